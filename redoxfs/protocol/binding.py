@@ -1,0 +1,292 @@
+"""What an open of a path means: the state machine of one path, free → (reserved) → bound → held → free.
+
+A path's *answer* is the sample whose bytes its handles serve. The policy decides an answer only when a path
+takes a *turn*; every other open is answered from here and consumes nothing. "Path" means the sample A that
+the opened file belongs to: with groups all files of A are bound as one.
+
+Theory of operation. All behaviour is in `_outcome`, which names what an open by a thread would be, and which
+`open` and `stat` share, so that what a stat says is what the open does:
+
+    JOIN       a handle on A is open, or (groups) this file was not yet opened under the answer
+    LOOK       a second look: the thread holds A, so it gets the same answer again
+    RESERVED   a stat put a sample aside for A
+    TURN       the policy decides
+
+Two rules for whoever edits this file:
+
+1. A thread's hold on A is true only of A's present answer. Whatever gives A another answer drops all holds.
+2. Priorities are those of the contract: class, whole bytes, fairness, group, size. A path with an open handle
+   never changes its answer, whatever a reservation said; a group is never torn to honour a size.
+
+There are no clocks and no counts of opens: either would make an epoch of a small dataset inexact. Why threads
+and not processes: a reader with several threads opens several samples at once, and a process-wide hold would
+take one reader's turn for another's second look.
+"""
+
+from collections import OrderedDict
+from enum import Enum, auto
+
+import numpy as np
+import numpy.typing as npt
+
+from redoxfs.protocol.events import Closed, Ended, Opened, Policy, Told
+
+UNKNOWN_THREAD = 0
+"""A caller that the daemon cannot see (another pid namespace): it holds and reserves nothing."""
+
+RESERVATIONS_PER_THREAD = 64
+"""A batch that is stat'ed as one fits in; a walker, which stats on and on, is told apart after this many."""
+
+RESERVATIONS = 16_384
+"""In all: 256 threads with a full batch each. Past it the oldest goes."""
+
+HOLDS = 65_536
+"""Threads that a node sees in one epoch, with room; a hold lost early costs one size or second look."""
+
+MAX_FILES_PER_SAMPLE = 64
+"""One bit each in a 64-bit word says which files of a group were opened under its answer."""
+
+
+class _Outcome(Enum):
+    JOIN = auto()
+    LOOK = auto()
+    RESERVED = auto()
+    TURN = auto()
+
+
+class _Reservation:
+    """A sample put aside for a path by ``owner``; ``told`` are the threads that were told its size."""
+
+    __slots__ = ("owner", "sample", "told")
+
+    def __init__(self, sample: int, owner: int) -> None:
+        self.sample = sample
+        self.owner = owner
+        self.told = {owner}
+
+
+class Binding:
+    """Binds the paths of a dataset to samples, under the turns that ``policy`` gives.
+
+    Args:
+        policy: decides the turns.
+        files: int[S], how many files each sample has (1 where there are no groups, at most 64).
+        reservations, reservations_per_thread, holds: bounds of the tables.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        files: npt.NDArray[np.integer],
+        *,
+        reservations: int = RESERVATIONS,
+        reservations_per_thread: int = RESERVATIONS_PER_THREAD,
+        holds: int = HOLDS,
+    ) -> None:
+        if files.size and files.max() > MAX_FILES_PER_SAMPLE:
+            raise ValueError(f"a sample may have at most {MAX_FILES_PER_SAMPLE} files")
+        self._policy = policy
+        self._answer = np.full(len(files), -1, np.int32)
+        # Which files were opened under the answer. With one file each, an answer is opened as it is made.
+        grouped = bool(files.size) and int(files.max()) > 1
+        self._opened = np.zeros(len(files), np.uint64) if grouped else None
+        self._all_opened = _all_bits(files) if grouped else None
+        self._handles: dict[int, int] = {}
+        self._holds: OrderedDict[tuple[int, int], None] = OrderedDict()
+        self._paths_of: dict[int, set[int]] = {}
+        self._threads_of: dict[int, set[int]] = {}
+        self._reservations: OrderedDict[int, _Reservation] = OrderedDict()
+        self._reserved_for: dict[int, int] = {}
+        self._reserved_by: dict[int, set[int]] = {}
+        self._max_reservations = reservations
+        self._max_reservations_per_thread = reservations_per_thread
+        self._max_holds = holds
+
+    def open(self, path: int, file: int, thread: int) -> Opened:
+        """An open of file number ``file`` of sample ``path`` by ``thread``."""
+        outcome = self._outcome(path, file, thread)
+        turn = None
+        if outcome is _Outcome.RESERVED:
+            reservation = self._drop_reservation(path)
+            turn = self._policy.take(reservation.sample)
+            self._answer_anew(path, turn.sample)
+            for told in reservation.told:
+                self._hold(told, path)
+        elif outcome is _Outcome.TURN:
+            turn = self._policy.request(path)
+            if turn.stolen:
+                self._drop_reservation(self._reserved_for[turn.sample])
+            self._answer_anew(path, turn.sample)
+        handles = self._handles.get(path, 0)
+        fresh = self._mark_opened(path, file) if self._opened is not None else handles == 0
+        self._handles[path] = handles + 1
+        released = self._move_hold(thread, path)
+        return Opened(int(self._answer[path]), turn, fresh, released)
+
+    def stat(self, path: int, file: int, thread: int) -> Told:
+        """A stat of a file: what its open by the same thread would serve; reserves it, loads nothing."""
+        outcome = self._outcome(path, file, thread)
+        if outcome is _Outcome.JOIN or outcome is _Outcome.LOOK:
+            bound = path in self._handles
+            # Telling of a group at rest makes no hold: it would turn the next epoch's open of a file that
+            # was opened already into a second look.
+            if bound:
+                self._hold(thread, path)
+            return Told(int(self._answer[path]), bound)
+        if outcome is _Outcome.RESERVED:
+            reservation = self._reservations[path]
+            if thread != UNKNOWN_THREAD:
+                reservation.told.add(thread)
+            return Told(reservation.sample, bound=False)
+        mine = self._reserved_by.get(thread, ())
+        if thread == UNKNOWN_THREAD or len(mine) >= self._max_reservations_per_thread:
+            return Told(None, bound=False)
+        reserved = self._policy.reserve(path)
+        if reserved is None:
+            return Told(None, bound=False)
+        self._reservations[path] = _Reservation(reserved, thread)
+        self._reserved_for[reserved] = path
+        self._reserved_by.setdefault(thread, set()).add(path)
+        unloaded: tuple[int, ...] = ()
+        if len(self._reservations) > self._max_reservations:
+            unloaded = self._undo_reservation(next(iter(self._reservations)))
+        return Told(reserved, False, unloaded)
+
+    def close(self, path: int) -> Closed:
+        """A handle on a file of ``path`` was closed."""
+        handles = self._handles[path] - 1
+        if handles:
+            self._handles[path] = handles
+            return Closed(last=False, released=())
+        del self._handles[path]
+        return Closed(last=True, released=() if self._wanted(path) else (path,))
+
+    def fail(self, path: int, thread: int) -> Closed:
+        """The open could not be served: its turn is over, and nobody looks at it twice."""
+        self._unhold(thread, path)
+        return self.close(path)
+
+    def thread(self, thread: int) -> Ended:
+        """``thread`` is dead. Its holds and reservations end."""
+        reserved = tuple(self._reserved_by.get(thread, ()))
+        unloaded = tuple(s for path in reserved for s in self._undo_reservation(path))
+        return Ended(self._end_holds(thread, except_path=None), unloaded)
+
+    def holds(self, thread: int, path: int) -> bool:
+        """Whether an open of ``path`` by ``thread`` might be a second look or a told size."""
+        if (thread, path) in self._holds:
+            return True
+        reservation = self._reservations.get(path)
+        return reservation is not None and thread in reservation.told
+
+    def is_bound(self, path: int) -> bool:
+        """Whether a handle on a file of ``path`` is open."""
+        return path in self._handles
+
+    def answer(self, path: int) -> int | None:
+        """The sample that ``path`` last served; None before its first open."""
+        answer = int(self._answer[path])
+        return None if answer < 0 else answer
+
+    def counts(self) -> dict[str, int]:
+        """Sizes of the tables, for statistics and leak tests."""
+        return {
+            "bound": len(self._handles),
+            "holds": len(self._holds),
+            "reservations": len(self._reservations),
+        }
+
+    def _outcome(self, path: int, file: int, thread: int) -> _Outcome:
+        if path in self._handles:
+            return _Outcome.JOIN
+        if (thread, path) in self._holds:
+            return _Outcome.LOOK
+        reservation = self._reservations.get(path)
+        if reservation is not None and thread in reservation.told:
+            return _Outcome.RESERVED
+        at_rest = self._opened is not None and self._answer[path] >= 0
+        if at_rest and not self._was_opened(path, file):
+            return _Outcome.JOIN
+        return _Outcome.TURN if reservation is None else _Outcome.RESERVED
+
+    def _answer_anew(self, path: int, sample: int) -> None:
+        self._answer[path] = sample
+        if self._opened is not None:
+            self._opened[path] = 0
+        for thread in tuple(self._threads_of.get(path, ())):
+            self._unhold(thread, path)
+
+    def _was_opened(self, path: int, file: int) -> bool:
+        assert self._opened is not None
+        return bool(int(self._opened[path]) >> file & 1)
+
+    def _mark_opened(self, path: int, file: int) -> bool:
+        """True where it was not marked before."""
+        assert self._opened is not None
+        before = int(self._opened[path])
+        self._opened[path] = before | 1 << file
+        return not before >> file & 1
+
+    def _wanted(self, path: int) -> bool:
+        """Whether anybody may still be given the path's present answer."""
+        if path in self._handles or path in self._threads_of:
+            return True
+        if self._opened is None or self._all_opened is None:
+            return False
+        return bool(self._answer[path] >= 0 and self._opened[path] != self._all_opened[path])
+
+    def _hold(self, thread: int, path: int) -> None:
+        if thread == UNKNOWN_THREAD:
+            return
+        self._holds[thread, path] = None
+        self._paths_of.setdefault(thread, set()).add(path)
+        self._threads_of.setdefault(path, set()).add(thread)
+        if len(self._holds) > self._max_holds:
+            self._unhold(*next(iter(self._holds)))
+
+    def _unhold(self, thread: int, path: int) -> None:
+        if (thread, path) not in self._holds:
+            return
+        del self._holds[thread, path]
+        _discard(self._paths_of, thread, path)
+        _discard(self._threads_of, path, thread)
+
+    def _move_hold(self, thread: int, path: int) -> tuple[int, ...]:
+        """A thread holds one path: opening ``path`` ends its other holds."""
+        if thread == UNKNOWN_THREAD:
+            return ()
+        released = self._end_holds(thread, except_path=path)
+        self._hold(thread, path)
+        return released
+
+    def _end_holds(self, thread: int, *, except_path: int | None) -> tuple[int, ...]:
+        released = []
+        for path in tuple(self._paths_of.get(thread, ())):
+            if path != except_path:
+                self._unhold(thread, path)
+                if not self._wanted(path):
+                    released.append(path)
+        return tuple(released)
+
+    def _drop_reservation(self, path: int) -> _Reservation:
+        reservation = self._reservations.pop(path)
+        del self._reserved_for[reservation.sample]
+        _discard(self._reserved_by, reservation.owner, path)
+        return reservation
+
+    def _undo_reservation(self, path: int) -> tuple[int, ...]:
+        sample = self._drop_reservation(path).sample
+        return () if self._policy.put_back(sample) else (sample,)
+
+
+def _all_bits(files: npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
+    """uint64[S]: the lowest ``files`` bits set."""
+    masks = np.array([(1 << n) - 1 for n in range(MAX_FILES_PER_SAMPLE + 1)], np.uint64)
+    return np.take(masks, files)
+
+
+def _discard(sets: dict[int, set[int]], key: int, member: int) -> None:
+    members = sets[key]
+    members.discard(member)
+    if not members:
+        del sets[key]

@@ -1,0 +1,97 @@
+"""The decisions that the core hands out, and what a policy offers to the binding.
+
+Records are frozen: whoever receives one acts on it and gives nothing back through it. Samples, chunks and
+virtual chunks are plain integers, the row numbers of the arrays that the layout built.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Read these samples of one physical chunk; from now on the core counts them as in memory.
+
+    ``samples`` are those that found their slot empty (the useful refills of Alg. 3), the one that is waited
+    for first. The chunk's other samples need not be read.
+    """
+
+    chunk: int
+    samples: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A turn: ``sample`` is the answer, ``load`` what has to be read for it (None: it is in memory).
+
+    ``stolen`` is true where the sample had been reserved for another path and was the last that could answer.
+    """
+
+    sample: int
+    load: Load | None = None
+    stolen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What an open of a path of sample A means.
+
+    ``sample``    the sample whose bytes the handle serves.
+    ``turn``      the Served that this open caused, or None where it joined a binding or was a second look.
+    ``fresh``     the first open of this file under this binding: what the kernel cached of it is void.
+    ``released``  samples A whose last answer nobody can ask for again; their bytes may go.
+    """
+
+    sample: int
+    turn: Served | None
+    fresh: bool
+    released: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a stat of a path of sample A may say: the size under ``sample``, or A's own where it is None.
+
+    ``bound`` is true while a handle is open: only then is the answer good until the path is freed.
+    ``unloaded``: samples that had been put aside for others and are in no slot any more; their bytes may go.
+    """
+
+    sample: int | None
+    bound: bool
+    unloaded: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What a thread's death left: paths ``released`` as in Opened, samples ``unloaded`` as in Told."""
+
+    released: tuple[int, ...]
+    unloaded: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """What a close left: ``last``: no handle on any file of A remains; ``released``: as in Opened."""
+
+    last: bool
+    released: tuple[int, ...]
+
+
+class Policy(Protocol):
+    """Decides which sample has the next turn among those that may stand in for the one asked for.
+
+    Every method is a function of the calls before it and of the seed: never of time, never of bytes that
+    have or have not arrived.
+    """
+
+    def request(self, sample: int) -> Served:
+        """Give a turn to a sample that may stand in for ``sample``."""
+
+    def reserve(self, sample: int) -> int | None:
+        """Put a sample aside that may stand in for ``sample``; loads nothing; None where none is left."""
+
+    def take(self, reserved: int) -> Served:
+        """Give ``reserved``, put aside before, its turn."""
+
+    def put_back(self, reserved: int) -> bool:
+        """Undo a reservation. True: the sample's bytes stay in memory for another; False: they may go."""

@@ -1,0 +1,192 @@
+"""The slot policy: the paper's local access protocol (§3.4, Alg. 1-3) with laps.
+
+Theory of operation. Samples lie in physical chunks (PC) of K slots. Every PC is mapped to one virtual chunk
+(VC), a row of K slots in memory that each hold one sample or none. A request for sample A, which lies in slot
+o of a PC of VC v, is answered with whatever sample is in slot o of v. If the slot is empty, one of v's PCs is
+loaded: of those that still have a sample to give for slot o, the one that fills most empty slots
+(FindReplacePC). Only samples whose slot is empty are kept; the others stay unconsumed and are read again.
+
+The samples of slot o over all PCs of v are a *column*, and a column is what fairness is about: a lap ends
+when every sample of a column has had its turn. "Consumed" in Alg. 2 is `_loaded` here: loaded into the VC in
+this lap, whether or not it has been served.
+
+Two rules for whoever edits this file:
+
+1. A sample of a column is in exactly one of four states in a lap: fresh (not loaded), resident (in its slot),
+   reserved, or served. `_loaded` is false for fresh ones alone. Each method moves samples along these states
+   and nothing else does.
+2. A lap ends only when all are served. A reserved sample therefore holds the lap open, and a request that
+   finds nothing else takes it: fairness outranks a reservation.
+
+Decisions are about what was scheduled, not about what has arrived, so that they depend on the order of
+requests alone. FindReplacePC breaks ties with a seeded generator: taking the first would let the same chunks
+come early in every epoch.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from redoxfs.protocol.events import Load, Served
+
+Int32 = npt.NDArray[np.int32]
+Flags = npt.NDArray[np.bool_]
+
+
+class SlotPolicy:
+    """Which sample answers a request, and which chunk is read for it.
+
+    Args:
+        cells: int32[chunks, K], the sample in each slot of each physical chunk, -1 for a hole. Within one VC
+            all samples of a slot may stand in for each other.
+        vc_start: int32[M + 1]; VC v owns the chunks vc_start[v] to vc_start[v + 1].
+        samples: how many there are; each lies in exactly one cell.
+        seed: of the generator that breaks ties.
+    """
+
+    def __init__(self, cells: Int32, vc_start: Int32, *, samples: int, seed: int) -> None:
+        chunks, slots = cells.shape
+        self._cells = cells
+        self._exists = cells >= 0
+        self._vc_start = vc_start
+        flat = np.flatnonzero(self._exists)
+        held = cells.ravel()[flat]
+        if not np.array_equal(np.sort(held), np.arange(samples)):
+            raise ValueError("every sample must lie in exactly one cell")
+        self._chunk_of = np.empty(samples, np.int32)
+        self._slot_of = np.empty(samples, np.int32)
+        self._chunk_of[held], self._slot_of[held] = np.divmod(flat, slots)
+        self._vc_of_chunk = np.repeat(np.arange(len(vc_start) - 1, dtype=np.int32), np.diff(vc_start))
+        if self._vc_of_chunk.size != chunks:
+            raise ValueError("vc_start must cover every chunk")
+        self._resident = np.full((len(vc_start) - 1, slots), -1, np.int32)
+        self._loaded = np.zeros(samples, np.bool_)
+        self._lap = np.ones((len(vc_start) - 1, slots), np.int32)
+        # Per column that has any, oldest first: the reserved sample, and whether it was in memory already.
+        self._reserved: dict[tuple[int, int], dict[int, bool]] = {}
+        self._random = np.random.default_rng(seed)
+
+    def request(self, sample: int) -> Served:
+        """Alg. 2, ReadLocalFile: a turn for a sample of ``sample``'s column."""
+        vc, slot = self._column(sample)
+        resident = int(self._resident[vc, slot])
+        if resident >= 0:
+            self._resident[vc, slot] = -1
+            return Served(resident)
+        fresh = self._fresh(vc, slot)
+        if not fresh.any():
+            reserved = self._reserved.get((vc, slot))
+            if reserved:
+                return self._turn_of_reserved(next(iter(reserved)), stolen=True)
+            fresh = self._begin_lap(vc, slot)
+        chunk = self._find_replace_pc(vc, fresh)
+        answer = int(self._cells[chunk, slot])
+        load = self._refill(vc, chunk, answer)
+        self._resident[vc, slot] = -1
+        return Served(answer, load)
+
+    def reserve(self, sample: int) -> int | None:
+        """Put aside a sample of ``sample``'s column: a resident one, else itself, else any that is fresh."""
+        vc, slot = self._column(sample)
+        resident = int(self._resident[vc, slot])
+        if resident >= 0:
+            self._resident[vc, slot] = -1
+            self._reserved.setdefault((vc, slot), {})[resident] = True
+            return resident
+        fresh = self._fresh(vc, slot)
+        if not fresh.any():
+            if self._reserved.get((vc, slot)):
+                return None
+            fresh = self._begin_lap(vc, slot)
+        chosen = sample
+        if self._loaded[sample]:
+            first = int(self._vc_start[vc])
+            chosen = int(self._cells[first + self._one_of(np.flatnonzero(fresh)), slot])
+        self._loaded[chosen] = True
+        self._reserved.setdefault((vc, slot), {})[chosen] = False
+        return chosen
+
+    def take(self, reserved: int) -> Served:
+        """The turn of a sample that `reserve` put aside."""
+        return self._turn_of_reserved(reserved, stolen=False)
+
+    def put_back(self, reserved: int) -> bool:
+        """Undo a reservation: back into its slot if it was loaded and the slot is empty, else fresh again."""
+        vc, slot = self._column(reserved)
+        was_loaded = self._forget_reservation(vc, slot, reserved)
+        if was_loaded and self._resident[vc, slot] < 0:
+            self._resident[vc, slot] = reserved
+            return True
+        self._loaded[reserved] = False
+        return False
+
+    def laps(self, samples: npt.NDArray[np.integer]) -> Int32:
+        """The lap, counted from 1, that the column of each of ``samples`` is in."""
+        laps: Int32 = self._lap[self._vc_of_chunk[self._chunk_of[samples]], self._slot_of[samples]]
+        return laps
+
+    def chunk_of(self, sample: int) -> int:
+        """The physical chunk that ``sample`` lies in."""
+        return int(self._chunk_of[sample])
+
+    def is_resident(self, sample: int) -> bool:
+        """Whether ``sample`` is in its slot: loaded, and neither served nor reserved."""
+        return int(self._resident[self._column(sample)]) == sample
+
+    def residents(self) -> int:
+        """How many slots hold a sample."""
+        return int(np.count_nonzero(self._resident >= 0))
+
+    def _column(self, sample: int) -> tuple[int, int]:
+        return int(self._vc_of_chunk[self._chunk_of[sample]]), int(self._slot_of[sample])
+
+    def _fresh(self, vc: int, slot: int) -> Flags:
+        """bool[PCS size]: which chunks of the VC have a sample in ``slot`` that this lap has not loaded."""
+        chunks = slice(self._vc_start[vc], self._vc_start[vc + 1])
+        fresh: Flags = self._exists[chunks, slot] & ~self._loaded[self._cells[chunks, slot]]
+        return fresh
+
+    def _begin_lap(self, vc: int, slot: int) -> Flags:
+        chunks = slice(self._vc_start[vc], self._vc_start[vc + 1])
+        exists = self._exists[chunks, slot]
+        self._loaded[self._cells[chunks, slot][exists]] = False
+        self._lap[vc, slot] += 1
+        return exists
+
+    def _find_replace_pc(self, vc: int, fresh: Flags) -> int:
+        """Alg. 3: the chunk with the most useful refills among those that are ``fresh`` in the asked slot."""
+        first, last = int(self._vc_start[vc]), int(self._vc_start[vc + 1])
+        useful = self._useful(vc, slice(first, last)).sum(axis=1)
+        useful[~fresh] = -1
+        return first + self._one_of(np.flatnonzero(useful == useful.max()))
+
+    def _useful(self, vc: int, chunks: slice) -> Flags:
+        """bool[chunks, K]: the cells whose sample a refill would keep."""
+        useful: Flags = (self._resident[vc] < 0) & self._exists[chunks] & ~self._loaded[self._cells[chunks]]
+        return useful
+
+    def _refill(self, vc: int, chunk: int, wanted: int) -> Load:
+        """Alg. 2, lines 8 to 16: fill the VC's empty slots from ``chunk``; ``wanted`` is read first."""
+        keep = self._useful(vc, slice(chunk, chunk + 1))[0]
+        kept = self._cells[chunk][keep]
+        self._loaded[kept] = True
+        self._resident[vc, keep] = kept
+        return Load(chunk, (wanted, *(s for s in kept.tolist() if s != wanted)))
+
+    def _turn_of_reserved(self, sample: int, *, stolen: bool) -> Served:
+        vc, slot = self._column(sample)
+        if self._forget_reservation(vc, slot, sample):
+            return Served(sample, None, stolen)
+        return Served(sample, self._refill(vc, int(self._chunk_of[sample]), sample), stolen)
+
+    def _forget_reservation(self, vc: int, slot: int, sample: int) -> bool:
+        """True where the sample was in memory when it was reserved."""
+        column = self._reserved[vc, slot]
+        was_loaded = column.pop(sample)
+        if not column:
+            del self._reserved[vc, slot]
+        return was_loaded
+
+    def _one_of(self, candidates: npt.NDArray[np.intp]) -> int:
+        if len(candidates) == 1:
+            return int(candidates[0])
+        return int(candidates[self._random.integers(len(candidates))])

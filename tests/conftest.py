@@ -1,0 +1,10 @@
+"""Settings that every tier shares."""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+# `thorough` is for a night or a change of the protocol: REDOXFS_TEST_PROFILE=thorough scripts/test
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=10_000)
+settings.load_profile(os.environ.get("REDOXFS_TEST_PROFILE", "default"))

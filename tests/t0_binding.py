@@ -1,0 +1,235 @@
+"""The ways in which programs open, stat and close, each as a story of its own."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from redoxfs.protocol import Binding, SlotPolicy
+
+IMAGE, CAPTION = 0, 1
+
+
+def job(columns: int = 4, length: int = 16, files: int = 1, vc_size: int | None = None) -> Binding:
+    """A dataset of ``columns`` classes with ``length`` samples each; sample s is of class s % columns."""
+    cells = np.arange(columns * length, dtype=np.int32).reshape(length, columns)
+    starts = np.arange(0, length + 1, vc_size or length, dtype=np.int32)
+    policy = SlotPolicy(cells, starts, samples=cells.size, seed=1)
+    return Binding(policy, np.full(cells.size, files))
+
+
+def read(binding: Binding, path: int, thread: int, file: int = IMAGE) -> int:
+    sample = binding.open(path, file, thread).sample
+    binding.close(path)
+    return sample
+
+
+def shuffled(seed: int, count: int = 64) -> list[int]:
+    return [int(s) for s in np.random.default_rng(seed).permutation(count)]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_that_die_at_each_epochs_end(persistent: bool) -> None:
+    binding = job()
+    for epoch in range(5):
+        threads = [100 + w if persistent else 100 + 4 * epoch + w for w in range(4)]
+        order = shuffled(epoch)
+        served = [read(binding, path, threads[i % 4]) for i, path in enumerate(order)]
+        assert sorted(served) == list(range(64))
+        assert all(s % 4 == p % 4 for s, p in zip(served, order, strict=True))
+        for thread in threads if not persistent else ():
+            binding.thread(thread)
+
+
+def test_a_thread_number_that_comes_again_is_a_new_thread_once_its_death_is_known() -> None:
+    binding = job()
+    first = read(binding, 0, 100)
+    assert binding.thread(100).released == (0,)
+    again = binding.open(0, IMAGE, 100)
+    assert again.turn is not None
+    assert again.sample != first
+
+
+def test_one_unreadable_member_over_three_laps() -> None:
+    binding, unreadable = job(columns=1, length=8), 5
+    for lap in range(3):
+        turns: Counter[int] = Counter()
+        for path in shuffled(lap, 8):
+            opened = binding.open(path, IMAGE, thread := 100 * (lap + 1) + path)
+            turns[opened.sample] += 1
+            if opened.sample == unreadable:
+                assert binding.fail(path, thread).last
+            else:
+                binding.close(path)
+        assert turns == dict.fromkeys(range(8), 1), f"lap {lap}: one turn each, the unreadable one's too"
+
+
+def test_a_failed_open_that_is_tried_again_is_a_new_turn() -> None:
+    binding = job(columns=1, length=8)
+    failed = binding.open(3, IMAGE, 100).sample
+    binding.fail(3, 100)
+    assert read(binding, 3, 100) != failed
+
+
+def test_stat_of_all_then_open_of_all() -> None:
+    binding = job()
+    for epoch in range(3):
+        order = shuffled(epoch)
+        told = {path: binding.stat(path, IMAGE, 100).sample for path in order}
+        served = {path: read(binding, path, 100) for path in reversed(order)}
+        assert served == told
+        assert sorted(served.values()) == list(range(64))
+
+
+def test_two_members_of_a_class_stated_and_opened_crosswise() -> None:
+    binding = job(columns=1, length=2)
+    for _ in range(3):
+        told = {0: binding.stat(0, IMAGE, 100).sample, 1: binding.stat(1, IMAGE, 200).sample}
+        assert set(told.values()) == {0, 1}
+        assert {1: read(binding, 1, 100), 0: read(binding, 0, 200)} == told
+
+
+def test_a_walker_reserves_a_bounded_number_and_loads_nothing() -> None:
+    binding = job(columns=8, length=64)
+    told = [binding.stat(path, IMAGE, 100) for path in range(512)]
+    assert sum(t.sample is not None for t in told) == 64
+    assert binding.counts() == {"bound": 0, "holds": 0, "reservations": 64}
+
+
+def test_a_walkers_reservations_cost_nobody_a_sample() -> None:
+    binding = job()
+    for path in range(64):
+        binding.stat(path, IMAGE, 999)
+    for epoch in range(2):
+        assert sorted(read(binding, path, 100 + path % 4) for path in shuffled(epoch)) == list(range(64))
+
+
+def test_fairness_outranks_a_reservation() -> None:
+    binding = job(columns=1, length=2)
+    reserved = binding.stat(0, IMAGE, 100).sample
+    first = read(binding, 1, 200)
+    assert first != reserved
+    taken = binding.open(1, IMAGE, 300)
+    assert taken.turn is not None
+    assert taken.sample == reserved
+    assert taken.turn.stolen
+    binding.close(1)
+    # The robbed path is served in the next lap, not refused.
+    assert read(binding, 0, 100) in (0, 1)
+
+
+def test_every_open_joins_while_a_handle_is_open() -> None:
+    binding = job()
+    first = binding.open(3, IMAGE, 100)
+    others = [binding.open(3, IMAGE, thread) for thread in (100, 200, 0)]
+    assert {o.sample for o in others} == {first.sample}
+    assert [o.turn for o in others] == [None] * 3
+    assert [o.fresh for o in [first, *others]] == [True, False, False, False]
+    assert [binding.close(3).last for _ in range(4)] == [False, False, False, True]
+
+
+def test_a_second_look_is_the_holders_alone() -> None:
+    binding = job()
+    first = read(binding, 3, 100)
+    assert binding.open(3, IMAGE, 100).turn is None
+    binding.close(3)
+    assert binding.open(3, IMAGE, 200).turn is not None
+    binding.close(3)
+    # The path has another answer now, and only its opener holds it.
+    assert binding.open(3, IMAGE, 100).turn is not None
+    assert first is not None
+
+
+def test_opening_another_path_ends_a_hold() -> None:
+    binding = job()
+    read(binding, 3, 100)
+    assert binding.open(7, IMAGE, 100).released == (3,)
+    assert binding.open(3, IMAGE, 100).turn is not None
+
+
+def test_an_unknown_caller_holds_and_reserves_nothing() -> None:
+    binding = job()
+    assert binding.stat(3, IMAGE, 0).sample is None
+    binding.open(3, IMAGE, 0)
+    assert binding.close(3).released == (3,)
+    assert binding.open(3, IMAGE, 0).turn is not None
+
+
+def test_who_was_told_a_size_while_bound_gets_that_sample_after_the_close() -> None:
+    binding = job()
+    bound = binding.open(3, IMAGE, 100).sample
+    told = binding.stat(3, IMAGE, 200)
+    assert (told.sample, told.bound) == (bound, True)
+    binding.close(3)
+    assert read(binding, 3, 200) == bound
+
+
+# Groups: an image and its caption
+
+
+def test_batched_order_images_first_then_captions() -> None:
+    binding = job(files=2)
+    for epoch in range(3):
+        order = shuffled(epoch)
+        for start in range(0, 64, 16):
+            batch = order[start : start + 16]
+            images = [read(binding, path, 100, IMAGE) for path in batch]
+            assert [read(binding, path, 100, CAPTION) for path in batch] == images
+
+
+def test_threaded_order_image_and_caption_by_two_threads() -> None:
+    binding = job(files=2)
+    for epoch in range(3):
+        served = []
+        for path in shuffled(epoch):
+            image = binding.open(path, IMAGE, 100)
+            binding.close(path)
+            caption = binding.open(path, CAPTION, 200)
+            binding.close(path)
+            assert caption.sample == image.sample
+            assert caption.fresh
+            served.append(image.sample)
+        assert sorted(served) == list(range(64))
+
+
+def test_image_only_order_goes_on_to_the_next_turn_each_epoch() -> None:
+    binding = job(files=2)
+    answers = []
+    for epoch in range(3):
+        served = {path: read(binding, path, 100 + epoch, IMAGE) for path in shuffled(epoch)}
+        assert sorted(served.values()) == list(range(64))
+        answers.append(served)
+    assert answers[0] != answers[1] != answers[2]
+
+
+def test_image_only_order_with_a_stat_of_the_caption_before() -> None:
+    binding = job(files=2)
+    for epoch in range(3):
+        turns = 0
+        for path in shuffled(epoch):
+            binding.stat(path, CAPTION, 100 + epoch)
+            turns += binding.open(path, IMAGE, 100 + epoch).turn is not None
+            binding.close(path)
+        assert turns == 64
+
+
+def test_stat_and_open_of_both_members_agree() -> None:
+    binding = job(files=2)
+    for epoch in range(3):
+        for path in shuffled(epoch):
+            told = {binding.stat(path, file, 100).sample for file in (IMAGE, CAPTION)}
+            assert len(told) == 1
+            assert {read(binding, path, 100, file) for file in (CAPTION, IMAGE)} == told
+
+
+def test_a_group_keeps_its_bytes_until_all_members_were_opened() -> None:
+    binding = job(files=2)
+    binding.open(3, IMAGE, 0)
+    assert binding.close(3).released == ()
+    binding.open(3, CAPTION, 0)
+    assert binding.close(3).released == (3,)
+
+
+def test_more_files_than_a_word_has_bits_are_refused() -> None:
+    with pytest.raises(ValueError, match="64 files"):
+        job(files=65)

@@ -1,0 +1,229 @@
+"""Binding and slot policy against a plain model, over any order of opens, stats, closes, faults and deaths.
+
+The model knows the contract and nothing of chunks: where the policy may choose, it checks that the choice is
+allowed; everything else it foretells.
+"""
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from redoxfs.protocol import Binding, Served, SlotPolicy
+
+THREADS = st.sampled_from([0, 101, 102, 103])
+PER_THREAD, RESERVATIONS, HOLDS = 3, 5, 6
+
+
+class Model:
+    def __init__(self, columns: list[list[int]], files: dict[int, int]) -> None:
+        self.column = {s: column for column in columns for s in column}
+        self.files = files
+        self.turns = dict.fromkeys(self.column, 0)
+        self.memory: set[int] = set()
+        self.answer: dict[int, int] = {}
+        self.opened: dict[int, set[int]] = {s: set() for s in self.column}
+        self.handles = dict.fromkeys(self.column, 0)
+        self.holds: list[tuple[int, int]] = []
+        self.reserved: dict[int, tuple[int, int, set[int]]] = {}  # path: (sample, owner, told)
+
+    def expect(self, path: int, file: int, thread: int) -> int | None:
+        """The sample that an open must serve; None where the policy has the choice."""
+        sample, _, told = self.reserved.get(path, (None, 0, set()))
+        if self.handles[path] or (thread, path) in self.holds:
+            return self.answer[path]
+        if thread in told:
+            return sample
+        if path in self.answer and file not in self.opened[path]:
+            return self.answer[path]
+        return sample
+
+    def is_turn(self, path: int, file: int, thread: int) -> bool:
+        at_rest = path in self.answer and file not in self.opened[path]
+        told = path in self.reserved and thread in self.reserved[path][2]
+        return not (self.handles[path] or (thread, path) in self.holds or (at_rest and not told))
+
+    def due(self, path: int) -> set[int]:
+        """Those of the column that fairness lets have the next turn."""
+        least = min(self.turns[s] for s in self.column[path])
+        return {s for s in self.column[path] if self.turns[s] == least}
+
+    def put_aside(self) -> set[int]:
+        return {sample for sample, _, _ in self.reserved.values()}
+
+    def take_turn(self, path: int, turn: Served) -> None:
+        sample = turn.sample
+        if turn.load:
+            assert sample == turn.load.samples[0]
+            assert not set(turn.load.samples) & self.memory
+            self.memory |= set(turn.load.samples)
+        assert sample in self.memory
+        assert sample in self.due(path)
+        self.memory.remove(sample)
+        self.turns[sample] += 1
+        _, _, told = self.reserved.pop(path, (None, 0, set[int]()))
+        self.answer[path] = sample
+        self.opened[path] = set()
+        self.holds = [h for h in self.holds if h[1] != path]
+        for thread in told:
+            self.hold(thread, path)
+
+    def hold(self, thread: int, path: int) -> None:
+        if thread and (thread, path) not in self.holds:
+            self.holds = [*self.holds, (thread, path)][-HOLDS:]
+
+    def unhold(self, thread: int, but: int | None) -> set[int]:
+        ended = {p for t, p in self.holds if t == thread and p != but}
+        self.holds = [h for h in self.holds if h[0] != thread or h[1] == but]
+        return {p for p in ended if not self.wanted(p)}
+
+    def wanted(self, path: int) -> bool:
+        waiting = path in self.answer and 0 < len(self.opened[path]) < self.files[path]
+        return bool(self.handles[path]) or any(p == path for _, p in self.holds) or waiting
+
+
+class BindingMachine(RuleBasedStateMachine):
+    @initialize(
+        columns=st.lists(st.tuples(st.integers(1, 6), st.integers(1, 3)), min_size=1, max_size=5),
+        vc_size=st.integers(1, 4),
+        seed=st.integers(0, 3),
+    )
+    def lay_out(self, columns: list[tuple[int, int]], vc_size: int, seed: int) -> None:
+        rows = max(length for length, _ in columns)
+        cells = np.full((rows, len(columns)), -1, np.int32)
+        files: dict[int, int] = {}
+        for c, (length, count) in enumerate(columns):
+            numbers = np.arange(len(files), len(files) + length)
+            cells[:length, c] = numbers
+            files |= dict.fromkeys(numbers.tolist(), count)
+        starts = np.unique([*range(0, rows, vc_size), rows]).astype(np.int32)
+        groups = [cells[a:b, c] for a, b in pairwise(starts) for c in range(len(columns))]
+        self.model = Model([[int(s) for s in g if s >= 0] for g in groups if (g >= 0).any()], files)
+        self.policy = SlotPolicy(cells, starts, samples=len(files), seed=seed)
+        self.binding = Binding(
+            self.policy,
+            np.array([files[s] for s in range(len(files))]),
+            reservations=RESERVATIONS,
+            reservations_per_thread=PER_THREAD,
+            holds=HOLDS,
+        )
+        self.open_handles: list[tuple[int, int]] = []
+
+    def pick(self, data: st.DataObject) -> tuple[int, int]:
+        path = data.draw(st.sampled_from(sorted(self.model.column)))
+        return path, data.draw(st.integers(0, self.model.files[path] - 1))
+
+    @rule(data=st.data(), thread=THREADS, fails=st.integers(0, 9))
+    def open(self, data: st.DataObject, thread: int, fails: int) -> None:
+        path, file = self.pick(data)
+        model = self.model
+        expected, is_turn = model.expect(path, file, thread), model.is_turn(path, file, thread)
+        free = model.due(path) - model.put_aside()
+        oldest = [s for s, _, _ in model.reserved.values() if s in model.column[path]]
+        result = self.binding.open(path, file, thread)
+        assert (result.turn is not None) == is_turn
+        if result.turn is not None:
+            assert result.turn.sample == result.sample
+            if expected is None:
+                assert result.sample in (free or {oldest[0]})
+                assert result.turn.stolen == (not free)
+                for victim in [p for p, r in model.reserved.items() if r[0] == result.sample]:
+                    del model.reserved[victim]
+            model.take_turn(path, result.turn)
+        if expected is not None:
+            assert result.sample == expected
+        assert result.sample in model.column[path], "a sample of the path's own class"
+        grouped = max(model.files.values()) > 1
+        assert result.fresh == (file not in model.opened[path] if grouped else not model.handles[path])
+        model.opened[path].add(file)
+        model.handles[path] += 1
+        if thread:
+            assert set(result.released) == model.unhold(thread, path)
+            model.hold(thread, path)
+        self.open_handles.append((path, thread))
+        if fails == 0:
+            self.open_handles.pop()
+            model.holds = [h for h in model.holds if h != (thread, path)]
+            model.handles[path] -= 1
+            self.check_closed(path, self.binding.fail(path, thread).released)
+
+    @rule(data=st.data(), thread=THREADS)
+    def stat(self, data: st.DataObject, thread: int) -> None:
+        path, file = self.pick(data)
+        model = self.model
+        expected, is_turn = model.expect(path, file, thread), model.is_turn(path, file, thread)
+        free = model.due(path) - model.put_aside()
+        told = self.binding.stat(path, file, thread)
+        assert told.bound == bool(model.handles[path])
+        if not is_turn:
+            assert told.sample == expected
+            if told.bound:
+                model.hold(thread, path)
+        elif expected is not None:
+            assert told.sample == expected
+            if thread:
+                model.reserved[path][2].add(thread)
+        elif not thread or sum(r[1] == thread for r in model.reserved.values()) == PER_THREAD or not free:
+            assert told.sample is None
+        else:
+            assert told.sample in (free & model.memory or free)
+            assert told.sample is not None
+            model.reserved[path] = (told.sample, thread, {thread})
+            if len(model.reserved) > RESERVATIONS:
+                assert self.put_back([next(iter(model.reserved))]) == set(told.unloaded)
+
+    @precondition(lambda self: self.open_handles)
+    @rule(data=st.data())
+    def close(self, data: st.DataObject) -> None:
+        path, _ = self.open_handles.pop(data.draw(st.integers(0, len(self.open_handles) - 1)))
+        self.model.handles[path] -= 1
+        closed = self.binding.close(path)
+        assert closed.last == (not self.model.handles[path])
+        self.check_closed(path, closed.released)
+
+    @rule(thread=THREADS.filter(bool))
+    def die(self, thread: int) -> None:
+        ended = self.binding.thread(thread)
+        reserved = [p for p, r in self.model.reserved.items() if r[1] == thread]
+        assert self.put_back(reserved) == set(ended.unloaded)
+        assert set(ended.released) == self.model.unhold(thread, None)
+
+    def put_back(self, paths: Iterable[int]) -> set[int]:
+        """Those that are in no slot any more: never loaded, or another sample came into their slot."""
+        samples = {self.model.reserved.pop(path)[0] for path in paths}
+        unloaded = {s for s in samples if not self.policy.is_resident(s)}
+        self.model.memory -= unloaded
+        return unloaded
+
+    def check_closed(self, path: int, released: tuple[int, ...]) -> None:
+        assert released == (() if self.model.handles[path] or self.model.wanted(path) else (path,))
+
+    @invariant()
+    def no_two_samples_of_a_column_are_a_turn_apart(self) -> None:
+        if hasattr(self, "model"):
+            for column in self.model.column.values():
+                turns = [self.model.turns[s] for s in column]
+                assert max(turns) - min(turns) <= 1
+
+    @invariant()
+    def memory_is_what_the_slots_and_the_reservations_hold(self) -> None:
+        if hasattr(self, "model"):
+            unreserved = self.model.memory - self.model.put_aside()
+            assert self.policy.residents() == len(unreserved)
+            for column in self.model.column.values():
+                assert len(unreserved & set(column)) <= 1
+
+    @invariant()
+    def tables_stay_bounded(self) -> None:
+        if hasattr(self, "model"):
+            counts = self.binding.counts()
+            assert counts["reservations"] == len(self.model.reserved) <= RESERVATIONS
+            assert counts["holds"] == len(self.model.holds) <= HOLDS
+            assert counts["bound"] == sum(n > 0 for n in self.model.handles.values())
+
+
+TestBinding = BindingMachine.TestCase
+TestBinding.settings = settings(stateful_step_count=60)

@@ -1,0 +1,26 @@
+"""The core does no input or output: it may import numpy, the standard library's pure parts, and itself."""
+
+import ast
+from pathlib import Path
+
+import redoxfs.protocol
+
+PURE = {"collections", "dataclasses", "enum", "numpy", "redoxfs.protocol", "typing"}
+
+
+def test_the_core_imports_nothing_that_does_io() -> None:
+    assert redoxfs.protocol.__file__ is not None
+    sources = sorted(Path(redoxfs.protocol.__file__).parent.glob("*.py"))
+    assert len(sources) >= 4
+    for source in sources:
+        for node in ast.walk(ast.parse(source.read_text())):
+            if isinstance(node, ast.Import):
+                modules = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0
+                modules = [node.module or ""]
+            else:
+                continue
+            for module in modules:
+                pure = any(module == name or module.startswith(f"{name}.") for name in PURE)
+                assert pure, f"{source.name} imports {module}"

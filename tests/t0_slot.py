@@ -1,0 +1,125 @@
+"""The slot policy against the paper's pseudo-code, written out as it stands there."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redoxfs.protocol import SlotPolicy
+
+
+class PseudoCode:
+    """Alg. 2 and 3, line by line, for one VC; the chunk it may choose is checked, not chosen."""
+
+    def __init__(self, pcs: list[list[int]]) -> None:
+        self.pcs = pcs
+        self.slots = len(pcs[0])
+        self.vfs: list[int | None] = [None] * self.slots
+        self.consumed = {f: False for pc in pcs for f in pc if f >= 0}
+
+    def read_local_file(self, offset: int, chosen: int | None) -> int:
+        held = self.vfs[offset]
+        if held is not None:
+            assert chosen is None, "a file in memory is served without a load"
+            self.vfs[offset] = None
+            return held
+        if all(pc[offset] < 0 or self.consumed[pc[offset]] for pc in self.pcs):
+            for pc in self.pcs:
+                if pc[offset] >= 0:
+                    self.consumed[pc[offset]] = False
+        assert chosen in self.find_replace_pcs(offset)
+        for i, f in enumerate(self.pcs[chosen]):
+            if f >= 0 and not self.consumed[f] and self.vfs[i] is None:
+                self.vfs[i] = f
+                self.consumed[f] = True
+        answer = self.vfs[offset]
+        assert answer is not None
+        self.vfs[offset] = None
+        return answer
+
+    def find_replace_pcs(self, offset: int) -> list[int]:
+        useful = {
+            i: sum(self.vfs[j] is None and f >= 0 and not self.consumed[f] for j, f in enumerate(pc))
+            for i, pc in enumerate(self.pcs)
+            if pc[offset] >= 0 and not self.consumed[pc[offset]]
+        }
+        return [i for i, n in useful.items() if n == max(useful.values())]
+
+
+def policy_of(cells: list[list[int]], vc_sizes: list[int], seed: int = 0) -> SlotPolicy:
+    array = np.array(cells, np.int32)
+    starts = np.concatenate([[0], np.cumsum(vc_sizes)]).astype(np.int32)
+    return SlotPolicy(array, starts, samples=int((array >= 0).sum()), seed=seed)
+
+
+@st.composite
+def one_vc(draw: st.DrawFn) -> list[list[int]]:
+    chunks, slots = draw(st.integers(1, 6)), draw(st.integers(1, 6))
+    holes = draw(st.sets(st.integers(1, chunks * slots - 1))) if chunks * slots > 1 else set()
+    numbers = iter(range(chunks * slots))
+    return [[-1 if c * slots + s in holes else next(numbers) for s in range(slots)] for c in range(chunks)]
+
+
+@given(one_vc(), st.data())
+def test_every_decision_is_one_that_the_pseudo_code_allows(cells: list[list[int]], data: st.DataObject) -> None:
+    policy, paper = policy_of(cells, [len(cells)]), PseudoCode(cells)
+    samples = [f for row in cells for f in row if f >= 0]
+    for asked in data.draw(st.lists(st.sampled_from(samples), max_size=60)):
+        offset = next(row.index(asked) for row in cells if asked in row)
+        before = list(paper.vfs)
+        served = policy.request(asked)
+        chosen = served.load.chunk if served.load else None
+        assert served.sample == paper.read_local_file(offset, chosen)
+        if served.load:
+            kept = {f for f in paper.vfs if f is not None} - set(before) | {served.sample}
+            assert served.load.samples[0] == served.sample
+            assert set(served.load.samples) == kept
+        assert policy.residents() == sum(f is not None for f in paper.vfs)
+
+
+def test_the_running_example_of_the_paper() -> None:
+    # §3.7: four chunks of four share a VC; reads 2 and 3 are redirected into the chunk that read 1 loaded.
+    policy = policy_of([[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]], [4])
+    first = policy.request(1)
+    assert first.load is not None
+    loaded = set(first.load.samples)
+    assert len(loaded) == 4
+    second, third = policy.request(10), policy.request(15)
+    assert second.load is None
+    assert third.load is None
+    assert {first.sample, second.sample, third.sample} < loaded
+    # Read 5 asks for a slot whose sample is gone: the VC is refilled, and the sample left in it is kept.
+    fifth = policy.request(5)
+    assert fifth.load is not None
+    assert not set(fifth.load.samples) & loaded
+    assert policy.request(8).sample in loaded
+
+
+def test_ties_are_broken_at_random_and_by_the_seed_alone() -> None:
+    cells = np.arange(64 * 4).reshape(64, 4).tolist()
+    first_chunks = {policy_of(cells, [64], seed).request(0).sample for seed in range(40)}
+    assert len(first_chunks) > 10
+    orders = [[policy_of(cells, [64], 7).request(s).sample for s in range(256)] for _ in range(2)]
+    assert orders[0] == orders[1]
+
+
+def test_requests_touch_their_own_virtual_chunk_alone() -> None:
+    policy = policy_of([[0, 1], [2, 3], [4, 5], [6, 7]], [2, 2])
+    assert {policy.request(0).sample, policy.request(0).sample} == {0, 2}
+    assert {policy.request(4).sample, policy.request(6).sample} == {4, 6}
+
+
+def test_laps_count_from_one_and_turn_over_when_a_column_is_asked_again() -> None:
+    policy = policy_of([[0, 1], [2, 3]], [2])
+    both = np.array([0, 1])
+    policy.request(0)
+    policy.request(0)
+    assert policy.laps(both).tolist() == [1, 1]
+    policy.request(0)
+    assert policy.laps(both).tolist() == [2, 1]
+
+
+@pytest.mark.parametrize("cells", [[[0, 0]], [[0, 2]]])
+def test_a_layout_that_loses_or_repeats_a_sample_is_refused(cells: list[list[int]]) -> None:
+    with pytest.raises(ValueError, match="exactly one cell"):
+        policy_of(cells, [1])
