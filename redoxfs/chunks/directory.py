@@ -1,0 +1,102 @@
+"""The directory store: the files stay where they are, and a chunk is read as many file reads in flight at once.
+
+Nothing is prepared, and only wanted files are read, so the gain over reading at random one by one is depth: the
+storage sees as many requests as there are worker threads. Reads are given in inode order, which on most
+filesystems is near the order on the disk, after the one sample that somebody waits for.
+
+Any thread may call anything here; there is no state but the descriptor.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from redoxfs.chunks.beneath import open_beneath
+from redoxfs.chunks.store import FileBytes, Payload, Read, Stamp
+from redoxfs.dataset import Catalog
+
+ATTEMPTS = 2
+"""A read that fails is tried once more: what a network drops is mostly there the second time."""
+
+
+class DirectoryStore:
+    """Reads the samples of ``catalog`` from the tree under ``root_fd``, which stays the caller's to close."""
+
+    def __init__(self, catalog: Catalog, root_fd: int) -> None:
+        self._tree = catalog.tree
+        self._members: npt.NDArray[np.int32] = catalog.members
+        self._member_at: npt.NDArray[np.int64] = catalog.member_at
+        self._root_fd = root_fd
+
+    def reads(self, chunk: int, samples: Sequence[int]) -> Sequence[Read]:  # noqa: ARG002 - files have no chunk
+        """One read for each sample: the first, then the rest in inode order."""
+        first, *rest = samples
+        rest.sort(key=lambda s: int(self._tree.inode[self._members[self._member_at[s]]]))
+        return [Read((s,), partial(self._read_sample, s)) for s in (first, *rest)]
+
+    def read_range(self, sample: int, file: int, stamp: Stamp, offset: int, size: int) -> bytes:
+        """Bytes of one file again, as long as it is what it was."""
+        fd = open_beneath(self._root_fd, self._tree.path(int(self._members[self._member_at[sample] + file])))
+        try:
+            if _stamp(fd) != stamp:
+                raise OSError(errno.ESTALE, "the file changed while it was open")
+            return _read(fd, offset, size)
+        finally:
+            os.close(fd)
+
+    def _read_sample(self, sample: int) -> Sequence[Payload]:
+        entries = self._members[self._member_at[sample] : self._member_at[sample + 1]].tolist()
+        return [tuple(self._read_file(entry) for entry in entries)]
+
+    def _read_file(self, entry: int) -> FileBytes | OSError:
+        path = self._tree.path(entry)
+        for _ in range(ATTEMPTS):
+            try:
+                data, stamp = _read_whole(self._root_fd, path)
+            except OSError as error:
+                failure = error
+            else:
+                seen = (int(self._tree.size[entry]), int(self._tree.mtime_ns[entry]))
+                return FileBytes(data, stamp, changed=(stamp.size, stamp.mtime_ns) != seen)
+        return failure
+
+
+def _read_whole(root_fd: int, path: bytes) -> tuple[bytes, Stamp]:
+    fd = open_beneath(root_fd, path)
+    try:
+        before = _stamp(fd)
+        data = _read(fd, 0, before.size)
+        # A file that is being written must not come out half old, half new.
+        if len(data) != before.size or _stamp(fd) != before:
+            raise OSError(errno.EIO, "the file changed while it was read", os.fsdecode(path))
+        return data, before
+    finally:
+        os.close(fd)
+
+
+def _stamp(fd: int) -> Stamp:
+    now = os.fstat(fd)
+    if not stat.S_ISREG(now.st_mode):
+        raise OSError(errno.EIO, "not a regular file any more")
+    return Stamp(now.st_size, now.st_mtime_ns, now.st_ino)
+
+
+def _read(fd: int, offset: int, size: int) -> bytes:
+    """``size`` bytes from ``offset``, less where the file ends; one copy in the usual case of one read."""
+    data = os.pread(fd, size, offset)
+    if len(data) == size or not data:
+        return data
+    parts = [data]
+    got = len(data)
+    while got < size:
+        part = os.pread(fd, size - got, offset + got)
+        if not part:
+            break
+        parts.append(part)
+        got += len(part)
+    return b"".join(parts)

@@ -1,0 +1,189 @@
+"""The aligned layout: which sample lies in which slot of which physical chunk, and which VC a chunk is of.
+
+The paper lets slot o of a virtual chunk answer with whatever chunk is in memory. That is safe for labels only if
+all chunks of the VC hold the same class in slot o. So each class is cut into *columns* of up to g samples, and K
+columns side by side make a group of g chunks: row r of the group is one physical chunk. Every VC takes its chunks
+from one group.
+
+Choices, and why:
+
+- Columns of similar length are put side by side (a short column leaves holes in the last rows), and of different
+  classes where there are that many, so that a chunk mixes classes.
+- A class is cut along the sizes of its samples. A VC needs memory for each slot's largest sample; with samples of
+  one size in a column the largest is hardly larger than the mean. Which samples meet in a column has no influence
+  on the order in which they come out, which the requests and the rows, drawn at random, decide.
+- g is 64 unless the dataset is so small that chunks would not fill: then it shrinks, so that chunks stay near K.
+- How many chunks a VC has follows from the memory: as few as fit. One chunk for each VC means that everything is
+  in memory at once and nothing needs to be redirected.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.integer]
+Int32 = npt.NDArray[np.int32]
+
+ROWS = 64
+"""g: how many samples a column has at most, so the least memory is about 1/64 of the samples."""
+
+LEAST_ROWS = 4
+"""Below this there would be nothing to redirect to in a dataset smaller than a few chunks."""
+
+RESIDENT_SHARE = 0.75
+"""Of --memory: what the slots may take. The rest holds the bytes of open files (node.memory)."""
+
+OPEN_SAMPLES = 4
+"""The rest has room for at least so many of the largest sample, so that one large open does not drop itself."""
+
+
+class MemoryTooSmallError(Exception):
+    """The dataset needs at least ``needed_bytes`` of memory; ``given_bytes`` were given."""
+
+    def __init__(self, needed_bytes: int, given_bytes: int) -> None:
+        super().__init__(f"--memory is {given_bytes} bytes, and this dataset needs at least {needed_bytes}")
+        self.needed_bytes = needed_bytes
+        self.given_bytes = given_bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """Samples in chunks, chunks in VCs.
+
+    ``cells``           int32[chunks, K]: the sample in each slot, -1 for a hole
+    ``vc_start``        int32[M + 1]: VC v owns chunks vc_start[v] to vc_start[v + 1]
+    ``chunks_per_vc``   the largest PCS size, F/(KM) in the paper
+    ``resident_bytes``  what the slots hold at most
+    """
+
+    cells: Int32
+    vc_start: Int32
+    chunks_per_vc: int
+    resident_bytes: int
+
+    @property
+    def chunk_count(self) -> int:
+        return int(self.cells.shape[0])
+
+    @property
+    def chunk_size(self) -> int:
+        return int(self.cells.shape[1])
+
+    @property
+    def vc_count(self) -> int:
+        return len(self.vc_start) - 1
+
+
+def build_layout(class_of: Ints, sample_bytes: Ints, *, chunk_size: int, memory_bytes: int, seed: int) -> Layout:
+    """The layout of S samples that makes the most of ``memory_bytes``.
+
+    Args:
+        class_of: int[S], class of each sample, 0 and up.
+        sample_bytes: int[S], size of each sample.
+        chunk_size: K, samples in a physical chunk.
+
+    Raises:
+        MemoryTooSmallError: even with the most chunks that a VC can have.
+    """
+    cells, group_start = _cells(class_of, sample_bytes, chunk_size, seed)
+    cell_bytes = _cell_bytes(cells, sample_bytes)
+    most = int(np.diff(group_start).max(initial=1))
+    largest = int(sample_bytes.max(initial=0))
+
+    def cost(chunks_per_vc: int) -> int:
+        return _resident_bytes(cell_bytes, _vc_start(group_start, chunks_per_vc))
+
+    needed = _memory(cost(most), largest)
+    if memory_bytes < needed:
+        raise MemoryTooSmallError(needed, memory_bytes)
+    low, high = 1, most
+    while low < high:
+        middle = (low + high) // 2
+        if _memory(cost(middle), largest) <= memory_bytes:
+            high = middle
+        else:
+            low = middle + 1
+    return Layout(cells, _vc_start(group_start, high), high, cost(high))
+
+
+def memory_for_share(class_of: Ints, sample_bytes: Ints, *, chunk_size: int, seed: int, share: float) -> int:
+    """Bytes of --memory with which ``share`` of the samples (0 for the least possible) are in memory at once."""
+    cells, group_start = _cells(class_of, sample_bytes, chunk_size, seed)
+    most = int(np.diff(group_start).max(initial=1))
+    chunks_per_vc = most if share * most < 1 else int(np.ceil(1 / share))
+    held = _resident_bytes(_cell_bytes(cells, sample_bytes), _vc_start(group_start, chunks_per_vc))
+    return _memory(held, int(sample_bytes.max(initial=0)))
+
+
+def _memory(resident_bytes: int, largest_bytes: int) -> int:
+    return max(int(np.ceil(resident_bytes / RESIDENT_SHARE)), resident_bytes + OPEN_SAMPLES * largest_bytes)
+
+
+def _rows(samples: int, chunk_size: int) -> int:
+    return int(np.clip(samples // chunk_size, LEAST_ROWS, ROWS))
+
+
+def _cells(class_of: Ints, sample_bytes: Ints, chunk_size: int, seed: int) -> tuple[Int32, Int32]:
+    """Cells int32[chunks, K], and int32[groups + 1]: group i has the chunks group_start[i] to [i + 1]."""
+    random = np.random.default_rng(seed)
+    samples = len(class_of)
+    if not samples:
+        return np.empty((0, chunk_size), np.int32), np.zeros(1, np.int32)
+
+    # Cut: samples in order of class and size, each class in equal parts of at most `rows`.
+    in_order = np.lexsort((random.random(samples), sample_bytes, class_of)).astype(np.int32)
+    of_class = np.bincount(class_of)
+    columns_of_class = -(-of_class // _rows(samples, chunk_size))
+    sorted_class = class_of[in_order]
+    place = np.arange(samples) - (np.cumsum(of_class) - of_class)[sorted_class]
+    part = place * columns_of_class[sorted_class] // of_class[sorted_class]
+    column = (np.cumsum(columns_of_class) - columns_of_class)[sorted_class] + part
+    length = np.bincount(column)
+
+    # Side by side: longest first; among equals, one column of every class before the second of any.
+    class_of_column = np.repeat(np.arange(len(of_class)), columns_of_class)
+    round_of_column = _rank_within(class_of_column, random)
+    turn = np.lexsort((random.random(len(of_class))[class_of_column], round_of_column, -length))
+    position = np.empty_like(turn)
+    position[turn] = np.arange(len(turn))
+    group, slot = np.divmod(position, chunk_size)
+    rows_of_group = np.zeros(group.max() + 1, np.int64)
+    np.maximum.at(rows_of_group, group, length)
+    group_start = np.concatenate([[0], np.cumsum(rows_of_group)])
+
+    cells = np.full((int(group_start[-1]), chunk_size), -1, np.int32)
+    cells[group_start[group[column]] + _rank_within(column, random), slot[column]] = in_order
+    return cells, group_start.astype(np.int32)
+
+
+def _rank_within(key: Ints, random: np.random.Generator) -> Ints:
+    """int[n]: a random ranking, from 0, of the elements of each value of ``key``."""
+    shuffled = np.lexsort((random.random(len(key)), key))
+    counts = np.bincount(key)
+    rank = np.empty(len(key), np.int64)
+    rank[shuffled] = np.arange(len(key)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return rank
+
+
+def _vc_start(group_start: Int32, chunks_per_vc: int) -> Int32:
+    """Each group's chunks in as few VCs as ``chunks_per_vc`` allows, of nearly equal size."""
+    rows = np.diff(group_start).astype(np.int64)
+    vcs = -(-rows // chunks_per_vc)
+    group = np.repeat(np.arange(len(rows)), vcs)
+    number = np.arange(len(group)) - (np.cumsum(vcs) - vcs)[group]
+    starts = group_start[group] + number * rows[group] // vcs[group]
+    return np.append(starts, group_start[-1]).astype(np.int32)
+
+
+def _cell_bytes(cells: Int32, sample_bytes: Ints) -> npt.NDArray[np.int64]:
+    """int64[chunks, K]: the size of the sample in each cell, 0 in a hole."""
+    sizes: npt.NDArray[np.int64] = np.append(sample_bytes, 0).astype(np.int64)[cells]
+    return sizes
+
+
+def _resident_bytes(cell_bytes: npt.NDArray[np.int64], vc_start: Int32) -> int:
+    """The sum over all slots of all VCs of the largest sample that may come into the slot."""
+    if not len(cell_bytes):
+        return 0
+    return int(np.maximum.reduceat(cell_bytes, vc_start[:-1], axis=0).sum())
