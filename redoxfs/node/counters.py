@@ -1,0 +1,28 @@
+"""What a node counted since its start."""
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass(slots=True)
+class Counters:
+    """Plain sums; SEMANTICS.md says what each means to a user.
+
+    ``opens`` = ``redirected`` + ``exact`` + those that failed, which ``errors`` counts along with failed reads.
+    """
+
+    opens: int = 0
+    redirected: int = 0
+    exact: int = 0
+    joined: int = 0
+    chunk_loads: int = 0
+    samples_loaded: int = 0
+    samples_reread: int = 0
+    bytes_read: int = 0
+    bytes_served: int = 0
+    demand_loads: int = 0
+    in_flight_waits: int = 0
+    reservations_taken: int = 0
+    errors: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        return asdict(self)

@@ -1,0 +1,85 @@
+"""Carries reads out on a fixed number of threads and hands what they brought to the node's task.
+
+Why not a trio worker thread for each file: a chunk is up to K reads, and starting and finishing each through the
+event loop costs more there than the read itself. Threads of our own take reads from one queue and put results on
+another; the loop is woken once for as many results as have come in meanwhile.
+
+A read that somebody waits for goes to the front of the queue. The threads hold no lock while they read, and they
+are daemon threads, so that storage that never answers cannot keep a process from ending.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+import trio
+
+from redoxfs.chunks.store import Payload, Read
+
+THREADS = 32
+"""File reads in flight. A network store or a cloud volume gives its full rate at 16 to 64; a thread that waits
+for storage costs little else."""
+
+JOIN_S = 2.0
+"""How long a clean end waits for reads that are under way; a hung one is left to the end of the process."""
+
+log = logging.getLogger(__name__)
+
+
+class Loader:
+    """A pool of reading threads. ``deliver`` is called in the task's thread with a read and its payloads."""
+
+    def __init__(self, deliver: Callable[[Read, Sequence[Payload]], None], *, threads: int = THREADS) -> None:
+        self._deliver = deliver
+        self._token = trio.lowlevel.current_trio_token()
+        self._queue: deque[Read] = deque()
+        self._done: deque[tuple[Read, Sequence[Payload]]] = deque()
+        self._wake = threading.Condition()
+        self._closing = False
+        self._threads = [
+            threading.Thread(target=self._work, name=f"redoxfs-read-{i}", daemon=True) for i in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, reads: Iterable[Read]) -> None:
+        """Queue reads; the first of them is waited for and goes ahead of all others."""
+        first, *rest = reads
+        with self._wake:
+            self._queue.appendleft(first)
+            self._queue.extend(rest)
+            self._wake.notify(1 + len(rest))
+
+    def close(self) -> None:
+        """End the threads. Queued reads are dropped; those under way are waited for a little."""
+        with self._wake:
+            self._closing = True
+            self._queue.clear()
+            self._wake.notify_all()
+        for thread in self._threads:
+            thread.join(JOIN_S / len(self._threads))
+        self._done.clear()
+
+    def _work(self) -> None:
+        while True:
+            with self._wake:
+                while not self._queue and not self._closing:
+                    self._wake.wait()
+                if self._closing:
+                    return
+                read = self._queue.popleft()
+            try:
+                payloads = read.run()
+            except Exception as bug:
+                log.exception("a store raised instead of giving an error for each file")
+                payloads = [(OSError(0, repr(bug)),)] * len(read.samples)
+            self._done.append((read, payloads))
+            try:
+                self._token.run_sync_soon(self._hand_over, idempotent=True)
+            except trio.RunFinishedError:
+                return
+
+    def _hand_over(self) -> None:
+        while self._done:
+            self._deliver(*self._done.popleft())

@@ -1,0 +1,356 @@
+"""One running node: turns the core's decisions into reads, and holds the bytes between storage and reader.
+
+The way of an open: who calls (`threads`) → what the open means (`protocol.binding`, `protocol.slot`) → what has to
+be read (`loader`, on worker threads) → whose bytes they are (`memory`) → a handle. All state is touched by one
+trio task at a time, and nothing between a decision and its bookkeeping awaits, so there is not one lock here. An
+open of a sample that is in memory returns without yielding to the event loop.
+
+The filesystem above calls this with entries of the tree; it knows nothing of samples. Errors leave as OSError,
+`trio.TooSlowError` (deadline) or `TooManyWaitingError`.
+"""
+
+import errno
+import logging
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import trio
+
+from redoxfs.chunks import ChunkStore, FileBytes, Layout, Read
+from redoxfs.chunks.store import Payload, Stamp
+from redoxfs.dataset import Catalog
+from redoxfs.node.counters import Counters
+from redoxfs.node.exact import ExactFile, ExactFiles
+from redoxfs.node.loader import Loader
+from redoxfs.node.memory import Content, Memory
+from redoxfs.node.settings import Settings
+from redoxfs.node.threads import Threads
+from redoxfs.node.waits import WAITING_OPENS, WAITING_READS, Waits
+from redoxfs.protocol import Binding, Closed, Load, SlotPolicy
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """An open file of a sample: ``path`` is the sample that was asked for, ``content`` what answers."""
+
+    path: int
+    file: int
+    content: Content
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """``handle`` is for `read` and `close`; ``keep_cache``: what the kernel has cached of the file is right."""
+
+    handle: int
+    keep_cache: bool
+
+
+class Node:
+    """Serves the files of one catalog. Enter `running` around its use.
+
+    Args:
+        void: called with entries whose cached attributes and pages are no longer right.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        layout: Layout,
+        store: ChunkStore,
+        root_fd: int,
+        settings: Settings,
+        *,
+        void: Callable[[Sequence[int]], None],
+        threads: Threads | None = None,
+    ) -> None:
+        self._catalog = catalog
+        self._tree = catalog.tree
+        self._layout = layout
+        self._store = store
+        self._settings = settings
+        self._void = void
+        self._policy = SlotPolicy(layout.cells, layout.vc_start, samples=len(catalog.class_of), seed=settings.seed)
+        self._binding = Binding(self._policy, np.diff(catalog.member_at))
+        self._memory = Memory(settings.memory_bytes - layout.resident_bytes)
+        self._threads = threads or Threads()
+        self._opens = Waits(WAITING_OPENS, settings.timeout_s)
+        self._reads = Waits(WAITING_READS, settings.timeout_s)
+        self._exact = ExactFiles(catalog.tree, root_fd, self._opens, self._reads)
+        self._rereads = trio.CapacityLimiter(WAITING_READS)
+        self._loader: Loader | None = None
+        self._expected: dict[Read, list[Content]] = {}
+        self._changed_size: dict[int, int] = {}
+        self._handles: dict[int, Handle | ExactFile] = {}
+        self._next_handle = 1
+        # One sample of each column: the first chunk of a VC has a sample in each of its columns.
+        first = layout.cells[layout.vc_start[:-1]]
+        self._of_column = first[first >= 0]
+        self.counters = Counters()
+
+    def start(self) -> None:
+        """Start the reading threads; from a trio task."""
+        self._loader = Loader(self._arrived)
+
+    def stop(self) -> None:
+        """End the reading threads and close what is open."""
+        if self._loader is not None:
+            self._loader.close()
+        for handle in self._handles.values():
+            if isinstance(handle, ExactFile):
+                os.close(handle.fd)
+        self._handles.clear()
+
+    def is_redirected(self, entry: int) -> bool:
+        return bool(self._catalog.sample_of[entry] >= 0)
+
+    # Files of samples
+
+    async def open(self, entry: int, thread: int) -> OpenFile:
+        """Open a file; if it belongs to a sample, any sample of its class may answer."""
+        path, file = int(self._catalog.sample_of[entry]), int(self._catalog.member_of[entry])
+        if path < 0:
+            return await self.open_exact(entry)
+        self._meet(thread, path)
+        self.counters.opens += 1
+        opened = self._binding.open(path, file, thread)
+        for released in opened.released:
+            self._memory.release(released)
+        if opened.turn is None:
+            self.counters.joined += 1
+            content = self._memory.claimed(path)
+        else:
+            content = self._take_turn(path, opened.turn.sample, opened.turn.load)
+            self.counters.reservations_taken += opened.turn.stolen
+        if content is None or (content.arrived and content.stamps[file] is None):
+            content = self._read_again(path, opened.sample)
+        try:
+            if not content.arrived:
+                started = opened.turn is not None and opened.turn.load is not None
+                self.counters.in_flight_waits += not started
+                with self._opens.one():
+                    await content.wait()
+            problem = content.files[file]
+            if isinstance(problem, OSError):
+                raise OSError(errno.EIO, str(problem)) from problem
+        except BaseException as error:
+            self._failed(path, thread, entry, opened.sample, error)
+            raise
+        if opened.sample == path:
+            self.counters.exact += 1
+        else:
+            self.counters.redirected += 1
+        return OpenFile(self._keep(Handle(path, file, content)), keep_cache=not opened.fresh)
+
+    def stat(self, entry: int, thread: int) -> tuple[int, bool]:
+        """Size in bytes of what ``thread`` would read from a file, and whether that is good until it is void."""
+        path, file = int(self._catalog.sample_of[entry]), int(self._catalog.member_of[entry])
+        if path < 0:
+            return self._exact.size(entry), True
+        self._meet(thread, path)
+        told = self._binding.stat(path, file, thread)
+        for sample in told.unloaded:
+            self._memory.forget(sample)
+        stamp = self._bound_stamp(path, file)
+        if stamp is not None:
+            return stamp.size, True
+        return self._size(entry if told.sample is None else self._file_of(told.sample, file)), False
+
+    def look(self, entry: int) -> tuple[int, bool]:
+        """What `stat` says while a file is bound, else its own size; on nobody's behalf, changing nothing."""
+        path, file = int(self._catalog.sample_of[entry]), int(self._catalog.member_of[entry])
+        stamp = self._bound_stamp(path, file)
+        return (self._size(entry), False) if stamp is None else (stamp.size, True)
+
+    async def read(self, handle: int, offset: int, size: int) -> bytes | memoryview:
+        """At most ``size`` bytes from ``offset`` of an open file."""
+        opened = self._handles[handle]
+        if isinstance(opened, ExactFile):
+            data: bytes | memoryview = await self._exact.read(opened, offset, size)
+        else:
+            file = opened.content.files[opened.file]
+            if isinstance(file, FileBytes):
+                whole = offset == 0 and size >= len(file.data)
+                data = file.data if whole else memoryview(file.data)[offset : offset + size]
+            else:
+                data = await self._read_by_position(opened, offset, size)
+        self.counters.bytes_served += len(data)
+        return data
+
+    def close(self, handle: int) -> None:
+        opened = self._handles.pop(handle)
+        if isinstance(opened, ExactFile):
+            os.close(opened.fd)
+        else:
+            self._closed(opened.path, self._binding.close(opened.path))
+
+    def served(self, entry: int) -> bytes:
+        """The path, relative to the source, of the file whose bytes ``entry`` last gave; empty before that."""
+        path = int(self._catalog.sample_of[entry])
+        if path < 0:
+            return self._tree.path(entry)
+        answer = self._binding.answer(path)
+        if answer is None:
+            return b""
+        return self._tree.path(self._file_of(answer, int(self._catalog.member_of[entry])))
+
+    # Files as they are
+
+    async def open_exact(self, entry: int) -> OpenFile:
+        """Open the very file."""
+        self.counters.opens += 1
+        try:
+            file = await self._exact.open(entry)
+        except BaseException:
+            self.counters.errors += 1
+            raise
+        self.counters.exact += 1
+        return OpenFile(self._keep(file), keep_cache=not file.changed)
+
+    def exact_attributes(self, entry: int) -> tuple[int, int]:
+        """Size in bytes and mtime in nanoseconds of the very file."""
+        return self._exact.attributes(entry)
+
+    # Counts
+
+    def stats(self) -> dict[str, Any]:
+        """Everything that `stats.json` says of the node."""
+        catalog = self._catalog
+        laps = np.full(len(catalog.class_trees), np.iinfo(np.int32).max, np.int32)
+        of_column = self._of_column
+        np.minimum.at(laps, catalog.tree_of_class[catalog.class_of[of_column]], self._policy.laps(of_column))
+        return {
+            "policy": self._settings.policy,
+            "samples": len(catalog.class_of),
+            "classes": len(catalog.class_names),
+            "chunks": self._layout.chunk_count,
+            "chunk_size": self._layout.chunk_size,
+            "virtual_chunks": self._layout.vc_count,
+            "chunks_per_virtual_chunk": self._layout.chunks_per_vc,
+            "memory_limit_bytes": self._settings.memory_bytes,
+            "memory_used_bytes": self._memory.slots_bytes + self._memory.claims_bytes,
+            **self.counters.as_dict(),
+            "wait_seconds": round(self._opens.seconds + self._reads.seconds, 6),
+            "changed": len(self._changed_size) + self._exact.changed,
+            "lap": dict(zip(catalog.class_trees, laps.tolist(), strict=True)),
+            "open_files": len(self._handles),
+            **self._binding.counts(),
+            **self._memory.counts(),
+        }
+
+    # Turns and reads
+
+    def _take_turn(self, path: int, sample: int, load: Load | None) -> Content | None:
+        if load is not None:
+            self.counters.demand_loads += 1
+            self.counters.chunk_loads += 1
+            self.counters.samples_loaded += len(load.samples)
+            self._submit(self._store.reads(load.chunk, load.samples), self._memory.expect(load.samples))
+        return self._memory.claim(path, sample)
+
+    def _read_again(self, path: int, sample: int) -> Content:
+        """Bytes that were dropped, or a read that had failed before this open: read them for the path alone."""
+        self.counters.samples_reread += 1
+        content = self._memory.expect_for(path, sample)
+        self._submit(self._store.reads(self._policy.chunk_of(sample), (sample,)), [content])
+        return content
+
+    def _submit(self, reads: Sequence[Read], contents: Sequence[Content]) -> None:
+        assert self._loader is not None
+        of_sample = {content.sample: content for content in contents}
+        for read in reads:
+            self._expected[read] = [of_sample[sample] for sample in read.samples]
+        self._loader.submit(reads)
+
+    def _arrived(self, read: Read, payloads: Sequence[Payload]) -> None:
+        for content, payload in zip(self._expected.pop(read), payloads, strict=True):
+            for file, got in enumerate(payload):
+                if isinstance(got, FileBytes):
+                    self.counters.bytes_read += len(got.data)
+                    if got.changed:
+                        self._note_change(self._file_of(content.sample, file), got.stamp.size)
+            self._memory.arrive(content, payload)
+
+    async def _read_by_position(self, opened: Handle, offset: int, size: int) -> bytes:
+        content, file = opened.content, opened.file
+        stamp = content.stamps[file]
+        if stamp is None:
+            raise OSError(errno.EIO, "the file could not be read")
+        try:
+            with self._reads.one():
+                return await trio.to_thread.run_sync(
+                    self._store.read_range,
+                    content.sample,
+                    file,
+                    stamp,
+                    offset,
+                    max(0, min(size, stamp.size - offset)),
+                    abandon_on_cancel=True,
+                    limiter=self._rereads,
+                )
+        except BaseException:
+            self.counters.errors += 1
+            raise
+
+    # Ends
+
+    def _closed(self, path: int, closed: Closed) -> None:
+        if closed.last:
+            self._memory.rest(path)
+            for released in closed.released:
+                self._memory.release(released)
+            self._void(self._files_of(path))
+
+    def _failed(self, path: int, thread: int, entry: int, sample: int, error: BaseException) -> None:
+        self.counters.errors += 1
+        if isinstance(error, Exception):
+            name = os.fsdecode(self._tree.path(entry))
+            of = os.fsdecode(self._tree.path(self._file_of(sample, int(self._catalog.member_of[entry]))))
+            log.warning("open of %s failed: %s: %s", name, of, error or type(error).__name__)
+        self._closed(path, self._binding.fail(path, thread))
+
+    def _meet(self, thread: int, path: int) -> None:
+        if self._binding.holds(thread, path) and self._threads.is_another(thread):
+            ended = self._binding.thread(thread)
+            for released in ended.released:
+                self._memory.release(released)
+            for sample in ended.unloaded:
+                self._memory.forget(sample)
+        self._threads.meet(thread)
+
+    # Numbers
+
+    def _keep(self, handle: Handle | ExactFile) -> int:
+        number = self._next_handle
+        self._next_handle += 1
+        self._handles[number] = handle
+        return number
+
+    def _bound_stamp(self, path: int, file: int) -> Stamp | None:
+        """What a handle on the path reads, once it is known."""
+        if not self._binding.is_bound(path):
+            return None
+        content = self._memory.look(path)
+        return content.stamps[file] if content is not None and content.arrived else None
+
+    def _file_of(self, sample: int, file: int) -> int:
+        return int(self._catalog.members[self._catalog.member_at[sample] + file])
+
+    def _files_of(self, sample: int) -> list[int]:
+        at = self._catalog.member_at
+        files: list[int] = self._catalog.members[at[sample] : at[sample + 1]].tolist()
+        return files
+
+    def _size(self, entry: int) -> int:
+        size = self._changed_size.get(entry)
+        return int(self._tree.size[entry]) if size is None else size
+
+    def _note_change(self, entry: int, size: int) -> None:
+        if entry not in self._changed_size:
+            log.warning("%s is not what it was at the scan", os.fsdecode(self._tree.path(entry)))
+        self._changed_size[entry] = size
