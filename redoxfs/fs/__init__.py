@@ -1,0 +1,5 @@
+"""The filesystem in front of a node: pyfuse3 operations, inode numbers, one map from exceptions to errno."""
+
+from redoxfs.fs.serve import MountError, serve
+
+__all__ = ["MountError", "serve"]

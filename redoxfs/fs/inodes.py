@@ -1,0 +1,42 @@
+"""Inode numbers, which say what they stand for, and the names under ``.redoxfs``.
+
+The tree never changes, so an inode number is an entry's number with a *view* in its high bits; nothing has to be
+remembered of what the kernel knows, and `forget` has nothing to do.
+
+    view      what a file of it serves
+    DATA      a sample that may stand in for the one asked for
+    EXACT     .redoxfs/exact/…    the very file
+    SERVED    .redoxfs/served/…   the path of the file whose bytes it last gave
+    CONTROL   .redoxfs itself, and stats.json
+"""
+
+from enum import IntEnum
+
+import pyfuse3
+
+VIEW_SHIFT = 40
+"""2^40 entries are far beyond any catalog."""
+
+
+class View(IntEnum):
+    DATA = 0
+    EXACT = 1
+    SERVED = 2
+    CONTROL = 3
+
+
+CONTROL_NAME = b".redoxfs"
+CONTROL_INODE = pyfuse3.InodeT(View.CONTROL << VIEW_SHIFT)
+STATS_NAME = b"stats.json"
+STATS_INODE = pyfuse3.InodeT(CONTROL_INODE + 1)
+VIEW_NAMES = {b"exact": View.EXACT, b"served": View.SERVED}
+
+
+def inode_of(view: View, entry: int) -> pyfuse3.InodeT:
+    """The inode number of a tree entry in a view; the root of DATA is FUSE's root, 1."""
+    return pyfuse3.InodeT((view << VIEW_SHIFT) + entry + 1)
+
+
+def view_and_entry(inode: int) -> tuple[View, int]:
+    """Inverse of `inode_of`. For CONTROL the entry means nothing."""
+    return View(inode >> VIEW_SHIFT), (inode & ((1 << VIEW_SHIFT) - 1)) - 1

@@ -1,0 +1,265 @@
+"""pyfuse3's operations, which translate and nothing else.
+
+Attributes: the tree does not change, so names are good for ever and so are the attributes of directories, symlinks
+and files that are served as they are. Those of a redirected file are good while it is bound; otherwise each stat
+asks, because the answer depends on who asks. `void` takes back what the kernel was told when a path is freed.
+
+Pages: they are dropped when a path is freed and not kept by the open that makes a binding, so that the page cache
+never holds bytes of an answer that is over. There is no handle on a freed path, so no page of it can be under
+read, which dropping it from here would wait for.
+
+Missing on purpose: xattrs (ENOSYS once spares two requests a file in `ls -l`), flush and access (ENOSYS, once).
+"""
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, NoReturn
+
+import pyfuse3
+from pyfuse3 import EntryAttributes, FileHandleT, FileInfo, FUSEError, InodeT, RequestContext
+
+from redoxfs.dataset import Tree
+from redoxfs.fs.errors import translated
+from redoxfs.fs.inodes import (
+    CONTROL_INODE,
+    CONTROL_NAME,
+    STATS_INODE,
+    STATS_NAME,
+    VIEW_NAMES,
+    View,
+    inode_of,
+    view_and_entry,
+)
+from redoxfs.node import Node
+
+FOREVER_S = 10 * 365 * 24 * 3600.0
+"""What is true as long as the mount lives."""
+
+BLOCK_BYTES = 128 * 1024
+"""st_blksize: how much buffered readers ask for at once; halves the reads of PIL against the default."""
+
+TEXT_HANDLES = 1 << 62
+"""Handles of generated files are numbered from here, those of the node from 1."""
+
+ROOT = 0
+
+
+class Operations(pyfuse3.Operations):
+    """One mounted node. ``answering`` is called when the kernel has taken up the mount."""
+
+    enable_writeback_cache = False
+
+    def __init__(
+        self, tree: Tree, *, direct_io: bool, stats: Callable[[], dict[str, Any]], answering: Callable[[], None]
+    ) -> None:
+        super().__init__()
+        self._tree = tree
+        self._direct_io = direct_io
+        self._stats = stats
+        self._answering = answering
+        self._node: Node
+        self._texts: dict[int, bytes] = {}
+        self._next_text = TEXT_HANDLES
+
+    def attach(self, node: Node) -> None:
+        """The node to serve; before any request."""
+        self._node = node
+
+    def void(self, entries: Sequence[int]) -> None:
+        """What the kernel was told of these files is no longer right."""
+        for entry in entries:
+            with suppress(FileNotFoundError):  # the kernel does not know the inode
+                pyfuse3.invalidate_inode(inode_of(View.DATA, entry))
+
+    def init(self) -> None:
+        self._answering()
+
+    # Names and attributes
+
+    @translated
+    async def lookup(self, parent_inode: InodeT, name: bytes, ctx: RequestContext) -> EntryAttributes:
+        view, entry = view_and_entry(parent_inode)
+        if view is View.CONTROL:
+            return self._lookup_control(name)
+        if view is View.DATA and entry == ROOT and name == CONTROL_NAME:
+            return self._directory(CONTROL_INODE)
+        child = self._tree.lookup(entry, name)
+        if child < 0:
+            return _no_such_entry()
+        return self._attributes(view, child)
+
+    @translated
+    async def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes:
+        view, entry = view_and_entry(inode)
+        if view is View.CONTROL:
+            return self._directory(inode) if inode == CONTROL_INODE else self._text(inode, self._stats_json())
+        if view is View.DATA and self._node.is_redirected(entry):
+            return self._redirected(entry, *self._node.stat(entry, ctx.pid))
+        return self._attributes(view, entry)
+
+    @translated
+    async def readlink(self, inode: InodeT, ctx: RequestContext) -> bytes:
+        return self._tree.link_target(view_and_entry(inode)[1])
+
+    # Directories
+
+    @translated
+    async def opendir(self, inode: InodeT, ctx: RequestContext) -> FileHandleT:
+        return FileHandleT(inode)
+
+    @translated
+    async def readdir(self, fh: FileHandleT, start_id: int, token: pyfuse3.ReaddirToken) -> None:
+        view, entry = view_and_entry(fh)
+        if view is View.CONTROL:
+            names = (STATS_NAME, *VIEW_NAMES)
+            for position, name in enumerate(names[start_id:], start_id + 1):
+                if not pyfuse3.readdir_reply(token, name, self._lookup_control(name), position):
+                    return
+            return
+        children = self._tree.children_of(entry)
+        for position, child in enumerate(children[start_id:], start_id + 1):
+            if not pyfuse3.readdir_reply(token, self._tree.name(child), self._attributes(view, child), position):
+                return
+
+    @translated
+    async def releasedir(self, fh: FileHandleT) -> None:
+        return
+
+    # Files
+
+    @translated
+    async def open(self, inode: InodeT, flags: int, ctx: RequestContext) -> FileInfo:
+        view, entry = view_and_entry(inode)
+        if view is View.DATA:
+            opened = await self._node.open(entry, ctx.pid)
+        elif view is View.EXACT:
+            opened = await self._node.open_exact(entry)
+        else:
+            return self._open_text(self._stats_json() if view is View.CONTROL else self._served(entry))
+        if not opened.keep_cache and not (view is View.DATA and self._node.is_redirected(entry)):
+            # The file is not what the kernel was told; its pages are left to the reply, which drops them itself.
+            pyfuse3.invalidate_inode(inode, attr_only=True)
+        return FileInfo(
+            fh=FileHandleT(opened.handle), direct_io=self._direct_io, keep_cache=opened.keep_cache, nonseekable=False
+        )
+
+    @translated
+    async def read(  # type: ignore[override] # pyfuse3 takes any buffer; a slice of one is not copied
+        self, fh: FileHandleT, off: int, size: int
+    ) -> bytes | memoryview:
+        if fh >= TEXT_HANDLES:
+            return self._texts[fh][off : off + size]
+        return await self._node.read(fh, off, size)
+
+    @translated
+    async def release(self, fh: FileHandleT) -> None:
+        if fh >= TEXT_HANDLES:
+            del self._texts[fh]
+        else:
+            self._node.close(fh)
+
+    @translated
+    async def statfs(self, ctx: RequestContext) -> pyfuse3.StatvfsData:
+        answer = pyfuse3.StatvfsData()
+        answer.f_bsize = answer.f_frsize = 4096
+        answer.f_blocks = int(self._tree.size.sum()) // 4096 + 1
+        answer.f_files = len(self._tree)
+        answer.f_namemax = 255
+        return answer
+
+    async def forget(self, inode_list: Sequence[tuple[InodeT, int]]) -> None:
+        return
+
+    # What is told of an entry
+
+    def _attributes(self, view: View, entry: int) -> EntryAttributes:
+        """Of any tree entry, without asking on anybody's behalf."""
+        if view is View.SERVED and not self._tree.is_dir(entry):
+            return self._text(inode_of(view, entry), self._served(entry))
+        if view is View.DATA and self._node.is_redirected(entry):
+            return self._redirected(entry, *self._node.look(entry))
+        size, mtime_ns = self._node.exact_attributes(entry)
+        told = self._entry(view, entry, size, FOREVER_S)
+        told.st_mtime_ns = mtime_ns
+        return told
+
+    def _redirected(self, entry: int, size: int, bound: bool) -> EntryAttributes:
+        return self._entry(View.DATA, entry, size, FOREVER_S if bound else 0.0)
+
+    def _entry(self, view: View, entry: int, size: int, attr_timeout_s: float) -> EntryAttributes:
+        tree = self._tree
+        told = EntryAttributes()
+        told.st_ino = inode_of(view, entry)
+        told.entry_timeout = FOREVER_S
+        told.attr_timeout = attr_timeout_s
+        told.st_mode = int(tree.mode[entry])
+        told.st_nlink = int(tree.nlink[entry])
+        told.st_uid = int(tree.uid[entry])
+        told.st_gid = int(tree.gid[entry])
+        told.st_size = size
+        told.st_blocks = -(-size // 512)
+        told.st_blksize = BLOCK_BYTES
+        mtime_ns = int(tree.mtime_ns[entry])
+        told.st_mtime_ns = told.st_atime_ns = mtime_ns
+        told.st_ctime_ns = int(tree.ctime_ns[entry])
+        return told
+
+    # .redoxfs
+
+    def _lookup_control(self, name: bytes) -> EntryAttributes:
+        if name == STATS_NAME:
+            return self._text(STATS_INODE, self._stats_json())
+        if name in VIEW_NAMES:
+            return self._attributes(VIEW_NAMES[name], ROOT)
+        return _no_such_entry()
+
+    def _directory(self, inode: InodeT) -> EntryAttributes:
+        told = self._entry(View.DATA, ROOT, 0, FOREVER_S)
+        told.st_ino = inode
+        told.st_mode = stat.S_IFDIR | 0o555
+        return told
+
+    def _text(self, inode: InodeT, text: bytes) -> EntryAttributes:
+        told = self._entry(View.DATA, ROOT, len(text), 0.0)
+        told.st_ino = inode
+        told.st_mode = stat.S_IFREG | 0o444
+        told.st_nlink = 1
+        return told
+
+    def _open_text(self, text: bytes) -> FileInfo:
+        handle = self._next_text
+        self._next_text += 1
+        self._texts[handle] = text
+        return FileInfo(fh=FileHandleT(handle), direct_io=True, keep_cache=False, nonseekable=False)
+
+    def _served(self, entry: int) -> bytes:
+        path = self._node.served(entry)
+        return path + b"\n" if path else b""
+
+    def _stats_json(self) -> bytes:
+        return json.dumps(self._stats(), indent=2).encode() + os.linesep.encode()
+
+
+def _no_such_entry() -> EntryAttributes:
+    """An answer that the kernel remembers: the tree does not change."""
+    told = EntryAttributes()
+    told.st_ino = InodeT(0)
+    told.entry_timeout = FOREVER_S
+    return told
+
+
+async def _read_only(*_arguments: object) -> NoReturn:
+    raise FUSEError(errno.EROFS)
+
+
+# The kernel refuses these on a read-only mount before they get here; this is for one that was remounted.
+MUTATIONS = (
+    *("create", "link", "mkdir", "mknod", "removexattr", "rename"),
+    *("rmdir", "setattr", "setxattr", "symlink", "unlink", "write"),
+)
+for _name in MUTATIONS:
+    setattr(Operations, _name, _read_only)

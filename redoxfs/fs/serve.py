@@ -1,0 +1,147 @@
+"""A mount from its first request to its clean end.
+
+Ends: an unmount from outside, SIGTERM, SIGINT, or `stop` on the control socket. In each case requests that wait are
+given a moment and then cancelled, so that no end takes longer than that; worker threads, descriptors and the
+control socket are gone when `serve` returns. If the main loop itself fails the mount is left, dead: programs
+get ENOTCONN at once instead of the empty directory underneath, which they would take for an empty dataset.
+"""
+
+import logging
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyfuse3
+import trio
+
+import redoxfs
+from redoxfs.chunks import DirectoryStore, Layout
+from redoxfs.dataset import Catalog
+from redoxfs.fs.operations import Operations
+from redoxfs.node import WAITING_OPENS, WAITING_READS, Node, Settings, serve_control
+
+TASKS = WAITING_OPENS + WAITING_READS + 64
+"""pyfuse3's max_tasks: as many as may wait, and some that never do."""
+
+GRACE_S = 1.0
+"""For requests that wait when the end comes."""
+
+MOUNT_OPTIONS = frozenset({"ro", "nosuid", "nodev"})
+
+log = logging.getLogger(__name__)
+
+
+class MountError(Exception):
+    """The kernel did not take the mount."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mount:
+    source: Path
+    mountpoint: Path
+    options: frozenset[str]
+    direct_io: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        options = sorted(self.options | ({"direct_io"} if self.direct_io else set()))
+        return {"source": os.fspath(self.source), "mountpoint": os.fspath(self.mountpoint), "options": options}
+
+
+def serve(
+    *,
+    catalog: Catalog,
+    layout: Layout,
+    root_fd: int,
+    source: Path,
+    settings: Settings,
+    mountpoint: Path,
+    mount_options: frozenset[str],
+    direct_io: bool,
+    control_path: Path,
+    on_ready: Callable[[], None],
+) -> None:
+    """Serve ``catalog`` at ``mountpoint`` until it is unmounted or told to stop.
+
+    Args:
+        root_fd: the source directory, opened before it is mounted over.
+        mount_options: of mount(8), beside ro, nosuid and nodev.
+        on_ready: called when the kernel has taken up the mount.
+
+    Raises:
+        MountError: the kernel refused.
+    """
+    mount = _Mount(source, mountpoint, mount_options, direct_io)
+    trio.run(_serve, catalog, layout, root_fd, settings, mount, control_path, on_ready)
+
+
+async def _serve(
+    catalog: Catalog,
+    layout: Layout,
+    root_fd: int,
+    settings: Settings,
+    mount: _Mount,
+    control_path: Path,
+    on_ready: Callable[[], None],
+) -> None:
+    def stats() -> dict[str, Any]:
+        about = {"version": redoxfs.__version__, "pid": os.getpid(), **mount.as_dict()}
+        return {**about, "verdict": catalog.verdict.line, **node.stats()}
+
+    operations = Operations(catalog.tree, direct_io=mount.direct_io, stats=stats, answering=on_ready)
+    store = DirectoryStore(catalog, root_fd)
+    node = Node(catalog, layout, store, root_fd, settings, void=operations.void)
+    operations.attach(node)
+    options = MOUNT_OPTIONS | mount.options | {f"fsname={_fsname(mount.source)}", "subtype=redoxfs"}
+    try:
+        pyfuse3.init(operations, os.fspath(mount.mountpoint), set(options))
+    except RuntimeError as error:
+        raise MountError(f"{mount.mountpoint} could not be mounted") from error
+    clean = False
+    node.start()
+    try:
+        with trio.CancelScope() as serving:
+            async with trio.open_nursery() as nursery:
+                stop = _Stop(serving, nursery)
+                await nursery.start(serve_control, control_path, {"stop": stop.ask})
+                await nursery.start(_stop_on_signals, stop)
+                await pyfuse3.main(max_tasks=TASKS)
+                nursery.cancel_scope.cancel()
+        clean = True
+    finally:
+        node.stop()
+        pyfuse3.close(unmount=clean)
+
+
+class _Stop:
+    """Ends the main loop, and what still waits in it after `GRACE_S`."""
+
+    def __init__(self, serving: trio.CancelScope, nursery: trio.Nursery) -> None:
+        self._serving = serving
+        self._nursery = nursery
+        self._asked = False
+
+    def ask(self) -> None:
+        if not self._asked:
+            self._asked = True
+            pyfuse3.terminate()
+            self._nursery.start_soon(self._cancel_late)
+
+    async def _cancel_late(self) -> None:
+        await trio.sleep(GRACE_S)
+        self._serving.cancel()
+
+
+async def _stop_on_signals(stop: _Stop, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
+        async for number in signals:
+            log.info("ending on %s", signal.Signals(number).name)
+            stop.ask()
+
+
+def _fsname(source: Path) -> str:
+    """What mount(8) shows as the device: ASCII, and without a comma, which would end the option."""
+    return os.fspath(source).encode("ascii", "replace").decode().replace(",", "?").replace("\\", "?")
