@@ -23,10 +23,9 @@ class PseudoCode:
             assert chosen is None, "a file in memory is served without a load"
             self.vfs[offset] = None
             return held
-        if all(pc[offset] < 0 or self.consumed[pc[offset]] for pc in self.pcs):
-            for pc in self.pcs:
-                if pc[offset] >= 0:
-                    self.consumed[pc[offset]] = False
+        if self.is_through(offset):
+            for o in [o for o in range(self.slots) if self.vfs[o] is None and self.is_through(o)]:
+                self.consumed |= {pc[o]: False for pc in self.pcs if pc[o] >= 0}
         assert chosen in self.find_replace_pcs(offset)
         for i, f in enumerate(self.pcs[chosen]):
             if f >= 0 and not self.consumed[f] and self.vfs[i] is None:
@@ -36,6 +35,9 @@ class PseudoCode:
         assert answer is not None
         self.vfs[offset] = None
         return answer
+
+    def is_through(self, offset: int) -> bool:
+        return all(pc[offset] < 0 or self.consumed[pc[offset]] for pc in self.pcs)
 
     def find_replace_pcs(self, offset: int) -> list[int]:
         useful = {
@@ -117,6 +119,15 @@ def test_laps_count_from_one_and_turn_over_when_a_column_is_asked_again() -> Non
     assert policy.laps(both).tolist() == [1, 1]
     policy.request(0)
     assert policy.laps(both).tolist() == [2, 1]
+
+
+def test_columns_that_are_through_begin_the_next_epoch_together() -> None:
+    policy = policy_of(np.arange(8 * 4).reshape(4, 8).tolist(), [4])
+    for epoch in range(3):
+        first = policy.request(0)
+        assert first.load is not None
+        assert len(first.load.samples) == 8, f"epoch {epoch} begins with a whole chunk"
+        assert len({first.sample, *(policy.request(s).sample for s in range(1, 32))}) == 32
 
 
 @pytest.mark.parametrize("cells", [[[0, 0]], [[0, 2]]])

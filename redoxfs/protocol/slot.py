@@ -146,11 +146,20 @@ class SlotPolicy:
         return fresh
 
     def _begin_lap(self, vc: int, slot: int) -> Flags:
+        """A new lap of the asked column, and of all columns of the VC that are through with theirs.
+
+        The others' next samples may then be loaded along with the asked one; they are not served before their
+        column is asked. If each column waited for its own first request, an epoch would begin with loads of
+        one sample each.
+        """
         chunks = slice(self._vc_start[vc], self._vc_start[vc + 1])
-        exists = self._exists[chunks, slot]
-        self._loaded[self._cells[chunks, slot][exists]] = False
-        self._lap[vc, slot] += 1
-        return exists
+        cells, exists = self._cells[chunks], self._exists[chunks]
+        unfinished = (exists & ~self._loaded[cells]).any(axis=0) | (self._resident[vc] >= 0)
+        through = exists.any(axis=0) & ~unfinished
+        through[[o for v, o in self._reserved if v == vc]] = False
+        self._loaded[cells[exists & through]] = False
+        self._lap[vc, through] += 1
+        return self._fresh(vc, slot)
 
     def _find_replace_pc(self, vc: int, fresh: Flags) -> int:
         """Alg. 3: the chunk with the most useful refills among those that are ``fresh`` in the asked slot."""
