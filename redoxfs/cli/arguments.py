@@ -1,0 +1,142 @@
+"""The grammar of the command line; argparse, with two changes.
+
+A mistake leaves as UsageError, so that it ends in one line and in our own table of exit codes like every
+other error. And an option cannot be shortened: `--mem` would stop working on the day when another option
+begins like that.
+"""
+
+import argparse
+import math
+from typing import NoReturn
+
+from redoxfs.cli.exits import UsageError, table_text
+
+# Storage that is merely slow answers within seconds, even a parallel filesystem under load; one that is gone
+# never does. A minute tells one from the other.
+DEFAULT_TIMEOUT_S = 60.0
+DEFAULT_CHUNK_SIZE = 64
+
+_RESOLUTION = {
+    "--classes": "auto, dir, any, none or FILE.csv: which samples may stand in for each other",
+    "--samples": "a glob on paths below SOURCE: what is a sample; may be repeated (default: by extension)",
+    "--groups": "stem, or a template such as images/{key}.jpg,masks/{key}.png: files that are one sample",
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    def __init__(self, **keywords: object) -> None:
+        super().__init__(allow_abbrev=False, **keywords)  # type: ignore[arg-type]
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (try: {self.prog} --help)")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole grammar. The namespace has `verb` and what that verb takes."""
+    top = _Parser(
+        prog="redoxfs",
+        description="Lets unmodified training scripts read millions of small files in whole chunks.",
+        epilog=table_text(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="store_true", help="print the version and exit")
+    verbs = top.add_subparsers(dest="verb", metavar="VERB", title="verbs")
+    _add_mount(verbs)
+    _add_umount(verbs)
+    _add_status(verbs)
+    _add_inspect(verbs)
+    return top
+
+
+def _add_mount(verbs: "argparse._SubParsersAction[_Parser]") -> None:
+    verb = verbs.add_parser("mount", help="serve SOURCE at MOUNTPOINT, or over itself", epilog=table_text())
+    verb.formatter_class = argparse.RawDescriptionHelpFormatter
+    verb.add_argument("source", metavar="SOURCE", help="the directory with the training files")
+    verb.add_argument("mountpoint", metavar="MOUNTPOINT", nargs="?", help="where to serve it (default: over SOURCE)")
+    _add_plan(verb)
+    verb.add_argument("--policy", choices=["slot"], default="slot", help="how samples are chosen (default: slot)")
+    _add_timeout(verb)
+    verb.add_argument("-f", "--foreground", action="store_true", help="stay in the foreground and log to stderr")
+    verb.add_argument("--log", metavar="FILE", help="where the daemon logs (default: below ~/.local/state/redoxfs)")
+    verb.add_argument(
+        "-o",
+        dest="mount_options",
+        metavar="OPTIONS",
+        action="append",
+        default=[],
+        help="mount options: allow_other, direct_io, noexec, …; separated by commas, may be repeated",
+    )
+
+
+def _add_umount(verbs: "argparse._SubParsersAction[_Parser]") -> None:
+    verb = verbs.add_parser("umount", help="end a mount and wait until its daemon has ended")
+    verb.add_argument("mountpoint", metavar="MOUNTPOINT")
+    verb.add_argument("--lazy", action="store_true", help="take it out of the tree now; those who use it may finish")
+    _add_timeout(verb)
+
+
+def _add_status(verbs: "argparse._SubParsersAction[_Parser]") -> None:
+    verb = verbs.add_parser("status", help="what a mount has done so far")
+    verb.add_argument("mountpoint", metavar="MOUNTPOINT")
+    verb.add_argument("--json", action="store_true", help="print .redoxfs/stats.json as it is")
+    _add_timeout(verb)
+
+
+def _add_inspect(verbs: "argparse._SubParsersAction[_Parser]") -> None:
+    verb = verbs.add_parser("inspect", help="what mount would do with SOURCE, and why")
+    verb.add_argument("source", metavar="SOURCE")
+    verb.add_argument("--json", action="store_true", help="print it as JSON")
+    _add_plan(verb)
+    _add_timeout(verb)
+
+
+def _add_plan(verb: argparse.ArgumentParser) -> None:
+    """What mount and inspect share, so that inspect tells what this very mount would do."""
+    verb.add_argument("--memory", metavar="SIZE", help="4GiB, 512MiB or 10%% (default: a quarter of what is available)")
+    verb.add_argument("--classes", metavar="HOW", default="auto", help=_RESOLUTION["--classes"])
+    verb.add_argument("--samples", metavar="GLOB", action="append", default=[], help=_RESOLUTION["--samples"])
+    verb.add_argument("--groups", metavar="HOW", help=_RESOLUTION["--groups"])
+    verb.add_argument(
+        "--chunk-size",
+        metavar="N",
+        type=_chunk_size,
+        default=DEFAULT_CHUNK_SIZE,
+        help=f"samples in a chunk (default: {DEFAULT_CHUNK_SIZE})",
+    )
+    verb.add_argument("--seed", metavar="N", type=_seed, default=0, help="same seed, same layout (default: 0)")
+    verb.add_argument("--rescan", action="store_true", help="scan SOURCE again even if the kept catalog fits")
+
+
+def _add_timeout(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=_seconds,
+        default=DEFAULT_TIMEOUT_S,
+        help=f"deadline of every wait (default: {DEFAULT_TIMEOUT_S:g})",
+    )
+
+
+def _chunk_size(text: str) -> int:
+    # A chunk is read with one file descriptor for each sample in it; this many are never worth a chunk.
+    return _whole_number(text, 1, 1 << 16)
+
+
+def _seed(text: str) -> int:
+    return _whole_number(text, 0, (1 << 63) - 1)
+
+
+def _whole_number(text: str, least: int, most: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 20 and least <= int(text) <= most):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} to {most}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not (0 < seconds <= 86_400):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0 and up to a day")
+    return seconds

@@ -1,0 +1,59 @@
+"""Ending a mount: umount2(2) where the kernel lets us, else the setuid helper fusermount3.
+
+The system call comes first for everybody, since what it needs is a capability and not a user id. Only EPERM
+sends us on to the helper, and never root: run by root it has no more rights than we do. Both fail with an
+OSError that has an errno.
+"""
+
+import ctypes
+import errno
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+# <sys/mount.h>
+_MNT_DETACH = 2
+_UMOUNT_NOFOLLOW = 8
+
+# Debian's place for it, where a bare PATH lacks /usr/bin.
+_HELPER_PATHS = ("/usr/bin", "/bin", "/usr/local/bin")
+
+
+def unmount(path: Path) -> None:
+    """End the mount at `path` if nobody uses it. Raises OSError: EBUSY if somebody does."""
+    _umount2(path, _UMOUNT_NOFOLLOW, ["-u"])
+
+
+def detach(path: Path) -> None:
+    """Take the mount at `path` out of the tree; those who use it keep it for as long as they do. OSError."""
+    _umount2(path, _UMOUNT_NOFOLLOW | _MNT_DETACH, ["-u", "-z"])
+
+
+def find_helper() -> str | None:
+    """Where fusermount3 is; None if it is not installed."""
+    return shutil.which("fusermount3") or shutil.which("fusermount3", path=os.pathsep.join(_HELPER_PATHS))
+
+
+def _umount2(path: Path, flags: int, helper_flags: list[str]) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.umount2(os.fsencode(path), flags) == 0:
+        return
+    number = ctypes.get_errno()
+    if number != errno.EPERM or os.geteuid() == 0:
+        raise OSError(number, os.strerror(number))
+    _ask_helper(path, helper_flags)
+
+
+def _ask_helper(path: Path, flags: list[str]) -> None:
+    helper = find_helper()
+    if helper is None:
+        raise OSError(errno.EPERM, "fusermount3 is not installed, and only it may unmount for you (apt install fuse3)")
+    # The helper tells its reasons in words only; in the C locale "busy" is one of them.
+    environment = os.environ | {"LC_ALL": "C"}
+    done = subprocess.run(
+        [helper, *flags, "--", os.fspath(path)], env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        words = " ".join(done.stderr.split()) or f"fusermount3 ended with {done.returncode}"
+        raise OSError(errno.EBUSY if "busy" in words.lower() else errno.EPERM, words)

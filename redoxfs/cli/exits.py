@@ -1,0 +1,130 @@
+"""What can go wrong, as the person at the shell sees it: one line and one exit code.
+
+`EXITS` is the only place where an exception meets a code; `--help` prints the same table. Exceptions of other
+rooms stand in it by name: whoever raised one has imported its module, so looking it up costs no import, and
+`redoxfs --help` need not load numpy to know that a class table can be wrong.
+"""
+
+import sys
+from dataclasses import dataclass
+
+
+class CommandError(Exception):
+    """Something the person who typed the command can act on. Its text is one line."""
+
+
+class UsageError(CommandError):
+    """An option, or the value of one, cannot be taken."""
+
+
+class SourceUnusableError(CommandError):
+    """SOURCE cannot be read as a dataset."""
+
+
+class MountpointError(CommandError):
+    """MOUNTPOINT cannot be mounted on, or holds no redoxfs mount."""
+
+
+class TooLittleMemoryError(CommandError):
+    """The memory given does not suffice for this dataset."""
+
+
+class FuseUnavailableError(CommandError):
+    """This machine, or this user on it, has no FUSE."""
+
+
+class StillInUseError(CommandError):
+    """A mount cannot be ended because somebody uses it."""
+
+
+class DaemonError(CommandError):
+    """The daemon ended, or hangs, for a reason that only its log knows."""
+
+
+class ReportedError(CommandError):
+    """What the daemon said before it ended. It knew the exception, so it sends the code along."""
+
+    def __init__(self, code: int, line: str) -> None:
+        super().__init__(line)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """One exit code, what it tells a script, and the exceptions that end in it ("module:Name")."""
+
+    code: int
+    meaning: str
+    raised_as: tuple[str, ...] = ()
+
+
+_HERE = "redoxfs.cli.exits:"
+
+UNEXPECTED = 1
+# The shell's own convention for "ended by SIGINT".
+INTERRUPTED = 130
+
+EXITS = (
+    Exit(0, "done"),
+    Exit(UNEXPECTED, "unexpected: a bug, or the daemon ended by itself (see its log)", (_HERE + "DaemonError",)),
+    Exit(2, "usage, or a bad value of an option", (_HERE + "UsageError",)),
+    Exit(
+        3,
+        "SOURCE cannot be used: missing, no directory, no permission, no files, or itself a redoxfs mount",
+        (_HERE + "SourceUnusableError", "redoxfs.dataset:SourceError"),
+    ),
+    Exit(
+        4,
+        "MOUNTPOINT cannot be used: missing, no directory, inside SOURCE, already a redoxfs mount "
+        "(mount), or not one (umount, status)",
+        (_HERE + "MountpointError",),
+    ),
+    Exit(
+        5,
+        "memory too small; the line says how much is needed",
+        (_HERE + "TooLittleMemoryError", "redoxfs.chunks:MemoryTooSmallError"),
+    ),
+    Exit(
+        6,
+        "--classes, --samples or --groups cannot be applied to this SOURCE",
+        ("redoxfs.dataset:ClassesError",),
+    ),
+    Exit(
+        7,
+        "FUSE is not there or not permitted: /dev/fuse, fusermount3, allow_other",
+        (_HERE + "FuseUnavailableError", "redoxfs.fs:MountError"),
+    ),
+    Exit(8, "still in use (umount)", (_HERE + "StillInUseError",)),
+    Exit(INTERRUPTED, "interrupted", ("builtins:KeyboardInterrupt",)),
+)
+
+
+def code_of(error: BaseException) -> int:
+    """The exit code of an exception: that of the nearest of its classes in the table, else 1."""
+    if isinstance(error, ReportedError):
+        return error.code
+    for kind in type(error).__mro__:
+        for exit_ in EXITS:
+            if any(_named(name) is kind for name in exit_.raised_as):
+                return exit_.code
+    return UNEXPECTED
+
+
+def line_of(error: BaseException) -> str:
+    """One line for stderr, whatever file names with line breaks the error may quote."""
+    if isinstance(error, KeyboardInterrupt):
+        return "redoxfs: interrupted"
+    text = str(error) or type(error).__name__
+    if code_of(error) == UNEXPECTED and not isinstance(error, CommandError):
+        text = f"unexpected {type(error).__name__}: {text} (REDOXFS_DEBUG=1 shows where)"
+    return "redoxfs: " + "".join(c if c.isprintable() or "\udc80" <= c <= "\udcff" else repr(c)[1:-1] for c in text)
+
+
+def table_text() -> str:
+    """The table for `--help`."""
+    return "\n".join(["exit codes:"] + [f"  {exit_.code:>3}  {exit_.meaning}" for exit_ in EXITS])
+
+
+def _named(name: str) -> object:
+    module, _, attribute = name.partition(":")
+    return getattr(sys.modules.get(module), attribute, None)

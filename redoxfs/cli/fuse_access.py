@@ -1,0 +1,53 @@
+"""Whether this user may mount FUSE here, asked before the scan.
+
+libfuse would find the same out, but after minutes of scanning, in the daemon, and with its reason on another
+stream than our exit code. What cannot be known beforehand (a seccomp filter, a missing capability) still ends
+as the same exit code when the mount itself fails.
+"""
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+from redoxfs.cli.detach import find_helper
+from redoxfs.cli.exits import FuseUnavailableError
+from redoxfs.cli.mount_options import MountOptions
+
+_DEVICE = Path("/dev/fuse")
+_FUSE_CONF = Path("/etc/fuse.conf")
+
+_ADVICE = {
+    errno.ENOENT: "load the module (modprobe fuse), or start the container with --device /dev/fuse",
+    errno.ENODEV: "load the module: modprobe fuse",
+    errno.EACCES: "ask for access to it (usually its mode is 0666)",
+    errno.EPERM: "start the container with --device /dev/fuse",
+}
+
+
+def check_fuse(options: MountOptions) -> None:
+    """Raises FuseUnavailableError with what is missing and where to get it."""
+    try:
+        device = os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as failure:
+        advice = _ADVICE.get(failure.errno or 0, "nothing can be mounted without it")
+        raise FuseUnavailableError(f"{_DEVICE}: {failure.strerror}; {advice}") from None
+    try:
+        if not stat.S_ISCHR(os.fstat(device).st_mode):
+            raise FuseUnavailableError(f"{_DEVICE}: not a device; {_ADVICE[errno.ENOENT]}")
+    finally:
+        os.close(device)
+    if os.geteuid() == 0:
+        return
+    if find_helper() is None:
+        raise FuseUnavailableError("fusermount3 is not installed, and only it may mount for you: apt install fuse3")
+    if "allow_other" in options.kernel and not _others_allowed():
+        raise FuseUnavailableError(f"-o allow_other: not permitted: {_FUSE_CONF} lacks the line user_allow_other")
+
+
+def _others_allowed() -> bool:
+    try:
+        lines = _FUSE_CONF.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return False
+    return any(line.strip() == "user_allow_other" for line in lines)

@@ -1,0 +1,142 @@
+"""`redoxfs inspect`: what `mount` would do with SOURCE, without doing it.
+
+It goes the way of `mount` up to the layout and stops there. So what it tells cannot differ from what is done,
+and a class table with a mistake in it fails here with the same line and the same exit code.
+"""
+
+import argparse
+import json
+import os
+import stat
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from redoxfs.cli.place import find
+from redoxfs.cli.plan import catalog_of, check_source, memory_of, open_root
+from redoxfs.cli.sizes import format_bytes, format_needed
+from redoxfs.cli.table import print_table
+
+if TYPE_CHECKING:
+    from redoxfs.dataset import Catalog
+
+# What people try first: how little will do, a few shares, and everything.
+_SHARES = {"least": 0.0, "5%": 0.05, "10%": 0.10, "25%": 0.25, "all": 1.0}
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print what a mount of SOURCE with these options would be."""
+    source = find(arguments.source, arguments.timeout)
+    check_source(source)
+    memory_bytes = memory_of(arguments)
+    root_fd = open_root(source)
+    try:
+        catalog = catalog_of(source, root_fd, arguments)
+    finally:
+        os.close(root_fd)
+    facts = gather(catalog, chunk_size=arguments.chunk_size, seed=arguments.seed, memory_bytes=memory_bytes)
+    facts = {"source": str(source.path), **facts}
+    if arguments.json:
+        print(json.dumps(facts, indent=2))
+    else:
+        print_table(facts["source"], rows(facts))
+    return 0
+
+
+def gather(catalog: "Catalog", *, chunk_size: int, seed: int, memory_bytes: int) -> dict[str, Any]:
+    """What there is to tell, as plain JSON values; bytes everywhere."""
+    import numpy as np
+
+    tree, verdict = catalog.tree, catalog.verdict
+    samples = len(catalog.class_of)
+    per_class = np.bincount(catalog.class_of, minlength=len(catalog.class_names))
+    files = int(tree.kind_mask(stat.S_IFREG).sum())
+    return {
+        "verdict": verdict.line,
+        "classes_asked": verdict.asked,
+        "classes_mode": verdict.mode,
+        "saw": list(verdict.saw),
+        "entries": len(tree),
+        "files": files,
+        "sample_files": catalog.sample_files,
+        "exact_files": files - len(catalog.members),
+        "samples": samples,
+        "classes": len(catalog.class_names),
+        "class_trees": list(catalog.class_trees),
+        "samples_per_class": _spread(per_class, {"min": 0, "median": 50, "max": 100}),
+        "files_per_sample": _spread(np.diff(catalog.member_at), {"min": 0, "median": 50, "max": 100}),
+        "sample_bytes": {
+            **_spread(catalog.sample_bytes, {"min": 0, "median": 50, "p99": 99, "max": 100}),
+            "total": int(catalog.sample_bytes.sum()),
+        },
+        "chunk_size": chunk_size,
+        "seed": seed,
+        **_memory(catalog, chunk_size, seed, memory_bytes),
+    }
+
+
+def _spread(values: Any, percentiles: dict[str, int]) -> dict[str, int]:
+    """Named percentiles that are values of the set, not points between two of them; {} of an empty set."""
+    import numpy as np
+
+    if not len(values):
+        return {}
+    found = np.percentile(values, list(percentiles.values()), method="higher")
+    return {name: int(value) for name, value in zip(percentiles, found, strict=True)}
+
+
+def _memory(catalog: "Catalog", chunk_size: int, seed: int, memory_bytes: int) -> dict[str, Any]:
+    """Chunks, and the --memory it takes to hold the least that works and some shares of the samples."""
+    from redoxfs.chunks import build_layout, memory_for_share
+
+    columns = (catalog.class_of, catalog.sample_bytes)
+    needed = {
+        name: memory_for_share(*columns, chunk_size=chunk_size, seed=seed, share=share)
+        for name, share in _SHARES.items()
+    }
+    # Chunks do not depend on the memory, and with the most of it there is always a layout.
+    most = max(needed.values())
+    chunks = build_layout(*columns, chunk_size=chunk_size, memory_bytes=most, seed=seed).chunk_count
+    return {
+        "chunks": chunks,
+        "memory_bytes": memory_bytes,
+        "memory_suffices": memory_bytes >= needed["least"],
+        "memory_for": needed,
+    }
+
+
+def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """The table's rows, for people."""
+    shown = [("classes", facts["verdict"]), *(("saw", line) for line in facts["saw"])]
+    shown += [
+        ("files", f"{facts['files']:,}, {facts['sample_files']:,} of them samples by name"),
+        ("served exactly", f"{facts['exact_files']:,} files"),
+        ("samples", f"{facts['samples']:,} that may be redirected"),
+    ]
+    if not facts["samples"]:
+        return shown
+    shown += [
+        ("class trees", _names(facts["class_trees"])),
+        (
+            "samples per class",
+            f"{facts['classes']:,} classes: " + _told(facts["samples_per_class"], "{:,}".format),
+        ),
+        ("files per sample", _told(facts["files_per_sample"], "{:,}".format)),
+        ("sample size", _told(facts["sample_bytes"], format_bytes)),
+        ("chunks", f"{facts['chunks']:,} of {facts['chunk_size']}"),
+        (
+            "memory needed",
+            ", ".join(f"{name} {format_needed(size)}" for name, size in facts["memory_for"].items()),
+        ),
+    ]
+    if not facts["memory_suffices"]:
+        shown.append(("memory", f"{format_bytes(facts['memory_bytes'])} is too small: mount would refuse it"))
+    return shown
+
+
+def _told(spread: dict[str, int], form: Any) -> str:
+    return ", ".join(f"{name} {form(value)}" for name, value in spread.items())
+
+
+def _names(names: Sequence[str], most: int = 8) -> str:
+    listed = [name or "the whole tree" for name in names[:most]]
+    return ", ".join(listed) + (f" and {len(names) - most} more" if len(names) > most else "")

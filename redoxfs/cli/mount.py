@@ -1,0 +1,212 @@
+"""`redoxfs mount`: check, scan, decide, go into the background, return when the mount answers.
+
+What can be refused is refused in the foreground, before there is a daemon, and the cheap checks come before
+the scan. Two things must happen before the kernel's mount: the descriptor of SOURCE is opened, and all that
+Python will import is imported, since a daemon that waits for its own mount waits for ever.
+"""
+
+import argparse
+import fcntl
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from redoxfs.cli.background import log_to, start
+from redoxfs.cli.exits import DaemonError, MountpointError, TooLittleMemoryError
+from redoxfs.cli.fuse_access import check_fuse
+from redoxfs.cli.mount_options import MountOptions, parse_mount_options
+from redoxfs.cli.place import CONTROL_FOLDER, Place, find, settled
+from redoxfs.cli.plan import catalog_of, check_source, memory_of, open_root, say
+from redoxfs.cli.probe import read_file
+from redoxfs.cli.runtime_paths import control_path, open_log
+from redoxfs.cli.sizes import format_bytes, format_needed
+
+if TYPE_CHECKING:
+    from redoxfs.chunks import Layout
+    from redoxfs.dataset import Catalog
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """All that was decided in the foreground."""
+
+    arguments: argparse.Namespace
+    source: Place
+    target: Place
+    options: MountOptions
+    root_fd: int
+    memory_bytes: int
+    catalog: "Catalog"
+    layout: "Layout"
+    turn: int
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Mount; returns 0 once the mount answers (or, with -f, once it has ended)."""
+    # numpy's linear algebra, which nothing here uses, would start a thread for each core before our fork.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    job = _prepare(arguments)
+    work = _server(job)
+    if arguments.foreground:
+        _serve_here(job, work)
+    else:
+        _serve_behind(job, work)
+    return 0
+
+
+def _prepare(arguments: argparse.Namespace) -> _Job:
+    options = parse_mount_options(arguments.mount_options)
+    turn = _await_turn(arguments)
+    source, target = _places(arguments)
+    check_fuse(options)
+    memory_bytes = memory_of(arguments)
+    root_fd = open_root(source)
+    catalog = catalog_of(source, root_fd, arguments)
+    say(catalog.verdict.line)
+
+    layout = _layout(catalog, memory_bytes, arguments)
+    return _Job(arguments, source, target, options, root_fd, memory_bytes, catalog, layout, turn)
+
+
+def _await_turn(arguments: argparse.Namespace) -> int:
+    """A descriptor whose lock makes this the only process that is about to mount there.
+
+    Every rank of a job may run the same `redoxfs mount`, and the kernel would stack all their mounts. It is a record
+    lock because a fork does not inherit those: it ends with this process, or where its descriptor is closed, and the
+    daemon has no part in it. There is no deadline: who has the lock may be scanning, and ends it whatever happens.
+    """
+    asked = arguments.source if arguments.mountpoint is None else arguments.mountpoint
+    path = find(asked, arguments.timeout).path
+    turn = os.open(control_path(path).with_suffix(".lock"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.lockf(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        say(f"waiting for another redoxfs mount of {path} that is under way")
+        fcntl.lockf(turn, fcntl.LOCK_EX)
+    return turn
+
+
+def _places(arguments: argparse.Namespace) -> tuple[Place, Place]:
+    """SOURCE and MOUNTPOINT, fit for use; stale mounts at either are cleared on the way."""
+    source = settled(arguments.source, arguments.timeout)
+    target = source if arguments.mountpoint is None else settled(arguments.mountpoint, arguments.timeout)
+    if target.is_our_root:
+        raise MountpointError(
+            f"{target.asked}: a live redoxfs mount is there already; to end it: redoxfs umount {target.path}"
+        )
+    check_source(source)
+    if target.ours is not None:
+        raise MountpointError(f"{target.asked}: lies inside the redoxfs mount at {target.ours.mountpoint}")
+    if target.trouble is not None:
+        raise MountpointError(f"{target.asked}: {target.trouble}")
+    if source.path in target.path.parents:
+        raise MountpointError(
+            f"{target.asked}: lies inside SOURCE ({source.path}); mount over SOURCE itself, or elsewhere"
+        )
+    if os.geteuid() != 0 and not target.seen.writable:
+        raise MountpointError(f"{target.asked}: not writable for you, and fusermount3 asks for that")
+    for own in (sys.prefix, sys.base_prefix, os.path.dirname(__file__)):
+        if target.path in [Path(os.path.realpath(own)), *Path(os.path.realpath(own)).parents]:
+            raise MountpointError(f"{target.asked}: holds what runs redoxfs ({own}); mount over a folder that does not")
+    return source, target
+
+
+def _layout(catalog: "Catalog", memory_bytes: int, arguments: argparse.Namespace) -> "Layout":
+    from redoxfs.chunks import MemoryTooSmallError, build_layout
+
+    try:
+        return build_layout(
+            catalog.class_of,
+            catalog.sample_bytes,
+            chunk_size=arguments.chunk_size,
+            memory_bytes=memory_bytes,
+            seed=arguments.seed,
+        )
+    except MemoryTooSmallError as error:
+        raise TooLittleMemoryError(
+            f"{format_bytes(error.given_bytes)} of memory is too little for this dataset in chunks of "
+            f"{arguments.chunk_size}; it takes at least --memory {format_needed(error.needed_bytes)}"
+        ) from None
+
+
+def _server(job: _Job) -> Callable[[Callable[[], None]], None]:
+    """What the daemon does. Its imports are done here: once mounted, Python's own files may lie below."""
+    from redoxfs.fs import serve
+    from redoxfs.node import Settings
+
+    settings = Settings(
+        memory_bytes=job.memory_bytes,
+        chunk_size=job.arguments.chunk_size,
+        seed=job.arguments.seed,
+        timeout_s=job.arguments.timeout,
+        policy=job.arguments.policy,
+    )
+    socket = control_path(job.target.path)
+
+    def work(on_ready: Callable[[], None]) -> None:
+        serve(
+            catalog=job.catalog,
+            layout=job.layout,
+            root_fd=job.root_fd,
+            source=job.source.path,
+            settings=settings,
+            mountpoint=job.target.path,
+            mount_options=job.options.kernel,
+            direct_io=job.options.direct_io,
+            control_path=socket,
+            on_ready=on_ready,
+        )
+
+    return work
+
+
+def _serve_here(job: _Job, work: Callable[[Callable[[], None]], None]) -> None:
+    if job.arguments.log is None:
+        log_to(sys.stderr)
+    else:
+        log_fd, _ = open_log(job.arguments.log, job.target.path)
+        log_to(os.fdopen(log_fd, "a", errors="backslashreplace"))
+
+    def on_ready() -> None:
+        for line in _summary(job):
+            say(line)
+        say(f"to end it: Ctrl-C, or redoxfs umount {job.target.path}")
+        os.close(job.turn)
+
+    work(on_ready)
+
+
+def _serve_behind(job: _Job, work: Callable[[Callable[[], None]], None]) -> None:
+    log_fd, log_path = open_log(job.arguments.log, job.target.path)
+    pid = start(work, log_fd=log_fd, log_path=log_path, timeout_s=job.arguments.timeout)
+    try:
+        # "Ready" says that the daemon's loop runs; what the caller needs is an answer through the kernel.
+        read_file(job.target.path / CONTROL_FOLDER / "stats.json", job.arguments.timeout)
+    except OSError as failure:
+        raise DaemonError(
+            f"{job.target.path}: does not answer ({failure.strerror}); daemon: pid {pid}, log: {log_path}"
+        ) from None
+    for line in _summary(job):
+        say(line)
+    say(f"the daemon is pid {pid} and logs to {log_path}")
+    say(f"to end it: redoxfs umount {job.target.path}")
+
+
+def _summary(job: _Job) -> list[str]:
+    catalog, layout = job.catalog, job.layout
+    where = "over itself" if job.source.path == job.target.path else f"at {job.target.path}"
+    line = f"{job.source.path} is served {where}"
+    if not layout.chunk_count:
+        return [f"{line}, every file as it is"]
+    data = format_bytes(int(catalog.sample_bytes.sum()))
+    memory = format_bytes(job.memory_bytes)
+    held = min(1.0, layout.vc_count / layout.chunk_count)
+    return [
+        line,
+        f"{len(catalog.class_of):,} samples ({data}) of {len(catalog.class_names):,} classes "
+        f"in {layout.chunk_count:,} chunks of {layout.chunk_size}",
+        f"{memory} of memory hold {held:.0%} of the samples at a time",
+    ]

@@ -1,0 +1,99 @@
+"""The kernel's mount table, and which mount a path ends up on.
+
+A mount is ours by its type, fuse.redoxfs, which the kernel keeps even when the daemon is long dead. The table
+is parsed rather than asked for through stat(2): a stat of a mount whose daemon hangs would hang as well.
+/etc/mtab and mount(8) are no sources either; they know no parents, and without those a mount hidden below
+another looks like the one on top.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+OUR_TYPE = "fuse.redoxfs"
+
+_ESCAPE = re.compile(rb"\\([0-7]{3})")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One line of mountinfo. Paths are decoded as os.fsdecode does, so any bytes survive."""
+
+    mount_id: int
+    parent_id: int
+    root: str
+    mountpoint: str
+    fstype: str
+    source: str
+    super_options: frozenset[str]
+
+    @property
+    def ours(self) -> bool:
+        """Whether a redoxfs daemon made it, alive or dead."""
+        return self.fstype == OUR_TYPE
+
+
+def read_mounts() -> tuple[Mount, ...]:
+    """The mounts of this process's mount namespace."""
+    return parse_mountinfo(Path("/proc/self/mountinfo").read_bytes())
+
+
+def parse_mountinfo(text: bytes) -> tuple[Mount, ...]:
+    """The lines of a mountinfo file (proc(5)), in its order; lines of an unknown shape are left out."""
+    return tuple(mount for line in text.split(b"\n") if (mount := _parse_line(line)) is not None)
+
+
+def mount_of(path: Path, mounts: Sequence[Mount]) -> Mount | None:
+    """The mount that `path` (absolute, free of symlinks) lies on; the topmost where they are stacked.
+
+    It goes down from the root as the kernel does: at each directory, on to the mount whose parent is the one
+    stood on. So a mount that another one hides is not found, though its line is still in the table.
+    """
+    known = {mount.mount_id for mount in mounts}
+    children: dict[tuple[int, str], Mount] = {}
+    for mount in mounts:
+        outer = mount.parent_id in known and mount.parent_id != mount.mount_id
+        # Of two mounts with one parent and one place, the later line is the one on top.
+        children[mount.parent_id if outer else -1, mount.mountpoint] = mount
+    standing: Mount | None = None
+    for place in _from_root(path):
+        above = children.get((standing.mount_id if standing else -1, place))
+        while above is not None:
+            standing = above
+            above = children.get((standing.mount_id, place))
+    return standing
+
+
+def topmost_at(path: Path, mounts: Sequence[Mount]) -> Mount | None:
+    """The mount whose root one sees at `path` itself; None where nothing is mounted exactly there."""
+    mount = mount_of(path, mounts)
+    return mount if mount is not None and mount.mountpoint == str(path) else None
+
+
+def _from_root(path: Path) -> Iterable[str]:
+    return [str(parent) for parent in reversed(path.parents)] + [str(path)]
+
+
+def _parse_line(line: bytes) -> Mount | None:
+    # Not split(): an empty source is an empty field between two spaces.
+    fields = line.split(b" ")
+    try:
+        end = fields.index(b"-", 6)
+        fstype, source, options = fields[end + 1 : end + 4]
+        return Mount(
+            mount_id=int(fields[0]),
+            parent_id=int(fields[1]),
+            root=_unescape(fields[3]),
+            mountpoint=_unescape(fields[4]),
+            fstype=_unescape(fstype),
+            source=_unescape(source),
+            super_options=frozenset(_unescape(options).split(",")),
+        )
+    except ValueError:
+        return None
+
+
+def _unescape(field: bytes) -> str:
+    return os.fsdecode(_ESCAPE.sub(lambda match: bytes([int(match[1], 8) & 0xFF]), field))

@@ -1,0 +1,118 @@
+"""From SOURCE to a catalog and an amount of memory: what `mount` and `inspect` do alike.
+
+They share it so that `inspect` cannot tell of another mount than the one `mount` makes with the same options.
+Progress and what was decided go to stderr. The order matters for `mount`: the directory is opened here,
+before anything is mounted, because an over-mount hides it from every later open by path.
+"""
+
+import argparse
+import errno
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from redoxfs.cli.exits import SourceUnusableError
+from redoxfs.cli.place import EXACT_FOLDER, Place
+from redoxfs.cli.sizes import available_memory, default_memory, format_bytes, parse_size
+
+if TYPE_CHECKING:
+    from redoxfs.dataset import Catalog
+
+
+def check_source(source: Place) -> None:
+    """Raises SourceUnusableError unless `source` is a directory whose files have bytes of their own."""
+    mount = source.ours
+    if mount is not None and source.is_stale:
+        raise SourceUnusableError(
+            f"{source.asked}: a killed daemon left its mount here; run: redoxfs umount {mount.mountpoint}"
+        )
+    if mount is not None and source.is_redirected:
+        raise SourceUnusableError(
+            f"{source.asked}: is served by a live redoxfs mount and would be redirected twice; "
+            f"use {mount.mountpoint}/{EXACT_FOLDER} instead"
+        )
+    if source.trouble is not None:
+        raise SourceUnusableError(f"{source.asked}: {source.trouble}")
+
+
+def open_root(source: Place) -> int:
+    """A descriptor of SOURCE, taken before anything is mounted over it. Raises SourceUnusableError."""
+    try:
+        return os.open(source.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as failure:
+        raise SourceUnusableError(f"{source.asked}: {failure.strerror}") from None
+
+
+def memory_of(arguments: argparse.Namespace) -> int:
+    """Bytes that --memory stands for, or the default; told on stderr either way. Raises UsageError."""
+    available = available_memory()
+    if arguments.memory is None:
+        memory = default_memory(available)
+        say(f"memory: {format_bytes(memory)}, a quarter of the {format_bytes(available)} available (--memory)")
+        return memory
+    memory = parse_size(arguments.memory, available)
+    beyond = f", more than the {format_bytes(available)} available" if memory > available else ""
+    say(f"memory: {format_bytes(memory)}{beyond}")
+    return memory
+
+
+def catalog_of(source: Place, root_fd: int, arguments: argparse.Namespace) -> "Catalog":
+    """Scan SOURCE, or reuse the kept scan, and find samples, groups and classes in it.
+
+    Raises SourceUnusableError if there is no file in it, and the dataset's own SourceError and ClassesError.
+    """
+    from redoxfs.dataset import build_catalog, default_cache_dir, load_or_scan
+
+    begin = time.monotonic()
+    try:
+        with _counting_files() as progress:
+            tree, reused = load_or_scan(
+                source.path, root_fd, default_cache_dir(), progress=progress, rescan=arguments.rescan
+            )
+    except OSError as failure:
+        if failure.errno not in (errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ENOENT):
+            raise
+        raise SourceUnusableError(f"{failure.filename or source.asked}: {failure.strerror}") from None
+    files = len(tree) - int(tree.kind_mask(stat.S_IFDIR).sum())
+    if not files:
+        raise SourceUnusableError(f"{source.asked}: there are no files in it")
+    if reused:
+        say(f"catalog: {files:,} files, unchanged since the last scan (--rescan)")
+    else:
+        say(f"catalog: {files:,} files, scanned in {time.monotonic() - begin:.1f} s")
+    return build_catalog(tree, classes=arguments.classes, samples=tuple(arguments.samples), groups=arguments.groups)
+
+
+def say(line: str) -> None:
+    """A line for the person at the shell, beside whatever stdout is used for."""
+    print(line, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _counting_files() -> Iterator[Callable[[int], None] | None]:
+    """Show on a terminal what the scan has found and how fast; elsewhere the line at its end is enough."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("scanning: {task.completed:,} entries"),
+        TextColumn("{task.fields[rate]:,}/s"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("scan", total=None, rate=0)
+        begin = time.monotonic()
+
+        def found(count: int) -> None:
+            rate = int(count / max(time.monotonic() - begin, 1e-3))
+            bar.update(task, completed=count, rate=rate)
+
+        yield found

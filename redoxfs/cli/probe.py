@@ -1,0 +1,104 @@
+"""Questions to a filesystem that may never answer.
+
+A stat of a mount whose daemon hangs blocks in the kernel, and not even SIGKILL ends it once the request has
+been sent. So each question is asked by a forked child with a deadline, and a child that does not answer is
+left to the kernel. A thread would not do: it would keep the whole program from ending. Call this only while
+the process has a single thread.
+"""
+
+import errno
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+_ANSWER, _FAILURE = b"+", b"-"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What stat says of a path. `error` is an errno: 0 if it answered, ETIMEDOUT if not in time."""
+
+    path: Path  # without symlinks, as far as it could be followed
+    error: int
+    mode: int
+    writable: bool
+
+
+def look(path: str | os.PathLike[str], timeout_s: float) -> Look:
+    """Follow and stat `path`. Never raises for what it finds there."""
+
+    def question() -> bytes:
+        resolved = os.path.realpath(path)
+        try:
+            mode, error = os.stat(resolved).st_mode, 0
+        except OSError as failure:
+            mode, error = 0, failure.errno or errno.EIO
+        writable = error == 0 and os.access(resolved, os.W_OK)
+        return json.dumps([resolved, error, mode, writable]).encode("ascii")
+
+    try:
+        resolved, error, mode, writable = json.loads(ask(question, timeout_s))
+    except OSError as failure:
+        return Look(Path(os.path.abspath(path)), failure.errno or errno.EIO, 0, False)
+    return Look(Path(resolved), error, mode, writable)
+
+
+def read_file(path: Path, timeout_s: float) -> bytes:
+    """The bytes of a file. Raises OSError: the file's own, or TimeoutError."""
+    return ask(path.read_bytes, timeout_s)
+
+
+def ask(question: Callable[[], bytes], timeout_s: float) -> bytes:
+    """The answer of `question`, run in a child. Raises the OSError that it raised, or TimeoutError."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _answer(question, write_end)
+    os.close(write_end)
+    try:
+        reply = _read_to_end(read_end, timeout_s)
+    except TimeoutError:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, os.WNOHANG)
+        raise
+    finally:
+        os.close(read_end)
+    os.waitpid(child, 0)
+    if not reply.startswith(_ANSWER):
+        number = int(reply[1:] or errno.EIO)
+        raise OSError(number, os.strerror(number))
+    return reply[1:]
+
+
+def _answer(question: Callable[[], bytes], write_end: int) -> NoReturn:
+    """The child: answer and vanish, without running what the parent has registered for its own exit."""
+    try:
+        try:
+            reply = _ANSWER + question()
+        except OSError as failure:
+            reply = _FAILURE + str(failure.errno or errno.EIO).encode()
+        while reply:
+            reply = reply[os.write(write_end, reply) :]
+    finally:
+        os._exit(0)
+
+
+def _read_to_end(fd: int, timeout_s: float) -> bytes:
+    parts: list[bytes] = []
+    deadline = time.monotonic() + timeout_s
+    ready = select.poll()
+    ready.register(fd, select.POLLIN)
+    while True:
+        left_s = deadline - time.monotonic()
+        if left_s <= 0 or not ready.poll(left_s * 1000):
+            raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+        part = os.read(fd, 1 << 16)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)

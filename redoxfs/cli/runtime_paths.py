@@ -1,0 +1,98 @@
+"""Where a daemon keeps what is not data: its log, and the socket it is controlled by.
+
+Both are named after the mountpoint, so that whoever knows the mountpoint finds them. The folder of the
+sockets is ours alone (0700, owned by us, no symlink): /tmp belongs to everybody, and a folder that somebody
+else put there first could hand our socket to them.
+"""
+
+import hashlib
+import os
+import re
+import stat
+from pathlib import Path
+
+from redoxfs.cli.exits import CommandError, UsageError
+
+# sun_path is 108 bytes with its final zero (unix(7)).
+_LONGEST_SOCKET_PATH_BYTES = 107
+
+# Any name is safe in a file name with these alone.
+_NOT_PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
+_LONGEST_NAME = 64
+
+
+def control_path(mountpoint: Path) -> Path:
+    """The control socket of the daemon at `mountpoint`; its folder is made here. Raises CommandError."""
+    name = f"{_mark(mountpoint)}.sock"
+    for base in _runtime_bases():
+        folder = base / "redoxfs"
+        if len(os.fsencode(folder / name)) <= _LONGEST_SOCKET_PATH_BYTES:
+            _make_private(folder)
+            return folder / name
+    raise CommandError(f"no folder for the control socket has a path of {_LONGEST_SOCKET_PATH_BYTES} bytes or less")
+
+
+def open_log(asked: str | None, mountpoint: Path) -> tuple[int, Path]:
+    """A descriptor that appends to the daemon's log, and the log's path.
+
+    Raises UsageError if the file that was asked for cannot be written. The default one moves to the runtime
+    folder where there is no home to write to, as for a service account.
+    """
+    if asked is not None:
+        path = Path(os.path.abspath(asked))
+        try:
+            return _open_append(path), path
+        except OSError as failure:
+            raise UsageError(f"--log {asked}: {failure.strerror}") from None
+    stem = _NOT_PLAIN.sub("_", mountpoint.name)[:_LONGEST_NAME] or "root"
+    name = f"{stem}-{_mark(mountpoint)}.log"
+    path = _state_base() / "redoxfs" / name
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return _open_append(path), path
+    except OSError:
+        path = control_path(mountpoint).parent / name
+        return _open_append(path), path
+
+
+def _open_append(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY, 0o600)
+
+
+def _mark(mountpoint: Path) -> str:
+    return hashlib.sha256(os.fsencode(mountpoint)).hexdigest()[:16]
+
+
+def _state_base() -> Path:
+    given = os.environ.get("XDG_STATE_HOME", "")
+    # The XDG specification has relative paths ignored.
+    return Path(given) if os.path.isabs(given) else Path(os.path.expanduser("~/.local/state"))
+
+
+def _runtime_bases() -> list[Path]:
+    """Folders that may hold ours, best first. After `sudo` the variable may still name the other user's."""
+    own = Path(f"/tmp/redoxfs-{os.geteuid()}")
+    given = os.environ.get("XDG_RUNTIME_DIR", "")
+    if os.path.isabs(given) and _is_private(Path(given)):
+        return [Path(given), own]
+    return [own]
+
+
+def _make_private(folder: Path) -> None:
+    for each in (folder.parent, folder):
+        try:
+            each.mkdir(mode=0o700)
+        except FileExistsError:
+            pass
+        except OSError as failure:
+            raise CommandError(f"{each}: cannot be made for the control socket: {failure.strerror}") from None
+        if not _is_private(each):
+            raise CommandError(f"{each}: not a folder of yours alone (owner, mode 0700, no symlink); remove it")
+
+
+def _is_private(folder: Path) -> bool:
+    try:
+        found = os.lstat(folder)
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077

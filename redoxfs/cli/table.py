@@ -1,0 +1,26 @@
+"""Rows of (what, value) on stdout, as a table.
+
+On a terminal long values fold at its width. Elsewhere nothing folds: a path cut in two lines is of no use to `grep`.
+"""
+
+from collections.abc import Iterable
+
+# Wider than any row; the table itself is only as wide as its widest.
+_UNFOLDED_COLUMNS = 1 << 16
+
+
+def print_table(title: str, rows: Iterable[tuple[str, str]]) -> None:
+    """Print `rows` under `title`. Values are text, never markup."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(title), title_justify="left", show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(Text(name), Text(value))
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_UNFOLDED_COLUMNS)
+    console.print(table)

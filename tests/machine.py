@@ -1,0 +1,101 @@
+"""The real program on this machine, in a folder of its own, and an end to whatever a test leaves behind."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from redoxfs.cli.detach import detach
+from redoxfs.cli.mount_table import read_mounts
+
+PATIENCE_S = 60
+"""Far more than any of it takes; a test that reaches it has failed."""
+
+
+class Machine:
+    """Runs `redoxfs` with caches, logs and sockets under ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.mnt = folder / "mnt"
+        self.mnt.mkdir()
+        homes = {"XDG_CACHE_HOME": "cache", "XDG_STATE_HOME": "state", "XDG_RUNTIME_DIR": "run"}
+        for name in homes.values():
+            (folder / name).mkdir(mode=0o700)
+        self.environment = os.environ | {key: str(folder / name) for key, name in homes.items()}
+
+    def command(self, *arguments: str | Path) -> list[str]:
+        return [sys.executable, "-m", "redoxfs", *map(str, arguments)]
+
+    def run(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*arguments),
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=2 * PATIENCE_S,
+            check=False,
+        )
+
+    def ok(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        done = self.run(*arguments)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    def inspect(self, source: Path, *options: str) -> dict[str, Any]:
+        told: dict[str, Any] = json.loads(self.ok("inspect", source, "--json", *options).stdout)
+        return told
+
+    def stats(self, mountpoint: Path | None = None) -> dict[str, Any]:
+        told: dict[str, Any] = json.loads(((mountpoint or self.mnt) / ".redoxfs/stats.json").read_text())
+        return told
+
+    def pid(self, mountpoint: Path | None = None) -> int:
+        return int(self.stats(mountpoint)["pid"])
+
+    def kill(self, how: signal.Signals, mountpoint: Path | None = None) -> None:
+        """Send the daemon a signal and wait until it has ended."""
+        pid = self.pid(mountpoint)
+        daemon = os.pidfd_open(pid)
+        try:
+            os.kill(pid, how)
+            waiting = select.poll()
+            waiting.register(daemon, select.POLLIN)
+            assert waiting.poll(PATIENCE_S * 1000)
+        finally:
+            os.close(daemon)
+
+    def daemons(self) -> list[int]:
+        """The processes of the program that were given a path of this folder."""
+        mine = os.fsencode(self.folder)
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"redoxfs" in words and any(mine in word for word in words):
+                found.append(int(folder.name))
+        return found
+
+    def mounts(self) -> list[str]:
+        mine = str(self.folder)
+        return [mount.mountpoint for mount in read_mounts() if mount.mountpoint.startswith(mine)]
+
+    def log(self) -> str:
+        """What the daemons wrote."""
+        return "".join(path.read_text() for path in sorted((self.folder / "state").rglob("*.log")))
+
+    def nothing_is_left(self) -> bool:
+        sockets = list((self.folder / "run").rglob("*.sock"))
+        return not self.mounts() and not self.daemons() and not sockets
+
+    def clear(self) -> None:
+        for pid in self.daemons():
+            os.kill(pid, signal.SIGKILL)
+        for mountpoint in reversed(self.mounts()):
+            detach(Path(mountpoint))

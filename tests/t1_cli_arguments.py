@@ -1,0 +1,213 @@
+"""The grammar: what is taken, what is refused and in which words; mount options; exit codes."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redoxfs.cli import main
+from redoxfs.cli.arguments import parser
+from redoxfs.cli.exits import EXITS, CommandError, MountpointError, ReportedError, UsageError, code_of, line_of
+from redoxfs.cli.mount_options import parse_mount_options
+from redoxfs.cli.probe import ask, look
+from redoxfs.cli.runtime_paths import control_path, open_log
+
+
+def test_mount_takes_what_the_manual_says() -> None:
+    told = parser().parse_args(
+        [
+            "mount",
+            "/data",
+            "/mnt",
+            "--memory",
+            "10%",
+            "--policy",
+            "slot",
+            "--classes",
+            "any",
+            "--samples",
+            "*.jpg",
+            "--samples",
+            "*.png",
+            "--groups",
+            "stem",
+            "--chunk-size",
+            "7",
+            "--seed",
+            "3",
+            "-f",
+            "-o",
+            "allow_other,direct_io",
+            "-o",
+            "noatime",
+            "--rescan",
+            "--timeout",
+            "1.5",
+            "--log",
+            "x",
+        ]
+    )
+    assert (told.source, told.mountpoint, told.memory, told.chunk_size, told.seed) == ("/data", "/mnt", "10%", 7, 3)
+    assert told.samples == ["*.jpg", "*.png"]
+    assert told.mount_options == ["allow_other,direct_io", "noatime"]
+    assert (told.foreground, told.rescan, told.timeout, told.log) == (True, True, 1.5, "x")
+
+
+def test_one_path_is_an_over_mount() -> None:
+    told = parser().parse_args(["mount", "/data"])
+    assert told.mountpoint is None
+    assert (told.classes, told.chunk_size, told.timeout) == ("auto", 64, 60.0)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mount",
+        "mount a b c",
+        "frobnicate",
+        "",
+        "mount a --chunk-size 0",
+        "mount a --chunk-size x",
+        "mount a --seed -1",
+        "mount a --timeout 0",
+        "mount a --timeout nan",
+        "mount a --timeout inf",
+        "mount a --policy best",
+        "mount a --mem 1G",
+        "mount a --unknown",
+        "umount",
+        "status",
+        "inspect",
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(line: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(line.split()) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith("redoxfs: ")
+    assert err.count("\n") == 1
+
+
+def test_version_and_help_are_for_stdout(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capfd.readouterr().out.startswith("redoxfs ")
+    with pytest.raises(SystemExit) as left:
+        main(["--help"])
+    assert left.value.code == 0
+    told = capfd.readouterr().out
+    for exit_ in EXITS:
+        assert f"{exit_.code:>3}  {exit_.meaning}" in told
+
+
+def test_mount_options_are_sorted_by_whom_they_are_for() -> None:
+    options = parse_mount_options(["direct_io,ro", "noatime, nofail,x-systemd.automount", ""])
+    assert options.kernel == {"noatime"}
+    assert options.direct_io
+    assert not parse_mount_options([]).direct_io
+
+
+def test_allow_other_never_comes_without_permission_checks() -> None:
+    assert parse_mount_options(["allow_other"]).kernel == {"allow_other", "default_permissions"}
+
+
+@pytest.mark.parametrize("name", ["max_read=4096", "rw", "suid", "allow_root", "nonsense", "DIRECT_IO"])
+def test_a_mount_option_without_effect_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=f"-o {name}: "):
+        parse_mount_options([f"ro,{name}"])
+
+
+def test_every_exit_code_is_in_the_table_once_and_every_own_exception_has_one() -> None:
+    codes = [exit_.code for exit_ in EXITS]
+    assert codes == sorted(set(codes))
+    for kind in CommandError.__subclasses__():
+        if kind is not ReportedError:
+            assert any(name.endswith(f":{kind.__name__}") for exit_ in EXITS for name in exit_.raised_as)
+
+
+def test_the_rooms_exceptions_have_the_codes_of_the_table() -> None:
+    import redoxfs.chunks
+    import redoxfs.dataset
+
+    assert code_of(redoxfs.dataset.SourceError("x")) == 3
+    assert code_of(redoxfs.dataset.ClassesError("x")) == 6
+    assert code_of(redoxfs.chunks.MemoryTooSmallError(2, 1)) == 5
+    assert code_of(ReportedError(7, "x")) == 7
+    assert code_of(KeyboardInterrupt()) == 130
+    assert code_of(ValueError("x")) == 1
+
+
+@given(st.text())
+def test_an_error_is_one_line_whatever_names_it_quotes(text: str) -> None:
+    for error in (MountpointError(text), ValueError(text), ReportedError(3, text)):
+        line = line_of(error)
+        assert line.startswith("redoxfs: ")
+        assert len(line.splitlines()) == 1
+
+
+def test_a_probe_answers_fails_and_gives_up_as_its_question_does() -> None:
+    def refused() -> bytes:
+        raise PermissionError(errno.EACCES, "no")
+
+    def for_ever() -> bytes:
+        return os.read(quiet, 1)
+
+    assert ask(lambda: b"x" * 200_000, 60) == b"x" * 200_000
+    with pytest.raises(PermissionError):
+        ask(refused, 60)
+    quiet, end = os.pipe()
+    try:
+        with pytest.raises(TimeoutError):
+            ask(for_ever, 0.05)
+    finally:
+        os.close(quiet)
+        os.close(end)
+
+
+def test_looking_follows_links_and_tells_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    seen = look(tmp_path / "link", 60)
+    assert (seen.path, seen.error) == (tmp_path / "real", 0)
+    assert look(tmp_path / "none", 60).error == errno.ENOENT
+    assert look(os.fsencode(tmp_path).decode() + "/\udcff", 60).path.name == "\udcff"
+
+
+def test_socket_and_log_are_private_and_named_after_the_mountpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime, state = tmp_path / "run", tmp_path / "state"
+    runtime.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
+    socket = control_path(Path("/mnt/a"))
+    assert socket.parent == runtime / "redoxfs"
+    assert socket.parent.stat().st_mode & 0o777 == 0o700
+    assert socket == control_path(Path("/mnt/a"))
+    assert socket != control_path(Path("/mnt/b"))
+    fd, log = open_log(None, Path("/mnt/a b"))
+    os.close(fd)
+    assert log.parent == state / "redoxfs"
+    assert log.name.startswith("a_b-")
+    assert log.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_runtime_folder_of_somebody_else_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = tmp_path / "run"
+    runtime.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    (runtime / "redoxfs").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CommandError, match="symlink"):
+        control_path(Path("/mnt/a"))
+    runtime.chmod(0o777)
+    assert runtime not in control_path(Path("/mnt/a")).parents
+
+
+def test_a_long_runtime_folder_is_passed_over_for_a_short_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = tmp_path / ("r" * 100)
+    runtime.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    assert len(os.fsencode(control_path(Path("/mnt/a")))) <= 107

@@ -1,0 +1,89 @@
+"""The mount table: parsing, and which mount a path is on, against a small model of mounting."""
+
+import os
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redoxfs.cli.mount_table import Mount, mount_of, parse_mountinfo, read_mounts, topmost_at
+
+SAMPLE = rb"""22 27 0:21 / /proc rw,relatime shared:5 - proc proc rw
+27 1 254:0 / / rw,relatime shared:1 master:2 - ext4 /dev/vda rw,discard
+40 27 0:50 / /mnt/a\040b\011c\134d ro,nosuid - fuse.redoxfs /data/set\0401 ro,user_id=0
+41 27 0:51 /sub /mnt/\303\244 rw - tmpfs  rw
+this is no line
+42 27 0:52 / /x rw - ext4
+"""
+
+
+def test_a_mountinfo_is_parsed_with_its_escapes_and_optional_fields() -> None:
+    mounts = {mount.mount_id: mount for mount in parse_mountinfo(SAMPLE)}
+    assert sorted(mounts) == [22, 27, 40, 41]
+    assert mounts[40].mountpoint == "/mnt/a b\tc\\d"
+    assert mounts[40].source == "/data/set 1"
+    assert mounts[40].ours
+    assert not mounts[27].ours
+    assert mounts[27].super_options == {"rw", "discard"}
+    assert (mounts[41].root, mounts[41].mountpoint, mounts[41].source) == ("/sub", "/mnt/ä", "")
+
+
+@given(st.binary(min_size=1, max_size=40).filter(lambda name: b"\0" not in name and b"/" not in name))
+def test_any_name_survives_the_kernels_escapes(name: bytes) -> None:
+    escaped = b"".join(b"\\%03o" % byte if byte in b" \t\n\\#" else bytes([byte]) for byte in name)
+    line = b"40 27 0:50 / /mnt/" + escaped + b" ro - fuse.redoxfs " + escaped + b" ro"
+    (mount,) = parse_mountinfo(line)
+    assert os.fsencode(mount.mountpoint) == b"/mnt/" + name
+    assert os.fsencode(mount.source) == name
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_at_all_break_the_parser(text: bytes) -> None:
+    for mount in parse_mountinfo(text):
+        assert isinstance(mount.mount_id, int)
+
+
+PLACES = ["/", "/a", "/a/b", "/a/b/c", "/d"]
+
+
+@given(st.lists(st.sampled_from(PLACES), max_size=8), st.sampled_from(PLACES))
+def test_a_path_is_on_the_last_mount_made_where_it_is_visible(order: list[str], asked: str) -> None:
+    """Mounts made one after another, each where its path led at that time, as mount(2) does."""
+    mounts = [_mount(1, 0, "/")]
+    # The model: what a path leads to is the newest mount at the longest prefix, unless a mount made later at a
+    # shorter prefix hides it.
+    seen: dict[str, tuple[int, int]] = {"/": (0, 1)}
+    for step, place in enumerate(order, start=1):
+        parent = _led_to(seen, place)
+        mounts.append(_mount(step + 1, parent, place))
+        seen = {at: told for at, told in seen.items() if not _below(at, place)} | {place: (step, step + 1)}
+    found = mount_of(Path(asked), mounts)
+    assert found is not None
+    assert found.mount_id == _led_to(seen, asked)
+    top = topmost_at(Path(asked), mounts)
+    assert (top is not None) == (asked in seen)
+
+
+def _mount(mount_id: int, parent_id: int, place: str) -> Mount:
+    return Mount(mount_id, parent_id, "/", place, "tmpfs", "none", frozenset())
+
+
+def _below(path: str, place: str) -> bool:
+    return path == place or place == "/" or path.startswith(place + "/")
+
+
+def _led_to(seen: dict[str, tuple[int, int]], path: str) -> int:
+    return seen[max((place for place in seen if _below(path, place)), key=len)][1]
+
+
+def test_a_path_outside_every_known_mount_has_none() -> None:
+    assert mount_of(Path("/a"), []) is None
+    assert mount_of(Path("/b"), [_mount(5, 4, "/a")]) is None
+
+
+def test_this_machines_own_table_is_understood() -> None:
+    mounts = read_mounts()
+    assert len(mounts) == len(Path("/proc/self/mountinfo").read_bytes().splitlines())
+    proc = topmost_at(Path("/proc"), mounts)
+    assert proc is not None
+    assert proc.fstype == "proc"

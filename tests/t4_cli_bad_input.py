@@ -1,0 +1,214 @@
+"""Bad input to the real program: one clear line and the documented exit code, and nothing left behind."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+Redoxfs = Callable[..., subprocess.CompletedProcess[str]]
+
+ROOT = os.geteuid() == 0
+
+# A mount namespace of its own; who is not root gets one inside a user namespace.
+IN_OWN_NAMESPACE = ["unshare", "--mount"] if ROOT else ["unshare", "--map-root-user", "--mount"]
+
+# Root without the two capabilities that let it read what modes deny.
+WITHOUT_OVERRIDE = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+WITHOUT_OVERRIDE += ["--inh-caps=-dac_override,-dac_read_search"]
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A small dataset that `auto` redirects: two classes of twenty."""
+    for label in ("cat", "dog"):
+        folder = tmp_path / "data" / "train" / label
+        folder.mkdir(parents=True)
+        for number in range(20):
+            (folder / f"{label}{number}.jpg").write_bytes(f"{label} {number}".encode() * 100)
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def mnt(tmp_path: Path) -> Path:
+    folder = tmp_path / "mnt"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def redoxfs(tmp_path: Path) -> Redoxfs:
+    """Run the program with a home of its own."""
+    homes = {"XDG_CACHE_HOME": "cache", "XDG_STATE_HOME": "state", "XDG_RUNTIME_DIR": "run"}
+    for name in homes.values():
+        (tmp_path / name).mkdir(mode=0o700)
+    environment = os.environ | {key: str(tmp_path / name) for key, name in homes.items()}
+
+    def run(*arguments: str | Path, prefix: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*prefix, sys.executable, "-m", "redoxfs", *map(str, arguments)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return run
+
+
+def refused(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+    """The run ended with `code`, and its last line, the only one that is an error, has `words`."""
+    *before, last = done.stderr.splitlines()
+    assert done.returncode == code, done.stderr
+    assert last.startswith("redoxfs: ")
+    assert not [line for line in before if line.startswith("redoxfs: ")]
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    for word in words:
+        assert word in last
+
+
+@pytest.mark.parametrize("verb", ["mount", "inspect"])
+def test_no_such_source(redoxfs: Redoxfs, tmp_path: Path, verb: str) -> None:
+    refused(redoxfs(verb, tmp_path / "none"), 3, str(tmp_path / "none"), "no such directory")
+
+
+@pytest.mark.parametrize("verb", ["mount", "inspect"])
+def test_a_source_that_is_a_file(redoxfs: Redoxfs, data: Path, verb: str) -> None:
+    refused(redoxfs(verb, data / "train/cat/cat0.jpg"), 3, "cat0.jpg", "not a directory")
+
+
+@pytest.mark.parametrize("verb", ["mount", "inspect"])
+def test_an_empty_tree(redoxfs: Redoxfs, tmp_path: Path, verb: str) -> None:
+    (tmp_path / "empty/inner").mkdir(parents=True)
+    refused(redoxfs(verb, tmp_path / "empty"), 3, "empty", "no files")
+
+
+@pytest.mark.parametrize("verb", ["mount", "inspect"])
+@pytest.mark.parametrize("part", ["", "train/dog"])
+def test_a_source_without_permission(redoxfs: Redoxfs, data: Path, verb: str, part: str) -> None:
+    if ROOT:
+        os.chown(data / part, NOBODY, NOBODY)
+    (data / part).chmod(0o700 if ROOT else 0)
+    try:
+        done = redoxfs(verb, data, prefix=WITHOUT_OVERRIDE if ROOT else ())
+    finally:
+        (data / part).chmod(0o700)
+    refused(done, 3, part or str(data), "Permission denied")
+
+
+def test_a_mountpoint_that_is_missing(redoxfs: Redoxfs, data: Path, tmp_path: Path) -> None:
+    refused(redoxfs("mount", data, tmp_path / "none"), 4, str(tmp_path / "none"), "no such directory")
+
+
+def test_a_mountpoint_that_is_a_file(redoxfs: Redoxfs, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    refused(redoxfs("mount", data, tmp_path / "file"), 4, str(tmp_path / "file"), "not a directory")
+
+
+def test_a_mountpoint_inside_source(redoxfs: Redoxfs, data: Path) -> None:
+    refused(redoxfs("mount", data, data / "train"), 4, "lies inside SOURCE", str(data))
+
+
+def test_a_mountpoint_inside_source_by_a_symlink(redoxfs: Redoxfs, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(data / "train")
+    refused(redoxfs("mount", data, tmp_path / "link"), 4, "lies inside SOURCE", str(data))
+
+
+def test_a_mountpoint_that_redoxfs_itself_runs_from(redoxfs: Redoxfs, data: Path) -> None:
+    refused(redoxfs("mount", data, sys.prefix), 4, sys.prefix, "holds what runs redoxfs")
+
+
+@pytest.mark.parametrize("verb", ["umount", "status"])
+def test_no_mount_to_end_or_ask(redoxfs: Redoxfs, mnt: Path, verb: str) -> None:
+    refused(redoxfs(verb, mnt), 4, str(mnt), "no redoxfs mount is there")
+    refused(redoxfs(verb, mnt / "none"), 4, str(mnt / "none"), "no such directory")
+
+
+def test_memory_too_small_says_how_much_is_needed_and_that_suffices(redoxfs: Redoxfs, data: Path, mnt: Path) -> None:
+    done = redoxfs("mount", data, mnt, "--memory", "1000")
+    refused(done, 5, "1000 B", "at least --memory ")
+    needed = done.stderr.split("at least --memory ")[1].strip()
+    told = redoxfs("inspect", data, "--memory", needed)
+    assert told.returncode == 0
+    assert "too small" not in told.stdout
+    assert "too small" in redoxfs("inspect", data, "--memory", "1000").stdout
+
+
+@pytest.mark.parametrize("size", ["lots", "0", "200%", "-1G"])
+def test_an_amount_of_memory_that_is_none(redoxfs: Redoxfs, data: Path, mnt: Path, size: str) -> None:
+    refused(redoxfs("mount", data, mnt, f"--memory={size}"), 2, size)
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ("path,class\ntrain/cat/none.jpg,cat\n", ["none.jpg", "2"]),
+        ("path,class\ntrain/cat/cat0.jpg,cat\ntrain/cat/cat0.jpg,dog\n", ["cat0.jpg", "3"]),
+        ("path,label\ntrain/cat/cat0.jpg,cat\n", ["class"]),
+    ],
+)
+def test_a_bad_class_table_names_the_line(
+    redoxfs: Redoxfs, data: Path, mnt: Path, tmp_path: Path, table: str, words: list[str]
+) -> None:
+    (tmp_path / "classes.csv").write_text(table)
+    for done in (
+        redoxfs("mount", data, mnt, "--classes", tmp_path / "classes.csv"),
+        redoxfs("inspect", data, "--classes", tmp_path / "classes.csv"),
+    ):
+        refused(done, 6, *words)
+
+
+def test_a_class_table_that_is_not_there(redoxfs: Redoxfs, data: Path, tmp_path: Path) -> None:
+    refused(redoxfs("inspect", data, "--classes", tmp_path / "none.csv"), 6, "none.csv")
+
+
+@pytest.mark.parametrize(
+    ("option", "word"),
+    [("--sample", "--sample"), ("-omax_read=4096", "max_read"), ("--chunk-size=0", "'0'"), ("--policy=x", "'x'")],
+)
+def test_an_unknown_option_or_value(redoxfs: Redoxfs, data: Path, mnt: Path, option: str, word: str) -> None:
+    refused(redoxfs("mount", data, mnt, option), 2, word)
+
+
+def test_a_log_that_cannot_be_written(redoxfs: Redoxfs, data: Path, mnt: Path, tmp_path: Path) -> None:
+    refused(redoxfs("mount", data, mnt, "--log", tmp_path / "none/log"), 2, "none/log", "No such file")
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare to hide /dev/fuse")
+@pytest.mark.parametrize(
+    ("hide", "words"),
+    [
+        ("mount -t tmpfs none /dev && : >/dev/null", ["No such file", "modprobe fuse"]),
+        (": >fuse && mount --bind fuse /dev/fuse", ["not a device"]),
+    ],
+)
+def test_no_fuse_device(redoxfs: Redoxfs, data: Path, mnt: Path, tmp_path: Path, hide: str, words: list[str]) -> None:
+    prefix = [*IN_OWN_NAMESPACE, "sh", "-ec", f'cd "$0"; {hide}; exec "$@"', str(tmp_path)]
+    refused(redoxfs("mount", data, mnt, prefix=prefix), 7, "/dev/fuse", *words)
+
+
+@pytest.mark.skipif(not ROOT, reason="only root can take its own permission for /dev/fuse away")
+def test_no_permission_for_the_fuse_device(redoxfs: Redoxfs, data: Path, mnt: Path, tmp_path: Path) -> None:
+    hide = f": >fuse; chown {NOBODY} fuse; chmod 600 fuse; mount --bind fuse /dev/fuse"
+    prefix = [*IN_OWN_NAMESPACE, "sh", "-ec", f'cd "$0"; {hide}; exec "$@"', str(tmp_path), *WITHOUT_OVERRIDE]
+    refused(redoxfs("mount", data, mnt, prefix=prefix), 7, "/dev/fuse", "Permission denied")
+
+
+@pytest.mark.skipif(not ROOT, reason="only root can drop its own right to mount")
+def test_no_right_to_mount(redoxfs: Redoxfs, data: Path, mnt: Path) -> None:
+    prefix = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
+    refused(redoxfs("mount", data, mnt, prefix=prefix), 7)
+
+
+def test_a_traceback_is_for_those_who_ask(redoxfs: Redoxfs, tmp_path: Path) -> None:
+    done = redoxfs("inspect", tmp_path / "none", prefix=["env", "REDOXFS_DEBUG=1"])
+    assert done.returncode == 3
+    assert "Traceback" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("redoxfs: ")

@@ -1,0 +1,250 @@
+"""The verbs on real mounts: over and beside SOURCE, stale and live mounts, signals, busy mounts, hanging daemons."""
+
+import errno
+import json
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from machine import PATIENCE_S, Machine
+
+from redoxfs.cli.mount_table import read_mounts, topmost_at
+
+
+class WithData(Machine):
+    """A machine with two classes of twenty."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.data = folder / "data"
+        for label in ("cat", "dog"):
+            (self.data / "train" / label).mkdir(parents=True)
+            for number in range(20):
+                (self.data / "train" / label / f"{label}{number}.jpg").write_bytes(f"{label} {number}".encode() * 100)
+        (self.data / "README").write_text("a dataset\n")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[WithData]:
+    machine = WithData(tmp_path)
+    try:
+        yield machine
+    finally:
+        machine.clear()
+
+
+def test_mount_returns_when_the_mount_answers_and_umount_when_all_is_gone(machine: WithData) -> None:
+    done = machine.ok("mount", machine.data, machine.mnt)
+    assert done.stdout == ""
+    assert f"redoxfs umount {machine.mnt}" in done.stderr
+    assert "memory: " in done.stderr
+    mount = topmost_at(machine.mnt, read_mounts())
+    assert mount is not None
+    assert mount.ours
+    assert mount.source == str(machine.data)
+    assert sorted(os.listdir(machine.mnt)) == ["README", "train"]
+    assert (machine.mnt / "train/cat/cat3.jpg").read_bytes().startswith(b"cat ")
+    assert machine.daemons() == [machine.pid(machine.mnt)]
+    machine.ok("umount", machine.mnt)
+    assert machine.nothing_is_left()
+    assert os.listdir(machine.mnt) == []
+
+
+def test_one_path_mounts_over_it_and_shows_it_again_afterwards(machine: WithData) -> None:
+    machine.ok("mount", machine.data)
+    assert (machine.data / "train/dog/dog3.jpg").read_bytes().startswith(b"dog ")
+    assert (machine.data / ".redoxfs/exact/train/dog/dog3.jpg").read_bytes() == b"dog 3" * 100
+    again = machine.run("mount", machine.data)
+    assert (again.returncode, again.stderr.count("\n")) == (4, 1)
+    assert "live redoxfs mount" in again.stderr
+    machine.ok("umount", machine.data)
+    assert machine.nothing_is_left()
+    assert (machine.data / "train/dog/dog3.jpg").read_bytes() == b"dog 3" * 100
+    assert not (machine.data / ".redoxfs").exists()
+
+
+def test_a_live_mount_is_refused_as_mountpoint_and_as_source(machine: WithData) -> None:
+    machine.ok("mount", machine.data, machine.mnt)
+    for mountpoint in (machine.mnt, machine.mnt / "train"):
+        done = machine.run("mount", machine.data, mountpoint)
+        assert (done.returncode, done.stderr.count("\n")) == (4, 1)
+    other = machine.folder / "other"
+    other.mkdir()
+    for verb, *more in (["mount", other], ["inspect"]):
+        done = machine.run(str(verb), machine.mnt / "train", *more)
+        assert (done.returncode, done.stderr.count("\n")) == (3, 1)
+        assert f"{machine.mnt}/.redoxfs/exact" in done.stderr
+    inspected = machine.ok("inspect", machine.mnt / ".redoxfs/exact", "--json")
+    assert json.loads(inspected.stdout)["files"] == 41
+    machine.ok("umount", machine.mnt)
+    assert machine.nothing_is_left()
+
+
+def test_of_several_mounts_at_once_one_is_made_and_the_others_are_told(machine: WithData) -> None:
+    racers = [
+        subprocess.Popen(
+            machine.command("mount", machine.data), env=machine.environment, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(4)
+    ]
+    ended = []
+    for racer in racers:
+        with racer:
+            _, err = racer.communicate(timeout=PATIENCE_S)
+            ended.append((racer.returncode, err))
+    assert sorted(code for code, _ in ended) == [0, 4, 4, 4], ended
+    assert machine.mounts() == [str(machine.data)]
+    machine.ok("umount", machine.data)
+    assert machine.nothing_is_left()
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_a_stale_mount_is_cleared_by_the_next_mount(machine: WithData, over: bool) -> None:
+    paths = [machine.data] if over else [machine.data, machine.mnt]
+    machine.ok("mount", *paths)
+    machine.kill(signal.SIGKILL, paths[-1])
+    with pytest.raises(OSError) as dead:
+        os.stat(paths[-1])
+    assert dead.value.errno == errno.ENOTCONN
+    asked = machine.run("status", paths[-1])
+    assert (asked.returncode, asked.stderr.count("\n")) == (4, 1)
+    done = machine.ok("mount", *paths)
+    assert done.stderr.count("cleared the stale mount") == 1
+    assert machine.mounts() == [str(paths[-1])]
+    assert (paths[-1] / "train/cat/cat3.jpg").read_bytes().startswith(b"cat ")
+    machine.ok("umount", paths[-1])
+    assert machine.nothing_is_left()
+
+
+def test_umount_clears_a_stale_mount(machine: WithData) -> None:
+    machine.ok("mount", machine.data, machine.mnt)
+    machine.kill(signal.SIGKILL, machine.mnt)
+    assert "cleared the stale mount" in machine.ok("umount", machine.mnt).stderr
+    assert not machine.mounts()
+
+
+def test_a_mount_in_use_stays_and_lazy_lets_its_users_finish(machine: WithData) -> None:
+    machine.ok("mount", machine.data, machine.mnt)
+    with open(machine.mnt / "train/cat/cat3.jpg", "rb") as held:
+        done = machine.run("umount", machine.mnt)
+        assert (done.returncode, done.stderr.count("\n")) == (8, 1)
+        assert "still in use" in done.stderr
+        assert machine.mounts() == [str(machine.mnt)]
+        daemon = os.pidfd_open(machine.pid(machine.mnt))
+        try:
+            machine.ok("umount", "--lazy", machine.mnt)
+            assert not machine.mounts()
+            assert held.read().startswith(b"cat ")
+            held.close()
+            waiting = select.poll()
+            waiting.register(daemon, select.POLLIN)
+            assert waiting.poll(PATIENCE_S * 1000)
+        finally:
+            os.close(daemon)
+    assert machine.nothing_is_left()
+
+
+def test_sigterm_ends_the_daemon_and_its_mount(machine: WithData) -> None:
+    machine.ok("mount", machine.data, machine.mnt)
+    machine.kill(signal.SIGTERM, machine.mnt)
+    assert machine.nothing_is_left()
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_in_the_foreground_a_signal_is_a_clean_end(machine: WithData, how: signal.Signals) -> None:
+    with subprocess.Popen(
+        machine.command("mount", machine.data, machine.mnt, "-f"),
+        env=machine.environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stderr is not None
+        for line in running.stderr:
+            if line.startswith("to end it"):
+                break
+        assert machine.pid(machine.mnt) == running.pid
+        running.send_signal(how)
+        rest = running.stderr.read()
+        assert running.wait(PATIENCE_S) == 0, rest
+    assert "Traceback" not in rest
+    assert machine.nothing_is_left()
+
+
+def test_status_and_its_json_tell_the_same(machine: WithData) -> None:
+    machine.ok("mount", machine.data, machine.mnt, "--memory", "64MiB")
+    (machine.mnt / "train/cat/cat3.jpg").read_bytes()
+    told = json.loads(machine.ok("status", machine.mnt, "--json").stdout)
+    assert told["opens"] == 1
+    assert told["samples"] == 40
+    assert told["memory_limit_bytes"] == 64 << 20
+    table = machine.ok("status", machine.mnt).stdout
+    for words in (str(machine.data), "40 samples, 2 classes", "64.0 MiB", "redirected", "lap", "errors"):
+        assert words in table
+    machine.ok("umount", machine.mnt)
+
+
+def test_a_daemon_that_hangs_hangs_nobody(machine: WithData) -> None:
+    machine.ok("mount", machine.data, machine.mnt)
+    pid = machine.pid(machine.mnt)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        done = machine.run("status", machine.mnt, "--timeout", "0.5")
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+        assert "does not answer" in done.stderr
+        done = machine.run("mount", machine.data, machine.mnt, "--timeout", "0.5")
+        assert (done.returncode, done.stderr.count("\n")) == (4, 1)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    machine.kill(signal.SIGTERM, machine.mnt)
+    assert machine.nothing_is_left()
+
+
+def test_the_daemon_holds_no_terminal_and_no_folder_and_logs_where_it_says(machine: WithData) -> None:
+    log = machine.folder / "log"
+    done = machine.ok("mount", machine.data, machine.mnt, "--log", log)
+    proc = Path(f"/proc/{machine.pid(machine.mnt)}")
+    assert str(log) in done.stderr
+    assert log.stat().st_mode & 0o777 == 0o600
+    assert os.readlink(proc / "cwd") == "/"
+    assert os.readlink(proc / "fd/0") == "/dev/null"
+    assert os.readlink(proc / "fd/1") == os.readlink(proc / "fd/2") == str(log)
+    machine.ok("umount", machine.mnt)
+
+
+def test_names_that_are_no_text_and_need_escapes_are_mounted_and_ended(machine: WithData) -> None:
+    odd = os.fsdecode(os.fsencode(machine.folder) + b"/a b\\\xff")
+    os.mkdir(odd)
+    machine.ok("mount", machine.data, odd)
+    assert machine.mounts() == [odd]
+    machine.ok("umount", odd)
+    assert machine.nothing_is_left()
+
+
+def test_inspect_mounts_nothing_and_tells_what_a_mount_would_be(machine: WithData) -> None:
+    facts = json.loads(machine.ok("inspect", machine.data, "--json", "--chunk-size", "8").stdout)
+    assert (facts["samples"], facts["classes"], facts["files"], facts["exact_files"]) == (40, 2, 41, 1)
+    assert facts["classes_mode"] == "dir"
+    assert facts["samples_per_class"] == {"min": 20, "median": 20, "max": 20}
+    assert facts["files_per_sample"] == {"min": 1, "median": 1, "max": 1}
+    assert facts["sample_bytes"]["total"] == sum(
+        path.stat().st_size for path in (machine.data / "train").rglob("*.jpg")
+    )
+    needed = list(facts["memory_for"].values())
+    assert list(facts["memory_for"]) == ["least", "5%", "10%", "25%", "all"]
+    assert needed == sorted(needed)
+    table = machine.ok("inspect", machine.data).stdout
+    for words in ("2 classes", "served exactly", "memory needed", facts["verdict"][:20]):
+        assert words in table
+    assert machine.nothing_is_left()
+
+
+def test_a_catalog_is_kept_and_reused(machine: WithData) -> None:
+    # A tree that nobody is changing; one made a moment ago is scanned again to be sure.
+    settled = Path(json.__file__).parent
+    assert "scanned" in machine.ok("inspect", settled).stderr
+    assert "unchanged" in machine.ok("inspect", settled).stderr
+    assert "scanned" in machine.ok("inspect", settled, "--rescan").stderr
