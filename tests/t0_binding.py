@@ -75,8 +75,9 @@ def test_stat_of_all_then_open_of_all() -> None:
     binding = job()
     for epoch in range(3):
         order = shuffled(epoch)
-        told = {path: binding.stat(path, IMAGE, 100).sample for path in order}
-        served = {path: read(binding, path, 100) for path in reversed(order)}
+        worker = 100 + epoch
+        told = {path: binding.stat(path, IMAGE, worker).sample for path in order}
+        served = {path: read(binding, path, worker) for path in reversed(order)}
         assert served == told
         assert sorted(served.values()) == list(range(64))
 

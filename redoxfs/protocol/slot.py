@@ -85,7 +85,7 @@ class SlotPolicy:
         return Served(answer, load)
 
     def reserve(self, sample: int) -> int | None:
-        """Put aside a sample of ``sample``'s column: a resident one, else itself, else any that is fresh."""
+        """Put aside a sample of ``sample``'s column: the resident one, else what FindReplacePC would load."""
         vc, slot = self._column(sample)
         resident = int(self._resident[vc, slot])
         if resident >= 0:
@@ -97,10 +97,7 @@ class SlotPolicy:
             if self._reserved.get((vc, slot)):
                 return None
             fresh = self._begin_lap(vc, slot)
-        chosen = sample
-        if self._loaded[sample]:
-            first = int(self._vc_start[vc])
-            chosen = int(self._cells[first + self._one_of(np.flatnonzero(fresh)), slot])
+        chosen = int(self._cells[self._find_replace_pc(vc, fresh), slot])
         self._loaded[chosen] = True
         self._reserved.setdefault((vc, slot), {})[chosen] = False
         return chosen
