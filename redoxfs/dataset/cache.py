@@ -1,0 +1,247 @@
+"""Keeping the tree of a source between mounts.
+
+A cached tree is used only while every directory of the source still has the inode, mtime and ctime that the
+scan saw before it listed that directory: any file added, removed or renamed moves its directory's times.
+What that cannot see is a file rewritten in place; its size is looked at again when it is loaded. A
+directory whose times are as young as the scan itself proves nothing, because a second change in the same
+tick of the clock would leave them alone (git's "racily clean" index entries), so such a cache is not
+trusted.
+
+A cache is a convenience: whatever is wrong with it (truncated, corrupt, somebody else's, of another
+version) means a scan, and a folder that cannot be written means a scan at each mount and one warning. It
+never fails a mount.
+
+Invariant: a folder with a cache's name is complete. It is written beside, synced, and renamed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import shutil
+import stat
+import tempfile
+import time
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from redoxfs.dataset.scan import open_below, read_tree
+from redoxfs.dataset.tree import Tree
+
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+# Coarsest timestamps in use: FAT keeps times to 2 s. A directory must have been left alone for longer than that.
+RACY_NS = 2_000_000_000
+# Directories checked at once; on network storage each check is a round trip.
+CHECK_WORKERS = 16
+CHECKSUM_BLOCK_BYTES = 1 << 20
+
+_PLAIN_FIELDS = ("extensions", "roots", "skipped")
+_ARRAYS = tuple(field.name for field in fields(Tree) if field.name not in _PLAIN_FIELDS)
+
+log = logging.getLogger(__name__)
+
+
+class _UnusableError(Exception):
+    """Why a cache is not used; for the log."""
+
+
+def default_cache_dir() -> Path:
+    """$XDG_CACHE_HOME/redoxfs, or ~/.cache/redoxfs."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    # The specification wants a relative value ignored.
+    return (Path(base) if base.startswith("/") else Path("~/.cache").expanduser()) / "redoxfs"
+
+
+def load_or_scan(
+    source: Path,
+    root_fd: int,
+    cache_dir: Path,
+    *,
+    progress: Callable[[int], None] | None = None,
+    rescan: bool = False,
+    clock_ns: Callable[[], int] = time.time_ns,
+) -> tuple[Tree, bool]:
+    """The tree of the directory that `root_fd` is open on, and whether it came from the cache.
+
+    `source` is the path that the user gave: the cache is found by it. `rescan` reads the source whatever
+    the cache says. The arrays of a reused tree are mapped read-only from the cache. SourceError as from
+    read_tree; nothing else.
+    """
+    given = os.path.abspath(source)
+    place = cache_dir / hashlib.sha256(os.fsencode(given)).hexdigest()[:32]
+    if not rescan:
+        try:
+            tree = _load(place, given, root_fd)
+            _check_unchanged(tree, root_fd)
+        except _UnusableError as why:
+            log.debug("not reusing %s: %s", place, why)
+        except Exception as error:  # a damaged manifest can fail in any way, and none of them is worth a mount
+            log.debug("not reusing %s: %r", place, error)
+        else:
+            if progress is not None:
+                progress(len(tree))
+            return tree, True
+    scanned_at_ns = clock_ns()
+    tree = read_tree(root_fd, progress=progress, roots=(os.fsencode(given),))
+    try:
+        _store(tree, place, given, root_fd, scanned_at_ns)
+    except OSError as error:
+        log.warning("cannot keep the scan of %s in %s (%s); the next mount will scan again", given, cache_dir, error)
+    return tree, False
+
+
+def _load(place: Path, given: str, root_fd: int) -> Tree:
+    own = os.lstat(place)
+    if not stat.S_ISDIR(own.st_mode) or own.st_uid != os.geteuid() or own.st_mode & 0o022:
+        raise _UnusableError("not a private directory of this user")
+    manifest = json.loads((place / MANIFEST).read_bytes())
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT_VERSION:
+        raise _UnusableError("another format")
+    if manifest["source"] != os.fsencode(given).hex():
+        raise _UnusableError("another source")
+    root = os.fstat(root_fd)
+    if manifest["inode"] != root.st_ino:
+        raise _UnusableError("the source is another directory now")
+    arrays = {name: _load_array(place, name, manifest["arrays"][name]) for name in _ARRAYS}
+    if manifest["device"] != root.st_dev:
+        # Network filesystems get another number at each mount; with one device in the tree that is all it means.
+        if (arrays["device"] != np.uint64(manifest["device"])).any():
+            raise _UnusableError("other devices")
+        arrays["device"] = np.full(len(arrays["device"]), root.st_dev, np.uint64)
+    tree = Tree(
+        **arrays,
+        extensions=tuple(bytes.fromhex(text) for text in manifest["extensions"]),
+        roots=tuple(bytes.fromhex(text) for text in manifest["roots"]),
+        skipped=int(manifest["skipped"]),
+    )
+    directories = np.flatnonzero(tree.kind_mask(stat.S_IFDIR))
+    youngest_ns = max(int(tree.mtime_ns[directories].max()), int(tree.ctime_ns[directories].max()))
+    if youngest_ns > manifest["scanned_at_ns"] - RACY_NS:
+        raise _UnusableError("a directory was changed within 2 s of the scan")
+    return tree
+
+
+def _load_array(place: Path, name: str, known: dict[str, Any]) -> NDArray[Any]:
+    path = place / f"{name}.npy"
+    if _checksum(path) != known["crc32"]:
+        raise _UnusableError(f"{path.name} is damaged")
+    # An empty file part cannot be mapped.
+    mapped = np.load(path, mmap_mode="r" if known["length"] else None, allow_pickle=False)
+    if mapped.ndim != 1 or len(mapped) != known["length"] or str(mapped.dtype) != known["dtype"]:
+        raise _UnusableError(f"{path.name} is not what the manifest says")
+    # The plain view keeps the mapping and loses memmap's slow indexing.
+    plain: NDArray[Any] = mapped.view(np.ndarray)
+    return plain
+
+
+def _checksum(path: Path) -> int:
+    crc = 0
+    with open(path, "rb") as file:
+        while block := file.read(CHECKSUM_BLOCK_BYTES):
+            crc = zlib.crc32(block, crc)
+    return crc
+
+
+def _check_unchanged(tree: Tree, root_fd: int) -> None:
+    directories = np.flatnonzero(tree.kind_mask(stat.S_IFDIR))
+
+    def check(part: NDArray[np.int64]) -> None:
+        for entry in part.tolist():
+            # Opened rather than looked up by name: on NFS an open asks the server, a stat may ask a cache.
+            fd = open_below(root_fd, tree.path(entry))
+            try:
+                found = os.fstat(fd)
+            finally:
+                os.close(fd)
+            known = (int(tree.inode[entry]), int(tree.mtime_ns[entry]), int(tree.ctime_ns[entry]))
+            if (found.st_ino, found.st_mtime_ns, found.st_ctime_ns) != known:
+                raise _UnusableError(f"{tree.path(entry)!r} has changed")
+
+    with ThreadPoolExecutor(CHECK_WORKERS, thread_name_prefix="redoxfs-check") as pool:
+        parts = np.array_split(directories, min(len(directories), CHECK_WORKERS * 8))
+        futures = [pool.submit(check, part) for part in parts]
+        try:
+            for future in futures:
+                future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _store(tree: Tree, place: Path, given: str, root_fd: int, scanned_at_ns: int) -> None:
+    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    making = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))  # 0700
+    try:
+        known = {name: _store_array(making, name, getattr(tree, name)) for name in _ARRAYS}
+        root = os.fstat(root_fd)
+        manifest = {
+            "format": FORMAT_VERSION,
+            "source": os.fsencode(given).hex(),
+            "source_text": given.encode("utf-8", "backslashreplace").decode(),
+            "device": root.st_dev,
+            "inode": root.st_ino,
+            "scanned_at_ns": scanned_at_ns,
+            "entries": len(tree),
+            "directories": int(np.count_nonzero(tree.kind_mask(stat.S_IFDIR))),
+            "symlinks": len(tree.link_entry),
+            "skipped": tree.skipped,
+            "extensions": [extension.hex() for extension in tree.extensions],
+            "roots": [path.hex() for path in tree.roots],
+            "arrays": known,
+        }
+        _write(making / MANIFEST, json.dumps(manifest, indent=1).encode())
+        _sync_directory(making)
+        _replace(making, place)
+        _sync_directory(place.parent)
+    except BaseException:
+        shutil.rmtree(making, ignore_errors=True)
+        raise
+
+
+def _store_array(making: Path, name: str, values: NDArray[Any]) -> dict[str, Any]:
+    path = making / f"{name}.npy"
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        np.save(file, values, allow_pickle=False)
+        file.flush()
+        os.fsync(file.fileno())
+    return {"crc32": _checksum(path), "length": len(values), "dtype": str(values.dtype)}
+
+
+def _write(path: Path, data: bytes) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _replace(making: Path, place: Path) -> None:
+    """Put a finished folder in place. Trees mapped from the one it replaces stay valid until they are unmapped."""
+    old = making.with_name(making.name + ".old")
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(place, old)
+    try:
+        os.rename(making, place)
+    finally:
+        if os.path.lexists(old):
+            if old.is_dir() and not old.is_symlink():
+                shutil.rmtree(old, ignore_errors=True)
+            else:
+                old.unlink()

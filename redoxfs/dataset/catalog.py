@@ -1,0 +1,187 @@
+"""The catalog: which files are samples, and which samples may stand in for each other.
+
+Invariants:
+
+- Only redirected samples have numbers, 0..S-1, in the order of class, then directory path, then name; the
+  classes of samples are dense, 0..C-1, and never decrease along the samples.
+- Each regular file belongs to one sample at most. What belongs to none is served exactly as it is.
+- The members of a sample are in role order, the same for every sample of its class, so that the n-th member
+  of one stands in for the n-th member of another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from redoxfs.dataset.classes import Classes, label_by_directory, label_by_table, make_classes, refuse_two_labels
+from redoxfs.dataset.evidence import find_doubt
+from redoxfs.dataset.groups import Groups, make_groups
+from redoxfs.dataset.samples import sample_mask
+from redoxfs.dataset.table import label_groups, read_table
+from redoxfs.dataset.tree import Tree
+
+Mode = Literal["dir", "any", "none", "csv"]
+
+# Class trees named in the verdict's line before it says "and so many more": it has to stay one line.
+TREES_SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was decided about classes, in words.
+
+    `line` is one line: what was chosen, why, and the option that turns it on or off. `saw` are further
+    facts worth telling.
+    """
+
+    asked: str
+    mode: Mode
+    line: str
+    saw: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Catalog:
+    """N tree entries, S samples, M member files, C classes."""
+
+    tree: Tree
+    sample_of: NDArray[np.int32]  # [N]; -1: served exactly
+    member_of: NDArray[np.uint16]  # [N]; the file's role in its sample, an index into the sample's members
+    member_at: NDArray[np.int64]  # [S + 1]
+    members: NDArray[np.int32]  # [M] entries
+    class_of: NDArray[np.int32]  # [S]
+    class_names: list[str]
+    class_trees: list[str]
+    tree_of_class: NDArray[np.int32]  # [C] into class_trees: what laps are reported by
+    sample_bytes: NDArray[np.int64]  # [S]; the sum over the members
+    verdict: Verdict
+    sample_files: int  # files that count as samples, redirected or not
+
+
+def build_catalog(
+    tree: Tree, *, classes: str = "auto", samples: tuple[str, ...] = (), groups: str | None = None
+) -> Catalog:
+    """Decide what of `tree` is redirected within what.
+
+    `classes` is auto, dir, any, none or the path of a csv; `samples` are globs that replace the list of
+    data extensions; `groups` is None, "stem" or a template. ClassesError where these contradict the tree or
+    themselves. A tree in which nothing can be redirected is not an error: the verdict says so.
+    """
+    mask = sample_mask(tree, samples)
+    sample_files = int(np.count_nonzero(mask))
+    saw = [f"{tree.skipped:,} sockets, fifos and devices are left out"] if tree.skipped else []
+    if classes == "none":
+        line = "not redirecting: --classes none; every file is served exactly"
+        return _nothing(tree, Verdict(classes, "none", line, tuple(saw)), sample_files)
+    if classes == "auto":
+        doubt = find_doubt(tree, mask, grouped=groups is not None)
+        if doubt is not None:
+            return _nothing(tree, Verdict(classes, "none", f"not redirecting: {doubt}", tuple(saw)), sample_files)
+    mode: Mode = "dir" if classes in ("auto", "dir") else "any" if classes == "any" else "csv"
+    if mode == "csv":
+        table = read_table(tree, classes)
+        sample_files = int(np.count_nonzero(mask | (table.label >= 0)))
+        if not samples:
+            # The table is the list of samples, whatever their names end in.
+            mask = table.label >= 0
+        found = make_groups(tree, mask, groups, named=bool(samples))
+        label = label_groups(tree, table, found)
+        found, label = found.only(label >= 0), label[label >= 0]
+        labels = label_by_table(tree, found, label, table.names)
+        saw += table.saw
+    else:
+        found = make_groups(tree, mask, groups, named=bool(samples))
+        if mode == "dir":
+            labels = label_by_directory(tree, found)
+        else:
+            labels = label_by_table(tree, found, np.zeros(len(found), np.int64), [""])
+    saw += found.saw
+    if not len(found):
+        return _nothing(tree, Verdict(classes, mode, _no_samples(mode, samples, groups), tuple(saw)), sample_files)
+    refuse_two_labels(tree, found, labels)
+    made = make_classes(found, labels)
+    verdict = Verdict(classes, mode, _line(classes, mode, made, len(found)), tuple(saw))
+    return _number(tree, found, made, verdict, sample_files)
+
+
+def _no_samples(mode: Mode, samples: tuple[str, ...], groups: str | None) -> str:
+    if groups is not None:
+        return f"not redirecting: no complete sample for --groups {groups}; check the template against the source"
+    if samples:
+        return f"not redirecting: no file matches --samples {' '.join(samples)}"
+    if mode == "csv":
+        return "not redirecting: the table names no files"
+    return "not redirecting: no file has a known data extension; name the samples with --samples GLOB"
+
+
+def _line(asked: str, mode: Mode, made: Classes, samples: int) -> str:
+    """`redirecting within 1,000 directories (train 500, val 500): the directory is the label`."""
+    weight = made.tree_of[made.class_of] if mode == "any" else made.tree_of
+    per_tree = np.bincount(weight, minlength=len(made.trees)).tolist()
+    shown = [f"{tree} {count:,}" for tree, count in zip(made.trees, per_tree, strict=True) if tree != "."]
+    if len(shown) > TREES_SHOWN:
+        shown = shown[:TREES_SHOWN] + [f"and {len(shown) - TREES_SHOWN:,} more"]
+    where = f" ({', '.join(shown)})" if shown else ""
+    count = len(made.names)
+    if mode == "dir":
+        what = f"{count:,} director{'y' if count == 1 else 'ies'}"
+        off = "; off with --classes none" if asked == "auto" else " (--classes dir)"
+        return f"redirecting within {what}{where}: the directory is the label{off}"
+    if mode == "any":
+        within = "within their split" if shown else "with each other"
+        return f"redirecting {samples:,} samples{where} {within}: there are no labels (--classes any)"
+    what = f"{count:,} class{'' if count == 1 else 'es'}"
+    return f"redirecting within {what}{where}: the label is what {asked} says"
+
+
+def _number(tree: Tree, found: Groups, made: Classes, verdict: Verdict, sample_files: int) -> Catalog:
+    first = found.first
+    places, place = np.unique(tree.parent[first], return_inverse=True)
+    by_path = sorted(range(len(places)), key=[tree.path(entry) for entry in places.tolist()].__getitem__)
+    rank = np.empty(len(places), np.int64)
+    rank[by_path] = np.arange(len(places))
+    order = np.lexsort((first, rank[place], made.class_of))
+    lengths = np.diff(found.member_at)[order]
+    member_at = np.zeros(len(order) + 1, np.int64)
+    np.cumsum(lengths, out=member_at[1:])
+    role = np.arange(int(member_at[-1])) - np.repeat(member_at[:-1], lengths)
+    members = found.members[np.repeat(found.member_at[:-1][order], lengths) + role]
+    sample_of = np.full(len(tree), -1, np.int32)
+    sample_of[members] = np.repeat(np.arange(len(order), dtype=np.int32), lengths)
+    member_of = np.zeros(len(tree), np.uint16)
+    member_of[members] = role
+    return Catalog(
+        tree=tree,
+        sample_of=sample_of,
+        member_of=member_of,
+        member_at=member_at,
+        members=members,
+        class_of=made.class_of[order],
+        class_names=made.names,
+        class_trees=made.trees,
+        tree_of_class=made.tree_of,
+        sample_bytes=np.add.reduceat(tree.size[members], member_at[:-1]),
+        verdict=verdict,
+        sample_files=sample_files,
+    )
+
+
+def _nothing(tree: Tree, verdict: Verdict, sample_files: int) -> Catalog:
+    return Catalog(
+        tree=tree,
+        sample_of=np.full(len(tree), -1, np.int32),
+        member_of=np.zeros(len(tree), np.uint16),
+        member_at=np.zeros(1, np.int64),
+        members=np.zeros(0, np.int32),
+        class_of=np.zeros(0, np.int32),
+        class_names=[],
+        class_trees=[],
+        tree_of_class=np.zeros(0, np.int32),
+        sample_bytes=np.zeros(0, np.int64),
+        verdict=verdict,
+        sample_files=sample_files,
+    )

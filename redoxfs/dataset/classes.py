@@ -1,0 +1,169 @@
+"""Labels, and the classes that they make: which samples may stand in for each other.
+
+A label is what the script learns from the path: the directory (`dir`), nothing (`any`), a table's word
+(`csv`). A class is finer: one label, one split (train and validation must never mix), one kind (a script
+picks its decoder by suffix).
+
+One file under two labels has no right answer: a second name of it, or a symlink to it, would show bytes of
+one class under the other. That is an error rather than a warning, and it names both paths.
+"""
+
+from __future__ import annotations
+
+import os.path
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from redoxfs.dataset.errors import ClassesError, show
+from redoxfs.dataset.groups import Groups
+from redoxfs.dataset.splits import splits_of
+from redoxfs.dataset.tree import Tree
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Labels:
+    """What each of S samples is labelled with. Equal numbers mean equal labels; numbers need not be dense."""
+
+    label: NDArray[np.int64]  # [S] into names
+    split: NDArray[np.int64]  # [S] into split_names
+    names: dict[int, str]  # of each label in use
+    split_names: list[str]
+    label_is_place: bool  # whether the label is a directory, whose parent is its class tree
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Classes:
+    """C classes of S samples, sorted by name."""
+
+    class_of: NDArray[np.int32]  # [S]
+    names: list[str]
+    trees: list[str]
+    tree_of: NDArray[np.int32]  # [C]
+
+
+def label_by_directory(tree: Tree, groups: Groups) -> Labels:
+    """The label of a sample is the directory of its first member."""
+    label = tree.parent[groups.first].astype(np.int64)
+    # The directory holds the split already; a file's own name can say more: train_1.jpg beside val_1.jpg.
+    code, _, added = _splits(tree, groups.first)
+    split, texts = _numbered(code, added)
+    names = {entry: show(tree.path(entry)) for entry in np.unique(label).tolist()}
+    return Labels(label, split, names, texts, True)
+
+
+def label_by_table(tree: Tree, groups: Groups, label: NDArray[np.int64], names: list[str]) -> Labels:
+    """Labels from outside (or one for all), kept apart by the splits that paths name."""
+    code, wholes, _ = _splits(tree, groups.members)
+    code, texts = _numbered(code, wholes)
+    if len(groups.members) == len(groups):
+        return Labels(label, code, dict(enumerate(names)), texts, False)
+    # A sample of several files has the splits of all of them.
+    ids: dict[tuple[int, ...], int] = {}
+    split = np.fromiter(
+        (
+            ids.setdefault(tuple(dict.fromkeys(code[start:stop].tolist())), len(ids))
+            for start, stop in zip(groups.member_at[:-1].tolist(), groups.member_at[1:].tolist(), strict=True)
+        ),
+        np.int64,
+        len(groups),
+    )
+    joined = ["+".join(dict.fromkeys(filter(None, (texts[at] for at in several)))) for several in ids]
+    return Labels(label, split, dict(enumerate(names)), joined, False)
+
+
+def _numbered(code: NDArray[np.int64], texts: list[str]) -> tuple[NDArray[np.int64], list[str]]:
+    """Codes of equal texts made equal: val/1.jpg and val_1.jpg are of one split, found in two ways."""
+    ids: dict[str, int] = {}
+    number = np.array([ids.setdefault(text, len(ids)) for text in texts], np.int64)
+    return number[code] if len(code) else code, list(ids)
+
+
+def _splits(tree: Tree, entries: NDArray[np.int32]) -> tuple[NDArray[np.int64], list[str], list[str]]:
+    order = np.argsort(entries, kind="stable")
+    code, texts, added = splits_of(tree, entries[order].astype(np.int64))
+    back = np.empty_like(code)
+    back[order] = code
+    return back, texts, added
+
+
+def make_classes(groups: Groups, labels: Labels) -> Classes:
+    """One class for each (label, split, kind) in use, ordered by label, split and kind."""
+    triple = np.stack([labels.label, labels.split, groups.kind.astype(np.int64)], axis=1)
+    unique, code = _unique_rows(triple)
+    kind_text = ["+".join(show(role) if role else "(no suffix)" for role in kind) for kind in groups.kinds]
+    texts = [(labels.names[a], labels.split_names[b], kind_text[c]) for a, b, c in unique.tolist()]
+    order = sorted(range(len(texts)), key=texts.__getitem__)
+    rank = np.empty(len(order), np.int32)
+    rank[order] = np.arange(len(order), dtype=np.int32)
+    kinds_of: dict[tuple[str, str], int] = {}
+    for label, split, _ in texts:
+        kinds_of[label, split] = kinds_of.get((label, split), 0) + 1
+    names: list[str] = []
+    trees: list[str] = []
+    ids: dict[str, int] = {}
+    tree_of = np.empty(len(order), np.int32)
+    for at, code_at in enumerate(order):
+        label, split, kind = texts[code_at]
+        if labels.label_is_place:
+            place = os.path.dirname(label) or "."
+            name = f"{label} ({split})" if split else label
+        else:
+            place = split or "."
+            name = (f"{label} ({split})" if split else label) if label else place
+        names.append(f"{name} *{kind}" if kinds_of[label, split] > 1 else name)
+        tree_of[at] = ids.setdefault(place, len(ids))
+        if len(ids) > len(trees):
+            trees.append(place)
+    return Classes(rank[code], names, trees, tree_of)
+
+
+def _unique_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
+    """np.unique(axis=0) with inverse, by lexsort: that one compares rows as opaque bytes and is ten times slower."""
+    order = np.lexsort(rows.T[::-1])
+    ordered = rows[order]
+    fresh = np.ones(len(rows), bool)
+    fresh[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    code = np.empty(len(rows), np.intp)
+    code[order] = np.cumsum(fresh) - 1
+    return ordered[fresh], code
+
+
+def refuse_two_labels(tree: Tree, groups: Groups, labels: Labels) -> None:
+    """ClassesError where one inode is a member under two labels, or a symlink elsewhere leads to a member."""
+    lengths = np.diff(groups.member_at)
+    of_member = np.repeat(np.arange(len(groups)), lengths)
+    label = labels.label if labels.label_is_place else labels.label * len(labels.split_names) + labels.split
+    many = np.flatnonzero(tree.nlink[groups.members] > 1)
+    entries = groups.members[many]
+    order = np.lexsort((label[of_member[many]], tree.inode[entries], tree.device[entries]))
+    entries, said = entries[order], label[of_member[many]][order]
+    same = (tree.inode[entries][1:] == tree.inode[entries][:-1]) & (
+        tree.device[entries][1:] == tree.device[entries][:-1]
+    )
+    clash = np.flatnonzero(same & (said[1:] != said[:-1]))
+    if len(clash):
+        one, other = (show(tree.path(int(entries[at]))) for at in (clash[0], clash[0] + 1))
+        raise ClassesError(
+            f"{one} and {other} are one file (hard links) in two classes; copy it, remove one of the names, or leave"
+            " both alone with --classes none"
+        )
+    if labels.label_is_place:
+        _refuse_links(tree, groups)
+
+
+def _refuse_links(tree: Tree, groups: Groups) -> None:
+    members = groups.members
+    at = np.flatnonzero(np.isin(tree.inode[members], tree.link_inode))
+    found = {(int(tree.device[members[m]]), int(tree.inode[members[m]])): m for m in at.tolist()}
+    for link, device, inode in zip(
+        tree.link_entry.tolist(), tree.link_device.tolist(), tree.link_inode.tolist(), strict=True
+    ):
+        member = found.get((device, inode))
+        if member is not None and int(tree.parent[link]) != int(tree.parent[members[member]]):
+            raise ClassesError(
+                f"{show(tree.path(link))} is a symlink to {show(tree.path(int(members[member])))}, whose class is"
+                " another directory; name the classes with --classes FILE.csv, or use --classes any where there are"
+                " no labels"
+            )

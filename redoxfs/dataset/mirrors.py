@@ -1,0 +1,169 @@
+"""Whether files that look like samples are parts of one sample: image and mask, left and right, two frames.
+
+rgb/0001.png beside depth/0001.png and airplane/0001.png beside automobile/0001.png are the same tree to
+anybody who may only look at names, and wrong labels in silence are the worst outcome; so both are doubts,
+and whoever knows better says `--classes dir`. Two questions are asked of all files at once, each a sort of
+hashes (see stems):
+
+- `across`: does a directory hold the stems of a sibling, whole (0001), as a prefix that points at one file
+  (aachen_000019_leftImg8bit, aachen_000019_gtFine), or behind a word of its own (img_0001, seg_0001)?
+- `within`: does one directory hold pairs (0001.jpg + 0001.png, 0001.png + 0001_mask.png, image_1.png +
+  mask_1.png)?
+
+A directory's own files can share a prefix by the thousand (a wnid, ILSVRC2012_val): only a prefix that
+tells one file from the others of its directory says anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from redoxfs.dataset.stems import Stems, stems_of
+from redoxfs.dataset.tree import Tree
+
+# One twin in a thousand files is chance; parts of samples come in whole directories, less what was lost on the way.
+MIRRORED_SHARE = 0.10
+# More files than this under one name are not the parts of one sample.
+PARTS_MAX = 8
+
+_SCATTER = np.uint64(0x9FB21C651E98DF25)
+_BEHIND = np.uint64(0xD6E8FEB86659FD93)  # keeps hashes of endings apart from hashes of beginnings
+
+_Rows = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.bool_]]
+Pair = tuple[int, int]
+
+
+def across(tree: Tree, entries: NDArray[np.int64]) -> Pair | None:
+    """Two of `entries` (ascending samples) in sibling directories that look like parts of one sample, or None.
+
+    Given only where a tenth of a directory's samples have such a twin in another directory with the same
+    parent.
+    """
+    pieces = [_rows_across(stems, lone) for stems, lone in _each(tree, entries)]
+    keys, of, whole = (np.concatenate(column) for column in zip(*pieces, strict=True))
+    parent = tree.parent[of].astype(np.int64)
+    keys ^= tree.parent[parent].astype(np.uint64) * _SCATTER
+    order = np.lexsort((parent, keys))
+    keys, of, whole, parent = keys[order], of[order], whole[order], parent[order]
+    del order
+    new_key = np.ones(len(keys), bool)
+    new_key[1:] = keys[1:] != keys[:-1]
+    new_run = new_key.copy()
+    new_run[1:] |= parent[1:] != parent[:-1]
+    # A run: the files of one directory under one key.
+    run = np.cumsum(new_run) - 1
+    files = np.bincount(run)
+    run_at = np.flatnonzero(new_run)
+    key_of_run = (np.cumsum(new_key) - 1)[run_at]
+    few = np.bincount(key_of_run, weights=files <= PARTS_MAX)[key_of_run]
+    twin = (files == 1) & (few > 1)
+    # Alone in its directory, any prefix points at the one file there is.
+    size = np.bincount(tree.parent[entries])
+    at = run_at[twin]
+    at = at[whole[at] | (size[parent[at]] > 1)]
+    twins = np.unique(of[at])
+    count = np.bincount(tree.parent[twins], minlength=len(size))
+    mirrored = np.flatnonzero((count > 0) & (count >= MIRRORED_SHARE * size))
+    if not len(mirrored):
+        return None
+    # The first by name is the example, so that the same tree gives the same line.
+    at = at[parent[at] == mirrored[0]]
+    row = at[np.argmin(of[at])]
+    return int(of[row]), int(of[(keys == keys[row]) & (parent != parent[row])].min())
+
+
+def within(tree: Tree, entries: NDArray[np.int64]) -> Pair | None:
+    """Two of `entries` (ascending samples) of one directory that look like parts of one sample, or None.
+
+    Given only where that holds for a tenth of the directory's samples.
+    """
+    pieces = [_rows_within(stems) for stems in stems_of(tree.names, tree.name_at, entries)]
+    keys, of = (np.concatenate(column) for column in zip(*pieces, strict=True))
+    parent = tree.parent[of]
+    keys ^= parent.astype(np.uint64) * _SCATTER
+    order = np.argsort(keys, kind="stable")
+    keys, of, parent = keys[order], of[order], parent[order]
+    new = np.ones(len(keys), bool)
+    new[1:] = keys[1:] != keys[:-1]
+    run = np.cumsum(new) - 1
+    files = np.bincount(run)[run]
+    part = (files > 1) & (files <= PARTS_MAX)
+    size = np.bincount(tree.parent[entries])
+    count = np.bincount(tree.parent[np.unique(of[part])], minlength=len(size))
+    paired = np.flatnonzero((count > 1) & (count >= MIRRORED_SHARE * size))
+    if not len(paired):
+        return None
+    parts = np.flatnonzero(part & (parent == paired[0]))
+    row = parts[np.argmin(of[parts])]
+    return int(of[row]), int(of[(keys == keys[row]) & (of != of[row])].min())
+
+
+def _each(tree: Tree, entries: NDArray[np.int64]) -> Iterator[tuple[Stems, NDArray[np.bool_]]]:
+    """Stems in pieces, and which lie in a directory whose files all begin with one word other than its name."""
+    lone_of_directory: dict[int, bool] = {}
+    for stems in stems_of(tree.names, tree.name_at, entries):
+        parent = tree.parent[stems.entry]
+        directories, first, inverse = np.unique(parent, return_index=True, return_inverse=True)
+        owner, place = stems.cuts()
+        heads = np.zeros(len(stems.entry), np.uint64)
+        # Backwards, so that the first cut of each stem is the one that stays.
+        heads[owner[::-1]] = stems.hash_of(stems.start[owner], place)[::-1]
+        differs = heads != heads[first][inverse]
+        mixed = np.bincount(inverse, weights=differs, minlength=len(directories)) > 0
+        for at, directory in enumerate(directories.tolist()):
+            name = tree.name(int(stems.entry[first[at]]))
+            lone = not mixed[at] and bool(heads[first[at]]) and not _akin(name, tree.name(directory))
+            lone_of_directory[directory] = lone_of_directory.get(directory, True) and lone
+        yield stems, np.array([lone_of_directory[d] for d in directories.tolist()], bool)[inverse]
+
+
+def _akin(file: bytes, directory: bytes) -> bool:
+    """Whether a file's name begins like its directory's: cat.1.jpg in cats, Annual_Crop_7.jpg in AnnualCrop."""
+    one, other = (bytes(byte for byte in name.lower() if chr(byte).isalnum()) for name in (file, directory))
+    head = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        head += 1
+    return head > 0 and (head >= len(other) - 1 or head >= 3)
+
+
+def _rows_across(stems: Stems, lone: NDArray[np.bool_]) -> _Rows:
+    owner, place = stems.cuts()
+    first = np.ones(len(owner), bool)
+    first[1:] = owner[1:] != owner[:-1]
+    behind = first & lone[owner]
+    of = np.concatenate((stems.entry, stems.entry[owner], stems.entry[owner[behind]]))
+    keys = np.concatenate(
+        (
+            stems.whole(),
+            stems.hash_of(stems.start[owner], place),
+            stems.hash_of(place[behind] + 1, stems.end[owner[behind]]),
+        )
+    )
+    whole = np.ones(len(of), bool)
+    whole[len(stems.entry) : len(stems.entry) + len(owner)] = False
+    return keys, of, whole
+
+
+def _rows_within(stems: Stems) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    owner, place = stems.cuts()
+    change = np.flatnonzero(owner[1:] != owner[:-1])
+    first = np.append(0, change + 1)[: len(owner)]
+    last = np.append(change, len(owner) - 1)[: len(owner)]
+    # A tail or a head without digits is a role; one with digits counts (g01_c02, frame7).
+    tail = place[last] + 1
+    ends = stems.end[owner[last]]
+    role = last[(ends > tail) & ~stems.any_digit(tail, ends)]
+    lead = first[~stems.any_digit(stems.start[owner[first]], place[first])]
+    keys = np.concatenate(
+        (
+            stems.whole(),
+            stems.hash_of(stems.start[owner[role]], place[role]),
+            stems.hash_of(place[lead] + 1, stems.end[owner[lead]]) ^ _BEHIND,
+        )
+    )
+    return keys, np.concatenate((stems.entry, stems.entry[owner[role]], stems.entry[owner[lead]]))

@@ -1,0 +1,112 @@
+"""Which split a path belongs to, by name: train and validation must never mix.
+
+Too many splits cost a little mixing; one too few trains on validation data. So any piece of a path that
+reads like the name of a split counts: a whole component (`val`, `train2017`, `train-clean-100`,
+`images_val`), and a word of a file's own name (`train_0001.jpg`, `0001_test.png`,
+`COCO_val2014_000000000042.jpg`).
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+
+import numpy as np
+from numpy.typing import NDArray
+
+from redoxfs.dataset.errors import show
+from redoxfs.dataset.stems import hash_text, stems_of
+from redoxfs.dataset.tree import Tree
+
+SPLIT_WORDS = (
+    b"train",
+    b"training",
+    b"val",
+    b"valid",
+    b"validation",
+    b"test",
+    b"testing",
+    b"dev",
+    b"eval",
+    b"holdout",
+)
+
+_WORDS = b"|".join(SPLIT_WORDS)
+# A split by its own name: the word, digits, or the word and a separator and anything.
+_IS_SPLIT = re.compile(rb"(?:%s)(?:\d+|\d*[-_. ].*)?" % _WORDS, re.IGNORECASE | re.DOTALL)
+# The word stands anywhere in the name, between separators, digits after it allowed.
+_HAS_SPLIT = re.compile(rb"(?:.*[-_. ()])?(?:%s)\d*(?:[-_. ()].*)?" % _WORDS, re.IGNORECASE | re.DOTALL)
+
+
+def is_split(component: bytes) -> bool:
+    """Whether a directory of this name is a split: train, val2017, train-clean-100, test_A."""
+    return _IS_SPLIT.fullmatch(component) is not None
+
+
+def split_of_directory(tree: Tree) -> tuple[NDArray[np.int32], list[tuple[bytes, ...]]]:
+    """The split key of each directory: int32[N] (0 for other entries) into a list of keys; key 0 is ().
+
+    A key is the components of the path that read like splits, in lower case, from the top.
+    """
+    keys: dict[tuple[bytes, ...], int] = {(): 0}
+    key_list: list[tuple[bytes, ...]] = [()]
+    of = np.zeros(len(tree), np.int32)
+    for directory in np.flatnonzero(tree.kind_mask(stat.S_IFDIR)).tolist()[1:]:
+        name = tree.name(directory)
+        key = int(of[tree.parent[directory]])
+        if _HAS_SPLIT.fullmatch(name):
+            longer = (*key_list[key], name.lower())
+            key = keys.setdefault(longer, len(keys))
+            if key == len(key_list):
+                key_list.append(longer)
+        of[directory] = key
+    return of, key_list
+
+
+def split_of_name(tree: Tree, entries: NDArray[np.int64]) -> NDArray[np.int32]:
+    """The split words in the files' own names: a bit set over SPLIT_WORDS, int32[len(entries)]. `entries` ascend."""
+    known = np.array([hash_text(word) for word in SPLIT_WORDS], np.uint64)
+    order = np.argsort(known)
+    known = known[order]
+    bit = (1 << order).astype(np.int32)
+    found = []
+    for stems in stems_of(tree.names, tree.name_at, entries):
+        owner, start, end = stems.words()
+        short = end - start <= max(map(len, SPLIT_WORDS))
+        owner, hashes = owner[short], stems.hash_of(start[short], end[short])
+        at = np.minimum(np.searchsorted(known, hashes), len(known) - 1)
+        hit = known[at] == hashes
+        bits = np.zeros(len(stems.entry), np.int32)
+        np.bitwise_or.at(bits, owner[hit], bit[at[hit]])
+        found.append(bits)
+    return np.concatenate(found) if found else np.zeros(0, np.int32)
+
+
+def splits_of(tree: Tree, entries: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[str], list[str]]:
+    """The split of each file: int64[len(entries)], and for each number the split and what the name adds to it.
+
+    Both are texts for people; the whole of val/0001_test.png is "val/test", its added part "test".
+    `entries` ascend.
+    """
+    of_directory, keys = split_of_directory(tree)
+    said = np.array([_words_in(key) for key in keys], np.int32)[of_directory[tree.parent[entries]]]
+    bits = split_of_name(tree, entries)
+    # val/ILSVRC2012_val_00000293.JPEG says val twice. (Under "train_val" a name's word is news.)
+    one_word = (said & (said - 1)) == 0
+    bits[one_word] &= ~said[one_word]
+    pairs, code = np.unique(of_directory[tree.parent[entries]].astype(np.int64) << 32 | bits, return_inverse=True)
+    texts, added = [], []
+    for pair in pairs.tolist():
+        own = "+".join(word.decode() for at, word in enumerate(SPLIT_WORDS) if (pair & 0xFFFFFFFF) >> at & 1)
+        above = show(b"/".join(keys[pair >> 32])) if pair >> 32 else ""
+        texts.append("/".join(filter(None, (above, own))))
+        added.append(own)
+    return code.astype(np.int64), texts, added
+
+
+def _words_in(key: tuple[bytes, ...]) -> int:
+    bits = 0
+    for piece in re.findall(rb"[a-z]+", b" ".join(key)):
+        if piece in SPLIT_WORDS:
+            bits |= 1 << SPLIT_WORDS.index(piece)
+    return bits

@@ -1,0 +1,186 @@
+"""Keeping a scan: reused while nothing changed, and never the reason for a failed mount."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from redoxfs.dataset import Tree, default_cache_dir, load_or_scan
+
+
+class Source:
+    """A source with its descriptor, scanned a minute after its last change as far as the cache can tell."""
+
+    def __init__(self, base: Path) -> None:
+        self.path, self.cache = base / "source", base / "cache"
+        for name in ("cat", "dog", "deep/er"):
+            (self.path / name).mkdir(parents=True)
+            (self.path / name / "1.jpg").write_bytes(name.encode())
+        (self.path / "link").symlink_to("cat/1.jpg")
+        self.fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        self.later_ns = 60_000_000_000
+
+    def load(self, rescan: bool = False) -> tuple[Tree, bool]:
+        return load_or_scan(
+            self.path, self.fd, self.cache, rescan=rescan, clock_ns=lambda: time.time_ns() + self.later_ns
+        )
+
+    def entry(self) -> Path:
+        (found,) = (path for path in self.cache.iterdir() if not path.name.startswith("."))
+        return found
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[Source]:
+    source = Source(tmp_path)
+    yield source
+    os.close(source.fd)
+
+
+def test_a_kept_tree_equals_the_scanned_one(source: Source) -> None:
+    scanned, reused = source.load()
+    assert not reused
+    kept, reused = source.load()
+    assert reused
+    for field in fields(Tree):
+        assert np.array_equal(getattr(kept, field.name), getattr(scanned, field.name)), field.name
+    assert kept.link_target(kept.find(b"link")) == b"cat/1.jpg"
+    assert not kept.size.flags.writeable
+
+
+def test_only_this_user_can_read_it_and_nothing_is_left_beside_it(source: Source) -> None:
+    source.load()
+    source.load(rescan=True)
+    assert [path.name for path in source.cache.iterdir()] == [source.entry().name]
+    assert source.entry().stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in source.entry().iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize("change", ["add", "remove", "rename", "deep", "chmod"])
+def test_a_change_in_any_directory_means_a_scan(source: Source, change: str) -> None:
+    source.load()
+    if change == "add":
+        (source.path / "cat/2.jpg").write_bytes(b"")
+    elif change == "remove":
+        (source.path / "dog/1.jpg").unlink()
+    elif change == "rename":
+        (source.path / "cat").rename(source.path / "horse")
+    elif change == "deep":
+        (source.path / "deep/er/2.jpg").write_bytes(b"")
+    else:
+        (source.path / "cat").chmod(0o711)
+    tree, reused = source.load()
+    assert not reused
+    assert len(tree) == 1 + sum(len(d) + len(f) for _, d, f in os.walk(source.path))
+    assert source.load()[1]
+
+
+def test_a_replaced_directory_of_the_same_times_means_a_scan(source: Source) -> None:
+    source.load()
+    times = (source.path / "cat").stat()
+    (source.path / "cat").rename(source.path / "old")
+    (source.path / "cat").mkdir()
+    os.utime(source.path / "cat", ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert not source.load()[1]
+
+
+def test_a_directory_as_young_as_the_scan_is_not_trusted(source: Source) -> None:
+    source.later_ns = 0
+    assert not source.load()[1]
+    assert not source.load()[1]
+
+
+def test_rescan_reads_the_source_again(source: Source) -> None:
+    source.load()
+    assert not source.load(rescan=True)[1]
+    assert source.load()[1]
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "size.npy", "names.npy", "link_at.npy"])
+@pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "remove"])
+def test_a_damaged_cache_means_a_scan(source: Source, name: str, damage: str) -> None:
+    tree, _ = source.load()
+    path = source.entry() / name
+    data = bytearray(path.read_bytes())
+    if damage == "flip":
+        data[-1 if name != "manifest.json" else 0] ^= 0x10
+    if damage == "remove":
+        path.unlink()
+    else:
+        path.write_bytes({"flip": bytes(data), "truncate": bytes(data[: len(data) // 2]), "empty": b""}[damage])
+    again, reused = source.load()
+    assert not reused
+    assert np.array_equal(again.size, tree.size)
+    assert source.load()[1]
+
+
+@pytest.mark.parametrize(
+    "change", [{"format": 0}, {"source": "00"}, {"inode": 1}, {"arrays": {}}, {"arrays": []}, {"scanned_at_ns": "x"}]
+)
+def test_a_foreign_manifest_means_a_scan(source: Source, change: dict[str, object]) -> None:
+    source.load()
+    path = source.entry() / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    assert not source.load()[1]
+
+
+def test_a_cache_that_others_can_write_is_not_trusted(source: Source) -> None:
+    source.load()
+    source.entry().chmod(0o777)
+    assert not source.load()[1]
+
+
+def test_a_new_device_number_alone_is_a_remount(source: Source) -> None:
+    tree, _ = source.load()
+    entry = source.entry()
+    manifest = json.loads((entry / "manifest.json").read_text())
+    other = np.full(len(tree), manifest["device"] + 1, np.uint64)
+    np.save(entry / "device.npy", other)
+
+    manifest["device"] += 1
+    manifest["arrays"]["device"]["crc32"] = zlib.crc32((entry / "device.npy").read_bytes())
+    (entry / "manifest.json").write_text(json.dumps(manifest))
+    again, reused = source.load()
+    assert reused
+    assert set(again.device.tolist()) == {os.fstat(source.fd).st_dev}
+
+
+def test_a_cache_folder_that_cannot_be_made_is_one_warning(source: Source, caplog: pytest.LogCaptureFixture) -> None:
+    source.cache.write_bytes(b"a file is in the way")
+    with caplog.at_level(logging.WARNING):
+        tree, reused = source.load()
+    assert not reused
+    assert tree.find(b"cat/1.jpg") > 0
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert str(source.cache) in caplog.text
+
+
+def test_an_empty_source_can_be_kept(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    fd = os.open(tmp_path / "empty", os.O_RDONLY)
+    try:
+        for expected in (False, True):
+            tree, reused = load_or_scan(
+                tmp_path / "empty", fd, tmp_path / "c", clock_ns=lambda: time.time_ns() + 60_000_000_000
+            )
+            assert reused is expected
+            assert len(tree) == 1
+    finally:
+        os.close(fd)
+
+
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert default_cache_dir() == Path("/somewhere/redoxfs")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert default_cache_dir() == Path("/home/someone/.cache/redoxfs")

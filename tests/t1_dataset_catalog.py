@@ -1,0 +1,376 @@
+"""Samples, groups, classes and tables: what build_catalog makes of a tree."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from redoxfs.dataset import Catalog, ClassesError, build_catalog, read_tree
+from redoxfs.dataset.groups import stem_bases
+from redoxfs.dataset.splits import is_split
+from redoxfs.dataset.stems import hash_text, stems_of
+
+
+def make(root: Path, *names: str) -> None:
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode())
+
+
+def catalog(root: Path, classes: str = "dir", samples: tuple[str, ...] = (), groups: str | None = None) -> Catalog:
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        found = build_catalog(read_tree(fd, workers=2), classes=classes, samples=samples, groups=groups)
+    finally:
+        os.close(fd)
+    check(found)
+    return found
+
+
+def check(found: Catalog) -> None:
+    """What holds of every catalog."""
+    tree, count = found.tree, len(found.class_of)
+    assert len(found.member_at) == count + 1
+    assert found.member_at[-1] == len(found.members)
+    assert (np.diff(found.class_of) >= 0).all()
+    assert sorted(set(found.class_of.tolist())) == list(range(len(found.class_names)))
+    assert len(set(found.class_names)) == len(found.class_names) == len(found.tree_of_class)
+    assert sorted(set(found.tree_of_class.tolist())) == list(range(len(found.class_trees)))
+    assert len(set(found.members.tolist())) == len(found.members) == int((found.sample_of >= 0).sum())
+    kinds: dict[int, list[bytes]] = {}
+    for sample in range(count):
+        members = found.members[found.member_at[sample] : found.member_at[sample + 1]].tolist()
+        assert found.sample_bytes[sample] == sum(int(tree.size[entry]) for entry in members)
+        assert [int(found.sample_of[entry]) for entry in members] == [sample] * len(members)
+        assert [int(found.member_of[entry]) for entry in members] == list(range(len(members)))
+        kind = [tree.extensions[tree.extension[entry]] for entry in members]
+        assert kinds.setdefault(int(found.class_of[sample]), kind) == kind
+        assert all(tree.is_file(entry) for entry in members)
+    assert "\n" not in found.verdict.line
+
+
+def content(found: Catalog) -> dict[str, list[list[str]]]:
+    """Class name -> its samples, each as the paths of its members."""
+    result: dict[str, list[list[str]]] = {name: [] for name in found.class_names}
+    for sample, number in enumerate(found.class_of.tolist()):
+        members = found.members[found.member_at[sample] : found.member_at[sample + 1]].tolist()
+        result[found.class_names[number]].append([found.tree.path(entry).decode() for entry in members])
+    return result
+
+
+def flat(found: Catalog) -> dict[str, list[str]]:
+    return {name: [path for sample in samples for path in sample] for name, samples in content(found).items()}
+
+
+def test_the_directory_is_the_class_and_formats_stay_apart(tmp_path: Path) -> None:
+    make(tmp_path, "train/cat/1.jpg", "train/cat/2.PNG", "train/cat/3.JPG", "val/cat/1.jpg", "train/cat/notes.txt")
+    make(tmp_path, "top.jpg")
+    found = catalog(tmp_path)
+    assert flat(found) == {
+        ".": ["top.jpg"],
+        "train/cat *.jpg": ["train/cat/1.jpg", "train/cat/3.JPG"],
+        "train/cat *.png": ["train/cat/2.PNG"],
+        "val/cat": ["val/cat/1.jpg"],
+    }
+    assert [found.class_trees[at] for at in found.tree_of_class] == [".", "train", "train", "val"]
+    assert found.sample_files == 5
+    assert found.verdict.mode == "dir"
+
+
+def test_a_split_in_the_name_of_a_file_keeps_a_directory_apart(tmp_path: Path) -> None:
+    make(tmp_path, "cat/train_1.jpg", "cat/val_1.jpg", "cat/2_TRAIN.jpg", "cat/train3.jpg", "cat/trained.jpg")
+    assert flat(catalog(tmp_path)) == {
+        "cat": ["cat/trained.jpg"],
+        "cat (train)": ["cat/2_TRAIN.jpg", "cat/train3.jpg", "cat/train_1.jpg"],
+        "cat (val)": ["cat/val_1.jpg"],
+    }
+
+
+def test_any_never_mixes_splits(tmp_path: Path) -> None:
+    make(tmp_path, "train/a/1.jpg", "train/b/2.jpg", "val/a/3.jpg", "Val2/4.jpg", "train-clean-100/5.jpg")
+    make(tmp_path, "more/COCO_val2014_6.jpg", "more/7.jpg", "val/a/ILSVRC_val_8.jpg", "images_test/9.jpg")
+    found = catalog(tmp_path, "any")
+    assert flat(found) == {
+        ".": ["more/7.jpg"],
+        "images_test": ["images_test/9.jpg"],
+        "train": ["train/a/1.jpg", "train/b/2.jpg"],
+        "train-clean-100": ["train-clean-100/5.jpg"],
+        "val": ["more/COCO_val2014_6.jpg", "val/a/3.jpg", "val/a/ILSVRC_val_8.jpg"],
+        "val2": ["Val2/4.jpg"],
+    }
+    assert found.class_trees == found.class_names
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (b"train", True),
+        (b"TRAIN2017", True),
+        (b"train-clean-100", True),
+        (b"dev-other", True),
+        (b"test_A", True),
+        (b"holdout", True),
+        (b"trainer", False),
+        (b"trainA", False),
+        (b"value", False),
+        (b"mytest", False),
+        (b"", False),
+    ],
+)
+def test_names_of_splits(name: bytes, expected: bool) -> None:
+    assert is_split(name) is expected
+
+
+def test_none_redirects_nothing_and_counts(tmp_path: Path) -> None:
+    make(tmp_path, "cat/1.jpg", "cat/2.jpg")
+    found = catalog(tmp_path, "none")
+    assert (len(found.class_of), found.sample_files, found.verdict.mode) == (0, 2, "none")
+
+
+def test_samples_by_extension_and_never_hidden(tmp_path: Path) -> None:
+    make(tmp_path, "a/1.jpg", "a/.2.jpg", ".b/3.jpg", "a/@eaDir/4.jpg", "a/5.json", "a/6.flac", "a/jpg", "a/.jpg")
+    assert sorted(chain(*flat(catalog(tmp_path, "any")).values())) == ["a/1.jpg", "a/6.flac"]
+
+
+@pytest.mark.parametrize(
+    ("globs", "expected"),
+    [
+        (("*.bin",), ["a/1.bin", "b/c/2.bin"]),
+        (("a/*",), ["a/1.bin", "a/3.jpg"]),
+        (("b/*.bin",), ["b/c/2.bin"]),
+        (("*.JPG",), []),
+        (("1.*", "b/*"), ["a/1.bin", "b/c/2.bin"]),
+        (("[13].???",), ["a/1.bin", "a/3.jpg"]),
+        (("é*",), []),
+    ],
+)
+def test_samples_by_glob(tmp_path: Path, globs: tuple[str, ...], expected: list[str]) -> None:
+    make(tmp_path, "a/1.bin", "b/c/2.bin", "a/3.jpg", "a/.1.bin")
+    found = catalog(tmp_path, "dir", samples=globs)
+    assert sorted(chain(*flat(found).values())) == expected
+    if not expected:
+        assert found.verdict.line == f"not redirecting: no file matches --samples {' '.join(globs)}"
+
+
+def test_more_files_of_one_stem_than_a_sample_may_have_are_refused(tmp_path: Path) -> None:
+    make(tmp_path, "cat/1.jpg", *(f"cat/1.t{n}" for n in range(64)))
+    with pytest.raises(ClassesError, match="65 files belong to cat/1"):
+        catalog(tmp_path, groups="stem")
+
+
+def test_files_of_one_stem_are_one_sample_in_role_order(tmp_path: Path) -> None:
+    make(tmp_path, "d/1.jpg", "d/1.txt", "d/1.seg.png", "d/2.txt", "d/2.jpg", "d/2.SEG.png", "d/3.jpg", "d/3.txt")
+    make(tmp_path, "d/img.0001.jpg", "d/img.0002.jpg", "d/alone.txt", "e/1.txt")
+    found = catalog(tmp_path, "dir", groups="stem")
+    assert content(found) == {
+        "d *.jpg": [["d/img.0001.jpg"], ["d/img.0002.jpg"]],
+        "d *.jpg+.seg.png+.txt": [["d/1.jpg", "d/1.seg.png", "d/1.txt"], ["d/2.jpg", "d/2.SEG.png", "d/2.txt"]],
+        "d *.jpg+.txt": [["d/3.jpg", "d/3.txt"]],
+    }
+
+
+def test_groups_that_cannot_go_whole_are_served_exactly_and_counted(tmp_path: Path) -> None:
+    make(tmp_path, "d/1.jpg", "d/1.JPG", "d/2.jpg", "d/3.jpg", "d/3.txt", "x.txt")
+    (tmp_path / "d/2.txt").symlink_to("../x.txt")
+    found = catalog(tmp_path, "any", groups="stem")
+    assert content(found) == {".": [["d/3.jpg", "d/3.txt"]]}
+    assert found.verdict.saw == (
+        "1 groups with a symlink among their files are served exactly",
+        "1 groups with two files of one suffix are served exactly",
+    )
+
+
+stem_parts = st.text("ab.", min_size=1, max_size=6)
+
+
+@given(st.sets(stem_parts, max_size=12).map(sorted))
+def test_a_stem_joins_the_shortest_that_it_extends_at_a_dot(names: list[str]) -> None:
+    stems = {
+        name: os.path.splitext(name)[0] if name.rfind(".") > 0 and name.lstrip(".") == name else None for name in names
+    }
+    plain = [name for name in names if stems[name] is not None or "." not in name]
+    known = {stems[name] or name for name in plain}
+    for name, base in zip(plain, stem_bases([name.encode() for name in plain]), strict=True):
+        stem = stems[name] or name
+        shorter = [other for other in known if stem == other or stem.startswith(other + ".")]
+        assert base.decode() == min(shorter, key=len)
+
+
+def test_a_template_joins_across_directories(tmp_path: Path) -> None:
+    make(tmp_path, "images/train/1.jpg", "masks/train/1.png", "images/train/2.jpg", "masks/train/2.png")
+    make(tmp_path, "images/val/3.jpg", "masks/val/3.png", "images/val/4.jpg", "masks/val/5.png", "other.jpg")
+    template = "images/{key}.jpg, masks/{key}.png"
+    found = catalog(tmp_path, "any", groups=template)
+    assert content(found) == {
+        "train": [["images/train/1.jpg", "masks/train/1.png"], ["images/train/2.jpg", "masks/train/2.png"]],
+        "val": [["images/val/3.jpg", "masks/val/3.png"]],
+    }
+    assert found.verdict.saw == ("2 keys lack a file of the template and are served exactly",)
+    assert list(content(catalog(tmp_path, "dir", groups=template))) == ["images/train", "images/val"]
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("images", "'images' needs exactly one {key}"),
+        ("{key}/{key}.jpg", "needs exactly one {key}"),
+        ("a/{key}.jpg,a/{key}.jpg", "the same pattern twice"),
+        ("a/{key},a/{key}.jpg", "a/1.jpg matches both a/{key} and a/{key}.jpg"),
+    ],
+)
+def test_a_wrong_template_is_an_error(tmp_path: Path, template: str, words: str) -> None:
+    make(tmp_path, "a/1.jpg")
+    with pytest.raises(ClassesError) as caught:
+        catalog(tmp_path, "any", groups=template)
+    assert words in str(caught.value)
+
+
+def test_a_template_that_matches_nothing_says_so(tmp_path: Path) -> None:
+    make(tmp_path, "a/1.jpg")
+    found = catalog(tmp_path, "any", groups="b/{key}.jpg")
+    assert found.verdict.line.startswith("not redirecting: no complete sample for --groups b/{key}.jpg")
+
+
+def test_hard_links_within_a_class_are_fine_and_across_an_error(tmp_path: Path) -> None:
+    make(tmp_path, "cat/1.jpg", "dog/2.jpg")
+    os.link(tmp_path / "cat/1.jpg", tmp_path / "cat/again.jpg")
+    assert flat(catalog(tmp_path))["cat"] == ["cat/1.jpg", "cat/again.jpg"]
+    os.link(tmp_path / "cat/1.jpg", tmp_path / "dog/1.jpg")
+    with pytest.raises(ClassesError, match=r"cat/again.jpg and dog/1.jpg are one file \(hard links\)"):
+        catalog(tmp_path)
+    assert len(flat(catalog(tmp_path, "any"))["."]) == 4
+
+
+@pytest.mark.parametrize("target", ["../all/1.jpg", "../short/1.jpg", "{root}/all/1.jpg"])
+def test_a_symlink_from_another_directory_to_a_sample_is_an_error_under_dir(tmp_path: Path, target: str) -> None:
+    make(tmp_path, "all/1.jpg")
+    (tmp_path / "short").symlink_to("all")
+    assert flat(catalog(tmp_path)) == {"all": ["all/1.jpg"]}
+    (tmp_path / "all/same.jpg").symlink_to("1.jpg")
+    assert flat(catalog(tmp_path)) == {"all": ["all/1.jpg"]}
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat/1.jpg").symlink_to(target.format(root=tmp_path))
+    with pytest.raises(ClassesError, match=r"cat/1.jpg is a symlink to all/1.jpg, whose class is another directory"):
+        catalog(tmp_path)
+    assert flat(catalog(tmp_path, "any")) == {".": ["all/1.jpg"]}
+
+
+def table(base: Path, text: str | bytes) -> str:
+    path = base / "labels.csv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return str(path)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "root"
+    make(root, "train/1.jpg", "train/2.jpg", "val/3.jpg", "val/4.jpg", "train/5.bin", "train/6,x.jpg")
+    return root
+
+
+def test_a_table_gives_the_classes(tmp_path: Path, root: Path) -> None:
+    rows = '\ufeffid, class ,path\n1,cat,train/1.jpg\n\n2,cat,./val/3.jpg\n3,dog,train/5.bin\n4,dog,"train/6,x.jpg"\n'
+    found = catalog(root, table(tmp_path, rows + "2,cat,val/3.jpg\n"))
+    assert flat(found) == {
+        "cat (train)": ["train/1.jpg"],
+        "cat (val)": ["val/3.jpg"],
+        "dog (train) *.bin": ["train/5.bin"],
+        "dog (train) *.jpg": ["train/6,x.jpg"],
+    }
+    assert found.class_trees == ["train", "val"]
+    assert found.verdict.mode == "csv"
+    assert flat(catalog(root, table(tmp_path, rows), samples=("*.bin",))) == {"dog (train)": ["train/5.bin"]}
+
+
+def test_a_table_reads_names_that_are_not_utf8(tmp_path: Path, root: Path) -> None:
+    with open(os.fsencode(root) + b"/caf\xe9.jpg", "wb"):
+        pass
+    found = catalog(root, table(tmp_path, b"path,class\ncaf\xe9.jpg,cat\n"))
+    assert [found.tree.name(entry) for entry in found.members.tolist()] == [b"caf\xe9.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("", 1, "no column 'path'"),
+        ("path,label\n", 1, "no column 'class'"),
+        ("path,class,path\n", 1, "more than one column 'path'"),
+        ("path,class\ntrain/1.jpg,cat\ntrain/9.jpg,cat\n", 3, "no such file in the source: train/9.jpg"),
+        ("path,class\n/train/1.jpg,cat\n", 2, "paths are relative to the source"),
+        ("path,class\ntrain/1.jpg/x,cat\n", 2, "no such file"),
+        ("path,class\n../root/train/1.jpg,cat\n", 2, "no such file"),
+        ("path,class\ntrain,cat\n", 2, "is a directory"),
+        ("path,class\nlink.jpg,cat\n", 2, "is a symlink"),
+        ("path,class\n\n\ntrain/1.jpg\n", 4, "1 of at least 2 fields"),
+        ("path,class\ntrain/1.jpg,\n", 2, "no class for train/1.jpg"),
+        ('path,class,x\ntrain/1.jpg,cat,"a\nb"\ntrain/1.jpg,dog,\n', 4, "'dog' here and 'cat' in line 2"),
+        ("path,class\ntrain/1.jpg,cat\ntrain/1h.jpg,dog\n", 3, "the same file (a hard link)"),
+    ],
+)
+def test_a_wrong_table_is_an_error_with_its_line(tmp_path: Path, root: Path, text: str, line: int, words: str) -> None:
+    (root / "link.jpg").symlink_to("train/1.jpg")
+    os.link(root / "train/1.jpg", root / "train/1h.jpg")
+    where = table(tmp_path, text)
+    with pytest.raises(ClassesError) as caught:
+        catalog(root, where)
+    assert str(caught.value).startswith(f"{where}, line {line}: ")
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_table_that_is_not_there(root: Path) -> None:
+    with pytest.raises(ClassesError, match="--classes dri: no such file; it is auto, dir, any, none, or"):
+        catalog(root, "dri")
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from("ab")), max_size=10), st.integers(0, 10))
+def test_the_line_of_the_first_bad_row_is_named(rows: list[tuple[int, str]], bad_at: int) -> None:
+    with tempfile.TemporaryDirectory() as base:
+        root = Path(base) / "root"
+        make(root, *(f"{at}.jpg" for at in range(6)))
+        lines = [f"{at}.jpg,{name}" for at, name in rows]
+        lines.insert(min(bad_at, len(lines)), "missing.jpg,a")
+        said: dict[str, str] = {}
+        rows_said = (text.split(",") for text in lines)
+        bad = (path == "missing.jpg" or said.setdefault(path, name) != name for path, name in rows_said)
+        number = list(bad).index(True) + 2
+        with pytest.raises(ClassesError, match=f"line {number}: "):
+            catalog(root, table(Path(base), "path,class\n" + "\n".join(lines) + "\n"))
+
+
+def test_a_table_labels_a_group_by_any_of_its_files(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    make(root, "1.jpg", "1.txt", "2.jpg", "2.txt", "3.jpg", "3.txt")
+    found = catalog(root, table(tmp_path, "path,class\n1.txt,cat\n2.jpg,cat\n2.txt,cat\n"), groups="stem")
+    assert content(found) == {"cat": [["1.jpg", "1.txt"], ["2.jpg", "2.txt"]]}
+    with pytest.raises(ClassesError, match=r"line 3: 1.txt is 'dog', but 1.jpg of the same group is 'cat' in line 2"):
+        catalog(root, table(tmp_path, "path,class\n1.jpg,cat\n1.txt,dog\n"), groups="stem")
+
+
+def test_samples_are_numbered_by_class_then_directory_then_name(tmp_path: Path) -> None:
+    make(tmp_path, "b/2.jpg", "b/1.jpg", "a/z/1.jpg", "a/9.jpg", "a-b/1.jpg")
+    assert flat(catalog(tmp_path, "any")) == {
+        ".": ["a/9.jpg", "a-b/1.jpg", "a/z/1.jpg", "b/1.jpg", "b/2.jpg"],
+    }
+
+
+@given(st.lists(st.binary(min_size=1, max_size=9).filter(lambda name: b"/" not in name), min_size=1, max_size=20))
+def test_hashes_are_those_of_the_pieces(names: list[bytes]) -> None:
+    name_at = np.cumsum([0, *map(len, names)], dtype=np.int64)
+    text = np.frombuffer(b"".join(names), np.uint8)
+    (stems,) = stems_of(text, name_at, np.arange(len(names)))
+    expected: list[bytes] = [name[:dot] if (dot := name.rfind(b".")) > 0 else name for name in names]
+    assert stems.whole().tolist() == [hash_text(stem) for stem in expected]
+    owner, place = stems.cuts()
+    heads = stems.hash_of(stems.start[owner], place).tolist()
+    separators = set(b"_-. ()")
+    assert heads == [hash_text(stem[:at]) for stem in expected for at in range(1, len(stem)) if stem[at] in separators]
