@@ -12,7 +12,8 @@ Choices, and why:
 - A class is cut along the sizes of its samples. A VC needs memory for each slot's largest sample; with samples of
   one size in a column the largest is hardly larger than the mean. Which samples meet in a column has no influence
   on the order in which they come out, which the requests and the rows, drawn at random, decide.
-- g is 64 unless the dataset is so small that chunks would not fill: then it shrinks, so that chunks stay near K.
+- g is 64 unless the dataset is so small that its last, partly filled group counts: then it shrinks, so that chunks
+  stay near K.
 - How many chunks a VC has follows from the memory: as few as fit. One chunk for each VC means that everything is
   in memory at once and nothing needs to be redirected.
 """
@@ -30,6 +31,9 @@ ROWS = 64
 
 LEAST_ROWS = 4
 """Below this there would be nothing to redirect to in a dataset smaller than a few chunks."""
+
+GOOD_FILL = 0.75
+"""Mean share of a chunk's slots that hold a sample, above which a larger g is worth more than fuller chunks."""
 
 RESIDENT_SHARE = 0.75
 """Of --memory: what the slots may take. The rest holds the bytes of open files (node.memory)."""
@@ -120,8 +124,18 @@ def _memory(resident_bytes: int, largest_bytes: int) -> int:
     return max(int(np.ceil(resident_bytes / RESIDENT_SHARE)), resident_bytes + OPEN_SAMPLES * largest_bytes)
 
 
-def _rows(samples: int, chunk_size: int) -> int:
-    return int(np.clip(samples // chunk_size, LEAST_ROWS, ROWS))
+def _rows(of_class: Ints, chunk_size: int) -> int:
+    """g for classes of so many samples: the largest with well filled chunks, else the one that fills them best."""
+    best, best_fill = LEAST_ROWS, 0.0
+    for rows in range(ROWS, LEAST_ROWS - 1, -1):
+        columns = int((-(-of_class // rows)).sum())
+        chunks = -(-columns // chunk_size) * rows
+        fill = float(of_class.sum()) / (chunks * chunk_size)
+        if fill >= GOOD_FILL:
+            return rows
+        if fill > best_fill:
+            best, best_fill = rows, fill
+    return best
 
 
 def _cells(class_of: Ints, sample_bytes: Ints, chunk_size: int, seed: int) -> tuple[Int32, Int32]:
@@ -134,7 +148,7 @@ def _cells(class_of: Ints, sample_bytes: Ints, chunk_size: int, seed: int) -> tu
     # Cut: samples in order of class and size, each class in equal parts of at most `rows`.
     in_order = np.lexsort((random.random(samples), sample_bytes, class_of)).astype(np.int32)
     of_class = np.bincount(class_of)
-    columns_of_class = -(-of_class // _rows(samples, chunk_size))
+    columns_of_class = -(-of_class // _rows(of_class, chunk_size))
     sorted_class = class_of[in_order]
     place = np.arange(samples) - (np.cumsum(of_class) - of_class)[sorted_class]
     part = place * columns_of_class[sorted_class] // of_class[sorted_class]

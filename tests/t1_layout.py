@@ -1,0 +1,105 @@
+"""The aligned layout: what makes "slot o of whichever chunk is in memory" safe, and what it costs."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redoxfs.chunks import Layout, MemoryTooSmallError, build_layout, memory_for_share
+from redoxfs.chunks.layout import Ints
+
+PLENTY = 1 << 50
+
+
+@st.composite
+def datasets(draw: st.DrawFn) -> tuple[Ints, Ints, int]:
+    """Class and size of each sample, in no order, and a chunk size."""
+    lengths = draw(st.lists(st.integers(1, 90), min_size=1, max_size=12))
+    class_of = np.repeat(np.arange(len(lengths)), lengths)
+    random = np.random.default_rng(draw(st.integers(0, 5)))
+    random.shuffle(class_of)
+    sizes = random.integers(0, draw(st.sampled_from([1, 10, 5000])), len(class_of))
+    return class_of, sizes, draw(st.sampled_from([1, 3, 7, 64]))
+
+
+def slot_maxima(layout: Layout, sizes: Ints) -> int:
+    """What the slots of all VCs hold at most, the plain way."""
+    total = 0
+    for vc in range(layout.vc_count):
+        rows = layout.cells[layout.vc_start[vc] : layout.vc_start[vc + 1]]
+        for slot in range(layout.chunk_size):
+            total += max((int(sizes[s]) for s in rows[:, slot] if s >= 0), default=0)
+    return total
+
+
+@given(datasets(), st.integers(0, 100))
+def test_every_sample_has_one_cell_and_every_column_one_class(dataset: tuple[Ints, Ints, int], extra: int) -> None:
+    class_of, sizes, chunk_size = dataset
+    least = memory_for_share(class_of, sizes, chunk_size=chunk_size, seed=1, share=0)
+    memory = least * (100 + extra) // 100
+    layout = build_layout(class_of, sizes, chunk_size=chunk_size, memory_bytes=memory, seed=1)
+    placed = layout.cells[layout.cells >= 0]
+    assert sorted(placed.tolist()) == list(range(len(class_of)))
+    assert layout.cells.shape[1] == chunk_size
+    assert (layout.cells >= 0).any(axis=1).all(), "no chunk is empty"
+    assert layout.vc_start[0] == 0
+    assert layout.vc_start[-1] == layout.chunk_count
+    for vc in range(layout.vc_count):
+        rows = layout.cells[layout.vc_start[vc] : layout.vc_start[vc + 1]]
+        assert 1 <= len(rows) <= layout.chunks_per_vc
+        for slot in range(chunk_size):
+            column = rows[:, slot][rows[:, slot] >= 0]
+            assert len(np.unique(class_of[column])) <= 1
+            # The node takes the first chunk's cells for one sample of each column.
+            assert rows[0, slot] >= 0 or not len(column)
+    assert layout.resident_bytes == slot_maxima(layout, sizes) <= memory
+
+
+@given(datasets())
+def test_less_than_the_least_memory_is_refused_and_says_what_is_needed(dataset: tuple[Ints, Ints, int]) -> None:
+    class_of, sizes, chunk_size = dataset
+    least = memory_for_share(class_of, sizes, chunk_size=chunk_size, seed=1, share=0)
+    build_layout(class_of, sizes, chunk_size=chunk_size, memory_bytes=least, seed=1)
+    with pytest.raises(MemoryTooSmallError) as refused:
+        build_layout(class_of, sizes, chunk_size=chunk_size, memory_bytes=least - 1, seed=1)
+    assert (refused.value.needed_bytes, refused.value.given_bytes) == (least, least - 1)
+
+
+def test_memory_for_a_share_holds_that_share() -> None:
+    class_of = np.repeat(np.arange(192), 1280)
+    sizes = np.random.default_rng(0).integers(50_000, 150_000, len(class_of))
+    for chunks_per_vc in (64, 16, 4, 1):
+        share = 1 / chunks_per_vc
+        memory = memory_for_share(class_of, sizes, chunk_size=64, seed=0, share=share)
+        layout = build_layout(class_of, sizes, chunk_size=64, memory_bytes=memory, seed=0)
+        assert layout.chunks_per_vc == chunks_per_vc
+        # Cut along sizes, a slot's largest sample is hardly larger than its mean one.
+        assert layout.resident_bytes <= 1.1 * share * sizes.sum()
+
+
+def test_chunks_mix_classes_and_are_full() -> None:
+    class_of = np.repeat(np.arange(192), 640)
+    layout = build_layout(class_of, np.ones_like(class_of), chunk_size=64, memory_bytes=PLENTY, seed=0)
+    assert (layout.cells >= 0).all()
+    assert all(len(np.unique(class_of[chunk])) == 64 for chunk in layout.cells)
+
+
+def test_chunks_of_a_small_dataset_stay_near_their_size() -> None:
+    class_of = np.repeat(np.arange(10), 50)
+    layout = build_layout(class_of, np.ones_like(class_of), chunk_size=64, memory_bytes=PLENTY, seed=0)
+    assert len(class_of) / layout.chunk_count > 48
+
+
+def test_the_seed_decides() -> None:
+    class_of = np.repeat(np.arange(4), 100)
+    cells = [
+        build_layout(class_of, np.ones_like(class_of), chunk_size=8, memory_bytes=PLENTY, seed=seed).cells
+        for seed in (1, 1, 2)
+    ]
+    assert (cells[0] == cells[1]).all()
+    assert (cells[0] != cells[2]).any()
+
+
+def test_no_samples_make_no_chunks() -> None:
+    layout = build_layout(np.empty(0, np.int32), np.empty(0, np.int64), chunk_size=64, memory_bytes=1, seed=0)
+    assert (layout.chunk_count, layout.vc_count, layout.resident_bytes) == (0, 0, 0)
