@@ -1,0 +1,36 @@
+"""A store that a test holds back, fails and lets go as it likes, beside the real one."""
+
+import threading
+from collections.abc import Sequence
+from functools import partial
+
+from redoxfs.chunks import FileBytes, Read, Stamp
+from redoxfs.chunks.store import Payload
+
+
+class HeldStore:
+    """Every sample's only file holds its own number. ``gate`` closed: reads wait; ``broken``: samples that fail."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.broken: set[int] = set()
+        self.reads_made: list[int] = []
+        self.size = 1000
+
+    def reads(self, chunk: int, samples: Sequence[int]) -> Sequence[Read]:
+        return [Read((sample,), partial(self._payloads, sample)) for sample in samples]
+
+    def read_range(self, sample: int, file: int, stamp: Stamp, offset: int, size: int) -> bytes:
+        self.gate.wait()
+        return self.content(sample)[offset : offset + size]
+
+    def content(self, sample: int) -> bytes:
+        return str(sample).encode().ljust(self.size, b".")
+
+    def _payloads(self, sample: int) -> Sequence[Payload]:
+        self.gate.wait()
+        self.reads_made.append(sample)
+        if sample in self.broken:
+            return [(OSError(5, "broken"),)]
+        return [(FileBytes(self.content(sample), Stamp(self.size, 0, sample), changed=False),)]

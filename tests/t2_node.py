@@ -1,0 +1,352 @@
+"""The node without a filesystem: waiting, failing, whose bytes they are, and what is left at the end."""
+
+import errno
+import os
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trio
+import trio.testing
+from stores import HeldStore
+
+from redoxfs.chunks import build_layout, memory_for_share
+from redoxfs.dataset import Catalog, build_catalog, read_tree
+from redoxfs.node import Node, Settings, TooManyWaitingError, send_control, serve_control
+from redoxfs.node.threads import Threads
+from redoxfs.node.waits import Waits
+
+CLASSES, PER_CLASS = 4, 16
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[tuple[Catalog, int]]:
+    root = tmp_path / "data"
+    for label in range(CLASSES):
+        (root / f"class{label}").mkdir(parents=True)
+        for number in range(PER_CLASS):
+            (root / f"class{label}" / f"{label}-{number}.jpg").write_bytes(b"x" * 1000)
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    yield build_catalog(read_tree(fd), classes="dir"), fd
+    os.close(fd)
+
+
+@asynccontextmanager
+async def running(
+    source: tuple[Catalog, int], store: HeldStore, *, share: float = 0.25, timeout_s: float = 60.0
+) -> AsyncIterator[Node]:
+    catalog, fd = source
+    memory = memory_for_share(catalog.class_of, catalog.sample_bytes, chunk_size=4, seed=0, share=share)
+    layout = build_layout(catalog.class_of, catalog.sample_bytes, chunk_size=4, memory_bytes=memory, seed=0)
+    settings = Settings(memory_bytes=memory, chunk_size=4, seed=0, timeout_s=timeout_s)
+    node = Node(catalog, layout, store, fd, settings, void=lambda _entries: None)
+    node.start()
+    try:
+        with trio.fail_after(60):
+            yield node
+    finally:
+        store.gate.set()
+        node.stop()
+
+
+def entries(source: tuple[Catalog, int]) -> list[int]:
+    return [int(entry) for entry in source[0].members]
+
+
+async def whole(node: Node, entry: int, thread: int) -> int:
+    """Open, read, close; the number of the sample that came."""
+    opened = await node.open(entry, thread)
+    data = bytes(await node.read(opened.handle, 0, 1 << 20))
+    node.close(opened.handle)
+    assert len(data) == 1000
+    return int(data.rstrip(b"."))
+
+
+def test_epochs_are_exact_and_classes_kept(source: tuple[Catalog, int]) -> None:
+    async def main() -> None:
+        store = HeldStore()
+        catalog = source[0]
+        async with running(source, store) as node:
+            for epoch in range(3):
+                order = np.random.default_rng(epoch).permutation(entries(source))
+                served = [await whole(node, int(entry), 100 + epoch) for entry in order]
+                assert sorted(served) == list(range(CLASSES * PER_CLASS))
+                asked = catalog.sample_of[order]
+                assert (catalog.class_of[asked] == catalog.class_of[served]).all()
+            stats = node.stats()
+            assert stats["opens"] == stats["redirected"] + stats["exact"] == 3 * CLASSES * PER_CLASS
+            assert stats["bytes_read"] == stats["bytes_served"] == stats["opens"] * 1000
+            assert stats["lap"] == {".": 3}
+            assert stats["memory_used_bytes"] <= stats["memory_limit_bytes"]
+
+    trio.run(main)
+
+
+def test_the_same_requests_give_the_same_answers(source: tuple[Catalog, int]) -> None:
+    async def answers() -> list[int]:
+        async with running(source, HeldStore()) as node:
+            order = np.random.default_rng(5).permutation(entries(source))
+            return [await whole(node, int(entry), 100) for entry in order]
+
+    assert trio.run(answers) == trio.run(answers)
+
+
+def step(awaitable: Awaitable[object]) -> bool:
+    """Run a coroutine by hand: True where it returns without yielding to the event loop."""
+    coroutine = awaitable.__await__()
+    try:
+        next(coroutine)
+    except StopIteration:
+        return True
+    coroutine.close()
+    return False
+
+
+def test_open_and_read_of_a_resident_sample_never_suspend(source: tuple[Catalog, int]) -> None:
+    async def main() -> None:
+        store = HeldStore()
+        async with running(source, store) as node:
+            order = entries(source)
+            await whole(node, order[0], 100)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            direct = 0
+            for entry in order[1:]:
+                loads = node.counters.demand_loads
+                suspended = not step(node.open(entry, 100))
+                assert suspended <= (node.counters.demand_loads > loads)
+                direct += not suspended
+                await trio.testing.wait_all_tasks_blocked(0.005)
+            assert direct > 5
+
+    trio.run(main)
+
+
+def test_whoever_asks_for_a_load_in_flight_waits_for_the_same_one(source: tuple[Catalog, int]) -> None:
+    async def main() -> None:
+        store = HeldStore()
+        store.gate.clear()
+        async with running(source, store, share=1.0) as node:
+            served: list[int] = []
+
+            async def reader(entry: int, thread: int) -> None:
+                served.append(await whole(node, entry, thread))
+
+            async with trio.open_nursery() as nursery:
+                for thread in range(3):
+                    nursery.start_soon(reader, entries(source)[0], 100 + thread)
+                await trio.testing.wait_all_tasks_blocked()
+                assert node.counters.demand_loads == 1
+                assert node.counters.in_flight_waits == 2
+                store.gate.set()
+            assert len(set(served)) == 1
+            assert max(Counter(store.reads_made).values()) == 1
+            assert node.stats()["wait_seconds"] > 0
+
+    trio.run(main)
+
+
+def test_several_chunk_loads_are_in_flight_at_once(source: tuple[Catalog, int]) -> None:
+    async def main() -> None:
+        store = HeldStore()
+        store.gate.clear()
+        async with running(source, store, share=1.0) as node:
+            async with trio.open_nursery() as nursery:
+                for number, entry in enumerate(entries(source)):
+                    nursery.start_soon(node.open, entry, 1000 + number)
+                await trio.testing.wait_all_tasks_blocked()
+                assert node.counters.chunk_loads == source[0].class_of.size // 4
+                # Opens wait; reads of what is here, closes and stats go on.
+                assert node.stat(entries(source)[0], 7) == (1000, False)
+                store.gate.set()
+            assert node.stats()["open_files"] == len(entries(source))
+
+    trio.run(main)
+
+
+def test_a_broken_sample_fails_the_open_whose_turn_it_was_and_no_other(source: tuple[Catalog, int]) -> None:
+    async def main() -> None:
+        store = HeldStore()
+        store.broken = {5}
+        async with running(source, store) as node:
+            for epoch in range(3):
+                served, failed = [], []
+                for entry in entries(source):
+                    try:
+                        served.append(await whole(node, entry, 100 + epoch))
+                    except OSError as error:
+                        failed.append(error.errno)
+                assert failed == [errno.EIO]
+                assert sorted([*served, 5]) == list(range(CLASSES * PER_CLASS))
+            assert node.counters.errors == 3
+            store.broken = set()
+            assert len({await whole(node, entry, 200) for entry in entries(source)}) == CLASSES * PER_CLASS
+
+    trio.run(main)
+
+
+def test_a_fault_that_is_over_when_the_turn_comes_costs_nothing(source: tuple[Catalog, int]) -> None:
+    async def main() -> None:
+        store = HeldStore()
+        async with running(source, store, share=1.0) as node:
+            store.broken = set(range(CLASSES * PER_CLASS))
+            with pytest.raises(OSError):
+                await whole(node, entries(source)[0], 100)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            store.broken = set()
+            served = [await whole(node, entry, 100) for entry in entries(source)[1:]]
+            assert len(set(served)) == CLASSES * PER_CLASS - 1
+            assert node.counters.samples_reread > 0
+
+    trio.run(main)
+
+
+def test_an_open_that_waits_too_long_fails_at_its_deadline(source: tuple[Catalog, int]) -> None:
+    async def main() -> None:
+        store = HeldStore()
+        store.gate.clear()
+        async with running(source, store, timeout_s=0.2) as node:
+            with pytest.raises(trio.TooSlowError):
+                await node.open(entries(source)[0], 100)
+            assert node.stats()["bound"] == node.stats()["open_files"] == 0
+            store.gate.set()
+            assert await whole(node, entries(source)[0], 100) in range(PER_CLASS * CLASSES)
+            assert node.counters.errors == 1
+
+    trio.run(main)
+
+
+def test_waits_are_capped() -> None:
+    async def main() -> None:
+        waits = Waits(2, 60)
+
+        async def wait() -> None:
+            with waits.one():
+                await trio.sleep_forever()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+            with pytest.raises(TooManyWaitingError), waits.one():
+                raise AssertionError
+            nursery.cancel_scope.cancel()
+        assert waits.now == 0
+
+    trio.run(main)
+
+
+def test_open_files_past_their_share_are_read_by_position(source: tuple[Catalog, int]) -> None:
+    async def main() -> None:
+        store = HeldStore()
+        async with running(source, store) as node:
+            opened = [await node.open(entry, 1000 + n) for n, entry in enumerate(entries(source))]
+            stats = node.stats()
+            assert stats["dropped"] > len(opened) / 2
+            assert stats["memory_used_bytes"] <= stats["memory_limit_bytes"]
+            served = set()
+            for one in opened:
+                head = bytes(await node.read(one.handle, 0, 10))
+                tail = bytes(await node.read(one.handle, 10, 5000))
+                assert head + tail == store.content(int(head.rstrip(b".")))
+                served.add(head)
+                assert bytes(await node.read(one.handle, 1000, 10)) == b""
+            assert len(served) == len(opened)
+            for one in opened:
+                node.close(one.handle)
+            assert node.stats()["open_files"] == node.stats()["dropped"] == node.stats()["in_open_files"] == 0
+
+    trio.run(main)
+
+
+def test_a_second_look_needs_no_second_read(source: tuple[Catalog, int]) -> None:
+    async def main() -> None:
+        store = HeldStore()
+        async with running(source, store) as node:
+            assert len({await whole(node, entries(source)[0], 100) for _ in range(5)}) == 1
+            assert node.counters.samples_reread == 0
+            assert node.counters.joined == 4
+            assert max(Counter(store.reads_made).values()) == 1
+
+    trio.run(main)
+
+
+def test_stopping_leaves_no_thread(source: tuple[Catalog, int]) -> None:
+    async def main() -> None:
+        async with running(source, HeldStore()) as node:
+            await whole(node, entries(source)[0], 100)
+            assert any(thread.name.startswith("redoxfs-read") for thread in threading.enumerate())
+        assert not any(thread.name.startswith("redoxfs-read") for thread in threading.enumerate())
+
+    trio.run(main)
+
+
+# Threads
+
+
+def write_stat(proc: Path, thread: int, born: int) -> None:
+    (proc / str(thread)).mkdir(parents=True, exist_ok=True)
+    fields = ["S", *map(str, range(4, 22)), str(born), "0"]
+    (proc / str(thread) / "stat").write_text(f"{thread} (a name) with) {' '.join(fields)}")
+
+
+def test_a_thread_number_that_comes_again_is_told_by_its_birth(tmp_path: Path) -> None:
+    threads = Threads(tmp_path)
+    write_stat(tmp_path, 7, born=1000)
+    threads.meet(7)
+    assert not threads.is_another(7)
+    write_stat(tmp_path, 7, born=2000)
+    assert threads.is_another(7)
+    assert not threads.is_another(7)
+
+
+def test_where_births_cannot_be_read_numbers_are_all_there_is(tmp_path: Path) -> None:
+    threads = Threads(tmp_path)
+    threads.meet(8)
+    assert not threads.is_another(8)
+
+
+def test_this_thread_is_itself() -> None:
+    threads = Threads()
+    threads.meet(threading.get_native_id())
+    assert not threads.is_another(threading.get_native_id())
+
+
+# The control socket
+
+
+def control(path: Path, ask: Callable[[], object]) -> tuple[object, int]:
+    """What ``ask``, in a thread, gets from a node whose only verb is `stop`; and how often that was called."""
+    calls = []
+
+    async def main() -> object:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serve_control, path, {"stop": lambda: calls.append(1)})
+            assert path.stat().st_mode & 0o777 == 0o600
+            answer = await trio.to_thread.run_sync(ask)
+            nursery.cancel_scope.cancel()
+        return answer
+
+    return trio.run(main), len(calls)
+
+
+def test_the_control_socket_takes_its_verbs_and_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "control"
+    path.write_text("left behind by a dead daemon")
+    assert control(path, lambda: send_control(path, "stop")) == (None, 1)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("verb", ["explode", "", "stop " * 100_000])
+def test_the_control_socket_refuses_what_it_does_not_know(tmp_path: Path, verb: str) -> None:
+    def ask() -> str:
+        with pytest.raises((ValueError, ConnectionError)) as refused:
+            send_control(tmp_path / "control", verb)
+        return type(refused.value).__name__
+
+    answer, calls = control(tmp_path / "control", ask)
+    assert answer
+    assert calls == 0

@@ -1,0 +1,82 @@
+"""An unmodified training script over a real mount: PyTorch's DataLoader over an ImageFolder-style dataset."""
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from images import UNEVEN, identity, make_images
+from machine import Machine
+from torch.utils.data import DataLoader, Dataset
+
+# Four workers are what the claim is about, also where there are two cores.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+
+WORKERS = 4
+EPOCHS = 3
+
+
+class ImageFolder(Dataset[tuple[str, str, str]]):
+    """What torchvision's does, and no more: the label is the directory, the sample is the path."""
+
+    def __init__(self, root: Path) -> None:
+        self.paths = [
+            os.path.join(folder.path, name)
+            for folder in sorted(os.scandir(root), key=lambda entry: entry.name)
+            for name in sorted(os.listdir(folder.path))
+        ]
+        self.root = str(root.parent)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> tuple[str, str, str]:
+        path = self.paths[index]
+        with open(path, "rb") as file:
+            data = file.read()
+        asked = os.path.relpath(path, self.root)
+        label = asked.split("/")[1]
+        served_label, served = identity(data, "train", UNEVEN)
+        assert served_label == label, f"{asked} gave {served}"
+        return asked, served, label
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("images")
+    make_images(root, UNEVEN)
+    return root
+
+
+@pytest.mark.parametrize("memory", ["5%", "25%", "all"])
+@pytest.mark.parametrize("chunk_size", [1, 7, 64])
+def test_every_label_is_right_and_every_sample_comes_once_per_epoch(
+    machine: Machine, source: Path, chunk_size: int, memory: str
+) -> None:
+    budget = machine.inspect(source, "--chunk-size", str(chunk_size))["memory_for"][memory]
+    machine.ok("mount", source, machine.mnt, "--chunk-size", str(chunk_size), "--memory", str(budget))
+    data = ImageFolder(machine.mnt / "train")
+    assert len(data) == sum(UNEVEN.values()) >= 5000
+    for persistent in (False, True):
+        loader = DataLoader(data, batch_size=64, shuffle=True, num_workers=WORKERS, persistent_workers=persistent)
+        for epoch in range(EPOCHS):
+            before = machine.stats()
+            pairs = [(asked, served) for batch in loader for asked, served in zip(batch[0], batch[1], strict=True)]
+            counts = Counter(served for _, served in pairs)
+            assert counts == dict.fromkeys(counts, 1), f"epoch {epoch}: a sample came twice"
+            assert len(counts) == len(data), f"epoch {epoch}: a sample did not come"
+            after = machine.stats()
+            redirected = sum(asked != served for asked, served in pairs)
+            assert after["redirected"] - before["redirected"] == redirected
+            if memory == "all":
+                # Nothing needs a stand-in where everything fits: each chunk is read once and kept until used up.
+                assert redirected == 0
+                assert after["chunk_loads"] - before["chunk_loads"] == after["chunks"]
+            else:
+                assert redirected > len(data) / 2
+            assert after["samples_loaded"] - before["samples_loaded"] == len(data)
+    assert machine.stats()["errors"] == 0
+    assert machine.stats()["lap"] == {"train": 2 * EPOCHS}
+    assert machine.stats()["memory_used_bytes"] <= budget
+    machine.ok("umount", machine.mnt)
+    assert machine.nothing_is_left()
