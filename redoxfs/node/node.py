@@ -239,6 +239,8 @@ class Node:
             "changed": len(self._changed_size) + self._exact.changed,
             "lap": dict(zip(catalog.class_trees, laps.tolist(), strict=True)),
             "open_files": len(self._handles),
+            "waiting_opens": self._opens.now,
+            "waiting_reads": self._reads.now,
             **self._binding.counts(),
             **self._memory.counts(),
         }

@@ -1,0 +1,182 @@
+"""The filesystem's operations, called without a mount: what they translate, and what becomes of exceptions."""
+
+import errno
+import logging
+import os
+import stat
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pyfuse3
+import pytest
+import trio
+from pyfuse3 import FileHandleT, InodeT, RequestContext
+
+from redoxfs.chunks import DirectoryStore, build_layout, memory_for_share
+from redoxfs.dataset import Catalog, build_catalog, read_tree
+from redoxfs.fs.errors import errno_of
+from redoxfs.fs.inodes import CONTROL_INODE, STATS_INODE, View, inode_of, view_and_entry
+from redoxfs.fs.operations import FOREVER_S, MUTATIONS, Operations
+from redoxfs.node import Node, Settings, TooManyWaitingError
+
+CALLER = RequestContext()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[tuple[Catalog, int]]:
+    root = tmp_path / "data"
+    for label in ("cat", "dog"):
+        (root / label).mkdir(parents=True)
+        for number in range(4):
+            (root / label / f"{number}.jpg").write_bytes(label.encode() * (number + 1))
+    (root / "README").write_text("read me")
+    (root / "link").symlink_to("README")
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    yield build_catalog(read_tree(fd), classes="dir", samples=("[0-9].jpg",)), fd
+    os.close(fd)
+
+
+@asynccontextmanager
+async def operations(source: tuple[Catalog, int]) -> AsyncIterator[Operations]:
+    catalog, fd = source
+    sizes = (catalog.class_of, catalog.sample_bytes)
+    memory = memory_for_share(*sizes, chunk_size=2, seed=0, share=0.25)
+    layout = build_layout(*sizes, chunk_size=2, memory_bytes=memory, seed=0)
+    settings = Settings(memory_bytes=memory, chunk_size=2, seed=0, timeout_s=10)
+    node = Node(catalog, layout, DirectoryStore(catalog, fd), fd, settings, void=lambda _entries: None)
+    made = Operations(catalog.tree, direct_io=False, stats=lambda: {"a": 1}, answering=lambda: None)
+    made.attach(node)
+    node.start()
+    try:
+        yield made
+    finally:
+        node.stop()
+
+
+def entry_at(source: tuple[Catalog, int], path: str) -> int:
+    return source[0].tree.find(path.encode())
+
+
+def test_inode_numbers_say_what_they_stand_for() -> None:
+    assert inode_of(View.DATA, 0) == pyfuse3.ROOT_INODE
+    for view in (View.DATA, View.EXACT, View.SERVED):
+        for entry in (0, 1, 13_000_000, (1 << 40) - 2):
+            assert view_and_entry(inode_of(view, entry)) == (view, entry)
+    assert {view_and_entry(inode)[0] for inode in (CONTROL_INODE, STATS_INODE)} == {View.CONTROL}
+
+
+def test_attributes_of_a_redirected_file_are_good_only_while_it_is_bound(source: tuple[Catalog, int]) -> None:
+    async def main() -> None:
+        async with operations(source) as ops:
+            inode = inode_of(View.DATA, entry_at(source, "cat/2.jpg"))
+            assert (await ops.getattr(inode, CALLER)).attr_timeout == 0
+            opened = await ops.open(inode, os.O_RDONLY, CALLER)
+            assert not opened.keep_cache
+            bound = await ops.getattr(inode, CALLER)
+            assert bound.attr_timeout == FOREVER_S
+            data = bytes(await ops.read(FileHandleT(opened.fh), 0, 1 << 17))
+            assert bound.st_size == len(data)
+            assert set(data.decode().split("cat")) == {""}
+            assert (await ops.open(inode, os.O_RDONLY, CALLER)).keep_cache
+            await ops.release(FileHandleT(opened.fh))
+            await ops.release(FileHandleT(opened.fh + 1))
+            assert (await ops.getattr(inode, CALLER)).attr_timeout == 0
+
+    trio.run(main)
+
+
+def test_everything_else_is_told_for_ever(source: tuple[Catalog, int]) -> None:
+    async def main() -> None:
+        async with operations(source) as ops:
+            for path, kind in (("cat", stat.S_ISDIR), ("README", stat.S_ISREG), ("link", stat.S_ISLNK)):
+                told = await ops.lookup(pyfuse3.ROOT_INODE, path.encode(), CALLER)
+                assert kind(told.st_mode)
+                assert (told.entry_timeout, told.attr_timeout) == (FOREVER_S, FOREVER_S)
+            absent = await ops.lookup(pyfuse3.ROOT_INODE, b"absent", CALLER)
+            assert (absent.st_ino, absent.entry_timeout) == (0, FOREVER_S)
+            link = inode_of(View.DATA, entry_at(source, "link"))
+            assert await ops.readlink(link, CALLER) == b"README"
+
+    trio.run(main)
+
+
+def test_the_control_folder_is_looked_up_at_the_root_alone(source: tuple[Catalog, int]) -> None:
+    async def main() -> None:
+        async with operations(source) as ops:
+            control = await ops.lookup(pyfuse3.ROOT_INODE, b".redoxfs", CALLER)
+            assert control.st_ino == CONTROL_INODE
+            inner = inode_of(View.DATA, entry_at(source, "cat"))
+            assert (await ops.lookup(inner, b".redoxfs", CALLER)).st_ino == 0
+            stats = await ops.lookup(InodeT(control.st_ino), b"stats.json", CALLER)
+            opened = await ops.open(InodeT(stats.st_ino), os.O_RDONLY, CALLER)
+            assert opened.direct_io
+            assert bytes(await ops.read(FileHandleT(opened.fh), 0, 4096)) == b'{\n  "a": 1\n}\n'
+
+    trio.run(main)
+
+
+class BrokenNode:
+    """A node of which everything is a bug."""
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        def raises(*_arguments: object) -> object:
+            raise ZeroDivisionError(name)
+
+        return raises
+
+
+def calls(ops: Operations, entry: int) -> dict[str, Coroutine[Any, Any, object]]:
+    inode, bad = inode_of(View.DATA, entry), FileHandleT(7)
+    return {
+        "lookup": ops.lookup(pyfuse3.ROOT_INODE, b"README", CALLER),
+        "getattr": ops.getattr(inode, CALLER),
+        "readlink": ops.readlink(InodeT(1 << 39), CALLER),
+        "readdir": ops.readdir(FileHandleT(inode_of(View.DATA, 0)), 0, None),  # type: ignore[arg-type]
+        "open": ops.open(inode, os.O_RDONLY, CALLER),
+        "open exact": ops.open(inode_of(View.EXACT, entry), os.O_RDONLY, CALLER),
+        "read": ops.read(bad, 0, 10),
+        "release": ops.release(bad),
+    }
+
+
+@pytest.mark.parametrize("name", ["lookup", "getattr", "readlink", "readdir", "open", "open exact", "read", "release"])
+def test_a_bug_in_a_handler_is_eio_and_one_log_line(
+    source: tuple[Catalog, int], name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with operations(source) as ops:
+            ops.attach(BrokenNode())  # type: ignore[arg-type]
+            coroutines = calls(ops, entry_at(source, "cat/2.jpg"))
+            with pytest.raises(pyfuse3.FUSEError) as raised:
+                await coroutines.pop(name)
+            assert raised.value.errno == errno.EIO
+            for unused in coroutines.values():
+                unused.close()
+
+    with caplog.at_level(logging.WARNING):
+        trio.run(main)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert caplog.records[0].exc_info
+
+
+def test_exceptions_have_their_errno(caplog: pytest.LogCaptureFixture) -> None:
+    assert errno_of(PermissionError(errno.EACCES, "no")) == errno.EACCES
+    assert errno_of(OSError("no number")) == errno.EIO
+    assert errno_of(trio.TooSlowError()) == errno.EIO
+    assert errno_of(TooManyWaitingError()) == errno.EAGAIN
+    assert not caplog.records
+    assert errno_of(ValueError("a bug")) == errno.EIO
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_every_mutation_is_erofs(source: tuple[Catalog, int], name: str) -> None:
+    async def main() -> None:
+        async with operations(source) as ops:
+            with pytest.raises(pyfuse3.FUSEError) as raised:
+                await getattr(ops, name)(1, 2, 3)
+            assert raised.value.errno == errno.EROFS
+
+    trio.run(main)

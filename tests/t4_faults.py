@@ -1,0 +1,242 @@
+"""Storage that misbehaves under a real mount: files that vanish, change, cannot be read, or do not answer."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from images import identity, image, make_images, path_in
+from machine import Machine
+
+CLASSES = {"cat": 40, "dog": 40}
+OPTIONS = ["--classes", "dir", "--chunk-size", "4"]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    root = tmp_path / "data"
+    make_images(root, CLASSES)
+    # The one empty file of the tree would make "short" and "empty" look alike.
+    (root / "train/cat/train-cat-0.png").write_bytes(image("train/cat/train-cat-0.png", 0, 0, 500))
+    return root
+
+
+@pytest.fixture
+def root(machine: Machine, source: Path) -> Path:
+    memory = machine.inspect(source, *OPTIONS)["memory_for"]["25%"]
+    machine.ok("mount", source, machine.mnt, *OPTIONS, "--memory", str(memory))
+    return machine.mnt / "train"
+
+
+def epoch(root: Path) -> tuple[Counter[str], list[int]]:
+    """What a job gets that opens every file once and goes on after errors: samples, and errnos."""
+    served: Counter[str] = Counter()
+    errors: list[int] = []
+
+    def read(path: Path) -> None:
+        try:
+            label, sample = identity(path.read_bytes(), "train", CLASSES)
+        except OSError as error:
+            errors.append(error.errno or 0)
+        else:
+            assert label == path.parent.name
+            served[sample] += 1
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(read, sorted(root.glob("*/*.png"))))
+    return served, errors
+
+
+def test_files_that_vanish_are_eio_for_their_own_turn_in_every_epoch(
+    machine: Machine, source: Path, root: Path
+) -> None:
+    gone = [source / "train/cat/train-cat-3.png", source / "train/dog/train-dog-5.png"]
+    for path in gone:
+        path.unlink()
+    for lap in range(1, 4):
+        served, errors = epoch(root)
+        assert errors == [errno.EIO] * len(gone)
+        assert served == dict.fromkeys(served, 1)
+        assert len(served) == sum(CLASSES.values()) - len(gone)
+        assert machine.stats()["errors"] == lap * len(gone)
+        assert machine.stats()["lap"] == {"train": lap}
+    assert "train-cat-3.png" in machine.log()
+    gone[0].write_bytes(image("train/cat/train-cat-3.png", 0, 3, 500))
+    served, errors = epoch(root)
+    assert errors == [errno.EIO]
+    assert served["train/cat/train-cat-3.png"] == 1
+
+
+def test_a_directory_or_a_fifo_in_a_files_place_is_eio(source: Path, root: Path) -> None:
+    for number, replace in enumerate((os.mkdir, os.mkfifo)):
+        path = source / f"train/cat/train-cat-{number + 7}.png"
+        path.unlink()
+        replace(path)
+    served, errors = epoch(root)
+    assert errors == [errno.EIO] * 2
+    assert len(served) == sum(CLASSES.values()) - 2
+
+
+def test_a_file_that_changed_is_served_as_it_is_now_and_counted(machine: Machine, source: Path, root: Path) -> None:
+    for number, size in ((1, 90_000), (2, 10)):
+        name = f"train/dog/train-dog-{number}.png"
+        (source / name).write_bytes(image(name, 1, number, size))
+    for _ in range(2):
+        served, errors = epoch(root)
+        assert not errors
+        assert len(served) == sum(CLASSES.values())
+    assert machine.stats()["changed"] == 2
+    exact = machine.mnt / ".redoxfs/exact/train/dog/train-dog-1.png"
+    assert exact.read_bytes() == (source / "train/dog/train-dog-1.png").read_bytes()
+    assert exact.stat().st_size == (source / "train/dog/train-dog-1.png").stat().st_size
+
+
+def test_a_file_served_as_it_is_may_grow_and_shrink(machine: Machine, source: Path) -> None:
+    (source / "notes.txt").write_text("first")
+    machine.ok("mount", source, machine.mnt, *OPTIONS)
+    notes = machine.mnt / "notes.txt"
+    for text in ("first", "second, and longer", "3rd", "", "fifth"):
+        (source / "notes.txt").write_text(text)
+        assert notes.read_text() == text
+    (source / "notes.txt").unlink()
+    with pytest.raises(FileNotFoundError):
+        notes.read_text()
+
+
+def test_an_open_file_that_changed_after_its_bytes_were_dropped_is_an_error_never_a_mixture(
+    machine: Machine, source: Path
+) -> None:
+    memory = machine.inspect(source, *OPTIONS)["memory_for"]["least"]
+    machine.ok("mount", source, machine.mnt, *OPTIONS, "-o", "direct_io", "--memory", str(memory))
+    opened = [os.open(path, os.O_RDONLY) for path in sorted((machine.mnt / "train").glob("*/*.png"))]
+    try:
+        assert machine.stats()["dropped"] > 0
+        before = {fd: os.pread(fd, 100, 0) for fd in opened}
+        for path in source.glob("train/*/*.png"):
+            path.write_bytes(b"something else altogether" * 100)
+        for fd in opened:
+            try:
+                assert os.pread(fd, 100, 0) == before[fd]
+            except OSError as error:
+                assert error.errno == errno.ESTALE  # noqa: PT017 - either is right, and nothing else is
+    finally:
+        for fd in opened:
+            os.close(fd)
+
+
+@pytest.fixture
+def hanging(machine: Machine, source: Path, tmp_path: Path) -> tuple[Path, int]:
+    """Storage that can be stopped: the exact view of another mount, and the process to stop."""
+    under = tmp_path / "under"
+    under.mkdir()
+    machine.ok("mount", source, under, "--classes", "none", "-o", "direct_io")
+    return under / ".redoxfs/exact", machine.pid(under)
+
+
+def test_storage_that_does_not_answer_fails_opens_at_the_deadline_and_nothing_else(
+    machine: Machine, hanging: tuple[Path, int]
+) -> None:
+    storage, pid = hanging
+    memory = machine.inspect(storage, *OPTIONS)["memory_for"]["25%"]
+    machine.ok("mount", storage, machine.mnt, *OPTIONS, "--memory", str(memory), "--timeout", "3")
+    paths = sorted((machine.mnt / "train").glob("*/*.png"))
+    with open(paths[0], "rb", buffering=0) as held:
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            errors: list[int] = []
+            began = time.monotonic()
+
+            def open_one(path: Path) -> None:
+                try:
+                    path.read_bytes()
+                except OSError as error:
+                    errors.append(error.errno or 0)
+
+            # More than pyfuse3 would serve at once as it comes: each blocks a thread of ours in open(2).
+            waiting = [threading.Thread(target=open_one, args=(path,)) for path in (paths[1:] * 2)[:120]]
+            for thread in waiting:
+                thread.start()
+            while machine.stats()["waiting_opens"] < 60:
+                assert time.monotonic() - began < 3, "the opens did not come to wait"
+            assert path_in(held.read()).startswith("train/cat/")
+            assert os.listdir(machine.mnt) == ["train"]
+            for thread in waiting:
+                thread.join()
+            assert set(errors) == {errno.EIO}
+        finally:
+            os.kill(pid, signal.SIGCONT)
+    served, errors = epoch(machine.mnt / "train")
+    assert not errors
+    assert set(served) <= {path.relative_to(machine.mnt).as_posix() for path in paths}
+    machine.ok("umount", machine.mnt)
+
+
+def test_a_mount_over_storage_that_hangs_can_be_ended(machine: Machine, hanging: tuple[Path, int]) -> None:
+    storage, pid = hanging
+    machine.ok("mount", storage, machine.mnt, *OPTIONS, "--timeout", "60")
+    path = next((machine.mnt / "train").glob("*/*.png"))
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        reader = subprocess.Popen(
+            [sys.executable, "-c", f"open({str(path)!r}, 'rb').read()"], stderr=subprocess.DEVNULL
+        )
+        while not machine.stats()["waiting_opens"]:
+            assert reader.poll() is None
+        machine.kill(signal.SIGTERM)
+        assert reader.wait(30) != 0
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert not os.path.ismount(machine.mnt)
+
+
+def test_a_killed_daemon_is_loud_and_the_next_mount_clears_it(machine: Machine, source: Path, root: Path) -> None:
+    machine.kill(signal.SIGKILL)
+    with pytest.raises(OSError) as raised:
+        os.listdir(root)
+    assert raised.value.errno == errno.ENOTCONN
+    machine.ok("mount", source, machine.mnt, *OPTIONS)
+    assert len(epoch(root)[0]) == sum(CLASSES.values())
+
+
+def test_killed_readers_leave_nothing_open(machine: Machine, root: Path) -> None:
+    script = (
+        "import sys, time; files = [open(p, 'rb') for p in sys.argv[1:]]; print('open', flush=True); time.sleep(60)"
+    )
+    paths = [str(path) for path in sorted(root.glob("*/*.png"))]
+    readers = [
+        subprocess.Popen([sys.executable, "-c", script, *paths[i::4]], stdout=subprocess.PIPE, text=True)
+        for i in range(4)
+    ]
+    for reader in readers:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "open\n"
+    assert machine.stats()["open_files"] == len(paths)
+    for reader in readers:
+        reader.kill()
+        reader.communicate()
+    deadline = time.monotonic() + 30
+    while machine.stats()["open_files"] or machine.stats()["bound"]:
+        assert time.monotonic() < deadline
+    served, errors = epoch(root)
+    assert not errors
+    assert len(served) == len(paths)
+
+
+def test_descriptors_and_threads_do_not_grow(machine: Machine, root: Path) -> None:
+    def held() -> tuple[int, int]:
+        process = Path("/proc") / str(machine.pid())
+        return len(list((process / "fd").iterdir())), len(list((process / "task").iterdir()))
+
+    epoch(root)
+    before = held()
+    for _ in range(5):
+        served, errors = epoch(root)
+        assert (len(served), errors) == (sum(CLASSES.values()), [])
+    assert held() == before
