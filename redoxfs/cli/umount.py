@@ -73,7 +73,8 @@ def _await_end(daemon: int | None, place: Place, timeout_s: float) -> None:
         say(f"{place.path} is unmounted; its daemon could not be asked for its pid, so it was not waited for")
     elif not _has_ended(daemon, timeout_s):
         raise DaemonError(
-            f"{place.path} is unmounted, but its daemon has not ended within {timeout_s:g} s; see its log"
+            f"{place.path} is unmounted, but its daemon has not ended within {timeout_s:g} s: a container or mount "
+            "namespace that began meanwhile may still have it mounted; else see its log"
         )
 
 
