@@ -16,7 +16,7 @@ from pyfuse3 import FileHandleT, InodeT, RequestContext
 
 from redoxfs.chunks import DirectoryStore, build_layout, memory_for_share
 from redoxfs.dataset import Catalog, build_catalog, read_tree
-from redoxfs.fs.errors import errno_of
+from redoxfs.fs.handlers import errno_of
 from redoxfs.fs.inodes import CONTROL_INODE, STATS_INODE, View, inode_of, view_and_entry
 from redoxfs.fs.operations import FOREVER_S, MUTATIONS, Operations
 from redoxfs.node import Node, Settings, TooManyWaitingError

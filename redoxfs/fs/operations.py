@@ -23,7 +23,7 @@ import pyfuse3
 from pyfuse3 import EntryAttributes, FileHandleT, FileInfo, FUSEError, InodeT, RequestContext
 
 from redoxfs.dataset import Tree
-from redoxfs.fs.errors import translated
+from redoxfs.fs.handlers import handler
 from redoxfs.fs.inodes import (
     CONTROL_INODE,
     CONTROL_NAME,
@@ -80,7 +80,7 @@ class Operations(pyfuse3.Operations):
 
     # Names and attributes
 
-    @translated
+    @handler
     async def lookup(self, parent_inode: InodeT, name: bytes, ctx: RequestContext) -> EntryAttributes:
         view, entry = view_and_entry(parent_inode)
         if view is View.CONTROL:
@@ -92,7 +92,7 @@ class Operations(pyfuse3.Operations):
             return _no_such_entry()
         return self._attributes(view, child)
 
-    @translated
+    @handler
     async def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes:
         view, entry = view_and_entry(inode)
         if view is View.CONTROL:
@@ -101,17 +101,17 @@ class Operations(pyfuse3.Operations):
             return self._redirected(entry, *self._node.stat(entry, ctx.pid))
         return self._attributes(view, entry)
 
-    @translated
+    @handler
     async def readlink(self, inode: InodeT, ctx: RequestContext) -> bytes:
         return self._tree.link_target(view_and_entry(inode)[1])
 
     # Directories
 
-    @translated
+    @handler
     async def opendir(self, inode: InodeT, ctx: RequestContext) -> FileHandleT:
         return FileHandleT(inode)
 
-    @translated
+    @handler
     async def readdir(self, fh: FileHandleT, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         view, entry = view_and_entry(fh)
         if view is View.CONTROL:
@@ -125,13 +125,13 @@ class Operations(pyfuse3.Operations):
             if not pyfuse3.readdir_reply(token, self._tree.name(child), self._attributes(view, child), position):
                 return
 
-    @translated
+    @handler
     async def releasedir(self, fh: FileHandleT) -> None:
         return
 
     # Files
 
-    @translated
+    @handler
     async def open(self, inode: InodeT, flags: int, ctx: RequestContext) -> FileInfo:
         view, entry = view_and_entry(inode)
         if view is View.DATA:
@@ -147,7 +147,7 @@ class Operations(pyfuse3.Operations):
             fh=FileHandleT(opened.handle), direct_io=self._direct_io, keep_cache=opened.keep_cache, nonseekable=False
         )
 
-    @translated
+    @handler
     async def read(  # type: ignore[override] # pyfuse3 takes any buffer; a slice of one is not copied
         self, fh: FileHandleT, off: int, size: int
     ) -> bytes | memoryview:
@@ -155,14 +155,14 @@ class Operations(pyfuse3.Operations):
             return self._texts[fh][off : off + size]
         return await self._node.read(fh, off, size)
 
-    @translated
+    @handler
     async def release(self, fh: FileHandleT) -> None:
         if fh >= TEXT_HANDLES:
             del self._texts[fh]
         else:
             self._node.close(fh)
 
-    @translated
+    @handler
     async def statfs(self, ctx: RequestContext) -> pyfuse3.StatvfsData:
         answer = pyfuse3.StatvfsData()
         answer.f_bsize = answer.f_frsize = 4096

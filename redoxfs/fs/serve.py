@@ -21,6 +21,7 @@ import redoxfs
 from redoxfs.chunks import DirectoryStore, Layout
 from redoxfs.dataset import Catalog
 from redoxfs.fs.operations import Operations
+from redoxfs.fs.session import Session
 from redoxfs.node import WAITING_OPENS, WAITING_READS, Node, Settings, serve_control
 
 TASKS = WAITING_OPENS + WAITING_READS + 64
@@ -99,6 +100,11 @@ async def _serve(
         pyfuse3.init(operations, os.fspath(mount.mountpoint), set(options))
     except RuntimeError as error:
         raise MountError(f"{mount.mountpoint} could not be mounted") from error
+    session = Session()
+    if not session.quick:
+        log.info(
+            "pyfuse3 %s is not one that the session loop was tested with: it runs as it comes", pyfuse3.__version__
+        )
     clean = False
     node.start()
     try:
@@ -107,7 +113,7 @@ async def _serve(
                 stop = _Stop(serving, nursery)
                 await nursery.start(serve_control, control_path, {"stop": stop.ask})
                 await nursery.start(_stop_on_signals, stop)
-                await pyfuse3.main(max_tasks=TASKS)
+                await session.run(TASKS)
                 nursery.cancel_scope.cancel()
         clean = True
     finally:

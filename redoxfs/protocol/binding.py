@@ -173,7 +173,9 @@ class Binding:
         return Ended(self._end_holds(thread, except_path=None), unloaded)
 
     def holds(self, thread: int, path: int) -> bool:
-        """Whether an open of ``path`` by ``thread`` might be a second look or a told size."""
+        """Whether it matters to an open of ``path`` now that ``thread`` is the thread it was."""
+        if path in self._handles:
+            return False
         if (thread, path) in self._holds:
             return True
         reservation = self._reservations.get(path)

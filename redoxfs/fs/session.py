@@ -1,0 +1,188 @@
+"""The session loop: trio for whatever waits, and nothing of trio for a request that need not.
+
+pyfuse3 receives requests in a set of tasks, one of which at a time has the *reader role*: it waits for the FUSE
+descriptor to be readable, receives a request and runs its handler. As it comes, every request goes through trio's
+scheduler twice, once to hand the role on through a `trio.Lock` and once in `wait_readable`, and that costs more
+than the request. pyfuse3 looks these primitives up in its module attribute ``trio`` (its own asyncio support
+replaces it), so a small object is put there:
+
+- `wait_readable` asks the descriptor first. If a request is there, it returns without suspending; every
+  `REQUESTS_PER_TURN` it goes through a real checkpoint, so that nothing else starves.
+- the role stays with the task that has it. Only a handler that is about to suspend gives it to a parked task
+  (`hand_over`; `redoxfs.fs.handlers` calls it for every handler).
+
+Ends: an unmount shows as an error on the descriptor, `terminate` as a call of `notify_closing`; both wake the parked
+tasks, which then find the session over. Cancellation is trio's own.
+
+Rejected: a loop of our own without pyfuse3's tasks. It would be some 15 % quicker, but parsing requests is pyfuse3's
+business, and its loop cannot be entered from outside. A pyfuse3 that this was not tested with runs as it comes.
+"""
+
+import select
+from collections import deque
+from collections.abc import Awaitable, Generator
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+import pyfuse3
+import trio
+
+T = TypeVar("T")
+
+TESTED = ("3.4.", "3.5.")
+"""Versions of pyfuse3 whose loop has been read and tested with this."""
+
+REQUESTS_PER_TURN = 64
+"""Requests between two checkpoints: about 5 ms, and the scheduler's cost is spread over enough of them."""
+
+ENDED = select.POLLERR | select.POLLHUP | select.POLLNVAL
+
+
+class Done(Generic[T]):
+    """An awaitable that is there already: awaiting it does not suspend."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: T) -> None:
+        self._value = value
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._value
+        yield  # makes this a generator
+
+
+NOTHING = Done(None)
+
+
+class ReaderRole:
+    """Which task receives. Stands in for the lock that pyfuse3 takes around every receive."""
+
+    def __init__(self) -> None:
+        self._holder: trio.lowlevel.Task | None = None
+        self._parked: deque[trio.lowlevel.Task] = deque()
+        self._closing = False
+
+    def __aenter__(self) -> Awaitable[None]:
+        task = trio.lowlevel.current_task()
+        if self._holder is None:
+            self._holder = task
+        elif self._holder is not task and not self._closing:
+            return self._park(task)
+        return NOTHING
+
+    def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> Awaitable[None]:
+        # The role is kept through the handler that follows; only an error ends the holder here.
+        if kind is not None:
+            self.hand_over()
+        return NOTHING
+
+    def hand_over(self) -> None:
+        """The holder is about to suspend: another task receives from now on."""
+        if self._holder is trio.lowlevel.current_task():
+            self._holder = self._parked.popleft() if self._parked else None
+            if self._holder is not None:
+                trio.lowlevel.reschedule(self._holder)
+
+    def close(self) -> None:
+        """The session is over: wake all who wait for the role, so that they see it."""
+        self._closing = True
+        while self._parked:
+            trio.lowlevel.reschedule(self._parked.popleft())
+
+    async def _park(self, task: trio.lowlevel.Task) -> None:
+        self._parked.append(task)
+
+        def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
+            self._parked.remove(task)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+
+class _Lowlevel:
+    """`trio.lowlevel`, with a `wait_readable` that looks before it waits."""
+
+    current_task = staticmethod(trio.lowlevel.current_task)
+    current_trio_token = staticmethod(trio.lowlevel.current_trio_token)
+
+    def __init__(self, role: ReaderRole) -> None:
+        self._role = role
+        self._poll = select.poll()
+        self._fd = -1
+        self._until_checkpoint = REQUESTS_PER_TURN
+
+    def wait_readable(self, fd: int) -> Awaitable[None]:
+        if fd != self._fd:
+            self._poll.register(fd, select.POLLIN)
+            self._fd = fd
+        self._until_checkpoint -= 1
+        if self._until_checkpoint and self._is_readable():
+            return NOTHING
+        return self._wait()
+
+    def notify_closing(self, fd: int) -> None:
+        trio.lowlevel.notify_closing(fd)
+        self._role.close()
+
+    def _is_readable(self) -> bool:
+        found = self._poll.poll(0)
+        if not found:
+            return False
+        if found[0][1] & ENDED:
+            self._role.close()
+        return True
+
+    async def _wait(self) -> None:
+        self._until_checkpoint = REQUESTS_PER_TURN
+        await trio.lowlevel.checkpoint()
+        while not self._is_readable():
+            await trio.lowlevel.wait_readable(self._fd)
+
+
+class _Trio:
+    """What pyfuse3 finds where it looks for trio."""
+
+    ClosedResourceError = trio.ClosedResourceError
+    open_nursery = staticmethod(trio.open_nursery)
+
+    def __init__(self, role: ReaderRole) -> None:
+        self.lowlevel = _Lowlevel(role)
+        self._role = role
+
+    def Lock(self) -> ReaderRole:  # noqa: N802 - trio's name
+        return self._role
+
+
+class Session:
+    """The loop of one mount. Make one after `pyfuse3.init`; ``quick`` is false where pyfuse3 runs as it comes."""
+
+    def __init__(self) -> None:
+        self.quick = pyfuse3.__version__.startswith(TESTED) and getattr(pyfuse3, "trio", None) is trio
+        self._role = ReaderRole()
+
+    async def run(self, max_tasks: int) -> None:
+        """Receive and handle requests until the session is over."""
+        if not self.quick:
+            await pyfuse3.main(max_tasks=max_tasks)
+            return
+        global _role
+        pyfuse3.trio = _Trio(self._role)  # type: ignore[attr-defined]
+        _role = self._role
+        try:
+            # No task ends for being idle: the one that ended might be the one with the role.
+            await pyfuse3.main(min_tasks=max_tasks, max_tasks=max_tasks)
+        finally:
+            pyfuse3.trio = trio  # type: ignore[attr-defined]
+            _role = None
+
+
+# pyfuse3 is one session for each process, and so is this.
+_role: ReaderRole | None = None
+
+
+def hand_over() -> None:
+    """The running handler is about to suspend: another task receives from now on."""
+    if _role is not None:
+        _role.hand_over()
