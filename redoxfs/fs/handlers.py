@@ -5,7 +5,8 @@ errno each becomes. What is not in the map is a bug, written to the log once wit
 program that ran into it.
 
 A handler runs at once, by hand. If it returns without suspending, the event loop has not heard of it; when it
-suspends for the first time, another task takes over receiving (`redoxfs.fs.session`).
+suspends for the first time, another task takes over receiving (`redoxfs.fs.session`). One that never suspends is an
+ordinary function and costs no coroutine (`at_once`).
 """
 
 import errno
@@ -17,7 +18,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 import pyfuse3
 import trio
 
-from redoxfs.fs.session import hand_over
+from redoxfs.fs.session import Done, hand_over
 from redoxfs.node import TooManyWaitingError
 
 log = logging.getLogger(__name__)
@@ -70,10 +71,6 @@ class Handled(Generic[T]):
             except BaseException as thrown:
                 argument, step = thrown, self._coroutine.throw
 
-    def close(self) -> None:
-        """It will not be awaited."""
-        self._coroutine.close()
-
 
 def handler(
     function: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
@@ -83,5 +80,20 @@ def handler(
     @wraps(function)
     def wrapper(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Handled[T]:
         return Handled(function(self, *args, **kwargs))
+
+    return cast(Callable[Concatenate[S, P], Coroutine[Any, Any, T]], wrapper)
+
+
+def at_once(function: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """Makes a pyfuse3 operation of a method that never suspends."""
+
+    @wraps(function)
+    def wrapper(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Done[T]:
+        try:
+            return Done(function(self, *args, **kwargs))
+        except pyfuse3.FUSEError:
+            raise
+        except Exception as error:
+            raise pyfuse3.FUSEError(errno_of(error)) from error
 
     return cast(Callable[Concatenate[S, P], Coroutine[Any, Any, T]], wrapper)

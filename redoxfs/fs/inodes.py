@@ -17,6 +17,8 @@ import pyfuse3
 VIEW_SHIFT = 40
 """2^40 entries are far beyond any catalog."""
 
+FIRST_OUTSIDE_DATA = 1 << VIEW_SHIFT
+
 
 class View(IntEnum):
     DATA = 0
@@ -39,4 +41,6 @@ def inode_of(view: View, entry: int) -> pyfuse3.InodeT:
 
 def view_and_entry(inode: int) -> tuple[View, int]:
     """Inverse of `inode_of`. For CONTROL the entry means nothing."""
-    return View(inode >> VIEW_SHIFT), (inode & ((1 << VIEW_SHIFT) - 1)) - 1
+    if inode < FIRST_OUTSIDE_DATA:
+        return View.DATA, inode - 1
+    return View(inode >> VIEW_SHIFT), (inode & (FIRST_OUTSIDE_DATA - 1)) - 1

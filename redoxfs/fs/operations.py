@@ -23,13 +23,14 @@ import pyfuse3
 from pyfuse3 import EntryAttributes, FileHandleT, FileInfo, FUSEError, InodeT, RequestContext
 
 from redoxfs.dataset import Tree
-from redoxfs.fs.handlers import handler
+from redoxfs.fs.handlers import at_once, handler
 from redoxfs.fs.inodes import (
     CONTROL_INODE,
     CONTROL_NAME,
     STATS_INODE,
     STATS_NAME,
     VIEW_NAMES,
+    VIEW_SHIFT,
     View,
     inode_of,
     view_and_entry,
@@ -58,6 +59,16 @@ class Operations(pyfuse3.Operations):
     ) -> None:
         super().__init__()
         self._tree = tree
+        # Views of the buffers give plain ints at a third of numpy's price.
+        self._mode: memoryview[int] = tree.mode.data
+        self._nlink: memoryview[int] = tree.nlink.data
+        self._uid: memoryview[int] = tree.uid.data
+        self._gid: memoryview[int] = tree.gid.data
+        self._mtime_ns: memoryview[int] = tree.mtime_ns.data
+        self._ctime_ns: memoryview[int] = tree.ctime_ns.data
+        self._told = EntryAttributes()
+        self._told.entry_timeout = FOREVER_S
+        self._told.st_blksize = BLOCK_BYTES
         self._direct_io = direct_io
         self._stats = stats
         self._answering = answering
@@ -80,8 +91,8 @@ class Operations(pyfuse3.Operations):
 
     # Names and attributes
 
-    @handler
-    async def lookup(self, parent_inode: InodeT, name: bytes, ctx: RequestContext) -> EntryAttributes:
+    @at_once
+    def lookup(self, parent_inode: InodeT, name: bytes, ctx: RequestContext) -> EntryAttributes:
         view, entry = view_and_entry(parent_inode)
         if view is View.CONTROL:
             return self._lookup_control(name)
@@ -92,8 +103,8 @@ class Operations(pyfuse3.Operations):
             return _no_such_entry()
         return self._attributes(view, child)
 
-    @handler
-    async def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes:
+    @at_once
+    def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes:
         view, entry = view_and_entry(inode)
         if view is View.CONTROL:
             return self._directory(inode) if inode == CONTROL_INODE else self._text(inode, self._stats_json())
@@ -101,18 +112,18 @@ class Operations(pyfuse3.Operations):
             return self._redirected(entry, *self._node.stat(entry, ctx.pid))
         return self._attributes(view, entry)
 
-    @handler
-    async def readlink(self, inode: InodeT, ctx: RequestContext) -> bytes:
+    @at_once
+    def readlink(self, inode: InodeT, ctx: RequestContext) -> bytes:
         return self._tree.link_target(view_and_entry(inode)[1])
 
     # Directories
 
-    @handler
-    async def opendir(self, inode: InodeT, ctx: RequestContext) -> FileHandleT:
+    @at_once
+    def opendir(self, inode: InodeT, ctx: RequestContext) -> FileHandleT:
         return FileHandleT(inode)
 
-    @handler
-    async def readdir(self, fh: FileHandleT, start_id: int, token: pyfuse3.ReaddirToken) -> None:
+    @at_once
+    def readdir(self, fh: FileHandleT, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         view, entry = view_and_entry(fh)
         if view is View.CONTROL:
             names = (STATS_NAME, *VIEW_NAMES)
@@ -125,8 +136,8 @@ class Operations(pyfuse3.Operations):
             if not pyfuse3.readdir_reply(token, self._tree.name(child), self._attributes(view, child), position):
                 return
 
-    @handler
-    async def releasedir(self, fh: FileHandleT) -> None:
+    @at_once
+    def releasedir(self, fh: FileHandleT) -> None:
         return
 
     # Files
@@ -155,15 +166,15 @@ class Operations(pyfuse3.Operations):
             return self._texts[fh][off : off + size]
         return await self._node.read(fh, off, size)
 
-    @handler
-    async def release(self, fh: FileHandleT) -> None:
+    @at_once
+    def release(self, fh: FileHandleT) -> None:
         if fh >= TEXT_HANDLES:
             del self._texts[fh]
         else:
             self._node.close(fh)
 
-    @handler
-    async def statfs(self, ctx: RequestContext) -> pyfuse3.StatvfsData:
+    @at_once
+    def statfs(self, ctx: RequestContext) -> pyfuse3.StatvfsData:
         answer = pyfuse3.StatvfsData()
         answer.f_bsize = answer.f_frsize = 4096
         answer.f_blocks = int(self._tree.size.sum()) // 4096 + 1
@@ -191,21 +202,18 @@ class Operations(pyfuse3.Operations):
         return self._entry(View.DATA, entry, size, FOREVER_S if bound else 0.0)
 
     def _entry(self, view: View, entry: int, size: int, attr_timeout_s: float) -> EntryAttributes:
-        tree = self._tree
-        told = EntryAttributes()
-        told.st_ino = inode_of(view, entry)
-        told.entry_timeout = FOREVER_S
+        # One object for all answers: pyfuse3 copies it into the reply before anything else runs.
+        told = self._told
+        told.st_ino = (view << VIEW_SHIFT) + entry + 1
         told.attr_timeout = attr_timeout_s
-        told.st_mode = int(tree.mode[entry])
-        told.st_nlink = int(tree.nlink[entry])
-        told.st_uid = int(tree.uid[entry])
-        told.st_gid = int(tree.gid[entry])
+        told.st_mode = self._mode[entry]
+        told.st_nlink = self._nlink[entry]
+        told.st_uid = self._uid[entry]
+        told.st_gid = self._gid[entry]
         told.st_size = size
         told.st_blocks = -(-size // 512)
-        told.st_blksize = BLOCK_BYTES
-        mtime_ns = int(tree.mtime_ns[entry])
-        told.st_mtime_ns = told.st_atime_ns = mtime_ns
-        told.st_ctime_ns = int(tree.ctime_ns[entry])
+        told.st_mtime_ns = told.st_atime_ns = self._mtime_ns[entry]
+        told.st_ctime_ns = self._ctime_ns[entry]
         return told
 
     # .redoxfs

@@ -30,26 +30,21 @@ class _Owner(Enum):
 class Content:
     """The bytes of one sample: on their way, here, or dropped.
 
-    ``files``   by role: what was read, or why it could not be; empty while on the way.
-    ``stamps``  by role, None for a file that could not be read: outlive the bytes.
+    ``files``       by role: what was read, or why it could not be; empty while on the way.
+    ``stamps``      by role, None for a file that could not be read: outlive the bytes.
+    ``bytes_held``  the sum over the files.
     """
 
-    __slots__ = ("_arrival", "files", "owner", "sample", "stamps")
+    __slots__ = ("_arrival", "arrived", "bytes_held", "files", "owner", "sample", "stamps")
 
     def __init__(self, sample: int, owner: _Owner) -> None:
         self.sample = sample
         self.owner = owner
         self.files: tuple[FileBytes | OSError | None, ...] = ()
         self.stamps: tuple[Stamp | None, ...] = ()
+        self.arrived = False
+        self.bytes_held = 0
         self._arrival: trio.Event | None = None
-
-    @property
-    def arrived(self) -> bool:
-        return bool(self.stamps)
-
-    @property
-    def bytes_held(self) -> int:
-        return sum(len(f.data) for f in self.files if isinstance(f, FileBytes))
 
     async def wait(self) -> None:
         """Until the bytes are here, or the errors in their place."""
@@ -61,11 +56,14 @@ class Content:
     def arrive(self, payload: Payload) -> None:
         self.files = payload
         self.stamps = tuple(f.stamp if isinstance(f, FileBytes) else None for f in payload)
+        self.bytes_held = sum(len(f.data) for f in payload if isinstance(f, FileBytes))
+        self.arrived = True
         if self._arrival is not None:
             self._arrival.set()
 
     def drop_bytes(self) -> None:
         self.files = tuple(None if isinstance(f, FileBytes) else f for f in self.files)
+        self.bytes_held = 0
 
 
 class Memory:
@@ -115,18 +113,18 @@ class Memory:
 
     def rest(self, path: int) -> None:
         """The last handle on ``path`` was closed; its bytes are kept while there is room."""
-        self._dropped.pop(path, None)
         content = self._open.pop(path, None)
         if content is not None:
             self._resting[path] = content
+        else:
+            self._dropped.pop(path, None)
 
     def release(self, path: int) -> None:
         """Nobody will ask for the answer of ``path`` again."""
-        for place in (self._open, self._resting, self._dropped):
-            content = place.pop(path, None)
-            if content is not None:
-                self.claims_bytes -= content.bytes_held
-                content.owner = _Owner.NOBODY
+        content = self._resting.pop(path, None) or self._open.pop(path, None) or self._dropped.pop(path, None)
+        if content is not None:
+            self.claims_bytes -= content.bytes_held
+            content.owner = _Owner.NOBODY
 
     def forget(self, sample: int) -> None:
         """The core took ``sample`` out of the slots unserved."""
@@ -169,14 +167,14 @@ class Memory:
 
     def _shed(self) -> None:
         """Back within the limit; a content that is still on its way has no bytes to give."""
-        while self.claims_bytes > self._claims_limit_bytes and self._resting:
-            self.release(next(iter(self._resting)))
         if self.claims_bytes <= self._claims_limit_bytes:
             return
+        while self.claims_bytes > self._claims_limit_bytes and self._resting:
+            self.release(next(iter(self._resting)))
         for path, content in list(self._open.items()):
+            if self.claims_bytes <= self._claims_limit_bytes:
+                return
             if content.arrived:
                 self.claims_bytes -= content.bytes_held
                 content.drop_bytes()
                 self._dropped[path] = self._open.pop(path)
-                if self.claims_bytes <= self._claims_limit_bytes:
-                    return

@@ -13,8 +13,7 @@ import errno
 import logging
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import trio
@@ -34,8 +33,7 @@ from redoxfs.protocol import Binding, Closed, Load, SlotPolicy
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Handle:
+class Handle(NamedTuple):
     """An open file of a sample: ``path`` is the sample that was asked for, ``content`` what answers."""
 
     path: int
@@ -43,8 +41,7 @@ class Handle:
     content: Content
 
 
-@dataclass(frozen=True, slots=True)
-class OpenFile:
+class OpenFile(NamedTuple):
     """``handle`` is for `read` and `close`; ``keep_cache``: what the kernel has cached of the file is right."""
 
     handle: int
@@ -71,6 +68,11 @@ class Node:
     ) -> None:
         self._catalog = catalog
         self._tree = catalog.tree
+        # Views of the buffers give plain ints at a third of numpy's price.
+        self._sample_of: memoryview[int] = catalog.sample_of.data
+        self._member_of: memoryview[int] = catalog.member_of.data
+        self._members: memoryview[int] = catalog.members.data
+        self._member_at: memoryview[int] = catalog.member_at.data
         self._layout = layout
         self._store = store
         self._settings = settings
@@ -107,31 +109,32 @@ class Node:
         self._handles.clear()
 
     def is_redirected(self, entry: int) -> bool:
-        return bool(self._catalog.sample_of[entry] >= 0)
+        return self._sample_of[entry] >= 0
 
     # Files of samples
 
     async def open(self, entry: int, thread: int) -> OpenFile:
         """Open a file; if it belongs to a sample, any sample of its class may answer."""
-        path, file = int(self._catalog.sample_of[entry]), int(self._catalog.member_of[entry])
+        path, file = self._sample_of[entry], self._member_of[entry]
         if path < 0:
             return await self.open_exact(entry)
         self._meet(thread, path)
         self.counters.opens += 1
         opened = self._binding.open(path, file, thread)
-        for released in opened.released:
-            self._memory.release(released)
-        if opened.turn is None:
+        sample, turn, fresh, released = opened
+        for gone in released:
+            self._memory.release(gone)
+        if turn is None:
             self.counters.joined += 1
             content = self._memory.claimed(path)
         else:
-            content = self._take_turn(path, opened.turn.sample, opened.turn.load)
-            self.counters.reservations_taken += opened.turn.stolen
+            content = self._take_turn(path, sample, turn.load)
+            self.counters.reservations_taken += turn.stolen
         if content is None or (content.arrived and content.stamps[file] is None):
-            content = self._read_again(path, opened.sample)
+            content = self._read_again(path, sample)
         try:
             if not content.arrived:
-                started = opened.turn is not None and opened.turn.load is not None
+                started = turn is not None and turn.load is not None
                 self.counters.in_flight_waits += not started
                 with self._opens.one():
                     await content.wait()
@@ -139,17 +142,17 @@ class Node:
             if isinstance(problem, OSError):
                 raise OSError(errno.EIO, str(problem)) from problem
         except BaseException as error:
-            self._failed(path, thread, entry, opened.sample, error)
+            self._failed(path, thread, entry, sample, error)
             raise
-        if opened.sample == path:
+        if sample == path:
             self.counters.exact += 1
         else:
             self.counters.redirected += 1
-        return OpenFile(self._keep(Handle(path, file, content)), keep_cache=not opened.fresh)
+        return OpenFile(self._keep(Handle(path, file, content)), keep_cache=not fresh)
 
     def stat(self, entry: int, thread: int) -> tuple[int, bool]:
         """Size in bytes of what ``thread`` would read from a file, and whether that is good until it is void."""
-        path, file = int(self._catalog.sample_of[entry]), int(self._catalog.member_of[entry])
+        path, file = self._sample_of[entry], self._member_of[entry]
         if path < 0:
             return self._exact.size(entry), True
         self._meet(thread, path)
@@ -163,7 +166,7 @@ class Node:
 
     def look(self, entry: int) -> tuple[int, bool]:
         """What `stat` says while a file is bound, else its own size; on nobody's behalf, changing nothing."""
-        path, file = int(self._catalog.sample_of[entry]), int(self._catalog.member_of[entry])
+        path, file = self._sample_of[entry], self._member_of[entry]
         stamp = self._bound_stamp(path, file)
         return (self._size(entry), False) if stamp is None else (stamp.size, True)
 
@@ -191,13 +194,13 @@ class Node:
 
     def served(self, entry: int) -> bytes:
         """The path, relative to the source, of the file whose bytes ``entry`` last gave; empty before that."""
-        path = int(self._catalog.sample_of[entry])
+        path = self._sample_of[entry]
         if path < 0:
             return self._tree.path(entry)
         answer = self._binding.answer(path)
         if answer is None:
             return b""
-        return self._tree.path(self._file_of(answer, int(self._catalog.member_of[entry])))
+        return self._tree.path(self._file_of(answer, self._member_of[entry]))
 
     # Files as they are
 
@@ -312,7 +315,7 @@ class Node:
         self.counters.errors += 1
         if isinstance(error, Exception):
             name = os.fsdecode(self._tree.path(entry))
-            of = os.fsdecode(self._tree.path(self._file_of(sample, int(self._catalog.member_of[entry]))))
+            of = os.fsdecode(self._tree.path(self._file_of(sample, self._member_of[entry])))
             log.warning("open of %s failed: %s: %s", name, of, error or type(error).__name__)
         self._closed(path, self._binding.fail(path, thread))
 
@@ -341,12 +344,10 @@ class Node:
         return content.stamps[file] if content is not None and content.arrived else None
 
     def _file_of(self, sample: int, file: int) -> int:
-        return int(self._catalog.members[self._catalog.member_at[sample] + file])
+        return self._members[self._member_at[sample] + file]
 
     def _files_of(self, sample: int) -> list[int]:
-        at = self._catalog.member_at
-        files: list[int] = self._catalog.members[at[sample] : at[sample + 1]].tolist()
-        return files
+        return self._members[self._member_at[sample] : self._member_at[sample + 1]].tolist()
 
     def _size(self, entry: int) -> int:
         size = self._changed_size.get(entry)

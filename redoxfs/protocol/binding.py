@@ -86,11 +86,11 @@ class Binding:
         if files.size and files.max() > MAX_FILES_PER_SAMPLE:
             raise ValueError(f"a sample may have at most {MAX_FILES_PER_SAMPLE} files")
         self._policy = policy
-        self._answer = np.full(len(files), -1, np.int32)
+        self._answer: memoryview[int] = np.full(len(files), -1, np.int32).data
         # Which files were opened under the answer. With one file each, an answer is opened as it is made.
         grouped = bool(files.size) and int(files.max()) > 1
-        self._opened = np.zeros(len(files), np.uint64) if grouped else None
-        self._all_opened = _all_bits(files) if grouped else None
+        self._opened: memoryview[int] | None = np.zeros(len(files), np.uint64).data if grouped else None
+        self._all_opened: memoryview[int] | None = _all_bits(files).data if grouped else None
         self._handles: dict[int, int] = {}
         self._holds: OrderedDict[tuple[int, int], None] = OrderedDict()
         self._paths_of: dict[int, set[int]] = {}
@@ -121,7 +121,7 @@ class Binding:
         fresh = self._mark_opened(path, file) if self._opened is not None else handles == 0
         self._handles[path] = handles + 1
         released = self._move_hold(thread, path)
-        return Opened(int(self._answer[path]), turn, fresh, released)
+        return Opened(self._answer[path], turn, fresh, released)
 
     def stat(self, path: int, file: int, thread: int) -> Told:
         """A stat of a file: what its open by the same thread would serve; reserves it, loads nothing."""
@@ -132,7 +132,7 @@ class Binding:
             # was opened already into a second look.
             if bound:
                 self._hold(thread, path)
-            return Told(int(self._answer[path]), bound)
+            return Told(self._answer[path], bound)
         if outcome is _Outcome.RESERVED:
             reservation = self._reservations[path]
             if thread != UNKNOWN_THREAD:
@@ -187,7 +187,7 @@ class Binding:
 
     def answer(self, path: int) -> int | None:
         """The sample that ``path`` last served; None before its first open."""
-        answer = int(self._answer[path])
+        answer: int = self._answer[path]
         return None if answer < 0 else answer
 
     def counts(self) -> dict[str, int]:
@@ -220,12 +220,12 @@ class Binding:
 
     def _was_opened(self, path: int, file: int) -> bool:
         assert self._opened is not None
-        return bool(int(self._opened[path]) >> file & 1)
+        return bool(self._opened[path] >> file & 1)
 
     def _mark_opened(self, path: int, file: int) -> bool:
         """True where it was not marked before."""
         assert self._opened is not None
-        before = int(self._opened[path])
+        before = self._opened[path]
         self._opened[path] = before | 1 << file
         return not before >> file & 1
 

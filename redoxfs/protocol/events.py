@@ -1,15 +1,14 @@
 """The decisions that the core hands out, and what a policy offers to the binding.
 
-Records are frozen: whoever receives one acts on it and gives nothing back through it. Samples, chunks and
-virtual chunks are plain integers, the row numbers of the arrays that the layout built.
+Records are immutable: whoever receives one acts on it and gives nothing back through it. They are named tuples,
+which are made three times as fast as frozen dataclasses; an open makes four. Samples, chunks and virtual chunks are
+plain integers, the row numbers of the arrays that the layout built.
 """
 
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(NamedTuple):
     """Read these samples of one physical chunk; from now on the core counts them as in memory.
 
     ``samples`` are those that found their slot empty (the useful refills of Alg. 3), the one that is waited
@@ -20,8 +19,7 @@ class Load:
     samples: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
+class Served(NamedTuple):
     """A turn: ``sample`` is the answer, ``load`` what has to be read for it (None: it is in memory).
 
     ``stolen`` is true where the sample had been reserved for another path and was the last that could answer.
@@ -32,8 +30,7 @@ class Served:
     stolen: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(NamedTuple):
     """What an open of a path of sample A means.
 
     ``sample``    the sample whose bytes the handle serves.
@@ -48,8 +45,7 @@ class Opened:
     released: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(NamedTuple):
     """What a stat of a path of sample A may say: the size under ``sample``, or A's own where it is None.
 
     ``bound`` is true while a handle is open: only then is the answer good until the path is freed.
@@ -61,16 +57,14 @@ class Told:
     unloaded: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """What a thread's death left: paths ``released`` as in Opened, samples ``unloaded`` as in Told."""
 
     released: tuple[int, ...]
     unloaded: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
+class Closed(NamedTuple):
     """What a close left: ``last``: no handle on any file of A remains; ``released``: as in Opened."""
 
     last: bool

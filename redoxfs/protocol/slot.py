@@ -23,6 +23,8 @@ requests alone. FindReplacePC breaks ties with a seeded generator: taking the fi
 come early in every epoch.
 """
 
+from typing import TypeAlias
+
 import numpy as np
 import numpy.typing as npt
 
@@ -30,6 +32,7 @@ from redoxfs.protocol.events import Load, Served
 
 Int32 = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
+Ints: TypeAlias = "memoryview[int]"
 
 
 class SlotPolicy:
@@ -53,12 +56,17 @@ class SlotPolicy:
         if not np.array_equal(np.sort(held), np.arange(samples)):
             raise ValueError("every sample must lie in exactly one cell")
         self._chunk_of = np.empty(samples, np.int32)
-        self._slot_of = np.empty(samples, np.int32)
-        self._chunk_of[held], self._slot_of[held] = np.divmod(flat, slots)
-        self._vc_of_chunk = np.repeat(np.arange(len(vc_start) - 1, dtype=np.int32), np.diff(vc_start))
-        if self._vc_of_chunk.size != chunks:
+        self._chunk_of[held] = flat // slots
+        vc_of_chunk = np.repeat(np.arange(len(vc_start) - 1), np.diff(vc_start))
+        if vc_of_chunk.size != chunks:
             raise ValueError("vc_start must cover every chunk")
+        # A column has the number vc * K + slot. A view of the buffer gives plain ints at a third of numpy's price.
+        column_of = np.empty(samples, np.int64)
+        column_of[held] = vc_of_chunk[flat // slots] * slots + flat % slots
+        self._column_of: Ints = column_of.data
+        self._slots = slots
         self._resident = np.full((len(vc_start) - 1, slots), -1, np.int32)
+        self._resident_of: Ints = self._resident.reshape(-1).data
         self._loaded = np.zeros(samples, np.bool_)
         self._lap = np.ones((len(vc_start) - 1, slots), np.int32)
         # Per column that has any, oldest first: the reserved sample, and whether it was in memory already.
@@ -67,11 +75,12 @@ class SlotPolicy:
 
     def request(self, sample: int) -> Served:
         """Alg. 2, ReadLocalFile: a turn for a sample of ``sample``'s column."""
-        vc, slot = self._column(sample)
-        resident = int(self._resident[vc, slot])
+        column = self._column_of[sample]
+        resident = self._resident_of[column]
         if resident >= 0:
-            self._resident[vc, slot] = -1
+            self._resident_of[column] = -1
             return Served(resident)
+        vc, slot = divmod(column, self._slots)
         fresh = self._fresh(vc, slot)
         if not fresh.any():
             reserved = self._reserved.get((vc, slot))
@@ -118,7 +127,7 @@ class SlotPolicy:
 
     def laps(self, samples: npt.NDArray[np.integer]) -> Int32:
         """The lap, counted from 1, that the column of each of ``samples`` is in."""
-        laps: Int32 = self._lap[self._vc_of_chunk[self._chunk_of[samples]], self._slot_of[samples]]
+        laps: Int32 = self._lap.reshape(-1)[np.asarray(self._column_of)[samples]]
         return laps
 
     def chunk_of(self, sample: int) -> int:
@@ -127,14 +136,15 @@ class SlotPolicy:
 
     def is_resident(self, sample: int) -> bool:
         """Whether ``sample`` is in its slot: loaded, and neither served nor reserved."""
-        return int(self._resident[self._column(sample)]) == sample
+        return bool(self._resident_of[self._column_of[sample]] == sample)
 
     def residents(self) -> int:
         """How many slots hold a sample."""
         return int(np.count_nonzero(self._resident >= 0))
 
     def _column(self, sample: int) -> tuple[int, int]:
-        return int(self._vc_of_chunk[self._chunk_of[sample]]), int(self._slot_of[sample])
+        vc, slot = divmod(self._column_of[sample], self._slots)
+        return vc, slot
 
     def _fresh(self, vc: int, slot: int) -> Flags:
         """bool[PCS size]: which chunks of the VC have a sample in ``slot`` that this lap has not loaded."""
