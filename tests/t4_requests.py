@@ -1,0 +1,110 @@
+"""How many requests a file costs: as few as the contract allows, counted by opcode in both open modes."""
+
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from images import make_images
+from machine import PATIENCE_S, Machine
+from PIL import Image
+
+CLASSES = {"cat": 12, "dog": 12}
+HERE = Path(__file__).parent
+
+
+@contextmanager
+def counted(machine: Machine, source: Path, *options: str) -> Iterator[Path]:
+    """A mount whose requests are written to a file, which is given."""
+    log = machine.folder / "requests"
+    log.touch()
+    done = subprocess.run(
+        [sys.executable, HERE / "counted.py", log, "mount", source, machine.mnt, "--classes", "dir", *options],
+        env=machine.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    yield log
+    machine.ok("umount", machine.mnt)
+
+
+def settled(log: Path, start: int) -> Counter[str]:
+    """The requests since ``start``, once each OPEN has its RELEASE, which is sent in the background."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        counts = Counter(log.read_bytes()[start:].decode().split())
+        if counts["open"] == counts["release"]:
+            return counts
+        assert time.monotonic() < deadline, f"opens without a release: {counts}"
+
+
+def requests(log: Path, action: Callable[[], object]) -> Counter[str]:
+    """What ``action`` sent."""
+    settled(log, 0)
+    before = log.stat().st_size
+    action()
+    return settled(log, before)
+
+
+def read_whole(path: Path) -> None:
+    path.read_bytes()
+
+
+def decode(path: Path) -> None:
+    with Image.open(path) as image:
+        image.load()
+
+
+def read_by_numpy(path: Path) -> None:
+    np.fromfile(path, np.uint8)
+
+
+# The files are of 1 to 4 kB. READs of direct_io end with the one that finds the end of the file.
+EXPECTED: dict[tuple[str, Callable[[Path], None]], dict[str, int]] = {
+    ("page cache", read_whole): {"open": 1, "getattr": 1, "read": 1, "release": 1},
+    ("direct_io", read_whole): {"open": 1, "getattr": 1, "read": 2, "release": 1},
+    ("page cache", decode): {"open": 1, "getattr": 1, "read": 1, "release": 1},
+    ("direct_io", decode): {"open": 1, "getattr": 1, "read": 1, "release": 1},
+    ("page cache", read_by_numpy): {"open": 1, "getattr": 1, "read": 1, "release": 1},
+    ("direct_io", read_by_numpy): {"open": 1, "getattr": 1, "read": 1, "release": 1},
+}
+
+
+@pytest.mark.parametrize(("mode", "reader"), EXPECTED, ids=lambda value: getattr(value, "__name__", value))
+def test_requests_for_each_file_read(
+    machine: Machine, tmp_path: Path, mode: str, reader: Callable[[Path], None]
+) -> None:
+    source = tmp_path / "data"
+    make_images(source, CLASSES)
+    with counted(machine, source, *(["-o", "direct_io"] if mode == "direct_io" else [])) as log:
+        # As a job does: list first, then read. One file more, for what the kernel asks only once (FLUSH).
+        paths = [path for path in sorted(machine.mnt.glob("train/*/*.png")) if not path.name.endswith("-0.png")]
+        reader(paths.pop())
+
+        def read_all() -> None:
+            for path in paths:
+                reader(path)
+
+        counts = requests(log, read_all)
+        assert counts == {name: count * len(paths) for name, count in EXPECTED[mode, reader].items()}
+
+
+def test_requests_of_a_long_listing(machine: Machine, tmp_path: Path) -> None:
+    source = tmp_path / "data"
+    make_images(source, CLASSES)
+    with counted(machine, source) as log:
+        folder = machine.mnt / "train/cat"
+        counts = requests(log, lambda: subprocess.run(["ls", "-l", folder], check=True, stdout=subprocess.DEVNULL))
+        # One GETATTR for each file and no LOOKUP but for the folder; the xattrs that ls asks for are refused for ever.
+        assert counts["getattr"] <= CLASSES["cat"] + 1
+        assert counts["lookup"] <= 2
+        assert counts["getxattr"] + counts["listxattr"] <= 2
+        again = requests(log, lambda: subprocess.run(["ls", "-l", folder], check=True, stdout=subprocess.DEVNULL))
+        assert again["getxattr"] + again["listxattr"] == again["lookup"] == 0
