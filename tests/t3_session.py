@@ -1,0 +1,213 @@
+"""The session loop's parts, without a mount: who receives, what a handler does to it, and that nothing is changed."""
+
+import errno
+from collections.abc import Awaitable
+
+import pyfuse3
+import pytest
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redoxfs.fs.handlers import Handled, at_once, handler
+from redoxfs.fs.session import Done, ReaderRole, Session
+
+
+def test_the_installed_pyfuse3_is_one_that_the_loop_was_tested_with() -> None:
+    assert Session().quick, f"pyfuse3 {pyfuse3.__version__} runs as it comes: read its loop, test, add it to TESTED"
+
+
+def test_an_unknown_pyfuse3_runs_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyfuse3, "__version__", "99.0")
+    assert not Session().quick
+
+
+def suspends(awaitable: Awaitable[object]) -> bool:
+    try:
+        next(awaitable.__await__())
+    except StopIteration:
+        return False
+    return True
+
+
+def test_the_role_stays_until_it_is_handed_over() -> None:
+    role, received = ReaderRole(), []
+
+    async def receive(name: str, times: int) -> None:
+        for _ in range(times):
+            async with role:
+                received.append(name)
+            await trio.testing.wait_all_tasks_blocked()  # as a handler that suspends without saying so would
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            async with role:
+                pass
+            assert not suspends(role.__aenter__()), "the holder does not wait for itself"
+            nursery.start_soon(receive, "other", 1)
+            await trio.testing.wait_all_tasks_blocked()
+            assert received == []
+            role.hand_over()
+            await trio.testing.wait_all_tasks_blocked()
+            assert received == ["other"]
+
+    trio.run(main)
+
+
+def test_only_the_holder_can_hand_over() -> None:
+    role = ReaderRole()
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            async with role:
+                pass
+            nursery.start_soon(trio.to_thread.run_sync, lambda: None)
+
+            async def somebody_else() -> None:
+                role.hand_over()
+
+            nursery.start_soon(somebody_else)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not suspends(role.__aenter__())
+
+    trio.run(main)
+
+
+def test_a_task_that_is_cancelled_while_parked_is_forgotten() -> None:
+    role = ReaderRole()
+
+    async def park() -> None:
+        async with role:
+            raise AssertionError
+
+    async def main() -> None:
+        async with role:
+            pass
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(park)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        role.hand_over()
+        async with role:
+            pass
+
+    trio.run(main)
+
+
+def test_the_end_wakes_all_who_are_parked() -> None:
+    role, woken = ReaderRole(), []
+
+    async def park() -> None:
+        async with role:
+            woken.append(1)
+
+    async def main() -> None:
+        async with role:
+            pass
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(park)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not woken
+            role.close()
+        assert len(woken) == 5
+
+    trio.run(main)
+
+
+# Handlers
+
+STEPS = st.lists(st.sampled_from(["checkpoint", "sleep", "done", "thread"]), max_size=4)
+ENDS = st.sampled_from(["return", "fuse error", "os error", "bug", "late"])
+
+
+async def act(steps: list[str], end: str) -> str:
+    """A handler that awaits this and that, and then ends one way or another."""
+    for step in steps:
+        if step == "checkpoint":
+            await trio.lowlevel.checkpoint()
+        elif step == "sleep":
+            await trio.sleep(0)
+        elif step == "done":
+            await Done(None)
+        else:
+            await trio.to_thread.run_sync(lambda: None)
+    if end == "fuse error":
+        raise pyfuse3.FUSEError(errno.ENOENT)
+    if end == "os error":
+        raise PermissionError(errno.EACCES, "no")
+    if end == "bug":
+        raise ZeroDivisionError
+    if end == "late":
+        with trio.fail_after(0):
+            await trio.sleep_forever()
+    return "answer"
+
+
+EXPECTED = {
+    "return": "answer",
+    "fuse error": errno.ENOENT,
+    "os error": errno.EACCES,
+    "bug": errno.EIO,
+    "late": errno.EIO,
+}
+
+
+@given(STEPS, ENDS)
+def test_driving_a_handler_by_hand_equals_awaiting_it(steps: list[str], end: str) -> None:
+    async def outcome(awaitable: Awaitable[str]) -> object:
+        try:
+            return await awaitable
+        except pyfuse3.FUSEError as error:
+            return error.errno
+
+    async def plainly() -> str:
+        try:
+            return await act(steps, end)
+        except OSError as error:
+            raise pyfuse3.FUSEError(error.errno or 0) from error
+        except (ZeroDivisionError, trio.TooSlowError) as error:
+            raise pyfuse3.FUSEError(errno.EIO) from error
+
+    async def both() -> None:
+        assert await outcome(Handled(act(steps, end))) == await outcome(plainly()) == EXPECTED[end]
+
+    trio.run(both)
+
+
+def test_a_cancelled_handler_cleans_up() -> None:
+    log = []
+
+    async def act() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            log.append("cleaned")
+
+    async def main() -> None:
+        with trio.move_on_after(0):
+            await Handled(act())
+
+    trio.run(main)
+    assert log == ["cleaned"]
+
+
+class Examples:
+    @handler
+    async def waits(self, value: int) -> int:
+        await trio.lowlevel.checkpoint()
+        return value
+
+    @at_once
+    def answers(self, value: int) -> float:
+        return 1 / value
+
+
+def test_what_never_suspends_needs_no_coroutine(caplog: pytest.LogCaptureFixture) -> None:
+    assert not suspends(Examples().answers(4))
+    assert suspends(Examples().waits(4))
+    with pytest.raises(pyfuse3.FUSEError) as raised:
+        _ = Examples().answers(0)
+    assert raised.value.errno == errno.EIO
+    assert len(caplog.records) == 1

@@ -1,0 +1,116 @@
+"""The session loop on a real mount under load: it ends clean, and starves nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from images import make_images
+from machine import PATIENCE_S, Machine
+
+from redoxfs.cli.detach import detach
+from redoxfs.node import send_control
+
+HAMMER = """
+import os, random, sys
+paths = sys.argv[1:]
+print("reading", flush=True)
+while True:
+    try:
+        with open(random.choice(paths), "rb") as file:
+            file.read()
+    except OSError as error:
+        sys.exit(f"ended: {error.errno}")
+"""
+
+
+@pytest.fixture
+def root(machine: Machine, tmp_path: Path) -> Path:
+    source = tmp_path / "data"
+    make_images(source, {"cat": 100, "dog": 100})
+    machine.ok("mount", source, machine.mnt, "--classes", "dir", "--chunk-size", "4", "-o", "direct_io")
+    return machine.mnt
+
+
+@contextmanager
+def hammered(root: Path, readers: int = 4) -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes that read without a pause, and are gone afterwards."""
+    paths = [str(path) for path in root.glob("train/*/*.png")]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", HAMMER, *paths], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(readers)
+    ]
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "reading\n"
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def test_everything_else_gets_its_turn_under_load(machine: Machine, root: Path) -> None:
+    with hammered(root):
+        for _ in range(20):
+            before = machine.stats()["opens"]
+            assert len(os.listdir(root / "train/cat")) == 100
+            assert machine.stats()["opens"] > before or machine.stats()["opens"] > before
+        (socket,) = (machine.folder / "run").rglob("*.sock")
+        send_control(socket, "stop")
+        deadline = time.monotonic() + PATIENCE_S
+        while machine.daemons():
+            assert time.monotonic() < deadline
+    assert machine.nothing_is_left()
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_under_load_ends_it_clean(machine: Machine, root: Path, how: signal.Signals) -> None:
+    with hammered(root) as processes:
+        machine.kill(how)
+        for process in processes:
+            assert process.wait(PATIENCE_S) != 0
+    assert machine.nothing_is_left()
+    assert "Traceback" not in machine.log()
+
+
+def test_a_lazy_unmount_under_load_ends_it_with_its_last_reader(machine: Machine, root: Path) -> None:
+    with hammered(root):
+        detach(root)
+    deadline = time.monotonic() + PATIENCE_S
+    while machine.daemons():
+        assert time.monotonic() < deadline
+    assert machine.nothing_is_left()
+    assert machine.log() == ""
+
+
+def test_an_aborted_connection_ends_the_daemon(machine: Machine, root: Path) -> None:
+    control = Path("/sys/fs/fuse/connections")
+    if not list(control.iterdir()):
+        subprocess.run(["mount", "-t", "fusectl", "none", control], check=False)
+    abort = control / str(os.minor(os.stat(root).st_dev)) / "abort"
+    if not abort.exists():
+        pytest.skip("fusectl cannot be mounted here")
+    with hammered(root):
+        abort.write_text("1")
+        deadline = time.monotonic() + PATIENCE_S
+        while machine.daemons():
+            assert time.monotonic() < deadline
+
+
+def test_mounts_come_and_go_many_times(machine: Machine, root: Path) -> None:
+    source = root.parent / "data"
+    for _ in range(10):
+        with hammered(root):
+            pass
+        machine.ok("umount", root)
+        assert machine.nothing_is_left()
+        machine.ok("mount", source, root, "--classes", "dir", "--chunk-size", "4")
