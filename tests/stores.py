@@ -1,4 +1,4 @@
-"""A store that a test holds back, fails and lets go as it likes, beside the real one."""
+"""What a node stands on, for tests: a store that is held back and failed at will, and a kernel that caches nothing."""
 
 import threading
 from collections.abc import Sequence
@@ -34,3 +34,16 @@ class HeldStore:
         if sample in self.broken:
             return [(OSError(5, "broken"),)]
         return [(FileBytes(self.content(sample), Stamp(self.size, 0, sample), changed=False),)]
+
+
+class NoKernel:
+    """Caches nothing, so it need not be told of anything."""
+
+    def bound(self, entries: Sequence[int]) -> None:
+        pass
+
+    def freed(self, entries: Sequence[int]) -> None:
+        pass
+
+    def changed(self, entry: int) -> None:
+        pass

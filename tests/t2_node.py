@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
-from stores import HeldStore
+from stores import HeldStore, NoKernel
 
 from redoxfs.chunks import build_layout, memory_for_share
 from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.node import Node, Settings, TooManyWaitingError, send_control, serve_control
-from redoxfs.node.threads import Threads
+from redoxfs.node.threads import TICKS_PER_S, Threads
 from redoxfs.node.waits import Waits
 
 CLASSES, PER_CLASS = 4, 16
@@ -43,7 +43,7 @@ async def running(
     memory = memory_for_share(catalog.class_of, catalog.sample_bytes, chunk_size=4, seed=0, share=share)
     layout = build_layout(catalog.class_of, catalog.sample_bytes, chunk_size=4, memory_bytes=memory, seed=0)
     settings = Settings(memory_bytes=memory, chunk_size=4, seed=0, timeout_s=timeout_s)
-    node = Node(catalog, layout, store, fd, settings, void=lambda _entries: None)
+    node = Node(catalog, layout, store, fd, settings, kernel=NoKernel())
     node.start()
     try:
         with trio.fail_after(60):
@@ -287,32 +287,43 @@ def test_stopping_leaves_no_thread(source: tuple[Catalog, int]) -> None:
 # Threads
 
 
-def write_stat(proc: Path, thread: int, born: int) -> None:
+def write_stat(proc: Path, thread: int, born_s: float) -> None:
     (proc / str(thread)).mkdir(parents=True, exist_ok=True)
-    fields = ["S", *map(str, range(4, 22)), str(born), "0"]
+    fields = ["S", *map(str, range(4, 22)), str(int(born_s * TICKS_PER_S)), "0"]
     (proc / str(thread) / "stat").write_text(f"{thread} (a name) with) {' '.join(fields)}")
 
 
 def test_a_thread_number_that_comes_again_is_told_by_its_birth(tmp_path: Path) -> None:
-    threads = Threads(tmp_path)
-    write_stat(tmp_path, 7, born=1000)
-    threads.meet(7)
+    now = [100.0]
+    threads = Threads(tmp_path, lambda: now[0])
+    write_stat(tmp_path, 7, born_s=90)
+    assert not threads.is_another(7), "never heard of"
+    threads.hear(7)
     assert not threads.is_another(7)
-    write_stat(tmp_path, 7, born=2000)
+    now[0] = 200.0
+    assert not threads.is_another(7), "the same thread, later"
+    write_stat(tmp_path, 7, born_s=150)
     assert threads.is_another(7)
-    assert not threads.is_another(7)
+    threads.hear(7)
+    assert not threads.is_another(7), "the new one is known from its first request on"
 
 
 def test_where_births_cannot_be_read_numbers_are_all_there_is(tmp_path: Path) -> None:
     threads = Threads(tmp_path)
-    threads.meet(8)
+    threads.hear(8)
     assert not threads.is_another(8)
 
 
 def test_this_thread_is_itself() -> None:
     threads = Threads()
-    threads.meet(threading.get_native_id())
+    threads.hear(threading.get_native_id())
     assert not threads.is_another(threading.get_native_id())
+
+
+def test_a_thread_born_now_is_another_than_one_heard_of_before() -> None:
+    threads = Threads(clock_s=lambda: 0.0)
+    threads.hear(threading.get_native_id())
+    assert threads.is_another(threading.get_native_id())
 
 
 # The control socket

@@ -13,6 +13,7 @@ import pyfuse3
 import pytest
 import trio
 from pyfuse3 import FileHandleT, InodeT, RequestContext
+from stores import NoKernel
 
 from redoxfs.chunks import DirectoryStore, build_layout, memory_for_share
 from redoxfs.dataset import Catalog, build_catalog, read_tree
@@ -45,7 +46,7 @@ async def operations(source: tuple[Catalog, int]) -> AsyncIterator[Operations]:
     memory = memory_for_share(*sizes, chunk_size=2, seed=0, share=0.25)
     layout = build_layout(*sizes, chunk_size=2, memory_bytes=memory, seed=0)
     settings = Settings(memory_bytes=memory, chunk_size=2, seed=0, timeout_s=10)
-    node = Node(catalog, layout, DirectoryStore(catalog, fd), fd, settings, void=lambda _entries: None)
+    node = Node(catalog, layout, DirectoryStore(catalog, fd), fd, settings, kernel=NoKernel())
     made = Operations(catalog.tree, direct_io=False, stats=lambda: {"a": 1}, answering=lambda: None)
     made.attach(node)
     node.start()

@@ -110,6 +110,29 @@ def test_a_file_served_as_it_is_may_grow_and_shrink(machine: Machine, source: Pa
         notes.read_text()
 
 
+@pytest.mark.parametrize("view", ["", ".redoxfs/exact"])
+def test_a_file_served_as_it_is_that_was_replaced_while_open_is_never_mixed(
+    machine: Machine, source: Path, view: str
+) -> None:
+    path = source / "weights.bin"
+    path.write_bytes(b"A" * 1_000_000)
+    machine.ok("mount", source, machine.mnt, *OPTIONS)
+    served = machine.mnt / view / "weights.bin"
+    with open(served, "rb", buffering=0) as first:
+        assert first.read(100) == b"A" * 100
+        path.with_name("new").write_bytes(b"B" * 1_200_000)
+        path.with_name("new").rename(path)
+        with open(served, "rb", buffering=0) as second:
+            assert set(os.pread(first.fileno(), 1 << 21, 0)) == {ord("A")}
+            assert second.read() == b"B" * 1_200_000
+            assert set(os.pread(first.fileno(), 1 << 21, 500_000)) == {ord("A")}
+        assert served.read_bytes() == b"B" * 1_200_000
+    for _ in range(2):
+        assert served.read_bytes() == b"B" * 1_200_000
+    path.write_bytes(b"C" * 900_000)
+    assert served.read_bytes() == b"C" * 900_000
+
+
 def test_an_open_file_that_changed_after_its_bytes_were_dropped_is_an_error_never_a_mixture(
     machine: Machine, source: Path
 ) -> None:

@@ -7,6 +7,7 @@ import random
 import resource
 import shutil
 import subprocess
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -184,6 +185,23 @@ def test_pillow_decodes_a_sample_of_the_class(root: Path) -> None:
             assert sorted(CLASSES)[label] == path.parent.name
             seen.add((label, number))
     assert len(seen) >= sum(CLASSES.values()) - 2
+
+
+def test_an_open_never_overtakes_the_closes_before_it(root: Path, machine: Machine) -> None:
+    """Many files are closed at once, and opened at once again by another thread: each open is a turn of its own."""
+    paths = images_of(root)
+
+    def open_all() -> None:
+        with ExitStack() as stack:
+            for path in paths:
+                stack.enter_context(open(path, "rb", buffering=0))
+
+    for _ in range(10):
+        thread = threading.Thread(target=open_all)
+        thread.start()
+        thread.join()
+    assert machine.stats()["joined"] == 0
+    assert machine.stats()["lap"] == {"train": 10}
 
 
 def test_64_files_open_at_once(root: Path) -> None:

@@ -92,20 +92,6 @@ def test_a_lazy_unmount_under_load_ends_it_with_its_last_reader(machine: Machine
     assert machine.log() == ""
 
 
-def test_an_aborted_connection_ends_the_daemon(machine: Machine, root: Path) -> None:
-    control = Path("/sys/fs/fuse/connections")
-    if not list(control.iterdir()):
-        subprocess.run(["mount", "-t", "fusectl", "none", control], check=False)
-    abort = control / str(os.minor(os.stat(root).st_dev)) / "abort"
-    if not abort.exists():
-        pytest.skip("fusectl cannot be mounted here")
-    with hammered(root):
-        abort.write_text("1")
-        deadline = time.monotonic() + PATIENCE_S
-        while machine.daemons():
-            assert time.monotonic() < deadline
-
-
 def test_mounts_come_and_go_many_times(machine: Machine, root: Path) -> None:
     source = root.parent / "data"
     for _ in range(10):

@@ -2,7 +2,9 @@
 
 Attributes: the tree does not change, so names are good for ever and so are the attributes of directories, symlinks
 and files that are served as they are. Those of a redirected file are good while it is bound; otherwise each stat
-asks, because the answer depends on who asks. `void` takes back what the kernel was told when a path is freed.
+asks, because the answer depends on who asks. What the kernel was told is taken back when a path is freed, and once
+more when it is bound, if a size was given out meanwhile: a reply that is still on its way would otherwise be applied
+after the opener's own and leave the kernel with the wrong size.
 
 Pages: they are dropped when a path is freed and not kept by the open that makes a binding, so that the page cache
 never holds bytes of an answer that is over. There is no handle on a freed path, so no page of it can be under
@@ -69,6 +71,8 @@ class Operations(pyfuse3.Operations):
         self._told = EntryAttributes()
         self._told.entry_timeout = FOREVER_S
         self._told.st_blksize = BLOCK_BYTES
+        # Files of whose size the kernel was told while they had no answer.
+        self._told_while_free = bytearray(len(tree))
         self._direct_io = direct_io
         self._stats = stats
         self._answering = answering
@@ -80,11 +84,26 @@ class Operations(pyfuse3.Operations):
         """The node to serve; before any request."""
         self._node = node
 
-    def void(self, entries: Sequence[int]) -> None:
-        """What the kernel was told of these files is no longer right."""
+    # What the node tells of files whose attributes or pages the kernel may have
+
+    def bound(self, entries: Sequence[int]) -> None:
         for entry in entries:
-            with suppress(FileNotFoundError):  # the kernel does not know the inode
-                pyfuse3.invalidate_inode(inode_of(View.DATA, entry))
+            if self._told_while_free[entry]:
+                self._told_while_free[entry] = 0
+                self._void(inode_of(View.DATA, entry), attr_only=True)
+
+    def freed(self, entries: Sequence[int]) -> None:
+        for entry in entries:
+            self._void(inode_of(View.DATA, entry), attr_only=self._direct_io)
+
+    def changed(self, entry: int) -> None:
+        # Its pages are left to the replies to opens: somebody may be reading them.
+        for view in (View.DATA, View.EXACT):
+            self._void(inode_of(view, entry), attr_only=True)
+
+    def _void(self, inode: InodeT, *, attr_only: bool) -> None:
+        with suppress(FileNotFoundError):  # the kernel does not know the inode
+            pyfuse3.invalidate_inode(inode, attr_only=attr_only)
 
     def init(self) -> None:
         self._answering()
@@ -151,11 +170,11 @@ class Operations(pyfuse3.Operations):
             opened = await self._node.open_exact(entry)
         else:
             return self._open_text(self._stats_json() if view is View.CONTROL else self._served(entry))
-        if not opened.keep_cache and not (view is View.DATA and self._node.is_redirected(entry)):
-            # The file is not what the kernel was told; its pages are left to the reply, which drops them itself.
-            pyfuse3.invalidate_inode(inode, attr_only=True)
         return FileInfo(
-            fh=FileHandleT(opened.handle), direct_io=self._direct_io, keep_cache=opened.keep_cache, nonseekable=False
+            fh=FileHandleT(opened.handle),
+            direct_io=self._direct_io or not opened.shares_pages,
+            keep_cache=opened.keep_pages,
+            nonseekable=False,
         )
 
     @handler
@@ -193,13 +212,16 @@ class Operations(pyfuse3.Operations):
             return self._text(inode_of(view, entry), self._served(entry))
         if view is View.DATA and self._node.is_redirected(entry):
             return self._redirected(entry, *self._node.look(entry))
-        size, mtime_ns = self._node.exact_attributes(entry)
-        told = self._entry(view, entry, size, FOREVER_S)
-        told.st_mtime_ns = mtime_ns
+        state = self._node.exact_state(entry)
+        told = self._entry(view, entry, state.size, FOREVER_S)
+        told.st_mtime_ns = state.mtime_ns
         return told
 
     def _redirected(self, entry: int, size: int, bound: bool) -> EntryAttributes:
-        return self._entry(View.DATA, entry, size, FOREVER_S if bound else 0.0)
+        if bound:
+            return self._entry(View.DATA, entry, size, FOREVER_S)
+        self._told_while_free[entry] = 1
+        return self._entry(View.DATA, entry, size, 0.0)
 
     def _entry(self, view: View, entry: int, size: int, attr_timeout_s: float) -> EntryAttributes:
         # One object for all answers: pyfuse3 copies it into the reply before anything else runs.

@@ -20,6 +20,7 @@ import trio
 import redoxfs
 from redoxfs.chunks import DirectoryStore, Layout
 from redoxfs.dataset import Catalog
+from redoxfs.fs.backlog import raise_backlog
 from redoxfs.fs.operations import Operations
 from redoxfs.fs.session import Session
 from redoxfs.node import WAITING_OPENS, WAITING_READS, Node, Settings, serve_control
@@ -93,7 +94,7 @@ async def _serve(
 
     operations = Operations(catalog.tree, direct_io=mount.direct_io, stats=stats, answering=on_ready)
     store = DirectoryStore(catalog, root_fd)
-    node = Node(catalog, layout, store, root_fd, settings, void=operations.void)
+    node = Node(catalog, layout, store, root_fd, settings, kernel=operations)
     operations.attach(node)
     options = MOUNT_OPTIONS | mount.options | {f"fsname={_fsname(mount.source)}", "subtype=redoxfs"}
     try:
@@ -104,6 +105,11 @@ async def _serve(
     if not session.quick:
         log.info(
             "pyfuse3 %s is not one that the session loop was tested with: it runs as it comes", pyfuse3.__version__
+        )
+    if not raise_backlog(mount.mountpoint):
+        log.warning(
+            "the kernel's limit of closes under way could not be raised: when many files are closed at once, "
+            "an open right after it may get the sample of the open before"
         )
     clean = False
     node.start()

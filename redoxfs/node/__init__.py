@@ -1,13 +1,14 @@
 """One running node, without the filesystem in front of it."""
 
 from redoxfs.node.control import send_control, serve_control
-from redoxfs.node.node import Node, OpenFile
+from redoxfs.node.node import Kernel, Node, OpenFile
 from redoxfs.node.settings import Settings
 from redoxfs.node.waits import WAITING_OPENS, WAITING_READS, TooManyWaitingError
 
 __all__ = [
     "WAITING_OPENS",
     "WAITING_READS",
+    "Kernel",
     "Node",
     "OpenFile",
     "Settings",

@@ -1,17 +1,18 @@
 """Files that are served as they are: no class, or asked for under ``.redoxfs/exact``.
 
-A handle is a descriptor of the source file, read in worker threads by position. The kernel's page cache keeps what
-was read; that is right as long as the file is what it was, which every open checks.
+A handle is a descriptor of the source file, read in worker threads by position. The kernel keeps one set of pages for
+a path, whatever file lies behind it by now. So pages are shared only between handles on the same state of the file:
+while a handle on another state is open a new one bypasses them, and afterwards they are dropped once.
 """
 
 import os
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import trio
 
-from redoxfs.chunks import open_beneath
+from redoxfs.chunks import Stamp, open_beneath
 from redoxfs.dataset import Tree
 from redoxfs.node.waits import Waits
 
@@ -19,12 +20,21 @@ THREADS = 16
 """Reads of exact files under way at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExactFile:
-    """An open source file; ``changed``: not what the last open, or the scan, saw."""
+class ExactFile(NamedTuple):
+    """An open source file in the state ``stamp``."""
 
     fd: int
-    changed: bool
+    entry: int
+    stamp: Stamp
+
+
+class Opened(NamedTuple):
+    """``shares_pages``: may read and fill the kernel's pages; ``keep_pages``: those that it has, and the size that it
+    believes in, are of this state."""
+
+    file: ExactFile
+    shares_pages: bool
+    keep_pages: bool
 
 
 class ExactFiles:
@@ -36,36 +46,54 @@ class ExactFiles:
         self._opens = opens
         self._reads = reads
         self._limiter = trio.CapacityLimiter(THREADS)
-        self._now: dict[int, tuple[int, int]] = {}
+        self._now: dict[int, Stamp] = {}
+        self._handles: dict[int, list[Stamp]] = {}
+        self._stale_pages: set[int] = set()
 
     def size(self, entry: int) -> int:
         """The file's size in bytes, as far as is known."""
-        return self.attributes(entry)[0]
+        return self.known(entry).size
 
-    def attributes(self, entry: int) -> tuple[int, int]:
-        """Size in bytes and mtime in nanoseconds: those of the last open, else of the scan."""
-        return self._now.get(entry) or (int(self._tree.size[entry]), int(self._tree.mtime_ns[entry]))
+    def known(self, entry: int) -> Stamp:
+        """The file's state as the last open, else the scan, saw it."""
+        tree = self._tree
+        return self._now.get(entry) or Stamp(int(tree.size[entry]), int(tree.mtime_ns[entry]), int(tree.inode[entry]))
 
-    async def open(self, entry: int) -> ExactFile:
+    async def open(self, entry: int) -> Opened:
         """Raises: OSError as the storage gives it; what `Waits.one` raises."""
         path = self._tree.path(entry)
         opening = _Opening(lambda: open_beneath(self._root_fd, path))
         try:
             with self._opens.one():
-                fd, now = await trio.to_thread.run_sync(opening.run, abandon_on_cancel=True, limiter=self._limiter)
+                fd, stamp = await trio.to_thread.run_sync(opening.run, abandon_on_cancel=True, limiter=self._limiter)
         except BaseException:
             opening.abandon()
             raise
-        changed = now != self.attributes(entry)
-        if changed:
-            self._now[entry] = now
-        return ExactFile(fd, changed)
+        if stamp != self.known(entry):
+            self._now[entry] = stamp
+            self._stale_pages.add(entry)
+        others = self._handles.setdefault(entry, [])
+        alone = all(other == stamp for other in others)
+        others.append(stamp)
+        keep = alone and entry not in self._stale_pages
+        if alone:
+            self._stale_pages.discard(entry)
+        else:
+            self._stale_pages.add(entry)
+        return Opened(ExactFile(fd, entry, stamp), shares_pages=alone, keep_pages=keep)
 
     async def read(self, file: ExactFile, offset: int, size: int) -> bytes:
         with self._reads.one():
             return await trio.to_thread.run_sync(
                 os.pread, file.fd, size, offset, abandon_on_cancel=True, limiter=self._limiter
             )
+
+    def close(self, file: ExactFile) -> None:
+        os.close(file.fd)
+        others = self._handles[file.entry]
+        others.remove(file.stamp)
+        if not others:
+            del self._handles[file.entry]
 
     @property
     def changed(self) -> int:
@@ -81,7 +109,7 @@ class _Opening:
         self._fd = -1
         self._abandoned = False
 
-    def run(self) -> tuple[int, tuple[int, int]]:
+    def run(self) -> tuple[int, Stamp]:
         fd = self._opener()
         try:
             now = os.fstat(fd)
@@ -93,7 +121,7 @@ class _Opening:
         self._fd = fd
         if self._abandoned:
             self._close()
-        return fd, (now.st_size, now.st_mtime_ns)
+        return fd, Stamp(now.st_size, now.st_mtime_ns, now.st_ino)
 
     def abandon(self) -> None:
         self._abandoned = True

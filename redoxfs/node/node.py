@@ -12,8 +12,8 @@ The filesystem above calls this with entries of the tree; it knows nothing of sa
 import errno
 import logging
 import os
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import trio
@@ -42,17 +42,32 @@ class Handle(NamedTuple):
 
 
 class OpenFile(NamedTuple):
-    """``handle`` is for `read` and `close`; ``keep_cache``: what the kernel has cached of the file is right."""
+    """``handle`` is for `read` and `close`. ``shares_pages``: the handle may read and fill the kernel's pages of the
+    path; ``keep_pages``: those that there are now are right."""
 
     handle: int
-    keep_cache: bool
+    keep_pages: bool
+    shares_pages: bool = True
+
+
+class Kernel(Protocol):
+    """Who has cached attributes and pages of files, and is told when they are no longer right."""
+
+    def bound(self, entries: Sequence[int]) -> None:
+        """Files got an answer: sizes that are on their way to somebody who asked before must not count."""
+
+    def freed(self, entries: Sequence[int]) -> None:
+        """Files have no answer any more: attributes and pages are void. No handle on them is open."""
+
+    def changed(self, entry: int) -> None:
+        """A file that is served as it is was found changed: its attributes are void."""
 
 
 class Node:
     """Serves the files of one catalog. Enter `running` around its use.
 
     Args:
-        void: called with entries whose cached attributes and pages are no longer right.
+        kernel: is told when what it caches is no longer right.
     """
 
     def __init__(
@@ -63,7 +78,7 @@ class Node:
         root_fd: int,
         settings: Settings,
         *,
-        void: Callable[[Sequence[int]], None],
+        kernel: Kernel,
         threads: Threads | None = None,
     ) -> None:
         self._catalog = catalog
@@ -76,7 +91,7 @@ class Node:
         self._layout = layout
         self._store = store
         self._settings = settings
-        self._void = void
+        self._kernel = kernel
         self._policy = SlotPolicy(layout.cells, layout.vc_start, samples=len(catalog.class_of), seed=settings.seed)
         self._binding = Binding(self._policy, np.diff(catalog.member_at))
         self._memory = Memory(settings.memory_bytes - layout.resident_bytes)
@@ -105,7 +120,7 @@ class Node:
             self._loader.close()
         for handle in self._handles.values():
             if isinstance(handle, ExactFile):
-                os.close(handle.fd)
+                self._exact.close(handle)
         self._handles.clear()
 
     def is_redirected(self, entry: int) -> bool:
@@ -128,6 +143,7 @@ class Node:
             self.counters.joined += 1
             content = self._memory.claimed(path)
         else:
+            self._kernel.bound(self._files_of(path))
             content = self._take_turn(path, sample, turn.load)
             self.counters.reservations_taken += turn.stolen
         if content is None or (content.arrived and content.stamps[file] is None):
@@ -148,7 +164,7 @@ class Node:
             self.counters.exact += 1
         else:
             self.counters.redirected += 1
-        return OpenFile(self._keep(Handle(path, file, content)), keep_cache=not fresh)
+        return OpenFile(self._keep(Handle(path, file, content)), keep_pages=not fresh)
 
     def stat(self, entry: int, thread: int) -> tuple[int, bool]:
         """Size in bytes of what ``thread`` would read from a file, and whether that is good until it is void."""
@@ -188,7 +204,7 @@ class Node:
     def close(self, handle: int) -> None:
         opened = self._handles.pop(handle)
         if isinstance(opened, ExactFile):
-            os.close(opened.fd)
+            self._exact.close(opened)
         else:
             self._closed(opened.path, self._binding.close(opened.path))
 
@@ -208,16 +224,18 @@ class Node:
         """Open the very file."""
         self.counters.opens += 1
         try:
-            file = await self._exact.open(entry)
+            file, shares_pages, keep_pages = await self._exact.open(entry)
         except BaseException:
             self.counters.errors += 1
             raise
         self.counters.exact += 1
-        return OpenFile(self._keep(file), keep_cache=not file.changed)
+        if not keep_pages:
+            self._kernel.changed(entry)
+        return OpenFile(self._keep(file), keep_pages, shares_pages)
 
-    def exact_attributes(self, entry: int) -> tuple[int, int]:
-        """Size in bytes and mtime in nanoseconds of the very file."""
-        return self._exact.attributes(entry)
+    def exact_state(self, entry: int) -> Stamp:
+        """The very file, as it was last seen."""
+        return self._exact.known(entry)
 
     # Counts
 
@@ -309,7 +327,7 @@ class Node:
             self._memory.rest(path)
             for released in closed.released:
                 self._memory.release(released)
-            self._void(self._files_of(path))
+            self._kernel.freed(self._files_of(path))
 
     def _failed(self, path: int, thread: int, entry: int, sample: int, error: BaseException) -> None:
         self.counters.errors += 1
@@ -326,7 +344,7 @@ class Node:
                 self._memory.release(released)
             for sample in ended.unloaded:
                 self._memory.forget(sample)
-        self._threads.meet(thread)
+        self._threads.hear(thread)
 
     # Numbers
 

@@ -1,48 +1,53 @@
 """Telling one calling thread from the next that got its number.
 
 FUSE names the caller by thread number, and numbers come again: a hold of a worker that died would otherwise give
-a stranger a second look. A thread is known by its number and the time it was born, read from /proc when it is
-first seen and again only when an open might be a second look, which is rare. Called from the node's task alone.
+a stranger a second look. A thread that was born after its number was last heard of is another one. The time of
+birth is read from /proc only when an open might be a second look, which is rare. Called from the node's task alone.
 """
 
+import os
+import time
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 
-from redoxfs.protocol.binding import UNKNOWN_THREAD
-
-KNOWN = 65_536
-"""As many as there can be holds; a thread that was forgotten is seen for the first time again."""
+from redoxfs.protocol.binding import HOLDS, UNKNOWN_THREAD
 
 STARTTIME_FIELD = 19
-"""Of /proc/N/stat, counted after the name's closing parenthesis (proc(5): field 22, in clock ticks)."""
+"""Of /proc/N/stat, counted after the name's closing parenthesis (proc(5): field 22, in clock ticks since boot)."""
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def _since_boot_s() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Threads:
-    """The births of the threads that were seen. ``proc`` is where the kernel lists them."""
+    """When each thread number was last heard of. ``proc`` is where the kernel lists threads."""
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
+    def __init__(self, proc: Path = Path("/proc"), clock_s: Callable[[], float] = _since_boot_s) -> None:
         self._proc = proc
-        self._born: OrderedDict[int, str] = OrderedDict()
+        self._clock_s = clock_s
+        self._heard_s: OrderedDict[int, float] = OrderedDict()
 
-    def meet(self, thread: int) -> None:
-        """Note the birth of a thread at its first call."""
-        if thread != UNKNOWN_THREAD and thread not in self._born:
-            self._note(thread)
+    def hear(self, thread: int) -> None:
+        """A thread asks for something now."""
+        if thread == UNKNOWN_THREAD:
+            return
+        self._heard_s[thread] = self._clock_s()
+        if len(self._heard_s) > HOLDS:
+            self._heard_s.popitem(last=False)
 
     def is_another(self, thread: int) -> bool:
-        """True where the number belongs to another thread than when it was met; it is met anew."""
-        known = self._born.get(thread)
-        born = self._note(thread)
-        return known is not None and known != born
-
-    def _note(self, thread: int) -> str:
+        """Whether the number, which asks for something now, was another thread's when it was last heard of."""
+        heard_s = self._heard_s.get(thread)
+        if heard_s is None:
+            return False
         try:
             fields = (self._proc / str(thread) / "stat").read_text("latin-1")
-            born = fields.rpartition(")")[2].split()[STARTTIME_FIELD]
-        except (OSError, IndexError):
+            born_s = int(fields.rpartition(")")[2].split()[STARTTIME_FIELD]) / TICKS_PER_S
+        except (OSError, IndexError, ValueError):
             # Gone, or /proc hides other users' processes: then numbers are all there is.
-            born = ""
-        self._born[thread] = born
-        if len(self._born) > KNOWN:
-            self._born.popitem(last=False)
-        return born
+            return False
+        return born_s > heard_s

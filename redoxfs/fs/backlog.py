@@ -1,0 +1,96 @@
+"""Room for all closes at once.
+
+The kernel sends RELEASE in the background, and no more than ``max_background`` (12) such requests at a time: a close
+beyond that waits in the kernel, and an open that comes after it is sent before it. To us the path would still be
+open, and the open would join a binding that is over. So the limit is raised to the most that there can be.
+
+pyfuse3 does not let a filesystem choose it when the session begins, so it is written to the connection's file of
+the *fusectl* filesystem: where the system has mounted it, as most do, or else, as root, to one that is mounted
+nowhere. The mount's own number is read from the mount table: a stat would be a request to ourselves.
+"""
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+MOST = 65_535
+"""What the kernel takes."""
+
+CONNECTIONS = Path("/sys/fs/fuse/connections")
+USERS_MOST = Path("/sys/module/fuse/parameters/max_user_bgreq")
+
+# System calls of the mount API (Linux 5.2), the same on every architecture.
+FSOPEN, FSCONFIG, FSMOUNT = 430, 431, 432
+FSCONFIG_CMD_CREATE = 6
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def raise_backlog(mountpoint: Path) -> bool:
+    """Let as many closes be on their way as the kernel allows; False where that cannot be had."""
+    connection = _connection(mountpoint)
+    if connection is None:
+        return False
+    limit = Path(connection, "max_background")
+    if (CONNECTIONS / limit).exists():
+        return _write(CONNECTIONS / limit)
+    try:
+        with _fusectl() as unmounted:
+            return _write(unmounted / limit)
+    except OSError:
+        return False
+
+
+def _write(limit: Path) -> bool:
+    for most in (str(MOST), _users_most()):
+        with suppress(OSError):
+            limit.write_text(most)
+            return True
+    return False
+
+
+def _users_most() -> str:
+    """What a mount's owner may set without being root."""
+    try:
+        return USERS_MOST.read_text()
+    except OSError:
+        return "12"
+
+
+def _connection(mountpoint: Path) -> str | None:
+    """The number of the topmost mount at ``mountpoint``: the minor of its device."""
+    escaped = os.fspath(mountpoint)
+    for character in "\\ \t\n":
+        escaped = escaped.replace(character, f"\\{ord(character):03o}")
+    found = None
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
+        for line in table:
+            fields = line.split(" ")
+            if fields[4] == escaped:
+                found = fields[2].partition(":")[2]
+    return found
+
+
+@contextmanager
+def _fusectl() -> Iterator[Path]:
+    """A fusectl filesystem that is mounted nowhere, by way of our own descriptor of it."""
+    context = _called(FSOPEN, b"fusectl", 1)
+    try:
+        _called(FSCONFIG, context, FSCONFIG_CMD_CREATE, None, None, 0)
+        mount = _called(FSMOUNT, context, 1, 0)
+    finally:
+        os.close(context)
+    try:
+        yield Path(f"/proc/self/fd/{mount}")
+    finally:
+        os.close(mount)
+
+
+def _called(number: int, *arguments: int | bytes | None) -> int:
+    result = _libc.syscall(number, *arguments)
+    if result < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    return int(result)
