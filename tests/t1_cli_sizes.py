@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redoxfs.cli.exits import UsageError
-from redoxfs.cli.sizes import available_memory, default_memory, format_bytes, format_needed, parse_size
+from redoxfs.cli.sizes import available_memory, default_memory, format_bytes, format_needed, format_seconds, parse_size
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -51,6 +51,22 @@ def test_what_is_no_size_is_refused_in_one_line(text: str) -> None:
 def test_a_needed_size_typed_back_suffices_and_is_little_more(size: int) -> None:
     typed = parse_size(format_needed(size), 1)
     assert size <= typed <= size * 1.1 + 1
+
+
+def test_a_needed_size_is_spelled_as_it_is_typed() -> None:
+    assert [format_needed(size) for size in (999, 296 * 1024, 4 * GIB, 4 * GIB + 1)] == [
+        "999B",
+        "296KiB",
+        "4GiB",
+        "4.1GiB",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0 s"), (0.001, "under 0.1 s"), (0.1, "0.1 s"), (1.26, "1.3 s"), (4321.0, "4,321.0 s")]
+)
+def test_a_time_is_never_told_as_none_if_there_was_some(seconds: float, text: str) -> None:
+    assert format_seconds(seconds) == text
 
 
 @given(st.integers(0, 1 << 60))

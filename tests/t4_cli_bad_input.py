@@ -35,6 +35,17 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def own_namespace() -> list[str]:
+    """The prefix that runs a command in a mount namespace of its own; skips where this user cannot have one."""
+    mounting = [*IN_OWN_NAMESPACE, "mount", "-t", "tmpfs", "none", "/dev"]
+    if shutil.which("unshare") is None:
+        pytest.skip("needs unshare")
+    if subprocess.run(mounting, capture_output=True, check=False).returncode:
+        pytest.skip(f"not permitted here: {' '.join(mounting)}")
+    return IN_OWN_NAMESPACE
+
+
+@pytest.fixture
 def mnt(tmp_path: Path) -> Path:
     folder = tmp_path / "mnt"
     folder.mkdir()
@@ -101,6 +112,25 @@ def test_a_source_without_permission(redoxfs: Redoxfs, data: Path, verb: str, pa
     finally:
         (data / part).chmod(0o700)
     refused(done, 3, part or str(data), "Permission denied")
+
+
+@pytest.mark.parametrize("mode", [0o300, 0o600])
+def test_a_source_that_may_only_be_listed_or_only_be_searched(redoxfs: Redoxfs, data: Path, mode: int) -> None:
+    if ROOT:
+        os.chown(data, NOBODY, NOBODY)
+        mode >>= 6
+    data.chmod(mode)
+    try:
+        done = redoxfs("mount", data, prefix=WITHOUT_OVERRIDE if ROOT else ())
+    finally:
+        data.chmod(0o700)
+    refused(done, 3, str(data), "Permission denied")
+
+
+@pytest.mark.skipif(ROOT, reason="root may mount on what it may not write to")
+def test_a_mountpoint_that_is_not_writable(redoxfs: Redoxfs, data: Path, mnt: Path) -> None:
+    mnt.chmod(0o500)
+    refused(redoxfs("mount", data, mnt), 4, str(mnt), "not writable")
 
 
 def test_a_mountpoint_that_is_missing(redoxfs: Redoxfs, data: Path, tmp_path: Path) -> None:
@@ -181,7 +211,6 @@ def test_a_log_that_cannot_be_written(redoxfs: Redoxfs, data: Path, mnt: Path, t
     refused(redoxfs("mount", data, mnt, "--log", tmp_path / "none/log"), 2, "none/log", "No such file")
 
 
-@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare to hide /dev/fuse")
 @pytest.mark.parametrize(
     ("hide", "words"),
     [
@@ -189,15 +218,19 @@ def test_a_log_that_cannot_be_written(redoxfs: Redoxfs, data: Path, mnt: Path, t
         (": >fuse && mount --bind fuse /dev/fuse", ["not a device"]),
     ],
 )
-def test_no_fuse_device(redoxfs: Redoxfs, data: Path, mnt: Path, tmp_path: Path, hide: str, words: list[str]) -> None:
-    prefix = [*IN_OWN_NAMESPACE, "sh", "-ec", f'cd "$0"; {hide}; exec "$@"', str(tmp_path)]
+def test_no_fuse_device(
+    redoxfs: Redoxfs, own_namespace: list[str], data: Path, mnt: Path, tmp_path: Path, hide: str, words: list[str]
+) -> None:
+    prefix = [*own_namespace, "sh", "-ec", f'cd "$0"; {hide}; exec "$@"', str(tmp_path)]
     refused(redoxfs("mount", data, mnt, prefix=prefix), 7, "/dev/fuse", *words)
 
 
 @pytest.mark.skipif(not ROOT, reason="only root can take its own permission for /dev/fuse away")
-def test_no_permission_for_the_fuse_device(redoxfs: Redoxfs, data: Path, mnt: Path, tmp_path: Path) -> None:
+def test_no_permission_for_the_fuse_device(
+    redoxfs: Redoxfs, own_namespace: list[str], data: Path, mnt: Path, tmp_path: Path
+) -> None:
     hide = f": >fuse; chown {NOBODY} fuse; chmod 600 fuse; mount --bind fuse /dev/fuse"
-    prefix = [*IN_OWN_NAMESPACE, "sh", "-ec", f'cd "$0"; {hide}; exec "$@"', str(tmp_path), *WITHOUT_OVERRIDE]
+    prefix = [*own_namespace, "sh", "-ec", f'cd "$0"; {hide}; exec "$@"', str(tmp_path), *WITHOUT_OVERRIDE]
     refused(redoxfs("mount", data, mnt, prefix=prefix), 7, "/dev/fuse", "Permission denied")
 
 

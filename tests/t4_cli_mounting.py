@@ -182,8 +182,27 @@ def test_status_and_its_json_tell_the_same(machine: WithData) -> None:
     assert told["samples"] == 40
     assert told["memory_limit_bytes"] == 64 << 20
     table = machine.ok("status", machine.mnt).stdout
-    for words in (str(machine.data), "40 samples, 2 classes", "64.0 MiB", "redirected", "lap", "errors"):
+    for words in (str(machine.data), "40 samples, 2 classes", "64.0 MiB", "redirected", "train is in lap 1"):
         assert words in table
+    # Whatever there is none of is not worth a row.
+    for words in ("errors", "open files", "changed files"):
+        assert words not in table
+    assert all(line == line.rstrip() for line in table.splitlines())
+    with open(machine.mnt / "train/cat/cat3.jpg", "rb"):
+        assert "open files" in machine.ok("status", machine.mnt).stdout
+    machine.ok("umount", machine.mnt)
+
+
+def test_memory_for_everything_is_told(machine: WithData) -> None:
+    words = "each chunk is read once an epoch, nothing needs redirecting"
+    assert words in machine.ok("mount", machine.data, machine.mnt, "--memory", "64MiB").stderr
+    assert words in machine.ok("status", machine.mnt).stdout
+    machine.ok("umount", machine.mnt)
+    least = machine.inspect(machine.data, "--chunk-size", "4")["memory_for"]["least"]
+    done = machine.ok("mount", machine.data, machine.mnt, "--chunk-size", "4", "--memory", str(least))
+    assert "of memory hold" in done.stderr
+    assert words not in done.stderr
+    assert words not in machine.ok("status", machine.mnt).stdout
     machine.ok("umount", machine.mnt)
 
 

@@ -19,6 +19,9 @@ _UMOUNT_NOFOLLOW = 8
 # Debian's place for it, where a bare PATH lacks /usr/bin.
 _HELPER_PATHS = ("/usr/bin", "/bin", "/usr/local/bin")
 
+# fusermount3 unmounts for a user only what it finds in here; containers and minimal systems may lack it.
+_MTAB = "/etc/mtab"
+
 
 def unmount(path: Path) -> None:
     """End the mount at `path` if nobody uses it. Raises OSError: EBUSY if somebody does."""
@@ -56,4 +59,6 @@ def _ask_helper(path: Path, flags: list[str]) -> None:
     )
     if done.returncode:
         words = " ".join(done.stderr.split()) or f"fusermount3 ended with {done.returncode}"
+        if f"failed to open {_MTAB}" in words:
+            words += f"; to make it, as root: ln -s ../proc/self/mounts {_MTAB}"
         raise OSError(errno.EBUSY if "busy" in words.lower() else errno.EPERM, words)

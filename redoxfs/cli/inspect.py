@@ -108,7 +108,7 @@ def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     """The table's rows, for people."""
     shown = [("classes", facts["verdict"]), *(("saw", line) for line in facts["saw"])]
     shown += [
-        ("files", f"{facts['files']:,}, {facts['sample_files']:,} of them samples by name"),
+        ("files", f"{facts['files']:,}; {_share(facts['sample_files'], facts['files'])}"),
         ("served exactly", f"{facts['exact_files']:,} files"),
         ("samples", f"{facts['samples']:,} that may be redirected"),
     ]
@@ -122,15 +122,21 @@ def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         ("files per sample", _told(facts["files_per_sample"], "{:,}".format)),
         ("sample size", _told(facts["sample_bytes"], format_bytes)),
-        ("chunks", f"{facts['chunks']:,} of {facts['chunk_size']}"),
+        ("chunks", f"{facts['chunks']:,}, of {facts['chunk_size']} samples each"),
         (
-            "memory needed",
+            "--memory needed",
             ", ".join(f"{name} {format_needed(size)}" for name, size in facts["memory_for"].items()),
         ),
     ]
     if not facts["memory_suffices"]:
         shown.append(("memory", f"{format_bytes(facts['memory_bytes'])} is too small: mount would refuse it"))
     return shown
+
+
+def _share(sample_files: int, files: int) -> str:
+    if sample_files == files:
+        return "all are samples"
+    return f"{sample_files:,} are samples by name" if sample_files else "none is a sample by name"
 
 
 def _told(spread: dict[str, int], form: Any) -> str:

@@ -19,7 +19,7 @@ from redoxfs.cli.exits import DaemonError, MountpointError, TooLittleMemoryError
 from redoxfs.cli.fuse_access import check_fuse
 from redoxfs.cli.mount_options import MountOptions, parse_mount_options
 from redoxfs.cli.place import CONTROL_FOLDER, Place, find, settled
-from redoxfs.cli.plan import catalog_of, check_source, memory_of, open_root, say
+from redoxfs.cli.plan import ALL_IN_MEMORY, catalog_of, check_source, memory_of, open_root, say
 from redoxfs.cli.probe import read_file
 from redoxfs.cli.runtime_paths import control_path, open_log
 from redoxfs.cli.sizes import format_bytes, format_needed
@@ -61,9 +61,11 @@ def _prepare(arguments: argparse.Namespace) -> _Job:
     options = parse_mount_options(arguments.mount_options)
     turn = _await_turn(arguments)
     source, target = _places(arguments)
+    root_fd = open_root(source)
+    # Who may not read SOURCE can seldom write to it; of the two, that it cannot be read is what there is to say.
+    _check_writable(target)
     check_fuse(options)
     memory_bytes = memory_of(arguments)
-    root_fd = open_root(source)
     catalog = catalog_of(source, root_fd, arguments)
     say(catalog.verdict.line)
 
@@ -106,12 +108,15 @@ def _places(arguments: argparse.Namespace) -> tuple[Place, Place]:
         raise MountpointError(
             f"{target.asked}: lies inside SOURCE ({source.path}); mount over SOURCE itself, or elsewhere"
         )
-    if os.geteuid() != 0 and not target.seen.writable:
-        raise MountpointError(f"{target.asked}: not writable for you, and fusermount3 asks for that")
     for own in (sys.prefix, sys.base_prefix, os.path.dirname(__file__)):
         if target.path in [Path(os.path.realpath(own)), *Path(os.path.realpath(own)).parents]:
             raise MountpointError(f"{target.asked}: holds what runs redoxfs ({own}); mount over a folder that does not")
     return source, target
+
+
+def _check_writable(target: Place) -> None:
+    if os.geteuid() != 0 and not target.seen.writable:
+        raise MountpointError(f"{target.asked}: not writable for you, and fusermount3 asks for that")
 
 
 def _layout(catalog: "Catalog", memory_bytes: int, arguments: argparse.Namespace) -> "Layout":
@@ -202,11 +207,10 @@ def _summary(job: _Job) -> list[str]:
     if not layout.chunk_count:
         return [f"{line}, every file as it is"]
     data = format_bytes(int(catalog.sample_bytes.sum()))
-    memory = format_bytes(job.memory_bytes)
-    held = min(1.0, layout.vc_count / layout.chunk_count)
+    held = f"{format_bytes(job.memory_bytes)} of memory hold {layout.vc_count / layout.chunk_count:.0%} of the samples"
     return [
         line,
         f"{len(catalog.class_of):,} samples ({data}) of {len(catalog.class_names):,} classes "
-        f"in {layout.chunk_count:,} chunks of {layout.chunk_size}",
-        f"{memory} of memory hold {held:.0%} of the samples at a time",
+        f"in {layout.chunk_count:,} chunks of {layout.chunk_size} samples",
+        ALL_IN_MEMORY if layout.chunks_per_vc == 1 else f"{held} at a time",
     ]

@@ -17,10 +17,13 @@ from typing import TYPE_CHECKING
 
 from redoxfs.cli.exits import SourceUnusableError
 from redoxfs.cli.place import EXACT_FOLDER, Place
-from redoxfs.cli.sizes import available_memory, default_memory, format_bytes, parse_size
+from redoxfs.cli.sizes import available_memory, default_memory, format_bytes, format_seconds, parse_size
 
 if TYPE_CHECKING:
     from redoxfs.dataset import Catalog
+
+# What a layout of one chunk for each virtual chunk means; `mount` and `status` say it.
+ALL_IN_MEMORY = "memory for all samples: each chunk is read once an epoch, nothing needs redirecting"
 
 
 def check_source(source: Place) -> None:
@@ -42,9 +45,16 @@ def check_source(source: Place) -> None:
 def open_root(source: Place) -> int:
     """A descriptor of SOURCE, taken before anything is mounted over it. Raises SourceUnusableError."""
     try:
-        return os.open(source.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        root_fd = os.open(source.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # A directory that may be listed but not searched can be opened; only a look-up in it fails.
+            os.stat(".", dir_fd=root_fd)
+        except OSError:
+            os.close(root_fd)
+            raise
     except OSError as failure:
         raise SourceUnusableError(f"{source.asked}: {failure.strerror}") from None
+    return root_fd
 
 
 def memory_of(arguments: argparse.Namespace) -> int:
@@ -83,7 +93,7 @@ def catalog_of(source: Place, root_fd: int, arguments: argparse.Namespace) -> "C
     if reused:
         say(f"catalog: {files:,} files, unchanged since the last scan (--rescan)")
     else:
-        say(f"catalog: {files:,} files, scanned in {time.monotonic() - begin:.1f} s")
+        say(f"catalog: {files:,} files, scanned in {format_seconds(time.monotonic() - begin)}")
     return build_catalog(tree, classes=arguments.classes, samples=tuple(arguments.samples), groups=arguments.groups)
 
 

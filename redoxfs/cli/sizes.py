@@ -59,8 +59,15 @@ def format_bytes(size: int) -> str:
 
 
 def format_needed(size: int) -> str:
-    """`size` as a value to type for --memory: never less than `size`, whatever the rounding."""
-    return _formatted(size, ROUND_CEILING, "")
+    """`size` as a value to type for --memory, "1.5GiB": never less than `size`, whatever the rounding."""
+    return _formatted(size, ROUND_CEILING, "").replace(".0", "")
+
+
+def format_seconds(seconds: float) -> str:
+    """A time, likewise for people, to a tenth of a second."""
+    if not seconds:
+        return "0 s"
+    return f"{seconds:,.1f} s" if seconds >= 0.1 else "under 0.1 s"
 
 
 def _formatted(size: int, rounding: str, space: str) -> str:

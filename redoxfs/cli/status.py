@@ -1,7 +1,8 @@
 """`redoxfs status`: what a mount has done so far, from the file that it serves about itself.
 
 The file is the interface: `--json` prints it as it is, and the table shows what a person asks first. A
-counter the daemon does not tell is left out of the table rather than shown as zero.
+counter the daemon does not tell is left out of the table rather than shown as zero, and so is what matters
+only when there is some of it: open files, errors, changed files.
 """
 
 import argparse
@@ -11,8 +12,9 @@ from typing import Any
 
 from redoxfs.cli.exits import DaemonError, MountpointError
 from redoxfs.cli.place import CONTROL_FOLDER, our_mount_at
+from redoxfs.cli.plan import ALL_IN_MEMORY
 from redoxfs.cli.probe import read_file
-from redoxfs.cli.sizes import format_bytes
+from redoxfs.cli.sizes import format_bytes, format_seconds
 from redoxfs.cli.table import print_table
 
 
@@ -43,8 +45,8 @@ def rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
         ("source", stats.get("source")),
         ("daemon", _joined(stats, "pid {pid}", "pid")),
         ("policy", stats.get("policy")),
-        ("dataset", _joined(stats, "{samples:,} samples, {classes:,} classes, {chunks:,} chunks", *_DATASET)),
-        *((f"lap of {tree or 'all'}", f"{lap:,}") for tree, lap in stats.get("lap", {}).items()),
+        ("dataset", _joined(stats, _SIZES, "samples", "classes", "chunks", "chunk_size")),
+        ("laps", _laps(stats)),
         ("opens", _joined(stats, "{opens:,}", "opens")),
         ("redirected", _joined(stats, "{redirected:,}" + share, "redirected")),
         ("served as asked", _joined(stats, "{exact:,}", "exact")),
@@ -54,21 +56,41 @@ def rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         ("bytes read", _bytes(stats, "bytes_read")),
         ("bytes served", _bytes(stats, "bytes_served")),
-        ("waits for a load", _joined(stats, _WAITS, "demand_loads", "in_flight_waits", "wait_seconds")),
+        ("waits for a load", _waits(stats)),
         ("memory", _memory(stats)),
-        ("open files", _joined(stats, "{open_files:,}", "open_files")),
-        ("errors", _joined(stats, "{errors:,}", "errors")),
-        ("changed files", _joined(stats, "{changed:,}", "changed")),
+        ("open files", _if_any(stats, "open_files")),
+        ("errors", _if_any(stats, "errors")),
+        ("changed files", _if_any(stats, "changed")),
     ]
     return [(name, value) for name, value in shown if value is not None]
 
 
-_DATASET = ("samples", "classes", "chunks")
-_WAITS = "{demand_loads:,} that they started, {in_flight_waits:,} under way already; {wait_seconds:.1f} s in all"
+_SIZES = "{samples:,} samples, {classes:,} classes, {chunks:,} chunks of {chunk_size} samples"
 
 
 def _joined(stats: dict[str, Any], form: str, *names: str) -> str | None:
     return form.format_map(stats) if all(name in stats for name in names) else None
+
+
+def _if_any(stats: dict[str, Any], name: str) -> str | None:
+    return f"{stats[name]:,}" if stats.get(name) else None
+
+
+def _laps(stats: dict[str, Any]) -> str | None:
+    """The lap is that of a tree's slowest column: all before it are through."""
+    told = [f"{tree or 'the whole tree'} is in lap {lap:,}" for tree, lap in stats.get("lap", {}).items()]
+    return ", ".join(told) or None
+
+
+def _waits(stats: dict[str, Any]) -> str | None:
+    waits = _joined(
+        stats,
+        "{demand_loads:,} started a load, {in_flight_waits:,} joined one under way",
+        "demand_loads",
+        "in_flight_waits",
+        "wait_seconds",
+    )
+    return f"{waits}; {format_seconds(stats['wait_seconds'])} waited in all" if waits else None
 
 
 def _bytes(stats: dict[str, Any], name: str) -> str | None:
@@ -79,4 +101,7 @@ def _memory(stats: dict[str, Any]) -> str | None:
     used, limit = stats.get("memory_used_bytes"), stats.get("memory_limit_bytes")
     if used is None or limit is None:
         return None
-    return f"{format_bytes(used)} of {format_bytes(limit)}"
+    shown = f"{format_bytes(used)} of {format_bytes(limit)}"
+    if stats.get("chunks") and stats.get("chunks_per_virtual_chunk") == 1:
+        shown += f"; {ALL_IN_MEMORY}"
+    return shown

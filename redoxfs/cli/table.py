@@ -15,7 +15,7 @@ def print_table(title: str, rows: Iterable[tuple[str, str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(title), title_justify="left", show_header=False)
+    table = Table(show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
@@ -23,4 +23,6 @@ def print_table(title: str, rows: Iterable[tuple[str, str]]) -> None:
     console = Console()
     if not console.is_terminal:
         console = Console(width=_UNFOLDED_COLUMNS)
+    # A title of the table itself would be padded with blanks to its width, and folded at it.
+    console.print(Text(title, style="table.title"))
     console.print(table)
