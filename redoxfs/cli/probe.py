@@ -22,7 +22,7 @@ _ANSWER, _FAILURE = b"+", b"-"
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What stat says of a path. `error` is an errno: 0 if it answered, ETIMEDOUT if not in time."""
+    """What stat and statvfs say of a path. `error` is an errno: 0 if it answered, ETIMEDOUT if not in time."""
 
     path: Path  # without symlinks, as far as it could be followed
     error: int
@@ -31,12 +31,14 @@ class Look:
 
 
 def look(path: str | os.PathLike[str], timeout_s: float) -> Look:
-    """Follow and stat `path`. Never raises for what it finds there."""
+    """Follow `path` and ask for it. Never raises for what it finds there."""
 
     def question() -> bytes:
         resolved = os.path.realpath(path)
         try:
             mode, error = os.stat(resolved).st_mode, 0
+            # The kernel may know the stat of a mount whose daemon is dead; it never knows this.
+            os.statvfs(resolved)
         except OSError as failure:
             mode, error = 0, failure.errno or errno.EIO
         writable = error == 0 and os.access(resolved, os.W_OK)
