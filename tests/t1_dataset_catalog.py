@@ -117,6 +117,8 @@ def test_any_never_mixes_splits(tmp_path: Path) -> None:
         (b"train-clean-100", True),
         (b"dev-other", True),
         (b"test_A", True),
+        (b"TrainingSet", True),
+        (b"testdata", True),
         (b"holdout", True),
         (b"trainer", False),
         (b"trainA", False),

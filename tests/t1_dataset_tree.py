@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redoxfs.dataset import SourceError, Tree, read_tree
+from redoxfs.dataset import SourceError, Tree, build_catalog, read_tree
 from redoxfs.dataset.scan import PROGRESS_EVERY_ENTRIES
+from redoxfs.dataset.tree import CONTROL_NAME
 
 
 @contextmanager
@@ -33,7 +34,8 @@ def scan(root: Path | bytes, progress: Callable[[int], None] | None = None) -> T
         return read_tree(fd, workers=3, progress=progress)
 
 
-names = st.binary(min_size=1, max_size=12).filter(lambda n: not {0, ord("/")} & set(n) and n not in (b".", b".."))
+NOT_NAMES = (b".", b"..", CONTROL_NAME)
+names = st.binary(min_size=1, max_size=12).filter(lambda n: not {0, ord("/")} & set(n) and n not in NOT_NAMES)
 Nested = dict[bytes, "Nested | int | None"]
 trees = st.recursive(
     st.one_of(st.integers(0, 3), st.none()), lambda below: st.dictionaries(names, below, max_size=5), max_leaves=25
@@ -140,6 +142,24 @@ def test_specials_are_counted_and_left_out(tmp_path: Path) -> None:
     tree = scan(tmp_path)
     assert tree.skipped == 1
     assert [tree.name(entry) for entry in tree.children_of(0)] == [b"file"]
+
+
+def test_what_the_source_has_where_the_control_folder_will_be_is_left_out_and_said(tmp_path: Path) -> None:
+    (tmp_path / ".redoxfs").mkdir()
+    (tmp_path / ".redoxfs/stats.json").write_bytes(b"")
+    (tmp_path / "cat/.redoxfs").mkdir(parents=True)
+    (tmp_path / "cat/1.jpg").write_bytes(b"")
+    tree = scan(tmp_path)
+    assert [tree.path(entry) for entry in range(len(tree))] == [b"", b"cat", b"cat/.redoxfs", b"cat/1.jpg"]
+    assert tree.control_left_out == 1
+    for classes in ("auto", "none", "dir"):
+        said = build_catalog(tree, classes=classes).verdict.saw
+        assert said == (".redoxfs in the source is left out: the mount has a control folder of that name",)
+    (tmp_path / ".redoxfs/stats.json").unlink()
+    (tmp_path / ".redoxfs").rmdir()
+    tree = scan(tmp_path)
+    assert tree.control_left_out == 0
+    assert build_catalog(tree, classes="none").verdict.saw == ()
 
 
 def test_progress_ends_at_the_number_of_entries_and_no_thread_stays(tmp_path: Path) -> None:

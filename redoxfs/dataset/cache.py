@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from redoxfs.dataset.scan import open_below, read_tree
 from redoxfs.dataset.tree import Tree
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 # Coarsest timestamps in use: FAT keeps times to 2 s. A directory must have been left alone for longer than that.
 RACY_NS = 2_000_000_000
@@ -46,7 +46,7 @@ RACY_NS = 2_000_000_000
 CHECK_WORKERS = 16
 CHECKSUM_BLOCK_BYTES = 1 << 20
 
-_PLAIN_FIELDS = ("extensions", "roots", "skipped")
+_PLAIN_FIELDS = ("extensions", "roots", "skipped", "control_left_out")
 _ARRAYS = tuple(field.name for field in fields(Tree) if field.name not in _PLAIN_FIELDS)
 
 log = logging.getLogger(__name__)
@@ -124,6 +124,7 @@ def _load(place: Path, given: str, root_fd: int) -> Tree:
         extensions=tuple(bytes.fromhex(text) for text in manifest["extensions"]),
         roots=tuple(bytes.fromhex(text) for text in manifest["roots"]),
         skipped=int(manifest["skipped"]),
+        control_left_out=int(manifest["control_left_out"]),
     )
     directories = np.flatnonzero(tree.kind_mask(stat.S_IFDIR))
     youngest_ns = max(int(tree.mtime_ns[directories].max()), int(tree.ctime_ns[directories].max()))
@@ -195,6 +196,7 @@ def _store(tree: Tree, place: Path, given: str, root_fd: int, scanned_at_ns: int
             "directories": int(np.count_nonzero(tree.kind_mask(stat.S_IFDIR))),
             "symlinks": len(tree.link_entry),
             "skipped": tree.skipped,
+            "control_left_out": tree.control_left_out,
             "extensions": [extension.hex() for extension in tree.extensions],
             "roots": [path.hex() for path in tree.roots],
             "arrays": known,

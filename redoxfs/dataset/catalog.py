@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from redoxfs.dataset.classes import Classes, label_by_directory, label_by_table, make_classes, refuse_two_labels
+from redoxfs.dataset.errors import show
 from redoxfs.dataset.evidence import find_doubt
 from redoxfs.dataset.groups import Groups, make_groups
 from redoxfs.dataset.samples import sample_mask
 from redoxfs.dataset.table import label_groups, read_table
-from redoxfs.dataset.tree import Tree
+from redoxfs.dataset.tree import CONTROL_NAME, Tree
 
 Mode = Literal["dir", "any", "none", "csv"]
 
@@ -74,6 +75,8 @@ def build_catalog(
     mask = sample_mask(tree, samples)
     sample_files = int(np.count_nonzero(mask))
     saw = [f"{tree.skipped:,} sockets, fifos and devices are left out"] if tree.skipped else []
+    if tree.control_left_out:
+        saw.append(f"{show(CONTROL_NAME)} in the source is left out: the mount has a control folder of that name")
     if classes == "none":
         line = "not redirecting: --classes none; every file is served exactly"
         return _nothing(tree, Verdict(classes, "none", line, tuple(saw)), sample_files)
@@ -103,7 +106,8 @@ def build_catalog(
     if not len(found):
         return _nothing(tree, Verdict(classes, mode, _no_samples(mode, samples, groups), tuple(saw)), sample_files)
     refuse_two_labels(tree, found, labels)
-    made = make_classes(found, labels)
+    made = make_classes(tree, found, labels)
+    saw += made.saw
     verdict = Verdict(classes, mode, _line(classes, mode, made, len(found)), tuple(saw))
     return _number(tree, found, made, verdict, sample_files)
 

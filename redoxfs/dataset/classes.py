@@ -2,7 +2,7 @@
 
 A label is what the script learns from the path: the directory (`dir`), nothing (`any`), a table's word
 (`csv`). A class is finer: one label, one split (train and validation must never mix), one kind (a script
-picks its decoder by suffix).
+picks its decoder by suffix), one set of readers (nobody must get what he may not read).
 
 One file under two labels has no right answer: a second name of it, or a symlink to it, would show bytes of
 one class under the other. That is an error rather than a warning, and it names both paths.
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from redoxfs.dataset.access import readers_of
 from redoxfs.dataset.errors import ClassesError, show
 from redoxfs.dataset.groups import Groups
 from redoxfs.dataset.splits import splits_of
@@ -41,6 +42,7 @@ class Classes:
     names: list[str]
     trees: list[str]
     tree_of: NDArray[np.int32]  # [C]
+    saw: tuple[str, ...]
 
 
 def label_by_directory(tree: Tree, groups: Groups) -> Labels:
@@ -88,35 +90,67 @@ def _splits(tree: Tree, entries: NDArray[np.int32]) -> tuple[NDArray[np.int64], 
     return back, texts, added
 
 
-def make_classes(groups: Groups, labels: Labels) -> Classes:
-    """One class for each (label, split, kind) in use, ordered by label, split and kind."""
-    triple = np.stack([labels.label, labels.split, groups.kind.astype(np.int64)], axis=1)
-    unique, code = _unique_rows(triple)
+def make_classes(tree: Tree, groups: Groups, labels: Labels) -> Classes:
+    """One class for each (label, split, kind, readers) in use, in that order."""
+    rows = np.stack([labels.label, labels.split, groups.kind.astype(np.int64), _readers(tree, groups)], axis=1)
+    unique, code = _unique_rows(rows)
     kind_text = ["+".join(show(role) if role else "(no suffix)" for role in kind) for kind in groups.kinds]
-    texts = [(labels.names[a], labels.split_names[b], kind_text[c]) for a, b, c in unique.tolist()]
+    texts = [(labels.names[a], labels.split_names[b], kind_text[c], d) for a, b, c, d in unique.tolist()]
     order = sorted(range(len(texts)), key=texts.__getitem__)
     rank = np.empty(len(order), np.int32)
     rank[order] = np.arange(len(order), dtype=np.int32)
     kinds_of: dict[tuple[str, str], int] = {}
-    for label, split, _ in texts:
+    readers_of_kind: dict[tuple[str, str, str], int] = {}
+    for label, split, kind, _ in texts:
+        readers_of_kind[label, split, kind] = readers_of_kind.get((label, split, kind), 0) + 1
+    for label, split, _ in readers_of_kind:
         kinds_of[label, split] = kinds_of.get((label, split), 0) + 1
     names: list[str] = []
     trees: list[str] = []
     ids: dict[str, int] = {}
     tree_of = np.empty(len(order), np.int32)
     for at, code_at in enumerate(order):
-        label, split, kind = texts[code_at]
+        label, split, kind, readers = texts[code_at]
         if labels.label_is_place:
             place = os.path.dirname(label) or "."
             name = f"{label} ({split})" if split else label
         else:
             place = split or "."
             name = (f"{label} ({split})" if split else label) if label else place
-        names.append(f"{name} *{kind}" if kinds_of[label, split] > 1 else name)
+        if kinds_of[label, split] > 1:
+            name = f"{name} *{kind}"
+        names.append(f"{name} (readers {readers + 1})" if readers_of_kind[label, split, kind] > 1 else name)
         tree_of[at] = ids.setdefault(place, len(ids))
         if len(ids) > len(trees):
             trees.append(place)
-    return Classes(rank[code], names, trees, tree_of)
+    mixed = len({key[0] for key, count in readers_of_kind.items() if count > 1})
+    return Classes(rank[code], names, trees, tree_of, _saw_readers(mixed, labels))
+
+
+def _readers(tree: Tree, groups: Groups) -> NDArray[np.int64]:
+    """Who may read each sample, as a number: equal only where all members are alike in that."""
+    of_member = readers_of(tree, groups.members)
+    if len(of_member) == len(groups) or not of_member.any():
+        return of_member[: len(groups)]
+    ids: dict[tuple[int, ...], int] = {}
+    return np.fromiter(
+        (
+            ids.setdefault(tuple(of_member[start:stop].tolist()), len(ids))
+            for start, stop in zip(groups.member_at[:-1].tolist(), groups.member_at[1:].tolist(), strict=True)
+        ),
+        np.int64,
+        len(groups),
+    )
+
+
+def _saw_readers(mixed: int, labels: Labels) -> tuple[str, ...]:
+    if not mixed:
+        return ()
+    if labels.label_is_place:
+        what = "1 directory holds" if mixed == 1 else f"{mixed:,} directories hold"
+    else:
+        what = "1 label is on" if mixed == 1 else f"{mixed:,} labels are on"
+    return (f"{what} files with different owners or modes: these do not stand in for each other",)
 
 
 def _unique_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:

@@ -6,7 +6,8 @@ and whoever knows better says `--classes dir`. Two questions are asked of all fi
 hashes (see stems):
 
 - `across`: does a directory hold the stems of a sibling, whole (0001), as a prefix that points at one file
-  (aachen_000019_leftImg8bit, aachen_000019_gtFine), or behind a word of its own (img_0001, seg_0001)?
+  (aachen_000019_leftImg8bit, aachen_000019_gtFine), behind a word of its own (img_0001, M0001), less a scale
+  (0001x4), or less the directory's own name (ROIs_s1_p0 in s1, ROIs_s2_p0 in s2)?
 - `within`: does one directory hold pairs (0001.jpg + 0001.png, 0001.png + 0001_mask.png, image_1.png +
   mask_1.png)?
 
@@ -21,7 +22,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from redoxfs.dataset.stems import Stems, stems_of
+from redoxfs.dataset.splits import SPLIT_WORDS
+from redoxfs.dataset.stems import Stems, hash_text, stems_of
 from redoxfs.dataset.tree import Tree
 
 # One twin in a thousand files is chance; parts of samples come in whole directories, less what was lost on the way.
@@ -29,7 +31,8 @@ MIRRORED_SHARE = 0.10
 # More files than this under one name are not the parts of one sample.
 PARTS_MAX = 8
 
-_SCATTER = np.uint64(0x9FB21C651E98DF25)
+SCATTER = np.uint64(0x9FB21C651E98DF25)
+_UNNAMED = np.uint64(0xC2B2AE3D27D4EB4F)
 _BEHIND = np.uint64(0xD6E8FEB86659FD93)  # keeps hashes of endings apart from hashes of beginnings
 
 _Rows = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.bool_]]
@@ -42,10 +45,14 @@ def across(tree: Tree, entries: NDArray[np.int64]) -> Pair | None:
     Given only where a tenth of a directory's samples have such a twin in another directory with the same
     parent.
     """
-    pieces = [_rows_across(stems, lone) for stems, lone in _each(tree, entries)]
+    pieces = [
+        rows
+        for stems, lone in _each(tree, entries)
+        for rows in (_rows_across(stems, lone), _rows_scaled(stems), _rows_unnamed(stems, tree))
+    ]
     keys, of, whole = (np.concatenate(column) for column in zip(*pieces, strict=True))
     parent = tree.parent[of].astype(np.int64)
-    keys ^= tree.parent[parent].astype(np.uint64) * _SCATTER
+    keys ^= tree.parent[parent].astype(np.uint64) * SCATTER
     order = np.lexsort((parent, keys))
     keys, of, whole, parent = keys[order], of[order], whole[order], parent[order]
     del order
@@ -83,7 +90,7 @@ def within(tree: Tree, entries: NDArray[np.int64]) -> Pair | None:
     pieces = [_rows_within(stems) for stems in stems_of(tree.names, tree.name_at, entries)]
     keys, of = (np.concatenate(column) for column in zip(*pieces, strict=True))
     parent = tree.parent[of]
-    keys ^= parent.astype(np.uint64) * _SCATTER
+    keys ^= parent.astype(np.uint64) * SCATTER
     order = np.argsort(keys, kind="stable")
     keys, of, parent = keys[order], of[order], parent[order]
     new = np.ones(len(keys), bool)
@@ -107,10 +114,9 @@ def _each(tree: Tree, entries: NDArray[np.int64]) -> Iterator[tuple[Stems, NDArr
     for stems in stems_of(tree.names, tree.name_at, entries):
         parent = tree.parent[stems.entry]
         directories, first, inverse = np.unique(parent, return_index=True, return_inverse=True)
-        owner, place = stems.cuts()
+        owner, place, _ = stems.leads()
         heads = np.zeros(len(stems.entry), np.uint64)
-        # Backwards, so that the first cut of each stem is the one that stays.
-        heads[owner[::-1]] = stems.hash_of(stems.start[owner], place)[::-1]
+        heads[owner] = stems.hash_of(stems.start[owner], place)
         differs = heads != heads[first][inverse]
         mixed = np.bincount(inverse, weights=differs, minlength=len(directories)) > 0
         for at, directory in enumerate(directories.tolist()):
@@ -133,20 +139,45 @@ def _akin(file: bytes, directory: bytes) -> bool:
 
 def _rows_across(stems: Stems, lone: NDArray[np.bool_]) -> _Rows:
     owner, place = stems.cuts()
-    first = np.ones(len(owner), bool)
-    first[1:] = owner[1:] != owner[:-1]
-    behind = first & lone[owner]
-    of = np.concatenate((stems.entry, stems.entry[owner], stems.entry[owner[behind]]))
+    led, _, behind = stems.leads()
+    led, behind = led[lone[led]], behind[lone[led]]
+    of = np.concatenate((stems.entry, stems.entry[owner], stems.entry[led]))
     keys = np.concatenate(
-        (
-            stems.whole(),
-            stems.hash_of(stems.start[owner], place),
-            stems.hash_of(place[behind] + 1, stems.end[owner[behind]]),
-        )
+        (stems.whole(), stems.hash_of(stems.start[owner], place), stems.hash_of(behind, stems.end[led]))
     )
     whole = np.ones(len(of), bool)
     whole[len(stems.entry) : len(stems.entry) + len(owner)] = False
     return keys, of, whole
+
+
+def _rows_scaled(stems: Stems) -> _Rows:
+    """0001x4 as 0001."""
+    owner, end = stems.scales()
+    return stems.hash_of(stems.start[owner], end), stems.entry[owner], np.ones(len(owner), bool)
+
+
+def _rows_unnamed(stems: Stems, tree: Tree) -> _Rows:
+    """Stems less the name of their directory, where more is left than a number or a split (cat_1, train_cat_1)."""
+    parent = tree.parent[stems.entry]
+    directories, inverse = np.unique(parent, return_inverse=True)
+    names = [tree.name(directory) for directory in directories.tolist()]
+    name = np.array([hash_text(name) for name in names], np.uint64)[inverse]
+    length = np.array([len(name) for name in names], np.int64)[inverse]
+    whole = stems.end - stems.start
+    owner = np.repeat(np.arange(len(whole)), whole)
+    place = np.arange(len(owner)) - np.repeat(np.cumsum(whole) - whole, whole) + stems.start[owner]
+    fits = place + length[owner] <= stems.end[owner]
+    owner, place = owner[fits], place[fits]
+    hit = stems.hash_of(place, place + length[owner]) == name[owner]
+    owner, place = owner[hit], place[hit]
+    first = np.ones(len(owner), bool)
+    first[1:] = owner[1:] != owner[:-1]
+    owner, place = owner[first], place[first]
+    start, after, end = stems.start[owner], place + length[owner], stems.end[owner]
+    told = stems.any_letter(start, place, SPLIT_WORDS) | stems.any_letter(after, end, SPLIT_WORDS)
+    owner, start, place, after, end = owner[told], start[told], place[told], after[told], end[told]
+    keys = stems.hash_of(start, place) * SCATTER + stems.hash_of(after, end) ^ _UNNAMED
+    return keys, stems.entry[owner], np.ones(len(owner), bool)
 
 
 def _rows_within(stems: Stems) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from redoxfs.dataset.errors import SourceError, show
-from redoxfs.dataset.tree import Tree
+from redoxfs.dataset.tree import CONTROL_NAME, Tree
 
 # Directories handed to the pool for each worker at most: enough that none idles while results are appended in
 # order, few enough that finished ones do not pile up.
@@ -75,6 +75,7 @@ class _Listing:
     directories: list[int] = field(default_factory=list)
     links: list[tuple[int, bytes, int, int]] = field(default_factory=list)  # at, target, device, inode
     skipped: int = 0
+    control_left_out: int = 0
 
 
 def open_below(root_fd: int, path: bytes) -> int:
@@ -165,6 +166,9 @@ def _fill(listing: _Listing, fd: int) -> None:
                 continue
             except OSError as error:
                 raise _say(os.path.join(listing.path, os.fsencode(child.name)), error) from None
+            if not listing.path and os.fsencode(child.name) == CONTROL_NAME:
+                listing.control_left_out = 1
+                continue
             kind = stat.S_IFMT(found.st_mode)
             if kind != stat.S_IFREG:
                 if kind not in (stat.S_IFDIR, stat.S_IFLNK):
@@ -240,7 +244,7 @@ class _Columns:
         self.link_device = array("Q")
         self.link_inode = array("Q")
         self.gone: list[int] = []
-        self.skipped = 0
+        self.skipped = self.control_left_out = 0
         for name, value in _stat_row(root).items():
             self.stats[name].append(value)
 
@@ -271,6 +275,7 @@ class _Columns:
             self.link_device.append(device)
             self.link_inode.append(inode)
         self.skipped += listing.skipped
+        self.control_left_out += listing.control_left_out
         below = []
         for at in listing.directories:
             path = listing.path + b"/" + names[at] if listing.path else names[at]
@@ -314,6 +319,7 @@ class _Columns:
             extensions=tuple(self.extensions),
             roots=roots,
             skipped=self.skipped,
+            control_left_out=self.control_left_out,
             **columns,
         )
 

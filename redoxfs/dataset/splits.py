@@ -2,7 +2,7 @@
 
 Too many splits cost a little mixing; one too few trains on validation data. So any piece of a path that
 reads like the name of a split counts: a whole component (`val`, `train2017`, `train-clean-100`,
-`images_val`), and a word of a file's own name (`train_0001.jpg`, `0001_test.png`,
+`images_val`, `trainset`), and a word of a file's own name (`train_0001.jpg`, `0001_test.png`,
 `COCO_val2014_000000000042.jpg`).
 """
 
@@ -31,16 +31,34 @@ SPLIT_WORDS = (
     b"holdout",
 )
 
-_WORDS = b"|".join(SPLIT_WORDS)
+_WORDS = b"(?:%s)(?:_?(?:set|data|images|imgs|files))?" % b"|".join(SPLIT_WORDS)
 # A split by its own name: the word, digits, or the word and a separator and anything.
 _IS_SPLIT = re.compile(rb"(?:%s)(?:\d+|\d*[-_. ].*)?" % _WORDS, re.IGNORECASE | re.DOTALL)
 # The word stands anywhere in the name, between separators, digits after it allowed.
 _HAS_SPLIT = re.compile(rb"(?:.*[-_. ()])?(?:%s)\d*(?:[-_. ()].*)?" % _WORDS, re.IGNORECASE | re.DOTALL)
 
+_ANY_SPLIT = re.compile(b"|".join(sorted(SPLIT_WORDS, reverse=True)))
+
 
 def is_split(component: bytes) -> bool:
     """Whether a directory of this name is a split: train, val2017, train-clean-100, test_A."""
     return _IS_SPLIT.fullmatch(component) is not None
+
+
+def names_split(component: bytes) -> bool:
+    """Whether a split stands in this name among other words: images_train, bounding_box_test."""
+    return _HAS_SPLIT.fullmatch(component) is not None
+
+
+def without_split(component: bytes) -> tuple[bytes, bytes] | None:
+    """The split word that is anywhere in this name, however glued, and the name without it, in lower case.
+
+    "mytest" and "mytrain" are two splits because they are one name without their words; "contest" alone is not.
+    """
+    found = _ANY_SPLIT.search(component.lower())
+    if found is None:
+        return None
+    return found.group(), found.string[: found.start()] + b"*" + found.string[found.end() :]
 
 
 def split_of_directory(tree: Tree) -> tuple[NDArray[np.int32], list[tuple[bytes, ...]]]:

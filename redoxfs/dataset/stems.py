@@ -18,6 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+# From this length on a word of hexadecimal digits, some of them 0 to 9, is a random number rather than a word.
+HEX_MIN_BYTES = 8
 # The hash takes about 60 bytes a byte of names while it is worked out, so it is worked out in pieces.
 PIECE_BYTES = 2 << 20
 
@@ -30,6 +32,10 @@ _LETTER = np.zeros(256, bool)
 _LETTER[[*range(ord("a"), ord("z") + 1), *range(ord("A"), ord("Z") + 1)]] = True
 _DIGIT = np.zeros(256, bool)
 _DIGIT[ord("0") : ord("9") + 1] = True
+_HEX_DIGIT = _DIGIT.copy()
+_HEX_DIGIT[[*range(ord("a"), ord("f") + 1), *range(ord("A"), ord("F") + 1)]] = True
+_WORD = _LETTER | _DIGIT
+_WORD[128:] = True
 _SEPARATOR = np.zeros(256, bool)
 _SEPARATOR[list(b"_-. ()")] = True
 
@@ -63,6 +69,28 @@ class Stems:
         inside = (place > self.start[owner]) & (place < self.end[owner])
         return owner[inside], place[inside]
 
+    def leads(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """The word that begins a stem, up to a separator or digit: (index of the stem, its end, start of the rest)."""
+        place = np.arange(len(self.text))
+        separator = _SEPARATOR[self.text]
+        # Backwards, the least place of a cut from here on.
+        cut = np.minimum.accumulate(np.where(separator | _DIGIT[self.text], place, len(place))[::-1])[::-1]
+        end = np.append(cut, len(place))[self.start + 1]
+        owner = np.flatnonzero(~(separator | _DIGIT[self.text])[self.start] & (end < self.end))
+        end = end[owner]
+        return owner, end, end + separator[end]
+
+    def scales(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Stems that end with a scale (0001x4, img_x2): (index of the stem, where it ends without that)."""
+        text = self.text
+        long = np.flatnonzero(self.end - self.start >= 3)
+        end = self.end[long]
+        scaled = np.isin(text[end - 1], np.frombuffer(b"2348", np.uint8))
+        scaled &= np.isin(text[end - 2], np.frombuffer(b"xX", np.uint8))
+        scaled &= (_DIGIT | _SEPARATOR)[text[end - 3]]
+        owner, end = long[scaled], end[scaled] - 2
+        return owner, end - (_SEPARATOR[text[end - 1]] & (end - 1 > self.start[owner]))
+
     def words(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Runs of letters that begin a stem or follow a separator: (index of the stem, start, end)."""
         letter = _LETTER[self.text]
@@ -80,11 +108,87 @@ class Stems:
         taken = opens & (start < self.end[owner])
         return owner[taken], start[taken], end[taken]
 
+    def numbers(self) -> NDArray[np.bool_]:
+        """Which bytes of the text belong to a number: a run of digits, a hexadecimal word, a UUID, Flickr's ending."""
+        digit, word = _DIGIT[self.text], _WORD[self.text]
+        first = np.ones(len(word), bool)
+        first[1:] = word[1:] != word[:-1]
+        first[self.start] = True
+        at = np.flatnonzero(first)
+        length = np.diff(np.append(at, len(word)))
+        is_hex = np.add.reduceat(_HEX_DIGIT[self.text], at, dtype=np.int64) == length
+        is_hex &= (length >= HEX_MIN_BYTES) & np.logical_or.reduceat(digit, at)
+        digit |= np.repeat(is_hex, length)
+        self._mark_uuids(digit)
+        self._mark_flickr(digit)
+        return digit
+
+    def _mark_uuids(self, numbers: NDArray[np.bool_]) -> None:
+        """8-4-4-4-12 hexadecimal digits: the groups of 4 are too short to be told from words by themselves."""
+        dash = self.text == ord("-")
+        inside = np.concatenate(([False], _HEX_DIGIT[self.text] | dash, [False]))
+        at, stop = (np.flatnonzero(inside[1:] & ~inside[:-1]), np.flatnonzero(inside[:-1] & ~inside[1:]))
+        at = at[stop - at == 36]
+        at = at[dash[at[:, None] + [8, 13, 18, 23]].all(axis=1)]
+        numbers[at[:, None] + np.arange(36)] = True
+
+    def _mark_flickr(self, numbers: NDArray[np.bool_]) -> None:
+        """10140303196_b88d3d6cec_n: a photo, its secret (10 hexadecimal digits), and the size that was downloaded."""
+        end = self.end[self.end - self.start >= 14]
+        secret = end[:, None] - np.arange(12, 2, -1)
+        found = np.isin(self.text[end - 1], np.frombuffer(b"sqtmnwzclbhko", np.uint8))
+        found &= (self.text[end - 2] == ord("_")) & (self.text[end - 13] == ord("_")) & _DIGIT[self.text[end - 14]]
+        end = end[found & _HEX_DIGIT[self.text[secret]].all(axis=1)]
+        numbers[end[:, None] - np.arange(12, 0, -1)] = True
+
+    def heads(self) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+        """What comes before the number that a stem ends with: (index of the stem, hash), for stems that end with one.
+
+        Separators around the number do not count: cat_01, cat-2 and cat (3) have one head.
+        """
+        place = np.arange(len(self.text))
+        numbers = self.numbers()
+        not_separator = np.maximum.accumulate(np.where(_SEPARATOR[self.text], -1, place))
+        not_number = np.maximum.accumulate(np.where(numbers, -1, place))
+        last = not_separator[self.end - 1]
+        owner = np.flatnonzero((last >= self.start) & numbers[np.maximum(last, 0)])
+        start = self.start[owner]
+        cut = np.maximum(not_number[last[owner]] + 1, start)
+        stop = np.maximum(not_separator[np.maximum(cut - 1, 0)] + 1, start)
+        return owner, self.hash_of(start, np.minimum(stop, cut))
+
+    def skeletons(self) -> NDArray[np.uint64]:
+        """The hash of each stem with all numbers alike: n01_7 and n222_13 both read n#_#."""
+        numbers = self.numbers()
+        length = np.diff(np.append(self.start, len(self.text)))
+        owner = np.repeat(np.arange(len(self.start)), length)
+        again = numbers.copy()
+        again[1:] &= numbers[:-1]
+        again[self.start] = False
+        kept = ~again & (np.arange(len(self.text)) < self.end[owner])
+        text = np.where(numbers, np.uint8(ord("#")), self.text)[kept]
+        stop = np.cumsum(np.bincount(owner[kept], minlength=len(self.start)))
+        start = np.append(0, stop)[:-1]
+        return hashed(self.entry, text, start, stop).whole()
+
     def any_digit(self, start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether text[start:end] holds a digit, elementwise."""
-        seen = np.zeros(len(self.text) + 1, np.int64)
-        np.cumsum(_DIGIT[self.text], out=seen[1:])
-        return seen[end] > seen[start]
+        return _any(_DIGIT[self.text], start, end)
+
+    def any_letter(self, start: NDArray[np.int64], end: NDArray[np.int64], but: tuple[bytes, ...]) -> NDArray[np.bool_]:
+        """Whether text[start:end] holds a letter that is not in one of the words `but`, elementwise."""
+        _, first, last = self.words()
+        known = np.isin(self.hash_of(first, last), np.array([hash_text(word) for word in but], np.uint64))
+        edges = np.zeros(len(self.text) + 1, np.int64)
+        edges[first[known]] += 1
+        edges[last[known]] -= 1
+        return _any(_LETTER[self.text] & (np.cumsum(edges)[:-1] == 0), start, end)
+
+
+def _any(mask: NDArray[np.bool_], start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.bool_]:
+    seen = np.zeros(len(mask) + 1, np.int64)
+    np.cumsum(mask, out=seen[1:])
+    return seen[end] > seen[start]
 
 
 def hash_text(text: bytes) -> int:
@@ -115,7 +219,13 @@ def _stems(names: NDArray[np.uint8], name_at: NDArray[np.int64], entries: NDArra
     text = names[np.repeat(name_at[entries] - start, lengths) + np.arange(int(stop[-1]))]
     dots = np.flatnonzero(text == ord("."))
     last = np.append(dots, -1)[np.searchsorted(dots, stop) - 1]
-    end = np.where(last > start, last, stop)
+    return hashed(entries, text, start, np.where(last > start, last, stop))
+
+
+def hashed(
+    entries: NDArray[np.int64], text: NDArray[np.uint8], start: NDArray[np.int64], end: NDArray[np.int64]
+) -> Stems:
+    """Stems that lie at text[start:end], elementwise."""
     power = np.full(len(text) + 1, _MULTIPLIER)
     power[0] = 1
     unshift = np.full(len(text) + 1, _INVERSE)

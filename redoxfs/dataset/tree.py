@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 
 # What the kernel allows in one path resolution (MAXSYMLINKS) before it says ELOOP.
 MAX_LINKS_FOLLOWED = 40
+# The mount's control folder has this name, so what the source has there cannot be seen through it.
+CONTROL_NAME = b".redoxfs"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +63,7 @@ class Tree:
     extensions: tuple[bytes, ...]
     roots: tuple[bytes, ...]
     skipped: int  # sockets, fifos and devices, which are not in the tree
+    control_left_out: int = 0  # 1 where the root has an entry called CONTROL_NAME, which is not in the tree either
 
     def __len__(self) -> int:
         return len(self.parent)
