@@ -4,7 +4,7 @@ import errno
 import os
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from stores import HeldStore, NoKernel
 
 from redoxfs.chunks import build_layout, memory_for_share
 from redoxfs.dataset import Catalog, build_catalog, read_tree
-from redoxfs.node import Node, Settings, TooManyWaitingError, send_control, serve_control
+from redoxfs.node import Node, OpenFile, Settings, TooManyWaitingError, send_control, serve_control
 from redoxfs.node.threads import TICKS_PER_S, Threads
 from redoxfs.node.waits import Waits
 
@@ -57,10 +57,20 @@ def entries(source: tuple[Catalog, int]) -> list[int]:
     return [int(entry) for entry in source[0].members]
 
 
+async def opened_by(node: Node, entry: int, thread: int) -> OpenFile:
+    opening = node.open(entry, thread)
+    return opening if isinstance(opening, OpenFile) else await opening
+
+
+async def read_from(node: Node, handle: int, offset: int, size: int) -> bytes:
+    reading = node.read(handle, offset, size)
+    return bytes(reading if isinstance(reading, bytes | memoryview) else await reading)
+
+
 async def whole(node: Node, entry: int, thread: int) -> int:
     """Open, read, close; the number of the sample that came."""
-    opened = await node.open(entry, thread)
-    data = bytes(await node.read(opened.handle, 0, 1 << 20))
+    opened = await opened_by(node, entry, thread)
+    data = await read_from(node, opened.handle, 0, 1 << 20)
     node.close(opened.handle)
     assert len(data) == 1000
     return int(data.rstrip(b"."))
@@ -95,17 +105,6 @@ def test_the_same_requests_give_the_same_answers(source: tuple[Catalog, int]) ->
     assert trio.run(answers) == trio.run(answers)
 
 
-def step(awaitable: Awaitable[object]) -> bool:
-    """Run a coroutine by hand: True where it returns without yielding to the event loop."""
-    coroutine = awaitable.__await__()
-    try:
-        next(coroutine)
-    except StopIteration:
-        return True
-    coroutine.close()
-    return False
-
-
 def test_open_and_read_of_a_resident_sample_never_suspend(source: tuple[Catalog, int]) -> None:
     async def main() -> None:
         store = HeldStore()
@@ -116,13 +115,48 @@ def test_open_and_read_of_a_resident_sample_never_suspend(source: tuple[Catalog,
             direct = 0
             for entry in order[1:]:
                 loads = node.counters.demand_loads
-                suspended = not step(node.open(entry, 100))
-                assert suspended <= (node.counters.demand_loads > loads)
-                direct += not suspended
+                opening = node.open(entry, 100)
+                if isinstance(opening, OpenFile):
+                    direct += 1
+                    assert isinstance(node.read(opening.handle, 0, 100), memoryview)
+                else:
+                    assert node.counters.demand_loads > loads
+                    await opening
                 await trio.testing.wait_all_tasks_blocked(0.005)
             assert direct > 5
 
     trio.run(main)
+
+
+def test_answers_that_are_here_equal_those_that_are_waited_for(source: tuple[Catalog, int]) -> None:
+    """Opens and reads at once, of what has arrived, against the same by way of waiting and of reading by position."""
+
+    async def answers(late: bool, seed: int) -> list[bytes]:
+        random = np.random.default_rng(seed)
+        store = HeldStore()
+        got: list[bytes] = []
+        async with running(source, store) as node:
+            handles: list[int] = []
+            for _ in range(60):
+                entry, thread = int(random.choice(entries(source))), int(random.integers(0, 4))
+                store.gate.clear() if late else store.gate.set()
+                opening = node.open(entry, thread)
+                if not isinstance(opening, OpenFile):
+                    trio.lowlevel.current_trio_token().run_sync_soon(store.gate.set)
+                    opening = await opening
+                handles.append(opening.handle)
+                store.gate.set()
+                offset, size = int(random.integers(0, 1100)), int(random.integers(0, 1100))
+                got.append(await read_from(node, opening.handle, offset, size))
+                if late:
+                    await trio.testing.wait_all_tasks_blocked()
+                if random.random() < 0.7:
+                    node.close(handles.pop(int(random.integers(len(handles)))))
+                got.append(str(node.stat(entry, thread)[0]).encode())
+        return got
+
+    for seed in range(5):
+        assert trio.run(answers, False, seed) == trio.run(answers, True, seed)
 
 
 def test_whoever_asks_for_a_load_in_flight_waits_for_the_same_one(source: tuple[Catalog, int]) -> None:
@@ -156,7 +190,7 @@ def test_several_chunk_loads_are_in_flight_at_once(source: tuple[Catalog, int]) 
         async with running(source, store, share=1.0) as node:
             async with trio.open_nursery() as nursery:
                 for number, entry in enumerate(entries(source)):
-                    nursery.start_soon(node.open, entry, 1000 + number)
+                    nursery.start_soon(opened_by, node, entry, 1000 + number)
                 await trio.testing.wait_all_tasks_blocked()
                 assert node.counters.chunk_loads == source[0].class_of.size // 4
                 # Opens wait; reads of what is here, closes and stats go on.
@@ -210,7 +244,7 @@ def test_an_open_that_waits_too_long_fails_at_its_deadline(source: tuple[Catalog
         store.gate.clear()
         async with running(source, store, timeout_s=0.2) as node:
             with pytest.raises(trio.TooSlowError):
-                await node.open(entries(source)[0], 100)
+                await opened_by(node, entries(source)[0], 100)
             assert node.stats()["bound"] == node.stats()["open_files"] == 0
             store.gate.set()
             assert await whole(node, entries(source)[0], 100) in range(PER_CLASS * CLASSES)
@@ -243,17 +277,17 @@ def test_open_files_past_their_share_are_read_by_position(source: tuple[Catalog,
     async def main() -> None:
         store = HeldStore()
         async with running(source, store) as node:
-            opened = [await node.open(entry, 1000 + n) for n, entry in enumerate(entries(source))]
+            opened = [await opened_by(node, entry, 1000 + n) for n, entry in enumerate(entries(source))]
             stats = node.stats()
             assert stats["dropped"] > len(opened) / 2
             assert stats["memory_used_bytes"] <= stats["memory_limit_bytes"]
             served = set()
             for one in opened:
-                head = bytes(await node.read(one.handle, 0, 10))
-                tail = bytes(await node.read(one.handle, 10, 5000))
+                head = await read_from(node, one.handle, 0, 10)
+                tail = await read_from(node, one.handle, 10, 5000)
                 assert head + tail == store.content(int(head.rstrip(b".")))
                 served.add(head)
-                assert bytes(await node.read(one.handle, 1000, 10)) == b""
+                assert await read_from(node, one.handle, 1000, 10) == b""
             assert len(served) == len(opened)
             for one in opened:
                 node.close(one.handle)

@@ -1,7 +1,11 @@
 """The session loop's parts, without a mount: who receives, what a handler does to it, and that nothing is changed."""
 
+import ctypes
 import errno
-from collections.abc import Awaitable
+import os
+import signal
+from collections.abc import Awaitable, Coroutine
+from typing import Any
 
 import pyfuse3
 import pytest
@@ -10,8 +14,8 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redoxfs.fs.handlers import Handled, at_once, handler
-from redoxfs.fs.session import Done, ReaderRole, Session
+from redoxfs.fs.handlers import Handled, handler
+from redoxfs.fs.session import Done, ReaderRole, Session, _pulse
 
 
 def test_the_installed_pyfuse3_is_one_that_the_loop_was_tested_with() -> None:
@@ -95,6 +99,25 @@ def test_a_task_that_is_cancelled_while_parked_is_forgotten() -> None:
     trio.run(main)
 
 
+def test_a_holder_that_ended_without_a_word_is_followed() -> None:
+    role, received = ReaderRole(), []
+
+    async def receive(name: str) -> None:
+        async with role:
+            received.append(name)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(receive, "first")
+            await trio.testing.wait_all_tasks_blocked()
+            for name in ("second", "third"):
+                nursery.start_soon(receive, name)
+        assert received[0] == "first"
+        assert sorted(received) == ["first", "second", "third"]
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
 def test_the_end_wakes_all_who_are_parked() -> None:
     role, woken = ReaderRole(), []
 
@@ -114,6 +137,20 @@ def test_the_end_wakes_all_who_are_parked() -> None:
         assert len(woken) == 5
 
     trio.run(main)
+
+
+def test_a_receive_that_blocks_is_interrupted() -> None:
+    """As a read of a request that vanished would block: in C, which does not look for signals by itself."""
+    read_end, write_end = os.pipe()
+    try:
+        with _pulse():
+            libc = ctypes.PyDLL(None, use_errno=True)  # keeps the interpreter's lock, as pyfuse3 does
+            assert libc.read(read_end, ctypes.create_string_buffer(1), 1) == -1
+            assert ctypes.get_errno() == errno.EINTR
+        assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    finally:
+        os.close(read_end)
+        os.close(write_end)
 
 
 # Handlers
@@ -195,19 +232,18 @@ def test_a_cancelled_handler_cleans_up() -> None:
 
 class Examples:
     @handler
-    async def waits(self, value: int) -> int:
-        await trio.lowlevel.checkpoint()
-        return value
+    def either(self, value: int) -> float | Coroutine[Any, Any, float]:
+        return self._late(value) if value < 0 else 1 / value
 
-    @at_once
-    def answers(self, value: int) -> float:
+    async def _late(self, value: int) -> float:
+        await trio.lowlevel.checkpoint()
         return 1 / value
 
 
-def test_what_never_suspends_needs_no_coroutine(caplog: pytest.LogCaptureFixture) -> None:
-    assert not suspends(Examples().answers(4))
-    assert suspends(Examples().waits(4))
+def test_a_handler_waits_only_if_it_has_to(caplog: pytest.LogCaptureFixture) -> None:
+    assert not suspends(Examples().either(4))
+    assert suspends(Examples().either(-4))
     with pytest.raises(pyfuse3.FUSEError) as raised:
-        _ = Examples().answers(0)
+        _ = Examples().either(0)
     assert raised.value.errno == errno.EIO
     assert len(caplog.records) == 1

@@ -92,6 +92,17 @@ def test_a_lazy_unmount_under_load_ends_it_with_its_last_reader(machine: Machine
     assert machine.log() == ""
 
 
+def test_readers_that_are_killed_in_the_middle_of_requests_hold_up_nobody(machine: Machine, root: Path) -> None:
+    for _ in range(15):
+        with hammered(root, readers=6):
+            pass
+        began = time.monotonic()
+        assert machine.stats()["waiting_opens"] == 0
+        assert time.monotonic() - began < PATIENCE_S
+    machine.ok("umount", root)
+    assert machine.nothing_is_left()
+
+
 def test_mounts_come_and_go_many_times(machine: Machine, root: Path) -> None:
     source = root.parent / "data"
     for _ in range(10):

@@ -4,21 +4,22 @@ An exception that leaves a handler ends pyfuse3's main loop and with it the moun
 errno each becomes. What is not in the map is a bug, written to the log once with its traceback, and EIO to the
 program that ran into it.
 
-A handler runs at once, by hand. If it returns without suspending, the event loop has not heard of it; when it
-suspends for the first time, another task takes over receiving (`redoxfs.fs.session`). One that never suspends is an
-ordinary function and costs no coroutine (`at_once`).
+A handler is an ordinary function: most answer at once, and the event loop never hears of them. One that has to wait
+returns a coroutine. It is driven by hand, so that another task takes over receiving when it suspends for the first
+time (`redoxfs.fs.session`).
 """
 
 import errno
 import logging
 from collections.abc import Callable, Coroutine, Generator
 from functools import wraps
+from types import CoroutineType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 import pyfuse3
 import trio
 
-from redoxfs.fs.session import Done, hand_over
+from redoxfs.fs.session import Done, resumed, suspending
 from redoxfs.node import TooManyWaitingError
 
 log = logging.getLogger(__name__)
@@ -49,51 +50,61 @@ class Handled(Generic[T]):
         self._coroutine = coroutine
 
     def __await__(self) -> Generator[Any, Any, T]:
-        step: Callable[[Any], object] = self._coroutine.send
-        argument: object = None
-        suspended = False
-        while True:
-            try:
-                trap = step(argument)
-            except StopIteration as done:
-                result: T = done.value
-                return result
-            except pyfuse3.FUSEError:
-                raise
-            except Exception as error:
-                raise pyfuse3.FUSEError(errno_of(error)) from error
-            if not suspended:
-                suspended = True
-                hand_over()
-            try:
-                argument = yield trap
-                step = self._coroutine.send
-            except BaseException as thrown:
-                argument, step = thrown, self._coroutine.throw
-
-
-def handler(
-    function: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Makes a pyfuse3 operation of a method, typed as the coroutine that pyfuse3 declares; it is only awaited."""
-
-    @wraps(function)
-    def wrapper(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Handled[T]:
-        return Handled(function(self, *args, **kwargs))
-
-    return cast(Callable[Concatenate[S, P], Coroutine[Any, Any, T]], wrapper)
-
-
-def at_once(function: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Makes a pyfuse3 operation of a method that never suspends."""
-
-    @wraps(function)
-    def wrapper(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Done[T]:
+        coroutine = self._coroutine
         try:
-            return Done(function(self, *args, **kwargs))
+            trap = coroutine.send(None)
+        except StopIteration as done:
+            result: T = done.value
+            return result
         except pyfuse3.FUSEError:
             raise
         except Exception as error:
             raise pyfuse3.FUSEError(errno_of(error)) from error
+        suspending()
+        try:
+            return (yield from _rest(coroutine, trap))
+        finally:
+            resumed()
+
+
+def _rest(coroutine: Coroutine[Any, Any, T], trap: object) -> Generator[Any, Any, T]:
+    """What is left of a coroutine that has suspended with ``trap``."""
+    thrown: BaseException | None
+    sent: object = None
+    while True:
+        try:
+            sent, thrown = (yield trap), None
+        except BaseException as error:
+            thrown = error
+        try:
+            trap = coroutine.send(sent) if thrown is None else coroutine.throw(thrown)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        except pyfuse3.FUSEError:
+            raise
+        except Exception as error:
+            raise pyfuse3.FUSEError(errno_of(error)) from error
+
+
+def handler(
+    function: Callable[Concatenate[S, P], T | Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """Makes a pyfuse3 operation of a method that gives its answer, or a coroutine for it where it has to wait.
+
+    It is typed as the coroutine that pyfuse3 declares; pyfuse3 awaits it and asks for no more.
+    """
+
+    @wraps(function)
+    def wrapper(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Done[T] | Handled[T]:
+        try:
+            answer = function(self, *args, **kwargs)
+        except pyfuse3.FUSEError:
+            raise
+        except Exception as error:
+            raise pyfuse3.FUSEError(errno_of(error)) from error
+        if isinstance(answer, CoroutineType):
+            return Handled(answer)
+        return Done(cast(T, answer))
 
     return cast(Callable[Concatenate[S, P], Coroutine[Any, Any, T]], wrapper)

@@ -17,7 +17,7 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -25,7 +25,7 @@ import pyfuse3
 from pyfuse3 import EntryAttributes, FileHandleT, FileInfo, FUSEError, InodeT, RequestContext
 
 from redoxfs.dataset import Tree
-from redoxfs.fs.handlers import at_once, handler
+from redoxfs.fs.handlers import handler
 from redoxfs.fs.inodes import (
     CONTROL_INODE,
     CONTROL_NAME,
@@ -37,7 +37,7 @@ from redoxfs.fs.inodes import (
     inode_of,
     view_and_entry,
 )
-from redoxfs.node import Node
+from redoxfs.node import Node, OpenFile
 
 FOREVER_S = 10 * 365 * 24 * 3600.0
 """What is true as long as the mount lives."""
@@ -110,7 +110,7 @@ class Operations(pyfuse3.Operations):
 
     # Names and attributes
 
-    @at_once
+    @handler
     def lookup(self, parent_inode: InodeT, name: bytes, ctx: RequestContext) -> EntryAttributes:
         view, entry = view_and_entry(parent_inode)
         if view is View.CONTROL:
@@ -122,7 +122,7 @@ class Operations(pyfuse3.Operations):
             return _no_such_entry()
         return self._attributes(view, child)
 
-    @at_once
+    @handler
     def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes:
         view, entry = view_and_entry(inode)
         if view is View.CONTROL:
@@ -131,17 +131,17 @@ class Operations(pyfuse3.Operations):
             return self._redirected(entry, *self._node.stat(entry, ctx.pid))
         return self._attributes(view, entry)
 
-    @at_once
+    @handler
     def readlink(self, inode: InodeT, ctx: RequestContext) -> bytes:
         return self._tree.link_target(view_and_entry(inode)[1])
 
     # Directories
 
-    @at_once
+    @handler
     def opendir(self, inode: InodeT, ctx: RequestContext) -> FileHandleT:
         return FileHandleT(inode)
 
-    @at_once
+    @handler
     def readdir(self, fh: FileHandleT, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         view, entry = view_and_entry(fh)
         if view is View.CONTROL:
@@ -155,44 +155,44 @@ class Operations(pyfuse3.Operations):
             if not pyfuse3.readdir_reply(token, self._tree.name(child), self._attributes(view, child), position):
                 return
 
-    @at_once
+    @handler
     def releasedir(self, fh: FileHandleT) -> None:
         return
 
     # Files
 
     @handler
-    async def open(self, inode: InodeT, flags: int, ctx: RequestContext) -> FileInfo:
+    def open(self, inode: InodeT, flags: int, ctx: RequestContext) -> FileInfo | Coroutine[Any, Any, FileInfo]:
         view, entry = view_and_entry(inode)
         if view is View.DATA:
-            opened = await self._node.open(entry, ctx.pid)
-        elif view is View.EXACT:
-            opened = await self._node.open_exact(entry)
-        else:
-            return self._open_text(self._stats_json() if view is View.CONTROL else self._served(entry))
-        return FileInfo(
-            fh=FileHandleT(opened.handle),
-            direct_io=self._direct_io or not opened.shares_pages,
-            keep_cache=opened.keep_pages,
-            nonseekable=False,
-        )
+            opened = self._node.open(entry, ctx.pid)
+            return self._file_info(opened) if isinstance(opened, OpenFile) else self._open_late(opened)
+        if view is View.EXACT:
+            return self._open_late(self._node.open_exact(entry))
+        return self._open_text(self._stats_json() if view is View.CONTROL else self._served(entry))
+
+    async def _open_late(self, opening: Coroutine[Any, Any, OpenFile]) -> FileInfo:
+        return self._file_info(await opening)
+
+    def _file_info(self, opened: OpenFile) -> FileInfo:
+        return FileInfo(opened.handle, self._direct_io or not opened.shares_pages, opened.keep_pages, False)
 
     @handler
-    async def read(  # type: ignore[override] # pyfuse3 takes any buffer; a slice of one is not copied
+    def read(  # type: ignore[override] # pyfuse3 takes any buffer; a slice of one is not copied
         self, fh: FileHandleT, off: int, size: int
-    ) -> bytes | memoryview:
+    ) -> bytes | memoryview | Coroutine[Any, Any, bytes | memoryview]:
         if fh >= TEXT_HANDLES:
             return self._texts[fh][off : off + size]
-        return await self._node.read(fh, off, size)
+        return self._node.read(fh, off, size)
 
-    @at_once
+    @handler
     def release(self, fh: FileHandleT) -> None:
         if fh >= TEXT_HANDLES:
             del self._texts[fh]
         else:
             self._node.close(fh)
 
-    @at_once
+    @handler
     def statfs(self, ctx: RequestContext) -> pyfuse3.StatvfsData:
         answer = pyfuse3.StatvfsData()
         answer.f_bsize = answer.f_frsize = 4096

@@ -6,21 +6,31 @@ scheduler twice, once to hand the role on through a `trio.Lock` and once in `wai
 than the request. pyfuse3 looks these primitives up in its module attribute ``trio`` (its own asyncio support
 replaces it), so a small object is put there:
 
-- `wait_readable` asks the descriptor first. If a request is there, it returns without suspending; every
-  `REQUESTS_PER_TURN` it goes through a real checkpoint, so that nothing else starves.
+- `wait_readable` asks the descriptor first. If a request is there, it returns without suspending. If none is there
+  and no handler is suspended, it stays with the descriptor for up to `LINGER_MS`: a program that was just answered
+  asks again sooner than the scheduler could have gone to sleep. Every `REQUESTS_PER_TURN` it goes through a real
+  checkpoint, so that nothing else starves.
 - the role stays with the task that has it. Only a handler that is about to suspend gives it to a parked task
-  (`hand_over`; `redoxfs.fs.handlers` calls it for every handler).
+  (`suspending`; `redoxfs.fs.handlers` calls it for every handler).
 
 Ends: an unmount shows as an error on the descriptor, `terminate` as a call of `notify_closing`; both wake the parked
-tasks, which then find the session over. Cancellation is trio's own.
+tasks, which then find the session over. An unmount that comes just after the look ends the holder without a word, so
+parked tasks look after it every `PULSE_S`. Cancellation is trio's own.
+
+A request may vanish between the look and the receive, when its program is killed. The receive then blocks, with the
+interpreter's lock: loads that arrive are not handed on, and whoever waits for one cannot even be killed. (A
+descriptor that does not block would not do: pyfuse3 takes EAGAIN for the end.) So a timer's signal interrupts the
+main thread every `PULSE_S`, upon which pyfuse3 looks again.
 
 Rejected: a loop of our own without pyfuse3's tasks. It would be some 15 % quicker, but parsing requests is pyfuse3's
 business, and its loop cannot be entered from outside. A pyfuse3 that this was not tested with runs as it comes.
 """
 
 import select
+import signal
 from collections import deque
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Generator, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -34,6 +44,12 @@ TESTED = ("3.4.", "3.5.")
 
 REQUESTS_PER_TURN = 64
 """Requests between two checkpoints: about 5 ms, and the scheduler's cost is spread over enough of them."""
+
+LINGER_MS = 1
+"""The least that poll(2) takes. Longer than a client's next request, and far less than any deadline or person."""
+
+PULSE_S = 0.5
+"""How long a receive can block, and a parked task be mistaken about the holder; a pulse costs some 20 µs."""
 
 ENDED = select.POLLERR | select.POLLHUP | select.POLLNVAL
 
@@ -61,6 +77,7 @@ class ReaderRole:
         self._holder: trio.lowlevel.Task | None = None
         self._parked: deque[trio.lowlevel.Task] = deque()
         self._closing = False
+        self.suspended = 0
 
     def __aenter__(self) -> Awaitable[None]:
         task = trio.lowlevel.current_task()
@@ -92,13 +109,26 @@ class ReaderRole:
             trio.lowlevel.reschedule(self._parked.popleft())
 
     async def _park(self, task: trio.lowlevel.Task) -> None:
-        self._parked.append(task)
+        """Until the role is this task's, or the session over."""
 
         def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
             self._parked.remove(task)
             return trio.lowlevel.Abort.SUCCEEDED
 
-        await trio.lowlevel.wait_task_rescheduled(abort)
+        while True:
+            self._parked.append(task)
+            with trio.move_on_after(PULSE_S) as pause:
+                await trio.lowlevel.wait_task_rescheduled(abort)
+            if not pause.cancelled_caught:
+                return
+            if self._holder is None or _has_ended(self._holder):
+                # The session ended in the holder's hands, between its look and its receive.
+                self._holder = task
+                return
+
+
+def _has_ended(task: trio.lowlevel.Task) -> bool:
+    return task.parent_nursery is None or task not in task.parent_nursery.child_tasks
 
 
 class _Lowlevel:
@@ -118,7 +148,9 @@ class _Lowlevel:
             self._poll.register(fd, select.POLLIN)
             self._fd = fd
         self._until_checkpoint -= 1
-        if self._until_checkpoint and self._is_readable():
+        if self._until_checkpoint and (
+            self._is_readable(0) or (not self._role.suspended and self._is_readable(LINGER_MS))
+        ):
             return NOTHING
         return self._wait()
 
@@ -126,8 +158,8 @@ class _Lowlevel:
         trio.lowlevel.notify_closing(fd)
         self._role.close()
 
-    def _is_readable(self) -> bool:
-        found = self._poll.poll(0)
+    def _is_readable(self, timeout_ms: int) -> bool:
+        found = self._poll.poll(timeout_ms)
         if not found:
             return False
         if found[0][1] & ENDED:
@@ -137,7 +169,7 @@ class _Lowlevel:
     async def _wait(self) -> None:
         self._until_checkpoint = REQUESTS_PER_TURN
         await trio.lowlevel.checkpoint()
-        while not self._is_readable():
+        while not self._is_readable(0):
             await trio.lowlevel.wait_readable(self._fd)
 
 
@@ -163,10 +195,14 @@ class Session:
         self._role = ReaderRole()
 
     async def run(self, max_tasks: int) -> None:
-        """Receive and handle requests until the session is over."""
-        if not self.quick:
-            await pyfuse3.main(max_tasks=max_tasks)
-            return
+        """Receive and handle requests until the session is over; in the main thread."""
+        with _pulse():
+            if self.quick:
+                await self._run_quick(max_tasks)
+            else:
+                await pyfuse3.main(max_tasks=max_tasks)
+
+    async def _run_quick(self, max_tasks: int) -> None:
         global _role
         pyfuse3.trio = _Trio(self._role)  # type: ignore[attr-defined]
         _role = self._role
@@ -178,11 +214,30 @@ class Session:
             _role = None
 
 
+@contextmanager
+def _pulse() -> Iterator[None]:
+    """Interrupt whatever blocks the main thread every `PULSE_S`. Python's own calls go on by themselves."""
+    before = signal.signal(signal.SIGALRM, lambda _number, _frame: None)
+    signal.setitimer(signal.ITIMER_REAL, PULSE_S, PULSE_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 # pyfuse3 is one session for each process, and so is this.
 _role: ReaderRole | None = None
 
 
-def hand_over() -> None:
-    """The running handler is about to suspend: another task receives from now on."""
+def suspending() -> None:
+    """The running handler suspends for the first time: another task receives from now on."""
     if _role is not None:
+        _role.suspended += 1
         _role.hand_over()
+
+
+def resumed() -> None:
+    """A handler that had suspended is over."""
+    if _role is not None:
+        _role.suspended -= 1

@@ -12,7 +12,7 @@ The filesystem above calls this with entries of the tree; it knows nothing of sa
 import errno
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -128,15 +128,17 @@ class Node:
 
     # Files of samples
 
-    async def open(self, entry: int, thread: int) -> OpenFile:
-        """Open a file; if it belongs to a sample, any sample of its class may answer."""
+    def open(self, entry: int, thread: int) -> OpenFile | Coroutine[Any, Any, OpenFile]:
+        """Open a file; if it belongs to a sample, any sample of its class may answer.
+
+        The open file if its bytes are here; else what to await for it.
+        """
         path, file = self._sample_of[entry], self._member_of[entry]
         if path < 0:
-            return await self.open_exact(entry)
+            return self.open_exact(entry)
         self._meet(thread, path)
         self.counters.opens += 1
-        opened = self._binding.open(path, file, thread)
-        sample, turn, fresh, released = opened
+        sample, turn, fresh, released = self._binding.open(path, file, thread)
         for gone in released:
             self._memory.release(gone)
         if turn is None:
@@ -148,23 +150,31 @@ class Node:
             self.counters.reservations_taken += turn.stolen
         if content is None or (content.arrived and content.stamps[file] is None):
             content = self._read_again(path, sample)
+        if content.arrived:
+            return self._opened(path, file, content, keep_pages=not fresh)
+        if turn is None or turn.load is None:
+            self.counters.in_flight_waits += 1
+        return self._open_late(entry, thread, content, keep_pages=not fresh)
+
+    async def _open_late(self, entry: int, thread: int, content: Content, *, keep_pages: bool) -> OpenFile:
+        path, file = self._sample_of[entry], self._member_of[entry]
         try:
-            if not content.arrived:
-                started = turn is not None and turn.load is not None
-                self.counters.in_flight_waits += not started
-                with self._opens.one():
-                    await content.wait()
+            with self._opens.one():
+                await content.wait()
             problem = content.files[file]
             if isinstance(problem, OSError):
                 raise OSError(errno.EIO, str(problem)) from problem
         except BaseException as error:
-            self._failed(path, thread, entry, sample, error)
+            self._failed(path, thread, entry, content.sample, error)
             raise
-        if sample == path:
+        return self._opened(path, file, content, keep_pages=keep_pages)
+
+    def _opened(self, path: int, file: int, content: Content, *, keep_pages: bool) -> OpenFile:
+        if content.sample == path:
             self.counters.exact += 1
         else:
             self.counters.redirected += 1
-        return OpenFile(self._keep(Handle(path, file, content)), keep_pages=not fresh)
+        return OpenFile(self._keep(Handle(path, file, content)), keep_pages)
 
     def stat(self, entry: int, thread: int) -> tuple[int, bool]:
         """Size in bytes of what ``thread`` would read from a file, and whether that is good until it is void."""
@@ -186,18 +196,24 @@ class Node:
         stamp = self._bound_stamp(path, file)
         return (self._size(entry), False) if stamp is None else (stamp.size, True)
 
-    async def read(self, handle: int, offset: int, size: int) -> bytes | memoryview:
-        """At most ``size`` bytes from ``offset`` of an open file."""
+    def read(self, handle: int, offset: int, size: int) -> bytes | memoryview | Coroutine[Any, Any, bytes | memoryview]:
+        """At most ``size`` bytes from ``offset`` of an open file; what to await for them if they are not here."""
         opened = self._handles[handle]
         if isinstance(opened, ExactFile):
-            data: bytes | memoryview = await self._exact.read(opened, offset, size)
-        else:
-            file = opened.content.files[opened.file]
-            if isinstance(file, FileBytes):
-                whole = offset == 0 and size >= len(file.data)
-                data = file.data if whole else memoryview(file.data)[offset : offset + size]
-            else:
-                data = await self._read_by_position(opened, offset, size)
+            return self._read_late(self._exact.read(opened, offset, size))
+        file = opened.content.files[opened.file]
+        if not isinstance(file, FileBytes):
+            return self._read_late(self._read_by_position(opened, offset, size))
+        data = file.data
+        if offset or size < len(data):
+            part = memoryview(data)[offset : offset + size]
+            self.counters.bytes_served += len(part)
+            return part
+        self.counters.bytes_served += len(data)
+        return data
+
+    async def _read_late(self, reading: Coroutine[Any, Any, bytes]) -> bytes:
+        data = await reading
         self.counters.bytes_served += len(data)
         return data
 
