@@ -95,8 +95,13 @@ class Tree:
     def lookup(self, parent: int, name: bytes) -> int:
         """The entry called `name` in the directory `parent`, or -1."""
         candidates = self.children_of(parent)
-        at = bisect_left(candidates, name, key=self.name)
-        if at < len(candidates) and self.name(candidates[at]) == name:
+        names, name_at = self.names.data, self.name_at.data
+
+        def name_of(entry: int) -> bytes:
+            return bytes(names[name_at[entry] : name_at[entry + 1]])
+
+        at = bisect_left(candidates, name, key=name_of)
+        if at < len(candidates) and name_of(candidates[at]) == name:
             return candidates[at]
         return -1
 

@@ -45,6 +45,9 @@ FOREVER_S = 10 * 365 * 24 * 3600.0
 BLOCK_BYTES = 128 * 1024
 """st_blksize: how much buffered readers ask for at once; halves the reads of PIL against the default."""
 
+NAMES_AT_ONCE = 128
+"""Entries in one reply. The kernel would take 700, which is 3 ms in which nobody else is answered."""
+
 TEXT_HANDLES = 1 << 62
 """Handles of generated files are numbered from here, those of the node from 1."""
 
@@ -150,9 +153,11 @@ class Operations(pyfuse3.Operations):
                 if not pyfuse3.readdir_reply(token, name, self._lookup_control(name), position):
                     return
             return
-        children = self._tree.children_of(entry)
-        for position, child in enumerate(children[start_id:], start_id + 1):
-            if not pyfuse3.readdir_reply(token, self._tree.name(child), self._attributes(view, child), position):
+        children = self._tree.children_of(entry)[start_id : start_id + NAMES_AT_ONCE]
+        for position, (child, name) in enumerate(
+            zip(children, self._tree.names_of(children), strict=True), start_id + 1
+        ):
+            if not pyfuse3.readdir_reply(token, name, self._attributes(view, child), position):
                 return
 
     @handler

@@ -42,6 +42,9 @@ class ExactFiles:
 
     def __init__(self, tree: Tree, root_fd: int, opens: Waits, reads: Waits) -> None:
         self._tree = tree
+        self._size: memoryview[int] = tree.size.data
+        self._mtime_ns: memoryview[int] = tree.mtime_ns.data
+        self._inode: memoryview[int] = tree.inode.data
         self._root_fd = root_fd
         self._opens = opens
         self._reads = reads
@@ -56,8 +59,7 @@ class ExactFiles:
 
     def known(self, entry: int) -> Stamp:
         """The file's state as the last open, else the scan, saw it."""
-        tree = self._tree
-        return self._now.get(entry) or Stamp(int(tree.size[entry]), int(tree.mtime_ns[entry]), int(tree.inode[entry]))
+        return self._now.get(entry) or Stamp(self._size[entry], self._mtime_ns[entry], self._inode[entry])
 
     async def open(self, entry: int) -> Opened:
         """Raises: OSError as the storage gives it; what `Waits.one` raises."""

@@ -87,6 +87,7 @@ class Node:
         self._sample_of: memoryview[int] = catalog.sample_of.data
         self._member_of: memoryview[int] = catalog.member_of.data
         self._members: memoryview[int] = catalog.members.data
+        self._tree_size: memoryview[int] = catalog.tree.size.data
         self._member_at: memoryview[int] = catalog.member_at.data
         self._layout = layout
         self._store = store
@@ -385,7 +386,7 @@ class Node:
 
     def _size(self, entry: int) -> int:
         size = self._changed_size.get(entry)
-        return int(self._tree.size[entry]) if size is None else size
+        return self._tree_size[entry] if size is None else size
 
     def _note_change(self, entry: int, size: int) -> None:
         if entry not in self._changed_size:

@@ -1,0 +1,281 @@
+"""Files a second through a mount, everything in memory: redoxfs beside other FUSE filesystems, in one run.
+
+    scripts/bench/fuse_rate.py [--files 4000] [--rounds 3] [--json]
+
+Every file of 100 kB is read whole with open().read(), for the first time through its mount (others) or in its binding
+(redoxfs), by 1, 2 and 4 processes. bindfs and squashfuse come from the distribution, ratarmount from PyPI; what is not
+installed is left out and said. Rounds are interleaved, and the table gives medians. DataLoader with 2 and 4 workers is
+measured beside WebDataset over a tar of the same files with as many.
+"""
+
+import argparse
+import importlib
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import mounts
+from rich.console import Console
+from rich.table import Table
+
+FILE_BYTES = 100_000
+READERS = (1, 2, 4)
+WORKERS = (2, 4)
+
+fork = multiprocessing.get_context("fork")
+
+
+def make_files(root: Path, count: int) -> None:
+    folder = root / "files"
+    folder.mkdir()
+    for i in range(count):
+        (folder / f"{i:06}.bin").write_bytes(i.to_bytes(8, "little") + random.randbytes(FILE_BYTES - 8))
+
+
+def paths_in(root: Path) -> list[str]:
+    """All files below; listing them also makes their names known to the kernel, as a job's own scan does."""
+    return [os.path.join(folder, name) for folder, _, names in os.walk(root) for name in names]
+
+
+def _read_all(paths: list[str], ready: Any, go: Any, seconds: Any, sizes: Any) -> None:
+    ready.release()
+    go.wait()
+    began = time.perf_counter()
+    total = 0
+    for path in paths:
+        with open(path, "rb") as file:
+            total += len(file.read())
+    seconds.put(time.perf_counter() - began)
+    sizes.put(total)
+
+
+def rate(paths: list[str], readers: int) -> float:
+    """Files a second, ``readers`` processes reading a part of ``paths`` each."""
+    ready, go = fork.Semaphore(0), fork.Event()
+    seconds, sizes = fork.SimpleQueue(), fork.SimpleQueue()
+    processes = [
+        fork.Process(target=_read_all, args=(paths[i::readers], ready, go, seconds, sizes)) for i in range(readers)
+    ]
+    for process in processes:
+        process.start()
+    for _ in processes:
+        ready.acquire()
+    go.set()
+    took: float = max(seconds.get() for _ in processes)
+    read = sum(sizes.get() for _ in processes)
+    for process in processes:
+        process.join()
+    if read != len(paths) * FILE_BYTES:
+        raise SystemExit(f"short reads: {read} bytes of {len(paths)} files")
+    return len(paths) / took
+
+
+def resident_paths(mountpoint: Path) -> list[str]:
+    """Paths whose answers are all in memory: others are opened until every chunk has been loaded."""
+    paths = paths_in(mountpoint)
+    random.shuffle(paths)
+    for opened, path in enumerate(paths):
+        if opened % 16 == 0:
+            now = mounts.stats(mountpoint)
+            if now["in_slots"] == len(paths) - opened and now["memory_used_bytes"] >= now["in_slots"] * FILE_BYTES:
+                return paths[opened:]
+        with open(path, "rb") as file:
+            file.read()
+    raise SystemExit("the files never were all in memory; is there enough of it?")
+
+
+class Kinds:
+    """What is measured: name → a context in which paths can be read for the first time."""
+
+    def __init__(self, work: Path) -> None:
+        self._work = work
+        self.source = work / "data"
+        self.left_out: list[str] = []
+        self.kinds: dict[str, Callable[[], Any]] = {}
+        for mode, redox, stock in (("page cache", [], []), ("direct_io", ["-o", "direct_io"], ["--direct-io"])):
+            self.kinds[f"redoxfs, {mode}"] = partial(self._redoxfs, redox)
+            stocked = mounts.stock_pyfuse3(self.source / "files", self._mnt, *stock)
+            self.kinds[f"stock pyfuse3, {mode}"] = partial(self._plain, stocked)
+        self._add("bindfs", ["bindfs", "-f", "-r", str(self.source), str(self._mnt)])
+        if self._have("mksquashfs"):
+            image = work / "files.squashfs"
+            quiet = ["-noI", "-noD", "-noF", "-noX", "-no-progress", "-quiet"]
+            subprocess.run(["mksquashfs", self.source, image, *quiet], check=True, stdout=subprocess.DEVNULL)
+            self._add("squashfuse", ["squashfuse", "-f", str(image), str(self._mnt)])
+        self._add("ratarmount", ["ratarmount", "-f", "--index-file", ":memory:", str(tar_of(work)), str(self._mnt)])
+        self.kinds["the directory itself"] = self._directory
+
+    @property
+    def _mnt(self) -> Path:
+        return self._work / "mnt"
+
+    def _have(self, program: str) -> bool:
+        found = shutil.which(program) or shutil.which(program, path=os.path.dirname(sys.executable))
+        if not found:
+            self.left_out.append(program)
+        return bool(found)
+
+    def _add(self, name: str, command: list[str]) -> None:
+        if self._have(command[0]):
+            inside = os.path.join(os.path.dirname(sys.executable), command[0])
+            program = inside if os.path.exists(inside) else command[0]
+            self.kinds[name] = partial(self._plain, [program, *command[1:]])
+
+    @contextmanager
+    def _redoxfs(self, options: list[str]) -> Iterator[list[str]]:
+        memory = str(3 * sum(FILE_BYTES for _ in (self.source / "files").iterdir()))
+        command = mounts.redoxfs(
+            self.source, self._mnt, "--classes", "any", "--samples", "*", "--memory", memory, *options
+        )
+        with mounts.served_by(command, self._mnt):
+            yield resident_paths(self._mnt)
+
+    @contextmanager
+    def _plain(self, command: list[str]) -> Iterator[list[str]]:
+        with mounts.served_by(command, self._mnt):
+            yield paths_in(self._mnt)
+
+    @contextmanager
+    def _directory(self) -> Iterator[list[str]]:
+        yield paths_in(self.source)
+
+
+def tar_of(work: Path) -> Path:
+    path = work / "files.tar"
+    if not path.exists():
+        with tarfile.open(path, "w") as tar:
+            for file in sorted((work / "data/files").iterdir()):
+                tar.add(file, file.name)
+    return path
+
+
+class Bytes:
+    """A dataset that returns what is in the files."""
+
+    def __init__(self, paths: list[str]) -> None:
+        self.paths = paths
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> bytes:
+        with open(self.paths[index], "rb") as file:
+            return file.read()
+
+
+def samples_a_second(loader: Any) -> float:
+    """After the first batch, so that the start of worker processes is not counted."""
+    batches = iter(loader)
+    next(batches)
+    began, count = time.perf_counter(), 0
+    for batch in batches:
+        count += len(batch)
+    return count / (time.perf_counter() - began)
+
+
+def through_dataloader(paths: list[str], workers: int) -> float:
+    from torch.utils.data import DataLoader
+
+    return samples_a_second(
+        DataLoader(Bytes(paths), batch_size=64, shuffle=True, num_workers=workers, collate_fn=list)  # type: ignore[arg-type]
+    )
+
+
+def through_webdataset(work: Path, workers: int) -> float:
+    from torch.utils.data import DataLoader
+
+    folder = work / f"shards{workers}"
+    if not folder.exists():
+        folder.mkdir()
+        files = sorted((work / "data/files").iterdir())
+        for i in range(workers):
+            with tarfile.open(folder / f"{i}.tar", "w") as tar:
+                for file in files[i::workers]:
+                    tar.add(file, file.name)
+    webdataset = importlib.import_module("webdataset")  # not a dependency of redoxfs
+    shards = sorted(str(path) for path in folder.iterdir())
+    data = webdataset.WebDataset(shards, shardshuffle=False, nodesplitter=lambda shards: shards).shuffle(1000)
+    return samples_a_second(DataLoader(data, batch_size=64, num_workers=workers, collate_fn=list))
+
+
+def measure(work: Path, files: int, rounds: int) -> dict[str, Any]:
+    make_files(work / "data", files)
+    kinds = Kinds(work)
+    found: dict[str, dict[str, list[float]]] = {name: {} for name in kinds.kinds}
+    loaders: dict[str, dict[str, list[float]]] = {"webdataset": {}}
+    for _ in range(rounds):
+        for name, kind in kinds.kinds.items():
+            for readers in READERS:
+                with kind() as paths:
+                    random.shuffle(paths)
+                    found[name].setdefault(str(readers), []).append(rate(paths, readers))
+        for workers in WORKERS:
+            for name in ("redoxfs, page cache", "redoxfs, direct_io"):
+                with kinds.kinds[name]() as paths:
+                    loaders.setdefault(name, {}).setdefault(str(workers), []).append(through_dataloader(paths, workers))
+            loaders["webdataset"].setdefault(str(workers), []).append(through_webdataset(work, workers))
+    median = {k: {r: statistics.median(v) for r, v in rs.items()} for k, rs in found.items()}
+    return {
+        "machine": mounts.machine(),
+        "files": files,
+        "file_bytes": FILE_BYTES,
+        "rounds": rounds,
+        "files_per_second": median,
+        "samples_per_second": {k: {w: statistics.median(v) for w, v in ws.items()} for k, ws in loaders.items()},
+        "all": {"files_per_second": found, "samples_per_second": loaders},
+        "left_out": kinds.left_out,
+    }
+
+
+def show(result: dict[str, Any]) -> None:
+    console = Console()
+    on = result["machine"]
+    console.print(
+        f"{result['files']:,} files of {FILE_BYTES:,} bytes on {on['cores']} cores, {on['cpu']}, Linux {on['kernel']}"
+    )
+    for title, key, heads in (
+        ("files a second, by readers", "files_per_second", READERS),
+        ("samples a second through DataLoader, by workers", "samples_per_second", WORKERS),
+    ):
+        table = Table(title=title)
+        table.add_column("")
+        for head in heads:
+            table.add_column(str(head), justify="right")
+        for name, rates in result[key].items():
+            table.add_row(name, *(f"{rates[str(head)]:,.0f}" for head in heads))
+        console.print(table)
+    for program in sorted(set(result["left_out"])):
+        console.print(f"left out: {program} is not installed")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--files", type=int, default=4000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="redoxfs-bench-") as folder:
+        work = Path(folder)
+        (work / "data").mkdir()
+        warnings.filterwarnings("ignore", "This DataLoader will create")
+        os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = folder
+        result = measure(work, arguments.files, arguments.rounds)
+    print(json.dumps(result, indent=2)) if arguments.json else show(result)
+
+
+if __name__ == "__main__":
+    main()

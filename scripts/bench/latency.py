@@ -1,0 +1,188 @@
+"""How long an open of a resident sample takes, idle and under load: median, p99, p99.9 and longest, in µs.
+
+    scripts/bench/latency.py [--files 60000] [--mode page-cache|direct_io] [--json]
+
+What is timed is os.open and os.close, one after the other in one process. The close waits for nothing, but the next
+open meets the daemon at its RELEASE, as it does in a training job.
+
+Every file is a sample, and there is memory for all of them. Files are opened until every other one is in memory. A
+sample leaves memory only at its own turn, so each of those can be opened once without a wait, whatever is loaded
+meanwhile: four parts of them are for the four rows, each file opened once and never again. The rest are for two
+processes that read any of them, over and over, so that from their first pass on every few opens start a load. In the
+rows in which nobody loads, the daemon's counters have to say that no open waited; the script ends if they do not.
+
+The processes that make the load take CPU time from the one that measures. So under the same load as many opens of the
+same files are timed in the directory underneath: what those take is the machine's, not the filesystem's.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import random
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import mounts
+from rich.console import Console
+from rich.table import Table
+
+FILE_BYTES = 10_000
+FILES_PER_FOLDER = 1000
+LOADS = (("idle", 0, 0), ("loads", 2, 0), ("find", 0, 1), ("both", 2, 1))
+"""Title, processes that read, processes that list."""
+
+LOADED_SHARE = 0.2
+"""Of the files: what is read to make the loads."""
+
+PATIENCE_S = 60
+MODES = {"page-cache": [], "direct_io": ["-o", "direct_io"]}
+
+fork = multiprocessing.get_context("fork")
+
+
+def make_files(source: Path, count: int) -> list[str]:
+    names = [f"{i // FILES_PER_FOLDER:03}/{i:06}.jpg" for i in range(count)]
+    for name in names:
+        path = source / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(random.randbytes(FILE_BYTES))
+    return names
+
+
+def read_on(paths: list[str], passes: Any, stop: Any) -> None:
+    """Read any of the files, over and over, until told to stop. By turns, they would all be in memory at times."""
+    while not stop.is_set():
+        for _ in paths:
+            with open(random.choice(paths), "rb") as file:
+                file.read()
+        passes.release()
+
+
+def find_on(root: str, passes: Any, stop: Any) -> None:
+    """List the mount until told to stop."""
+    while not stop.is_set():
+        subprocess.run(["find", root], check=True, stdout=subprocess.DEVNULL)
+        passes.release()
+
+
+@contextmanager
+def busy(target: Callable[..., None], what: Any) -> Iterator[None]:
+    """A process that makes load, from the end of its first pass on."""
+    passes, stop = fork.Semaphore(0), fork.Event()
+    process = fork.Process(target=target, args=(what, passes, stop), daemon=True)
+    process.start()
+    try:
+        if not passes.acquire(timeout=PATIENCE_S):
+            raise SystemExit(f"{target.__name__} did not get through once in {PATIENCE_S} s")
+        yield
+    finally:
+        stop.set()
+        process.join(PATIENCE_S)
+        process.kill()
+
+
+def resident_after_some(root: Path, names: list[str]) -> list[str]:
+    """Open some of ``names`` until all the others are in memory; those."""
+    for opened, name in enumerate(names):
+        if opened % 64 == 0:
+            now = mounts.stats(root)
+            left = len(names) - opened
+            if now["in_slots"] == left and now["memory_used_bytes"] >= left * FILE_BYTES:
+                return names[opened:]
+        (root / name).read_bytes()
+    raise SystemExit("the files never were all in memory; is there enough of it?")
+
+
+def open_times_us(paths: list[str]) -> list[float]:
+    times = []
+    for path in paths:
+        began = time.perf_counter_ns()
+        os.close(os.open(path, os.O_RDONLY))
+        times.append((time.perf_counter_ns() - began) / 1000)
+    return times
+
+
+def summary(times: list[float]) -> dict[str, float]:
+    thousandths = statistics.quantiles(times, n=1000)
+    return {"median": thousandths[499], "p99": thousandths[989], "p99.9": thousandths[998], "max": max(times)}
+
+
+def measure(work: Path, count: int, mode: str) -> dict[str, Any]:
+    source, root = work / "data", work / "mnt"
+    names = make_files(source, count)
+    random.shuffle(names)
+    memory = str(3 * count * FILE_BYTES)
+    command = mounts.redoxfs(source, root, "--classes", "any", "--memory", memory, *MODES[mode])
+    rows = []
+    with mounts.served_by(command, root):
+        subprocess.run(["find", root], check=True, stdout=subprocess.DEVNULL)  # the kernel knows all names from here
+        resident = resident_after_some(root, names)
+        loaded = [str(root / name) for name in resident[: int(count * LOADED_SHARE)]]
+        measured = resident[len(loaded) :]
+        for i, (title, loaders, finders) in enumerate(LOADS):
+            part = measured[i :: len(LOADS)]
+            with ExitStack() as stack:
+                for j in range(loaders):
+                    stack.enter_context(busy(read_on, loaded[j::loaders]))
+                for _ in range(finders):
+                    stack.enter_context(busy(find_on, str(root)))
+                before = mounts.stats(root)
+                times = open_times_us([str(root / name) for name in part])
+                after = mounts.stats(root)
+                underneath = open_times_us([str(source / name) for name in part])
+            counts = {key: after[key] - before[key] for key in ("opens", "demand_loads", "in_flight_waits")}
+            if not loaders and (counts["demand_loads"] or counts["in_flight_waits"]):
+                raise SystemExit(f"{title}: opens of files that should have been in memory waited: {counts}")
+            rows.append(
+                {
+                    "load": title,
+                    "opens": len(part),
+                    "open_us": summary(times),
+                    "underneath_us": summary(underneath),
+                    "daemon": counts,
+                }
+            )
+    return {"machine": mounts.machine(), "mode": mode, "files": count, "file_bytes": FILE_BYTES, "rows": rows}
+
+
+def show(result: dict[str, Any]) -> None:
+    console = Console()
+    on = result["machine"]
+    console.print(f"{on['cores']} cores, {on['cpu']}, Linux {on['kernel']}")
+    table = Table(title=f"µs for an open of a resident sample, {result['mode']}")
+    for head in ("load", "opens", "", "median", "p99", "p99.9", "longest", "loads"):
+        table.add_column(head, justify="right" if head not in ("load", "") else "left")
+    for row in result["rows"]:
+        for where, key in (("redoxfs", "open_us"), ("underneath", "underneath_us")):
+            ours = where == "redoxfs"
+            table.add_row(
+                row["load"] if ours else "",
+                f"{row['opens']:,}" if ours else "",
+                where,
+                *(f"{value:,.0f}" for value in row[key].values()),
+                f"{row['daemon']['demand_loads']:,}" if ours else "",
+            )
+    console.print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--files", type=int, default=60_000)
+    parser.add_argument("--mode", choices=MODES, default="page-cache")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="redoxfs-bench-") as folder:
+        os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = folder
+        result = measure(Path(folder), arguments.files, arguments.mode)
+    print(json.dumps(result, indent=2)) if arguments.json else show(result)
+
+
+if __name__ == "__main__":
+    main()

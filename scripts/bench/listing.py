@@ -1,0 +1,190 @@
+"""Listing: directories and trees read through a mount, beside the same files on the filesystem underneath, in one run.
+
+    scripts/bench/listing.py [--flat 200000] [--tree 100000] [--rounds 1] [--json]
+
+One directory of --flat empty files and a tree of --tree files, 1,000 a directory, are listed with the usual programs
+and with Python's os.walk: on the underlying filesystem, on a mount that redirects all files (--classes dir) and on one
+that redirects none. As root the kernel's dentries and inodes are dropped before each listing, for all three alike; what
+storage gave stays in the page cache, so that no disk is measured. Without root all but the first are warm, which is
+said. A daemon that is still busy with what the kernel forgot is waited for. Aims: find within 4 times, ls -l within 8
+times the underlying filesystem. ``--tree 1300000`` is a tree as large as ImageNet's; it takes minutes to make.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import mounts
+from rich.console import Console
+from rich.table import Table
+
+FILES_PER_FOLDER = 1000
+BELOW = "underneath"
+MOUNTED = {"redirecting": "dir", "as it is": "none"}
+AIMS = {"find": 4, "ls -l": 8}
+
+RACY_S = 2.5
+"""A catalog is kept for the next mount only if its directories have been left alone for 2 s."""
+
+DROP_CACHES = Path("/proc/sys/vm/drop_caches")
+
+
+def make_files(root: Path, flat: int, tree: int) -> None:
+    folders = [(root / "flat", flat)] if flat else []
+    folders += [
+        (root / "tree" / f"{i // FILES_PER_FOLDER:04}", min(FILES_PER_FOLDER, tree - i))
+        for i in range(0, tree, FILES_PER_FOLDER)
+    ]
+    for folder, files in folders:
+        folder.mkdir(parents=True)
+        for i in range(files):
+            os.close(os.open(folder / f"{folder.name}-{i:08}.jpg", os.O_CREAT | os.O_WRONLY, 0o644))
+
+
+def run(*command: str, folder: str) -> None:
+    # Without a locale, so that sorting is not what is measured.
+    subprocess.run([*command, folder], check=True, stdout=subprocess.DEVNULL, env={**os.environ, "LC_ALL": "C"})
+
+
+def find_by_size(folder: str) -> None:
+    subprocess.run(["find", folder, "-size", "+1"], check=True, stdout=subprocess.DEVNULL)
+
+
+def walk(folder: str) -> None:
+    for _ in os.walk(folder):
+        pass
+
+
+def walk_and_stat(folder: str) -> None:
+    for path, _, names in os.walk(folder):
+        for name in names:
+            os.stat(os.path.join(path, name))
+
+
+LISTINGS: dict[str, Callable[..., None]] = {
+    "ls -f": partial(run, "ls", "-f", "-R"),
+    "find": partial(run, "find"),
+    "find -size +1": find_by_size,
+    "ls -l": partial(run, "ls", "-l", "-R"),
+    "du -s": partial(run, "du", "-s"),
+    "os.walk": walk,
+    "os.walk + os.stat": walk_and_stat,
+}
+
+
+def cpu_ticks(pid: int) -> int:
+    """CPU time that a process has used, in clock ticks."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def settle(pid: int) -> None:
+    """Wait until a daemon has nothing to do any more."""
+    before = -1
+    while before != (before := cpu_ticks(pid)):
+        time.sleep(0.1)
+
+
+def drop_caches() -> bool:
+    """Dentries and inodes, not pages; False where that is not permitted."""
+    try:
+        DROP_CACHES.write_text("2")
+    except OSError:
+        return False
+    return True
+
+
+def inspect(source: Path) -> None:
+    """Scan the source once, so that both mounts map the catalog that this keeps."""
+    command = [sys.executable, "-m", "redoxfs", "inspect", "--classes", "dir", "--json", str(source)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def measure(work: Path, flat: int, tree: int, rounds: int) -> dict[str, Any]:
+    source = work / "data"
+    make_files(source, flat, tree)
+    time.sleep(RACY_S)
+    inspect(source)
+    roots = {BELOW: source}
+    daemons: dict[str, int] = {}
+    found: dict[str, dict[str, dict[str, list[float]]]] = {}
+    rss: dict[str, list[int]] = {}
+    cold = True
+    with ExitStack() as stack:
+        for name, classes in MOUNTED.items():
+            roots[name] = work / classes
+            command = mounts.redoxfs(source, roots[name], "--classes", classes, "--memory", "1GiB")
+            daemons[name] = stack.enter_context(mounts.served_by(command, roots[name])).pid
+            rss[name] = [mounts.rss_bytes(daemons[name])]
+        for _ in range(rounds):
+            for part in sorted(os.listdir(source)):
+                for title, listing in LISTINGS.items():
+                    for name, root in roots.items():
+                        cold &= drop_caches()
+                        for pid in daemons.values():
+                            settle(pid)
+                        began = time.perf_counter()
+                        listing(folder=str(root / part))
+                        took = time.perf_counter() - began
+                        found.setdefault(part, {}).setdefault(title, {}).setdefault(name, []).append(took)
+        for name, pid in daemons.items():
+            rss[name].append(mounts.rss_bytes(pid))
+    return {
+        "machine": mounts.machine(),
+        "files": {"flat": flat, "tree": tree},
+        "rounds": rounds,
+        "caches_dropped": cold,
+        "seconds": {
+            part: {title: {name: statistics.median(s) for name, s in of.items()} for title, of in titles.items()}
+            for part, titles in found.items()
+        },
+        "all": found,
+        "rss_bytes": {name: dict(zip(("before", "after"), values, strict=True)) for name, values in rss.items()},
+        "catalog_bytes": sum(path.stat().st_size for path in (work / "redoxfs").rglob("*.npy")),
+    }
+
+
+def show(result: dict[str, Any]) -> None:
+    console = Console()
+    on = result["machine"]
+    console.print(f"{on['cores']} cores, {on['cpu']}, Linux {on['kernel']}")
+    if not result["caches_dropped"]:
+        console.print("warm: dentries and inodes could not be dropped before each listing, which takes root")
+    for part, titles in result["seconds"].items():
+        table = Table(title=f"{part}: seconds for {result['files'][part]:,} files (times underneath)")
+        for head in ("", BELOW, *MOUNTED, "aim"):
+            table.add_column(head, justify="right" if head else "left")
+        for title, of in titles.items():
+            times = [f"{of[name]:.2f} ({of[name] / of[BELOW]:.1f})" for name in MOUNTED]
+            table.add_row(title, f"{of[BELOW]:.2f}", *times, str(AIMS.get(title, "")))
+        console.print(table)
+    console.print(f"catalog: {result['catalog_bytes'] / 1e6:,.1f} MB of arrays")
+    for name, rss in result["rss_bytes"].items():
+        console.print(f"{name}: RSS {rss['before'] / 1e6:,.1f} MB mounted, {rss['after'] / 1e6:,.1f} MB after all")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--flat", type=int, default=200_000, help="files in one directory")
+    parser.add_argument("--tree", type=int, default=100_000, help="files in a tree")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="redoxfs-bench-") as folder:
+        os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = folder
+        result = measure(Path(folder), arguments.flat, arguments.tree, arguments.rounds)
+    print(json.dumps(result, indent=2)) if arguments.json else show(result)
+
+
+if __name__ == "__main__":
+    main()

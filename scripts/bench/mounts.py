@@ -1,0 +1,65 @@
+"""Mounts of every kind that the benchmarks compare, each a context that leaves nothing behind."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+PATIENCE_S = 60
+HERE = Path(__file__).parent
+
+
+@contextmanager
+def served_by(command: list[str], mountpoint: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A server in the foreground at ``mountpoint``."""
+    mountpoint.mkdir(exist_ok=True)
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while not os.path.ismount(mountpoint):
+            if server.poll() is not None or time.monotonic() > deadline:
+                said = server.stderr.read().decode() if server.poll() is not None and server.stderr else ""
+                raise SystemExit(f"{command[0]} did not mount: {said}")
+            time.sleep(0.02)
+        yield server
+    finally:
+        subprocess.run(["umount", "-l", mountpoint], check=False, stderr=subprocess.DEVNULL)
+        try:
+            server.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            server.kill()
+
+
+def redoxfs(source: Path, mountpoint: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "redoxfs", "mount", "-f", *options, str(source), str(mountpoint)]
+
+
+def stock_pyfuse3(source: Path, mountpoint: Path, *options: str) -> list[str]:
+    return [sys.executable, str(HERE / "stock_pyfuse3.py"), str(source), str(mountpoint), *options]
+
+
+def stats(mountpoint: Path) -> dict[str, Any]:
+    """What a redoxfs mount says of itself."""
+    told: dict[str, Any] = json.loads((mountpoint / ".redoxfs/stats.json").read_bytes())
+    return told
+
+
+def rss_bytes(pid: int) -> int:
+    """Resident memory of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def machine() -> dict[str, str | int]:
+    """What a figure was measured on."""
+    model = next((x.split(":")[1].strip() for x in open("/proc/cpuinfo") if x.startswith("model name")), "unknown")  # noqa: SIM115
+    return {
+        "cpu": model,
+        "cores": len(os.sched_getaffinity(0)),
+        "kernel": os.uname().release,
+        "python": sys.version.split()[0],
+    }
