@@ -18,7 +18,6 @@ import json
 import os
 import stat
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
 from typing import Any, NoReturn
 
 import pyfuse3
@@ -97,7 +96,7 @@ class Operations(pyfuse3.Operations):
 
     def freed(self, entries: Sequence[int]) -> None:
         for entry in entries:
-            self._void(inode_of(View.DATA, entry), attr_only=self._direct_io)
+            self._void(InodeT(entry + 1), attr_only=self._direct_io)
 
     def changed(self, entry: int) -> None:
         # Its pages are left to the replies to opens: somebody may be reading them.
@@ -105,8 +104,10 @@ class Operations(pyfuse3.Operations):
             self._void(inode_of(view, entry), attr_only=True)
 
     def _void(self, inode: InodeT, *, attr_only: bool) -> None:
-        with suppress(FileNotFoundError):  # the kernel does not know the inode
+        try:
             pyfuse3.invalidate_inode(inode, attr_only=attr_only)
+        except FileNotFoundError:
+            return  # the kernel does not know the inode
 
     def init(self) -> None:
         self._answering()

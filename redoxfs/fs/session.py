@@ -148,9 +148,7 @@ class _Lowlevel:
             self._poll.register(fd, select.POLLIN)
             self._fd = fd
         self._until_checkpoint -= 1
-        if self._until_checkpoint and (
-            self._is_readable(0) or (not self._role.suspended and self._is_readable(LINGER_MS))
-        ):
+        if self._until_checkpoint and self._is_readable(0 if self._role.suspended else LINGER_MS):
             return NOTHING
         return self._wait()
 

@@ -182,11 +182,14 @@ class Node:
         path, file = self._sample_of[entry], self._member_of[entry]
         if path < 0:
             return self._exact.size(entry), True
+        stamp = self._bound_stamp(path, file)
+        if stamp is not None and self._binding.holds(thread, path):
+            # A reader asks for the size of what it has just opened: there is nothing new in that.
+            return stamp.size, True
         self._meet(thread, path)
         told = self._binding.stat(path, file, thread)
         for sample in told.unloaded:
             self._memory.forget(sample)
-        stamp = self._bound_stamp(path, file)
         if stamp is not None:
             return stamp.size, True
         return self._size(entry if told.sample is None else self._file_of(told.sample, file)), False
@@ -355,7 +358,7 @@ class Node:
         self._closed(path, self._binding.fail(path, thread))
 
     def _meet(self, thread: int, path: int) -> None:
-        if self._binding.holds(thread, path) and self._threads.is_another(thread):
+        if self._binding.depends_on(thread, path) and self._threads.is_another(thread):
             ended = self._binding.thread(thread)
             for released in ended.released:
                 self._memory.release(released)

@@ -170,9 +170,13 @@ class Binding:
         """``thread`` is dead. Its holds and reservations end."""
         reserved = tuple(self._reserved_by.get(thread, ()))
         unloaded = tuple(s for path in reserved for s in self._undo_reservation(path))
-        return Ended(self._end_holds(thread, except_path=None), unloaded)
+        return Ended(self._end_holds(thread, None), unloaded)
 
     def holds(self, thread: int, path: int) -> bool:
+        """Whether ``thread`` opened ``path``, or was told its size, under the present answer."""
+        return (thread, path) in self._holds
+
+    def depends_on(self, thread: int, path: int) -> bool:
         """Whether it matters to an open of ``path`` now that ``thread`` is the thread it was."""
         if path in self._handles:
             return False
@@ -257,11 +261,12 @@ class Binding:
         """A thread holds one path: opening ``path`` ends its other holds."""
         if thread == UNKNOWN_THREAD:
             return ()
-        released = self._end_holds(thread, except_path=path)
+        paths = self._paths_of.get(thread)
+        released = () if paths is None or (len(paths) == 1 and path in paths) else self._end_holds(thread, path)
         self._hold(thread, path)
         return released
 
-    def _end_holds(self, thread: int, *, except_path: int | None) -> tuple[int, ...]:
+    def _end_holds(self, thread: int, except_path: int | None) -> tuple[int, ...]:
         released = []
         for path in tuple(self._paths_of.get(thread, ())):
             if path != except_path:
