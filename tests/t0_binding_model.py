@@ -146,8 +146,8 @@ class BindingMachine(RuleBasedStateMachine):
         self.open_handles.append((path, thread))
         if fails == 0:
             self.open_handles.pop()
-            model.holds = [h for h in model.holds if h != (thread, path)]
             model.handles[path] -= 1
+            model.holds = [h for h in model.holds if h[1] != path or (model.handles[path] and h[0] != thread)]
             self.check_closed(path, self.binding.fail(path, thread).released)
 
     @rule(data=st.data(), thread=THREADS)
@@ -171,6 +171,7 @@ class BindingMachine(RuleBasedStateMachine):
         else:
             assert told.sample in (free & model.memory or free)
             assert told.sample is not None
+            assert told.reserved
             model.reserved[path] = (told.sample, thread, {thread})
             if len(model.reserved) > RESERVATIONS:
                 assert self.put_back([next(iter(model.reserved))]) == set(told.unloaded)

@@ -112,6 +112,24 @@ def test_a_range_is_read_only_of_what_it_was(store: DirectoryStore, catalog: Cat
     assert raised.value.errno == errno.ESTALE
 
 
+def test_a_range_of_a_file_that_changes_while_it_is_read_is_an_error(
+    store: DirectoryStore, catalog: Catalog, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample = sample_at(catalog, "dog/4.jpg")
+    file = read(store, sample)
+    assert isinstance(file, FileBytes)
+    pread = os.pread
+
+    def slow_pread(fd: int, size: int, offset: int) -> bytes:
+        (root / "dog/4.jpg").write_bytes(b"something else")
+        return pread(fd, size, offset)
+
+    monkeypatch.setattr(os, "pread", slow_pread)
+    with pytest.raises(OSError) as raised:
+        store.read_range(sample, 0, file.stamp, 0, 5)
+    assert raised.value.errno == errno.ESTALE
+
+
 @pytest.fixture(params=["openat2", "component by component"])
 def opener(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param != "openat2":

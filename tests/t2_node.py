@@ -4,7 +4,7 @@ import errno
 import os
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,9 +14,11 @@ import trio
 import trio.testing
 from stores import HeldStore, NoKernel
 
-from redoxfs.chunks import build_layout, memory_for_share
+from redoxfs.chunks import Read, build_layout, memory_for_share
+from redoxfs.chunks.store import Payload
 from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.node import Node, OpenFile, Settings, TooManyWaitingError, send_control, serve_control
+from redoxfs.node.loader import Loader
 from redoxfs.node.threads import TICKS_PER_S, Threads
 from redoxfs.node.waits import Waits
 
@@ -229,7 +231,8 @@ def test_a_fault_that_is_over_when_the_turn_comes_costs_nothing(source: tuple[Ca
             store.broken = set(range(CLASSES * PER_CLASS))
             with pytest.raises(OSError):
                 await whole(node, entries(source)[0], 100)
-            await trio.testing.wait_all_tasks_blocked(0.05)
+            while len(store.reads_made) < 4:
+                await trio.sleep(0)
             store.broken = set()
             served = [await whole(node, entry, 100) for entry in entries(source)[1:]]
             assert len(set(served)) == CLASSES * PER_CLASS - 1
@@ -296,6 +299,90 @@ def test_open_files_past_their_share_are_read_by_position(source: tuple[Catalog,
     trio.run(main)
 
 
+def test_samples_that_stats_have_put_aside_stay_within_memory(source: tuple[Catalog, int]) -> None:
+    async def main() -> None:
+        async with running(source, HeldStore()) as node:
+            for round_number in range(6):
+                for number, entry in enumerate(entries(source)):
+                    node.stat(entry, 1000 * round_number + number)
+                await whole(node, entries(source)[round_number], 99_000 + round_number)
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                stats = node.stats()
+                assert stats["memory_used_bytes"] <= stats["memory_limit_bytes"]
+            served = [await whole(node, entry, 99_999) for entry in entries(source)]
+            assert {source[0].class_of[s] for s in served} == set(range(CLASSES))
+
+    trio.run(main)
+
+
+def test_an_open_that_fails_half_way_leaves_nothing_bound(source: tuple[Catalog, int]) -> None:
+    async def main() -> None:
+        async with running(source, HeldStore()) as node:
+            good, node._kernel = node._kernel, BrokenKernel()
+            with pytest.raises(OSError, match="no memory"):
+                node.open(entries(source)[0], 100)
+            node._kernel = good
+            stats = node.stats()
+            assert (stats["bound"], stats["open_files"], stats["errors"]) == (0, 0, 1)
+            served = [await whole(node, entry, 200) for entry in entries(source)]
+            assert len(set(served)) >= CLASSES * PER_CLASS - 1
+
+    trio.run(main)
+
+
+class BrokenKernel(NoKernel):
+    def bound(self, entries: Sequence[int]) -> None:
+        raise OSError(errno.ENOMEM, f"no memory for {entries}")
+
+
+def test_reads_that_are_waited_for_go_in_their_order_and_before_the_others() -> None:
+    async def main() -> None:
+        gate, order, done = threading.Event(), list[int](), trio.Event()
+
+        def read(number: int) -> Read:
+            def run() -> Sequence[Payload]:
+                gate.wait()
+                order.append(number)
+                return [()]
+
+            return Read((number,), run)
+
+        loader = Loader(lambda read, _payloads: done.set() if read.samples == (9,) else None, threads=1)
+        reads = [read(number) for number in range(10)]
+        loader.submit(reads[0:1])  # under way
+        loader.submit([reads[1], reads[8], reads[9]])
+        loader.submit([reads[2]])
+        loader.submit([reads[3]])
+        loader.hasten(reads[8])
+        gate.set()
+        with trio.fail_after(60):
+            await done.wait()
+        loader.close()
+        assert [number for number in order if number] == [1, 2, 3, 8, 9]
+
+    trio.run(main)
+
+
+def test_a_store_that_raises_is_an_error_for_its_own_samples(source: tuple[Catalog, int]) -> None:
+    class Raising(HeldStore):
+        def _payloads(self, sample: int) -> Sequence[Payload]:
+            if sample == 3:
+                raise ZeroDivisionError
+            return super()._payloads(sample)
+
+    async def main() -> None:
+        async with running(source, Raising()) as node:
+            outcomes = []
+            for entry in entries(source):
+                try:
+                    outcomes.append(await whole(node, entry, 100))
+                except OSError as error:
+                    outcomes.append(-(error.errno or 0))
+            assert sorted(outcomes) == sorted([-errno.EIO, *(s for s in range(CLASSES * PER_CLASS) if s != 3)])
+
+    trio.run(main)
+
+
 def test_a_second_look_needs_no_second_read(source: tuple[Catalog, int]) -> None:
     async def main() -> None:
         store = HeldStore()
@@ -355,8 +442,10 @@ def test_this_thread_is_itself() -> None:
 
 
 def test_a_thread_born_now_is_another_than_one_heard_of_before() -> None:
-    threads = Threads(clock_s=lambda: 0.0)
+    now = [0.0]
+    threads = Threads(clock_s=lambda: now[0])
     threads.hear(threading.get_native_id())
+    now[0] = 1.0
     assert threads.is_another(threading.get_native_id())
 
 

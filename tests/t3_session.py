@@ -108,10 +108,13 @@ def test_a_holder_that_ended_without_a_word_is_followed() -> None:
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(receive, "first")
-            await trio.testing.wait_all_tasks_blocked()
-            for name in ("second", "third"):
-                nursery.start_soon(receive, name)
+            nursery.start_soon(role.look_after)
+            async with trio.open_nursery() as receivers:
+                receivers.start_soon(receive, "first")
+                await trio.testing.wait_all_tasks_blocked()
+                for name in ("second", "third"):
+                    receivers.start_soon(receive, name)
+            nursery.cancel_scope.cancel()
         assert received[0] == "first"
         assert sorted(received) == ["first", "second", "third"]
 

@@ -168,7 +168,7 @@ def test_storage_that_does_not_answer_fails_opens_at_the_deadline_and_nothing_el
 ) -> None:
     storage, pid = hanging
     memory = machine.inspect(storage, *OPTIONS)["memory_for"]["25%"]
-    machine.ok("mount", storage, machine.mnt, *OPTIONS, "--memory", str(memory), "--timeout", "3")
+    machine.ok("mount", storage, machine.mnt, *OPTIONS, "--memory", str(memory), "--timeout", "10")
     paths = sorted((machine.mnt / "train").glob("*/*.png"))
     with open(paths[0], "rb", buffering=0) as held:
         os.kill(pid, signal.SIGSTOP)
@@ -187,7 +187,7 @@ def test_storage_that_does_not_answer_fails_opens_at_the_deadline_and_nothing_el
             for thread in waiting:
                 thread.start()
             while machine.stats()["waiting_opens"] < 60:
-                assert time.monotonic() - began < 3, "the opens did not come to wait"
+                assert time.monotonic() - began < 10, "the opens did not come to wait"
             assert path_in(held.read()).startswith("train/cat/")
             assert os.listdir(machine.mnt) == ["train"]
             for thread in waiting:

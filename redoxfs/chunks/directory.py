@@ -41,13 +41,13 @@ class DirectoryStore:
 
     def read_range(self, sample: int, file: int, stamp: Stamp, offset: int, size: int) -> bytes:
         """Bytes of one file again, as long as it is what it was."""
-        fd = open_beneath(self._root_fd, self._tree.path(int(self._members[self._member_at[sample] + file])))
-        try:
-            if _stamp(fd) != stamp:
-                raise OSError(errno.ESTALE, "the file changed while it was open")
-            return _read(fd, offset, size)
-        finally:
-            os.close(fd)
+        path = self._tree.path(int(self._members[self._member_at[sample] + file]))
+        for _ in range(ATTEMPTS):
+            try:
+                return _read_part(self._root_fd, path, stamp, offset, size)
+            except OSError as error:
+                failure = error
+        raise failure
 
     def _read_sample(self, sample: int) -> Sequence[Payload]:
         entries = self._members[self._member_at[sample] : self._member_at[sample + 1]].tolist()
@@ -59,11 +59,26 @@ class DirectoryStore:
             try:
                 data, stamp = _read_whole(self._root_fd, path)
             except OSError as error:
-                failure = error
+                # Without the frames, which hold what was read so far.
+                failure = error.with_traceback(None)
+            except MemoryError:
+                failure = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), os.fsdecode(path))
             else:
                 seen = (int(self._tree.size[entry]), int(self._tree.mtime_ns[entry]))
                 return FileBytes(data, stamp, changed=(stamp.size, stamp.mtime_ns) != seen)
         return failure
+
+
+def _read_part(root_fd: int, path: bytes, stamp: Stamp, offset: int, size: int) -> bytes:
+    fd = open_beneath(root_fd, path)
+    try:
+        data = _read(fd, offset, size)
+        # Looked at after the read: what was written before it must not pass for what the handle is of.
+        if _stamp(fd) != stamp or len(data) != max(0, min(size, stamp.size - offset)):
+            raise OSError(errno.ESTALE, "the file changed while it was open", os.fsdecode(path))
+        return data
+    finally:
+        os.close(fd)
 
 
 def _read_whole(root_fd: int, path: bytes) -> tuple[bytes, Stamp]:

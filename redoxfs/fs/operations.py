@@ -15,6 +15,7 @@ Missing on purpose: xattrs (ENOSYS once spares two requests a file in `ls -l`), 
 
 import errno
 import json
+import logging
 import os
 import stat
 from collections.abc import Callable, Coroutine, Sequence
@@ -37,6 +38,8 @@ from redoxfs.fs.inodes import (
     view_and_entry,
 )
 from redoxfs.node import Node, OpenFile
+
+log = logging.getLogger(__name__)
 
 FOREVER_S = 10 * 365 * 24 * 3600.0
 """What is true as long as the mount lives."""
@@ -70,6 +73,7 @@ class Operations(pyfuse3.Operations):
         self._gid: memoryview[int] = tree.gid.data
         self._mtime_ns: memoryview[int] = tree.mtime_ns.data
         self._ctime_ns: memoryview[int] = tree.ctime_ns.data
+        self._blocks = int(tree.size.sum()) // 4096 + 1
         self._told = EntryAttributes()
         self._told.entry_timeout = FOREVER_S
         self._told.st_blksize = BLOCK_BYTES
@@ -108,6 +112,8 @@ class Operations(pyfuse3.Operations):
             pyfuse3.invalidate_inode(inode, attr_only=attr_only)
         except FileNotFoundError:
             return  # the kernel does not know the inode
+        except OSError as error:
+            log.warning("the kernel did not drop what it knows of inode %d: %s", inode, error)
 
     def init(self) -> None:
         self._answering()
@@ -130,7 +136,7 @@ class Operations(pyfuse3.Operations):
     def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes:
         view, entry = view_and_entry(inode)
         if view is View.CONTROL:
-            return self._directory(inode) if inode == CONTROL_INODE else self._text(inode, self._stats_json())
+            return self._directory(inode) if inode == CONTROL_INODE else self._text(inode, b"")
         if view is View.DATA and self._node.is_redirected(entry):
             return self._redirected(entry, *self._node.stat(entry, ctx.pid))
         return self._attributes(view, entry)
@@ -202,7 +208,7 @@ class Operations(pyfuse3.Operations):
     def statfs(self, ctx: RequestContext) -> pyfuse3.StatvfsData:
         answer = pyfuse3.StatvfsData()
         answer.f_bsize = answer.f_frsize = 4096
-        answer.f_blocks = int(self._tree.size.sum()) // 4096 + 1
+        answer.f_blocks = self._blocks
         answer.f_files = len(self._tree)
         answer.f_namemax = 255
         return answer
@@ -248,7 +254,8 @@ class Operations(pyfuse3.Operations):
 
     def _lookup_control(self, name: bytes) -> EntryAttributes:
         if name == STATS_NAME:
-            return self._text(STATS_INODE, self._stats_json())
+            # As those in /proc, it has no size: it is made when it is opened, and read to its end.
+            return self._text(STATS_INODE, b"")
         if name in VIEW_NAMES:
             return self._attributes(VIEW_NAMES[name], ROOT)
         return _no_such_entry()

@@ -102,18 +102,16 @@ async def _serve(
     except RuntimeError as error:
         raise MountError(f"{mount.mountpoint} could not be mounted") from error
     session = Session()
-    if not session.quick:
-        log.info(
-            "pyfuse3 %s is not one that the session loop was tested with: it runs as it comes", pyfuse3.__version__
-        )
-    if not raise_backlog(mount.mountpoint):
-        log.warning(
-            "the kernel's limit of closes under way could not be raised: when many files are closed at once, "
-            "an open right after it may get the sample of the open before"
-        )
     clean = False
-    node.start()
     try:
+        if not session.quick:
+            log.info("the session loop was not tested with pyfuse3 %s, which runs as it comes", pyfuse3.__version__)
+        if not raise_backlog(mount.mountpoint):
+            log.warning(
+                "the kernel's limit of closes under way could not be raised: when many files are closed at once, "
+                "an open right after it may get the sample of the open before"
+            )
+        node.start()
         with trio.CancelScope() as serving:
             async with trio.open_nursery() as nursery:
                 stop = _Stop(serving, nursery)
@@ -123,8 +121,10 @@ async def _serve(
                 nursery.cancel_scope.cancel()
         clean = True
     finally:
-        node.stop()
-        pyfuse3.close(unmount=clean)
+        try:
+            node.stop()
+        finally:
+            pyfuse3.close(unmount=clean)
 
 
 class _Stop:

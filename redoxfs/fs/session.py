@@ -15,7 +15,7 @@ replaces it), so a small object is put there:
 
 Ends: an unmount shows as an error on the descriptor, `terminate` as a call of `notify_closing`; both wake the parked
 tasks, which then find the session over. An unmount that comes just after the look ends the holder without a word, so
-parked tasks look after it every `PULSE_S`. Cancellation is trio's own.
+it is looked after every `PULSE_S`. Cancellation is trio's own.
 
 A request may vanish between the look and the receive, when its program is killed. The receive then blocks, with the
 interpreter's lock: loads that arrive are not handed on, and whoever waits for one cannot even be killed. (A
@@ -49,7 +49,7 @@ LINGER_MS = 1
 """The least that poll(2) takes. Longer than a client's next request, and far less than any deadline or person."""
 
 PULSE_S = 0.5
-"""How long a receive can block, and a parked task be mistaken about the holder; a pulse costs some 20 µs."""
+"""How long a receive can block, and the holder's end go unnoticed; a pulse costs some 20 µs."""
 
 ENDED = select.POLLERR | select.POLLHUP | select.POLLNVAL
 
@@ -108,6 +108,19 @@ class ReaderRole:
         while self._parked:
             trio.lowlevel.reschedule(self._parked.popleft())
 
+    async def look_after(self) -> None:
+        """Wake the parked tasks once the holder has ended without a word, until cancelled.
+
+        Then the session ended in its hands, between its look and its receive.
+        """
+        while True:
+            await trio.sleep(PULSE_S)
+            holder = self._holder
+            if holder is not None and (
+                holder.parent_nursery is None or holder not in holder.parent_nursery.child_tasks
+            ):
+                self.close()
+
     async def _park(self, task: trio.lowlevel.Task) -> None:
         """Until the role is this task's, or the session over."""
 
@@ -115,20 +128,8 @@ class ReaderRole:
             self._parked.remove(task)
             return trio.lowlevel.Abort.SUCCEEDED
 
-        while True:
-            self._parked.append(task)
-            with trio.move_on_after(PULSE_S) as pause:
-                await trio.lowlevel.wait_task_rescheduled(abort)
-            if not pause.cancelled_caught:
-                return
-            if self._holder is None or _has_ended(self._holder):
-                # The session ended in the holder's hands, between its look and its receive.
-                self._holder = task
-                return
-
-
-def _has_ended(task: trio.lowlevel.Task) -> bool:
-    return task.parent_nursery is None or task not in task.parent_nursery.child_tasks
+        self._parked.append(task)
+        await trio.lowlevel.wait_task_rescheduled(abort)
 
 
 class _Lowlevel:
@@ -205,8 +206,11 @@ class Session:
         pyfuse3.trio = _Trio(self._role)  # type: ignore[attr-defined]
         _role = self._role
         try:
-            # No task ends for being idle: the one that ended might be the one with the role.
-            await pyfuse3.main(min_tasks=max_tasks, max_tasks=max_tasks)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._role.look_after)
+                # No task ends for being idle: the one that ended might be the one with the role.
+                await pyfuse3.main(min_tasks=max_tasks, max_tasks=max_tasks)
+                nursery.cancel_scope.cancel()
         finally:
             pyfuse3.trio = trio  # type: ignore[attr-defined]
             _role = None

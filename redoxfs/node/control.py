@@ -79,6 +79,6 @@ async def _line(stream: trio.SocketStream) -> bytes:
 def _answer(line: bytes, verbs: dict[str, Callable[[], None]]) -> bytes:
     try:
         verbs[json.loads(line)["do"]]()
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return b'{"error": "expected one of: %s"}\n' % ", ".join(verbs).encode()
     return b'{"ok": true}\n'

@@ -5,9 +5,11 @@ a path, whatever file lies behind it by now. So pages are shared only between ha
 while a handle on another state is open a new one bypasses them, and afterwards they are dropped once.
 """
 
+import errno
 import os
 import stat
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Set
 from typing import NamedTuple
 
 import trio
@@ -97,10 +99,9 @@ class ExactFiles:
         if not others:
             del self._handles[file.entry]
 
-    @property
-    def changed(self) -> int:
-        """How many files were found to be other than the scan saw."""
-        return len(self._now)
+    def changed(self) -> Set[int]:
+        """Entries that were found to be other than the scan saw."""
+        return self._now.keys()
 
 
 class _Opening:
@@ -110,13 +111,14 @@ class _Opening:
         self._opener = opener
         self._fd = -1
         self._abandoned = False
+        self._lock = threading.Lock()
 
     def run(self) -> tuple[int, Stamp]:
         fd = self._opener()
         try:
             now = os.fstat(fd)
             if not stat.S_ISREG(now.st_mode):
-                raise OSError(5, "not a regular file any more")
+                raise OSError(errno.EIO, "not a regular file any more")
         except OSError:
             os.close(fd)
             raise
@@ -130,7 +132,8 @@ class _Opening:
         self._close()
 
     def _close(self) -> None:
-        # Both sides may get here; the GIL makes taking the number atomic, so one of them closes it.
-        fd, self._fd = self._fd, -1
+        # The thread and who waited for it may both get here.
+        with self._lock:
+            fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)

@@ -4,8 +4,9 @@ Why not a trio worker thread for each file: a chunk is up to K reads, and starti
 event loop costs more there than the read itself. Threads of our own take reads from one queue and put results on
 another; the loop is woken once for as many results as have come in meanwhile.
 
-A read that somebody waits for goes to the front of the queue. The threads hold no lock while they read, and they
-are daemon threads, so that storage that never answers cannot keep a process from ending.
+Reads that somebody waits for go before those that nobody does, each in the order in which they came. The threads
+hold no lock while they read, and they are daemon threads, so that storage that never answers cannot keep a process
+from ending.
 """
 
 import logging
@@ -28,12 +29,17 @@ log = logging.getLogger(__name__)
 
 
 class Loader:
-    """A pool of reading threads. ``deliver`` is called in the task's thread with a read and its payloads."""
+    """A pool of reading threads.
+
+    Args:
+        deliver: called in the task's thread with a read and its payloads; none where the store raised.
+    """
 
     def __init__(self, deliver: Callable[[Read, Sequence[Payload]], None], *, threads: int = THREADS) -> None:
         self._deliver = deliver
         self._token = trio.lowlevel.current_trio_token()
-        self._queue: deque[Read] = deque()
+        self._awaited: deque[Read] = deque()
+        self._others: deque[Read] = deque()
         self._done: deque[tuple[Read, Sequence[Payload]]] = deque()
         self._wake = threading.Condition()
         self._closing = False
@@ -44,18 +50,26 @@ class Loader:
             thread.start()
 
     def submit(self, reads: Iterable[Read]) -> None:
-        """Queue reads; the first of them is waited for and goes ahead of all others."""
+        """Queue reads; the first of them is waited for."""
         first, *rest = reads
         with self._wake:
-            self._queue.appendleft(first)
-            self._queue.extend(rest)
+            self._awaited.append(first)
+            self._others.extend(rest)
             self._wake.notify(1 + len(rest))
+
+    def hasten(self, read: Read) -> None:
+        """Somebody waits for ``read`` now; nothing changes if it is under way."""
+        with self._wake:
+            if read in self._others:
+                self._others.remove(read)
+                self._awaited.append(read)
 
     def close(self) -> None:
         """End the threads. Queued reads are dropped; those under way are waited for a little."""
         with self._wake:
             self._closing = True
-            self._queue.clear()
+            self._awaited.clear()
+            self._others.clear()
             self._wake.notify_all()
         for thread in self._threads:
             thread.join(JOIN_S / len(self._threads))
@@ -64,16 +78,16 @@ class Loader:
     def _work(self) -> None:
         while True:
             with self._wake:
-                while not self._queue and not self._closing:
+                while not (self._awaited or self._others or self._closing):
                     self._wake.wait()
                 if self._closing:
                     return
-                read = self._queue.popleft()
+                read = (self._awaited or self._others).popleft()
             try:
                 payloads = read.run()
-            except Exception as bug:
+            except Exception:
                 log.exception("a store raised instead of giving an error for each file")
-                payloads = [(OSError(0, repr(bug)),)] * len(read.samples)
+                payloads = ()
             self._done.append((read, payloads))
             try:
                 self._token.run_sync_soon(self._hand_over, idempotent=True)
@@ -82,4 +96,8 @@ class Loader:
 
     def _hand_over(self) -> None:
         while self._done:
-            self._deliver(*self._done.popleft())
+            try:
+                self._deliver(*self._done.popleft())
+            except Exception:
+                # It would end the event loop, and with it the mount.
+                log.exception("a bug in redoxfs: please report it")

@@ -13,6 +13,7 @@ import errno
 import logging
 import os
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -28,7 +29,7 @@ from redoxfs.node.memory import Content, Memory
 from redoxfs.node.settings import Settings
 from redoxfs.node.threads import Threads
 from redoxfs.node.waits import WAITING_OPENS, WAITING_READS, Waits
-from redoxfs.protocol import Binding, Closed, Load, SlotPolicy
+from redoxfs.protocol import Binding, Closed, Load, Opened, SlotPolicy
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ class Kernel(Protocol):
 
 
 class Node:
-    """Serves the files of one catalog. Enter `running` around its use.
+    """Serves the files of one catalog, from `start` to `stop`.
 
     Args:
         kernel: is told when what it caches is no longer right.
@@ -139,7 +140,19 @@ class Node:
             return self.open_exact(entry)
         self._meet(thread, path)
         self.counters.opens += 1
-        sample, turn, fresh, released = self._binding.open(path, file, thread)
+        opened = self._binding.open(path, file, thread)
+        try:
+            content = self._content(path, file, opened)
+        except BaseException as error:
+            self._failed(path, thread, entry, opened.sample, error)
+            raise
+        if content.arrived:
+            return self._opened(path, file, content, keep_pages=not opened.fresh)
+        return self._open_late(entry, thread, content, keep_pages=not opened.fresh)
+
+    def _content(self, path: int, file: int, opened: Opened) -> Content:
+        """The bytes of an open's answer, here or on their way."""
+        sample, turn, _, released = opened
         for gone in released:
             self._memory.release(gone)
         if turn is None:
@@ -150,12 +163,12 @@ class Node:
             content = self._take_turn(path, sample, turn.load)
             self.counters.reservations_taken += turn.stolen
         if content is None or (content.arrived and content.stamps[file] is None):
-            content = self._read_again(path, sample)
-        if content.arrived:
-            return self._opened(path, file, content, keep_pages=not fresh)
-        if turn is None or turn.load is None:
+            return self._read_again(path, sample)
+        if not content.arrived and (turn is None or turn.load is None):
             self.counters.in_flight_waits += 1
-        return self._open_late(entry, thread, content, keep_pages=not fresh)
+            if content.read is not None and self._loader is not None:
+                self._loader.hasten(content.read)
+        return content
 
     async def _open_late(self, entry: int, thread: int, content: Content, *, keep_pages: bool) -> OpenFile:
         path, file = self._sample_of[entry], self._member_of[entry]
@@ -190,6 +203,8 @@ class Node:
         told = self._binding.stat(path, file, thread)
         for sample in told.unloaded:
             self._memory.forget(sample)
+        if told.reserved and told.sample is not None:
+            self._memory.put_aside(told.sample)
         if stamp is not None:
             return stamp.size, True
         return self._size(entry if told.sample is None else self._file_of(told.sample, file)), False
@@ -217,7 +232,12 @@ class Node:
         return data
 
     async def _read_late(self, reading: Coroutine[Any, Any, bytes]) -> bytes:
-        data = await reading
+        try:
+            data = await reading
+        except BaseException:
+            self.counters.errors += 1
+            raise
+        self.counters.bytes_read += len(data)
         self.counters.bytes_served += len(data)
         return data
 
@@ -249,9 +269,10 @@ class Node:
             self.counters.errors += 1
             raise
         self.counters.exact += 1
+        handle = self._keep(file)
         if not keep_pages:
             self._kernel.changed(entry)
-        return OpenFile(self._keep(file), keep_pages, shares_pages)
+        return OpenFile(handle, keep_pages, shares_pages)
 
     def exact_state(self, entry: int) -> Stamp:
         """The very file, as it was last seen."""
@@ -277,7 +298,7 @@ class Node:
             "memory_used_bytes": self._memory.slots_bytes + self._memory.claims_bytes,
             **self.counters.as_dict(),
             "wait_seconds": round(self._opens.seconds + self._reads.seconds, 6),
-            "changed": len(self._changed_size) + self._exact.changed,
+            "changed": len(self._changed_size.keys() | self._exact.changed()),
             "lap": dict(zip(catalog.class_trees, laps.tolist(), strict=True)),
             "open_files": len(self._handles),
             "waiting_opens": self._opens.now,
@@ -308,15 +329,23 @@ class Node:
         of_sample = {content.sample: content for content in contents}
         for read in reads:
             self._expected[read] = [of_sample[sample] for sample in read.samples]
+            for content in self._expected[read]:
+                content.read = read
         self._loader.submit(reads)
 
     def _arrived(self, read: Read, payloads: Sequence[Payload]) -> None:
-        for content, payload in zip(self._expected.pop(read), payloads, strict=True):
-            for file, got in enumerate(payload):
+        for number, content in enumerate(self._expected.pop(read)):
+            entries = self._files_of(content.sample)
+            payload: Payload = payloads[number] if number < len(payloads) else ()
+            if len(payload) != len(entries):
+                payload = (OSError(errno.EIO, "the store failed"),) * len(entries)
+            for entry, got in zip(entries, payload, strict=True):
                 if isinstance(got, FileBytes):
                     self.counters.bytes_read += len(got.data)
                     if got.changed:
-                        self._note_change(self._file_of(content.sample, file), got.stamp.size)
+                        self._note_change(entry, got.stamp.size)
+                    else:
+                        self._changed_size.pop(entry, None)
             self._memory.arrive(content, payload)
 
     async def _read_by_position(self, opened: Handle, offset: int, size: int) -> bytes:
@@ -324,21 +353,13 @@ class Node:
         stamp = content.stamps[file]
         if stamp is None:
             raise OSError(errno.EIO, "the file could not be read")
-        try:
-            with self._reads.one():
-                return await trio.to_thread.run_sync(
-                    self._store.read_range,
-                    content.sample,
-                    file,
-                    stamp,
-                    offset,
-                    max(0, min(size, stamp.size - offset)),
-                    abandon_on_cancel=True,
-                    limiter=self._rereads,
-                )
-        except BaseException:
-            self.counters.errors += 1
-            raise
+        part = max(0, min(size, stamp.size - offset))
+        with self._reads.one():
+            return await trio.to_thread.run_sync(
+                partial(self._store.read_range, content.sample, file, stamp, offset, part),
+                abandon_on_cancel=True,
+                limiter=self._rereads,
+            )
 
     # Ends
 

@@ -19,6 +19,10 @@ STARTTIME_FIELD = 19
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
+RECYCLED_S = 0.05
+"""All other numbers are given out before one comes again, which takes longer than this."""
+
+
 def _since_boot_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -36,13 +40,14 @@ class Threads:
         if thread == UNKNOWN_THREAD:
             return
         self._heard_s[thread] = self._clock_s()
+        self._heard_s.move_to_end(thread)
         if len(self._heard_s) > HOLDS:
             self._heard_s.popitem(last=False)
 
     def is_another(self, thread: int) -> bool:
         """Whether the number, which asks for something now, was another thread's when it was last heard of."""
         heard_s = self._heard_s.get(thread)
-        if heard_s is None:
+        if heard_s is None or self._clock_s() - heard_s < RECYCLED_S:
             return False
         try:
             fields = (self._proc / str(thread) / "stat").read_text("latin-1")

@@ -150,7 +150,7 @@ class Binding:
         unloaded: tuple[int, ...] = ()
         if len(self._reservations) > self._max_reservations:
             unloaded = self._undo_reservation(next(iter(self._reservations)))
-        return Told(reserved, False, unloaded)
+        return Told(reserved, bound=False, reserved=True, unloaded=unloaded)
 
     def close(self, path: int) -> Closed:
         """A handle on a file of ``path`` was closed."""
@@ -164,6 +164,8 @@ class Binding:
     def fail(self, path: int, thread: int) -> Closed:
         """The open could not be served: its turn is over, and nobody looks at it twice."""
         self._unhold(thread, path)
+        if self._handles[path] == 1:
+            self._unhold_all(path)
         return self.close(path)
 
     def thread(self, thread: int) -> Ended:
@@ -177,13 +179,13 @@ class Binding:
         return (thread, path) in self._holds
 
     def depends_on(self, thread: int, path: int) -> bool:
-        """Whether it matters to an open of ``path`` now that ``thread`` is the thread it was."""
+        """Whether it matters to what ``thread`` asks of ``path`` now that it is the thread it was."""
         if path in self._handles:
             return False
         if (thread, path) in self._holds:
             return True
         reservation = self._reservations.get(path)
-        return reservation is not None and thread in reservation.told
+        return (reservation is not None and thread in reservation.told) or thread in self._reserved_by
 
     def is_bound(self, path: int) -> bool:
         """Whether a handle on a file of ``path`` is open."""
@@ -219,8 +221,7 @@ class Binding:
         self._answer[path] = sample
         if self._opened is not None:
             self._opened[path] = 0
-        for thread in tuple(self._threads_of.get(path, ())):
-            self._unhold(thread, path)
+        self._unhold_all(path)
 
     def _was_opened(self, path: int, file: int) -> bool:
         assert self._opened is not None
@@ -249,6 +250,10 @@ class Binding:
         self._threads_of.setdefault(path, set()).add(thread)
         if len(self._holds) > self._max_holds:
             self._unhold(*next(iter(self._holds)))
+
+    def _unhold_all(self, path: int) -> None:
+        for thread in tuple(self._threads_of.get(path, ())):
+            self._unhold(thread, path)
 
     def _unhold(self, thread: int, path: int) -> None:
         if (thread, path) not in self._holds:

@@ -49,11 +49,13 @@ class Told(NamedTuple):
     """What a stat of a path of sample A may say: the size under ``sample``, or A's own where it is None.
 
     ``bound`` is true while a handle is open: only then is the answer good until the path is freed.
+    ``reserved``: ``sample`` was put aside for A by this stat.
     ``unloaded``: samples that had been put aside for others and are in no slot any more; their bytes may go.
     """
 
     sample: int | None
     bound: bool
+    reserved: bool = False
     unloaded: tuple[int, ...] = ()
 
 
