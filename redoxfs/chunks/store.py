@@ -7,11 +7,10 @@ that reads a chunk in one sweep gives one read for all samples, and one that rea
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
-@dataclass(frozen=True, slots=True)
-class Stamp:
+class Stamp(NamedTuple):
     """What told a file's content apart when it was read: size in bytes, time in nanoseconds."""
 
     size: int

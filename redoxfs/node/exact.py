@@ -1,8 +1,10 @@
 """Files that are served as they are: no class, or asked for under ``.redoxfs/exact``.
 
 A handle is a descriptor of the source file, read in worker threads by position. The kernel keeps one set of pages for
-a path, whatever file lies behind it by now. So pages are shared only between handles on the same state of the file:
-while a handle on another state is open a new one bypasses them, and afterwards they are dropped once.
+a path, and one size, whatever file lies behind it by now. So pages are shared only between handles on the same state
+of the file: while a handle on another state is open a new one bypasses them, and afterwards they are dropped once.
+Meanwhile the size told is that of the longest. What the kernel would fill up with zeros, past the end of a shorter
+state whose handle shares pages, is an error.
 """
 
 import errno
@@ -23,20 +25,12 @@ THREADS = 16
 
 
 class ExactFile(NamedTuple):
-    """An open source file in the state ``stamp``."""
+    """An open source file in the state ``stamp``; ``shares_pages``: it may read and fill the kernel's pages."""
 
     fd: int
     entry: int
     stamp: Stamp
-
-
-class Opened(NamedTuple):
-    """``shares_pages``: may read and fill the kernel's pages; ``keep_pages``: those that it has, and the size that it
-    believes in, are of this state."""
-
-    file: ExactFile
     shares_pages: bool
-    keep_pages: bool
 
 
 class ExactFiles:
@@ -55,16 +49,23 @@ class ExactFiles:
         self._handles: dict[int, list[Stamp]] = {}
         self._stale_pages: set[int] = set()
 
-    def size(self, entry: int) -> int:
-        """The file's size in bytes, as far as is known."""
-        return self.known(entry).size
+    def told(self, entry: int) -> Stamp:
+        """What to tell of the file: its known state, with the size of the longest that is open."""
+        known = self.known(entry)
+        handles = self._handles.get(entry)
+        return known._replace(size=max(known.size, *(h.size for h in handles))) if handles else known
 
     def known(self, entry: int) -> Stamp:
         """The file's state as the last open, else the scan, saw it."""
         return self._now.get(entry) or Stamp(self._size[entry], self._mtime_ns[entry], self._inode[entry])
 
-    async def open(self, entry: int) -> Opened:
-        """Raises: OSError as the storage gives it; what `Waits.one` raises."""
+    async def open(self, entry: int) -> tuple[ExactFile, bool]:
+        """An open file, and whether the kernel's pages and size of it are of this state.
+
+        Raises:
+            OSError: as the storage gives it.
+            TooManyWaitingError, trio.TooSlowError: as `Waits.one`.
+        """
         path = self._tree.path(entry)
         opening = _Opening(lambda: open_beneath(self._root_fd, path))
         try:
@@ -84,20 +85,26 @@ class ExactFiles:
             self._stale_pages.discard(entry)
         else:
             self._stale_pages.add(entry)
-        return Opened(ExactFile(fd, entry, stamp), shares_pages=alone, keep_pages=keep)
+        return ExactFile(fd, entry, stamp, alone), keep
 
     async def read(self, file: ExactFile, offset: int, size: int) -> bytes:
+        end = file.stamp.size
+        if file.shares_pages and offset + size > end and self.told(file.entry).size > end:
+            raise OSError(errno.ESTALE, "the file was replaced while it was open")
         with self._reads.one():
             return await trio.to_thread.run_sync(
                 os.pread, file.fd, size, offset, abandon_on_cancel=True, limiter=self._limiter
             )
 
-    def close(self, file: ExactFile) -> None:
+    def close(self, file: ExactFile) -> bool:
+        """True where something else is to be told of the file from now on."""
         os.close(file.fd)
+        told = self.told(file.entry)
         others = self._handles[file.entry]
         others.remove(file.stamp)
         if not others:
             del self._handles[file.entry]
+        return self.told(file.entry) != told
 
     def changed(self) -> Set[int]:
         """Entries that were found to be other than the scan saw."""

@@ -194,7 +194,7 @@ class Node:
         """Size in bytes of what ``thread`` would read from a file, and whether that is good until it is void."""
         path, file = self._sample_of[entry], self._member_of[entry]
         if path < 0:
-            return self._exact.size(entry), True
+            return self._exact.told(entry).size, True
         stamp = self._bound_stamp(path, file)
         if stamp is not None and self._binding.holds(thread, path):
             # A reader asks for the size of what it has just opened: there is nothing new in that.
@@ -244,7 +244,8 @@ class Node:
     def close(self, handle: int) -> None:
         opened = self._handles.pop(handle)
         if isinstance(opened, ExactFile):
-            self._exact.close(opened)
+            if self._exact.close(opened):
+                self._kernel.changed(opened.entry)
         else:
             self._closed(opened.path, self._binding.close(opened.path))
 
@@ -264,7 +265,7 @@ class Node:
         """Open the very file."""
         self.counters.opens += 1
         try:
-            file, shares_pages, keep_pages = await self._exact.open(entry)
+            file, keep_pages = await self._exact.open(entry)
         except BaseException:
             self.counters.errors += 1
             raise
@@ -272,11 +273,11 @@ class Node:
         handle = self._keep(file)
         if not keep_pages:
             self._kernel.changed(entry)
-        return OpenFile(handle, keep_pages, shares_pages)
+        return OpenFile(handle, keep_pages, file.shares_pages)
 
     def exact_state(self, entry: int) -> Stamp:
-        """The very file, as it was last seen."""
-        return self._exact.known(entry)
+        """What to tell of the very file."""
+        return self._exact.told(entry)
 
     # Counts
 
