@@ -6,6 +6,7 @@ control socket are gone when `serve` returns. If the main loop itself fails the 
 get ENOTCONN at once instead of the empty directory underneath, which they would take for an empty dataset.
 """
 
+import errno
 import logging
 import os
 import signal
@@ -101,6 +102,7 @@ async def _serve(
         pyfuse3.init(operations, os.fspath(mount.mountpoint), set(options))
     except RuntimeError as error:
         raise MountError(f"{mount.mountpoint} could not be mounted") from error
+    logging.getLogger("pyfuse3").addFilter(_is_news)
     session = Session()
     clean = False
     try:
@@ -125,6 +127,11 @@ async def _serve(
             node.stop()
         finally:
             pyfuse3.close(unmount=clean)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Not that a reply found nobody: its program was killed while it waited, or the mount went."""
+    return os.strerror(errno.ENOENT) not in record.getMessage()
 
 
 class _Stop:
