@@ -51,40 +51,30 @@ class Handled(Generic[T]):
 
     def __await__(self) -> Generator[Any, Any, T]:
         coroutine = self._coroutine
+        sent: object = None
+        thrown: BaseException | None = None
+        suspended = False
         try:
-            trap = coroutine.send(None)
-        except StopIteration as done:
-            result: T = done.value
-            return result
-        except pyfuse3.FUSEError:
-            raise
-        except Exception as error:
-            raise pyfuse3.FUSEError(errno_of(error)) from error
-        suspending()
-        try:
-            return (yield from _rest(coroutine, trap))
+            while True:
+                try:
+                    trap = coroutine.send(sent) if thrown is None else coroutine.throw(thrown)
+                except StopIteration as done:
+                    result: T = done.value
+                    return result
+                except pyfuse3.FUSEError:
+                    raise
+                except Exception as error:
+                    raise pyfuse3.FUSEError(errno_of(error)) from error
+                if not suspended:
+                    suspended = True
+                    suspending()
+                try:
+                    sent, thrown = (yield trap), None
+                except BaseException as error:
+                    thrown = error
         finally:
-            resumed()
-
-
-def _rest(coroutine: Coroutine[Any, Any, T], trap: object) -> Generator[Any, Any, T]:
-    """What is left of a coroutine that has suspended with ``trap``."""
-    thrown: BaseException | None
-    sent: object = None
-    while True:
-        try:
-            sent, thrown = (yield trap), None
-        except BaseException as error:
-            thrown = error
-        try:
-            trap = coroutine.send(sent) if thrown is None else coroutine.throw(thrown)
-        except StopIteration as done:
-            result: T = done.value
-            return result
-        except pyfuse3.FUSEError:
-            raise
-        except Exception as error:
-            raise pyfuse3.FUSEError(errno_of(error)) from error
+            if suspended:
+                resumed()
 
 
 def handler(
