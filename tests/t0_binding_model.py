@@ -56,10 +56,10 @@ class Model:
 
     def take_turn(self, path: int, turn: Served) -> None:
         sample = turn.sample
-        if turn.load:
-            assert sample == turn.load.samples[0]
-            assert not set(turn.load.samples) & self.memory
-            self.memory |= set(turn.load.samples)
+        if turn.loads:
+            assert sample == turn.loads[0].samples[0]
+            assert not set(turn.loads[0].samples) & self.memory
+            self.memory |= set(turn.loads[0].samples)
         assert sample in self.memory
         assert sample in self.due(path)
         self.memory.remove(sample)

@@ -70,12 +70,12 @@ def test_every_decision_is_one_that_the_pseudo_code_allows(cells: list[list[int]
         offset = next(row.index(asked) for row in cells if asked in row)
         before = list(paper.vfs)
         served = policy.request(asked)
-        chosen = served.load.chunk if served.load else None
+        chosen = served.loads[0].chunk if served.loads else None
         assert served.sample == paper.read_local_file(offset, chosen)
-        if served.load:
+        if served.loads:
             kept = {f for f in paper.vfs if f is not None} - set(before) | {served.sample}
-            assert served.load.samples[0] == served.sample
-            assert set(served.load.samples) == kept
+            assert served.loads[0].samples[0] == served.sample
+            assert set(served.loads[0].samples) == kept
         assert policy.residents() == sum(f is not None for f in paper.vfs)
 
 
@@ -83,17 +83,17 @@ def test_the_running_example_of_the_paper() -> None:
     # §3.7: four chunks of four share a VC; reads 2 and 3 are redirected into the chunk that read 1 loaded.
     policy = policy_of([[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]], [4])
     first = policy.request(1)
-    assert first.load is not None
-    loaded = set(first.load.samples)
+    assert first.loads
+    loaded = set(first.loads[0].samples)
     assert len(loaded) == 4
     second, third = policy.request(10), policy.request(15)
-    assert second.load is None
-    assert third.load is None
+    assert not second.loads
+    assert not third.loads
     assert {first.sample, second.sample, third.sample} < loaded
     # Read 5 asks for a slot whose sample is gone: the VC is refilled, and the sample left in it is kept.
     fifth = policy.request(5)
-    assert fifth.load is not None
-    assert not set(fifth.load.samples) & loaded
+    assert fifth.loads
+    assert not set(fifth.loads[0].samples) & loaded
     assert policy.request(8).sample in loaded
 
 
@@ -125,8 +125,8 @@ def test_columns_that_are_through_begin_the_next_epoch_together() -> None:
     policy = policy_of(np.arange(8 * 4).reshape(4, 8).tolist(), [4])
     for epoch in range(3):
         first = policy.request(0)
-        assert first.load is not None
-        assert len(first.load.samples) == 8, f"epoch {epoch} begins with a whole chunk"
+        assert first.loads
+        assert len(first.loads[0].samples) == 8, f"epoch {epoch} begins with a whole chunk"
         assert len({first.sample, *(policy.request(s).sample for s in range(1, 32))}) == 32
 
 

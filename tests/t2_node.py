@@ -349,10 +349,10 @@ def test_reads_that_are_waited_for_go_in_their_order_and_before_the_others() -> 
 
         loader = Loader(lambda read, _payloads: done.set() if read.samples == (9,) else None, threads=1)
         reads = [read(number) for number in range(10)]
-        loader.submit(reads[0:1])  # under way
-        loader.submit([reads[1], reads[8], reads[9]])
-        loader.submit([reads[2]])
-        loader.submit([reads[3]])
+        loader.submit(reads[0:1], awaited=True)  # under way
+        loader.submit([reads[1], reads[8], reads[9]], awaited=True)
+        loader.submit([reads[2]], awaited=True)
+        loader.submit([reads[3]], awaited=True)
         loader.hasten(reads[8])
         gate.set()
         with trio.fail_after(60):

@@ -12,7 +12,7 @@ from ending.
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -49,13 +49,13 @@ class Loader:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, reads: Iterable[Read]) -> None:
-        """Queue reads; the first of them is waited for."""
-        first, *rest = reads
+    def submit(self, reads: Sequence[Read], *, awaited: bool) -> None:
+        """Queue reads; the first of them is waited for where ``awaited`` says so."""
         with self._wake:
-            self._awaited.append(first)
-            self._others.extend(rest)
-            self._wake.notify(1 + len(rest))
+            self._others.extend(reads[awaited:])
+            if awaited:
+                self._awaited.append(reads[0])
+            self._wake.notify(len(reads))
 
     def hasten(self, read: Read) -> None:
         """Somebody waits for ``read`` now; nothing changes if it is under way."""

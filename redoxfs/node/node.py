@@ -29,7 +29,7 @@ from redoxfs.node.memory import Content, Memory
 from redoxfs.node.settings import Settings
 from redoxfs.node.threads import Threads
 from redoxfs.node.waits import WAITING_OPENS, WAITING_READS, Waits
-from redoxfs.protocol import Binding, Closed, Load, Opened, SlotPolicy
+from redoxfs.protocol import Binding, Closed, Load, Opened, Served, SlotPolicy
 
 log = logging.getLogger(__name__)
 
@@ -160,11 +160,11 @@ class Node:
             content = self._memory.claimed(path)
         else:
             self._kernel.bound(self._files_of(path))
-            content = self._take_turn(path, sample, turn.load)
+            content = self._take_turn(path, turn)
             self.counters.reservations_taken += turn.stolen
         if content is None or (content.arrived and content.stamps[file] is None):
             return self._read_again(path, sample)
-        if not content.arrived and (turn is None or turn.load is None):
+        if not content.arrived and (turn is None or not turn.is_demanded):
             self.counters.in_flight_waits += 1
             if content.read is not None and self._loader is not None:
                 self._loader.hasten(content.read)
@@ -310,29 +310,36 @@ class Node:
 
     # Turns and reads
 
-    def _take_turn(self, path: int, sample: int, load: Load | None) -> Content | None:
-        if load is not None:
-            self.counters.demand_loads += 1
-            self.counters.chunk_loads += 1
-            self.counters.samples_loaded += len(load.samples)
-            self._submit(self._store.reads(load.chunk, load.samples), self._memory.expect(load.samples))
-        return self._memory.claim(path, sample)
+    def _take_turn(self, path: int, turn: Served) -> Content | None:
+        if turn.loads:
+            awaited = turn.is_demanded
+            self.counters.demand_loads += awaited
+            for load in turn.loads:
+                self._load(load, awaited=awaited)
+                awaited = False
+        return self._memory.claim(path, turn.sample)
+
+    def _load(self, load: Load, *, awaited: bool) -> None:
+        self.counters.chunk_loads += 1
+        self.counters.samples_loaded += len(load.samples)
+        reads = self._store.reads(load.chunk, load.samples)
+        self._submit(reads, self._memory.expect(load.samples), awaited=awaited)
 
     def _read_again(self, path: int, sample: int) -> Content:
         """Bytes that were dropped, or a read that had failed before this open: read them for the path alone."""
         self.counters.samples_reread += 1
         content = self._memory.expect_for(path, sample)
-        self._submit(self._store.reads(self._policy.chunk_of(sample), (sample,)), [content])
+        self._submit(self._store.reads(self._policy.chunk_of(sample), (sample,)), [content], awaited=True)
         return content
 
-    def _submit(self, reads: Sequence[Read], contents: Sequence[Content]) -> None:
+    def _submit(self, reads: Sequence[Read], contents: Sequence[Content], *, awaited: bool) -> None:
         assert self._loader is not None
         of_sample = {content.sample: content for content in contents}
         for read in reads:
             self._expected[read] = [of_sample[sample] for sample in read.samples]
             for content in self._expected[read]:
                 content.read = read
-        self._loader.submit(reads)
+        self._loader.submit(reads, awaited=awaited)
 
     def _arrived(self, read: Read, payloads: Sequence[Payload]) -> None:
         for number, content in enumerate(self._expected.pop(read)):

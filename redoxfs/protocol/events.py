@@ -20,14 +20,21 @@ class Load(NamedTuple):
 
 
 class Served(NamedTuple):
-    """A turn: ``sample`` is the answer, ``load`` what has to be read for it (None: it is in memory).
+    """A turn: ``sample`` is the answer, ``loads`` what is to be read from now on.
 
+    Where the answer itself has to be read, the first load begins with it and is waited for; all others are ahead
+    of demand. Otherwise the answer is in memory, or on its way there by a load that was handed out before.
     ``stolen`` is true where the sample had been reserved for another path and was the last that could answer.
     """
 
     sample: int
-    load: Load | None = None
+    loads: tuple[Load, ...] = ()
     stolen: bool = False
+
+    @property
+    def is_demanded(self) -> bool:
+        """Whether the answer has to be read for this turn."""
+        return bool(self.loads) and self.loads[0].samples[0] == self.sample
 
 
 class Opened(NamedTuple):

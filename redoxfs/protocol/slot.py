@@ -91,7 +91,7 @@ class SlotPolicy:
         answer = int(self._cells[chunk, slot])
         load = self._refill(vc, chunk, answer)
         self._resident[vc, slot] = -1
-        return Served(answer, load)
+        return Served(answer, (load,))
 
     def reserve(self, sample: int) -> int | None:
         """Put aside a sample of ``sample``'s column: the resident one, else what FindReplacePC would load."""
@@ -191,8 +191,8 @@ class SlotPolicy:
     def _turn_of_reserved(self, sample: int, *, stolen: bool) -> Served:
         vc, slot = self._column(sample)
         if self._forget_reservation(vc, slot, sample):
-            return Served(sample, None, stolen)
-        return Served(sample, self._refill(vc, int(self._chunk_of[sample]), sample), stolen)
+            return Served(sample, (), stolen)
+        return Served(sample, (self._refill(vc, int(self._chunk_of[sample]), sample),), stolen)
 
     def _forget_reservation(self, vc: int, slot: int, sample: int) -> bool:
         """True where the sample was in memory when it was reserved."""
