@@ -4,12 +4,14 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 
-from redoxfs.chunks import FileBytes, Read, Stamp
+from redoxfs.chunks import FileBytes, Read, SourceFile, Stamp
 from redoxfs.chunks.store import Payload
 
 
 class HeldStore:
     """Every sample's only file holds its own number. ``gate`` closed: reads wait; ``broken``: samples that fail."""
+
+    depth = 32
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -24,6 +26,9 @@ class HeldStore:
     def read_range(self, sample: int, file: int, stamp: Stamp, offset: int, size: int) -> bytes:
         self.gate.wait()
         return self.content(sample)[offset : offset + size]
+
+    def open_file(self, entry: int) -> SourceFile:
+        raise NotImplementedError
 
     def content(self, sample: int) -> bytes:
         return str(sample).encode().ljust(self.size, b".")

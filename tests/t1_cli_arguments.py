@@ -59,7 +59,7 @@ def test_mount_takes_what_the_manual_says() -> None:
 def test_one_path_is_an_over_mount() -> None:
     told = parser().parse_args(["mount", "/data"])
     assert told.mountpoint is None
-    assert (told.classes, told.chunk_size, told.timeout) == ("auto", 64, 60.0)
+    assert (told.classes, told.chunk_size, told.timeout) == (None, None, 60.0), "settled by what SOURCE is"
 
 
 @pytest.mark.parametrize(

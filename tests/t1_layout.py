@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redoxfs.chunks import Layout, MemoryTooSmallError, build_layout, memory_for_share
+from redoxfs.chunks import Layout, MemoryTooSmallError, build_cells, build_layout, memory_for_share
 from redoxfs.chunks.layout import Ints
 
 PLENTY = 1 << 50
@@ -35,7 +35,7 @@ def slot_maxima(layout: Layout, sizes: Ints) -> int:
 @given(datasets(), st.integers(0, 100))
 def test_every_sample_has_one_cell_and_every_column_one_class(dataset: tuple[Ints, Ints, int], extra: int) -> None:
     class_of, sizes, chunk_size = dataset
-    least = memory_for_share(class_of, sizes, chunk_size=chunk_size, seed=1, share=0)
+    least = memory_for_share(build_cells(class_of, sizes, chunk_size=chunk_size, seed=1), sizes, 0)
     memory = least * (100 + extra) // 100
     layout = build_layout(class_of, sizes, chunk_size=chunk_size, memory_bytes=memory, seed=1)
     placed = layout.cells[layout.cells >= 0]
@@ -58,7 +58,7 @@ def test_every_sample_has_one_cell_and_every_column_one_class(dataset: tuple[Int
 @given(datasets())
 def test_less_than_the_least_memory_is_refused_and_says_what_is_needed(dataset: tuple[Ints, Ints, int]) -> None:
     class_of, sizes, chunk_size = dataset
-    least = memory_for_share(class_of, sizes, chunk_size=chunk_size, seed=1, share=0)
+    least = memory_for_share(build_cells(class_of, sizes, chunk_size=chunk_size, seed=1), sizes, 0)
     build_layout(class_of, sizes, chunk_size=chunk_size, memory_bytes=least, seed=1)
     with pytest.raises(MemoryTooSmallError) as refused:
         build_layout(class_of, sizes, chunk_size=chunk_size, memory_bytes=least - 1, seed=1)
@@ -70,7 +70,7 @@ def test_memory_for_a_share_holds_that_share() -> None:
     sizes = np.random.default_rng(0).integers(50_000, 150_000, len(class_of))
     for chunks_per_vc in (64, 16, 4, 1):
         share = 1 / chunks_per_vc
-        memory = memory_for_share(class_of, sizes, chunk_size=64, seed=0, share=share)
+        memory = memory_for_share(build_cells(class_of, sizes, chunk_size=64, seed=0), sizes, share)
         layout = build_layout(class_of, sizes, chunk_size=64, memory_bytes=memory, seed=0)
         assert layout.chunks_per_vc == chunks_per_vc
         # Cut along sizes, a slot's largest sample is hardly larger than its mean one.

@@ -14,7 +14,7 @@ import trio
 import trio.testing
 from stores import HeldStore, NoKernel
 
-from redoxfs.chunks import Read, build_layout, memory_for_share
+from redoxfs.chunks import Read, build_cells, fit, memory_for_share
 from redoxfs.chunks.store import Payload
 from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.node import Node, OpenFile, Settings, TooManyWaitingError, send_control, serve_control
@@ -41,11 +41,12 @@ def source(tmp_path: Path) -> Iterator[tuple[Catalog, int]]:
 async def running(
     source: tuple[Catalog, int], store: HeldStore, *, share: float = 0.25, timeout_s: float = 60.0
 ) -> AsyncIterator[Node]:
-    catalog, fd = source
-    memory = memory_for_share(catalog.class_of, catalog.sample_bytes, chunk_size=4, seed=0, share=share)
-    layout = build_layout(catalog.class_of, catalog.sample_bytes, chunk_size=4, memory_bytes=memory, seed=0)
+    catalog, _ = source
+    cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=4, seed=0)
+    memory = memory_for_share(cells, catalog.sample_bytes, share)
+    layout = fit(cells, catalog.sample_bytes, memory)
     settings = Settings(memory_bytes=memory, chunk_size=4, seed=0, timeout_s=timeout_s)
-    node = Node(catalog, layout, store, fd, settings, kernel=NoKernel())
+    node = Node(catalog, layout, store, settings, kernel=NoKernel())
     node.start()
     try:
         with trio.fail_after(60):

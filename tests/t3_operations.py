@@ -15,7 +15,7 @@ import trio
 from pyfuse3 import FileHandleT, InodeT, RequestContext
 from stores import NoKernel
 
-from redoxfs.chunks import DirectoryStore, build_layout, memory_for_share
+from redoxfs.chunks import DirectoryStore, build_cells, fit, memory_for_share
 from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.fs.handlers import errno_of
 from redoxfs.fs.inodes import CONTROL_INODE, STATS_INODE, View, inode_of, view_and_entry
@@ -43,10 +43,11 @@ def source(tmp_path: Path) -> Iterator[tuple[Catalog, int]]:
 async def operations(source: tuple[Catalog, int]) -> AsyncIterator[Operations]:
     catalog, fd = source
     sizes = (catalog.class_of, catalog.sample_bytes)
-    memory = memory_for_share(*sizes, chunk_size=2, seed=0, share=0.25)
-    layout = build_layout(*sizes, chunk_size=2, memory_bytes=memory, seed=0)
+    cells = build_cells(*sizes, chunk_size=2, seed=0)
+    memory = memory_for_share(cells, sizes[1], 0.25)
+    layout = fit(cells, sizes[1], memory)
     settings = Settings(memory_bytes=memory, chunk_size=2, seed=0, timeout_s=10)
-    node = Node(catalog, layout, DirectoryStore(catalog, fd), fd, settings, kernel=NoKernel())
+    node = Node(catalog, layout, DirectoryStore(catalog, fd), settings, kernel=NoKernel())
     made = Operations(catalog.tree, direct_io=False, stats=lambda: {"a": 1}, answering=lambda: None)
     made.attach(node)
     node.start()

@@ -3,23 +3,32 @@
 ``layout``     samples → (chunk, slot), chunk → virtual chunk: the aligned layout that keeps labels safe
 ``store``      what every place that chunks can be read from offers
 ``directory``  the store that reads the files where they lie
+``storage``    what a read costs there
 ``beneath``    opening a file under a directory descriptor and never outside it
 """
 
 from redoxfs.chunks.beneath import open_beneath
 from redoxfs.chunks.directory import DirectoryStore
-from redoxfs.chunks.layout import Layout, MemoryTooSmallError, build_layout, memory_for_share
-from redoxfs.chunks.store import ChunkStore, FileBytes, Read, Stamp
+from redoxfs.chunks.layout import Cells, Layout, MemoryTooSmallError, build_cells, build_layout, fit, memory_for_share
+from redoxfs.chunks.probe import measure
+from redoxfs.chunks.storage import Storage
+from redoxfs.chunks.store import ChunkStore, FileBytes, Read, SourceFile, Stamp
 
 __all__ = [
+    "Cells",
     "ChunkStore",
     "DirectoryStore",
     "FileBytes",
     "Layout",
     "MemoryTooSmallError",
     "Read",
+    "SourceFile",
     "Stamp",
+    "Storage",
+    "build_cells",
     "build_layout",
+    "fit",
+    "measure",
     "memory_for_share",
     "open_beneath",
 ]

@@ -52,6 +52,19 @@ class MemoryTooSmallError(Exception):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Cells:
+    """Samples in chunks: what a packed dataset fixes for good, and what a mount of a directory makes anew.
+
+    ``cells``        int32[chunks, K]: the sample in each slot, -1 for a hole
+    ``group_start``  int32[groups + 1]: group i has the chunks group_start[i] to group_start[i + 1]; in each of
+                     its slots all of them hold samples of one class
+    """
+
+    cells: Int32
+    group_start: Int32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Layout:
     """Samples in chunks, chunks in VCs.
 
@@ -80,23 +93,25 @@ class Layout:
 
 
 def build_layout(class_of: Ints, sample_bytes: Ints, *, chunk_size: int, memory_bytes: int, seed: int) -> Layout:
+    """`build_cells` and `fit` in one."""
+    return fit(build_cells(class_of, sample_bytes, chunk_size=chunk_size, seed=seed), sample_bytes, memory_bytes)
+
+
+def fit(cells: Cells, sample_bytes: Ints, memory_bytes: int) -> Layout:
     """The layout of S samples that makes the most of ``memory_bytes``.
 
     Args:
-        class_of: int[S], class of each sample, 0 and up.
         sample_bytes: int[S], size of each sample.
-        chunk_size: K, samples in a physical chunk.
 
     Raises:
         MemoryTooSmallError: even with the most chunks that a VC can have.
     """
-    cells, group_start = _cells(class_of, sample_bytes, chunk_size, seed)
-    cell_bytes = _cell_bytes(cells, sample_bytes)
-    most = int(np.diff(group_start).max(initial=1))
+    cell_bytes = _cell_bytes(cells.cells, sample_bytes)
+    most = int(np.diff(cells.group_start).max(initial=1))
     largest = int(sample_bytes.max(initial=0))
 
     def cost(chunks_per_vc: int) -> int:
-        return _resident_bytes(cell_bytes, _vc_start(group_start, chunks_per_vc))
+        return _resident_bytes(cell_bytes, _vc_start(cells.group_start, chunks_per_vc))
 
     needed = _memory(cost(most), largest)
     if memory_bytes < needed:
@@ -108,15 +123,14 @@ def build_layout(class_of: Ints, sample_bytes: Ints, *, chunk_size: int, memory_
             high = middle
         else:
             low = middle + 1
-    return Layout(cells, _vc_start(group_start, high), high, cost(high))
+    return Layout(cells.cells, _vc_start(cells.group_start, high), high, cost(high))
 
 
-def memory_for_share(class_of: Ints, sample_bytes: Ints, *, chunk_size: int, seed: int, share: float) -> int:
+def memory_for_share(cells: Cells, sample_bytes: Ints, share: float) -> int:
     """Bytes of --memory with which ``share`` of the samples (0 for the least possible) are in memory at once."""
-    cells, group_start = _cells(class_of, sample_bytes, chunk_size, seed)
-    most = int(np.diff(group_start).max(initial=1))
+    most = int(np.diff(cells.group_start).max(initial=1))
     chunks_per_vc = most if share * most < 1 else int(np.ceil(1 / share))
-    held = _resident_bytes(_cell_bytes(cells, sample_bytes), _vc_start(group_start, chunks_per_vc))
+    held = _resident_bytes(_cell_bytes(cells.cells, sample_bytes), _vc_start(cells.group_start, chunks_per_vc))
     return _memory(held, int(sample_bytes.max(initial=0)))
 
 
@@ -138,12 +152,18 @@ def _rows(of_class: Ints, chunk_size: int) -> int:
     return best
 
 
-def _cells(class_of: Ints, sample_bytes: Ints, chunk_size: int, seed: int) -> tuple[Int32, Int32]:
-    """Cells int32[chunks, K], and int32[groups + 1]: group i has the chunks group_start[i] to [i + 1]."""
+def build_cells(class_of: Ints, sample_bytes: Ints, *, chunk_size: int, seed: int) -> Cells:
+    """Lay S samples out in chunks.
+
+    Args:
+        class_of: int[S], class of each sample, 0 and up.
+        sample_bytes: int[S], size of each sample.
+        chunk_size: K, samples in a physical chunk.
+    """
     random = np.random.default_rng(seed)
     samples = len(class_of)
     if not samples:
-        return np.empty((0, chunk_size), np.int32), np.zeros(1, np.int32)
+        return Cells(np.empty((0, chunk_size), np.int32), np.zeros(1, np.int32))
 
     # Cut: samples in order of class and size, each class in equal parts of at most `rows`.
     in_order = np.lexsort((random.random(samples), sample_bytes, class_of)).astype(np.int32)
@@ -168,7 +188,7 @@ def _cells(class_of: Ints, sample_bytes: Ints, chunk_size: int, seed: int) -> tu
 
     cells = np.full((int(group_start[-1]), chunk_size), -1, np.int32)
     cells[group_start[group[column]] + _rank_within(column, random), slot[column]] = in_order
-    return cells, group_start.astype(np.int32)
+    return Cells(cells, group_start.astype(np.int32))
 
 
 def _rank_within(key: Ints, random: np.random.Generator) -> Ints:

@@ -22,7 +22,7 @@ class Stamp(NamedTuple):
 class FileBytes:
     """One file as it was read. ``changed``: it is no longer what the scan saw."""
 
-    data: bytes
+    data: bytes | memoryview
     stamp: Stamp
     changed: bool
 
@@ -40,7 +40,23 @@ class Read:
     run: Callable[[], Sequence[Payload]]
 
 
+class SourceFile(Protocol):
+    """An open file that is served as it is, in the state ``stamp``. Reads block, and may be made by several threads."""
+
+    @property
+    def stamp(self) -> Stamp: ...
+
+    def read(self, offset: int, size: int) -> bytes:
+        """At most ``size`` bytes from ``offset``, fewer where the file ends. Raises OSError."""
+
+    def close(self) -> None: ...
+
+
 class ChunkStore(Protocol):
+    @property
+    def depth(self) -> int:
+        """Reads in flight at which the storage gives its full rate."""
+
     def reads(self, chunk: int, samples: Sequence[int]) -> Sequence[Read]:
         """How to read ``samples`` of ``chunk``; the first of them is waited for."""
 
@@ -50,3 +66,6 @@ class ChunkStore(Protocol):
         Raises:
             OSError: as the storage gives it; ESTALE where the file is no longer what ``stamp`` says.
         """
+
+    def open_file(self, entry: int) -> SourceFile:
+        """Any regular file of the tree, as it is now; blocks. Raises OSError."""

@@ -10,11 +10,11 @@ import math
 from typing import NoReturn
 
 from redoxfs.cli.exits import UsageError, table_text
+from redoxfs.cli.sizes import parse_size
 
 # Storage that is merely slow answers within seconds, even a parallel filesystem under load; one that is gone
 # never does. A minute tells one from the other.
 DEFAULT_TIMEOUT_S = 60.0
-DEFAULT_CHUNK_SIZE = 64
 
 _RESOLUTION = {
     "--classes": "auto, dir, any, none or FILE.csv: which samples may stand in for each other",
@@ -45,6 +45,8 @@ def parser() -> argparse.ArgumentParser:
     _add_umount(verbs)
     _add_status(verbs)
     _add_inspect(verbs)
+    _add_pack(verbs)
+    _add_verify(verbs)
     return top
 
 
@@ -90,18 +92,52 @@ def _add_inspect(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     _add_timeout(verb)
 
 
+def _add_pack(verbs: "argparse._SubParsersAction[_Parser]") -> None:
+    verb = verbs.add_parser("pack", help="write SOURCE to DST as tar shards that are read in whole chunks")
+    verb.add_argument("source", metavar="SOURCE", help="the directory with the training files")
+    verb.add_argument("dst", metavar="DST", help="a new folder, or one whose pack was ended before it was done")
+    _add_classes(verb)
+    verb.add_argument(
+        "--shard-size", metavar="SIZE", default="1GiB", help="a shard ends when it is this long (default: 1GiB)"
+    )
+    _add_jobs(verb)
+    _add_timeout(verb)
+
+
+def _add_verify(verbs: "argparse._SubParsersAction[_Parser]") -> None:
+    verb = verbs.add_parser("verify", help="read a packed dataset and check every byte of it")
+    verb.add_argument("source", metavar="DST", help="a folder that redoxfs pack wrote")
+    verb.add_argument("--json", action="store_true", help="print it as JSON")
+    _add_jobs(verb)
+    _add_timeout(verb)
+
+
+def _add_jobs(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--jobs", metavar="N", type=_jobs, help="processes (default: one for each core)")
+
+
 def _add_plan(verb: argparse.ArgumentParser) -> None:
     """What mount and inspect share, so that inspect tells what this very mount would do."""
     verb.add_argument("--memory", metavar="SIZE", help="4GiB, 512MiB or 10%% (default: a quarter of what is available)")
-    verb.add_argument("--classes", metavar="HOW", default="auto", help=_RESOLUTION["--classes"])
+    _add_classes(verb)
+    verb.add_argument(
+        "--storage-speed",
+        metavar="READS,BYTES",
+        type=_storage_speed,
+        help="reads and bytes a second of the storage, such as 500,200MB (default: measured, where it matters)",
+    )
+
+
+def _add_classes(verb: argparse.ArgumentParser) -> None:
+    """How samples, classes and chunks are found."""
+    verb.add_argument("--classes", metavar="HOW", help=f"{_RESOLUTION['--classes']} (default: auto)")
     verb.add_argument("--samples", metavar="GLOB", action="append", default=[], help=_RESOLUTION["--samples"])
     verb.add_argument("--groups", metavar="HOW", help=_RESOLUTION["--groups"])
     verb.add_argument(
         "--chunk-size",
         metavar="N",
         type=_chunk_size,
-        default=DEFAULT_CHUNK_SIZE,
-        help=f"samples in a chunk (default: {DEFAULT_CHUNK_SIZE})",
+        help="samples in a chunk (default: 64, or as it was packed)",
     )
     verb.add_argument("--seed", metavar="N", type=_seed, default=0, help="same seed, same layout (default: 0)")
     verb.add_argument("--rescan", action="store_true", help="scan SOURCE again even if the kept catalog fits")
@@ -120,6 +156,22 @@ def _add_timeout(verb: argparse.ArgumentParser) -> None:
 def _chunk_size(text: str) -> int:
     # A chunk is read with one file descriptor for each sample in it; this many are never worth a chunk.
     return _whole_number(text, 1, 1 << 16)
+
+
+def _jobs(text: str) -> int:
+    return _whole_number(text, 1, 1 << 10)
+
+
+def _storage_speed(text: str) -> tuple[float, int]:
+    reads, comma, size = text.partition(",")
+    try:
+        if not comma or not (0 < float(reads) <= 1e9):
+            raise ValueError
+        return float(reads), parse_size(size, 0)
+    except (ValueError, UsageError):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no number of reads and of bytes a second; write it like 500,200MB"
+        ) from None
 
 
 def _seed(text: str) -> int:

@@ -25,6 +25,14 @@ class MountpointError(CommandError):
     """MOUNTPOINT cannot be mounted on, or holds no redoxfs mount."""
 
 
+class DestinationError(CommandError):
+    """DST cannot be written to."""
+
+
+class DamagedError(CommandError):
+    """A packed dataset is not what it was when it was packed."""
+
+
 class TooLittleMemoryError(CommandError):
     """The memory given does not suffice for this dataset."""
 
@@ -76,8 +84,8 @@ EXITS = (
     Exit(
         4,
         "MOUNTPOINT cannot be used: missing, no directory, inside SOURCE, already a redoxfs mount "
-        "(mount), or not one (umount, status)",
-        (_HERE + "MountpointError",),
+        "(mount), or not one (umount, status); or DST cannot: it holds something else, or is full (pack)",
+        (_HERE + "MountpointError", _HERE + "DestinationError", "redoxfs.packed:PackError"),
     ),
     Exit(
         5,
@@ -95,6 +103,11 @@ EXITS = (
         (_HERE + "FuseUnavailableError", "redoxfs.fs:MountError"),
     ),
     Exit(8, "still in use (umount)", (_HERE + "StillInUseError",)),
+    Exit(
+        9,
+        "a packed dataset is damaged, or of another format version",
+        (_HERE + "DamagedError", "redoxfs.packed:DamagedDatasetError"),
+    ),
     Exit(INTERRUPTED, "interrupted", ("builtins:KeyboardInterrupt",)),
 )
 

@@ -9,15 +9,12 @@ import json
 import os
 import stat
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from redoxfs.cli.place import find
-from redoxfs.cli.plan import catalog_of, check_source, memory_of, open_root
+from redoxfs.cli.plan import Dataset, check_source, dataset_of, memory_of, open_root
 from redoxfs.cli.sizes import format_bytes, format_needed
 from redoxfs.cli.table import print_table
-
-if TYPE_CHECKING:
-    from redoxfs.dataset import Catalog
 
 # What people try first: how little will do, a few shares, and everything.
 _SHARES = {"least": 0.0, "5%": 0.05, "10%": 0.10, "25%": 0.25, "all": 1.0}
@@ -30,10 +27,10 @@ def run(arguments: argparse.Namespace) -> int:
     memory_bytes = memory_of(arguments)
     root_fd = open_root(source)
     try:
-        catalog = catalog_of(source, root_fd, arguments)
+        dataset = dataset_of(source, root_fd, arguments, probe=False)
     finally:
         os.close(root_fd)
-    facts = gather(catalog, chunk_size=arguments.chunk_size, seed=arguments.seed, memory_bytes=memory_bytes)
+    facts = gather(dataset, seed=arguments.seed, memory_bytes=memory_bytes)
     facts = {"source": str(source.path), **facts}
     if arguments.json:
         print(json.dumps(facts, indent=2))
@@ -42,10 +39,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def gather(catalog: "Catalog", *, chunk_size: int, seed: int, memory_bytes: int) -> dict[str, Any]:
+def gather(dataset: Dataset, *, seed: int, memory_bytes: int) -> dict[str, Any]:
     """What there is to tell, as plain JSON values; bytes everywhere."""
     import numpy as np
 
+    catalog = dataset.catalog
     tree, verdict = catalog.tree, catalog.verdict
     samples = len(catalog.class_of)
     per_class = np.bincount(catalog.class_of, minlength=len(catalog.class_names))
@@ -68,9 +66,10 @@ def gather(catalog: "Catalog", *, chunk_size: int, seed: int, memory_bytes: int)
             **_spread(catalog.sample_bytes, {"min": 0, "median": 50, "p99": 99, "max": 100}),
             "total": int(catalog.sample_bytes.sum()),
         },
-        "chunk_size": chunk_size,
+        "chunk_size": dataset.chunk_size,
         "seed": seed,
-        **_memory(catalog, chunk_size, seed, memory_bytes),
+        **_memory(dataset, memory_bytes),
+        **_packed(dataset),
     }
 
 
@@ -84,20 +83,28 @@ def _spread(values: Any, percentiles: dict[str, int]) -> dict[str, int]:
     return {name: int(value) for name, value in zip(percentiles, found, strict=True)}
 
 
-def _memory(catalog: "Catalog", chunk_size: int, seed: int, memory_bytes: int) -> dict[str, Any]:
-    """Chunks, and the --memory it takes to hold the least that works and some shares of the samples."""
-    from redoxfs.chunks import build_layout, memory_for_share
-
-    columns = (catalog.class_of, catalog.sample_bytes)
-    needed = {
-        name: memory_for_share(*columns, chunk_size=chunk_size, seed=seed, share=share)
-        for name, share in _SHARES.items()
-    }
-    # Chunks do not depend on the memory, and with the most of it there is always a layout.
-    most = max(needed.values())
-    chunks = build_layout(*columns, chunk_size=chunk_size, memory_bytes=most, seed=seed).chunk_count
+def _packed(dataset: Dataset) -> dict[str, Any]:
+    """Of a packed dataset: its shards, and how it was packed."""
+    index = dataset.index
+    if index is None:
+        return {"packed": False}
+    lengths = index.places.shard_bytes
     return {
-        "chunks": chunks,
+        "packed": True,
+        "shards": len(lengths),
+        "shards_bytes": sum(lengths),
+        "packed_with": {**index.asked, "seed": index.seed, "chunk_size": dataset.chunk_size},
+    }
+
+
+def _memory(dataset: Dataset, memory_bytes: int) -> dict[str, Any]:
+    """Chunks, and the --memory it takes to hold the least that works and some shares of the samples."""
+    from redoxfs.chunks import memory_for_share
+
+    sizes = dataset.catalog.sample_bytes
+    needed = {name: memory_for_share(dataset.cells, sizes, share) for name, share in _SHARES.items()}
+    return {
+        "chunks": len(dataset.cells.cells),
         "memory_bytes": memory_bytes,
         "memory_suffices": memory_bytes >= needed["least"],
         "memory_for": needed,
@@ -107,6 +114,8 @@ def _memory(catalog: "Catalog", chunk_size: int, seed: int, memory_bytes: int) -
 def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     """The table's rows, for people."""
     shown = [("classes", facts["verdict"]), *(("saw", line) for line in facts["saw"])]
+    if facts["packed"]:
+        shown.append(("packed", f"{facts['shards']:,} shards, {format_bytes(facts['shards_bytes'])}"))
     shown += [
         ("files", f"{facts['files']:,}; {_share(facts['sample_files'], facts['files'])}"),
         ("served exactly", f"{facts['exact_files']:,} files"),

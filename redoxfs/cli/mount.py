@@ -15,18 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redoxfs.cli.background import log_to, start
-from redoxfs.cli.exits import DaemonError, MountpointError, TooLittleMemoryError
+from redoxfs.cli.exits import DaemonError, MountpointError, SourceUnusableError, TooLittleMemoryError
 from redoxfs.cli.fuse_access import check_fuse
 from redoxfs.cli.mount_options import MountOptions, parse_mount_options
 from redoxfs.cli.place import CONTROL_FOLDER, Place, find, settled
-from redoxfs.cli.plan import ALL_IN_MEMORY, catalog_of, check_source, memory_of, open_root, say
+from redoxfs.cli.plan import ALL_IN_MEMORY, Dataset, check_source, dataset_of, memory_of, open_root, say
 from redoxfs.cli.probe import read_file
 from redoxfs.cli.runtime_paths import control_path, open_log
 from redoxfs.cli.sizes import format_bytes, format_needed
 
 if TYPE_CHECKING:
     from redoxfs.chunks import Layout
-    from redoxfs.dataset import Catalog
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +36,8 @@ class _Job:
     source: Place
     target: Place
     options: MountOptions
-    root_fd: int
     memory_bytes: int
-    catalog: "Catalog"
+    dataset: Dataset
     layout: "Layout"
     turn: int
 
@@ -66,11 +64,9 @@ def _prepare(arguments: argparse.Namespace) -> _Job:
     _check_writable(target)
     check_fuse(options)
     memory_bytes = memory_of(arguments)
-    catalog = catalog_of(source, root_fd, arguments)
-    say(catalog.verdict.line)
-
-    layout = _layout(catalog, memory_bytes, arguments)
-    return _Job(arguments, source, target, options, root_fd, memory_bytes, catalog, layout, turn)
+    dataset = dataset_of(source, root_fd, arguments, probe=True)
+    say(dataset.catalog.verdict.line)
+    return _Job(arguments, source, target, options, memory_bytes, dataset, _layout(dataset, memory_bytes), turn)
 
 
 def _await_turn(arguments: argparse.Namespace) -> int:
@@ -119,21 +115,15 @@ def _check_writable(target: Place) -> None:
         raise MountpointError(f"{target.asked}: not writable for you, and fusermount3 asks for that")
 
 
-def _layout(catalog: "Catalog", memory_bytes: int, arguments: argparse.Namespace) -> "Layout":
-    from redoxfs.chunks import MemoryTooSmallError, build_layout
+def _layout(dataset: Dataset, memory_bytes: int) -> "Layout":
+    from redoxfs.chunks import MemoryTooSmallError, fit
 
     try:
-        return build_layout(
-            catalog.class_of,
-            catalog.sample_bytes,
-            chunk_size=arguments.chunk_size,
-            memory_bytes=memory_bytes,
-            seed=arguments.seed,
-        )
+        return fit(dataset.cells, dataset.catalog.sample_bytes, memory_bytes)
     except MemoryTooSmallError as error:
         raise TooLittleMemoryError(
             f"{format_bytes(error.given_bytes)} of memory is too little for this dataset in chunks of "
-            f"{arguments.chunk_size}; it takes at least --memory {format_needed(error.needed_bytes)}"
+            f"{dataset.chunk_size}; it takes at least --memory {format_needed(error.needed_bytes)}"
         ) from None
 
 
@@ -144,18 +134,22 @@ def _server(job: _Job) -> Callable[[Callable[[], None]], None]:
 
     settings = Settings(
         memory_bytes=job.memory_bytes,
-        chunk_size=job.arguments.chunk_size,
+        chunk_size=job.dataset.chunk_size,
         seed=job.arguments.seed,
         timeout_s=job.arguments.timeout,
         policy=job.arguments.policy,
     )
     socket = control_path(job.target.path)
+    try:
+        store = job.dataset.store()
+    except OSError as failure:
+        raise SourceUnusableError(f"{failure.filename or job.source.asked}: {failure.strerror}") from None
 
     def work(on_ready: Callable[[], None]) -> None:
         serve(
-            catalog=job.catalog,
+            catalog=job.dataset.catalog,
             layout=job.layout,
-            root_fd=job.root_fd,
+            store=store,
             source=job.source.path,
             settings=settings,
             mountpoint=job.target.path,
@@ -201,7 +195,7 @@ def _serve_behind(job: _Job, work: Callable[[Callable[[], None]], None]) -> None
 
 
 def _summary(job: _Job) -> list[str]:
-    catalog, layout = job.catalog, job.layout
+    catalog, layout = job.dataset.catalog, job.layout
     where = "over itself" if job.source.path == job.target.path else f"at {job.target.path}"
     line = f"{job.source.path} is served {where}"
     if not layout.chunk_count:

@@ -1,4 +1,4 @@
-"""From SOURCE to a catalog and an amount of memory: what `mount` and `inspect` do alike.
+"""From SOURCE to a dataset and an amount of memory: what `mount`, `inspect` and `pack` do alike.
 
 They share it so that `inspect` cannot tell of another mount than the one `mount` makes with the same options.
 Progress and what was decided go to stderr. The order matters for `mount`: the directory is opened here,
@@ -13,17 +13,99 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redoxfs.cli.exits import SourceUnusableError
+from redoxfs.cli.exits import SourceUnusableError, UsageError
 from redoxfs.cli.place import EXACT_FOLDER, Place
 from redoxfs.cli.sizes import available_memory, default_memory, format_bytes, format_seconds, parse_size
 
 if TYPE_CHECKING:
+    from redoxfs.chunks import Cells, ChunkStore, Storage
     from redoxfs.dataset import Catalog
+    from redoxfs.packed import Index
 
 # What a layout of one chunk for each virtual chunk means; `mount` and `status` say it.
 ALL_IN_MEMORY = "memory for all samples: each chunk is read once an epoch, nothing needs redirecting"
+
+
+DEFAULT_CHUNK_SIZE = 64
+
+# What a pack has settled for good.
+_SETTLED = {"classes": "--classes", "samples": "--samples", "groups": "--groups", "rescan": "--rescan"}
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """SOURCE, ready to be served: files where they lie, or packed (`index` is what the pack wrote)."""
+
+    catalog: "Catalog"
+    cells: "Cells"
+    root_fd: int
+    index: "Index | None"
+    storage: "Storage | None"
+
+    @property
+    def chunk_size(self) -> int:
+        return int(self.cells.cells.shape[1])
+
+    def store(self) -> "ChunkStore":
+        """What reads the files; takes no path that a mount might hide. Raises OSError."""
+        from redoxfs.chunks import DirectoryStore
+
+        if self.index is None or self.storage is None:
+            return DirectoryStore(self.catalog, self.root_fd)
+        from redoxfs.packed import PackedStore
+
+        return PackedStore(self.index, Path(f"/proc/self/fd/{self.root_fd}"), self.storage)
+
+
+def dataset_of(source: Place, root_fd: int, arguments: argparse.Namespace, *, probe: bool) -> Dataset:
+    """What SOURCE holds, told on stderr. ``probe``: measure what its storage does, if that matters.
+
+    Raises UsageError where options contradict a packed dataset, and as `catalog_of` and `load_index`.
+    """
+    from redoxfs.chunks import build_cells
+    from redoxfs.packed import is_packed
+
+    if is_packed(root_fd):
+        return _packed(source, root_fd, arguments, probe=probe)
+    catalog = catalog_of(source, root_fd, arguments)
+    chunk_size = arguments.chunk_size or DEFAULT_CHUNK_SIZE
+    cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=chunk_size, seed=arguments.seed)
+    return Dataset(catalog, cells, root_fd, None, None)
+
+
+def _packed(source: Place, root_fd: int, arguments: argparse.Namespace, *, probe: bool) -> Dataset:
+    from redoxfs.packed import load_index
+
+    given = [option for name, option in _SETTLED.items() if getattr(arguments, name)]
+    if given:
+        raise UsageError(f"{source.asked} is a packed dataset: {' '.join(given)} was settled by redoxfs pack")
+    begin = time.monotonic()
+    index = load_index(source.path)
+    chunk_size = int(index.cells.cells.shape[1])
+    if arguments.chunk_size not in (None, chunk_size):
+        raise UsageError(f"{source.asked} is packed in chunks of {chunk_size}; leave out --chunk-size")
+    files = int(index.catalog.tree.kind_mask(stat.S_IFREG).sum())
+    shards = len(index.places.shard_names)
+    say(f"packed dataset: {files:,} files in {shards:,} shards, opened in {format_seconds(time.monotonic() - begin)}")
+    return Dataset(index.catalog, index.cells, root_fd, index, _storage(index, root_fd, arguments) if probe else None)
+
+
+def _storage(index: "Index", root_fd: int, arguments: argparse.Namespace) -> "Storage":
+    from redoxfs.chunks import Storage, measure
+
+    if arguments.storage_speed is not None:
+        reads_per_s, bytes_per_s = arguments.storage_speed
+        return Storage(1 / reads_per_s, bytes_per_s)
+    storage = measure([Path(f"/proc/self/fd/{root_fd}/{name}") for name in index.places.shard_names])
+    say(
+        f"storage: {1 / storage.seek_s:,.0f} reads/s, {format_bytes(int(storage.bytes_per_s))}/s, "
+        "as measured now (--storage-speed)"
+    )
+    return storage
 
 
 def check_source(source: Place) -> None:
@@ -94,7 +176,9 @@ def catalog_of(source: Place, root_fd: int, arguments: argparse.Namespace) -> "C
         say(f"catalog: {files:,} files, unchanged since the last scan (--rescan)")
     else:
         say(f"catalog: {files:,} files, scanned in {format_seconds(time.monotonic() - begin)}")
-    return build_catalog(tree, classes=arguments.classes, samples=tuple(arguments.samples), groups=arguments.groups)
+    return build_catalog(
+        tree, classes=arguments.classes or "auto", samples=tuple(arguments.samples), groups=arguments.groups
+    )
 
 
 def say(line: str) -> None:

@@ -20,6 +20,8 @@ _VERBS = {
     "umount": "redoxfs.cli.umount",
     "status": "redoxfs.cli.status",
     "inspect": "redoxfs.cli.inspect",
+    "pack": "redoxfs.cli.pack",
+    "verify": "redoxfs.cli.verify",
 }
 
 
@@ -48,7 +50,7 @@ def _dispatch(argv: Sequence[str] | None) -> int:
         print(f"redoxfs {__version__}")
         return 0
     if arguments.verb is None:
-        raise UsageError("say what to do: mount, umount, status or inspect (try: redoxfs --help)")
+        raise UsageError("say what to do: mount, umount, status, inspect, pack or verify (try: redoxfs --help)")
     verb = importlib.import_module(_VERBS[arguments.verb])
     code: int = verb.run(arguments)
     sys.stdout.flush()

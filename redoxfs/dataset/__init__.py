@@ -1,19 +1,25 @@
 """What lies in the source directory, and which of it may stand in for which."""
 
-from redoxfs.dataset.cache import default_cache_dir, load_or_scan
+from redoxfs.dataset import array_files
+from redoxfs.dataset.cache import ChangedError, check_unchanged, default_cache_dir, load_or_scan
 from redoxfs.dataset.catalog import Catalog, Verdict, build_catalog
-from redoxfs.dataset.errors import ClassesError, SourceError
+from redoxfs.dataset.errors import ClassesError, SourceError, show
 from redoxfs.dataset.scan import read_tree
-from redoxfs.dataset.tree import Tree
+from redoxfs.dataset.tree import CONTROL_NAME, Tree
 
 __all__ = [
+    "CONTROL_NAME",
     "Catalog",
+    "ChangedError",
     "ClassesError",
     "SourceError",
     "Tree",
     "Verdict",
+    "array_files",
     "build_catalog",
+    "check_unchanged",
     "default_cache_dir",
     "load_or_scan",
     "read_tree",
+    "show",
 ]

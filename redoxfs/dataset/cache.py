@@ -25,26 +25,25 @@ import shutil
 import stat
 import tempfile
 import time
-import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from redoxfs.dataset import array_files
+from redoxfs.dataset.errors import show
 from redoxfs.dataset.scan import open_below, read_tree
 from redoxfs.dataset.tree import Tree
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MANIFEST = "manifest.json"
 # Coarsest timestamps in use: FAT keeps times to 2 s. A directory must have been left alone for longer than that.
 RACY_NS = 2_000_000_000
 # Directories checked at once; on network storage each check is a round trip.
 CHECK_WORKERS = 16
-CHECKSUM_BLOCK_BYTES = 1 << 20
 
 _PLAIN_FIELDS = ("extensions", "roots", "skipped", "control_left_out")
 _ARRAYS = tuple(field.name for field in fields(Tree) if field.name not in _PLAIN_FIELDS)
@@ -54,6 +53,10 @@ log = logging.getLogger(__name__)
 
 class _UnusableError(Exception):
     """Why a cache is not used; for the log."""
+
+
+class ChangedError(Exception):
+    """A directory is not what the scan saw; the text names it."""
 
 
 def default_cache_dir() -> Path:
@@ -83,7 +86,7 @@ def load_or_scan(
     if not rescan:
         try:
             tree = _load(place, given, root_fd)
-            _check_unchanged(tree, root_fd)
+            check_unchanged(tree, root_fd)
         except _UnusableError as why:
             log.debug("not reusing %s: %s", place, why)
         except Exception as error:  # a damaged manifest can fail in any way, and none of them is worth a mount
@@ -113,7 +116,7 @@ def _load(place: Path, given: str, root_fd: int) -> Tree:
     root = os.fstat(root_fd)
     if manifest["inode"] != root.st_ino:
         raise _UnusableError("the source is another directory now")
-    arrays = {name: _load_array(place, name, manifest["arrays"][name]) for name in _ARRAYS}
+    arrays = {name: array_files.load(place, name, manifest["arrays"][name]) for name in _ARRAYS}
     if manifest["device"] != root.st_dev:
         # Network filesystems get another number at each mount; with one device in the tree that is all it means.
         if (arrays["device"] != np.uint64(manifest["device"])).any():
@@ -133,28 +136,8 @@ def _load(place: Path, given: str, root_fd: int) -> Tree:
     return tree
 
 
-def _load_array(place: Path, name: str, known: dict[str, Any]) -> NDArray[Any]:
-    path = place / f"{name}.npy"
-    if _checksum(path) != known["crc32"]:
-        raise _UnusableError(f"{path.name} is damaged")
-    # An empty file part cannot be mapped.
-    mapped = np.load(path, mmap_mode="r" if known["length"] else None, allow_pickle=False)
-    if mapped.ndim != 1 or len(mapped) != known["length"] or str(mapped.dtype) != known["dtype"]:
-        raise _UnusableError(f"{path.name} is not what the manifest says")
-    # The plain view keeps the mapping and loses memmap's slow indexing.
-    plain: NDArray[Any] = mapped.view(np.ndarray)
-    return plain
-
-
-def _checksum(path: Path) -> int:
-    crc = 0
-    with open(path, "rb") as file:
-        while block := file.read(CHECKSUM_BLOCK_BYTES):
-            crc = zlib.crc32(block, crc)
-    return crc
-
-
-def _check_unchanged(tree: Tree, root_fd: int) -> None:
+def check_unchanged(tree: Tree, root_fd: int) -> None:
+    """Raises ChangedError unless every directory of `tree` has the inode and times that the scan saw."""
     directories = np.flatnonzero(tree.kind_mask(stat.S_IFDIR))
 
     def check(part: NDArray[np.int64]) -> None:
@@ -167,7 +150,7 @@ def _check_unchanged(tree: Tree, root_fd: int) -> None:
                 os.close(fd)
             known = (int(tree.inode[entry]), int(tree.mtime_ns[entry]), int(tree.ctime_ns[entry]))
             if (found.st_ino, found.st_mtime_ns, found.st_ctime_ns) != known:
-                raise _UnusableError(f"{tree.path(entry)!r} has changed")
+                raise ChangedError(f"{show(tree.path(entry))} has changed")
 
     with ThreadPoolExecutor(CHECK_WORKERS, thread_name_prefix="redoxfs-check") as pool:
         parts = np.array_split(directories, min(len(directories), CHECK_WORKERS * 8))
@@ -183,7 +166,7 @@ def _store(tree: Tree, place: Path, given: str, root_fd: int, scanned_at_ns: int
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     making = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))  # 0700
     try:
-        known = {name: _store_array(making, name, getattr(tree, name)) for name in _ARRAYS}
+        known = {name: array_files.store(making, name, getattr(tree, name)) for name in _ARRAYS}
         root = os.fstat(root_fd)
         manifest = {
             "format": FORMAT_VERSION,
@@ -201,37 +184,13 @@ def _store(tree: Tree, place: Path, given: str, root_fd: int, scanned_at_ns: int
             "roots": [path.hex() for path in tree.roots],
             "arrays": known,
         }
-        _write(making / MANIFEST, json.dumps(manifest, indent=1).encode())
-        _sync_directory(making)
+        array_files.write_file(making / MANIFEST, json.dumps(manifest, indent=1).encode())
+        array_files.sync_directory(making)
         _replace(making, place)
-        _sync_directory(place.parent)
+        array_files.sync_directory(place.parent)
     except BaseException:
         shutil.rmtree(making, ignore_errors=True)
         raise
-
-
-def _store_array(making: Path, name: str, values: NDArray[Any]) -> dict[str, Any]:
-    path = making / f"{name}.npy"
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        np.save(file, values, allow_pickle=False)
-        file.flush()
-        os.fsync(file.fileno())
-    return {"crc32": _checksum(path), "length": len(values), "dtype": str(values.dtype)}
-
-
-def _write(path: Path, data: bytes) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _replace(making: Path, place: Path) -> None:

@@ -19,7 +19,7 @@ import pyfuse3
 import trio
 
 import redoxfs
-from redoxfs.chunks import DirectoryStore, Layout
+from redoxfs.chunks import ChunkStore, Layout
 from redoxfs.dataset import Catalog
 from redoxfs.fs.backlog import raise_backlog
 from redoxfs.fs.operations import Operations
@@ -57,7 +57,7 @@ def serve(
     *,
     catalog: Catalog,
     layout: Layout,
-    root_fd: int,
+    store: ChunkStore,
     source: Path,
     settings: Settings,
     mountpoint: Path,
@@ -69,7 +69,7 @@ def serve(
     """Serve ``catalog`` at ``mountpoint`` until it is unmounted or told to stop.
 
     Args:
-        root_fd: the source directory, opened before it is mounted over.
+        store: of ``catalog``; reaches the source without a path that the mount might hide.
         mount_options: of mount(8), beside ro, nosuid and nodev.
         on_ready: called when the kernel has taken up the mount.
 
@@ -77,13 +77,13 @@ def serve(
         MountError: the kernel refused.
     """
     mount = _Mount(source, mountpoint, mount_options, direct_io)
-    trio.run(_serve, catalog, layout, root_fd, settings, mount, control_path, on_ready)
+    trio.run(_serve, catalog, layout, store, settings, mount, control_path, on_ready)
 
 
 async def _serve(
     catalog: Catalog,
     layout: Layout,
-    root_fd: int,
+    store: ChunkStore,
     settings: Settings,
     mount: _Mount,
     control_path: Path,
@@ -94,8 +94,7 @@ async def _serve(
         return {**about, "verdict": catalog.verdict.line, **node.stats()}
 
     operations = Operations(catalog.tree, direct_io=mount.direct_io, stats=stats, answering=on_ready)
-    store = DirectoryStore(catalog, root_fd)
-    node = Node(catalog, layout, store, root_fd, settings, kernel=operations)
+    node = Node(catalog, layout, store, settings, kernel=operations)
     operations.attach(node)
     options = MOUNT_OPTIONS | mount.options | {f"fsname={_fsname(mount.source)}", "subtype=redoxfs"}
     try:

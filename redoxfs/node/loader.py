@@ -18,10 +18,6 @@ import trio
 
 from redoxfs.chunks.store import Payload, Read
 
-THREADS = 32
-"""File reads in flight. A network store or a cloud volume gives its full rate at 16 to 64; a thread that waits
-for storage costs little else."""
-
 JOIN_S = 2.0
 """How long a clean end waits for reads that are under way; a hung one is left to the end of the process."""
 
@@ -35,7 +31,7 @@ class Loader:
         deliver: called in the task's thread with a read and its payloads; none where the store raised.
     """
 
-    def __init__(self, deliver: Callable[[Read, Sequence[Payload]], None], *, threads: int = THREADS) -> None:
+    def __init__(self, deliver: Callable[[Read, Sequence[Payload]], None], *, threads: int) -> None:
         self._deliver = deliver
         self._token = trio.lowlevel.current_trio_token()
         self._awaited: deque[Read] = deque()

@@ -76,7 +76,6 @@ class Node:
         catalog: Catalog,
         layout: Layout,
         store: ChunkStore,
-        root_fd: int,
         settings: Settings,
         *,
         kernel: Kernel,
@@ -100,7 +99,7 @@ class Node:
         self._threads = threads or Threads()
         self._opens = Waits(WAITING_OPENS, settings.timeout_s)
         self._reads = Waits(WAITING_READS, settings.timeout_s)
-        self._exact = ExactFiles(catalog.tree, root_fd, self._opens, self._reads)
+        self._exact = ExactFiles(catalog.tree, store, self._opens, self._reads)
         self._rereads = trio.CapacityLimiter(WAITING_READS)
         self._loader: Loader | None = None
         self._expected: dict[Read, list[Content]] = {}
@@ -114,7 +113,7 @@ class Node:
 
     def start(self) -> None:
         """Start the reading threads; from a trio task."""
-        self._loader = Loader(self._arrived)
+        self._loader = Loader(self._arrived, threads=self._store.depth)
 
     def stop(self) -> None:
         """End the reading threads and close what is open."""

@@ -1,0 +1,72 @@
+"""Measuring what the storage does, in well under a second.
+
+Reads are made as the store makes them: several at once, past the page cache. A cap on reads or bytes a second is
+commonly enforced in slices of a tenth of a second, within which a burst goes through; so each measurement lasts for
+a few of those, and it is the rate that counts, not the time that a single read took.
+"""
+
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from redoxfs.chunks.storage import UNKNOWN, Storage
+
+READS_AT_ONCE = 8
+"""As many as the packed store has sweeps in flight."""
+
+LASTS_S = 0.4
+SMALL_BYTES = 4096
+LARGE_BYTES = 4 << 20
+
+LEAST_BYTES = 64 << 20
+"""In less than this, reads at random would mostly come back to where one has been."""
+
+
+def measure(files: Sequence[Path]) -> Storage:
+    """What the storage under ``files`` does now; `UNKNOWN` where they are too small to tell. Raises OSError."""
+    sizes = [path.stat().st_size for path in files]
+    if sum(sizes) < LEAST_BYTES:
+        return UNKNOWN
+    fds = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in files]
+    try:
+        for fd in fds:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        at_random = random.Random(0)
+
+        def anywhere(size: int) -> Callable[[], int]:
+            number = at_random.choices(range(len(fds)), sizes)[0]
+            at = at_random.randrange(max(1, sizes[number] - size)) & ~(SMALL_BYTES - 1)
+            return lambda: _read(fds[number], at, size)
+
+        small, _, small_s = _rate(lambda: anywhere(SMALL_BYTES))
+        large, large_bytes, large_s = _rate(lambda: anywhere(LARGE_BYTES))
+    finally:
+        for fd in fds:
+            os.close(fd)
+    seek_s = small_s / small
+    # A large read costs its seek as well.
+    return Storage(seek_s, large_bytes / max(large_s - large * seek_s, large_s / 4))
+
+
+def _read(fd: int, at: int, size: int) -> int:
+    os.posix_fadvise(fd, at, size, os.POSIX_FADV_DONTNEED)
+    return len(os.pread(fd, size, at))
+
+
+def _rate(next_read: Callable[[], Callable[[], int]]) -> tuple[int, int, float]:
+    """Reads, bytes and seconds of a while of reading."""
+    begin = time.monotonic()
+
+    def work(first: Callable[[], int]) -> tuple[int, int]:
+        reads, size = 1, first()
+        while time.monotonic() - begin < LASTS_S:
+            size += next_read()()
+            reads += 1
+        return reads, size
+
+    with ThreadPoolExecutor(READS_AT_ONCE) as pool:
+        done = list(pool.map(work, [next_read() for _ in range(READS_AT_ONCE)]))
+    return sum(reads for reads, _ in done), sum(size for _, size in done), time.monotonic() - begin

@@ -1,0 +1,79 @@
+"""`redoxfs pack`: write SOURCE to DST as tar shards in the order of its chunks."""
+
+import argparse
+import os
+import stat
+import time
+from pathlib import Path
+
+from redoxfs.cli.exits import DestinationError, SourceUnusableError
+from redoxfs.cli.place import find
+from redoxfs.cli.plan import DEFAULT_CHUNK_SIZE, catalog_of, check_source, open_root, say
+from redoxfs.cli.progress import showing
+from redoxfs.cli.sizes import format_bytes, format_seconds, parse_size
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Pack, or go on with a pack that was ended."""
+    from redoxfs.chunks import build_cells
+    from redoxfs.packed import is_packed, pack
+
+    begin = time.monotonic()
+    source = find(arguments.source, arguments.timeout)
+    check_source(source)
+    dst = _destination(arguments.dst, source.path)
+    shard_bytes = parse_size(arguments.shard_size, 0)
+    root_fd = open_root(source)
+    if is_packed(root_fd):
+        raise SourceUnusableError(f"{source.asked}: is a packed dataset already")
+    catalog = catalog_of(source, root_fd, arguments)
+    say(catalog.verdict.line)
+    for line in catalog.verdict.saw:
+        say(line)
+    chunk_size = arguments.chunk_size or DEFAULT_CHUNK_SIZE
+    cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=chunk_size, seed=arguments.seed)
+    with showing("packing") as show:
+        packed = pack(
+            catalog,
+            cells,
+            root_fd,
+            dst,
+            shard_bytes=shard_bytes,
+            seed=arguments.seed,
+            asked={
+                "classes": arguments.classes or "auto",
+                "samples": arguments.samples,
+                "groups": arguments.groups,
+                "shard_size": shard_bytes,
+            },
+            jobs=arguments.jobs or len(os.sched_getaffinity(0)),
+            look=lambda done, totals: show(done.files, done.size, totals.size),
+        )
+    files = int(catalog.tree.kind_mask(stat.S_IFREG).sum())
+    what = f"{files:,} files in {packed.shards:,} shards, {format_bytes(packed.size)}"
+    if packed.already:
+        say(f"{dst} holds this dataset already: {what}; to check it: redoxfs verify {dst}")
+        return 0
+    if packed.kept:
+        say(f"{packed.kept:,} shards were whole and kept from before")
+    if packed.rewritten:
+        say(f"{packed.rewritten:,} shards were damaged and written again")
+    seconds = time.monotonic() - begin
+    say(f"packed {what}, in {format_seconds(seconds)}, {format_bytes(int(packed.size / seconds))}/s")
+    return 0
+
+
+def _destination(asked: str, source: Path) -> Path:
+    # The folder itself may not exist; those above it must.
+    path = Path(asked)
+    parent = Path(os.path.realpath(path.parent))
+    dst = Path(os.path.realpath(path))
+    if not parent.is_dir():
+        raise DestinationError(f"{asked}: {parent} is no directory")
+    if dst.exists() and not dst.is_dir():
+        raise DestinationError(f"{asked}: is no directory")
+    if dst == source or source in dst.parents:
+        raise DestinationError(f"{asked}: lies inside SOURCE ({source}); name a folder elsewhere")
+    if dst in source.parents:
+        raise DestinationError(f"{asked}: holds SOURCE ({source}); name a folder of its own")
+    return dst

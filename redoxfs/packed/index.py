@@ -1,0 +1,448 @@
+"""The folder of a packed dataset: shards, an index of plain arrays, a manifest.
+
+    DST/samples-000000.tar …   the samples, chunk after chunk (packed.plan)
+    DST/rest-000000.tar …      everything else
+    DST/index/NAME.npy         the tree, the classes, the chunks, and where each entry lies; memory-mapped
+    DST/manifest.json          format version, options, counts, length and checksum of each array
+
+Nothing is believed before it was looked at. The manifest carries its own checksum, each array's is in the
+manifest, each shard's length is compared, and every number that will be used as a position is checked against
+what it points into: so whatever was damaged, swapped or made up is one line here, not a wrong byte later. The
+bytes of files are checked as they are read (`packed.store`).
+
+Invariant: a folder with a manifest is complete. The manifest is written last, beside, synced, and renamed.
+"""
+
+import dataclasses
+import json
+import os
+import re
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from redoxfs.chunks import Cells
+from redoxfs.dataset import CONTROL_NAME, Catalog, Tree, Verdict, array_files, show
+from redoxfs.packed.headers import BLOCK_BYTES
+from redoxfs.packed.plan import Places
+from redoxfs.dataset.groups import MEMBERS_MAX
+
+MANIFEST = "manifest.json"
+FOLDER = "index"
+FORMAT = "redoxfs packed dataset"
+VERSION = 1
+
+SUM_BLOCK_BYTES = 1 << 20
+"""A checksum covers so many bytes of a file, less at its end: nearly every sample has one, and of a file of
+gigabytes no more than this has to be read to check what is asked for."""
+
+OFF = "; off with --classes none"
+"""What a verdict says of the source, which a packed dataset has left behind."""
+
+NAME_MAX_BYTES = 255
+"""Linux's own limit."""
+
+_COLUMNS = {
+    "parent": "int32",
+    **dict.fromkeys(("mode", "uid", "gid", "nlink"), "uint32"),
+    **dict.fromkeys(("size", "mtime_ns", "ctime_ns"), "int64"),
+}
+_TREE = {
+    **_COLUMNS,
+    "names": "uint8",
+    "name_at": "int64",
+    "link_entry": "int32",
+    "link_names": "uint8",
+    "link_at": "int64",
+}
+_CLASSES = {"members": "int32", "member_at": "int64", "class_of": "int32", "tree_of_class": "int32"}
+_PLACES = {"cells": "int32", "group_start": "int32", "shard": "int32", "data_at": "int64"}
+_ARRAYS = {**_TREE, **_CLASSES, **_PLACES, "sums": "uint64"}
+_SHARD_NAME = re.compile(r"(samples|rest)-[0-9]{6}\.tar")
+
+Sums = npt.NDArray[np.uint64]
+
+
+class DamagedDatasetError(Exception):
+    """A packed dataset is not what it was when it was packed; the text says where."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Index:
+    """All that is known of a packed dataset without reading a shard.
+
+    ``sums``      uint64[B]: XXH3-64 of each SUM_BLOCK_BYTES of each regular file, in the order of the tree
+    ``block_at``  int64[N + 1]: where in ``sums`` the blocks of an entry begin
+    ``seed``      of the layout
+    ``asked``     the options of the pack that decided on classes: classes, samples, groups
+    ``checksum``  of the manifest: tells this dataset from any other
+    """
+
+    catalog: Catalog
+    cells: Cells
+    places: Places
+    sums: Sums
+    block_at: npt.NDArray[np.int64]
+    seed: int
+    asked: dict[str, Any]
+    checksum: str
+
+
+def is_packed(folder_fd: int) -> bool:
+    """Whether the directory holds a packed dataset, whole or damaged."""
+    try:
+        fd = os.open(MANIFEST, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder_fd)
+        with open(fd, "rb", buffering=0) as file:
+            return FORMAT.encode() in file.read(1 << 12) or _has_folder(folder_fd)
+    except OSError:
+        return False
+
+
+def _has_folder(folder_fd: int) -> bool:
+    try:
+        names = os.listdir(folder_fd)
+    except OSError:
+        return False
+    return FOLDER in names and any(_SHARD_NAME.fullmatch(name) for name in names)
+
+
+def block_positions(tree: Tree) -> npt.NDArray[np.int64]:
+    """int64[N + 1]: where in the checksums those of each entry begin."""
+    sizes = np.where(tree.kind_mask(stat.S_IFREG), tree.size, 0)
+    return np.concatenate([[0], np.cumsum(-(-sizes // SUM_BLOCK_BYTES))]).astype(np.int64)
+
+
+def arrays_of(catalog: Catalog, cells: Cells, places: Places) -> dict[str, npt.NDArray[Any]]:
+    """All arrays of the index but the checksums, by name."""
+    tree = catalog.tree
+    return {
+        **{name: getattr(tree, name) for name in _TREE},
+        **{name: getattr(catalog, name) for name in _CLASSES},
+        "cells": cells.cells,
+        "group_start": cells.group_start,
+        "shard": places.shard,
+        "data_at": places.data_at,
+    }
+
+
+def store_arrays(folder: Path, arrays: dict[str, npt.NDArray[Any]]) -> dict[str, dict[str, Any]]:
+    """Write arrays into ``folder``; their records."""
+    return {name: array_files.store(folder, name, values.astype(_ARRAYS[name])) for name, values in arrays.items()}
+
+
+def describe(catalog: Catalog, cells: Cells, places: Places, *, seed: int, asked: dict[str, Any]) -> dict[str, Any]:
+    """The manifest of a dataset, without the records of its arrays."""
+    verdict = dataclasses.asdict(catalog.verdict)
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "seed": seed,
+        "chunk_size": int(cells.cells.shape[1]),
+        "asked": asked,
+        "verdict": {**verdict, "line": catalog.verdict.line.removesuffix(OFF), "saw": list(catalog.verdict.saw)},
+        "class_names": catalog.class_names,
+        "class_trees": catalog.class_trees,
+        "sample_files": catalog.sample_files,
+        "skipped": catalog.tree.skipped,
+        "control_left_out": catalog.tree.control_left_out,
+        "shards": [{"name": n, "bytes": b} for n, b in zip(places.shard_names, places.shard_bytes, strict=True)],
+    }
+
+
+def seal(manifest: dict[str, Any]) -> bytes:
+    """The manifest as bytes, with its own checksum in it."""
+    return _text({**manifest, "checksum": _checksum(manifest)})
+
+
+def _text(manifest: dict[str, Any]) -> bytes:
+    return json.dumps(manifest, indent=1, sort_keys=True).encode() + b"\n"
+
+
+def _checksum(manifest: dict[str, Any]) -> str:
+    return xxhash.xxh3_128_hexdigest(_text(manifest))
+
+
+def load_index(folder: Path) -> Index:
+    """The index of the packed dataset at ``folder``, checked.
+
+    Raises:
+        DamagedDatasetError: with the file and what is wrong with it.
+    """
+    manifest = read_manifest(folder)
+    try:
+        arrays = {name: array_files.load(folder / FOLDER, name, manifest["arrays"][name]) for name in _ARRAYS}
+        for name, dtype in _ARRAYS.items():
+            if str(arrays[name].dtype) != dtype or arrays[name].ndim != (2 if name == "cells" else 1):
+                _damaged(folder, f"the array {name} is of the wrong type")
+        index = _assemble(manifest, arrays)
+        wrong = _wrong_tree(index.catalog.tree) or _wrong_catalog(index.catalog) or _wrong_cells(index)
+        wrong = wrong or _wrong_places(index)
+    except array_files.DamagedArrayError as error:
+        raise DamagedDatasetError(str(error)) from None
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError, RecursionError) as error:
+        _damaged(folder, f"the manifest says something that makes no sense ({type(error).__name__}: {error})")
+    if wrong:
+        _damaged(folder, wrong)
+    for name, length in zip(index.places.shard_names, index.places.shard_bytes, strict=True):
+        _check_shard(folder / name, length)
+    return index
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest, if it is whole and of a version that is known here. Raises DamagedDatasetError."""
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_bytes())
+    except OSError as error:
+        raise DamagedDatasetError(f"{path}: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise DamagedDatasetError(f"{path} is damaged: it is not JSON") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise DamagedDatasetError(f"{path} is not the manifest of a packed dataset, or is damaged")
+    if manifest.pop("checksum", None) != _checksum(manifest):
+        raise DamagedDatasetError(f"{path} is damaged: its checksum is wrong")
+    if manifest["version"] != VERSION:
+        raise DamagedDatasetError(
+            f"{path} is of format version {manifest['version']}; this redoxfs reads version {VERSION}"
+        )
+    return manifest
+
+
+def _damaged(folder: Path, what: str) -> NoReturn:
+    raise DamagedDatasetError(f"{folder}: {what}; the dataset has to be packed again")
+
+
+def _check_shard(path: Path, length: int) -> None:
+    try:
+        found = os.lstat(path)
+    except OSError as error:
+        raise DamagedDatasetError(f"{path}: {error.strerror}") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise DamagedDatasetError(f"{path} is not a regular file")
+    if found.st_size != length:
+        raise DamagedDatasetError(f"{path} is {found.st_size:,} bytes long instead of {length:,}")
+
+
+def tree_of(arrays: Mapping[str, npt.NDArray[Any]], *, skipped: int, control_left_out: int) -> Tree:
+    """The tree that the arrays hold. What only a scan needs to know (inodes, devices, kinds of names) is zero.
+
+    Raises:
+        ValueError: they hold none.
+    """
+    parent = arrays["parent"]
+    count = len(parent)
+    if not count or any(len(arrays[name]) != count for name in _COLUMNS):
+        raise ValueError("the columns of the tree differ in length")
+    if parent[0] or (np.diff(parent) < 0).any() or (parent[1:] >= np.arange(1, count)).any():
+        raise ValueError("the tree is no tree")
+    children = np.bincount(parent[1:], minlength=count).astype(np.int32)
+    nowhere = np.zeros(1, np.uint64)
+    return Tree(
+        **{name: arrays[name] for name in _TREE},
+        first_child=np.where(children > 0, np.concatenate([[1], np.cumsum(children[:-1]) + 1]), 0).astype(np.int32),
+        children=children,
+        inode=np.broadcast_to(nowhere, count),
+        device=np.broadcast_to(nowhere, count),
+        extension=np.broadcast_to(np.zeros(1, np.int32), count),
+        link_device=np.broadcast_to(nowhere, len(arrays["link_entry"])),
+        link_inode=np.broadcast_to(nowhere, len(arrays["link_entry"])),
+        extensions=(b"",),
+        roots=(),
+        skipped=skipped,
+        control_left_out=control_left_out,
+    )
+
+
+def places_of(arrays: Mapping[str, npt.NDArray[Any]], shards: Sequence[dict[str, Any]]) -> Places:
+    """Where the entries lie; ``shards`` as the manifest lists them."""
+    return Places(
+        shard=arrays["shard"],
+        data_at=arrays["data_at"],
+        shard_names=tuple(str(shard["name"]) for shard in shards),
+        shard_bytes=tuple(int(shard["bytes"]) for shard in shards),
+    )
+
+
+def _assemble(manifest: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> Index:
+    skipped, left_out = int(manifest["skipped"]), int(manifest["control_left_out"])
+    tree = tree_of(arrays, skipped=skipped, control_left_out=left_out)
+    count = len(tree)
+    if len(arrays["shard"]) != count or len(arrays["data_at"]) != count:
+        raise ValueError("the columns of the places differ in length")
+    verdict = manifest["verdict"]
+    members, member_at = arrays["members"], arrays["member_at"]
+    lengths = np.diff(member_at)
+    samples = len(arrays["class_of"])
+    if len(member_at) != samples + 1 or member_at[0] or member_at[-1] != len(members) or (lengths < 1).any():
+        raise ValueError("the files of the samples are counted wrong")
+    if len(members) and not (members.min() >= 0 and members.max() < count):
+        raise ValueError("a sample has a file that is not in the tree")
+    sample_of = np.full(count, -1, np.int32)
+    sample_of[members] = np.repeat(np.arange(samples, dtype=np.int32), lengths)
+    member_of = np.zeros(count, np.uint16)
+    member_of[members] = np.arange(len(members)) - np.repeat(member_at[:-1], lengths)
+    catalog = Catalog(
+        tree=tree,
+        sample_of=sample_of,
+        member_of=member_of,
+        member_at=member_at,
+        members=members,
+        class_of=arrays["class_of"],
+        class_names=[str(name) for name in manifest["class_names"]],
+        class_trees=[str(name) for name in manifest["class_trees"]],
+        tree_of_class=arrays["tree_of_class"],
+        sample_bytes=np.add.reduceat(tree.size[members], member_at[:-1]) if samples else np.zeros(0, np.int64),
+        verdict=Verdict(verdict["asked"], verdict["mode"], verdict["line"], tuple(verdict["saw"])),
+        sample_files=int(manifest["sample_files"]),
+    )
+    if (tree.size < 0).any() or (tree.size >= 1 << 60).any():
+        raise ValueError("a file's size is beyond reason")
+    return Index(
+        catalog=catalog,
+        cells=Cells(arrays["cells"], arrays["group_start"]),
+        places=places_of(arrays, manifest["shards"]),
+        sums=arrays["sums"],
+        block_at=block_positions(tree),
+        seed=int(manifest["seed"]),
+        asked=dict(manifest["asked"]),
+        checksum=_checksum(manifest),
+    )
+
+
+def _wrong_tree(tree: Tree) -> str:
+    """What makes the tree unfit to be served; "" if nothing does."""
+    if not _are_positions(tree.name_at, len(tree), len(tree.names)):
+        return "the names overlap"
+    if not _are_positions(tree.link_at, len(tree.link_entry), len(tree.link_names)):
+        return "the links' targets overlap"
+    kinds = tree.mode & np.uint32(0o170000)
+    directory, link = kinds == stat.S_IFDIR, kinds == stat.S_IFLNK
+    if not directory[0] or not directory[tree.parent].all():
+        return "something lies in what is no directory"
+    if not (directory | link | (kinds == stat.S_IFREG)).all():
+        return f"{_first(tree, ~(directory | link | (kinds == stat.S_IFREG)))} is a device or the like"
+    if not np.array_equal(tree.link_entry, np.flatnonzero(link)):
+        return "the links are not those of the tree"
+    lengths = np.diff(tree.name_at)
+    if lengths[0] or (lengths[1:] == 0).any() or (lengths > NAME_MAX_BYTES).any():
+        return "a name is empty, or longer than any can be"
+    for byte, called in ((0, "a NUL"), (ord("/"), "a slash")):
+        at = np.flatnonzero(tree.names == byte)
+        if len(at):
+            entry = int(np.searchsorted(tree.name_at, at[0], side="right")) - 1
+            return f"{show(tree.path(entry))} has {called} in its name"
+    if (tree.link_names == 0).any():
+        return "a link has a NUL in its target"
+    dot = np.append(tree.names, np.uint8(0))[tree.name_at[:-1]] == ord(".")
+    last_dot = np.append(tree.names, np.uint8(0))[tree.name_at[1:] - 1] == ord(".")
+    upwards = (dot & (lengths == 1)) | (dot & last_dot & (lengths == 2))
+    upwards[0] = False
+    if upwards.any():
+        return f"{_first(tree, upwards)} leads out of its directory"
+    if tree.lookup(0, CONTROL_NAME) >= 0:
+        return f"{show(CONTROL_NAME)} is in the root, where the mount has its own"
+    twice = _not_ascending(tree)
+    if twice >= 0:
+        return f"{show(tree.path(twice))} is there twice, or not in order"
+    return ""
+
+
+def _first(tree: Tree, mask: npt.NDArray[np.bool_]) -> str:
+    return show(tree.path(int(np.flatnonzero(mask)[0])))
+
+
+def _are_positions(at: npt.NDArray[np.int64], count: int, length: int) -> bool:
+    return len(at) == count + 1 and at[0] == 0 and at[-1] == length and bool((np.diff(at) >= 0).all())
+
+
+def _not_ascending(tree: Tree) -> int:
+    """An entry whose name is not above that of the sibling before it, or -1. Eight bytes of all names at a time."""
+    padded = np.append(tree.names, np.zeros(NAME_MAX_BYTES + 9, np.uint8))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 8)
+    lengths = np.diff(tree.name_at)
+    later = np.flatnonzero(np.diff(tree.parent) == 0) + 1
+    later = later[later > 1]
+    offset = 0
+    while len(later):
+        below = _word(windows, tree.name_at[later - 1] + offset, lengths[later - 1] - offset)
+        above = _word(windows, tree.name_at[later] + offset, lengths[later] - offset)
+        ended = (below == above) & (lengths[later] <= offset + 8) & (lengths[later - 1] <= offset + 8)
+        wrong = (below > above) | ended
+        if wrong.any():
+            return int(later[wrong][0])
+        later = later[below == above]
+        offset += 8
+    return -1
+
+
+def _word(windows: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], left: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """Eight bytes of each name as one number that sorts as they do; a name that has ended counts as zeros."""
+    window = windows[at]
+    window[np.arange(8) >= left[:, None]] = 0
+    word: npt.NDArray[Any] = window.view(">u8").ravel()
+    return word
+
+
+def _wrong_catalog(catalog: Catalog) -> str:
+    classes = len(catalog.class_names)
+    class_of, members = catalog.class_of, catalog.members
+    if len(catalog.tree_of_class) != classes or not _in_range(catalog.tree_of_class, len(catalog.class_trees)):
+        return "the classes are counted wrong"
+    if not _in_range(class_of, classes) or (np.diff(class_of) < 0).any():
+        return "a sample is of no class"
+    if (np.bincount(members, minlength=1) > 1).any():
+        return "a file belongs to two samples"
+    if not (catalog.tree.mode[members] & np.uint32(0o170000) == stat.S_IFREG).all():
+        return "a sample is no file"
+    files = np.diff(catalog.member_at)
+    same_class = np.diff(class_of) == 0
+    if (files > MEMBERS_MAX).any() or (np.diff(files)[same_class] != 0).any():
+        return "samples of one class have different numbers of files"
+    return ""
+
+
+def _in_range(values: npt.NDArray[Any], end: int) -> bool:
+    return not len(values) or bool(values.min() >= 0 and values.max() < end)
+
+
+def _wrong_cells(index: Index) -> str:
+    cells, starts = index.cells.cells, index.cells.group_start
+    class_of = index.catalog.class_of
+    samples = cells[cells >= 0]
+    if not _in_range(samples, len(class_of)) or len(samples) != len(class_of):
+        return "the chunks do not hold each sample once"
+    if (np.bincount(samples, minlength=len(class_of)) != 1).any():
+        return "the chunks do not hold each sample once"
+    if not len(starts) or starts[0] or starts[-1] != len(cells) or (np.diff(starts) < 1).any():
+        return "the chunks are grouped wrong"
+    if len(cells):
+        label = np.append(class_of, -1)[cells]
+        highest = np.maximum.reduceat(label, starts[:-1], axis=0)
+        lowest = np.minimum.reduceat(np.where(label < 0, np.iinfo(label.dtype).max, label), starts[:-1], axis=0)
+        if (lowest < highest).any():
+            return "the chunks mix classes"
+    return ""
+
+
+def _wrong_places(index: Index) -> str:
+    places, tree = index.places, index.catalog.tree
+    if not all(_SHARD_NAME.fullmatch(name) for name in places.shard_names):
+        return "a shard has a name that no shard has"
+    if len(set(places.shard_names)) != len(places.shard_names):
+        return "a shard is listed twice"
+    if not _in_range(places.shard, len(places.shard_names)):
+        return "an entry lies in no shard"
+    sizes = np.where(tree.kind_mask(stat.S_IFREG), tree.size, 0)
+    room = np.array(places.shard_bytes, np.int64)[places.shard] - places.data_at
+    outside = (places.data_at < BLOCK_BYTES) | (places.data_at % BLOCK_BYTES != 0) | (sizes > room)
+    if outside.any():
+        return f"{_first(tree, outside)} lies outside its shard"
+    if len(index.sums) != index.block_at[-1]:
+        return "the checksums are not as many as the files have blocks"
+    return ""

@@ -1,0 +1,297 @@
+"""`redoxfs pack`: a source directory becomes a packed dataset.
+
+The order of steps is what makes a killed pack harmless:
+
+1. The plan (all arrays but the checksums) goes to DST/.packing. It follows from the source and the options, so a
+   second run makes the same one and knows by its checksums that it may go on.
+2. Each shard is written to DST/.packing, synced, its checksums stored beside it, and only then renamed into DST.
+   A second run keeps a shard that is there if every byte of it is what its checksums say, and writes it again if not.
+3. The source's directories are looked at once more; the index is moved into place and the manifest written, last.
+
+So nothing half written has a name that anybody would read it by, and a folder with a manifest is complete.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from redoxfs.chunks import Cells
+from redoxfs.dataset import Catalog, ChangedError, SourceError, Tree, array_files, check_unchanged
+from redoxfs.packed.index import (
+    FOLDER,
+    MANIFEST,
+    DamagedDatasetError,
+    Sums,
+    arrays_of,
+    block_positions,
+    describe,
+    places_of,
+    read_manifest,
+    seal,
+    store_arrays,
+    tree_of,
+)
+from redoxfs.packed.plan import Places, plan_places
+from redoxfs.packed.shard import ShardMap, check_shard, write_shard
+from redoxfs.packed.workers import Done, Tally, Work, each_shard
+
+PACKING = ".packing"
+PLAN = "plan.json"
+
+READABLE_BY_ALL = 0o444
+
+
+class PackError(Exception):
+    """DST cannot take the dataset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """What a pack did. ``kept`` shards were there already, from a run that was ended; ``rewritten`` of those that
+    were there were damaged. ``already``: the whole dataset was."""
+
+    shards: int
+    kept: int
+    rewritten: int
+    size: int
+    already: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """All that has to be done, to measure progress by."""
+
+    files: int
+    size: int
+
+
+def pack(
+    catalog: Catalog,
+    cells: Cells,
+    root_fd: int,
+    dst: Path,
+    *,
+    shard_bytes: int,
+    seed: int,
+    asked: dict[str, Any],
+    jobs: int,
+    look: Callable[[Done, Totals], None] = lambda _done, _totals: None,
+) -> Packed:
+    """Write the tree of ``catalog`` to ``dst``, or go on with it.
+
+    Args:
+        root_fd: the source directory.
+        asked: what the manifest says of how the classes were found.
+        look: called now and then with what is done and what there is to do.
+
+    Raises:
+        PackError: ``dst`` holds something else, or cannot be written.
+        SourceError: a file cannot be read, or the source changed; what is done is kept.
+    """
+    tree = catalog.tree
+    places = plan_places(catalog, cells, shard_bytes=shard_bytes)
+    manifest = describe(catalog, cells, places, seed=seed, asked=asked)
+    totals = Totals(len(tree), int(tree.size[tree.kind_mask(0o100000)].sum()))
+    try:
+        making = _enter(dst)
+        records = _store_plan(making, arrays_of(catalog, cells, places), manifest)
+        if (dst / MANIFEST).exists():
+            return _already(dst, manifest, records, making)
+        sums, kept, rewritten = _shards(tree, places, root_fd, dst, jobs, lambda done: look(done, totals))
+        _must_be_at_rest(tree, root_fd)
+        _finish(dst, making, manifest, records, sums, private=_is_private(tree))
+    except OSError as error:
+        where = error.filename if error.filename is not None else dst
+        raise PackError(f"{where}: {error.strerror}; run the same command again to go on") from None
+    return Packed(len(places.shard_names), kept, rewritten, sum(places.shard_bytes))
+
+
+def _enter(dst: Path) -> Path:
+    """DST made, and the folder in it for what is not finished."""
+    dst.mkdir(exist_ok=True)
+    making = dst / PACKING
+    found = set(os.listdir(dst))
+    if found and PACKING not in found and MANIFEST not in found:
+        raise PackError(f"{dst}: is not empty and holds no packed dataset; name a new folder")
+    making.mkdir(mode=0o700, exist_ok=True)
+    return making
+
+
+def _store_plan(
+    making: Path, arrays: dict[str, np.ndarray[Any, Any]], manifest: dict[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """The arrays in DST/.packing/index; those of a run before are kept if they are the same."""
+    folder = making / FOLDER
+    fresh = making / "plan"
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir()
+    records = store_arrays(fresh, arrays)
+    plan = json.dumps({"manifest": manifest, "arrays": records}, sort_keys=True).encode()
+    if (making / PLAN).exists():
+        if (making / PLAN).read_bytes() != plan:
+            shutil.rmtree(fresh)
+            raise PackError(
+                f"{making.parent}: holds an unfinished pack of something else, or with other options; "
+                "remove it, or give the same options again"
+            )
+        shutil.rmtree(folder, ignore_errors=True)
+    elif os.listdir(making) != ["plan"]:
+        # Ended before its plan was complete: nothing of it counts.
+        for name in set(os.listdir(making)) - {"plan"}:
+            _remove(making / name)
+    fresh.rename(folder)
+    if not (making / PLAN).exists():
+        array_files.write_file(making / "plan.new", plan)
+        (making / "plan.new").rename(making / PLAN)
+    array_files.sync_directory(making)
+    return records
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def _already(dst: Path, manifest: dict[str, Any], records: dict[str, dict[str, Any]], making: Path) -> Packed:
+    """DST is a packed dataset: fine if it is this one."""
+    shutil.rmtree(making)
+    try:
+        there = read_manifest(dst)
+    except DamagedDatasetError as error:
+        raise PackError(f"{error}; remove {dst}, or name a new folder") from None
+    of_sums = there["arrays"].pop("sums", None)
+    if of_sums is None or there != {**manifest, "arrays": records}:
+        raise PackError(f"{dst}: holds a packed dataset of something else, or with other options; name a new folder")
+    return Packed(len(there["shards"]), 0, 0, sum(shard["bytes"] for shard in there["shards"]), already=True)
+
+
+# The shards
+
+
+def _shards(
+    tree: Tree, places: Places, root_fd: int, dst: Path, jobs: int, look: Callable[[Done], None]
+) -> tuple[Sums, int, int]:
+    """The checksums of all shards, how many shards were kept, and how many of those there were written again."""
+    block_at = block_positions(tree)
+    shards = ShardMap.of(tree, places, block_at)
+    sums = np.zeros(int(block_at[-1]), np.uint64)
+    kept = rewritten = 0
+    # What the index has no use for and the order of reading has.
+    np.save(dst / PACKING / "inode.npy", tree.inode, allow_pickle=False)
+    work = Work(_prepare, (Path(f"/proc/{os.getpid()}/fd/{root_fd}"), dst), _carry_out)
+    for shard, (of_shard, was_there, was_whole) in each_shard(work, range(len(places.shard_names)), jobs, look):
+        sums[shards.blocks(shard)] = of_shard
+        kept += was_whole
+        rewritten += was_there and not was_whole
+    return sums, kept, rewritten
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _State:
+    shards: ShardMap
+    root_fd: int
+    dst: Path
+
+
+def _prepare(argument: tuple[Path, Path]) -> _State:
+    root, dst = argument
+    making = dst / PACKING
+    plan = json.loads((making / PLAN).read_bytes())
+    arrays = {name: _map(making / FOLDER / f"{name}.npy") for name in plan["arrays"]}
+    tree = replace(tree_of(arrays, skipped=0, control_left_out=0), inode=_map(making / "inode.npy"))
+    shards = ShardMap.of(tree, places_of(arrays, plan["manifest"]["shards"]), block_positions(tree))
+    return _State(shards, os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), dst)
+
+
+def _map(path: Path) -> np.ndarray[Any, Any]:
+    values: np.ndarray[Any, Any]
+    try:
+        values = np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
+    except ValueError:
+        values = np.load(path, allow_pickle=False)  # an empty array cannot be mapped
+    return values
+
+
+def _carry_out(state: _State, shard: int, tally: Tally) -> tuple[Sums, bool, bool]:
+    """The checksums of a shard, whether it was there, and whether it was whole."""
+    making = state.dst / PACKING
+    name = state.shards.places.shard_names[shard]
+    final, sums_at = state.dst / name, making / f"{name}.sums.npy"
+    was_there = final.exists()
+    if was_there:
+        known = _known_sums(sums_at, len(state.shards.blocks(shard)))
+        if known is not None:
+            counted = Done(0, 0)
+
+            def count(files: int, size: int) -> None:
+                nonlocal counted
+                counted = Done(counted.files + files, counted.size + size)
+                tally.add(files, size)
+
+            if not check_shard(state.shards, shard, final, known, progress=count, stopping=tally.stopping):
+                return known, True, True
+            tally.add(-counted.files, -counted.size)
+        final.unlink()
+    part = making / f"{name}.part"
+    sums = write_shard(state.shards, shard, state.root_fd, part, progress=tally.add, stopping=tally.stopping)
+    for old in (sums_at, making / f"{name}.new.npy"):
+        old.unlink(missing_ok=True)
+    array_files.store(making, f"{name}.new", sums)
+    (making / f"{name}.new.npy").rename(sums_at)
+    array_files.sync_directory(making)
+    part.rename(final)
+    array_files.sync_directory(state.dst)
+    return sums, was_there, False
+
+
+def _known_sums(path: Path, count: int) -> Sums | None:
+    try:
+        sums = np.load(path, allow_pickle=False)
+    except (OSError, ValueError):
+        return None
+    return sums if sums.shape == (count,) and sums.dtype == np.uint64 else None
+
+
+# The end
+
+
+def _must_be_at_rest(tree: Tree, root_fd: int) -> None:
+    try:
+        check_unchanged(tree, root_fd)
+    except ChangedError as error:
+        raise SourceError(f"{error} while it was packed; pack again when SOURCE is at rest") from None
+
+
+def _is_private(tree: Tree) -> bool:
+    """Whether the source has a file that not everybody may read: then nor may they read the shards."""
+    return bool((tree.mode[tree.kind_mask(0o100000)] & READABLE_BY_ALL != READABLE_BY_ALL).any())
+
+
+def _finish(
+    dst: Path, making: Path, manifest: dict[str, Any], records: dict[str, Any], sums: Sums, *, private: bool
+) -> None:
+    folder = dst / FOLDER
+    (making / FOLDER / "sums.npy").unlink(missing_ok=True)
+    records = {**records, "sums": array_files.store(making / FOLDER, "sums", sums)}
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(folder)
+    (making / FOLDER).rename(folder)
+    array_files.sync_directory(folder)
+    array_files.write_file(making / MANIFEST, seal({**manifest, "arrays": records}))
+    if not private:
+        umask = os.umask(0)
+        os.umask(umask)
+        for path in (making / MANIFEST, *folder.iterdir(), *(dst / shard["name"] for shard in manifest["shards"])):
+            path.chmod(0o644 & ~umask)
+    (making / MANIFEST).rename(dst / MANIFEST)
+    array_files.sync_directory(dst)
+    shutil.rmtree(making)

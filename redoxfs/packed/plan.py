@@ -1,0 +1,110 @@
+"""Which entry lies where: settled before the first byte is read, from the scan and the layout alone.
+
+Order of a dataset's entries in its shards:
+
+- ``samples-NNNNNN.tar``: chunk after chunk, slot after slot, the files of a sample side by side. A chunk lies in
+  one shard whole; a shard ends with the chunk with which it reaches the asked size. WebDataset is given these.
+- ``rest-NNNNNN.tar``: files of no class, then symlinks, then directories, in the order of the tree. Directories
+  come last because one that may not be written to, extracted first, would keep its own files out.
+
+As every position is known beforehand, the files of a shard may be read in whatever order suits the storage and
+written to their places, and what a killed pack had finished is found again.
+"""
+
+import stat
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from redoxfs.chunks import Cells
+from redoxfs.dataset import Catalog
+from redoxfs.packed.headers import BLOCK_BYTES, RECORD_BYTES, header_bytes
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Places:
+    """Where N tree entries lie in the shards.
+
+    ``shard``        int32[N]: the number of the shard
+    ``data_at``      int64[N]: where in it the entry's bytes begin (where its header ends, if it has none)
+    ``shard_names``  of all shards, in order
+    ``shard_bytes``  the length of each
+    """
+
+    shard: Int32
+    data_at: Int64
+    shard_names: tuple[str, ...]
+    shard_bytes: tuple[int, ...]
+
+
+def plan_places(catalog: Catalog, cells: Cells, *, shard_bytes: int) -> Places:
+    """Give every entry its place. A shard ends as soon as it holds ``shard_bytes``."""
+    tree = catalog.tree
+    headers = header_bytes(tree)
+    sizes = np.where(tree.kind_mask(stat.S_IFREG), tree.size, 0)
+    extent = headers + -(-sizes // BLOCK_BYTES) * BLOCK_BYTES
+    shard = np.zeros(len(tree), np.int32)
+    data_at = np.zeros(len(tree), np.int64)
+    names: list[str] = []
+    ends: list[int] = []
+    for kind, (order, units) in {"samples": _samples(catalog, cells), "rest": _rest(catalog)}.items():
+        if not len(order):
+            continue
+        after = np.cumsum(extent[order])
+        starts = _cut(after, units, shard_bytes)
+        number = np.searchsorted(starts, np.arange(len(order)), side="right") - 1
+        before = np.concatenate([[0], after])[starts]
+        shard[order] = number + len(names)
+        data_at[order] = after - extent[order] - before[number] + headers[order]
+        closed = np.append(before[1:], after[-1]) - before
+        names += [f"{kind}-{n:06d}.tar" for n in range(len(starts))]
+        ends += [_whole_records(int(end)) for end in closed]
+    return Places(shard, data_at, tuple(names), tuple(ends))
+
+
+def files_in_order(catalog: Catalog, samples: npt.NDArray[np.integer]) -> Int64:
+    """The files of ``samples``, one sample's after the other's."""
+    first, last = catalog.member_at[:-1][samples], catalog.member_at[1:][samples]
+    lengths = last - first
+    within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    files: Int64 = catalog.members[np.repeat(first, lengths) + within].astype(np.int64)
+    return files
+
+
+def _samples(catalog: Catalog, cells: Cells) -> tuple[Int64, Int64]:
+    """Entries in order, and where in that order each chunk ends."""
+    exists = cells.cells >= 0
+    in_order = cells.cells[exists]
+    files = np.diff(catalog.member_at)[in_order]
+    samples_until = np.cumsum(exists.sum(axis=1))
+    return files_in_order(catalog, in_order), np.concatenate([[0], np.cumsum(files)])[samples_until]
+
+
+def _rest(catalog: Catalog) -> tuple[Int64, Int64]:
+    """Entries in order; each may end a shard."""
+    tree = catalog.tree
+    files = np.flatnonzero(tree.kind_mask(stat.S_IFREG) & (catalog.sample_of < 0))
+    order = np.concatenate([files, tree.link_entry, np.flatnonzero(tree.kind_mask(stat.S_IFDIR))]).astype(np.int64)
+    return order, np.arange(1, len(order) + 1)
+
+
+def _cut(after: Int64, units: Int64, limit: int) -> Int64:
+    """Where in the order the shards begin; cuts only where a unit ends."""
+    ends = after[units - 1]
+    starts = [0]
+    begun = 0
+    while True:
+        unit = int(np.searchsorted(ends, begun + limit))
+        if unit + 1 >= len(units):
+            return np.array(starts, np.int64)
+        starts.append(int(units[unit]))
+        begun = int(ends[unit])
+
+
+def _whole_records(data_bytes: int) -> int:
+    """The length of a tar file with so many bytes of members and the two blocks of zeros at its end."""
+    return -(-(data_bytes + 2 * BLOCK_BYTES) // RECORD_BYTES) * RECORD_BYTES

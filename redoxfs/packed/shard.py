@@ -1,0 +1,280 @@
+"""One shard: writing it, and checking that it is what the index says.
+
+A shard is written file by file in the order of the source's inodes, which on most filesystems is near the order on
+the disk, with many reads in flight; each file goes to the place that the plan gave it. What lies between the files
+(headers, padding, the end) follows from the tree, so a check compares all of it, byte for byte.
+
+Used by one worker process for one shard at a time; the threads that read share only the array of checksums, each
+writing its own elements.
+"""
+
+import errno
+import os
+import stat
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from redoxfs.chunks import open_beneath
+from redoxfs.dataset import SourceError, Tree, show
+from redoxfs.packed.headers import BLOCK_BYTES, header_of
+from redoxfs.packed.index import SUM_BLOCK_BYTES, Sums
+from redoxfs.packed.plan import Places
+
+READS_IN_FLIGHT = 32
+"""Files read at once by one worker: what a network store or a cloud volume needs for its full rate."""
+
+BATCH_FILES = 16
+"""Handed to a thread at a time: one file each would cost more in handing over than in copying small ones."""
+
+PROBLEMS_PER_SHARD = 20
+"""Told one by one; of more only the number."""
+
+Progress = Callable[[int, int], None]
+"""Called with files and bytes that were done since the last call, from any thread."""
+
+
+class StoppedError(Exception):
+    """Somebody asked to stop."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardMap:
+    """Which entries each shard holds, in their order, and where their checksums are among all."""
+
+    tree: Tree
+    places: Places
+    block_at: npt.NDArray[np.int64]
+    order: npt.NDArray[np.int64]
+    starts: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, tree: Tree, places: Places, block_at: npt.NDArray[np.int64]) -> "ShardMap":
+        order = np.lexsort((places.data_at, places.shard))
+        starts = np.searchsorted(places.shard[order], np.arange(len(places.shard_names) + 1))
+        return cls(tree, places, block_at, order, starts)
+
+    def entries(self, shard: int) -> npt.NDArray[np.int64]:
+        """The entries of a shard in their order."""
+        return self.order[self.starts[shard] : self.starts[shard + 1]]
+
+    def blocks(self, shard: int) -> npt.NDArray[np.int64]:
+        """Where the checksums of a shard are among all, in the order of its entries."""
+        entries = self.entries(shard)
+        first, last = self.block_at[entries], self.block_at[entries + 1]
+        counts = last - first
+        within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+        blocks: npt.NDArray[np.int64] = np.repeat(first, counts) + within
+        return blocks
+
+
+def write_shard(
+    shards: ShardMap, shard: int, root_fd: int, path: Path, *, progress: Progress, stopping: Callable[[], bool]
+) -> Sums:
+    """Write a shard to ``path``, through to the disk; the checksums of its files, in their order.
+
+    Raises:
+        SourceError: a file of the source cannot be read, or is not what the scan saw.
+        OSError: ``path`` cannot be written.
+        StoppedError: ``stopping`` said so.
+    """
+    entries = shards.entries(shard)
+    tree = shards.tree
+    first_block = np.zeros(len(tree), np.int64)
+    counts = shards.block_at[entries + 1] - shards.block_at[entries]
+    first_block[entries] = np.cumsum(counts) - counts
+    sums = np.zeros(int(counts.sum()), np.uint64)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    failed = threading.Event()
+
+    def copy(batch: list[int]) -> None:
+        for entry in batch:
+            if failed.is_set() or stopping():
+                raise StoppedError
+            _copy(tree, entry, root_fd, fd, int(shards.places.data_at[entry]), sums, int(first_block[entry]))
+            progress(1, int(tree.size[entry]) if tree.is_file(entry) else 0)
+
+    try:
+        _reserve(fd, shards.places.shard_bytes[shard])
+        by_inode = entries[np.argsort(tree.inode[entries], kind="stable")].tolist()
+        batches = [by_inode[i : i + BATCH_FILES] for i in range(0, len(by_inode), BATCH_FILES)]
+        with ThreadPoolExecutor(READS_IN_FLIGHT, thread_name_prefix="redoxfs-pack") as pool:
+            _run(pool, copy, batches, failed)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    return sums
+
+
+def _run(
+    pool: ThreadPoolExecutor, copy: Callable[[list[int]], None], batches: list[list[int]], failed: threading.Event
+) -> None:
+    """All batches, ending soon after the first that fails; that failure is raised, not those it caused."""
+    futures: list[Future[None]] = [pool.submit(copy, batch) for batch in batches]
+    wait(futures, return_when=FIRST_EXCEPTION)
+    failed.set()
+    pool.shutdown(cancel_futures=True)
+    errors = [future.exception() for future in futures if future.done() and not future.cancelled()]
+    real = [error for error in errors if error is not None]
+    real.sort(key=lambda error: isinstance(error, StoppedError))
+    if real:
+        raise real[0]
+
+
+def _reserve(fd: int, length: int) -> None:
+    """Room for the whole shard, in one piece where the filesystem can: a full disk shows now."""
+    try:
+        os.posix_fallocate(fd, 0, length)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
+        os.ftruncate(fd, length)
+
+
+def _copy(tree: Tree, entry: int, root_fd: int, fd: int, data_at: int, sums: Sums, block: int) -> None:
+    header = header_of(tree, entry)
+    if not tree.is_file(entry):
+        _write(fd, header, data_at - len(header))
+        return
+    name = tree.path(entry)
+    known = (int(tree.size[entry]), int(tree.mtime_ns[entry]))
+    try:
+        source = open_beneath(root_fd, name)
+        try:
+            _must_be(source, known, name)
+            _write(fd, header, data_at - len(header))
+            for at in range(0, known[0], SUM_BLOCK_BYTES):
+                data = _read(source, at, min(SUM_BLOCK_BYTES, known[0] - at), name)
+                sums[block] = xxhash.xxh3_64_intdigest(data)
+                block += 1
+                _write(fd, data, data_at + at)
+            _must_be(source, known, name)
+        finally:
+            os.close(source)
+    except _WriteError as error:
+        raise error.cause from None
+    except OSError as error:
+        raise SourceError(f"{show(name)}: {error.strerror}; nothing may be left out of a packed dataset") from None
+
+
+def _must_be(source: int, known: tuple[int, int], name: bytes) -> None:
+    now = os.fstat(source)
+    if not stat.S_ISREG(now.st_mode) or (now.st_size, now.st_mtime_ns) != known:
+        raise SourceError(f"{show(name)} has changed since it was scanned; pack again when SOURCE is at rest")
+
+
+def _read(source: int, at: int, size: int, name: bytes) -> bytes:
+    data = os.pread(source, size, at)
+    while len(data) < size:
+        more = os.pread(source, size - len(data), at + len(data))
+        if not more:
+            raise SourceError(f"{show(name)} became shorter while it was read")
+        data += more
+    return data
+
+
+class _WriteError(Exception):
+    """Keeps what went wrong with the shard apart from what went wrong with the source."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+def _write(fd: int, data: bytes, at: int) -> None:
+    view = memoryview(data)
+    try:
+        while view:
+            done = os.pwrite(fd, view, at)
+            view = view[done:]
+            at += done
+    except OSError as error:
+        raise _WriteError(error) from None
+
+
+def check_shard(
+    shards: ShardMap,
+    shard: int,
+    path: Path,
+    sums: Sums,
+    *,
+    progress: Progress,
+    stopping: Callable[[], bool] = lambda: False,
+) -> list[str]:
+    """What is wrong with a shard, a line each; ``sums`` as `write_shard` gave them.
+
+    Raises:
+        OSError: it cannot be read.
+        StoppedError: ``stopping`` said so.
+    """
+    problems: list[str] = []
+    more = 0
+    with open(path, "rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        for problem in _problems(shards, shard, file.fileno(), sums, progress, stopping):
+            if len(problems) < PROBLEMS_PER_SHARD:
+                problems.append(f"{path.name}: {problem}")
+            else:
+                more += 1
+    if more:
+        problems.append(f"{path.name}: {more:,} more")
+    return problems
+
+
+def _problems(
+    shards: ShardMap, shard: int, fd: int, sums: Sums, progress: Progress, stopping: Callable[[], bool]
+) -> Iterator[str]:
+    tree, places = shards.tree, shards.places
+    length = places.shard_bytes[shard]
+    found = os.fstat(fd).st_size
+    if found != length:
+        yield f"{found:,} bytes long instead of {length:,}"
+    at = block = 0
+    for entry in shards.entries(shard).tolist():
+        if stopping():
+            raise StoppedError
+        header, data_at = header_of(tree, entry), int(places.data_at[entry])
+        begin = data_at - len(header)
+        if begin < at:
+            yield f"{show(tree.path(entry))}: overlaps what lies before it"
+            begin = at
+        if os.pread(fd, begin - at, at).strip(b"\0") or os.pread(fd, data_at - begin, begin) != header:
+            yield _other_header(fd, begin, tree.path(entry))
+        size = int(tree.size[entry]) if tree.is_file(entry) else 0
+        wrong = False
+        for offset in range(0, size, SUM_BLOCK_BYTES):
+            data = os.pread(fd, min(SUM_BLOCK_BYTES, size - offset), data_at + offset)
+            wrong |= xxhash.xxh3_64_intdigest(data) != int(sums[block])
+            block += 1
+        if wrong:
+            yield f"{show(tree.path(entry))}: wrong checksum at {data_at:,}"
+        at = data_at + size
+        progress(1, size)
+    if os.pread(fd, max(0, min(length - at, SUM_BLOCK_BYTES)), at).strip(b"\0"):
+        yield f"there is something after the last entry, at {at:,}"
+
+
+def _other_header(fd: int, at: int, name: bytes) -> str:
+    """What is at ``at`` where the header of ``name`` should be."""
+    due = f"at {at:,}: not the header of {show(name)}"
+    try:
+        there = tarfile.TarInfo.frombuf(os.pread(fd, BLOCK_BYTES, at), "utf-8", "surrogateescape")
+    except tarfile.HeaderError:
+        return f"{due}, nor any"
+    other = show(there.name.encode("utf-8", "surrogateescape"))
+    if there.isdev():
+        return f"{due}: {other}, a device or the like"
+    if there.name.startswith("/") or ".." in there.name.split("/"):
+        return f"{due}: {other}, which leads out of the tree"
+    if there.islnk():
+        return f"{due}: {other}, a hard link to {show(there.linkname.encode('utf-8', 'surrogateescape'))}"
+    if there.name.encode("utf-8", "surrogateescape").rstrip(b"/") == name:
+        return f"{due} as it was packed"
+    return f"{due} but of {other}"

@@ -1,0 +1,286 @@
+"""The packed store: a chunk is read in one sweep over its place in a shard, straight into a buffer for each file.
+
+A sweep is a preadv whose buffers are, in turn, one for a file's bytes and scratch for what lies between files:
+headers, and files that nobody asked for. So memory is freed file by file, and nothing is copied. Where few of a
+chunk's samples are wanted the sweep is cut at every gap that would take longer to read than to skip, by what the
+storage does (`chunks.storage`).
+
+The page cache is left alone: what is read goes to one reader, and will be asked for again in an epoch. Where the
+kernel knows uncached reads (Linux 6.14, RWF_DONTCACHE) the pages go as soon as they were copied; else they are
+dropped after the read. The kernel's own readahead, which would fetch what lies behind a chunk, is off.
+
+Every file's checksums are compared before anybody sees its bytes. A mismatch is read once more, from the storage
+rather than from any cache; if it stays it is EIO, and one line in the log.
+
+Any thread may call anything here but `close`.
+"""
+
+import errno
+import logging
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from redoxfs.chunks import FileBytes, Read, SourceFile, Stamp
+from redoxfs.chunks.storage import Storage
+from redoxfs.chunks.store import Payload
+from redoxfs.dataset import show
+from redoxfs.packed.index import SUM_BLOCK_BYTES, Index
+from redoxfs.packed.plan import files_in_order
+
+RWF_DONTCACHE = 0x80
+"""Of preadv2(2), from linux/fs.h; Python has no name for it yet."""
+
+IOV_MAX = os.sysconf("SC_IOV_MAX")
+
+SCRATCH_BYTES = 1 << 20
+"""One buffer for all that is skipped: a longer gap takes it several times."""
+
+log = logging.getLogger(__name__)
+
+
+class PackedStore:
+    """Reads the shards of ``index`` in ``folder``.
+
+    Raises:
+        OSError: a shard cannot be opened.
+    """
+
+    depth = 8
+    """Sweeps in flight: one fills a disk, a few fill a network store; each that is under way holds a chunk's memory."""
+
+    def __init__(self, index: Index, folder: Path, storage: Storage) -> None:
+        self._index = index
+        self._catalog = index.catalog
+        self._storage = storage
+        self._shard_of: memoryview[int] = index.places.shard.data
+        self._data_at: memoryview[int] = index.places.data_at.data
+        self._size: memoryview[int] = index.catalog.tree.size.data
+        self._mtime_ns: memoryview[int] = index.catalog.tree.mtime_ns.data
+        self._inode: memoryview[int] = index.catalog.tree.inode.data
+        self._sums: memoryview[int] = index.sums.data
+        self._block_at: memoryview[int] = index.block_at.data
+        self._fds: list[int] = []
+        self._uncached = RWF_DONTCACHE
+        self._scratch = threading.local()
+        try:
+            for name in index.places.shard_names:
+                self._fds.append(os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+        except OSError:
+            self.close()
+            raise
+        for fd in self._fds:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+
+    def close(self) -> None:
+        """Close the shards; nothing may be read any more."""
+        for fd in self._fds:
+            os.close(fd)
+        self._fds.clear()
+
+    def reads(self, chunk: int, samples: Sequence[int]) -> Sequence[Read]:  # noqa: ARG002 - samples know their place
+        """As few sweeps as the storage likes; the one with the first sample comes first."""
+        wanted = np.array(samples, np.int64)
+        first = self._catalog.members[self._catalog.member_at[wanted]]
+        order = np.lexsort((self._index.places.data_at[first], self._index.places.shard[first]))
+        in_order = wanted[order]
+        entries = files_in_order(self._catalog, in_order)
+        last = self._catalog.members[self._catalog.member_at[in_order + 1] - 1]
+        begin = self._index.places.data_at[first[order]]
+        end = self._index.places.data_at[last] + self._catalog.tree.size[last]
+        shard = self._index.places.shard[first[order]]
+        apart = (shard[1:] != shard[:-1]) | (begin[1:] - end[:-1] > self._storage.worth_reading_through_bytes)
+        cuts = np.concatenate([[0], np.flatnonzero(apart) + 1, [len(in_order)]]).tolist()
+        counts = np.diff(self._catalog.member_at)[in_order]
+        file_at = np.concatenate([[0], np.cumsum(counts)]).tolist()
+        reads = []
+        for a, b in pairwise(cuts):
+            files = entries[file_at[a] : file_at[b]].tolist()
+            run = partial(self._read_samples, files, counts[a:b].tolist())
+            reads.append(Read(tuple(in_order[a:b].tolist()), run))
+        reads.sort(key=lambda read: samples[0] not in read.samples)
+        return reads
+
+    def read_range(self, sample: int, file: int, stamp: Stamp, offset: int, size: int) -> bytes:
+        """Bytes of one file of a sample again, checked."""
+        entry = int(self._catalog.members[self._catalog.member_at[sample] + file])
+        return self._read_part(entry, offset, min(size, max(0, stamp.size - offset)))
+
+    def open_file(self, entry: int) -> SourceFile:
+        """Any file of the tree; there is nothing to open."""
+        return PackedFile(self, entry)
+
+    def stamp(self, entry: int) -> Stamp:
+        return Stamp(self._size[entry], self._mtime_ns[entry], self._inode[entry])
+
+    # Sweeps
+
+    def _read_samples(self, entries: list[int], counts: list[int]) -> Sequence[Payload]:
+        files = iter(self._sweep(entries))
+        return [tuple(next(files) for _ in range(count)) for count in counts]
+
+    def _sweep(self, entries: list[int]) -> list[FileBytes | OSError]:
+        """Files that lie one behind the other in a shard."""
+        failure: OSError | None = None
+        try:
+            buffers = [np.empty(self._size[entry], np.uint8).data for entry in entries]
+        except MemoryError:
+            return [OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))] * len(entries)
+        try:
+            have = self._fill(entries, buffers)
+        except OSError as error:
+            have, failure = 0, error.with_traceback(None)
+        return [
+            self._checked(entry, buffer, whole=number < have, failure=failure)
+            for number, (entry, buffer) in enumerate(zip(entries, buffers, strict=True))
+        ]
+
+    def _fill(self, entries: list[int], buffers: list[memoryview]) -> int:
+        """Read into ``buffers``; how many of them are full: fewer than all where the shard ends before."""
+        fd = self._fds[self._shard_of[entries[0]]]
+        at = self._data_at[entries[0]]
+        full = 0
+        parts = list(self._parts(entries, buffers, at))
+        while parts:
+            batch = parts[:IOV_MAX]
+            del parts[:IOV_MAX]
+            while batch:
+                if not len(batch[0][0]):
+                    full += batch.pop(0)[1]
+                    continue
+                done = self._preadv(fd, [part for part, _ in batch], at)
+                if not done:
+                    return full
+                at += done
+                while batch and done >= len(batch[0][0]):
+                    part, ends = batch.pop(0)
+                    done -= len(part)
+                    full += ends
+                if done:
+                    batch[0] = (batch[0][0][done:], batch[0][1])
+        return full
+
+    def _parts(self, entries: list[int], buffers: list[memoryview], at: int) -> Iterator[tuple[memoryview, int]]:
+        """What to read, in order: a piece of memory, and 1 where a file ends with it. Never an empty piece but for
+        an empty file."""
+        for entry, buffer in zip(entries, buffers, strict=True):
+            gap = self._data_at[entry] - at
+            while gap > 0:
+                piece = self._scratch_bytes(gap)
+                yield piece, 0
+                gap -= len(piece)
+            yield buffer, 1
+            at = self._data_at[entry] + len(buffer)
+
+    def _scratch_bytes(self, size: int) -> memoryview:
+        try:
+            scratch: memoryview = self._scratch.bytes
+        except AttributeError:
+            scratch = self._scratch.bytes = memoryview(bytearray(SCRATCH_BYTES))
+        return scratch[:size]
+
+    def _preadv(self, fd: int, parts: list[memoryview], at: int) -> int:
+        try:
+            done = os.preadv(fd, parts, at, self._uncached)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL) or not self._uncached:
+                raise
+            self._uncached = 0
+            done = os.preadv(fd, parts, at)
+        if not self._uncached:
+            os.posix_fadvise(fd, at, done, os.POSIX_FADV_DONTNEED)
+        return done
+
+    # Checks
+
+    def _checked(self, entry: int, data: memoryview, *, whole: bool, failure: OSError | None) -> FileBytes | OSError:
+        if not (whole and self._is_right(entry, data)):
+            try:
+                data = memoryview(self._read_again(entry, 0, self._size[entry]))
+            except OSError as error:
+                return (failure or error).with_traceback(None)
+        return FileBytes(data, self.stamp(entry), changed=False)
+
+    def _is_right(self, entry: int, data: memoryview, block: int = 0) -> bool:
+        """Whether ``data``, from block number ``block`` of the file, has the checksums that it was packed with."""
+        first = self._block_at[entry] + block
+        for number, at in enumerate(range(0, len(data), SUM_BLOCK_BYTES), first):
+            if xxhash.xxh3_64_intdigest(data[at : at + SUM_BLOCK_BYTES]) != self._sums[number]:
+                return False
+        return True
+
+    def _read_again(self, entry: int, block: int, size: int) -> bytes:
+        """``size`` bytes from block number ``block`` on, from the storage, checked.
+
+        Raises:
+            OSError: EIO where they are wrong.
+        """
+        fd, at = self._fds[self._shard_of[entry]], self._data_at[entry] + block * SUM_BLOCK_BYTES
+        os.posix_fadvise(fd, at, size, os.POSIX_FADV_DONTNEED)
+        data = self._pread(fd, at, size)
+        if len(data) < size or not self._is_right(entry, memoryview(data), block):
+            name, shard = show(self._catalog.tree.path(entry)), self._index.places.shard_names[self._shard_of[entry]]
+            log.error("%s: wrong checksum at %d, %s", shard, at, name)
+            raise OSError(errno.EIO, f"{name}: wrong checksum, {shard} at {at}")
+        return data
+
+    def _pread(self, fd: int, at: int, size: int) -> bytes:
+        data = bytearray(size)
+        view = memoryview(data)
+        have = 0
+        while have < size:
+            done = self._preadv(fd, [view[have:]], at + have)
+            if not done:
+                break
+            have += done
+        return bytes(view[:have])
+
+    def _read_part(self, entry: int, offset: int, size: int) -> bytes:
+        """Any bytes of a file: the blocks around them are read and checked."""
+        first, last = offset // SUM_BLOCK_BYTES, -(-(offset + size) // SUM_BLOCK_BYTES)
+        blocks = b"".join(self.block(entry, number) for number in range(first, last))
+        begin = offset - first * SUM_BLOCK_BYTES
+        return blocks[begin : begin + size]
+
+    def block(self, entry: int, number: int) -> bytes:
+        """A block of a file, checked. Raises OSError."""
+        begin = number * SUM_BLOCK_BYTES
+        size = max(0, min(SUM_BLOCK_BYTES, self._size[entry] - begin))
+        data = self._pread(self._fds[self._shard_of[entry]], self._data_at[entry] + begin, size)
+        if len(data) == size and self._is_right(entry, memoryview(data), number):
+            return data
+        return self._read_again(entry, number, size)
+
+
+class PackedFile:
+    """A file that is served as it is. The block that was read last is kept: readers ask for pieces of it in turn."""
+
+    def __init__(self, store: PackedStore, entry: int) -> None:
+        self._store = store
+        self._entry = entry
+        self.stamp = store.stamp(entry)
+        self._last: tuple[int, bytes] = (-1, b"")
+
+    def read(self, offset: int, size: int) -> bytes:
+        size = max(0, min(size, self.stamp.size - offset))
+        parts = []
+        while size > 0:
+            number, begin = divmod(offset, SUM_BLOCK_BYTES)
+            known, data = self._last
+            if known != number:
+                data = self._store.block(self._entry, number)
+                self._last = (number, data)
+            part = data[begin : begin + size]
+            parts.append(part)
+            offset += len(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    def close(self) -> None:
+        self._last = (-1, b"")

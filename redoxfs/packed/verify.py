@@ -1,0 +1,85 @@
+"""`redoxfs verify`: every byte of a packed dataset against its index, and what other readers will make of it."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from redoxfs.dataset import Catalog, show
+from redoxfs.packed.index import Index, load_index
+from redoxfs.packed.plan import files_in_order
+from redoxfs.packed.shard import ShardMap, check_shard
+from redoxfs.packed.workers import Done, Tally, Work, each_shard
+
+NAMES_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What was found. ``problems`` are lines, each naming a shard and a file; none means that all is well.
+
+    ``not_for_webdataset`` names files that WebDataset would merge, mangle or miss: its key ends at the first dot of
+    a name, so it takes one dot. The first NAMES_SHOWN of ``not_for_webdataset_count``.
+    """
+
+    shards: int
+    files: int
+    size: int
+    problems: tuple[str, ...]
+    not_for_webdataset: tuple[str, ...]
+    not_for_webdataset_count: int
+
+
+def verify(folder: Path, *, jobs: int, look: Callable[[Done, int], None] = lambda _done, _size: None) -> Verified:
+    """Read all shards. ``look`` is called now and then with what is done and the bytes that there are.
+
+    Raises:
+        DamagedDatasetError: the index is damaged, so the shards cannot be judged by it.
+    """
+    index = load_index(folder)
+    tree, places = index.catalog.tree, index.places
+    size = int(tree.size[tree.kind_mask(0o100000)].sum())
+    work = Work(_prepare, folder, _carry_out)
+    problems = dict(each_shard(work, range(len(places.shard_names)), jobs, lambda done: look(done, size)))
+    strays = sorted(set(_tars(folder)) - set(places.shard_names))
+    count, names = _not_for_webdataset(index.catalog)
+    return Verified(
+        shards=len(places.shard_names),
+        files=int(tree.kind_mask(0o100000).sum()),
+        size=size,
+        problems=(
+            *(line for shard in sorted(problems) for line in problems[shard]),
+            *(f"{name}: no shard of this dataset" for name in strays),
+        ),
+        not_for_webdataset=names,
+        not_for_webdataset_count=count,
+    )
+
+
+def _tars(folder: Path) -> list[str]:
+    return [name for name in os.listdir(folder) if name.endswith(".tar")]
+
+
+def _prepare(folder: Path) -> tuple[Index, ShardMap, Path]:
+    index = load_index(folder)
+    return index, ShardMap.of(index.catalog.tree, index.places, index.block_at), folder
+
+
+def _carry_out(state: tuple[Index, ShardMap, Path], shard: int, tally: Tally) -> list[str]:
+    index, shards, folder = state
+    name = index.places.shard_names[shard]
+    sums = index.sums[shards.blocks(shard)]
+    try:
+        return check_shard(shards, shard, folder / name, sums, progress=tally.add, stopping=tally.stopping)
+    except OSError as error:
+        return [f"{name}: {error.strerror}"]
+
+
+def _not_for_webdataset(catalog: Catalog) -> tuple[int, tuple[str, ...]]:
+    tree = catalog.tree
+    files = files_in_order(catalog, np.arange(len(catalog.class_of)))
+    dots = np.concatenate([[0], np.cumsum(tree.names == ord("."))])
+    bad = files[dots[tree.name_at[files + 1]] - dots[tree.name_at[files]] != 1]
+    return len(bad), tuple(show(tree.path(entry)) for entry in bad[:NAMES_SHOWN].tolist())

@@ -1,0 +1,119 @@
+"""The shards of a dataset, spread over processes.
+
+Shards do not depend on each other, and what has to be known of them lies in memory-mapped arrays, so a worker is a
+process that opens those and is given numbers. Processes, because tar headers and file names are Python's work,
+which threads would do one after the other. With one worker it is done here, without any process.
+
+Workers count what they have done in shared memory; the caller looks at it as often as it likes. They end with the
+process that started them, however that ends, and leave Ctrl-C to it.
+"""
+
+import ctypes
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing.sharedctypes import SynchronizedArray
+from typing import Any, Generic, TypeVar
+
+LOOK_EVERY_S = 0.2
+
+PR_SET_PDEATHSIG = 1
+
+State = TypeVar("State")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Files and bytes done so far, by all workers together."""
+
+    files: int
+    size: int
+
+
+class Tally:
+    """What workers report to, and hear from whether to stop: three numbers in shared memory."""
+
+    def __init__(self, shared: "SynchronizedArray[int]") -> None:
+        self._shared = shared
+
+    def add(self, files: int, size: int) -> None:
+        with self._shared.get_lock():
+            self._shared[0] += files
+            self._shared[1] += size
+
+    def stopping(self) -> bool:
+        return bool(self._shared.get_obj()[2])
+
+    def stop(self) -> None:
+        self._shared.get_obj()[2] = 1
+
+    def done(self) -> Done:
+        with self._shared.get_lock():
+            return Done(self._shared[0], self._shared[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Work(Generic[State, Result]):
+    """``prepare`` makes what a worker needs, once; ``carry_out`` does one shard with it. Both are module functions."""
+
+    prepare: Callable[[Any], State]
+    argument: Any
+    carry_out: Callable[[State, int, Tally], Result]
+
+
+def each_shard(
+    work: Work[State, Result], shards: Sequence[int], jobs: int, look: Callable[[Done], None]
+) -> Iterator[tuple[int, Result]]:
+    """Carry ``work`` out for each of ``shards``, ``jobs`` at a time; what came of each, as it comes.
+
+    An exception of one stops the others and is raised when they have stopped.
+    """
+    spawn = multiprocessing.get_context("spawn")
+    shared = spawn.Array("q", 3)
+    tally = Tally(shared)
+    pool: ProcessPoolExecutor | ThreadPoolExecutor
+    if min(jobs, len(shards)) <= 1:
+        _enter(work, tally)
+        pool = ThreadPoolExecutor(1)
+    else:
+        pool = ProcessPoolExecutor(
+            min(jobs, len(shards)), mp_context=spawn, initializer=_begin, initargs=(work, shared, os.getpid())
+        )
+    try:
+        waiting = {pool.submit(_one, shard): shard for shard in shards}
+        while waiting:
+            finished, _ = wait(waiting, LOOK_EVERY_S, FIRST_COMPLETED)
+            look(tally.done())
+            for future in finished:
+                yield waiting.pop(future), future.result()
+    except BrokenProcessPool:
+        raise RuntimeError("a worker process was killed") from None
+    finally:
+        tally.stop()
+        pool.shutdown(cancel_futures=True)
+        _here.clear()
+
+
+_here: list[tuple[Any, Any, Tally]] = []
+
+
+def _enter(work: Work[Any, Any], tally: Tally) -> None:
+    _here[:] = [(work.carry_out, work.prepare(work.argument), tally)]
+
+
+def _begin(work: Work[Any, Any], shared: "SynchronizedArray[int]", parent: int) -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _enter(work, Tally(shared))
+
+
+def _one(shard: int) -> Any:
+    carry_out, state, tally = _here[0]
+    return carry_out(state, shard, tally)
