@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,12 @@ HERE = Path(__file__).parent
 
 
 @contextmanager
-def served_by(command: list[str], mountpoint: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A server in the foreground at ``mountpoint``."""
+def served_by(
+    command: list[str], mountpoint: Path, enter: Callable[[], None] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A server in the foreground at ``mountpoint``; ``enter`` is called in it before it runs."""
     mountpoint.mkdir(exist_ok=True)
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=enter)
     try:
         deadline = time.monotonic() + PATIENCE_S
         while not os.path.ismount(mountpoint):
