@@ -1,5 +1,7 @@
 """The aligned layout: what makes "slot o of whichever chunk is in memory" safe, and what it costs."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -103,3 +105,22 @@ def test_the_seed_decides() -> None:
 def test_no_samples_make_no_chunks() -> None:
     layout = build_layout(np.empty(0, np.int32), np.empty(0, np.int64), chunk_size=64, memory_bytes=1, seed=0)
     assert (layout.chunk_count, layout.vc_count, layout.resident_bytes) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("part", [1, 2, 4, 8])
+def test_a_chunk_of_a_divisor_s_size_holds_a_stretch_of_the_larger_chunk(part: int) -> None:
+    class_of = np.sort(np.random.default_rng(0).integers(0, 20, 900)).astype(np.int32)
+    whole = build_cells(class_of, np.ones_like(class_of), chunk_size=8, seed=0)
+    split = whole.split(part)
+    stretches = {tuple(cells[i : i + part].tolist()) for cells in whole.cells for i in range(0, 8, part)}
+    assert {tuple(cells.tolist()) for cells in split.cells} == stretches
+    assert np.array_equal(np.sort(split.cells[split.cells >= 0]), np.arange(900))
+    for first, last in pairwise(split.group_start):
+        for column in split.cells[first:last].T:
+            assert len(set(class_of[column[column >= 0]].tolist())) <= 1, "one class in a slot of a group"
+
+
+def test_a_chunk_is_not_cut_into_unequal_parts() -> None:
+    cells = build_cells(np.zeros(10, np.int32), np.ones(10, np.int64), chunk_size=8, seed=0)
+    with pytest.raises(ValueError, match="3 does not divide 8"):
+        cells.split(3)

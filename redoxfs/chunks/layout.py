@@ -63,6 +63,32 @@ class Cells:
     cells: Int32
     group_start: Int32
 
+    @property
+    def chunk_size(self) -> int:
+        return int(self.cells.shape[1])
+
+    def split(self, chunk_size: int) -> "Cells":
+        """The same samples in the same places, in chunks of ``chunk_size`` slots, a divisor of K.
+
+        Consecutive slots of a chunk lie side by side, so a part of a chunk is a chunk; the parts with the same slots
+        of a group's chunks are a group of their own.
+        """
+        parts, rest = divmod(self.chunk_size, chunk_size)
+        if rest:
+            raise ValueError(f"{chunk_size} does not divide {self.chunk_size}")
+        rows = np.diff(self.group_start)
+        group = np.repeat(np.arange(len(rows)), rows)
+        order = np.lexsort(
+            (
+                np.repeat(np.arange(len(self.cells)), parts),
+                np.tile(np.arange(parts), len(self.cells)),
+                np.repeat(group, parts),
+            )
+        )
+        cells = self.cells.reshape(-1, chunk_size)[order]
+        starts = np.concatenate([[0], np.cumsum(np.repeat(rows, parts))])
+        return Cells(cells, starts.astype(np.int32))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:

@@ -21,6 +21,9 @@ LASTS_S = 0.4
 SMALL_BYTES = 4096
 LARGE_BYTES = 4 << 20
 
+ADDS_ABOVE = 1.4
+"""Between 1, where the longer part of a read hides the shorter, and 2, where they add up."""
+
 LEAST_BYTES = 64 << 20
 """In less than this, reads at random would mostly come back to where one has been."""
 
@@ -41,14 +44,16 @@ def measure(files: Sequence[Path]) -> Storage:
             at = at_random.randrange(max(1, sizes[number] - size)) & ~(SMALL_BYTES - 1)
             return lambda: _read(fds[number], at, size)
 
-        small, _, small_s = _rate(lambda: anywhere(SMALL_BYTES))
-        large, large_bytes, large_s = _rate(lambda: anywhere(LARGE_BYTES))
+        seek_s = _seconds_each(lambda: anywhere(SMALL_BYTES))
+        large_s = _seconds_each(lambda: anywhere(LARGE_BYTES))
+        # At the length where both parts of a read take as long it shows whether they add up.
+        even = int(min(LARGE_BYTES, max(SMALL_BYTES, LARGE_BYTES * seek_s / large_s)))
+        even_s = _seconds_each(lambda: anywhere(even))
     finally:
         for fd in fds:
             os.close(fd)
-    seek_s = small_s / small
-    # A large read costs its seek as well.
-    return Storage(seek_s, large_bytes / max(large_s - large * seek_s, large_s / 4))
+    adds = even_s > ADDS_ABOVE * max(seek_s, large_s * even / LARGE_BYTES)
+    return Storage(seek_s, LARGE_BYTES / max(large_s - (seek_s if adds else 0), large_s / 4), adds)
 
 
 def _read(fd: int, at: int, size: int) -> int:
@@ -56,17 +61,18 @@ def _read(fd: int, at: int, size: int) -> int:
     return len(os.pread(fd, size, at))
 
 
-def _rate(next_read: Callable[[], Callable[[], int]]) -> tuple[int, int, float]:
-    """Reads, bytes and seconds of a while of reading."""
+def _seconds_each(next_read: Callable[[], Callable[[], int]]) -> float:
+    """The time for each of many reads, one over how many there are in a second."""
     begin = time.monotonic()
 
-    def work(first: Callable[[], int]) -> tuple[int, int]:
-        reads, size = 1, first()
+    def work(first: Callable[[], int]) -> int:
+        reads = 1
+        first()
         while time.monotonic() - begin < LASTS_S:
-            size += next_read()()
+            next_read()()
             reads += 1
-        return reads, size
+        return reads
 
     with ThreadPoolExecutor(READS_AT_ONCE) as pool:
-        done = list(pool.map(work, [next_read() for _ in range(READS_AT_ONCE)]))
-    return sum(reads for reads, _ in done), sum(size for _, size in done), time.monotonic() - begin
+        reads = sum(pool.map(work, [next_read() for _ in range(READS_AT_ONCE)]))
+    return (time.monotonic() - begin) / reads
