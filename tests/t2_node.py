@@ -14,10 +14,10 @@ import trio
 import trio.testing
 from stores import HeldStore, NoKernel
 
-from redoxfs.chunks import Read, build_cells, fit, memory_for_share
+from redoxfs.chunks import Read, build_cells, memory_for_share
 from redoxfs.chunks.store import Payload
 from redoxfs.dataset import Catalog, build_catalog, read_tree
-from redoxfs.node import Node, OpenFile, Settings, TooManyWaitingError, send_control, serve_control
+from redoxfs.node import Node, OpenFile, TooManyWaitingError, plan_slot, send_control, serve_control
 from redoxfs.node.loader import Loader
 from redoxfs.node.threads import TICKS_PER_S, Threads
 from redoxfs.node.waits import Waits
@@ -44,9 +44,8 @@ async def running(
     catalog, _ = source
     cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=4, seed=0)
     memory = memory_for_share(cells, catalog.sample_bytes, share)
-    layout = fit(cells, catalog.sample_bytes, memory)
-    settings = Settings(memory_bytes=memory, chunk_size=4, seed=0, timeout_s=timeout_s)
-    node = Node(catalog, layout, store, settings, kernel=NoKernel())
+    plan = plan_slot(catalog, cells, memory_bytes=memory, seed=0)
+    node = Node(catalog, plan, store, timeout_s=timeout_s, kernel=NoKernel())
     node.start()
     try:
         with trio.fail_after(60):

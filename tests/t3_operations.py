@@ -15,12 +15,12 @@ import trio
 from pyfuse3 import FileHandleT, InodeT, RequestContext
 from stores import NoKernel
 
-from redoxfs.chunks import DirectoryStore, build_cells, fit, memory_for_share
+from redoxfs.chunks import DirectoryStore, build_cells, memory_for_share
 from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.fs.handlers import errno_of
 from redoxfs.fs.inodes import CONTROL_INODE, STATS_INODE, View, inode_of, view_and_entry
 from redoxfs.fs.operations import FOREVER_S, MUTATIONS, Operations
-from redoxfs.node import Node, Settings, TooManyWaitingError
+from redoxfs.node import Node, TooManyWaitingError, plan_slot
 
 CALLER = RequestContext()
 
@@ -45,9 +45,8 @@ async def operations(source: tuple[Catalog, int]) -> AsyncIterator[Operations]:
     sizes = (catalog.class_of, catalog.sample_bytes)
     cells = build_cells(*sizes, chunk_size=2, seed=0)
     memory = memory_for_share(cells, sizes[1], 0.25)
-    layout = fit(cells, sizes[1], memory)
-    settings = Settings(memory_bytes=memory, chunk_size=2, seed=0, timeout_s=10)
-    node = Node(catalog, layout, DirectoryStore(catalog, fd), settings, kernel=NoKernel())
+    plan = plan_slot(catalog, cells, memory_bytes=memory, seed=0)
+    node = Node(catalog, plan, DirectoryStore(catalog, fd), timeout_s=10, kernel=NoKernel())
     made = Operations(catalog.tree, direct_io=False, stats=lambda: {"a": 1}, answering=lambda: None)
     made.attach(node)
     node.start()

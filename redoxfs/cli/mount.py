@@ -25,7 +25,7 @@ from redoxfs.cli.runtime_paths import control_path, open_log
 from redoxfs.cli.sizes import format_bytes, format_needed
 
 if TYPE_CHECKING:
-    from redoxfs.chunks import Layout
+    from redoxfs.node import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class _Job:
     options: MountOptions
     memory_bytes: int
     dataset: Dataset
-    layout: "Layout"
+    plan: "Plan"
     turn: int
 
 
@@ -66,7 +66,9 @@ def _prepare(arguments: argparse.Namespace) -> _Job:
     memory_bytes = memory_of(arguments)
     dataset = dataset_of(source, root_fd, arguments, probe=True)
     say(dataset.catalog.verdict.line)
-    return _Job(arguments, source, target, options, memory_bytes, dataset, _layout(dataset, memory_bytes), turn)
+    return _Job(
+        arguments, source, target, options, memory_bytes, dataset, _plan(dataset, memory_bytes, arguments), turn
+    )
 
 
 def _await_turn(arguments: argparse.Namespace) -> int:
@@ -115,11 +117,12 @@ def _check_writable(target: Place) -> None:
         raise MountpointError(f"{target.asked}: not writable for you, and fusermount3 asks for that")
 
 
-def _layout(dataset: Dataset, memory_bytes: int) -> "Layout":
-    from redoxfs.chunks import MemoryTooSmallError, fit
+def _plan(dataset: Dataset, memory_bytes: int, arguments: argparse.Namespace) -> "Plan":
+    from redoxfs.chunks import MemoryTooSmallError
+    from redoxfs.node import plan_slot
 
     try:
-        return fit(dataset.cells, dataset.catalog.sample_bytes, memory_bytes)
+        return plan_slot(dataset.catalog, dataset.cells, memory_bytes=memory_bytes, seed=arguments.seed)
     except MemoryTooSmallError as error:
         raise TooLittleMemoryError(
             f"{format_bytes(error.given_bytes)} of memory is too little for this dataset in chunks of "
@@ -130,15 +133,7 @@ def _layout(dataset: Dataset, memory_bytes: int) -> "Layout":
 def _server(job: _Job) -> Callable[[Callable[[], None]], None]:
     """What the daemon does. Its imports are done here: once mounted, Python's own files may lie below."""
     from redoxfs.fs import serve
-    from redoxfs.node import Settings
 
-    settings = Settings(
-        memory_bytes=job.memory_bytes,
-        chunk_size=job.dataset.chunk_size,
-        seed=job.arguments.seed,
-        timeout_s=job.arguments.timeout,
-        policy=job.arguments.policy,
-    )
     socket = control_path(job.target.path)
     try:
         store = job.dataset.store()
@@ -148,10 +143,10 @@ def _server(job: _Job) -> Callable[[Callable[[], None]], None]:
     def work(on_ready: Callable[[], None]) -> None:
         serve(
             catalog=job.dataset.catalog,
-            layout=job.layout,
+            plan=job.plan,
             store=store,
             source=job.source.path,
-            settings=settings,
+            timeout_s=job.arguments.timeout,
             mountpoint=job.target.path,
             mount_options=job.options.kernel,
             direct_io=job.options.direct_io,
@@ -195,16 +190,16 @@ def _serve_behind(job: _Job, work: Callable[[Callable[[], None]], None]) -> None
 
 
 def _summary(job: _Job) -> list[str]:
-    catalog, layout = job.dataset.catalog, job.layout
+    catalog, plan = job.dataset.catalog, job.plan
     where = "over itself" if job.source.path == job.target.path else f"at {job.target.path}"
     line = f"{job.source.path} is served {where}"
-    if not layout.chunk_count:
+    if not len(catalog.class_of):
         return [f"{line}, every file as it is"]
     data = format_bytes(int(catalog.sample_bytes.sum()))
-    held = f"{format_bytes(job.memory_bytes)} of memory hold {layout.vc_count / layout.chunk_count:.0%} of the samples"
+    held = f"{format_bytes(job.memory_bytes)} of memory hold {plan.held_share:.0%} of the samples"
     return [
         line,
         f"{len(catalog.class_of):,} samples ({data}) of {len(catalog.class_names):,} classes "
-        f"in {layout.chunk_count:,} chunks of {layout.chunk_size} samples",
-        ALL_IN_MEMORY if layout.chunks_per_vc == 1 else f"{held} at a time",
+        f"in {plan.about['chunks']:,} chunks of {plan.about['chunk_size']} samples",
+        ALL_IN_MEMORY if plan.held_share == 1 else f"{held} at a time",
     ]

@@ -19,12 +19,12 @@ import pyfuse3
 import trio
 
 import redoxfs
-from redoxfs.chunks import ChunkStore, Layout
+from redoxfs.chunks import ChunkStore
 from redoxfs.dataset import Catalog
 from redoxfs.fs.backlog import raise_backlog
 from redoxfs.fs.operations import Operations
 from redoxfs.fs.session import Session
-from redoxfs.node import WAITING_OPENS, WAITING_READS, Node, Settings, serve_control
+from redoxfs.node import WAITING_OPENS, WAITING_READS, Node, Plan, serve_control
 
 TASKS = WAITING_OPENS + WAITING_READS + 64
 """pyfuse3's max_tasks: as many as may wait, and some that never do."""
@@ -56,10 +56,10 @@ class _Mount:
 def serve(
     *,
     catalog: Catalog,
-    layout: Layout,
+    plan: Plan,
     store: ChunkStore,
     source: Path,
-    settings: Settings,
+    timeout_s: float,
     mountpoint: Path,
     mount_options: frozenset[str],
     direct_io: bool,
@@ -69,7 +69,9 @@ def serve(
     """Serve ``catalog`` at ``mountpoint`` until it is unmounted or told to stop.
 
     Args:
+        plan: the policy, and the memory.
         store: of ``catalog``; reaches the source without a path that the mount might hide.
+        timeout_s: the deadline of every wait for storage.
         mount_options: of mount(8), beside ro, nosuid and nodev.
         on_ready: called when the kernel has taken up the mount.
 
@@ -77,14 +79,14 @@ def serve(
         MountError: the kernel refused.
     """
     mount = _Mount(source, mountpoint, mount_options, direct_io)
-    trio.run(_serve, catalog, layout, store, settings, mount, control_path, on_ready)
+    trio.run(_serve, catalog, plan, store, timeout_s, mount, control_path, on_ready)
 
 
 async def _serve(
     catalog: Catalog,
-    layout: Layout,
+    plan: Plan,
     store: ChunkStore,
-    settings: Settings,
+    timeout_s: float,
     mount: _Mount,
     control_path: Path,
     on_ready: Callable[[], None],
@@ -94,7 +96,7 @@ async def _serve(
         return {**about, "verdict": catalog.verdict.line, **node.stats()}
 
     operations = Operations(catalog.tree, direct_io=mount.direct_io, stats=stats, answering=on_ready)
-    node = Node(catalog, layout, store, settings, kernel=operations)
+    node = Node(catalog, plan, store, timeout_s=timeout_s, kernel=operations)
     operations.attach(node)
     options = MOUNT_OPTIONS | mount.options | {f"fsname={_fsname(mount.source)}", "subtype=redoxfs"}
     try:

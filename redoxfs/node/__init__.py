@@ -2,7 +2,7 @@
 
 from redoxfs.node.control import send_control, serve_control
 from redoxfs.node.node import Kernel, Node, OpenFile
-from redoxfs.node.settings import Settings
+from redoxfs.node.plan import Plan, plan_slot
 from redoxfs.node.waits import WAITING_OPENS, WAITING_READS, TooManyWaitingError
 
 __all__ = [
@@ -11,8 +11,9 @@ __all__ = [
     "Kernel",
     "Node",
     "OpenFile",
-    "Settings",
+    "Plan",
     "TooManyWaitingError",
+    "plan_slot",
     "send_control",
     "serve_control",
 ]

@@ -19,17 +19,17 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import trio
 
-from redoxfs.chunks import ChunkStore, FileBytes, Layout, Read
+from redoxfs.chunks import ChunkStore, FileBytes, Read
 from redoxfs.chunks.store import Payload, Stamp
 from redoxfs.dataset import Catalog
 from redoxfs.node.counters import Counters
 from redoxfs.node.exact import ExactFile, ExactFiles
 from redoxfs.node.loader import Loader
 from redoxfs.node.memory import Content, Memory
-from redoxfs.node.settings import Settings
+from redoxfs.node.plan import Plan
 from redoxfs.node.threads import Threads
 from redoxfs.node.waits import WAITING_OPENS, WAITING_READS, Waits
-from redoxfs.protocol import Binding, Closed, Load, Opened, Served, SlotPolicy
+from redoxfs.protocol import Binding, Closed, Load, Opened, Served
 
 log = logging.getLogger(__name__)
 
@@ -68,16 +68,18 @@ class Node:
     """Serves the files of one catalog, from `start` to `stop`.
 
     Args:
+        plan: the policy, and the memory.
+        timeout_s: the deadline of every wait for storage.
         kernel: is told when what it caches is no longer right.
     """
 
     def __init__(
         self,
         catalog: Catalog,
-        layout: Layout,
+        plan: Plan,
         store: ChunkStore,
-        settings: Settings,
         *,
+        timeout_s: float,
         kernel: Kernel,
         threads: Threads | None = None,
     ) -> None:
@@ -89,16 +91,15 @@ class Node:
         self._members: memoryview[int] = catalog.members.data
         self._tree_size: memoryview[int] = catalog.tree.size.data
         self._member_at: memoryview[int] = catalog.member_at.data
-        self._layout = layout
         self._store = store
-        self._settings = settings
         self._kernel = kernel
-        self._policy = SlotPolicy(layout.cells, layout.vc_start, samples=len(catalog.class_of), seed=settings.seed)
+        self._plan = plan
+        self._policy = plan.policy
         self._binding = Binding(self._policy, np.diff(catalog.member_at))
-        self._memory = Memory(settings.memory_bytes - layout.resident_bytes)
+        self._memory = Memory(plan.memory_bytes - plan.resident_bytes)
         self._threads = threads or Threads()
-        self._opens = Waits(WAITING_OPENS, settings.timeout_s)
-        self._reads = Waits(WAITING_READS, settings.timeout_s)
+        self._opens = Waits(WAITING_OPENS, timeout_s)
+        self._reads = Waits(WAITING_READS, timeout_s)
         self._exact = ExactFiles(catalog.tree, store, self._opens, self._reads)
         self._rereads = trio.CapacityLimiter(WAITING_READS)
         self._loader: Loader | None = None
@@ -106,9 +107,6 @@ class Node:
         self._changed_size: dict[int, int] = {}
         self._handles: dict[int, Handle | ExactFile] = {}
         self._next_handle = 1
-        # One sample of each column: the first chunk of a VC has a sample in each of its columns.
-        first = layout.cells[layout.vc_start[:-1]]
-        self._of_column = first[first >= 0]
         self.counters = Counters()
 
     def start(self) -> None:
@@ -284,17 +282,13 @@ class Node:
         """Everything that `stats.json` says of the node."""
         catalog = self._catalog
         laps = np.full(len(catalog.class_trees), np.iinfo(np.int32).max, np.int32)
-        of_column = self._of_column
-        np.minimum.at(laps, catalog.tree_of_class[catalog.class_of[of_column]], self._policy.laps(of_column))
+        lapping = self._plan.lapping
+        np.minimum.at(laps, catalog.tree_of_class[catalog.class_of[lapping]], self._policy.laps(lapping))
         return {
-            "policy": self._settings.policy,
+            **self._plan.about,
             "samples": len(catalog.class_of),
             "classes": len(catalog.class_names),
-            "chunks": self._layout.chunk_count,
-            "chunk_size": self._layout.chunk_size,
-            "virtual_chunks": self._layout.vc_count,
-            "chunks_per_virtual_chunk": self._layout.chunks_per_vc,
-            "memory_limit_bytes": self._settings.memory_bytes,
+            "memory_limit_bytes": self._plan.memory_bytes,
             "memory_used_bytes": self._memory.slots_bytes + self._memory.claims_bytes,
             **self.counters.as_dict(),
             "wait_seconds": round(self._opens.seconds + self._reads.seconds, 6),
