@@ -124,3 +124,14 @@ def test_a_chunk_is_not_cut_into_unequal_parts() -> None:
     cells = build_cells(np.zeros(10, np.int32), np.ones(10, np.int64), chunk_size=8, seed=0)
     with pytest.raises(ValueError, match="3 does not divide 8"):
         cells.split(3)
+
+
+def test_chunks_do_not_mix_trees_and_each_tree_is_well_filled() -> None:
+    class_of = np.repeat(np.arange(30), [*[300] * 10, *[7] * 20]).astype(np.int32)
+    tree_of_class = np.repeat([0, 1, 2], 10)
+    cells = build_cells(class_of, np.ones_like(class_of), chunk_size=16, seed=0, tree_of_class=tree_of_class).cells
+    assert np.array_equal(np.sort(cells[cells >= 0]), np.arange(len(class_of)))
+    for chunk in cells:
+        assert len(set(tree_of_class[class_of[chunk[chunk >= 0]]].tolist())) == 1
+    small = cells[np.isin(cells, np.flatnonzero(class_of >= 10)).any(axis=1)]
+    assert (small >= 0).mean() > 0.5

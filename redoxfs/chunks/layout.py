@@ -12,6 +12,7 @@ Choices, and why:
 - A class is cut along the sizes of its samples. A VC needs memory for each slot's largest sample; with samples of
   one size in a column the largest is hardly larger than the mean. Which samples meet in a column has no influence
   on the order in which they come out, which the requests and the rows, drawn at random, decide.
+- Chunks do not mix trees: the samples of a validation set, in memory while training, would be in the way.
 - g is 64 unless the dataset is so small that its last, partly filled group counts: then it shrinks, so that chunks
   stay near K.
 - How many chunks a VC has follows from the memory: as few as fit. One chunk for each VC means that everything is
@@ -178,19 +179,35 @@ def _rows(of_class: Ints, chunk_size: int) -> int:
     return best
 
 
-def build_cells(class_of: Ints, sample_bytes: Ints, *, chunk_size: int, seed: int) -> Cells:
+def build_cells(
+    class_of: Ints, sample_bytes: Ints, *, chunk_size: int, seed: int, tree_of_class: Ints | None = None
+) -> Cells:
     """Lay S samples out in chunks.
 
     Args:
         class_of: int[S], class of each sample, 0 and up.
         sample_bytes: int[S], size of each sample.
         chunk_size: K, samples in a physical chunk.
+        tree_of_class: int[C], if some classes are read at other times than others, as a validation set is: a chunk
+            then has samples of one tree alone.
     """
     random = np.random.default_rng(seed)
-    samples = len(class_of)
-    if not samples:
-        return Cells(np.empty((0, chunk_size), np.int32), np.zeros(1, np.int32))
+    tree_of = np.zeros(len(class_of), np.int32) if tree_of_class is None else tree_of_class[class_of]
+    cells, starts = [np.empty((0, chunk_size), np.int32)], [np.zeros(1, np.int64)]
+    for tree in np.unique(tree_of).tolist():
+        samples = np.flatnonzero(tree_of == tree).astype(np.int32)
+        of_tree, start = _cells_of_tree(class_of[samples], sample_bytes[samples], chunk_size, random)
+        cells.append(np.where(of_tree < 0, np.int32(-1), samples[of_tree]))
+        starts.append(start[1:] + starts[-1][-1])
+    return Cells(np.concatenate(cells), np.concatenate(starts).astype(np.int32))
 
+
+def _cells_of_tree(
+    class_of: Ints, sample_bytes: Ints, chunk_size: int, random: np.random.Generator
+) -> tuple[Int32, npt.NDArray[np.int64]]:
+    """Cells, and where their groups begin, of samples that may share a chunk."""
+    samples = len(class_of)
+    class_of = np.unique(class_of, return_inverse=True)[1]
     # Cut: samples in order of class and size, each class in equal parts of at most `rows`.
     in_order = np.lexsort((random.random(samples), sample_bytes, class_of)).astype(np.int32)
     of_class = np.bincount(class_of)
@@ -214,7 +231,7 @@ def build_cells(class_of: Ints, sample_bytes: Ints, *, chunk_size: int, seed: in
 
     cells = np.full((int(group_start[-1]), chunk_size), -1, np.int32)
     cells[group_start[group[column]] + _rank_within(column, random), slot[column]] = in_order
-    return Cells(cells, group_start.astype(np.int32))
+    return cells, group_start
 
 
 def _rank_within(key: Ints, random: np.random.Generator) -> Ints:

@@ -31,7 +31,13 @@ def run(arguments: argparse.Namespace) -> int:
     for line in catalog.verdict.saw:
         say(line)
     chunk_size = arguments.chunk_size or DEFAULT_CHUNK_SIZE
-    cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=chunk_size, seed=arguments.seed)
+    cells = build_cells(
+        catalog.class_of,
+        catalog.sample_bytes,
+        chunk_size=chunk_size,
+        seed=arguments.seed,
+        tree_of_class=catalog.tree_of_class,
+    )
     with showing("packing") as show:
         packed = pack(
             catalog,
@@ -64,13 +70,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _destination(asked: str, source: Path) -> Path:
+    if not asked:
+        raise DestinationError("DST is empty; name a folder")
     # The folder itself may not exist; those above it must.
     path = Path(asked)
     parent = Path(os.path.realpath(path.parent))
     dst = Path(os.path.realpath(path))
-    if not parent.is_dir():
+    if not os.path.isdir(parent):
         raise DestinationError(f"{asked}: {parent} is no directory")
-    if dst.exists() and not dst.is_dir():
+    if os.path.lexists(dst) and not os.path.isdir(dst):
         raise DestinationError(f"{asked}: is no directory")
     if dst == source or source in dst.parents:
         raise DestinationError(f"{asked}: lies inside SOURCE ({source}); name a folder elsewhere")
