@@ -1,18 +1,21 @@
-"""Binding and slot policy against a plain model, over any order of opens, stats, closes, faults and deaths.
+"""Binding and both policies against a plain model, over any order of opens, stats, closes, faults and deaths.
 
 The model knows the contract and nothing of chunks: where the policy may choose, it checks that the choice is
-allowed; everything else it foretells.
+allowed; everything else it foretells. A column is what fairness is about: the samples of one slot of a virtual chunk
+under the slot policy, those of a class under the pool.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from itertools import pairwise
+from random import Random
 
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from redoxfs.protocol import Binding, Served, SlotPolicy
+from redoxfs.protocol import Binding, PoolPolicy, Served, SlotPolicy
 
 THREADS = st.sampled_from([0, 101, 102, 103])
 PER_THREAD, RESERVATIONS, HOLDS = 3, 5, 6
@@ -56,10 +59,11 @@ class Model:
 
     def take_turn(self, path: int, turn: Served) -> None:
         sample = turn.sample
-        if turn.loads:
-            assert sample == turn.loads[0].samples[0]
-            assert not set(turn.loads[0].samples) & self.memory
-            self.memory |= set(turn.loads[0].samples)
+        assert turn.is_demanded == (sample not in self.memory)
+        for load in turn.loads:
+            assert len(set(load.samples)) == len(load.samples) > 0
+            assert not set(load.samples) & (self.memory | self.put_aside() - {sample})
+            self.memory |= set(load.samples)
         assert sample in self.memory
         assert sample in self.due(path)
         self.memory.remove(sample)
@@ -86,25 +90,13 @@ class Model:
 
 
 class BindingMachine(RuleBasedStateMachine):
-    @initialize(
-        columns=st.lists(st.tuples(st.integers(1, 6), st.integers(1, 3)), min_size=1, max_size=5),
-        vc_size=st.integers(1, 4),
-        seed=st.integers(0, 3),
-    )
-    def lay_out(self, columns: list[tuple[int, int]], vc_size: int, seed: int) -> None:
-        rows = max(length for length, _ in columns)
-        cells = np.full((rows, len(columns)), -1, np.int32)
-        files: dict[int, int] = {}
-        for c, (length, count) in enumerate(columns):
-            numbers = np.arange(len(files), len(files) + length)
-            cells[:length, c] = numbers
-            files |= dict.fromkeys(numbers.tolist(), count)
-        starts = np.unique([*range(0, rows, vc_size), rows]).astype(np.int32)
-        groups = [cells[a:b, c] for a, b in pairwise(starts) for c in range(len(columns))]
-        self.model = Model([[int(s) for s in g if s >= 0] for g in groups if (g >= 0).any()], files)
-        self.policy = SlotPolicy(cells, starts, samples=len(files), seed=seed)
+    policy: SlotPolicy | PoolPolicy
+
+    def set_up(self, policy: SlotPolicy | PoolPolicy, columns: list[list[int]], files: dict[int, int]) -> None:
+        self.model = Model(columns, files)
+        self.policy = policy
         self.binding = Binding(
-            self.policy,
+            policy,
             np.array([files[s] for s in range(len(files))]),
             reservations=RESERVATIONS,
             reservations_per_thread=PER_THREAD,
@@ -122,6 +114,7 @@ class BindingMachine(RuleBasedStateMachine):
         model = self.model
         expected, is_turn = model.expect(path, file, thread), model.is_turn(path, file, thread)
         free = model.due(path) - model.put_aside()
+        at_hand = free & model.memory
         oldest = [s for s, _, _ in model.reserved.values() if s in model.column[path]]
         result = self.binding.open(path, file, thread)
         assert (result.turn is not None) == is_turn
@@ -130,8 +123,10 @@ class BindingMachine(RuleBasedStateMachine):
             if expected is None:
                 assert result.sample in (free or {oldest[0]})
                 assert result.turn.stolen == (not free)
+                assert not at_hand or result.sample in at_hand
                 for victim in [p for p, r in model.reserved.items() if r[0] == result.sample]:
                     del model.reserved[victim]
+            assert all(self.policy.chunk_of(s) == load.chunk for load in result.turn.loads for s in load.samples)
             model.take_turn(path, result.turn)
         if expected is not None:
             assert result.sample == expected
@@ -193,7 +188,7 @@ class BindingMachine(RuleBasedStateMachine):
         assert set(ended.released) == self.model.unhold(thread, None)
 
     def put_back(self, paths: Iterable[int]) -> set[int]:
-        """Those that are in no slot any more: never loaded, or another sample came into their slot."""
+        """Those that are in no slot any more: never loaded, or others have taken the room."""
         samples = {self.model.reserved.pop(path)[0] for path in paths}
         unloaded = {s for s in samples if not self.policy.is_resident(s)}
         self.model.memory -= unloaded
@@ -208,14 +203,20 @@ class BindingMachine(RuleBasedStateMachine):
             for column in self.model.column.values():
                 turns = [self.model.turns[s] for s in column]
                 assert max(turns) - min(turns) <= 1
+                laps = self.policy.laps(np.array(column)).tolist()
+                assert all(lap - 1 <= n <= lap for lap, n in zip(laps, turns, strict=True))
 
     @invariant()
     def memory_is_what_the_slots_and_the_reservations_hold(self) -> None:
         if hasattr(self, "model"):
             unreserved = self.model.memory - self.model.put_aside()
             assert self.policy.residents() == len(unreserved)
-            for column in self.model.column.values():
-                assert len(unreserved & set(column)) <= 1
+            assert all(self.policy.is_resident(s) == (s in unreserved) for s in self.model.column)
+            self.check_memory(unreserved)
+
+    @abstractmethod
+    def check_memory(self, unreserved: set[int]) -> None:
+        """These samples are in slots at once: they must fit."""
 
     @invariant()
     def tables_stay_bounded(self) -> None:
@@ -226,5 +227,74 @@ class BindingMachine(RuleBasedStateMachine):
             assert counts["bound"] == sum(n > 0 for n in self.model.handles.values())
 
 
-TestBinding = BindingMachine.TestCase
-TestBinding.settings = settings(stateful_step_count=60)
+class SlotMachine(BindingMachine):
+    @initialize(
+        columns=st.lists(st.tuples(st.integers(1, 6), st.integers(1, 3)), min_size=1, max_size=5),
+        vc_size=st.integers(1, 4),
+        seed=st.integers(0, 3),
+    )
+    def lay_out(self, columns: list[tuple[int, int]], vc_size: int, seed: int) -> None:
+        rows = max(length for length, _ in columns)
+        cells = np.full((rows, len(columns)), -1, np.int32)
+        files: dict[int, int] = {}
+        for c, (length, count) in enumerate(columns):
+            numbers = np.arange(len(files), len(files) + length)
+            cells[:length, c] = numbers
+            files |= dict.fromkeys(numbers.tolist(), count)
+        starts = np.unique([*range(0, rows, vc_size), rows]).astype(np.int32)
+        groups = [cells[a:b, c] for a, b in pairwise(starts) for c in range(len(columns))]
+        policy = SlotPolicy(cells, starts, samples=len(files), seed=seed)
+        self.set_up(policy, [[int(s) for s in g if s >= 0] for g in groups if (g >= 0).any()], files)
+
+    def check_memory(self, unreserved: set[int]) -> None:
+        for column in self.model.column.values():
+            assert len(unreserved & set(column)) <= 1
+
+
+class PoolMachine(BindingMachine):
+    @initialize(
+        classes=st.lists(st.tuples(st.integers(1, 6), st.integers(1, 3)), min_size=1, max_size=5),
+        chunk_size=st.integers(1, 6),
+        holes=st.integers(0, 5),
+        capacity_bytes=st.integers(0, 40),
+        tunables=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+        random=st.randoms(use_true_random=False),
+    )
+    def lay_out(
+        self,
+        classes: list[tuple[int, int]],
+        chunk_size: int,
+        holes: int,
+        capacity_bytes: int,
+        tunables: tuple[int, int],
+        random: Random,
+    ) -> None:
+        class_of = np.repeat(np.arange(len(classes)), [length for length, _ in classes]).astype(np.int32)
+        samples = len(class_of)
+        files = {s: classes[c][1] for s, c in enumerate(class_of.tolist())}
+        cells = [*range(samples), *[-1] * (holes + -(samples + holes) % chunk_size)]
+        random.shuffle(cells)
+        self.sizes = [random.randint(0, 4) for _ in range(samples)]
+        self.capacity_bytes = capacity_bytes
+        policy = PoolPolicy(
+            np.array(cells, np.int32).reshape(-1, chunk_size),
+            class_of,
+            np.array(self.sizes, np.int64),
+            capacity_bytes=capacity_bytes,
+            seed=random.randint(0, 3),
+            chunks_drawn=tunables[0],
+            loads_per_request=tunables[1],
+        )
+        columns = [np.flatnonzero(class_of == c).tolist() for c in range(len(classes))]
+        self.set_up(policy, columns, files)
+
+    def check_memory(self, unreserved: set[int]) -> None:
+        held_bytes = sum(self.sizes[s] for s in unreserved)
+        assert isinstance(self.policy, PoolPolicy)
+        assert self.policy.resident_bytes == held_bytes <= self.capacity_bytes
+
+
+TestSlotBinding = SlotMachine.TestCase
+TestSlotBinding.settings = settings(stateful_step_count=60)
+TestPoolBinding = PoolMachine.TestCase
+TestPoolBinding.settings = settings(stateful_step_count=60)

@@ -125,6 +125,21 @@ class SlotPolicy:
         self._loaded[reserved] = False
         return False
 
+    @property
+    def columns(self) -> npt.NDArray[np.int64]:
+        """int64[S]: the column, (VC, O) in the paper, that each sample lies in: vc * K + slot."""
+        return np.asarray(self._column_of)
+
+    @property
+    def column_count(self) -> int:
+        """M * K."""
+        return self._resident.size
+
+    def residents_at(self, columns: npt.NDArray[np.int64]) -> Int32:
+        """The sample in the slot of each of ``columns``, -1 where there is none."""
+        held: Int32 = self._resident.reshape(-1)[columns]
+        return held
+
     def laps(self, samples: npt.NDArray[np.integer]) -> Int32:
         """The lap, counted from 1, that the column of each of ``samples`` is in."""
         laps: Int32 = self._lap.reshape(-1)[np.asarray(self._column_of)[samples]]

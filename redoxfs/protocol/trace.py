@@ -1,0 +1,83 @@
+"""A node's order of access in one epoch, as both sides of the remote protocol see it (§3.6, ``sn``).
+
+Requester and home are given the same order, and each keeps of it what it needs. Positions count the requests that
+live at *one* home: the prefetch window is over those, and a home never has to know what the requester asks elsewhere.
+A request that leaves the order has no position (`OFF_TRACE`); it is served all the same, only not prefetched for.
+
+The requester looks a position up by sample, not by counting its requests: with several workers requests are made out
+of order. A sample that the order has several times (padding, sampling with replacement) takes its positions in turn.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.integer]
+
+OFF_TRACE = -1
+"""The position of a request that the trace does not have, or has had already."""
+
+
+class OwnTrace:
+    """The requester's side: which position a request has.
+
+    Args:
+        order: int[n], the samples that this node asks for in the epoch, its own among them.
+        home_of: int[S], the node at which each sample lives.
+    """
+
+    def __init__(self, order: Ints, home_of: Ints) -> None:
+        homes = home_of[order]
+        place = np.empty(len(order), np.int32)
+        for home in np.unique(homes):
+            at_home = homes == home
+            place[at_home] = np.arange(np.count_nonzero(at_home), dtype=np.int32)
+        # The requests of one sample form a chain: its first, and from each the next of the same sample.
+        by_sample = np.argsort(order, kind="stable")
+        same = order[by_sample[1:]] == order[by_sample[:-1]]
+        first = np.full(len(home_of), -1, np.int32)
+        after = np.full(len(order), -1, np.int32)
+        after[by_sample[:-1][same]] = by_sample[1:][same]
+        starts = by_sample[np.append(True, ~same)] if len(order) else by_sample
+        first[order[starts]] = starts
+        self._place: memoryview[int] = place.data
+        self._next: memoryview[int] = first.data
+        self._after: memoryview[int] = after.data
+
+    def pass_by(self, sample: int) -> int:
+        """The position of the next request for ``sample``, which is made now."""
+        at = self._next[sample]
+        if at < 0:
+            return OFF_TRACE
+        self._next[sample] = self._after[at]
+        return self._place[at]
+
+
+class HomeTrace:
+    """The home's side: what one requester still asks for here.
+
+    Args:
+        order: int[n], the samples that live here, in the order in which the requester asks for them.
+        columns: int64[n], the column of each.
+    """
+
+    def __init__(self, order: Ints, columns: npt.NDArray[np.int64]) -> None:
+        self.samples = order
+        self.columns = columns
+        self._is_ahead = np.ones(len(order), np.bool_)
+        self._ahead: memoryview[int] = self._is_ahead.view(np.uint8).data
+
+    def pass_by(self, position: int) -> bool:
+        """The request at ``position`` was made. False where the trace has no such request."""
+        if not 0 <= position < len(self._ahead):
+            return False
+        self._ahead[position] = 0
+        return True
+
+    def window(self, position: int, requests: int) -> tuple[int, npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """The ``requests`` requests from ``position`` on, that one left out.
+
+        Returns:
+            The position of the first, the columns, and which were not made yet.
+        """
+        ahead = slice(position + 1, position + requests)
+        return position + 1, self.columns[ahead], self._is_ahead[ahead]

@@ -1,0 +1,271 @@
+"""The pool policy: what is loaded when, what goes out, and when a class begins its next lap."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redoxfs.protocol import PoolPolicy, Served
+from redoxfs.protocol.pool import LOADS_PER_REQUEST
+
+SIZE_BYTES = 10
+
+
+class Pool:
+    """A policy over classes of samples of one size, in chunks that mix them at random; counts what it does."""
+
+    def __init__(self, of_class: list[int], chunk_size: int, *, resident: float, seed: int = 0) -> None:
+        self.class_of = np.repeat(np.arange(len(of_class)), of_class).astype(np.int32)
+        self.samples = len(self.class_of)
+        cells = np.full(-(-self.samples // chunk_size) * chunk_size, -1, np.int32)
+        cells[: self.samples] = np.random.default_rng(seed + 1).permutation(self.samples)
+        self.cells = cells.reshape(-1, chunk_size)
+        self.capacity_bytes = int(self.samples * resident) * SIZE_BYTES
+        self.policy = policy_of(self.cells, self.class_of, self.capacity_bytes, seed)
+        self.loads: Counter[int] = Counter()
+        self.read: Counter[int] = Counter()
+        self.demanded = 0
+
+    def ask(self, sample: int) -> Served:
+        served = self.policy.request(sample)
+        assert self.class_of[served.sample] == self.class_of[sample]
+        self.loads.update(load.chunk for load in served.loads)
+        self.read.update(s for load in served.loads for s in load.samples)
+        self.demanded += served.is_demanded
+        return served
+
+    def ask_all(self, order: Iterable[int]) -> list[int]:
+        return [self.ask(sample).sample for sample in order]
+
+    def epochs(self, count: int, seed: int = 5) -> Iterator[list[int]]:
+        random = np.random.default_rng(seed)
+        for _ in range(count):
+            yield self.ask_all(random.permutation(self.samples).tolist())
+
+
+def policy_of(cells: np.ndarray, class_of: np.ndarray, capacity_bytes: int, seed: int = 0) -> PoolPolicy:
+    sizes = np.full(len(class_of), SIZE_BYTES, np.int64)
+    return PoolPolicy(cells, class_of, sizes, capacity_bytes=capacity_bytes, seed=seed)
+
+
+def small(classes: list[int], rows: list[list[int]], capacity: int, seed: int = 0) -> PoolPolicy:
+    """Samples 0, 1, … of the classes given, in the chunks given, with memory for ``capacity`` of them."""
+    return policy_of(np.array(rows, np.int32), np.array(classes, np.int32), capacity * SIZE_BYTES, seed)
+
+
+def fill(policy: PoolPolicy, sample: int, requests: int) -> list[int]:
+    return [policy.request(sample).sample for _ in range(requests)]
+
+
+@given(
+    of_class=st.lists(st.integers(1, 12), min_size=1, max_size=6),
+    chunk_size=st.integers(1, 8),
+    resident=st.floats(0, 1.5),
+    seed=st.integers(0, 3),
+    data=st.data(),
+)
+def test_however_unevenly_classes_are_asked_no_two_samples_of_one_are_a_turn_apart(
+    of_class: list[int], chunk_size: int, resident: float, seed: int, data: st.DataObject
+) -> None:
+    pool = Pool(of_class, chunk_size, resident=resident, seed=seed)
+    favourites = data.draw(st.lists(st.integers(0, pool.samples - 1), min_size=1, max_size=4))
+    asked = data.draw(st.lists(st.sampled_from([*favourites * 8, *range(pool.samples)]), max_size=120))
+    turns = np.zeros(pool.samples, int)
+    held: set[int] = set()
+    for sample in asked:
+        served = pool.ask(sample)
+        assert served.is_demanded == (served.sample not in held)
+        for load in served.loads:
+            assert not held & set(load.samples), "nothing is read that is in memory"
+            held |= set(load.samples)
+        held.remove(served.sample)
+        turns[served.sample] += 1
+        of_its_class = turns[pool.class_of == pool.class_of[sample]]
+        assert of_its_class.max() - of_its_class.min() <= 1
+        assert pool.policy.resident_bytes == len(held) * SIZE_BYTES <= pool.capacity_bytes
+        assert all(pool.policy.is_resident(s) == (s in held) for s in range(pool.samples))
+
+
+@pytest.mark.parametrize("resident", [0.1, 0.25, 0.5, 1])
+def test_every_chunk_is_loaded_once_per_epoch(resident: float) -> None:
+    pool = Pool([200] * 20, 16, resident=resident)
+    for epoch, answers in enumerate(pool.epochs(4), 1):
+        assert sorted(answers) == list(range(pool.samples))
+        assert set(pool.loads.values()) <= {epoch, epoch + 1}, "once each, and some of them ahead for the next epoch"
+        assert sum(pool.read.values()) == epoch * pool.samples + pool.policy.residents()
+    assert pool.demanded == 1, "the very first"
+
+
+def test_what_does_not_suffice_for_all_is_made_up_for_on_demand_and_nothing_is_read_twice() -> None:
+    pool = Pool([30] * 100, 32, resident=0.05)
+    for epoch, answers in enumerate(pool.epochs(3), 1):
+        assert sorted(answers) == list(range(pool.samples))
+        assert sum(pool.read.values()) == epoch * pool.samples + pool.policy.residents()
+    assert pool.demanded > 10
+
+
+def test_loading_runs_over_into_the_next_lap_and_serves_none_of_it_early() -> None:
+    pool = Pool([40, 40], 4, resident=0.25)
+    order = np.random.default_rng(2).permutation(80).tolist()
+    last = pool.ask_all(order)[-10:]
+    early = {s for s in range(80) if pool.policy.is_resident(s)}
+    assert pool.policy.laps(np.arange(80)).tolist() == [1] * 80, "nobody has asked for the next lap"
+    assert 12 <= len(early) <= 20, "and memory is full of it"
+    assert not early & set(last)
+    demanded = pool.demanded
+    second = pool.ask_all(order)
+    assert set(second) == set(range(80))
+    assert pool.policy.laps(np.arange(80)).tolist() == [2] * 80
+    assert pool.demanded == demanded
+
+
+def test_the_same_requests_get_the_same_answers_and_another_seed_gives_others() -> None:
+    def run(seed: int) -> list[Served]:
+        pool = Pool([50] * 8, 8, resident=0.2)
+        policy = policy_of(pool.cells, pool.class_of, pool.capacity_bytes, seed)
+        return [policy.request(s) for _ in range(2) for s in range(pool.samples)]
+
+    assert run(1) == run(1)
+    assert [s.sample for s in run(1)] != [s.sample for s in run(2)]
+
+
+def test_samples_of_one_chunk_do_not_come_out_one_after_another() -> None:
+    pool = Pool([2000] * 4, 64, resident=0.25)
+    *_, answers = pool.epochs(3)
+    chunks = np.array([pool.policy.chunk_of(s) for s in answers])
+    batches = chunks[: len(chunks) // 256 * 256].reshape(-1, 256)
+    pairs = np.mean([sum(n * (n - 1) / 2 for n in Counter(batch.tolist()).values()) for batch in batches])
+    # By age alone it would be each chunk's 64 within a few batches: more than two thousand.
+    assert pairs < 900
+
+
+def test_a_class_that_alone_is_asked_gets_its_laps_though_memory_is_full_of_others() -> None:
+    pool = Pool([30] * 20, 16, resident=0.2)
+    of_first = list(range(30))
+    for lap in range(1, 6):
+        assert sorted(pool.ask_all(of_first)) == of_first
+        assert pool.policy.laps(np.array([0, 599])).tolist() == [lap, 1]
+    assert pool.policy.resident_bytes <= pool.capacity_bytes
+    everybody = pool.ask_all(range(30, 600))
+    assert sorted(everybody) == list(range(30, 600))
+
+
+def test_classes_that_are_hardly_asked_do_not_fill_the_memory() -> None:
+    pool = Pool([400] * 20, 16, resident=0.2)
+    weight = np.random.default_rng(3).exponential(size=20)[pool.class_of]
+    asked = np.random.default_rng(4).choice(pool.samples, 24_000, p=weight / weight.sum()).tolist()
+    turns = Counter(pool.ask_all(asked[:12_000]))
+    before = pool.demanded
+    turns.update(pool.ask_all(asked[12_000:]))
+    # Were they to fill it, one open in five would wait.
+    assert pool.demanded - before < 0.1 * 12_000
+    for cls in range(20):
+        of_class = [turns[s] for s in np.flatnonzero(pool.class_of == cls).tolist()]
+        assert max(of_class) - min(of_class) <= 1
+
+
+@pytest.mark.parametrize("capacity", [0, 1])
+def test_with_memory_for_less_than_a_chunk_every_open_is_answered(capacity: int) -> None:
+    policy = small([0, 0, 1, 1], [[0, 2], [1, 3]], capacity)
+    for _ in range(3):
+        served = [policy.request(s) for s in (0, 2, 3, 1)]
+        assert sorted(s.sample for s in served) == [0, 1, 2, 3]
+        assert policy.residents() <= capacity
+    if not capacity:
+        assert all(len(s.loads) == len(s.loads[0].samples) == 1 for s in served)
+
+
+def test_a_load_on_demand_keeps_what_the_emptiest_classes_need_as_far_as_it_fits() -> None:
+    # Chunk 0 fills the memory with classes 1 and 2; class 0 and 3 have nothing.
+    classes = [0, 1, 1, 2, 2, 3, 0, 1, 2, 3]
+    policy = small(classes, [[1, 2, 3, 4, -1], [0, 5, 7, 8, -1], [6, 9, -1, -1, -1]], 4)
+    first = policy.request(1)
+    while policy.residents() < 3:
+        policy.request(1)
+    assert first.is_demanded
+    for _ in range(8):
+        served = policy.request(0)
+        if served.is_demanded:
+            kept = served.loads[0].samples[1:]
+            assert all(classes[s] in (0, 3) for s in kept) or policy.resident_bytes <= 4 * SIZE_BYTES
+
+
+def test_no_more_than_a_few_chunks_are_handed_out_at_once() -> None:
+    pool = Pool([100] * 10, 5, resident=0.5)
+    first = pool.ask(0)
+    assert len(first.loads) == 1 + LOADS_PER_REQUEST
+    assert first.is_demanded
+    assert not any(pool.ask(s).loads[LOADS_PER_REQUEST:] for s in range(1, 60))
+    assert pool.policy.residents() > 0.5 * pool.samples - 10
+
+
+def test_while_the_first_loads_are_under_way_the_oldest_goes_out() -> None:
+    pool = Pool([2000], 50, resident=0.8)
+    first = pool.ask(0)
+    assert first.sample == first.loads[0].samples[0]
+    scheduled = [s for load in first.loads for s in load.samples]
+    answers = [pool.ask(0).sample for _ in range(20)]
+    assert answers == scheduled[1:21]
+
+
+def test_an_open_that_finds_all_others_gone_takes_what_was_reserved() -> None:
+    policy = small([0, 0], [[0], [1]], 2)
+    reserved = policy.reserve(0)
+    assert reserved is not None
+    other = policy.request(0)
+    assert {reserved, other.sample} == {0, 1}
+    assert not other.stolen
+    assert policy.reserve(0) is None, "the lap has nothing else"
+    stolen = policy.request(0)
+    assert (stolen.sample, stolen.stolen, stolen.is_demanded) == (reserved, True, True)
+    assert policy.laps(np.array([0])).tolist() == [1]
+
+
+def test_a_reservation_takes_a_resident_out_of_the_pool_and_puts_it_back() -> None:
+    policy = small([0] * 4, [[0, 1, 2, 3]], 3)
+    policy.request(0)
+    assert policy.resident_bytes == 3 * SIZE_BYTES
+    reserved = policy.reserve(0)
+    assert reserved is not None
+    assert policy.resident_bytes == 2 * SIZE_BYTES
+    assert not policy.is_resident(reserved)
+    assert policy.put_back(reserved)
+    assert policy.is_resident(reserved)
+    assert policy.resident_bytes == 3 * SIZE_BYTES
+
+
+def test_a_reservation_that_was_not_loaded_is_loaded_at_its_turn() -> None:
+    policy = small([0, 1, 0, 1], [[0, 1], [2, 3]], 4)
+    reserved = policy.reserve(0)
+    assert reserved is not None
+    assert policy.residents() == 0
+    taken = policy.take(reserved)
+    assert taken.is_demanded
+    assert not taken.stolen
+    assert set(taken.loads[0].samples) == ({0, 1} if reserved == 0 else {2, 3})
+
+
+def test_a_resident_put_back_where_others_took_the_room_is_fresh_again() -> None:
+    policy = small([0, 0, 1, 1], [[0, 1], [2, 3]], 1)
+    asked = policy.request(0).sample
+    reserved = policy.reserve(0)
+    assert reserved == 1 - asked
+    policy.request(2)
+    assert policy.residents() == 1
+    assert not policy.put_back(reserved)
+    again = policy.request(0)
+    assert (again.sample, again.is_demanded) == (reserved, True)
+
+
+def test_a_dataset_without_samples_is_none_of_its_business() -> None:
+    policy = policy_of(np.empty((0, 8), np.int32), np.empty(0, np.int32), 100)
+    assert policy.residents() == 0
+
+
+@pytest.mark.parametrize("cells", [[[0, 0]], [[0, 2]], [[0, -1]], [[0, 1], [1, -1]]])
+def test_cells_that_lose_or_repeat_a_sample_are_refused(cells: list[list[int]]) -> None:
+    with pytest.raises(ValueError, match="exactly one cell"):
+        small([0, 0], cells, 1)
