@@ -199,11 +199,12 @@ def test_status_and_its_json_tell_the_same(machine: WithData) -> None:
 
 def test_memory_for_everything_is_told(machine: WithData) -> None:
     words = "each chunk is read once an epoch, nothing needs redirecting"
-    assert words in machine.ok("mount", machine.data, machine.mnt, "--memory", "64MiB").stderr
+    slot = ("--policy", "slot")
+    assert words in machine.ok("mount", machine.data, machine.mnt, *slot, "--memory", "64MiB").stderr
     assert words in machine.ok("status", machine.mnt).stdout
     machine.ok("umount", machine.mnt)
-    least = machine.inspect(machine.data, "--chunk-size", "4")["memory_for"]["least"]
-    done = machine.ok("mount", machine.data, machine.mnt, "--chunk-size", "4", "--memory", str(least))
+    least = machine.inspect(machine.data, *slot, "--chunk-size", "4")["memory_for"]["least"]
+    done = machine.ok("mount", machine.data, machine.mnt, *slot, "--chunk-size", "4", "--memory", str(least))
     assert "of memory hold" in done.stderr
     assert words not in done.stderr
     assert words not in machine.ok("status", machine.mnt).stdout

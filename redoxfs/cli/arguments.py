@@ -16,6 +16,15 @@ from redoxfs.cli.sizes import parse_size
 # never does. A minute tells one from the other.
 DEFAULT_TIMEOUT_S = 60.0
 
+POLICIES = ("pool", "slot")
+
+# ImageNet-1k, as in the paper's tables, and in round numbers.
+PAPER_FILES = 1_281_167
+SIMULATED_FILES = 1_280_000
+
+# With the bandwidth of the paper's smaller cluster, 0.38 GB/s, the seek time at which its best chunk size is the best.
+SEEK_TIME_S = 0.02
+
 _RESOLUTION = {
     "--classes": "auto, dir, any, none or FILE.csv: which samples may stand in for each other",
     "--samples": "a glob on paths below SOURCE: what is a sample; may be repeated (default: by extension)",
@@ -47,6 +56,7 @@ def parser() -> argparse.ArgumentParser:
     _add_inspect(verbs)
     _add_pack(verbs)
     _add_verify(verbs)
+    _add_simulate(verbs)
     return top
 
 
@@ -56,7 +66,6 @@ def _add_mount(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     verb.add_argument("source", metavar="SOURCE", help="the directory with the training files")
     verb.add_argument("mountpoint", metavar="MOUNTPOINT", nargs="?", help="where to serve it (default: over SOURCE)")
     _add_plan(verb)
-    verb.add_argument("--policy", choices=["slot"], default="slot", help="how samples are chosen (default: slot)")
     _add_timeout(verb)
     verb.add_argument("-f", "--foreground", action="store_true", help="stay in the foreground and log to stderr")
     verb.add_argument("--log", metavar="FILE", help="where the daemon logs (default: below ~/.local/state/redoxfs)")
@@ -112,6 +121,64 @@ def _add_verify(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     _add_timeout(verb)
 
 
+def _add_simulate(verbs: "argparse._SubParsersAction[_Parser]") -> None:
+    verb = verbs.add_parser("simulate", help="run the protocol without data: the paper's tables, and any dataset")
+    tables = verb.add_subparsers(dest="table", metavar="TABLE", title="tables", required=True)
+    table = tables.add_parser("breakdown", help="loads and remote requests without each optimization (§5.3)")
+    _add_simulated(table, PAPER_FILES)
+    table = tables.add_parser("policies", help="loads, waits and messages of a policy")
+    _add_simulated(table, SIMULATED_FILES)
+    _add_made_up(table)
+    _add_simulated_policy(table, POLICIES[0])
+    table.add_argument("--chunk-size", metavar="N", type=_chunk_size, default=64, help="samples in a chunk")
+    table.add_argument("--nodes", metavar="N", type=_nodes, default=1, help="nodes that share it (default: 1)")
+    table = tables.add_parser("chunk-size", help="loads, bytes and epoch time over the chunk size (§5.5)")
+    _add_simulated(table, SIMULATED_FILES)
+    _add_made_up(table)
+    _add_simulated_policy(table, "slot")
+    table.add_argument(
+        "--seek-time", metavar="S", type=_seconds, default=SEEK_TIME_S, help=f"of a read (default: {SEEK_TIME_S:g})"
+    )
+    table.add_argument("--bandwidth", metavar="SIZE", type=_bandwidth, default=380e6, help="a second (default: 380MB)")
+    _add_plot(table)
+    table = tables.add_parser("remote-memory", help="what remote chunks use of a limit, and save (§5.4)")
+    _add_simulated(table, PAPER_FILES)
+    _add_plot(table)
+    table = tables.add_parser("randomness", help="the bound of §4, and shuffle quality as measured")
+    _add_simulated(table, SIMULATED_FILES)
+    _add_made_up(table)
+    repeat = "may be repeated"
+    table.add_argument("--policy", choices=POLICIES, action="append", help=f"{repeat} (default: all)")
+    table.add_argument(
+        "--chunk-size", metavar="N", type=_chunk_size, action="append", help=f"{repeat} (default: 64, 16, 4)"
+    )
+    table.add_argument("--resident", metavar="SHARE", type=_share, action="append", help=f"{repeat} (default: 25%%, …)")
+
+
+def _add_simulated(table: argparse.ArgumentParser, files: int) -> None:
+    table.add_argument("--files", metavar="N", type=_files, default=files, help=f"samples (default: {files:,})")
+    table.add_argument("--seed", metavar="N", type=_seed, default=0, help="same seed, same figures (default: 0)")
+    table.add_argument("--json", action="store_true", help="print it as JSON")
+
+
+def _add_made_up(table: argparse.ArgumentParser) -> None:
+    table.add_argument("--classes", metavar="N", type=_files, default=1000, help="classes (default: 1000)")
+    table.add_argument(
+        "--skew", metavar="S", type=_skew, default=0.0, help="Zipf's exponent of the class sizes (default: 0, equal)"
+    )
+
+
+def _add_simulated_policy(table: argparse.ArgumentParser, policy: str) -> None:
+    table.add_argument("--policy", choices=POLICIES, default=policy, help=f"(default: {policy})")
+    table.add_argument(
+        "--resident", metavar="SHARE", type=_share, default=0.1, help="of the samples, in memory (default: 10%%)"
+    )
+
+
+def _add_plot(table: argparse.ArgumentParser) -> None:
+    table.add_argument("--plot", metavar="FILE.png", help="draw it, too (needs redoxfs[plot])")
+
+
 def _add_jobs(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--jobs", metavar="N", type=_jobs, help="processes (default: one for each core)")
 
@@ -120,6 +187,12 @@ def _add_plan(verb: argparse.ArgumentParser) -> None:
     """What mount and inspect share, so that inspect tells what this very mount would do."""
     verb.add_argument("--memory", metavar="SIZE", help="4GiB, 512MiB or 10%% (default: a quarter of what is available)")
     _add_classes(verb)
+    verb.add_argument(
+        "--policy",
+        choices=["pool", "slot"],
+        default="pool",
+        help="pool: chunks are read once, ahead of demand; slot: the paper's own (default: pool)",
+    )
     verb.add_argument(
         "--storage-speed",
         metavar="READS,BYTES",
@@ -137,7 +210,7 @@ def _add_classes(verb: argparse.ArgumentParser) -> None:
         "--chunk-size",
         metavar="N",
         type=_chunk_size,
-        help="samples in a chunk (default: 64, or as it was packed)",
+        help="samples in a chunk (default: the fewest that read well; 64 to pack and for --policy slot)",
     )
     verb.add_argument("--seed", metavar="N", type=_seed, default=0, help="same seed, same layout (default: 0)")
     verb.add_argument("--rescan", action="store_true", help="scan SOURCE again even if the kept catalog fits")
@@ -156,6 +229,42 @@ def _add_timeout(verb: argparse.ArgumentParser) -> None:
 def _chunk_size(text: str) -> int:
     # A chunk is read with one file descriptor for each sample in it; this many are never worth a chunk.
     return _whole_number(text, 1, 1 << 16)
+
+
+def _files(text: str) -> int:
+    # Samples are numbered in 32 bits.
+    return _whole_number(text, 1, (1 << 31) - 1)
+
+
+def _nodes(text: str) -> int:
+    return _whole_number(text, 1, 127)
+
+
+def _share(text: str) -> float:
+    try:
+        percent = float(text.removesuffix("%")) if text.endswith("%") else math.nan
+    except ValueError:
+        percent = math.nan
+    if not (0 < percent <= 100):
+        raise argparse.ArgumentTypeError(f"{text!r} is no share above 0% and up to 100%; write it like 10%")
+    return percent / 100
+
+
+def _skew(text: str) -> float:
+    try:
+        skew = float(text)
+    except ValueError:
+        skew = math.nan
+    if not (0 <= skew <= 10):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 to 10")
+    return skew
+
+
+def _bandwidth(text: str) -> float:
+    try:
+        return float(parse_size(text, 0))
+    except UsageError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes a second; write it like 200MB") from None
 
 
 def _jobs(text: str) -> int:

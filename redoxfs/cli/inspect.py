@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
         dataset = dataset_of(source, root_fd, arguments, probe=False)
     finally:
         os.close(root_fd)
-    facts = gather(dataset, seed=arguments.seed, memory_bytes=memory_bytes)
+    facts = gather(dataset, policy=arguments.policy, seed=arguments.seed, memory_bytes=memory_bytes)
     facts = {"source": str(source.path), **facts}
     if arguments.json:
         print(json.dumps(facts, indent=2))
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def gather(dataset: Dataset, *, seed: int, memory_bytes: int) -> dict[str, Any]:
+def gather(dataset: Dataset, *, policy: str, seed: int, memory_bytes: int) -> dict[str, Any]:
     """What there is to tell, as plain JSON values; bytes everywhere."""
     import numpy as np
 
@@ -68,7 +68,8 @@ def gather(dataset: Dataset, *, seed: int, memory_bytes: int) -> dict[str, Any]:
         },
         "chunk_size": dataset.chunk_size,
         "seed": seed,
-        **_memory(dataset, memory_bytes),
+        "policy": policy,
+        **_memory(dataset, policy, memory_bytes),
         **_packed(dataset),
     }
 
@@ -97,12 +98,12 @@ def _packed(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def _memory(dataset: Dataset, memory_bytes: int) -> dict[str, Any]:
+def _memory(dataset: Dataset, policy: str, memory_bytes: int) -> dict[str, Any]:
     """Chunks, and the --memory it takes to hold the least that works and some shares of the samples."""
-    from redoxfs.chunks import memory_for_share
+    from redoxfs.node import pool_memory_for, slot_memory_for
 
-    sizes = dataset.catalog.sample_bytes
-    needed = {name: memory_for_share(dataset.cells, sizes, share) for name, share in _SHARES.items()}
+    memory_for = slot_memory_for if policy == "slot" else pool_memory_for
+    needed = {name: memory_for(dataset.catalog, dataset.cells, share) for name, share in _SHARES.items()}
     return {
         "chunks": len(dataset.cells.cells),
         "memory_bytes": memory_bytes,

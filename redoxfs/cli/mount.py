@@ -119,10 +119,11 @@ def _check_writable(target: Place) -> None:
 
 def _plan(dataset: Dataset, memory_bytes: int, arguments: argparse.Namespace) -> "Plan":
     from redoxfs.chunks import MemoryTooSmallError
-    from redoxfs.node import plan_slot
+    from redoxfs.node import plan_pool, plan_slot
 
     try:
-        return plan_slot(dataset.catalog, dataset.cells, memory_bytes=memory_bytes, seed=arguments.seed)
+        plan = plan_slot if arguments.policy == "slot" else plan_pool
+        return plan(dataset.catalog, dataset.cells, memory_bytes=memory_bytes, seed=arguments.seed)
     except MemoryTooSmallError as error:
         raise TooLittleMemoryError(
             f"{format_bytes(error.given_bytes)} of memory is too little for this dataset in chunks of "
@@ -201,5 +202,5 @@ def _summary(job: _Job) -> list[str]:
         line,
         f"{len(catalog.class_of):,} samples ({data}) of {len(catalog.class_names):,} classes "
         f"in {plan.about['chunks']:,} chunks of {plan.about['chunk_size']} samples",
-        ALL_IN_MEMORY if plan.held_share == 1 else f"{held} at a time",
+        ALL_IN_MEMORY if plan.about.get("chunks_per_virtual_chunk") == 1 else f"{held} at a time",
     ]

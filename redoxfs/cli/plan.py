@@ -26,11 +26,15 @@ if TYPE_CHECKING:
     from redoxfs.dataset import Catalog
     from redoxfs.packed import Index
 
-# What a layout of one chunk for each virtual chunk means; `mount` and `status` say it.
+# What `mount` and `status` say where the slot policy has one chunk for each virtual chunk.
 ALL_IN_MEMORY = "memory for all samples: each chunk is read once an epoch, nothing needs redirecting"
 
 
 DEFAULT_CHUNK_SIZE = 64
+
+# The pool takes the smallest chunks that read well. Files that lie one by one are read one by one: a chunk is then no
+# more than what is decided on at once, and this many samples share the cost of a decision.
+_DIRECTORY_CHUNK_SIZE = 8
 
 # What a pack has settled for good.
 _SETTLED = {"classes": "--classes", "samples": "--samples", "groups": "--groups", "rescan": "--rescan"}
@@ -72,8 +76,14 @@ def dataset_of(source: Place, root_fd: int, arguments: argparse.Namespace, *, pr
     if is_packed(root_fd):
         return _packed(source, root_fd, arguments, probe=probe)
     catalog = catalog_of(source, root_fd, arguments)
-    chunk_size = arguments.chunk_size or DEFAULT_CHUNK_SIZE
-    cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=chunk_size, seed=arguments.seed)
+    chunk_size = arguments.chunk_size or (DEFAULT_CHUNK_SIZE if arguments.policy == "slot" else _DIRECTORY_CHUNK_SIZE)
+    cells = build_cells(
+        catalog.class_of,
+        catalog.sample_bytes,
+        chunk_size=chunk_size,
+        seed=arguments.seed,
+        tree_of_class=catalog.tree_of_class,
+    )
     return Dataset(catalog, cells, root_fd, None, None)
 
 
@@ -85,13 +95,32 @@ def _packed(source: Place, root_fd: int, arguments: argparse.Namespace, *, probe
         raise UsageError(f"{source.asked} is a packed dataset: {' '.join(given)} was settled by redoxfs pack")
     begin = time.monotonic()
     index = load_index(source.path)
-    chunk_size = int(index.cells.cells.shape[1])
-    if arguments.chunk_size not in (None, chunk_size):
-        raise UsageError(f"{source.asked} is packed in chunks of {chunk_size}; leave out --chunk-size")
     files = int(index.catalog.tree.kind_mask(stat.S_IFREG).sum())
     shards = len(index.places.shard_names)
     say(f"packed dataset: {files:,} files in {shards:,} shards, opened in {format_seconds(time.monotonic() - begin)}")
-    return Dataset(index.catalog, index.cells, root_fd, index, _storage(index, root_fd, arguments) if probe else None)
+    storage = _storage(index, root_fd, arguments) if probe else None
+    chunk_size = _chunk_size(source, index, storage, arguments)
+    return Dataset(index.catalog, index.cells.split(chunk_size), root_fd, index, storage)
+
+
+def _chunk_size(source: Place, index: "Index", storage: "Storage | None", arguments: argparse.Namespace) -> int:
+    """As given, else for the pool the smallest that is read about as quickly as a sweep, else as it was packed."""
+    packed = index.cells.chunk_size
+    if arguments.chunk_size is not None:
+        if packed % arguments.chunk_size:
+            raise UsageError(f"{source.asked} is packed in chunks of {packed}; --chunk-size has to divide that")
+        return int(arguments.chunk_size)
+    if arguments.policy == "slot" or storage is None or not len(index.catalog.class_of):
+        return packed
+    mean_bytes = max(1, int(index.catalog.sample_bytes.mean()))
+    divisors = [size for size in range(1, packed + 1) if packed % size == 0]
+    chosen = next((size for size in divisors if size * mean_bytes >= storage.streaming_bytes), packed)
+    streams = "streams from" if chosen * mean_bytes >= storage.streaming_bytes else "would stream from"
+    say(
+        f"chunks of {chosen} samples, {format_bytes(chosen * mean_bytes)}: "
+        f"this storage {streams} reads of {format_bytes(storage.streaming_bytes)} on (--chunk-size)"
+    )
+    return chosen
 
 
 def _storage(index: "Index", root_fd: int, arguments: argparse.Namespace) -> "Storage":

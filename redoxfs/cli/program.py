@@ -22,6 +22,7 @@ _VERBS = {
     "inspect": "redoxfs.cli.inspect",
     "pack": "redoxfs.cli.pack",
     "verify": "redoxfs.cli.verify",
+    "simulate": "redoxfs.cli.simulate",
 }
 
 
@@ -50,7 +51,8 @@ def _dispatch(argv: Sequence[str] | None) -> int:
         print(f"redoxfs {__version__}")
         return 0
     if arguments.verb is None:
-        raise UsageError("say what to do: mount, umount, status, inspect, pack or verify (try: redoxfs --help)")
+        *others, last = _VERBS
+        raise UsageError(f"say what to do: {', '.join(others)} or {last} (try: redoxfs --help)")
     verb = importlib.import_module(_VERBS[arguments.verb])
     code: int = verb.run(arguments)
     sys.stdout.flush()

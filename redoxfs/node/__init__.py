@@ -2,7 +2,7 @@
 
 from redoxfs.node.control import send_control, serve_control
 from redoxfs.node.node import Kernel, Node, OpenFile
-from redoxfs.node.plan import Plan, plan_slot
+from redoxfs.node.plan import Plan, plan_pool, plan_slot, pool_memory_for, slot_memory_for
 from redoxfs.node.waits import WAITING_OPENS, WAITING_READS, TooManyWaitingError
 
 __all__ = [
@@ -13,7 +13,10 @@ __all__ = [
     "OpenFile",
     "Plan",
     "TooManyWaitingError",
+    "plan_pool",
     "plan_slot",
+    "pool_memory_for",
     "send_control",
     "serve_control",
+    "slot_memory_for",
 ]

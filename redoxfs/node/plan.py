@@ -4,15 +4,17 @@ Memory has two shares. The policy's holds samples that were loaded and not yet s
 open files, of closed ones that may be looked at again, and what stats have put aside (`node.memory`).
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from redoxfs.chunks import Cells, fit
+from redoxfs.chunks import Cells, MemoryTooSmallError, fit, memory_for_share
+from redoxfs.chunks.layout import OPEN_SAMPLES, RESIDENT_SHARE
 from redoxfs.dataset import Catalog
-from redoxfs.protocol import Policy, SlotPolicy
+from redoxfs.protocol import Policy, PoolPolicy, SlotPolicy
 
 
 class ServingPolicy(Policy, Protocol):
@@ -63,4 +65,42 @@ def plan_slot(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int) -
             "virtual_chunks": layout.vc_count,
             "chunks_per_virtual_chunk": layout.chunks_per_vc,
         },
+    )
+
+
+def slot_memory_for(catalog: Catalog, cells: Cells, share: float) -> int:
+    """Bytes of --memory with which the slot policy holds ``share`` of the samples at a time, 0 for the least."""
+    return memory_for_share(cells, catalog.sample_bytes, share)
+
+
+def pool_memory_for(catalog: Catalog, cells: Cells, share: float) -> int:
+    """Bytes of --memory with which the pool holds ``share`` of the samples at a time, 0 for the least."""
+    sizes = catalog.sample_bytes
+    held, largest = share * int(sizes.sum()), int(sizes.max(initial=0))
+    return max(_least_for_pool(sizes, cells), math.ceil(max(held / RESIDENT_SHARE, held + OPEN_SAMPLES * largest)))
+
+
+def _least_for_pool(sizes: npt.NDArray[np.int64], cells: Cells) -> int:
+    """Some open files, and one chunk."""
+    largest_chunk = int(np.append(sizes, 0)[cells.cells].sum(axis=1).max(initial=0))
+    return OPEN_SAMPLES * int(sizes.max(initial=0)) + largest_chunk
+
+
+def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int) -> Plan:
+    """The pool, for which any memory will do that holds a few samples. Raises MemoryTooSmallError."""
+    sizes = catalog.sample_bytes
+    total, largest = int(sizes.sum()), int(sizes.max(initial=0))
+    open_bytes = max(OPEN_SAMPLES * largest, int(memory_bytes * (1 - RESIDENT_SHARE)))
+    needed = _least_for_pool(sizes, cells)
+    if memory_bytes < needed:
+        raise MemoryTooSmallError(needed, memory_bytes)
+    capacity = memory_bytes - open_bytes
+    class_of = np.ascontiguousarray(catalog.class_of)
+    return Plan(
+        policy=PoolPolicy(cells.cells, class_of, sizes, capacity_bytes=capacity, seed=seed),
+        memory_bytes=memory_bytes,
+        resident_bytes=capacity,
+        lapping=np.unique(class_of, return_index=True)[1],
+        held_share=min(1.0, capacity / max(1, total)),
+        about={"policy": "pool", "chunks": len(cells.cells), "chunk_size": cells.chunk_size},
     )

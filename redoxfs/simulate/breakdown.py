@@ -1,0 +1,111 @@
+"""The paper's breakdown (§5.3): memory misses and remote requests of an epoch, with each optimization taken away.
+
+Three nodes, ImageNet-1k, the paper's data organisation. The paper does not say how many chunks share a VC, how long
+the prefetch window is, or how much remote memory a node has. These are the values with which an independent simulation
+meets all eight of its figures; ``expected`` is what that simulation counted.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from redoxfs.protocol import SlotPolicy
+from redoxfs.protocol.slot import Flags
+from redoxfs.simulate.cluster import SlotCluster
+from redoxfs.simulate.orders import orders
+from redoxfs.simulate.plain import plain_layout
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The sizes of a simulated cluster.
+
+    ``window``                  P, in requests at one home
+    ``remote_memory_samples``   the limit of a node's remote VCs
+    """
+
+    files: int = 1_281_167
+    chunk_size: int = 64
+    chunks_per_vc: int = 10
+    nodes: int = 3
+    window: int = 6_000
+    remote_memory_samples: int = 14_000
+
+    def shrunk_to(self, files: int) -> "Scale":
+        """The same cluster with fewer files: window and remote memory shrink along.
+
+        VCs do not depend on each other, so loads shrink along too, and without prefetch messages do. With it they
+        shrink less: a home with fewer VCs is asked less often, and finds more to send each time.
+        """
+        return Scale(
+            files=files,
+            chunk_size=self.chunk_size,
+            chunks_per_vc=self.chunks_per_vc,
+            nodes=self.nodes,
+            window=max(1, round(self.window * files / self.files)),
+            remote_memory_samples=round(self.remote_memory_samples * files / self.files),
+        )
+
+
+PAPER = Scale()
+
+
+class RandomSelection(SlotPolicy):
+    """FindReplacePC without its point: any chunk that still has a sample for the asked slot."""
+
+    def _find_replace_pc(self, vc: int, fresh: Flags) -> int:
+        return int(self._vc_start[vc]) + self._one_of(np.flatnonzero(fresh))
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A row of the paper's table: what is left out, what the paper counted, and what the independent simulation."""
+
+    name: str
+    policy: type[SlotPolicy]
+    prefetches: bool
+    paper: tuple[int, int]
+    expected: tuple[int, int]
+
+
+VARIANTS = (
+    Variant("Redox", SlotPolicy, True, (126_000, 41_000), (125_700, 38_900)),
+    Variant("random selection", RandomSelection, True, (133_000, 46_000), (133_000, 42_400)),
+    Variant("no prefetching", SlotPolicy, False, (178_000, 854_000), (178_200, 853_000)),
+    Variant("no optimization", RandomSelection, False, (191_000, 854_000), (191_300, 853_000)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One variant: counted here, in the paper, and by the independent simulation; the last two for `PAPER`."""
+
+    variant: str
+    loads: int
+    remote_requests: int
+    paper_loads: int
+    paper_remote_requests: int
+    expected_loads: int
+    expected_remote_requests: int
+
+
+def breakdown(scale: Scale = PAPER, *, seed: int = 0) -> Iterator[Row]:
+    """One epoch of each variant. All samples are served by its end, so the next would begin as it did."""
+    for variant in VARIANTS:
+        loads, remote_requests = count(variant, scale, seed=seed)
+        yield Row(variant.name, loads, remote_requests, *variant.paper, *variant.expected)
+
+
+def count(variant: Variant, scale: Scale, *, seed: int) -> tuple[int, int]:
+    """Loads and remote requests of one epoch."""
+    cells, vc_start = plain_layout(scale.files, chunk_size=scale.chunk_size, chunks_per_vc=scale.chunks_per_vc)
+    policies = [variant.policy(cells, vc_start, samples=scale.files, seed=seed + node) for node in range(scale.nodes)]
+    cluster = SlotCluster(
+        cells,
+        policies,
+        remote_memory_samples=scale.remote_memory_samples,
+        window=scale.window if variant.prefetches else 1,
+    )
+    counts, _ = cluster.epoch(orders(scale.files, scale.nodes, seed=seed, epoch=0))
+    return counts.loads, counts.remote_requests

@@ -1,0 +1,158 @@
+"""Drives the protocol core through epochs, without data, and counts.
+
+Nodes ask in step, one request each in turn, and a message is answered before the next request: what the paper's
+clusters tend to, since the ranks of a data-parallel job advance batch by batch. Everything counted is a decision of
+the core, so nothing here depends on how long a load or a message takes.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from redoxfs.protocol import Load, Policy, RemoteRead, SlotNode, SlotPolicy, homes_by_vc
+
+Int32 = npt.NDArray[np.int32]
+
+GAP_SAMPLES = 3
+"""400 kB of ImageNet's 105 kB samples: over so much the packed store reads on sooner than it seeks, on a middling
+network store (chunks.storage.UNKNOWN)."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What happened in one epoch or several.
+
+    ``loads``           chunk reads; ``demand_loads`` those that the open waited for
+    ``samples_kept``    samples that loads brought into memory: what a store reads that takes files one by one
+    ``samples_swept``   what the packed store reads for them: on over gaps of up to `GAP_SAMPLES`
+    ``samples_read``    what it takes to read whole chunks, as the paper does
+    ``remote_requests`` messages to another node; ``remote_samples`` what the answers brought
+    """
+
+    requests: int = 0
+    loads: int = 0
+    demand_loads: int = 0
+    samples_kept: int = 0
+    samples_swept: int = 0
+    samples_read: int = 0
+    remote_requests: int = 0
+    remote_samples: int = 0
+
+
+class Reads:
+    """What loads take from storage. Samples lie there in the order of their chunk's slots."""
+
+    def __init__(self, cells: Int32) -> None:
+        chunks, slots = np.nonzero(cells >= 0)
+        self._chunk_sizes: Sequence[int] = np.bincount(chunks, minlength=len(cells)).tolist()
+        slot_of = np.empty(len(slots), np.int32)
+        slot_of[cells[chunks, slots]] = slots
+        self._slot_of: memoryview[int] = slot_of.data
+
+    def count(self, loads: Sequence[Load], counts: Counts) -> None:
+        for chunk, samples in loads:
+            kept, size = len(samples), self._chunk_sizes[chunk]
+            counts.loads += 1
+            counts.samples_kept += kept
+            counts.samples_read += size
+            counts.samples_swept += size if kept == size else self._swept(samples)
+
+    def _swept(self, samples: Sequence[int]) -> int:
+        slots = sorted([self._slot_of[sample] for sample in samples])
+        gaps = [after - before - 1 for before, after in pairwise(slots)]
+        return len(slots) + sum(gap for gap in gaps if gap <= GAP_SAMPLES)
+
+
+class OneNode:
+    """A policy by itself, as one mount has it."""
+
+    def __init__(self, policy: Policy, cells: Int32) -> None:
+        self._policy = policy
+        self._reads = Reads(cells)
+
+    def epoch(self, order: Int32) -> tuple[Counts, Int32]:
+        """The counts, and int32[n]: the sample that each request was answered with."""
+        counts = Counts(requests=len(order))
+        request = self._policy.request
+        served = np.empty(len(order), np.int32)
+        answers: memoryview[int] = served.data
+        for at, sample in enumerate(order.data):
+            turn = request(sample)
+            answers[at] = turn.sample
+            if turn.loads:
+                counts.demand_loads += turn.is_demanded
+                self._reads.count(turn.loads, counts)
+        return counts, served
+
+
+class SlotCluster:
+    """Nodes that share a dataset under the slot policy, VCs dealt to them in turn.
+
+    Args:
+        cells, vc_start: the layout.
+        policies: one for each node.
+        remote_memory_samples: the limit of each node's remote VCs, in samples.
+        window: P of §3.6; one means no prefetch.
+    """
+
+    def __init__(
+        self, cells: Int32, policies: Sequence[SlotPolicy], *, remote_memory_samples: int, window: int
+    ) -> None:
+        columns = policies[0].columns
+        homes = homes_by_vc(columns, cells.shape[1], len(policies))
+        # Bytes are counted in samples: every sample is one of them.
+        sizes = np.ones(len(columns), np.int32)
+        self.nodes = [
+            SlotNode(i, policy, homes, sizes, remote_memory_bytes=remote_memory_samples, window=window)
+            for i, policy in enumerate(policies)
+        ]
+        self._reads = Reads(cells)
+        self._epoch = 0
+
+    def epoch(self, orders: Sequence[Int32], watch: Callable[[int], None] | None = None) -> tuple[Counts, Int32]:
+        """An epoch in which node i asks for ``orders[i]``, all equally long.
+
+        Args:
+            watch: told of the samples in a node's remote memory after each answer.
+
+        Returns:
+            The counts, and int32[n]: the sample that each request was answered with, in the order of the requests.
+        """
+        for node in self.nodes:
+            for requester, order in enumerate(orders):
+                node.follow(requester, self._epoch, order)
+        self._epoch += 1
+        in_step = np.stack(orders, axis=1)
+        served = np.empty(in_step.size, np.int32)
+        answers: memoryview[int] = served.data
+        counts = Counts(requests=in_step.size)
+        at = 0
+        for row in in_step.tolist():
+            for node, sample in zip(self.nodes, row, strict=True):
+                outcome = node.request(sample)
+                if isinstance(outcome, RemoteRead):
+                    answers[at] = self._remote(node, outcome, counts)
+                    if watch is not None:
+                        watch(node.used_bytes())
+                else:
+                    answers[at] = outcome.sample
+                    if outcome.loads:
+                        counts.demand_loads += 1
+                        self._reads.count(outcome.loads, counts)
+                at += 1
+        return counts, served
+
+    def _remote(self, node: SlotNode, message: RemoteRead, counts: Counts) -> int:
+        handled = self.nodes[message.home].handle(message)
+        answer = handled.answer
+        assert answer is not None
+        counts.remote_requests += 1
+        counts.remote_samples += 1 + len(answer.prefetched)
+        if handled.loads:
+            counts.demand_loads += 1
+            self._reads.count(handled.loads, counts)
+        ((_, _, sample),) = node.receive(answer)
+        return sample

@@ -1,0 +1,167 @@
+"""What a policy costs: loads, waits and messages of an epoch, for any dataset, memory, and number of nodes.
+
+Policies are given the aligned layout, as by a mount, and samples of one size. Bytes are counted in samples.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from redoxfs.chunks.layout import Layout, build_cells, fit, memory_for_share
+from redoxfs.protocol import Policy, PoolPolicy, SlotPolicy
+from redoxfs.simulate.breakdown import PAPER
+from redoxfs.simulate.classes import class_table
+from redoxfs.simulate.cluster import Counts, OneNode, SlotCluster
+from redoxfs.simulate.orders import orders
+from redoxfs.simulate.pool_cluster import PoolCluster
+
+Int32 = npt.NDArray[np.int32]
+
+Driven = tuple[Callable[[Sequence[Int32]], tuple[Counts, Int32]], Int32, float]
+"""An epoch of the nodes' orders, the cells, and the share of the samples that memory holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Made-up samples, in chunks.
+
+    ``class_of``   int32[S]
+    ``resident``   share of the samples that memory is meant to hold
+    """
+
+    files: int = 1_280_000
+    classes: int = 1_000
+    skew: float = 0.0
+    chunk_size: int = 64
+    resident: float = 0.1
+    seed: int = 0
+
+    @property
+    def class_of(self) -> Int32:
+        return class_table(self.files, self.classes, self.skew)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An epoch in the steady state.
+
+    ``resident_share``       of the samples, that memory holds: slots are whole, so it may be more than was asked for
+    ``loads_per_chunk``      1 where every chunk is read once
+    ``read_amplification``   samples read for each one served if every load reads its whole chunk;
+    ``read_amplification_packed``, ``…_kept``   as the packed store reads, and if only what is kept is read
+    ``demand_load_share``    of the requests, those that had to wait for a load of their own
+    ``remote_share``         of the samples served, those that came from another node
+    ``remote_request_share`` of the requests, those that took a message
+    """
+
+    policy: str
+    nodes: int
+    files: int
+    classes: int
+    skew: float
+    chunk_size: int
+    chunks: int
+    resident_share: float
+    loads_per_chunk: float
+    read_amplification: float
+    read_amplification_packed: float
+    read_amplification_kept: float
+    demand_load_share: float
+    remote_share: float
+    remote_request_share: float
+
+
+def slot_layout(dataset: Dataset) -> Layout:
+    """The layout with the least memory that holds the share."""
+    sizes = np.ones(dataset.files, np.int64)
+    cells = build_cells(dataset.class_of, sizes, chunk_size=dataset.chunk_size, seed=dataset.seed)
+    return fit(cells, sizes, memory_for_share(cells, sizes, dataset.resident))
+
+
+def one_node(name: str, dataset: Dataset) -> tuple[Policy, Int32, float]:
+    """The policy ``name`` by itself, the cells, and the share of the samples that memory holds."""
+    return POLICIES[name](dataset)
+
+
+def measure(name: str, dataset: Dataset, *, nodes: int = 1) -> Row:
+    """The first epoch in the steady state."""
+    epoch_of, cells, share = _single(name, dataset) if nodes == 1 else CLUSTERS[name](dataset, nodes)
+    for epoch in range(WARM_EPOCHS[name] + 1):
+        counts, _ = epoch_of(orders(dataset.files, nodes, seed=dataset.seed, epoch=epoch))
+    return _row(name, dataset, nodes, cells, share, counts)
+
+
+def _single(name: str, dataset: Dataset) -> Driven:
+    policy, cells, share = one_node(name, dataset)
+    node = OneNode(policy, cells)
+    return lambda dealt: node.epoch(dealt[0]), cells, share
+
+
+def _slot_cluster(dataset: Dataset, nodes: int) -> Driven:
+    layout = slot_layout(dataset)
+    policies = [
+        SlotPolicy(layout.cells, layout.vc_start, samples=dataset.files, seed=dataset.seed + node)
+        for node in range(nodes)
+    ]
+    shrink = dataset.files / PAPER.files
+    cluster = SlotCluster(
+        layout.cells,
+        policies,
+        remote_memory_samples=round(PAPER.remote_memory_samples * shrink),
+        window=max(1, round(PAPER.window * shrink)),
+    )
+    return cluster.epoch, layout.cells, layout.resident_bytes / dataset.files
+
+
+def _pool_cluster(dataset: Dataset, nodes: int) -> Driven:
+    sizes = np.ones(dataset.files, np.int64)
+    cells = build_cells(dataset.class_of, sizes, chunk_size=dataset.chunk_size, seed=dataset.seed).cells
+    capacity = round(dataset.resident * dataset.files / nodes)
+    cluster = PoolCluster(cells, dataset.class_of, nodes=nodes, capacity=capacity, seed=dataset.seed)
+    return cluster.epoch, cells, capacity * nodes / dataset.files
+
+
+def _slot(dataset: Dataset) -> tuple[Policy, Int32, float]:
+    layout = slot_layout(dataset)
+    policy = SlotPolicy(layout.cells, layout.vc_start, samples=dataset.files, seed=dataset.seed)
+    return policy, layout.cells, layout.resident_bytes / dataset.files
+
+
+def _pool(dataset: Dataset) -> tuple[Policy, Int32, float]:
+    sizes = np.ones(dataset.files, np.int64)
+    cells = build_cells(dataset.class_of, sizes, chunk_size=dataset.chunk_size, seed=dataset.seed).cells
+    capacity = round(dataset.resident * dataset.files)
+    policy = PoolPolicy(cells, dataset.class_of, sizes, capacity_bytes=capacity, seed=dataset.seed)
+    return policy, cells, capacity / dataset.files
+
+
+POLICIES: dict[str, Callable[[Dataset], tuple[Policy, Int32, float]]] = {"pool": _pool, "slot": _slot}
+"""What one node has of each: the policy, the cells, and the share of the samples that memory holds."""
+
+WARM_EPOCHS = {"pool": 1, "slot": 0}
+"""Epochs until all are alike: the slot policy ends each with empty slots, the pool with what is for the next."""
+
+CLUSTERS: dict[str, Callable[[Dataset, int], Driven]] = {"pool": _pool_cluster, "slot": _slot_cluster}
+"""Likewise, for several nodes."""
+
+
+def _row(name: str, dataset: Dataset, nodes: int, cells: Int32, share: float, counts: Counts) -> Row:
+    return Row(
+        policy=name,
+        nodes=nodes,
+        files=dataset.files,
+        classes=dataset.classes,
+        skew=dataset.skew,
+        chunk_size=dataset.chunk_size,
+        chunks=len(cells),
+        resident_share=share,
+        loads_per_chunk=counts.loads / len(cells),
+        read_amplification=counts.samples_read / counts.requests,
+        read_amplification_packed=counts.samples_swept / counts.requests,
+        read_amplification_kept=counts.samples_kept / counts.requests,
+        demand_load_share=counts.demand_loads / counts.requests,
+        remote_share=counts.remote_samples / counts.requests,
+        remote_request_share=counts.remote_requests / counts.requests,
+    )

@@ -1,0 +1,123 @@
+"""`redoxfs simulate`: shapes of what it prints, and what it refuses."""
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redoxfs.cli import main
+
+
+def told(line: str, capfd: pytest.CaptureFixture[str]) -> Any:
+    assert main(["simulate", *line.split(), "--json"]) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    return json.loads(out)
+
+
+def test_breakdown_tells_a_row_for_each_variant(capfd: pytest.CaptureFixture[str]) -> None:
+    rows = told("breakdown --files 3000", capfd)
+    assert [row["variant"] for row in rows] == ["Redox", "random selection", "no prefetching", "no optimization"]
+    for row in rows:
+        assert {"loads", "remote_requests", "paper_loads", "paper_remote_requests"} <= row.keys()
+    assert (rows[0]["paper_loads"], rows[0]["paper_remote_requests"]) == (126_000, 41_000)
+
+
+@pytest.mark.parametrize("more", ["", "--nodes 3", "--skew 1", "--policy slot --chunk-size 16"])
+def test_policies_tells_what_a_policy_costs(more: str, capfd: pytest.CaptureFixture[str]) -> None:
+    policy = "" if "--policy" in more else "--policy slot"
+    row = told(f"policies --files 4000 --classes 20 --resident 25% {policy} {more}", capfd)
+    assert row["policy"] == "slot"
+    assert row["nodes"] == (3 if "nodes" in more else 1)
+    assert row["loads_per_chunk"] >= 1
+    assert row["read_amplification"] >= 1
+    assert 0 < row["demand_load_share"] < 1
+    assert (row["remote_share"] > 0) == (row["nodes"] > 1)
+
+
+def test_chunk_size_tells_loads_bytes_and_time(capfd: pytest.CaptureFixture[str]) -> None:
+    rows = told("chunk-size --files 2000 --seek-time 0.01 --bandwidth 100MB", capfd)
+    assert [row["chunk_size"] for row in rows] == [1, 2, 4, 8, 16, 32, 64, 128, 256]
+    for row in rows:
+        assert {"loads_per_chunk", "bytes_read", "epoch_seconds"} <= row.keys()
+
+
+def test_remote_memory_tells_what_is_used_and_saved(capfd: pytest.CaptureFixture[str]) -> None:
+    rows = told("remote-memory --files 3000", capfd)
+    assert len(rows) == 6
+    for row in rows:
+        assert row["mean_used_bytes"] <= row["peak_used_bytes"] <= row["limit_bytes"]
+        assert {"remote_requests", "loads"} <= row.keys()
+
+
+def test_randomness_tells_both_figures_and_measures(capfd: pytest.CaptureFixture[str]) -> None:
+    found = told("randomness --files 3000 --classes 10 --policy slot --chunk-size 8 --resident 20%", capfd)
+    assert (found["bound"]["most_mapped_to_one"], found["bound"]["randomness_at_least"]) == ("2.16e88", "3.98e418")
+    assert [row["policy"] for row in found["quality"]] == ["permutation", "shuffle buffer", "slot"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "breakdown --files 3000",
+        "policies --files 2000 --classes 10 --policy slot",
+        "chunk-size --files 300 --classes 2",
+        "remote-memory --files 3000",
+        "randomness --files 3000 --classes 10 --policy slot --chunk-size 8 --resident 20%",
+    ],
+)
+def test_for_people_there_is_a_table(line: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", *line.split()]) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    assert "━" in out
+    assert all(shown == shown.rstrip() for shown in out.splitlines())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "nonsense",
+        "breakdown --files 0",
+        "breakdown --files x",
+        "breakdown --seed -1",
+        "policies --resident 10",
+        "policies --resident 0%",
+        "policies --resident 101%",
+        "policies --resident nan%",
+        "policies --skew -1",
+        "policies --skew nan",
+        "policies --policy best",
+        "policies --nodes 0",
+        "policies --files 10 --classes 11",
+        "chunk-size --seek-time 0",
+        "chunk-size --bandwidth fast",
+        "chunk-size --bandwidth 0",
+        "randomness --files 200 --classes 10",
+        "remote-memory --files 2000 --plot /nonexistent/x.png",
+    ],
+)
+def test_a_bad_value_is_one_line_and_exit_code_2(line: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", *line.split()]) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith("redoxfs: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is not None, reason="matplotlib is installed")
+def test_without_matplotlib_the_line_says_what_to_install(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "chunk-size", "--plot", "x.png"]) == 2
+    assert "pip install 'redoxfs[plot]'" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("line", ["remote-memory --files 2000", "chunk-size --files 300 --classes 2"])
+def test_a_plot_is_a_picture(line: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    assert main(["simulate", *line.split(), "--plot", str(tmp_path / "x.png")]) == 0
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["simulate", *line.split(), "--plot", str(tmp_path / "x.nonsense")]) == 2
+    assert capfd.readouterr().err.count("\n") == 1

@@ -1,0 +1,115 @@
+"""The pool on a real mount: it decides as its core does alone, keeps to its memory, and reads each chunk once."""
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from machine import Machine
+
+from redoxfs.chunks import build_cells
+from redoxfs.dataset import build_catalog, read_tree
+from redoxfs.node import plan_pool
+
+CLASSES, FILES, FILE_BYTES = 20, 100, 40_000
+CHUNK_SIZE = 8
+SEED = 11
+EPOCHS = 3
+
+OVER_MEMORY_BYTES = 48 << 20
+"""What the daemon may take beyond --memory, once it is up: pages of requests, threads, what malloc cannot give back."""
+
+READER = """
+import random, sys
+paths = [line.rstrip("\\n") for line in sys.stdin]
+for epoch in range(int(sys.argv[1])):
+    random.Random(f"{epoch} {len(paths)}").shuffle(paths)
+    for path in paths:
+        with open(path, "rb") as file:
+            file.read()
+"""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    root = tmp_path / "data"
+    own = random.Random(0)
+    for label in range(CLASSES):
+        (root / f"kind{label:02}").mkdir(parents=True)
+        for number in range(FILES):
+            size = own.randrange(FILE_BYTES // 2, FILE_BYTES)
+            (root / f"kind{label:02}" / f"{label:02}-{number:04}.jpg").write_bytes(bytes([label]) * size)
+    return root
+
+
+def test_a_mount_decides_as_the_core_does_alone(machine: Machine, source: Path) -> None:
+    fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        catalog = build_catalog(read_tree(fd), classes="dir")
+    finally:
+        os.close(fd)
+    trees = catalog.tree_of_class
+    cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=CHUNK_SIZE, seed=SEED, tree_of_class=trees)
+    memory = int(catalog.sample_bytes.sum()) // 10
+    core = plan_pool(catalog, cells, memory_bytes=memory, seed=SEED).policy
+    options = ["--classes", "dir", "--chunk-size", str(CHUNK_SIZE), "--seed", str(SEED), "--memory", str(memory)]
+    machine.ok("mount", source, machine.mnt, *options)
+    order = random.Random(0)
+    loads = samples = demanded = 0
+    for epoch in range(EPOCHS):
+        asked = order.sample(range(len(catalog.class_of)), len(catalog.class_of))
+        for sample in asked:
+            served = core.request(sample)
+            loads += len(served.loads)
+            samples += sum(len(load.samples) for load in served.loads)
+            demanded += served.is_demanded
+            data = (machine.mnt / os.fsdecode(catalog.tree.path(int(catalog.members[sample])))).read_bytes()
+            answer = int(catalog.members[served.sample])
+            assert (len(data), data[:1]) == (catalog.tree.size[answer], bytes([catalog.class_of[sample]]))
+        assert machine.stats()["lap"] == {".": epoch + 1}
+    stats = machine.stats()
+    assert (stats["chunk_loads"], stats["samples_loaded"], stats["demand_loads"]) == (loads, samples, demanded)
+    chunks = stats["chunks"]
+    assert EPOCHS * chunks <= loads <= (EPOCHS + 0.2) * chunks, "each chunk once an epoch, and some ahead"
+    machine.ok("umount", machine.mnt)
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["directory", "packed"])
+def test_the_daemon_keeps_to_its_memory_through_whole_epochs(machine: Machine, source: Path, packed: bool) -> None:
+    served, options = source, ["--classes", "dir"]
+    if packed:
+        served, options = machine.folder / "packed", []
+        machine.ok("pack", source, served, "--classes", "dir")
+    memory = 16 << 20
+    machine.ok("mount", served, machine.mnt, *options, "--memory", str(memory))
+    pid = machine.pid()
+    before = _rss_bytes(pid)
+    paths = "\n".join(str(path) for path in sorted(machine.mnt.rglob("*.jpg")))
+    readers = [
+        subprocess.Popen([sys.executable, "-c", READER, str(EPOCHS)], stdin=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    try:
+        for reader in readers:
+            assert reader.stdin is not None
+            reader.stdin.write(paths)
+            reader.stdin.close()
+        highest = 0
+        while any(reader.poll() is None for reader in readers):
+            highest = max(highest, _rss_bytes(pid))
+            stats = machine.stats()
+            assert stats["memory_used_bytes"] <= memory
+        assert all(reader.returncode == 0 for reader in readers)
+    finally:
+        for reader in readers:
+            reader.kill()
+            reader.wait()
+    assert highest <= before + memory + OVER_MEMORY_BYTES
+    assert machine.stats()["bytes_served"] > 5 * memory, "many times what memory holds went through it"
+    machine.ok("umount", machine.mnt)
+
+
+def _rss_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
