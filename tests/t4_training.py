@@ -53,7 +53,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def packed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     dst = tmp_path_factory.mktemp("packed") / "dst"
-    command = [sys.executable, "-m", "redoxfs", "pack", source, dst, "--shard-size", "4MiB"]
+    command = [sys.executable, "-m", "redoxfs", "pack", str(source), str(dst), "--shard-size", "4MiB"]
     subprocess.run(command, check=True, capture_output=True)
     return dst
 

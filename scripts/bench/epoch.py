@@ -172,7 +172,7 @@ def show(result: dict[str, Any]) -> None:
     for profile in dict.fromkeys(row["profile"] for row in result["rows"]):
         rows = {row["way"]: row for row in result["rows"] if row["profile"] == profile}
         table = Table(title=_title(throttle.PROFILES[profile]))
-        for column in ("", "files/s", "MB/s", "× plain", "of sweep", "read", "waits"):
+        for column in ("", "files/s", "MB/s", "x plain", "of sweep", "read", "waits"):
             table.add_column(column, justify="right" if column else "left", no_wrap=True)
         for way, row in rows.items():
             table.add_row(
@@ -181,7 +181,7 @@ def show(result: dict[str, Any]) -> None:
                 f"{row['mb_per_s']:,.0f}",
                 f"{row['files_per_s'] / rows['plain']['files_per_s']:.2f}" if "plain" in rows else "",
                 f"{row['files_per_s'] / rows['sweep']['files_per_s']:.0%}" if "sweep" in rows else "",
-                f"{row['amplification']:.2f} ×",
+                f"{row['amplification']:.2f} x",
                 f"{row['stats']['in_flight_waits'] + row['stats']['demand_loads']:,}" if row["stats"] else "",
             )
         console.print(table)
