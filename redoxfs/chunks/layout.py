@@ -218,10 +218,11 @@ def _cells_of_tree(
     column = (np.cumsum(columns_of_class) - columns_of_class)[sorted_class] + part
     length = np.bincount(column)
 
-    # Side by side: longest first; among equals, one column of every class before the second of any.
+    # Side by side: longest first; among equals, one column of every class before the second of any, in another order
+    # each time, or the same classes would share all their chunks and run short together.
     class_of_column = np.repeat(np.arange(len(of_class)), columns_of_class)
     round_of_column = _rank_within(class_of_column, random)
-    turn = np.lexsort((random.random(len(of_class))[class_of_column], round_of_column, -length))
+    turn = np.lexsort((random.random(len(class_of_column)), round_of_column, -length))
     position = np.empty_like(turn)
     position[turn] = np.arange(len(turn))
     group, slot = np.divmod(position, chunk_size)
