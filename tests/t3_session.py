@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redoxfs.fs.handlers import Handled, handler
-from redoxfs.fs.session import Done, ReaderRole, Session, _pulse
+from redoxfs.fs.session import NOTHING, ReaderRole, Session, _pulse
 
 
 def test_the_installed_pyfuse3_is_one_that_the_loop_was_tested_with() -> None:
@@ -170,7 +170,7 @@ async def act(steps: list[str], end: str) -> str:
         elif step == "sleep":
             await trio.sleep(0)
         elif step == "done":
-            await Done(None)
+            await NOTHING
         else:
             await trio.to_thread.run_sync(lambda: None)
     if end == "fuse error":
@@ -247,6 +247,6 @@ def test_a_handler_waits_only_if_it_has_to(caplog: pytest.LogCaptureFixture) -> 
     assert not suspends(Examples().either(4))
     assert suspends(Examples().either(-4))
     with pytest.raises(pyfuse3.FUSEError) as raised:
-        _ = Examples().either(0)
+        suspends(Examples().either(0))
     assert raised.value.errno == errno.EIO
     assert len(caplog.records) == 1
