@@ -54,6 +54,16 @@ class _Outcome(Enum):
     TURN = auto()
 
 
+# Looking a member up in its Enum costs more than all that an open decides with it.
+JOIN, LOOK, RESERVED, TURN = _Outcome
+
+# Made once, as most closes are one of these.
+NOT_LAST = Closed(last=False, released=())
+LAST = Closed(last=True, released=())
+
+NONE: frozenset[int] = frozenset()
+
+
 class _Reservation:
     """A sample put aside for a path by ``owner``; ``told`` are the threads that were told its size."""
 
@@ -106,13 +116,13 @@ class Binding:
         """An open of file number ``file`` of sample ``path`` by ``thread``."""
         outcome = self._outcome(path, file, thread)
         turn = None
-        if outcome is _Outcome.RESERVED:
+        if outcome is RESERVED:
             reservation = self._drop_reservation(path)
             turn = self._policy.take(reservation.sample)
             self._answer_anew(path, turn.sample)
             for told in reservation.told:
                 self._hold(told, path)
-        elif outcome is _Outcome.TURN:
+        elif outcome is TURN:
             turn = self._policy.request(path)
             if turn.stolen:
                 self._drop_reservation(self._reserved_for[turn.sample])
@@ -126,14 +136,14 @@ class Binding:
     def stat(self, path: int, file: int, thread: int) -> Told:
         """A stat of a file: what its open by the same thread would serve; reserves it, loads nothing."""
         outcome = self._outcome(path, file, thread)
-        if outcome is _Outcome.JOIN or outcome is _Outcome.LOOK:
+        if outcome is JOIN or outcome is LOOK:
             bound = path in self._handles
             # Telling of a group at rest makes no hold: it would turn the next epoch's open of a file that
             # was opened already into a second look.
             if bound:
                 self._hold(thread, path)
             return Told(self._answer[path], bound)
-        if outcome is _Outcome.RESERVED:
+        if outcome is RESERVED:
             reservation = self._reservations[path]
             if thread != UNKNOWN_THREAD:
                 reservation.told.add(thread)
@@ -157,9 +167,9 @@ class Binding:
         handles = self._handles[path] - 1
         if handles:
             self._handles[path] = handles
-            return Closed(last=False, released=())
+            return NOT_LAST
         del self._handles[path]
-        return Closed(last=True, released=() if self._wanted(path) else (path,))
+        return LAST if self._wanted(path) else Closed(last=True, released=(path,))
 
     def fail(self, path: int, thread: int) -> Closed:
         """The open could not be served: its turn is over, and nobody looks at it twice."""
@@ -176,13 +186,13 @@ class Binding:
 
     def holds(self, thread: int, path: int) -> bool:
         """Whether ``thread`` opened ``path``, or was told its size, under the present answer."""
-        return (thread, path) in self._holds
+        return path in self._paths_of.get(thread, NONE)
 
     def depends_on(self, thread: int, path: int) -> bool:
         """Whether it matters to what ``thread`` asks of ``path`` now that it is the thread it was."""
         if path in self._handles:
             return False
-        if (thread, path) in self._holds:
+        if path in self._paths_of.get(thread, NONE):
             return True
         reservation = self._reservations.get(path)
         return (reservation is not None and thread in reservation.told) or thread in self._reserved_by
@@ -206,16 +216,16 @@ class Binding:
 
     def _outcome(self, path: int, file: int, thread: int) -> _Outcome:
         if path in self._handles:
-            return _Outcome.JOIN
-        if (thread, path) in self._holds:
-            return _Outcome.LOOK
+            return JOIN
+        if path in self._paths_of.get(thread, NONE):
+            return LOOK
         reservation = self._reservations.get(path)
         if reservation is not None and thread in reservation.told:
-            return _Outcome.RESERVED
+            return RESERVED
         at_rest = self._opened is not None and self._answer[path] >= 0
         if at_rest and not self._was_opened(path, file):
-            return _Outcome.JOIN
-        return _Outcome.TURN if reservation is None else _Outcome.RESERVED
+            return JOIN
+        return TURN if reservation is None else RESERVED
 
     def _answer_anew(self, path: int, sample: int) -> None:
         self._answer[path] = sample
@@ -272,10 +282,15 @@ class Binding:
         return released
 
     def _end_holds(self, thread: int, except_path: int | None) -> tuple[int, ...]:
+        # All of the thread's at once: that is cheaper than one after the other, and it is what an open does.
+        paths = self._paths_of.pop(thread, NONE)
+        if except_path is not None and except_path in paths:
+            self._paths_of[thread] = {except_path}
         released = []
-        for path in tuple(self._paths_of.get(thread, ())):
+        for path in paths:
             if path != except_path:
-                self._unhold(thread, path)
+                del self._holds[thread, path]
+                _discard(self._threads_of, path, thread)
                 if not self._wanted(path):
                     released.append(path)
         return tuple(released)
