@@ -13,8 +13,9 @@ import errno
 import logging
 import os
 from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import trio
@@ -34,7 +35,8 @@ from redoxfs.protocol import Binding, Closed, Load, Opened, Served
 log = logging.getLogger(__name__)
 
 
-class Handle(NamedTuple):
+@dataclass(slots=True)
+class Handle:
     """An open file of a sample: ``path`` is the sample that was asked for, ``content`` what answers."""
 
     path: int
@@ -42,7 +44,8 @@ class Handle(NamedTuple):
     content: Content
 
 
-class OpenFile(NamedTuple):
+@dataclass(slots=True)
+class OpenFile:
     """``handle`` is for `read` and `close`. ``shares_pages``: the handle may read and fill the kernel's pages of the
     path; ``keep_pages``: those that there are now are right."""
 
@@ -149,8 +152,8 @@ class Node:
 
     def _content(self, path: int, file: int, opened: Opened) -> Content:
         """The bytes of an open's answer, here or on their way."""
-        sample, turn, _, released = opened
-        for gone in released:
+        sample, turn = opened.sample, opened.turn
+        for gone in opened.released:
             self._memory.release(gone)
         if turn is None:
             self.counters.joined += 1
@@ -406,8 +409,9 @@ class Node:
     def _file_of(self, sample: int, file: int) -> int:
         return self._members[self._member_at[sample] + file]
 
-    def _files_of(self, sample: int) -> list[int]:
-        return self._members[self._member_at[sample] : self._member_at[sample + 1]].tolist()
+    def _files_of(self, sample: int) -> Sequence[int]:
+        first, end = self._member_at[sample], self._member_at[sample + 1]
+        return (self._members[first],) if end - first == 1 else self._members[first:end].tolist()
 
     def _size(self, entry: int) -> int:
         size = self._changed_size.get(entry)

@@ -1,10 +1,12 @@
 """The decisions that the core hands out, and what a policy offers to the binding.
 
-Records are immutable: whoever receives one acts on it and gives nothing back through it. They are named tuples,
-which are made three times as fast as frozen dataclasses; an open makes four. Samples, chunks and virtual chunks are
-plain integers, the row numbers of the arrays that the layout built.
+Nobody changes a record: whoever receives one acts on it and gives nothing back through it. They are named tuples,
+which are made three times as fast as frozen dataclasses. Those that an open makes are dataclasses that are not frozen:
+made and read faster still, which is 3 % of what a file costs the daemon. Samples, chunks and virtual chunks are plain
+integers, the row numbers of the arrays that the layout built.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 
@@ -19,7 +21,8 @@ class Load(NamedTuple):
     samples: tuple[int, ...]
 
 
-class Served(NamedTuple):
+@dataclass(slots=True)
+class Served:
     """A turn: ``sample`` is the answer, ``loads`` what is to be read from now on.
 
     Where the answer itself has to be read, the first load begins with it and is waited for; all others are ahead
@@ -37,7 +40,8 @@ class Served(NamedTuple):
         return bool(self.loads) and self.loads[0].samples[0] == self.sample
 
 
-class Opened(NamedTuple):
+@dataclass(slots=True)
+class Opened:
     """What an open of a path of sample A means.
 
     ``sample``    the sample whose bytes the handle serves.
