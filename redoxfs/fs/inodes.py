@@ -27,11 +27,14 @@ class View(IntEnum):
     CONTROL = 3
 
 
+# Looking a member up in its Enum takes longer than to tell from a number which it is.
+DATA, EXACT, SERVED, CONTROL = View
+
 CONTROL_NAME = b".redoxfs"
-CONTROL_INODE = pyfuse3.InodeT(View.CONTROL << VIEW_SHIFT)
+CONTROL_INODE = pyfuse3.InodeT(CONTROL << VIEW_SHIFT)
 STATS_NAME = b"stats.json"
 STATS_INODE = pyfuse3.InodeT(CONTROL_INODE + 1)
-VIEW_NAMES = {b"exact": View.EXACT, b"served": View.SERVED}
+VIEW_NAMES = {b"exact": EXACT, b"served": SERVED}
 
 
 def inode_of(view: View, entry: int) -> pyfuse3.InodeT:
@@ -42,5 +45,5 @@ def inode_of(view: View, entry: int) -> pyfuse3.InodeT:
 def view_and_entry(inode: int) -> tuple[View, int]:
     """Inverse of `inode_of`. For CONTROL the entry means nothing."""
     if inode < FIRST_OUTSIDE_DATA:
-        return View.DATA, inode - 1
+        return DATA, inode - 1
     return View(inode >> VIEW_SHIFT), (inode & (FIRST_OUTSIDE_DATA - 1)) - 1

@@ -27,8 +27,13 @@ from pyfuse3 import EntryAttributes, FileHandleT, FileInfo, FUSEError, InodeT, R
 from redoxfs.dataset import Tree
 from redoxfs.fs.handlers import handler
 from redoxfs.fs.inodes import (
+    CONTROL,
     CONTROL_INODE,
     CONTROL_NAME,
+    DATA,
+    EXACT,
+    FIRST_OUTSIDE_DATA,
+    SERVED,
     STATS_INODE,
     STATS_NAME,
     VIEW_NAMES,
@@ -96,7 +101,7 @@ class Operations(pyfuse3.Operations):
         for entry in entries:
             if self._told_while_free[entry]:
                 self._told_while_free[entry] = 0
-                self._void(inode_of(View.DATA, entry), attr_only=True)
+                self._void(inode_of(DATA, entry), attr_only=True)
 
     def freed(self, entries: Sequence[int]) -> None:
         for entry in entries:
@@ -104,12 +109,12 @@ class Operations(pyfuse3.Operations):
 
     def changed(self, entry: int) -> None:
         # Its pages are left to the replies to opens: somebody may be reading them.
-        for view in (View.DATA, View.EXACT):
+        for view in (DATA, EXACT):
             self._void(inode_of(view, entry), attr_only=True)
 
     def _void(self, inode: InodeT, *, attr_only: bool) -> None:
         try:
-            pyfuse3.invalidate_inode(inode, attr_only=attr_only)
+            pyfuse3.invalidate_inode(inode, attr_only)
         except FileNotFoundError:
             return  # the kernel does not know the inode
         except OSError as error:
@@ -123,9 +128,9 @@ class Operations(pyfuse3.Operations):
     @handler
     def lookup(self, parent_inode: InodeT, name: bytes, ctx: RequestContext) -> EntryAttributes:
         view, entry = view_and_entry(parent_inode)
-        if view is View.CONTROL:
+        if view is CONTROL:
             return self._lookup_control(name)
-        if view is View.DATA and entry == ROOT and name == CONTROL_NAME:
+        if view is DATA and entry == ROOT and name == CONTROL_NAME:
             return self._directory(CONTROL_INODE)
         child = self._tree.lookup(entry, name)
         if child < 0:
@@ -135,10 +140,11 @@ class Operations(pyfuse3.Operations):
     @handler
     def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes:
         view, entry = view_and_entry(inode)
-        if view is View.CONTROL:
+        if view is DATA and self._node.is_redirected(entry):
+            size, bound = self._node.stat(entry, ctx.pid)
+            return self._redirected(entry, size, bound)
+        if view is CONTROL:
             return self._directory(inode) if inode == CONTROL_INODE else self._text(inode, b"")
-        if view is View.DATA and self._node.is_redirected(entry):
-            return self._redirected(entry, *self._node.stat(entry, ctx.pid))
         return self._attributes(view, entry)
 
     @handler
@@ -154,7 +160,7 @@ class Operations(pyfuse3.Operations):
     @handler
     def readdir(self, fh: FileHandleT, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         view, entry = view_and_entry(fh)
-        if view is View.CONTROL:
+        if view is CONTROL:
             names = (STATS_NAME, *VIEW_NAMES)
             for position, name in enumerate(names[start_id:], start_id + 1):
                 if not pyfuse3.readdir_reply(token, name, self._lookup_control(name), position):
@@ -175,13 +181,13 @@ class Operations(pyfuse3.Operations):
 
     @handler
     def open(self, inode: InodeT, flags: int, ctx: RequestContext) -> FileInfo | Coroutine[Any, Any, FileInfo]:
-        view, entry = view_and_entry(inode)
-        if view is View.DATA:
-            opened = self._node.open(entry, ctx.pid)
+        if inode < FIRST_OUTSIDE_DATA:
+            opened = self._node.open(inode - 1, ctx.pid)
             return self._file_info(opened) if isinstance(opened, OpenFile) else self._open_late(opened)
-        if view is View.EXACT:
+        view, entry = view_and_entry(inode)
+        if view is EXACT:
             return self._open_late(self._node.open_exact(entry))
-        return self._open_text(self._stats_json() if view is View.CONTROL else self._served(entry))
+        return self._open_text(self._stats_json() if view is CONTROL else self._served(entry))
 
     async def _open_late(self, opening: Coroutine[Any, Any, OpenFile]) -> FileInfo:
         return self._file_info(await opening)
@@ -220,10 +226,11 @@ class Operations(pyfuse3.Operations):
 
     def _attributes(self, view: View, entry: int) -> EntryAttributes:
         """Of any tree entry, without asking on anybody's behalf."""
-        if view is View.SERVED and not self._tree.is_dir(entry):
+        if view is SERVED and not self._tree.is_dir(entry):
             return self._text(inode_of(view, entry), self._served(entry))
-        if view is View.DATA and self._node.is_redirected(entry):
-            return self._redirected(entry, *self._node.look(entry))
+        if view is DATA and self._node.is_redirected(entry):
+            size, bound = self._node.look(entry)
+            return self._redirected(entry, size, bound)
         state = self._node.exact_state(entry)
         told = self._entry(view, entry, state.size, FOREVER_S)
         told.st_mtime_ns = state.mtime_ns
@@ -231,9 +238,9 @@ class Operations(pyfuse3.Operations):
 
     def _redirected(self, entry: int, size: int, bound: bool) -> EntryAttributes:
         if bound:
-            return self._entry(View.DATA, entry, size, FOREVER_S)
+            return self._entry(DATA, entry, size, FOREVER_S)
         self._told_while_free[entry] = 1
-        return self._entry(View.DATA, entry, size, 0.0)
+        return self._entry(DATA, entry, size, 0.0)
 
     def _entry(self, view: View, entry: int, size: int, attr_timeout_s: float) -> EntryAttributes:
         # One object for all answers: pyfuse3 copies it into the reply before anything else runs.
@@ -261,13 +268,13 @@ class Operations(pyfuse3.Operations):
         return _no_such_entry()
 
     def _directory(self, inode: InodeT) -> EntryAttributes:
-        told = self._entry(View.DATA, ROOT, 0, FOREVER_S)
+        told = self._entry(DATA, ROOT, 0, FOREVER_S)
         told.st_ino = inode
         told.st_mode = stat.S_IFDIR | 0o555
         return told
 
     def _text(self, inode: InodeT, text: bytes) -> EntryAttributes:
-        told = self._entry(View.DATA, ROOT, len(text), 0.0)
+        told = self._entry(DATA, ROOT, len(text), 0.0)
         told.st_ino = inode
         told.st_mode = stat.S_IFREG | 0o444
         told.st_nlink = 1
