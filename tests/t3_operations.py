@@ -4,7 +4,7 @@ import errno
 import logging
 import os
 import stat
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import pyfuse3
 import pytest
 import trio
-from pyfuse3 import FileHandleT, InodeT, RequestContext
+from pyfuse3 import EntryAttributes, FileHandleT, InodeT, RequestContext
 from stores import NoKernel
 
 from redoxfs.chunks import DirectoryStore, build_cells, memory_for_share
@@ -100,6 +100,35 @@ def test_everything_else_is_told_for_ever(source: tuple[Catalog, int]) -> None:
             link = inode_of(View.DATA, entry_at(source, "link"))
             assert await ops.readlink(link, CALLER) == b"README"
 
+    trio.run(main)
+
+
+@pytest.mark.parametrize("view", [View.DATA, View.EXACT, View.SERVED])
+def test_a_listing_tells_what_a_lookup_tells(
+    source: tuple[Catalog, int], view: View, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: dict[bytes, Mapping[str, int]] = {}
+
+    def reply(_token: object, name: bytes, told: EntryAttributes, _position: int) -> bool:
+        listed[name] = told.__getstate__()
+        return True
+
+    async def main() -> None:
+        async with operations(source) as ops:
+            # One file is bound, and one that is served as it is has grown since the scan.
+            os.write(grown := os.open("README", os.O_WRONLY | os.O_APPEND, dir_fd=source[1]), b", longer")
+            os.close(grown)
+            for path in ("cat/2.jpg", "README"):
+                await ops.open(inode_of(View.DATA, entry_at(source, path)), os.O_RDONLY, CALLER)
+            for path in ("", "cat", "dog"):
+                listed.clear()
+                folder = inode_of(view, entry_at(source, path))
+                await ops.readdir(FileHandleT(folder), 0, None)  # type: ignore[arg-type]
+                assert len(listed) == 4
+                for name, told in listed.items():
+                    assert told == (await ops.lookup(folder, name, CALLER)).__getstate__()
+
+    monkeypatch.setattr(pyfuse3, "readdir_reply", reply)
     trio.run(main)
 
 

@@ -18,7 +18,7 @@ import json
 import logging
 import os
 import stat
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, NoReturn
 
 import pyfuse3
@@ -76,6 +76,7 @@ class Operations(pyfuse3.Operations):
         self._nlink: memoryview[int] = tree.nlink.data
         self._uid: memoryview[int] = tree.uid.data
         self._gid: memoryview[int] = tree.gid.data
+        self._size: memoryview[int] = tree.size.data
         self._mtime_ns: memoryview[int] = tree.mtime_ns.data
         self._ctime_ns: memoryview[int] = tree.ctime_ns.data
         self._blocks = int(tree.size.sum()) // 4096 + 1
@@ -167,10 +168,10 @@ class Operations(pyfuse3.Operations):
                     return
             return
         children = self._tree.children_of(entry)[start_id : start_id + NAMES_AT_ONCE]
-        for position, (child, name) in enumerate(
-            zip(children, self._tree.names_of(children), strict=True), start_id + 1
-        ):
-            if not pyfuse3.readdir_reply(token, name, self._attributes(view, child), position):
+        told = self._attributes_of(view, children)
+        listed = zip(self._tree.names_of(children), told, strict=True)
+        for position, (name, attributes) in enumerate(listed, start_id + 1):
+            if not pyfuse3.readdir_reply(token, name, attributes, position):
                 return
 
     @handler
@@ -235,6 +236,36 @@ class Operations(pyfuse3.Operations):
         told = self._entry(view, entry, state.size, FOREVER_S)
         told.st_mtime_ns = state.mtime_ns
         return told
+
+    def _attributes_of(self, view: View, entries: range) -> Iterator[EntryAttributes]:
+        """`_attributes` of each at half the price: read by the column, and set only where they are another's."""
+        if view is SERVED:
+            yield from (self._attributes(view, entry) for entry in entries)
+            return
+        told, node = self._told, self._node
+        part = slice(entries.start, entries.stop)
+        owners = zip(self._mode[part], self._nlink[part], self._uid[part], self._gid[part], strict=True)
+        columns = zip(entries, owners, self._size[part], self._mtime_ns[part], self._ctime_ns[part], strict=True)
+        before: tuple[int, ...] = ()
+        for entry, owner, size, mtime_ns, ctime_ns in columns:
+            good_for_s = FOREVER_S
+            if owner != before:
+                told.st_mode, told.st_nlink, told.st_uid, told.st_gid = before = owner
+            told.st_mtime_ns = told.st_atime_ns = mtime_ns
+            told.st_ctime_ns = ctime_ns
+            if view is DATA and node.is_redirected(entry):
+                size, bound = node.look(entry)
+                if not bound:
+                    self._told_while_free[entry] = 1
+                    good_for_s = 0.0
+            elif not node.is_as_scanned(entry):
+                state = node.exact_state(entry)
+                size, told.st_mtime_ns = state.size, state.mtime_ns
+            told.st_ino = inode_of(view, entry)
+            told.attr_timeout = good_for_s
+            told.st_size = size
+            told.st_blocks = -(-size // 512)
+            yield told
 
     def _redirected(self, entry: int, size: int, bound: bool) -> EntryAttributes:
         if bound:

@@ -51,6 +51,10 @@ class ExactFiles:
         handles = self._handles.get(entry)
         return known._replace(size=max(known.size, *(h.size for h in handles))) if handles else known
 
+    def is_as_scanned(self, entry: int) -> bool:
+        """Whether `told` is what the tree says."""
+        return entry not in self._now and entry not in self._handles
+
     def known(self, entry: int) -> Stamp:
         """The file's state as the last open, else the scan, saw it."""
         return self._now.get(entry) or Stamp(self._size[entry], self._mtime_ns[entry], self._inode[entry])

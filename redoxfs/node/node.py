@@ -279,6 +279,10 @@ class Node:
         """What to tell of the very file."""
         return self._exact.told(entry)
 
+    def is_as_scanned(self, entry: int) -> bool:
+        """Whether `exact_state` is what the tree says."""
+        return self._exact.is_as_scanned(entry)
+
     # Counts
 
     def stats(self) -> dict[str, Any]:
