@@ -8,6 +8,7 @@ Python will import is imported, since a daemon that waits for its own mount wait
 import argparse
 import fcntl
 import os
+import resource
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -136,10 +137,12 @@ def _server(job: _Job) -> Callable[[Callable[[], None]], None]:
     from redoxfs.fs import serve
 
     socket = control_path(job.target.path)
+    _allow_open_files()
     try:
         store = job.dataset.store()
     except OSError as failure:
-        raise SourceUnusableError(f"{failure.filename or job.source.asked}: {failure.strerror}") from None
+        name = os.path.basename(os.fsdecode(failure.filename or b""))
+        raise SourceUnusableError(f"{job.source.path / name}: {failure.strerror}") from None
 
     def work(on_ready: Callable[[], None]) -> None:
         serve(
@@ -156,6 +159,12 @@ def _server(job: _Job) -> Callable[[Callable[[], None]], None]:
         )
 
     return work
+
+
+def _allow_open_files() -> None:
+    """As many as this user may have: each shard and each open file that is served as it is takes a descriptor."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _serve_here(job: _Job, work: Callable[[Callable[[], None]], None]) -> None:

@@ -129,7 +129,10 @@ def _storage(index: "Index", root_fd: int, arguments: argparse.Namespace) -> "St
     if arguments.storage_speed is not None:
         reads_per_s, bytes_per_s = arguments.storage_speed
         return Storage(1 / reads_per_s, bytes_per_s)
-    storage = measure([Path(f"/proc/self/fd/{root_fd}/{name}") for name in index.places.shard_names])
+    try:
+        storage = measure([Path(f"/proc/self/fd/{root_fd}/{name}") for name in index.places.shard_names])
+    except OSError as failure:
+        raise SourceUnusableError(f"a shard could not be read: {failure.strerror}") from None
     say(
         f"storage: {1 / storage.seek_s:,.0f} reads/s, {format_bytes(int(storage.bytes_per_s))}/s, "
         "as measured now (--storage-speed)"

@@ -11,8 +11,9 @@ writes it beside, syncs it, and renames it.
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import xxhash
@@ -28,21 +29,20 @@ class DamagedArrayError(Exception):
 def store(folder: Path, name: str, values: NDArray[Any]) -> dict[str, Any]:
     """Write ``values`` to ``folder``/NAME.npy, readable by its owner alone; the record to keep of it."""
     path = folder / f"{name}.npy"
+    plain = np.ascontiguousarray(values)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        np.save(file, values, allow_pickle=False)
+        # np.save writes through C's stdio, which loses why a write failed, and at the end that one did.
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(plain))
+        file.write(plain.data)
         file.flush()
         os.fsync(file.fileno())
-    return record_of(path, values)
-
-
-def record_of(path: Path, values: NDArray[Any]) -> dict[str, Any]:
-    """The record of an array that is stored at ``path``."""
-    return {
-        "bytes": path.stat().st_size,
-        "xxh3_128": checksum(path),
-        "shape": list(values.shape),
-        "dtype": str(values.dtype),
-    }
+    with open(path, "rb", buffering=0) as written:
+        return {
+            "bytes": os.fstat(written.fileno()).st_size,
+            "xxh3_128": _checksum(written),
+            "shape": list(values.shape),
+            "dtype": str(values.dtype),
+        }
 
 
 def load(folder: Path, name: str, record: dict[str, Any]) -> NDArray[Any]:
@@ -53,30 +53,60 @@ def load(folder: Path, name: str, record: dict[str, Any]) -> NDArray[Any]:
     """
     path = folder / f"{name}.npy"
     try:
-        if path.stat().st_size != record["bytes"]:
-            raise DamagedArrayError(f"{path} is {path.stat().st_size} bytes long instead of {record['bytes']}")
-        if checksum(path) != record["xxh3_128"]:
-            raise DamagedArrayError(f"{path} is damaged: its checksum is wrong")
-        # An empty array cannot be mapped.
-        empty = 0 in record["shape"]
-        mapped = np.load(path, mmap_mode=None if empty else "r", allow_pickle=False)
+        with open_plain(path) as file:
+            return _mapped(path, file, record)
     except OSError as error:
         raise DamagedArrayError(f"{path}: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedArrayError(f"{path} is no array that its record fits: {error}") from None
-    if list(mapped.shape) != record["shape"] or str(mapped.dtype) != record["dtype"]:
-        raise DamagedArrayError(f"{path} holds {mapped.dtype}{list(mapped.shape)} instead of what its record says")
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """Open a regular file to be read; a symlink, or what would never end or never begin, is an OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError("not a regular file")
+    return open(fd, "rb", buffering=0)
+
+
+def _mapped(path: Path, file: BinaryIO, record: dict[str, Any]) -> NDArray[Any]:
+    length = os.fstat(file.fileno()).st_size
+    if length != record["bytes"]:
+        raise DamagedArrayError(f"{path} is {length} bytes long instead of {record['bytes']!r:.20}")
+    if _checksum(file) != record["xxh3_128"]:
+        raise DamagedArrayError(f"{path} is damaged: its checksum is wrong")
+    file.seek(0)
+    shape, dtype = _header(path, file)
+    if list(shape) != record["shape"] or str(dtype) != record["dtype"]:
+        raise DamagedArrayError(f"{path} holds {dtype}{list(shape)} instead of what its record says")
+    values = length - file.tell()
+    if dtype.hasobject or int(np.prod(shape, dtype=object)) * dtype.itemsize != values:
+        raise DamagedArrayError(f"{path} has {values} bytes of values, which are not {dtype}{list(shape)}")
+    if not values:
+        # An empty array cannot be mapped.
+        return np.empty(shape, dtype)
     # The plain view keeps the mapping and loses memmap's slow indexing.
-    plain: NDArray[Any] = mapped.view(np.ndarray)
-    return plain
+    mapped: NDArray[Any] = np.memmap(file, dtype, "r", file.tell(), shape).view(np.ndarray)
+    return mapped
 
 
-def checksum(path: Path) -> str:
-    """XXH3-128 of a file, in hexadecimal."""
+def _header(path: Path, file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    try:
+        version = np.lib.format.read_magic(file)
+        shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
+    except Exception:  # numpy hands the header to Python's own parser, which may fail in any way, and say so at length
+        raise DamagedArrayError(f"{path} does not begin like an array") from None
+    if version != (1, 0) or fortran_order:
+        raise DamagedArrayError(f"{path} is not laid out as it would have been written")
+    return shape, dtype
+
+
+def _checksum(file: BinaryIO) -> str:
+    """XXH3-128 of a file from where it stands, in hexadecimal."""
     digest = xxhash.xxh3_128()
-    with open(path, "rb", buffering=0) as file:
-        while block := file.read(BLOCK_BYTES):
-            digest.update(block)
+    while block := file.read(BLOCK_BYTES):
+        digest.update(block)
     return digest.hexdigest()
 
 

@@ -234,8 +234,10 @@ class Node:
     async def _read_late(self, reading: Coroutine[Any, Any, bytes]) -> bytes:
         try:
             data = await reading
-        except BaseException:
+        except BaseException as error:
             self.counters.errors += 1
+            if isinstance(error, Exception):
+                log.warning("a read failed: %s", error or type(error).__name__)
             raise
         self.counters.bytes_read += len(data)
         self.counters.bytes_served += len(data)

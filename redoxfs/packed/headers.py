@@ -5,8 +5,8 @@ what a shard must hold between the files' bytes can be told again at any time: t
 
 The bytes are made by Python's own tarfile in the simplest format that can say them: ustar, which every reader
 knows; pax where a name, a number or a link is too long for that; and for such a name that is not UTF-8 GNU's long
-names, because GNU tar warns of the keyword with which pax marks raw bytes. Times are whole seconds: a fraction
-would cost a kilobyte for each file. The index has them whole.
+names, because GNU tar warns of the keyword with which pax marks raw bytes. Times are whole seconds, from 1970 on: a
+fraction would cost a kilobyte for each file, and of what is older GNU tar warns. The index has them as they are.
 """
 
 import stat
@@ -39,7 +39,7 @@ def header_of(tree: Tree, entry: int) -> bytes:
     mode = int(tree.mode[entry])
     info.mode = stat.S_IMODE(mode)
     info.uid, info.gid = int(tree.uid[entry]), int(tree.gid[entry])
-    info.mtime = int(tree.mtime_ns[entry]) // 1_000_000_000
+    info.mtime = max(0, int(tree.mtime_ns[entry]) // 1_000_000_000)
     if stat.S_ISDIR(mode):
         info.type = tarfile.DIRTYPE
     elif stat.S_ISLNK(mode):
@@ -59,7 +59,7 @@ def header_bytes(tree: Tree) -> npt.NDArray[np.int64]:
     lengths = np.full(len(tree), BLOCK_BYTES, np.int64)
     seconds = tree.mtime_ns // 1_000_000_000
     plain = (_path_bytes(tree) <= NAME_BYTES) & (tree.size < SIZE_LIMIT)
-    plain &= (tree.uid < NUMBER_LIMIT) & (tree.gid < NUMBER_LIMIT) & (seconds >= 0) & (seconds < SIZE_LIMIT)
+    plain &= (tree.uid < NUMBER_LIMIT) & (tree.gid < NUMBER_LIMIT) & (seconds < SIZE_LIMIT)
     plain[tree.link_entry] &= np.diff(tree.link_at) <= NAME_BYTES
     for entry in np.flatnonzero(~plain).tolist():
         lengths[entry] = len(header_of(tree, entry))

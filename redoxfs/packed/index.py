@@ -1,7 +1,7 @@
 """The folder of a packed dataset: shards, an index of plain arrays, a manifest.
 
     DST/samples-000000.tar …   the samples, chunk after chunk (packed.plan)
-    DST/rest-000000.tar …      everything else
+    DST/tree-000000.tar …      everything else
     DST/index/NAME.npy         the tree, the classes, the chunks, and where each entry lies; memory-mapped
     DST/manifest.json          format version, options, counts, length and checksum of each array
 
@@ -29,12 +29,15 @@ import xxhash
 
 from redoxfs.chunks import Cells
 from redoxfs.dataset import CONTROL_NAME, Catalog, Tree, Verdict, array_files, show
+from redoxfs.dataset.groups import MEMBERS_MAX
 from redoxfs.packed.headers import BLOCK_BYTES
 from redoxfs.packed.plan import Places
-from redoxfs.dataset.groups import MEMBERS_MAX
 
 MANIFEST = "manifest.json"
 FOLDER = "index"
+PACKING = ".packing"
+"""What a pack that is not done has not put in its place yet."""
+
 FORMAT = "redoxfs packed dataset"
 VERSION = 1
 
@@ -46,7 +49,17 @@ OFF = "; off with --classes none"
 """What a verdict says of the source, which a packed dataset has left behind."""
 
 NAME_MAX_BYTES = 255
-"""Linux's own limit."""
+TARGET_MAX_BYTES = 4095
+"""Linux's own limits."""
+
+CHUNK_SIZE_MAX = 1 << 16
+"""The most that --chunk-size takes."""
+
+MANIFEST_MAX_BYTES = 1 << 28
+"""Millions of class names; what is longer is no manifest, and not read."""
+
+GROUP_GAP_MAX_BYTES = 1 << 20
+"""Between two files of a sample lies one header, and no path is so long that this were too little."""
 
 _COLUMNS = {
     "parent": "int32",
@@ -64,7 +77,7 @@ _TREE = {
 _CLASSES = {"members": "int32", "member_at": "int64", "class_of": "int32", "tree_of_class": "int32"}
 _PLACES = {"cells": "int32", "group_start": "int32", "shard": "int32", "data_at": "int64"}
 _ARRAYS = {**_TREE, **_CLASSES, **_PLACES, "sums": "uint64"}
-_SHARD_NAME = re.compile(r"(samples|rest)-[0-9]{6}\.tar")
+_SHARD_NAME = re.compile(r"(samples|tree)-[0-9]{6,}\.tar")
 
 Sums = npt.NDArray[np.uint64]
 
@@ -95,21 +108,19 @@ class Index:
 
 
 def is_packed(folder_fd: int) -> bool:
-    """Whether the directory holds a packed dataset, whole or damaged."""
+    """Whether the directory holds a packed dataset: whole, damaged, or not done yet."""
     try:
         fd = os.open(MANIFEST, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder_fd)
         with open(fd, "rb", buffering=0) as file:
-            return FORMAT.encode() in file.read(1 << 12) or _has_folder(folder_fd)
+            if FORMAT.encode() in file.read(1 << 12):
+                return True
     except OSError:
-        return False
-
-
-def _has_folder(folder_fd: int) -> bool:
+        pass
     try:
-        names = os.listdir(folder_fd)
+        names = set(os.listdir(folder_fd))
     except OSError:
         return False
-    return FOLDER in names and any(_SHARD_NAME.fullmatch(name) for name in names)
+    return bool(names & {FOLDER, PACKING, MANIFEST}) and any(_SHARD_NAME.fullmatch(name) for name in names)
 
 
 def block_positions(tree: Tree) -> npt.NDArray[np.int64]:
@@ -161,7 +172,8 @@ def seal(manifest: dict[str, Any]) -> bytes:
 
 
 def _text(manifest: dict[str, Any]) -> bytes:
-    return json.dumps(manifest, indent=1, sort_keys=True).encode() + b"\n"
+    # Not sorted: it begins with what says what it is (`is_packed`), and JSON keeps the order.
+    return json.dumps(manifest, indent=1).encode() + b"\n"
 
 
 def _checksum(manifest: dict[str, Any]) -> str:
@@ -176,10 +188,13 @@ def load_index(folder: Path) -> Index:
     """
     manifest = read_manifest(folder)
     try:
+        _must_be_text(manifest)
         arrays = {name: array_files.load(folder / FOLDER, name, manifest["arrays"][name]) for name in _ARRAYS}
         for name, dtype in _ARRAYS.items():
             if str(arrays[name].dtype) != dtype or arrays[name].ndim != (2 if name == "cells" else 1):
                 _damaged(folder, f"the array {name} is of the wrong type")
+        if not 1 <= arrays["cells"].shape[1] <= CHUNK_SIZE_MAX or arrays["cells"].shape[1] != manifest["chunk_size"]:
+            _damaged(folder, "the chunks are not of the size that the manifest says")
         index = _assemble(manifest, arrays)
         wrong = _wrong_tree(index.catalog.tree) or _wrong_catalog(index.catalog) or _wrong_cells(index)
         wrong = wrong or _wrong_places(index)
@@ -198,20 +213,38 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest, if it is whole and of a version that is known here. Raises DamagedDatasetError."""
     path = folder / MANIFEST
     try:
-        manifest = json.loads(path.read_bytes())
+        with array_files.open_plain(path) as file:
+            if os.fstat(file.fileno()).st_size > MANIFEST_MAX_BYTES:
+                raise DamagedDatasetError(f"{path} is longer than any manifest")
+            manifest = json.loads(file.read())
+        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+            raise DamagedDatasetError(f"{path} is not the manifest of a packed dataset, or is damaged")
+        if manifest.pop("checksum", None) != _checksum(manifest):
+            raise DamagedDatasetError(f"{path} is damaged: its checksum is wrong")
+    except FileNotFoundError:
+        if (folder / PACKING).is_dir():
+            what = "the pack was ended before it was done; to go on, give the same redoxfs pack again"
+        else:
+            what = "the manifest is missing; the dataset has to be packed again"
+        raise DamagedDatasetError(f"{folder}: {what}") from None
     except OSError as error:
-        raise DamagedDatasetError(f"{path}: {error.strerror}") from None
+        raise DamagedDatasetError(f"{path}: {error.strerror or error}") from None
     except (ValueError, RecursionError):
         raise DamagedDatasetError(f"{path} is damaged: it is not JSON") from None
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise DamagedDatasetError(f"{path} is not the manifest of a packed dataset, or is damaged")
-    if manifest.pop("checksum", None) != _checksum(manifest):
-        raise DamagedDatasetError(f"{path} is damaged: its checksum is wrong")
-    if manifest["version"] != VERSION:
+    if manifest.get("version") != VERSION:
         raise DamagedDatasetError(
-            f"{path} is of format version {manifest['version']}; this redoxfs reads version {VERSION}"
+            f"{path} is of format version {manifest.get('version')!r:.20}; this redoxfs reads version {VERSION}"
         )
     return manifest
+
+
+def _must_be_text(manifest: dict[str, Any]) -> None:
+    """What is printed as it is, or looked up by name. Raises TypeError."""
+    verdict = manifest["verdict"]
+    said = [*verdict["saw"], *(verdict[name] for name in ("asked", "mode", "line"))]
+    for text in (*said, *manifest["class_names"], *manifest["class_trees"]):
+        if not isinstance(text, str):
+            raise TypeError(f"{text!r:.40} is no text")
 
 
 def _damaged(folder: Path, what: str) -> NoReturn:
@@ -239,7 +272,7 @@ def tree_of(arrays: Mapping[str, npt.NDArray[Any]], *, skipped: int, control_lef
     count = len(parent)
     if not count or any(len(arrays[name]) != count for name in _COLUMNS):
         raise ValueError("the columns of the tree differ in length")
-    if parent[0] or (np.diff(parent) < 0).any() or (parent[1:] >= np.arange(1, count)).any():
+    if parent[0] or (parent[1:] < parent[:-1]).any() or (parent[1:] >= np.arange(1, count)).any():
         raise ValueError("the tree is no tree")
     children = np.bincount(parent[1:], minlength=count).astype(np.int32)
     nowhere = np.zeros(1, np.uint64)
@@ -277,10 +310,10 @@ def _assemble(manifest: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> 
         raise ValueError("the columns of the places differ in length")
     verdict = manifest["verdict"]
     members, member_at = arrays["members"], arrays["member_at"]
-    lengths = np.diff(member_at)
     samples = len(arrays["class_of"])
-    if len(member_at) != samples + 1 or member_at[0] or member_at[-1] != len(members) or (lengths < 1).any():
+    if not _are_positions(member_at, samples, len(members)) or (member_at[1:] == member_at[:-1]).any():
         raise ValueError("the files of the samples are counted wrong")
+    lengths = np.diff(member_at)
     if len(members) and not (members.min() >= 0 and members.max() < count):
         raise ValueError("a sample has a file that is not in the tree")
     sample_of = np.full(count, -1, np.int32)
@@ -337,8 +370,8 @@ def _wrong_tree(tree: Tree) -> str:
         if len(at):
             entry = int(np.searchsorted(tree.name_at, at[0], side="right")) - 1
             return f"{show(tree.path(entry))} has {called} in its name"
-    if (tree.link_names == 0).any():
-        return "a link has a NUL in its target"
+    if (tree.link_names == 0).any() or (np.diff(tree.link_at) > TARGET_MAX_BYTES).any():
+        return "a link has a target that no link can have"
     dot = np.append(tree.names, np.uint8(0))[tree.name_at[:-1]] == ord(".")
     last_dot = np.append(tree.names, np.uint8(0))[tree.name_at[1:] - 1] == ord(".")
     upwards = (dot & (lengths == 1)) | (dot & last_dot & (lengths == 2))
@@ -358,7 +391,8 @@ def _first(tree: Tree, mask: npt.NDArray[np.bool_]) -> str:
 
 
 def _are_positions(at: npt.NDArray[np.int64], count: int, length: int) -> bool:
-    return len(at) == count + 1 and at[0] == 0 and at[-1] == length and bool((np.diff(at) >= 0).all())
+    # Neighbours are compared as they are: a difference may be more than fits, and come out the other way round.
+    return len(at) == count + 1 and at[0] == 0 and at[-1] == length and bool((at[1:] >= at[:-1]).all())
 
 
 def _not_ascending(tree: Tree) -> int:
@@ -396,6 +430,8 @@ def _wrong_catalog(catalog: Catalog) -> str:
         return "the classes are counted wrong"
     if not _in_range(class_of, classes) or (np.diff(class_of) < 0).any():
         return "a sample is of no class"
+    if (np.bincount(class_of, minlength=classes) == 0).any():
+        return "a class has no sample"
     if (np.bincount(members, minlength=1) > 1).any():
         return "a file belongs to two samples"
     if not (catalog.tree.mode[members] & np.uint32(0o170000) == stat.S_IFREG).all():
@@ -415,11 +451,11 @@ def _wrong_cells(index: Index) -> str:
     cells, starts = index.cells.cells, index.cells.group_start
     class_of = index.catalog.class_of
     samples = cells[cells >= 0]
-    if not _in_range(samples, len(class_of)) or len(samples) != len(class_of):
+    if (cells < -1).any() or not _in_range(samples, len(class_of)) or len(samples) != len(class_of):
         return "the chunks do not hold each sample once"
     if (np.bincount(samples, minlength=len(class_of)) != 1).any():
         return "the chunks do not hold each sample once"
-    if not len(starts) or starts[0] or starts[-1] != len(cells) or (np.diff(starts) < 1).any():
+    if not len(starts) or starts[0] or starts[-1] != len(cells) or (starts[1:] <= starts[:-1]).any():
         return "the chunks are grouped wrong"
     if len(cells):
         label = np.append(class_of, -1)[cells]
@@ -443,6 +479,18 @@ def _wrong_places(index: Index) -> str:
     outside = (places.data_at < BLOCK_BYTES) | (places.data_at % BLOCK_BYTES != 0) | (sizes > room)
     if outside.any():
         return f"{_first(tree, outside)} lies outside its shard"
+    if _are_apart(index.catalog, places):
+        return "the files of a sample do not lie side by side"
     if len(index.sums) != index.block_at[-1]:
         return "the checksums are not as many as the files have blocks"
     return ""
+
+
+def _are_apart(catalog: Catalog, places: Places) -> bool:
+    """Whether a file of a sample lies elsewhere than behind the one before it: a sweep reads what is between."""
+    members = catalog.members
+    beside = catalog.sample_of[members[1:]] == catalog.sample_of[members[:-1]]
+    before, after = members[:-1][beside], members[1:][beside]
+    gap = places.data_at[after] - places.data_at[before] - catalog.tree.size[before]
+    other_shard = places.shard[after] != places.shard[before]
+    return bool((other_shard | (gap < 0) | (gap > GROUP_GAP_MAX_BYTES)).any())

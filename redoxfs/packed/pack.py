@@ -12,10 +12,13 @@ So nothing half written has a name that anybody would read it by, and a folder w
 """
 
 import contextlib
+import errno
+import fcntl
 import json
 import os
 import shutil
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,10 +26,11 @@ from typing import Any
 import numpy as np
 
 from redoxfs.chunks import Cells
-from redoxfs.dataset import Catalog, ChangedError, SourceError, Tree, array_files, check_unchanged
+from redoxfs.dataset import Catalog, ChangedError, SourceError, Tree, array_files, check_unchanged, show
 from redoxfs.packed.index import (
     FOLDER,
     MANIFEST,
+    PACKING,
     DamagedDatasetError,
     Sums,
     arrays_of,
@@ -39,13 +43,13 @@ from redoxfs.packed.index import (
     tree_of,
 )
 from redoxfs.packed.plan import Places, plan_places
-from redoxfs.packed.shard import ShardMap, check_shard, write_shard
+from redoxfs.packed.shard import AT_REST, ShardMap, check_shard, write_shard
 from redoxfs.packed.workers import Done, Tally, Work, each_shard
 
-PACKING = ".packing"
 PLAN = "plan.json"
+LOCK = "lock"
 
-READABLE_BY_ALL = 0o444
+READABLE_BY_ALL = {stat.S_IFREG: 0o444, stat.S_IFDIR: 0o555}
 
 
 class PackError(Exception):
@@ -98,18 +102,19 @@ def pack(
     tree = catalog.tree
     places = plan_places(catalog, cells, shard_bytes=shard_bytes)
     manifest = describe(catalog, cells, places, seed=seed, asked=asked)
-    totals = Totals(len(tree), int(tree.size[tree.kind_mask(0o100000)].sum()))
+    totals = Totals(len(tree), int(tree.size[tree.kind_mask(stat.S_IFREG)].sum()))
     try:
         making = _enter(dst)
-        records = _store_plan(making, arrays_of(catalog, cells, places), manifest)
-        if (dst / MANIFEST).exists():
-            return _already(dst, manifest, records, making)
-        sums, kept, rewritten = _shards(tree, places, root_fd, dst, jobs, lambda done: look(done, totals))
-        _must_be_at_rest(tree, root_fd)
-        _finish(dst, making, manifest, records, sums, private=_is_private(tree))
+        with _alone(making):
+            records = _store_plan(making, arrays_of(catalog, cells, places), manifest)
+            if (dst / MANIFEST).exists():
+                return _already(dst, manifest, records, making)
+            sums, kept, rewritten = _shards(tree, places, root_fd, dst, jobs, lambda done: look(done, totals))
+            _must_be_at_rest(tree, root_fd)
+            _finish(dst, making, manifest, records, sums, private=_is_private(tree))
     except OSError as error:
-        where = error.filename if error.filename is not None else dst
-        raise PackError(f"{where}: {error.strerror}; run the same command again to go on") from None
+        where = os.fsdecode(error.filename) if error.filename is not None else dst
+        raise PackError(f"{where}: {error.strerror or error}; run the same command again to go on") from None
     return Packed(len(places.shard_names), kept, rewritten, sum(places.shard_bytes))
 
 
@@ -122,6 +127,28 @@ def _enter(dst: Path) -> Path:
         raise PackError(f"{dst}: is not empty and holds no packed dataset; name a new folder")
     making.mkdir(mode=0o700, exist_ok=True)
     return making
+
+
+@contextlib.contextmanager
+def _alone(making: Path) -> Iterator[None]:
+    """Nobody else packs into DST meanwhile: two would write to one shard, and the first to be done would seal it.
+
+    A record lock, which network filesystems have as well, and which ends with this process.
+    """
+    fd = os.open(making / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Whoever had it may have ended, and taken it away with all that it had no more use for.
+            mine = os.path.samestat(os.fstat(fd), os.stat(making / LOCK))
+        except OSError as error:
+            # A filesystem without locks is packed to all the same.
+            mine = error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+        if not mine:
+            raise PackError(f"{making.parent}: another redoxfs pack is under way there")
+        yield
+    finally:
+        os.close(fd)
 
 
 def _store_plan(
@@ -142,9 +169,9 @@ def _store_plan(
                 "remove it, or give the same options again"
             )
         shutil.rmtree(folder, ignore_errors=True)
-    elif os.listdir(making) != ["plan"]:
-        # Ended before its plan was complete: nothing of it counts.
-        for name in set(os.listdir(making)) - {"plan"}:
+    else:
+        # What is there ended before its plan was complete: nothing of it counts.
+        for name in set(os.listdir(making)) - {fresh.name, LOCK}:
             _remove(making / name)
     fresh.rename(folder)
     if not (making / PLAN).exists():
@@ -255,8 +282,9 @@ def _carry_out(state: _State, shard: int, tally: Tally) -> tuple[Sums, bool, boo
 
 def _known_sums(path: Path, count: int) -> Sums | None:
     try:
-        sums = np.load(path, allow_pickle=False)
-    except (OSError, ValueError):
+        # An empty array cannot be mapped.
+        sums = np.lib.format.open_memmap(path, mode="r") if count else np.zeros(0, np.uint64)
+    except Exception:  # damaged, it may fail in any way; then the shard is written again
         return None
     return sums if sums.shape == (count,) and sums.dtype == np.uint64 else None
 
@@ -268,12 +296,14 @@ def _must_be_at_rest(tree: Tree, root_fd: int) -> None:
     try:
         check_unchanged(tree, root_fd)
     except ChangedError as error:
-        raise SourceError(f"{error} while it was packed; pack again when SOURCE is at rest") from None
+        raise SourceError(f"{error} while it was packed; {AT_REST}") from None
+    except OSError as error:
+        raise SourceError(f"{show(error.filename or b'')}: {error.strerror}; it was there before; {AT_REST}") from None
 
 
 def _is_private(tree: Tree) -> bool:
-    """Whether the source has a file that not everybody may read: then nor may they read the shards."""
-    return bool((tree.mode[tree.kind_mask(0o100000)] & READABLE_BY_ALL != READABLE_BY_ALL).any())
+    """Whether the source has something that not everybody may read: then nor may they read the shards."""
+    return any(bool((tree.mode[tree.kind_mask(kind)] & bits != bits).any()) for kind, bits in READABLE_BY_ALL.items())
 
 
 def _finish(
@@ -286,6 +316,7 @@ def _finish(
         shutil.rmtree(folder)
     (making / FOLDER).rename(folder)
     array_files.sync_directory(folder)
+    (making / MANIFEST).unlink(missing_ok=True)
     array_files.write_file(making / MANIFEST, seal({**manifest, "arrays": records}))
     if not private:
         umask = os.umask(0)

@@ -4,8 +4,8 @@ Order of a dataset's entries in its shards:
 
 - ``samples-NNNNNN.tar``: chunk after chunk, slot after slot, the files of a sample side by side. A chunk lies in
   one shard whole; a shard ends with the chunk with which it reaches the asked size. WebDataset is given these.
-- ``rest-NNNNNN.tar``: files of no class, then symlinks, then directories, in the order of the tree. Directories
-  come last because one that may not be written to, extracted first, would keep its own files out.
+- ``tree-NNNNNN.tar``: files of no class, then symlinks, in the order of the tree, then directories, the deepest
+  first. Directories come last because one that may not be written to, extracted first, would keep out what is in it.
 
 As every position is known beforehand, the files of a shard may be read in whatever order suits the storage and
 written to their places, and what a killed pack had finished is found again.
@@ -51,7 +51,7 @@ def plan_places(catalog: Catalog, cells: Cells, *, shard_bytes: int) -> Places:
     data_at = np.zeros(len(tree), np.int64)
     names: list[str] = []
     ends: list[int] = []
-    for kind, (order, units) in {"samples": _samples(catalog, cells), "rest": _rest(catalog)}.items():
+    for kind, (order, units) in {"samples": _samples(catalog, cells), "tree": _rest(catalog)}.items():
         if not len(order):
             continue
         after = np.cumsum(extent[order])
@@ -88,7 +88,8 @@ def _rest(catalog: Catalog) -> tuple[Int64, Int64]:
     """Entries in order; each may end a shard."""
     tree = catalog.tree
     files = np.flatnonzero(tree.kind_mask(stat.S_IFREG) & (catalog.sample_of < 0))
-    order = np.concatenate([files, tree.link_entry, np.flatnonzero(tree.kind_mask(stat.S_IFDIR))]).astype(np.int64)
+    directories = np.flatnonzero(tree.kind_mask(stat.S_IFDIR))[::-1]
+    order = np.concatenate([files, tree.link_entry, directories]).astype(np.int64)
     return order, np.arange(1, len(order) + 1)
 
 

@@ -9,6 +9,7 @@ writing its own elements.
 """
 
 import errno
+import io
 import os
 import stat
 import tarfile
@@ -24,7 +25,7 @@ import xxhash
 
 from redoxfs.chunks import open_beneath
 from redoxfs.dataset import SourceError, Tree, show
-from redoxfs.packed.headers import BLOCK_BYTES, header_of
+from redoxfs.packed.headers import BLOCK_BYTES, RECORD_BYTES, header_of
 from redoxfs.packed.index import SUM_BLOCK_BYTES, Sums
 from redoxfs.packed.plan import Places
 
@@ -36,6 +37,11 @@ BATCH_FILES = 16
 
 PROBLEMS_PER_SHARD = 20
 """Told one by one; of more only the number."""
+
+HEADER_READ_BYTES = 1 << 16
+"""Of a header that should not be there: enough for any that was not made to be long."""
+
+AT_REST = "when SOURCE is at rest, remove DST and pack again with --rescan"
 
 Progress = Callable[[int, int], None]
 """Called with files and bytes that were done since the last call, from any thread."""
@@ -98,8 +104,12 @@ def write_shard(
         for entry in batch:
             if failed.is_set() or stopping():
                 raise StoppedError
-            _copy(tree, entry, root_fd, fd, int(shards.places.data_at[entry]), sums, int(first_block[entry]))
-            progress(1, int(tree.size[entry]) if tree.is_file(entry) else 0)
+            data_at = int(shards.places.data_at[entry])
+            for size in _copy(tree, entry, root_fd, fd, data_at, sums, int(first_block[entry])):
+                progress(0, size)
+                if failed.is_set() or stopping():
+                    raise StoppedError
+            progress(1, 0)
 
     try:
         _reserve(fd, shards.places.shard_bytes[shard])
@@ -138,23 +148,26 @@ def _reserve(fd: int, length: int) -> None:
         os.ftruncate(fd, length)
 
 
-def _copy(tree: Tree, entry: int, root_fd: int, fd: int, data_at: int, sums: Sums, block: int) -> None:
+def _copy(tree: Tree, entry: int, root_fd: int, fd: int, data_at: int, sums: Sums, block: int) -> Iterator[int]:
+    """Write an entry to its place, piece by piece; the length of each."""
     header = header_of(tree, entry)
     if not tree.is_file(entry):
         _write(fd, header, data_at - len(header))
         return
     name = tree.path(entry)
-    known = (int(tree.size[entry]), int(tree.mtime_ns[entry]))
+    size = int(tree.size[entry])
+    known = (size, int(tree.mtime_ns[entry]), int(tree.ctime_ns[entry]))
     try:
         source = open_beneath(root_fd, name)
         try:
             _must_be(source, known, name)
             _write(fd, header, data_at - len(header))
-            for at in range(0, known[0], SUM_BLOCK_BYTES):
-                data = _read(source, at, min(SUM_BLOCK_BYTES, known[0] - at), name)
+            for at in range(0, size, SUM_BLOCK_BYTES):
+                data = _read(source, at, min(SUM_BLOCK_BYTES, size - at), name)
                 sums[block] = xxhash.xxh3_64_intdigest(data)
                 block += 1
                 _write(fd, data, data_at + at)
+                yield len(data)
             _must_be(source, known, name)
         finally:
             os.close(source)
@@ -164,10 +177,10 @@ def _copy(tree: Tree, entry: int, root_fd: int, fd: int, data_at: int, sums: Sum
         raise SourceError(f"{show(name)}: {error.strerror}; nothing may be left out of a packed dataset") from None
 
 
-def _must_be(source: int, known: tuple[int, int], name: bytes) -> None:
+def _must_be(source: int, known: tuple[int, int, int], name: bytes) -> None:
     now = os.fstat(source)
-    if not stat.S_ISREG(now.st_mode) or (now.st_size, now.st_mtime_ns) != known:
-        raise SourceError(f"{show(name)} has changed since it was scanned; pack again when SOURCE is at rest")
+    if not stat.S_ISREG(now.st_mode) or (now.st_size, now.st_mtime_ns, now.st_ctime_ns) != known:
+        raise SourceError(f"{show(name)} has changed since it was scanned; {AT_REST}")
 
 
 def _read(source: int, at: int, size: int, name: bytes) -> bytes:
@@ -175,7 +188,7 @@ def _read(source: int, at: int, size: int, name: bytes) -> bytes:
     while len(data) < size:
         more = os.pread(source, size - len(data), at + len(data))
         if not more:
-            raise SourceError(f"{show(name)} became shorter while it was read")
+            raise SourceError(f"{show(name)} became shorter while it was read; {AT_REST}")
         data += more
     return data
 
@@ -244,29 +257,42 @@ def _problems(
         begin = data_at - len(header)
         if begin < at:
             yield f"{show(tree.path(entry))}: overlaps what lies before it"
-            begin = at
-        if os.pread(fd, begin - at, at).strip(b"\0") or os.pread(fd, data_at - begin, begin) != header:
-            yield _other_header(fd, begin, tree.path(entry))
+        elif begin - at >= BLOCK_BYTES:
+            yield f"{show(tree.path(entry))}: {begin - at:,} bytes before it, at {at:,}, belong to nothing"
+        elif os.pread(fd, begin - at, at).strip(b"\0"):
+            yield f"{show(tree.path(entry))}: there is something before it, at {at:,}"
+        if begin < 0 or os.pread(fd, len(header), begin) != header:
+            yield _other_header(fd, max(0, begin), tree.path(entry))
         size = int(tree.size[entry]) if tree.is_file(entry) else 0
         wrong = False
         for offset in range(0, size, SUM_BLOCK_BYTES):
+            if stopping():
+                raise StoppedError
             data = os.pread(fd, min(SUM_BLOCK_BYTES, size - offset), data_at + offset)
             wrong |= xxhash.xxh3_64_intdigest(data) != int(sums[block])
             block += 1
         if wrong:
             yield f"{show(tree.path(entry))}: wrong checksum at {data_at:,}"
-        at = data_at + size
+        at = max(at, data_at + size)
         progress(1, size)
-    if os.pread(fd, max(0, min(length - at, SUM_BLOCK_BYTES)), at).strip(b"\0"):
+    # Padding, two blocks of zeros, and what makes whole records of it.
+    if length - at > 3 * BLOCK_BYTES + RECORD_BYTES:
+        yield f"{length - at:,} bytes after the last entry, at {at:,}, belong to nothing"
+    elif os.pread(fd, max(0, length - at), at).strip(b"\0"):
         yield f"there is something after the last entry, at {at:,}"
 
 
 def _other_header(fd: int, at: int, name: bytes) -> str:
     """What is at ``at`` where the header of ``name`` should be."""
     due = f"at {at:,}: not the header of {show(name)}"
+    begins = io.BytesIO(os.pread(fd, HEADER_READ_BYTES, at))
     try:
-        there = tarfile.TarInfo.frombuf(os.pread(fd, BLOCK_BYTES, at), "utf-8", "surrogateescape")
-    except tarfile.HeaderError:
+        # With whatever long names come before it.
+        with tarfile.open(fileobj=begins, mode="r:", encoding="utf-8", errors="surrogateescape") as tar:
+            there = tar.next()
+    except Exception:  # made elsewhere, it may fail in any way
+        there = None
+    if there is None:
         return f"{due}, nor any"
     other = show(there.name.encode("utf-8", "surrogateescape"))
     if there.isdev():

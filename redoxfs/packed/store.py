@@ -10,13 +10,12 @@ kernel knows uncached reads (Linux 6.14, RWF_DONTCACHE) the pages go as soon as 
 dropped after the read. The kernel's own readahead, which would fetch what lies behind a chunk, is off.
 
 Every file's checksums are compared before anybody sees its bytes. A mismatch is read once more, from the storage
-rather than from any cache; if it stays it is EIO, and one line in the log.
+rather than from any cache; if it stays it is EIO, with shard, offset and name for the log.
 
 Any thread may call anything here but `close`.
 """
 
 import errno
-import logging
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -41,8 +40,6 @@ IOV_MAX = os.sysconf("SC_IOV_MAX")
 
 SCRATCH_BYTES = 1 << 20
 """One buffer for all that is skipped: a longer gap takes it several times."""
-
-log = logging.getLogger(__name__)
 
 
 class PackedStore:
@@ -226,12 +223,14 @@ class PackedStore:
         data = self._pread(fd, at, size)
         if len(data) < size or not self._is_right(entry, memoryview(data), block):
             name, shard = show(self._catalog.tree.path(entry)), self._index.places.shard_names[self._shard_of[entry]]
-            log.error("%s: wrong checksum at %d, %s", shard, at, name)
             raise OSError(errno.EIO, f"{name}: wrong checksum, {shard} at {at}")
         return data
 
     def _pread(self, fd: int, at: int, size: int) -> bytes:
-        data = bytearray(size)
+        try:
+            data = bytearray(size)
+        except MemoryError:
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from None
         view = memoryview(data)
         have = 0
         while have < size:

@@ -21,7 +21,7 @@ class Verified:
     """What was found. ``problems`` are lines, each naming a shard and a file; none means that all is well.
 
     ``not_for_webdataset`` names files that WebDataset would merge, mangle or miss: its key ends at the first dot of
-    a name, so it takes one dot. The first NAMES_SHOWN of ``not_for_webdataset_count``.
+    a name, so it takes one dot, and something before it. The first NAMES_SHOWN of ``not_for_webdataset_count``.
     """
 
     shards: int
@@ -81,5 +81,6 @@ def _not_for_webdataset(catalog: Catalog) -> tuple[int, tuple[str, ...]]:
     tree = catalog.tree
     files = files_in_order(catalog, np.arange(len(catalog.class_of)))
     dots = np.concatenate([[0], np.cumsum(tree.names == ord("."))])
-    bad = files[dots[tree.name_at[files + 1]] - dots[tree.name_at[files]] != 1]
+    begin, end = tree.name_at[files], tree.name_at[files + 1]
+    bad = files[(dots[end] - dots[begin] != 1) | (tree.names[begin] == ord("."))]
     return len(bad), tuple(show(tree.path(entry)) for entry in bad[:NAMES_SHOWN].tolist())

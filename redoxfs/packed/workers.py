@@ -15,6 +15,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.sharedctypes import SynchronizedArray
 from typing import Any, Generic, TypeVar
@@ -85,7 +86,8 @@ def each_shard(
             min(jobs, len(shards)), mp_context=spawn, initializer=_begin, initargs=(work, shared, os.getpid())
         )
     try:
-        waiting = {pool.submit(_one, shard): shard for shard in shards}
+        with _no_interrupt_for_children():
+            waiting = {pool.submit(_one, shard): shard for shard in shards}
         while waiting:
             finished, _ = wait(waiting, LOOK_EVERY_S, FIRST_COMPLETED)
             look(tally.done())
@@ -97,6 +99,19 @@ def each_shard(
         tally.stop()
         pool.shutdown(cancel_futures=True)
         _here.clear()
+
+
+@contextmanager
+def _no_interrupt_for_children() -> Iterator[None]:
+    """Ctrl-C reaches the whole foreground group, also a child that has not come to ignore it yet.
+
+    What is blocked where a process is started stays so in it; here it is only put off.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _here: list[tuple[Any, Any, Tally]] = []

@@ -1,0 +1,194 @@
+"""Packed datasets for tests: packed in this process, read back, taken apart, and sealed again as an attacker would."""
+
+import json
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from redoxfs.chunks import Cells, Storage, build_cells
+from redoxfs.dataset import Catalog, Tree, Verdict, array_files, build_catalog, read_tree
+from redoxfs.packed import MANIFEST, Index, PackedStore, load_index, pack
+from redoxfs.packed.index import FOLDER, arrays_of, block_positions, describe, seal, store_arrays, tree_of
+from redoxfs.packed.pack import Packed
+from redoxfs.packed.plan import plan_places
+
+STORAGE = Storage(seek_s=0.002, bytes_per_s=200e6)
+
+
+@contextmanager
+def opened(folder: Path | bytes) -> Iterator[int]:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@dataclass(frozen=True)
+class Options:
+    """As `redoxfs pack` takes them."""
+
+    chunk_size: int = 8
+    shard_bytes: int = 1 << 30
+    seed: int = 0
+    classes: str = "dir"
+    groups: str | None = None
+    samples: tuple[str, ...] = ()
+    jobs: int = 1
+
+
+DEFAULT = Options()
+
+
+def catalog_of(source: Path | bytes, options: Options = DEFAULT) -> Catalog:
+    with opened(source) as fd:
+        return build_catalog(read_tree(fd), classes=options.classes, groups=options.groups, samples=options.samples)
+
+
+def pack_here(source: Path | bytes, dst: Path, options: Options = DEFAULT, *, catalog: Catalog | None = None) -> Packed:
+    """`redoxfs pack`, without the program around it; ``catalog`` where the source was scanned before."""
+    catalog = catalog or catalog_of(source, options)
+    cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=options.chunk_size, seed=options.seed)
+    with opened(source) as fd:
+        return pack(
+            catalog,
+            cells,
+            fd,
+            dst,
+            shard_bytes=options.shard_bytes,
+            seed=options.seed,
+            asked={"classes": options.classes, "groups": options.groups},
+            jobs=options.jobs,
+        )
+
+
+@contextmanager
+def store_of(dst: Path, storage: Storage = STORAGE) -> Iterator[tuple[Index, PackedStore]]:
+    index = load_index(dst)
+    store = PackedStore(index, dst, storage)
+    try:
+        yield index, store
+    finally:
+        store.close()
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder with its bytes."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def shards_of(dst: Path) -> list[Path]:
+    return sorted(dst.glob("*.tar"))
+
+
+def manifest_of(dst: Path) -> dict[str, Any]:
+    manifest: dict[str, Any] = json.loads((dst / MANIFEST).read_bytes())
+    return manifest
+
+
+def reseal(dst: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Write the manifest anew after ``change``, with the checksum that it has then."""
+    manifest = manifest_of(dst)
+    del manifest["checksum"]
+    change(manifest)
+    (dst / MANIFEST).write_bytes(seal(manifest))
+
+
+def replace_array(dst: Path, name: str, values: np.ndarray[Any, Any]) -> None:
+    """Put another array into the index, and its record into the manifest."""
+    (dst / FOLDER / f"{name}.npy").unlink()
+    record = array_files.store(dst / FOLDER, name, values)
+    reseal(dst, lambda manifest: manifest["arrays"].update({name: record}))
+
+
+def replace_array_file(dst: Path, name: str, data: bytes, **record: object) -> None:
+    """Put any bytes in an array's place, with their length and checksum in the manifest; ``record`` says the rest."""
+    (dst / FOLDER / f"{name}.npy").write_bytes(data)
+    known = {"bytes": len(data), "xxh3_128": xxhash.xxh3_128_hexdigest(data), **record}
+    reseal(dst, lambda manifest: manifest["arrays"][name].update(known))
+
+
+def array(dst: Path, name: str) -> np.ndarray[Any, Any]:
+    values: np.ndarray[Any, Any] = np.load(dst / FOLDER / f"{name}.npy")
+    return values
+
+
+def made_up_tree(
+    entries: Sequence[tuple[int, bytes, int]], *, targets: Sequence[bytes] = (), **columns: Sequence[int]
+) -> Tree:
+    """A tree that is nowhere: below the root, (parent, name, mode) of each entry, in order; ``columns`` of all entries.
+
+    The root is entry 0; what no column says is zero.
+    """
+    count = len(entries) + 1
+    names = [b"", *(name for _, name, _ in entries)]
+    mode = np.array([stat.S_IFDIR | 0o755, *(mode for _, _, mode in entries)], np.uint32)
+    types = {"uid": np.uint32, "gid": np.uint32, "nlink": np.uint32}
+    given = {
+        name: np.array(columns.get(name, np.zeros(count)), types.get(name, np.int64))
+        for name in ("uid", "gid", "nlink", "size", "mtime_ns", "ctime_ns")
+    }
+    return tree_of(
+        {
+            **given,
+            "mode": mode,
+            "parent": np.array([0, *(parent for parent, _, _ in entries)], np.int32),
+            "names": np.frombuffer(b"".join(names), np.uint8),
+            "name_at": _positions(names),
+            "link_entry": np.flatnonzero(mode & np.uint32(0o170000) == stat.S_IFLNK).astype(np.int32),
+            "link_names": np.frombuffer(b"".join(targets), np.uint8),
+            "link_at": _positions(targets),
+        },
+        skipped=0,
+        control_left_out=0,
+    )
+
+
+def made_up_catalog(tree: Tree, class_of: Sequence[int], groups: Sequence[Sequence[int]]) -> Catalog:
+    """Samples of a made-up tree: the class of each, and its entries."""
+    members = np.array([entry for group in groups for entry in group], np.int32)
+    member_at = np.concatenate([[0], np.cumsum([len(group) for group in groups])]).astype(np.int64)
+    sample_of = np.full(len(tree), -1, np.int32)
+    sample_of[members] = np.repeat(np.arange(len(groups), dtype=np.int32), np.diff(member_at))
+    member_of = np.zeros(len(tree), np.uint16)
+    member_of[members] = np.arange(len(members)) - np.repeat(member_at[:-1], np.diff(member_at))
+    classes = max(class_of, default=-1) + 1
+    return Catalog(
+        tree=tree,
+        sample_of=sample_of,
+        member_of=member_of,
+        member_at=member_at,
+        members=members,
+        class_of=np.array(class_of, np.int32),
+        class_names=[str(number) for number in range(classes)],
+        class_trees=["."],
+        tree_of_class=np.zeros(classes, np.int32),
+        sample_bytes=np.add.reduceat(tree.size[members], member_at[:-1]) if len(groups) else np.zeros(0, np.int64),
+        verdict=Verdict("dir", "dir", "made up"),
+        sample_files=len(members),
+    )
+
+
+def seal_made_up(dst: Path, catalog: Catalog, cells: Cells) -> None:
+    """A packed dataset of a made-up tree: the index, and shards of the right length with nothing in them."""
+    places = plan_places(catalog, cells, shard_bytes=1 << 30)
+    (dst / FOLDER).mkdir(parents=True)
+    arrays = arrays_of(catalog, cells, places)
+    blocks = int(block_positions(catalog.tree)[-1])
+    records = store_arrays(dst / FOLDER, {**arrays, "sums": np.zeros(blocks, np.uint64)})
+    manifest = describe(catalog, cells, places, seed=0, asked={})
+    (dst / MANIFEST).write_bytes(seal({**manifest, "arrays": records}))
+    for name, length in zip(places.shard_names, places.shard_bytes, strict=True):
+        (dst / name).touch()
+        os.truncate(dst / name, length)
+
+
+def _positions(parts: Sequence[bytes]) -> np.ndarray[Any, Any]:
+    return np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)

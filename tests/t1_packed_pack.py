@@ -1,0 +1,420 @@
+"""Packing: a source that changes, a pack that is ended anywhere, and a destination that holds something already."""
+
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from packs import Options, catalog_of, files_in, opened, pack_here, shards_of
+
+from redoxfs.dataset import SourceError
+from redoxfs.packed import MANIFEST, DamagedDatasetError, PackError, is_packed, load_index, verify
+from redoxfs.packed.index import FOLDER, PACKING
+from redoxfs.packed.pack import LOCK, PLAN
+
+OPTIONS = Options(chunk_size=3, shard_bytes=4000)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    root = tmp_path / "data"
+    for label in ("cat", "dog"):
+        (root / label).mkdir(parents=True)
+        for number in range(6):
+            (root / label / f"{number}.jpg").write_bytes(f"{label} {number} ".encode() * 30 * number)
+    (root / "empty").mkdir()
+    (root / "notes.txt").write_text("of no class")
+    (root / "link").symlink_to("notes.txt")
+    return root
+
+
+@pytest.fixture
+def reference(source: Path, tmp_path: Path) -> dict[str, bytes]:
+    """What a pack that nothing happens to makes of it."""
+    pack_here(source, tmp_path / "reference", OPTIONS)
+    return files_in(tmp_path / "reference")
+
+
+# A source that changes
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def put_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def put_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def put_link(path: Path) -> None:
+    path.rename(path.with_name("other"))
+    path.symlink_to("other")
+
+
+def shorten(path: Path) -> None:
+    os.truncate(path, 1)
+
+
+def lengthen(path: Path) -> None:
+    with open(path, "ab") as file:
+        file.write(b"more")
+
+
+def rewrite_and_set_the_time_back(path: Path) -> None:
+    known = path.stat()
+    path.write_bytes(b"x" * known.st_size)
+    os.utime(path, ns=(known.st_atime_ns, known.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (known.st_size, known.st_mtime_ns)
+
+
+def close_to_others(path: Path) -> None:
+    path.chmod(0o600)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        remove,
+        put_directory,
+        put_fifo,
+        put_link,
+        shorten,
+        lengthen,
+        rewrite_and_set_the_time_back,
+        close_to_others,
+    ],
+    ids=lambda change: change.__name__,
+)
+def test_a_file_that_changes_after_the_scan_ends_the_pack_with_its_name(
+    source: Path, tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    catalog = catalog_of(source)
+    change(source / "dog/4.jpg")
+    with pytest.raises(SourceError, match=r"\Adog/4\.jpg.*\Z"):
+        pack_here(source, tmp_path / "dst", OPTIONS, catalog=catalog)
+    assert not (tmp_path / "dst" / MANIFEST).exists()
+
+
+def add_file(source: Path) -> None:
+    (source / "empty/new.jpg").touch()
+
+
+def add_and_remove_file(source: Path) -> None:
+    add_file(source)
+    (source / "empty/new.jpg").unlink()
+
+
+def close_directory(source: Path) -> None:
+    (source / "empty").chmod(0o700)
+
+
+def remove_directory(source: Path) -> None:
+    (source / "empty").rmdir()
+
+
+def put_file_for_directory(source: Path) -> None:
+    remove_directory(source)
+    (source / "empty").touch()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [add_file, add_and_remove_file, close_directory, remove_directory, put_file_for_directory],
+    ids=lambda change: change.__name__,
+)
+def test_a_directory_that_changes_after_the_scan_ends_the_pack_with_its_name(
+    source: Path, tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    catalog = catalog_of(source)
+    change(source)
+    # Where something came or went, the directory above has changed as well, and either may be named.
+    with pytest.raises(SourceError, match=r"\A(empty|\.)\W.*\Z"):
+        pack_here(source, tmp_path / "dst", OPTIONS, catalog=catalog)
+    assert not (tmp_path / "dst" / MANIFEST).exists()
+
+
+def test_a_source_that_came_to_rest_is_packed_into_a_new_folder(source: Path, tmp_path: Path) -> None:
+    catalog = catalog_of(source)
+    lengthen(source / "dog/4.jpg")
+    with pytest.raises(SourceError, match="remove DST"):
+        pack_here(source, tmp_path / "dst", OPTIONS, catalog=catalog)
+    with pytest.raises(PackError, match="unfinished pack of something else"):
+        pack_here(source, tmp_path / "dst", OPTIONS)
+    shutil.rmtree(tmp_path / "dst")
+    pack_here(source, tmp_path / "dst", OPTIONS)
+    assert verify(tmp_path / "dst", jobs=1).problems == ()
+
+
+# A pack that is ended
+
+
+When = Callable[[str, tuple[object, ...]], bool]
+
+
+def killed(source: Path, dst: Path, when: When) -> bool:
+    """Pack in a process that is killed as soon as ``when`` says so of what it is about to do; whether it was."""
+    child = os.fork()
+    if not child:
+        try:
+
+            def watch(event: str, arguments: tuple[object, ...]) -> None:
+                if event != "os.kill" and when(event, arguments):
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            sys.addaudithook(watch)
+            pack_here(source, dst, OPTIONS)
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.WIFSIGNALED(status)
+
+
+def is_change(dst: Path, event: str, arguments: tuple[object, ...]) -> bool:
+    events = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.chmod", "open")
+    return event in events and str(arguments[0]).startswith(str(dst))
+
+
+def change_number(number: int, dst: Path) -> When:
+    """The change of that number below ``dst``, from 1."""
+    left = number
+
+    def when(event: str, arguments: tuple[object, ...]) -> bool:
+        nonlocal left
+        left -= is_change(dst, event, arguments)
+        return not left
+
+    return when
+
+
+def changes_of_a_pack(source: Path, dst: Path) -> int:
+    reading, writing = os.pipe()
+    assert not killed(source, dst, lambda event, given: is_change(dst, event, given) and not os.write(writing, b"."))
+    os.close(writing)
+    with open(reading, "rb") as told:
+        return len(told.read())
+
+
+def before_the_index(dst: Path) -> When:
+    """All shards are done, and nothing that makes a dataset of them."""
+    return lambda event, arguments: event == "os.rename" and str(arguments[1]) == str(dst / FOLDER)
+
+
+def test_a_pack_that_is_killed_anywhere_is_never_taken_for_a_whole_one_and_goes_on_to_the_same_end(
+    source: Path, tmp_path: Path, reference: dict[str, bytes]
+) -> None:
+    steps = changes_of_a_pack(source, tmp_path / "counted")
+    assert steps > 100
+    seen: set[str] = set()
+    # Closer together at the end, where everything is put in its place.
+    for step in (*range(1, steps - 60, 20), *range(steps - 60, steps + 1, 3)):
+        dst = tmp_path / f"again-{step}"
+        assert killed(source, dst, change_number(step, dst))
+        names = files_in(dst) if dst.exists() else {}
+        finished = {name: (dst / name).stat() for name in names if "/" not in name and name.endswith(".tar")}
+        for name in finished:
+            assert names[name] == reference[name]
+        if MANIFEST in names:
+            seen.add("whole")
+            assert verify(dst, jobs=1).problems == ()
+        elif dst.exists():
+            seen.add("shards" if finished else "nothing")
+            with pytest.raises(DamagedDatasetError):
+                load_index(dst)
+        packed = pack_here(source, dst, OPTIONS)
+        assert (packed.kept, packed.rewritten) == (0 if packed.already else len(finished), 0)
+        assert files_in(dst) == reference
+        for name, known in finished.items():
+            now = (dst / name).stat()
+            assert (now.st_ino, now.st_mtime_ns) == (known.st_ino, known.st_mtime_ns)
+    assert seen >= {"nothing", "shards"}
+
+
+def test_an_unfinished_pack_is_no_dataset_and_says_what_it_is(source: Path, tmp_path: Path) -> None:
+    dst = tmp_path / "dst"
+    assert killed(source, dst, before_the_index(dst))
+    with opened(dst) as fd:
+        assert is_packed(fd)
+    for use in (load_index, lambda folder: verify(folder, jobs=1)):
+        with pytest.raises(DamagedDatasetError, match="ended before it was done"):
+            use(dst)
+
+
+def flip(path: Path, offset: int) -> None:
+    with open(path, "r+b", buffering=0) as file:
+        byte = os.pread(file.fileno(), 1, offset)
+        os.pwrite(file.fileno(), bytes([byte[0] ^ 1]), offset)
+
+
+def damage(dst: Path, how: str) -> None:
+    shard = dst / "samples-000001.tar"
+    sums = dst / PACKING / f"{shard.name}.sums.npy"
+    match how:
+        case "a payload byte":
+            flip(shard, 600)
+        case "a header byte":
+            flip(shard, 3)
+        case "the last byte":
+            flip(shard, shard.stat().st_size - 1)
+        case "cut":
+            os.truncate(shard, 1000)
+        case "longer":
+            os.truncate(shard, shard.stat().st_size + 10_240)
+        case "empty":
+            os.truncate(shard, 0)
+        case "no checksums":
+            sums.unlink()
+        case "empty checksums":
+            os.truncate(sums, 0)
+        case "cut checksums":
+            os.truncate(sums, sums.stat().st_size - 3)
+        case "other checksums":
+            flip(sums, sums.stat().st_size - 1)
+        case "checksums of a terabyte":
+            sums.write_bytes(sums.read_bytes().replace(b"'shape': (", b"'shape': (9999999999")[: sums.stat().st_size])
+        case "no numpy array":
+            sums.write_bytes(b"PK\x03\x04")
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "a payload byte",
+        "a header byte",
+        "the last byte",
+        "cut",
+        "longer",
+        "empty",
+        "no checksums",
+        "empty checksums",
+        "cut checksums",
+        "other checksums",
+        "checksums of a terabyte",
+        "no numpy array",
+    ],
+)
+def test_a_finished_shard_that_was_damaged_between_runs_is_written_again(
+    source: Path, tmp_path: Path, reference: dict[str, bytes], how: str
+) -> None:
+    dst = tmp_path / "dst"
+    assert killed(source, dst, before_the_index(dst))
+    shards = len(shards_of(dst))
+    damage(dst, how)
+    packed = pack_here(source, dst, OPTIONS)
+    assert (packed.kept, packed.rewritten) == (shards - 1, 1)
+    assert files_in(dst) == reference
+
+
+# A destination that holds something
+
+
+def test_a_whole_dataset_is_left_as_it_is(source: Path, tmp_path: Path, reference: dict[str, bytes]) -> None:
+    dst = tmp_path / "dst"
+    assert not pack_here(source, dst, OPTIONS).already
+    before = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in dst.rglob("*")}
+    packed = pack_here(source, dst, OPTIONS)
+    assert (packed.already, packed.shards) == (True, len(shards_of(dst)))
+    assert {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in dst.rglob("*")} == before
+    assert files_in(dst) == reference
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Options(chunk_size=4, shard_bytes=4000),
+        Options(chunk_size=3, shard_bytes=5000),
+        Options(chunk_size=3, shard_bytes=4000, seed=1),
+        Options(chunk_size=3, shard_bytes=4000, classes="any"),
+    ],
+    ids=repr,
+)
+def test_other_options_are_refused_by_a_whole_and_by_an_unfinished_pack(
+    source: Path, tmp_path: Path, other: Options
+) -> None:
+    whole, unfinished = tmp_path / "whole", tmp_path / "unfinished"
+    pack_here(source, whole, OPTIONS)
+    assert killed(source, unfinished, before_the_index(unfinished))
+    for dst in (whole, unfinished):
+        before = files_in(dst)
+        with pytest.raises(PackError, match=r"\A.*something else, or with other options.*\Z"):
+            pack_here(source, dst, other)
+        assert files_in(dst) == before
+
+
+def test_a_folder_with_anything_else_in_it_is_left_alone(source: Path, tmp_path: Path) -> None:
+    for name in ("thesis.tex", MANIFEST, FOLDER, "samples-000000.tar"):
+        dst = tmp_path / f"with-{name}"
+        dst.mkdir()
+        (dst / name).write_text("years of work")
+        with pytest.raises(PackError, match=r"\A.+\Z"):
+            pack_here(source, dst, OPTIONS)
+        assert {path.name: path.read_text() for path in dst.iterdir()} == {name: "years of work"}
+
+
+def test_a_dataset_whose_manifest_is_damaged_is_not_packed_over(source: Path, tmp_path: Path) -> None:
+    dst = tmp_path / "dst"
+    pack_here(source, dst, OPTIONS)
+    flip(dst / MANIFEST, 200)
+    before = files_in(dst)
+    with pytest.raises(PackError, match="remove"):
+        pack_here(source, dst, OPTIONS)
+    assert files_in(dst) == before
+
+
+def test_of_two_packs_into_one_folder_the_second_is_told(source: Path, tmp_path: Path) -> None:
+    making = tmp_path / "dst" / PACKING
+    making.mkdir(parents=True)
+    script = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(making / LOCK)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(PackError, match="another redoxfs pack is under way"):
+            pack_here(source, tmp_path / "dst", OPTIONS)
+        assert os.listdir(making) == [LOCK]
+        other.communicate(b"\n")
+    pack_here(source, tmp_path / "dst", OPTIONS)
+    assert verify(tmp_path / "dst", jobs=1).problems == ()
+
+
+def test_what_an_unfinished_plan_left_behind_does_not_matter(
+    source: Path, tmp_path: Path, reference: dict[str, bytes]
+) -> None:
+    making = tmp_path / "dst" / PACKING
+    (making / "index").mkdir(parents=True)
+    (making / "plan").mkdir()
+    for name in ("plan/size.npy", "index/size.npy", "plan.new", "samples-000000.tar.part", MANIFEST):
+        (making / name).write_text("half of it")
+    assert not (making / PLAN).exists()
+    pack_here(source, tmp_path / "dst", OPTIONS)
+    assert files_in(tmp_path / "dst") == reference
+
+
+# Who may read it
+
+
+@pytest.mark.parametrize("closed", ["", "dog/3.jpg", "dog", "."], ids=lambda path: path or "nothing")
+def test_what_not_everybody_may_read_in_the_source_not_everybody_may_read_when_it_is_packed(
+    source: Path, tmp_path: Path, closed: str
+) -> None:
+    if closed:
+        (source / closed).chmod(stat.S_IMODE((source / closed).stat().st_mode) & ~0o077)
+    dst = tmp_path / "dst"
+    umask = os.umask(0o022)
+    try:
+        pack_here(source, dst, OPTIONS)
+    finally:
+        os.umask(umask)
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in dst.rglob("*") if path.is_file()}
+    assert modes == ({0o600} if closed else {0o644})

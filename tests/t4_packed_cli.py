@@ -1,0 +1,432 @@
+"""pack, verify, inspect and mount of a packed dataset, through the real program: the tree it gives, damage, full disks,
+sources that change, and packs that are ended."""
+
+import errno
+import json
+import os
+import select
+import signal
+import stat
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from images import identity, image, make_images
+from machine import PATIENCE_S, Machine
+from packs import files_in, shards_of
+
+from redoxfs.cli import program
+from redoxfs.packed import MANIFEST, load_index
+from redoxfs.packed.index import FOLDER, PACKING
+from redoxfs.packed.pack import PLAN
+
+CLASSES = {"cat": 40, "dog": 30}
+OPTIONS = ["--classes", "dir", "--chunk-size", "4"]
+MANY_SHARDS = [*OPTIONS, "--shard-size", "8KiB"]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    root = tmp_path / "data"
+    make_images(root, CLASSES)
+    # The one empty file of the tree would make "short" and "empty" look alike.
+    (root / "train/cat/train-cat-0.png").write_bytes(image("train/cat/train-cat-0.png", 0, 0, 500))
+    (root / "notes.txt").write_text("of no class")
+    (root / "empty").mkdir(mode=0o711)
+    (root / "link").symlink_to("train/cat")
+    (root / "dangling").symlink_to("/nowhere/at/all")
+    (root / "line\nbreak \udcff").write_text("a name")
+    os.chmod(root / "notes.txt", 0o4755)
+    os.utime(root / "notes.txt", ns=(0, -1_500_000_000))
+    os.utime(root / "train/dog/train-dog-3.png", ns=(0, 1_234_567_890_123_456_789))
+    os.utime(root / "link", ns=(0, 987_654_321_000_000_001), follow_symlinks=False)
+    return root
+
+
+@pytest.fixture
+def dst(machine: Machine, source: Path, tmp_path: Path) -> Path:
+    machine.ok("pack", source, tmp_path / "dst", *OPTIONS, "--jobs", "1")
+    return tmp_path / "dst"
+
+
+def everything_of(root: Path) -> dict[str, tuple[object, ...]]:
+    """Every entry, and all that lstat tells of it that a packed dataset keeps."""
+    found: dict[str, tuple[object, ...]] = {}
+    for above, directories, files in os.walk(root):
+        for name in (*directories, *files):
+            path = os.path.join(above, name)
+            known = os.lstat(path)
+            target = os.readlink(path) if stat.S_ISLNK(known.st_mode) else None
+            owner = (known.st_uid, known.st_gid, known.st_nlink)
+            found[os.path.relpath(path, root)] = (known.st_mode, known.st_size, known.st_mtime_ns, owner, target)
+    return found
+
+
+def without_sizes_of_samples(found: dict[str, tuple[object, ...]]) -> dict[str, tuple[object, ...]]:
+    """A redirecting mount tells the size of what it will answer with."""
+    return {path: fact[:1] + fact[2:] if path.endswith(".png") else fact for path, fact in found.items()}
+
+
+def epoch(root: Path) -> tuple[Counter[str], list[tuple[str, int]]]:
+    """Every image opened once: the samples that came, and the classes and errors of those that did not."""
+    served: Counter[str] = Counter()
+    failed: list[tuple[str, int]] = []
+
+    def read(path: Path) -> None:
+        try:
+            label, sample = identity(path.read_bytes(), "train", CLASSES)
+        except OSError as error:
+            failed.append((path.parent.name, error.errno or 0))
+        else:
+            assert label == path.parent.name
+            served[sample] += 1
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(read, sorted(root.glob("*/*.png"))))
+    return served, failed
+
+
+def flip(path: Path, offset: int) -> None:
+    with open(path, "r+b", buffering=0) as file:
+        byte = os.pread(file.fileno(), 1, offset)
+        os.pwrite(file.fileno(), bytes([byte[0] ^ 1]), offset)
+
+
+def the_line(done: subprocess.CompletedProcess[str], code: int) -> str:
+    """The one line of a command that failed with ``code``, after what it told of its way there."""
+    assert done.returncode == code, done.stderr
+    return _last(done.stderr)
+
+
+@pytest.fixture
+def own_folders(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is run in this process keeps its caches where the machine's programs do."""
+    for name in ("XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
+        monkeypatch.setenv(name, machine.environment[name])
+
+
+def refused(capsys: pytest.CaptureFixture[str], code: int, *words: str | Path) -> str:
+    """The same, run in this process: it ends before anything is started."""
+    assert program.run([*map(str, words)]) == code
+    return _last(capsys.readouterr().err)
+
+
+def _last(told: str) -> str:
+    assert "Traceback" not in told
+    lines = told.splitlines()
+    assert [line for line in lines if line.startswith("redoxfs: ")] == lines[-1:]
+    return lines[-1]
+
+
+# What is served
+
+
+def test_a_mount_of_the_packed_form_is_the_source_and_redirects_within_classes(
+    machine: Machine, source: Path, dst: Path
+) -> None:
+    known = everything_of(source)
+    memory = machine.inspect(dst)["memory_for"]["25%"]
+    machine.ok("mount", dst, machine.mnt, "--memory", str(memory))
+    assert without_sizes_of_samples(everything_of(machine.mnt)) == without_sizes_of_samples(known)
+    samples = [f"train/{name}/train-{name}-{n}.png" for name, count in CLASSES.items() for n in range(count)]
+    for lap in (1, 2):
+        served, failed = epoch(machine.mnt / "train")
+        assert not failed
+        assert served == dict.fromkeys(samples, 1)
+        assert machine.stats()["lap"] == {"train": lap}
+    assert machine.stats()["redirected"] > 0
+    exact = machine.mnt / ".redoxfs/exact"
+    assert everything_of(exact) == known
+    for path in source.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            assert (exact / path.relative_to(source)).read_bytes() == path.read_bytes()
+    assert (machine.mnt / "notes.txt").read_text() == "of no class"
+    machine.ok("umount", machine.mnt)
+    assert machine.nothing_is_left()
+
+
+def test_inspect_tells_of_both_forms_the_same(machine: Machine, source: Path, dst: Path) -> None:
+    plain, packed = machine.inspect(source, *OPTIONS), machine.inspect(dst)
+    assert (plain["packed"], packed["packed"]) == (False, True)
+    for fact in ("samples", "classes", "files", "exact_files", "sample_bytes", "chunks", "chunk_size", "memory_for"):
+        assert packed[fact] == plain[fact]
+    assert packed["shards"] == len(shards_of(dst))
+    assert packed["shards_bytes"] == sum(shard.stat().st_size for shard in shards_of(dst))
+    assert packed["packed_with"]["classes"] == "dir"
+
+
+def test_a_damaged_file_is_eio_for_one_open_an_epoch_and_a_line_that_says_where(machine: Machine, dst: Path) -> None:
+    index = load_index(dst)
+    entry = index.catalog.tree.find(b"train/dog/train-dog-7.png")
+    shard, at = index.places.shard_names[index.places.shard[entry]], int(index.places.data_at[entry])
+    flip(dst / shard, at + 70)
+    memory = machine.inspect(dst)["memory_for"]["25%"]
+    machine.ok("mount", dst, machine.mnt, "--memory", str(memory))
+    for lap in (1, 2):
+        served, failed = epoch(machine.mnt / "train")
+        assert failed == [("dog", errno.EIO)]
+        assert served == dict.fromkeys(served, 1)
+        assert len(served) == sum(CLASSES.values()) - 1
+        assert machine.stats()["errors"] == lap
+    with pytest.raises(OSError) as raised:
+        (machine.mnt / ".redoxfs/exact/train/dog/train-dog-7.png").read_bytes()
+    assert raised.value.errno == errno.EIO
+    told = [line for line in machine.log().splitlines() if "wrong checksum" in line]
+    assert told
+    for line in told:
+        assert shard in line
+        assert str(at) in line
+        assert "train/dog/train-dog-7.png" in line
+    done = machine.run("verify", dst)
+    assert done.returncode == 9
+    assert done.stdout == f"{shard}: train/dog/train-dog-7.png: wrong checksum at {at:,}\n"
+    assert json.loads(machine.run("verify", dst, "--json").stdout)["problems"] == [done.stdout.rstrip()]
+
+
+def test_a_damaged_index_is_one_line_for_every_verb(machine: Machine, dst: Path) -> None:
+    flip(dst / FOLDER / "size.npy", 200)
+    for words in (["mount", str(dst), str(machine.mnt)], ["inspect", str(dst)], ["verify", str(dst)]):
+        assert str(dst / FOLDER / "size.npy") in the_line(machine.run(*words), 9)
+    flip(dst / FOLDER / "size.npy", 200)
+    shard = shards_of(dst)[0]
+    os.truncate(shard, shard.stat().st_size - 1)
+    assert str(shard) in the_line(machine.run("mount", dst, machine.mnt), 9)
+    assert machine.nothing_is_left()
+
+
+@pytest.mark.usefixtures("own_folders")
+def test_what_pack_has_settled_cannot_be_asked_of_a_mount(
+    dst: Path, machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for options in (["--classes", "dir"], ["--samples", "*.png"], ["--groups", "stem"], ["--rescan"]):
+        assert options[0] in refused(capsys, 2, "mount", dst, machine.mnt, *options)
+
+
+# Destinations
+
+
+@pytest.mark.usefixtures("own_folders")
+def test_destinations_that_cannot_be_are_refused_in_one_line(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/thesis.tex").touch()
+    (tmp_path / "inside").symlink_to(source / "train")
+    (tmp_path / "loop").symlink_to("loop")
+    before = everything_of(source)
+    for dst in (
+        source,
+        source / "dst",
+        source / "train",
+        tmp_path / "inside/dst",
+        tmp_path,
+        tmp_path / "file",
+        tmp_path / "file/dst",
+        tmp_path / "none/dst",
+        tmp_path / "full",
+        tmp_path / "loop",
+        tmp_path / ("x" * 300),
+        "",
+    ):
+        refused(capsys, 4, "pack", source, dst, *OPTIONS)
+    assert everything_of(source) == before
+    assert os.listdir(tmp_path / "full") == ["thesis.tex"]
+
+
+@pytest.mark.usefixtures("own_folders")
+def test_options_that_cannot_be_are_refused_in_one_line(
+    source: Path, dst: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for options in (["--shard-size", "0"], ["--shard-size", "lots"], ["--jobs", "0"], ["--chunk-size", "0"]):
+        refused(capsys, 2, "pack", source, source.parent / "new", *options)
+    assert not (source.parent / "new").exists()
+    refused(capsys, 3, "pack", dst, source.parent / "new")
+    refused(capsys, 3, "verify", source)
+    refused(capsys, 4, "pack", source, dst, *OPTIONS, "--seed", "1")
+
+
+@contextmanager
+def small_disk(path: Path, size: str) -> Iterator[Path]:
+    path.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "small", path], capture_output=True, check=False
+    )
+    if done.returncode:
+        pytest.skip("a small disk takes the right to mount")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "-l", path], check=True)
+
+
+@pytest.mark.parametrize("size", ["16k", "180k"], ids=["no room for the plan", "for half"])
+def test_a_full_disk_is_one_line_and_with_more_room_it_goes_on(
+    machine: Machine, source: Path, dst: Path, tmp_path: Path, size: str
+) -> None:
+    with small_disk(tmp_path / "disk", size) as disk:
+        target = disk / "dst"
+        line = the_line(machine.run("pack", source, target, *OPTIONS, "--jobs", "1"), 4)
+        assert "No space left on device; run the same command again to go on" in line
+        assert not (target / MANIFEST).exists()
+        subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
+        machine.ok("pack", source, target, *OPTIONS, "--jobs", "1")
+        assert files_in(target) == files_in(dst)
+
+
+# Sources that change, and packs that are ended
+
+
+def family(pid: int) -> list[int]:
+    """A process and all those that it started, and that they started."""
+    found = [pid]
+    for parent in found:
+        try:
+            found += map(int, Path(f"/proc/{parent}/task/{parent}/children").read_text().split())
+        except OSError:
+            continue
+    return found
+
+
+def wait_for_the_end(pids: list[int]) -> None:
+    """Wait until none of the processes is there any more."""
+    for pid in pids:
+        try:
+            process = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            waiting = select.poll()
+            waiting.register(process, select.POLLIN)
+            assert waiting.poll(PATIENCE_S * 1000), f"process {pid} is still there"
+        finally:
+            os.close(process)
+
+
+def plan_is_made(dst: Path) -> bool:
+    return (dst / PACKING / PLAN).exists()
+
+
+def a_shard_is_done(dst: Path) -> bool:
+    return bool(shards_of(dst))
+
+
+def some_shards_are_done(dst: Path) -> bool:
+    return len(shards_of(dst)) > 4
+
+
+@contextmanager
+def packing(machine: Machine, source: Path, dst: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """A pack under way in a process group of its own, as a shell starts it; none of it is left afterwards."""
+    with subprocess.Popen(
+        machine.command("pack", source, dst, *options),
+        env=machine.environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+Moment = Callable[[Path], bool]
+
+
+def reach(moment: Moment, process: subprocess.Popen[str], dst: Path) -> None:
+    while not moment(dst):
+        assert process.poll() is None, process.communicate()[1]
+
+
+@pytest.mark.parametrize("moment", [plan_is_made, some_shards_are_done], ids=lambda m: m.__name__)
+def test_a_killed_pack_leaves_no_process_and_goes_on_to_the_same_bytes(
+    machine: Machine, source: Path, tmp_path: Path, moment: Moment
+) -> None:
+    dst = tmp_path / "dst"
+    with packing(machine, source, dst, *MANY_SHARDS, "--jobs", "2") as process:
+        reach(moment, process, dst)
+        pids = family(process.pid)
+        os.kill(process.pid, signal.SIGKILL)
+        wait_for_the_end(pids)
+    assert process.returncode == -signal.SIGKILL
+    assert not (dst / MANIFEST).exists()
+    finished = {shard: (shard.stat().st_ino, shard.stat().st_mtime_ns) for shard in shards_of(dst)}
+    done = machine.ok("pack", source, dst, *MANY_SHARDS, "--jobs", "1")
+    assert (f"{len(finished)} shards were whole and kept" in done.stderr) == bool(finished)
+    assert {shard: (shard.stat().st_ino, shard.stat().st_mtime_ns) for shard in finished} == finished
+    machine.ok("pack", source, tmp_path / "other", *MANY_SHARDS, "--jobs", "1")
+    assert files_in(dst) == files_in(tmp_path / "other")
+
+
+@pytest.mark.parametrize(("moment", "jobs"), [(plan_is_made, "2"), (some_shards_are_done, "2"), (a_shard_is_done, "1")])
+def test_ctrl_c_is_one_line_and_leaves_no_process(
+    machine: Machine, source: Path, tmp_path: Path, moment: Moment, jobs: str
+) -> None:
+    dst = tmp_path / "dst"
+    with packing(machine, source, dst, *MANY_SHARDS, "--jobs", jobs) as process:
+        reach(moment, process, dst)
+        pids = family(process.pid)
+        os.killpg(process.pid, signal.SIGINT)
+        told = process.communicate(timeout=PATIENCE_S)[1]
+        wait_for_the_end(pids)
+    assert process.returncode == 130
+    assert _last(told) == "redoxfs: interrupted"
+    assert not (dst / MANIFEST).exists()
+
+
+@pytest.mark.usefixtures("own_folders")
+def test_an_unfinished_pack_is_refused_by_every_verb_that_reads_one(
+    machine: Machine, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dst = tmp_path / "dst"
+    with packing(machine, source, dst, *MANY_SHARDS, "--jobs", "1") as process:
+        reach(a_shard_is_done, process, dst)
+    for words in (["mount", str(dst), str(machine.mnt)], ["inspect", str(dst)], ["verify", str(dst)]):
+        assert "ended before it was done" in refused(capsys, 9, *words)
+    refused(capsys, 3, "pack", dst, tmp_path / "other")
+
+
+def test_a_source_that_changes_under_a_pack_ends_it_with_the_name(
+    machine: Machine, source: Path, tmp_path: Path
+) -> None:
+    # The second changes the directory, and no file that is packed.
+    for name, begins in (("notes.txt", "redoxfs: notes.txt has changed"), ("new", "redoxfs: . has changed")):
+        dst = tmp_path / f"dst-{name}"
+        with packing(machine, source, dst, *MANY_SHARDS, "--jobs", "1") as process:
+            # What is of no class comes last.
+            reach(a_shard_is_done, process, dst)
+            (source / name).write_text("another")
+            told = process.communicate(timeout=PATIENCE_S)[1]
+        assert process.returncode == 3, told
+        assert _last(told).startswith(begins)
+        assert not (dst / MANIFEST).exists()
+
+
+def test_a_second_pack_of_the_same_changes_nothing_and_says_so(machine: Machine, source: Path, dst: Path) -> None:
+    before = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in dst.rglob("*")}
+    done = machine.ok("pack", source, dst, *OPTIONS, "--jobs", "1")
+    assert "holds this dataset already" in done.stderr
+    assert {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in dst.rglob("*")} == before
+
+
+def test_a_file_that_was_rewritten_since_a_scan_that_was_kept_is_told_what_to_do(
+    machine: Machine, source: Path, tmp_path: Path
+) -> None:
+    machine.ok("inspect", source, *OPTIONS)
+    changed = source / "train/cat/train-cat-5.png"
+    changed.write_bytes(image("train/cat/train-cat-5.png", 0, 5, 4000))
+    for path in (tmp_path / "cache").rglob("manifest.json"):
+        # As if the directories had been at rest for a while when they were scanned.
+        known = json.loads(path.read_text())
+        known["scanned_at_ns"] += 10_000_000_000
+        path.write_text(json.dumps(known, indent=1))
+    line = the_line(machine.run("pack", source, tmp_path / "dst", *OPTIONS, "--jobs", "1"), 3)
+    assert "train/cat/train-cat-5.png has changed" in line
+    assert "--rescan" in line
+    machine.ok("pack", source, tmp_path / "again", *OPTIONS, "--jobs", "1", "--rescan")
