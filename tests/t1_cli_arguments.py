@@ -56,6 +56,10 @@ def test_mount_takes_what_the_manual_says() -> None:
     assert (told.foreground, told.rescan, told.timeout, told.log) == (True, True, 1.5, "x")
 
 
+def test_an_automatic_chunk_size_is_settled_later() -> None:
+    assert parser().parse_args(["mount", "/data", "--chunk-size", "auto"]).chunk_size is None
+
+
 def test_one_path_is_an_over_mount() -> None:
     told = parser().parse_args(["mount", "/data"])
     assert told.mountpoint is None

@@ -209,8 +209,8 @@ def _add_classes(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--chunk-size",
         metavar="N",
-        type=_chunk_size,
-        help="samples in a chunk (default: the fewest that read well; 64 to pack and for --policy slot)",
+        type=_chunk_size_or_auto,
+        help="samples in a chunk; auto, the default: the fewest that read well, 64 to pack and for --policy slot",
     )
     verb.add_argument("--seed", metavar="N", type=_seed, default=0, help="same seed, same layout (default: 0)")
     verb.add_argument("--rescan", action="store_true", help="scan SOURCE again even if the kept catalog fits")
@@ -229,6 +229,10 @@ def _add_timeout(verb: argparse.ArgumentParser) -> None:
 def _chunk_size(text: str) -> int:
     # A chunk is read with one file descriptor for each sample in it; this many are never worth a chunk.
     return _whole_number(text, 1, 1 << 16)
+
+
+def _chunk_size_or_auto(text: str) -> int | None:
+    return None if text == "auto" else _chunk_size(text)
 
 
 def _files(text: str) -> int:
