@@ -20,8 +20,8 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import xxhash
@@ -31,7 +31,6 @@ from redoxfs.chunks.storage import Storage
 from redoxfs.chunks.store import Payload
 from redoxfs.dataset import show
 from redoxfs.packed.index import SUM_BLOCK_BYTES, Index
-from redoxfs.packed.plan import files_in_order
 
 RWF_DONTCACHE = 0x80
 """Of preadv2(2), from linux/fs.h; Python has no name for it yet."""
@@ -40,6 +39,14 @@ IOV_MAX = os.sysconf("SC_IOV_MAX")
 
 SCRATCH_BYTES = 1 << 20
 """One buffer for all that is skipped: a longer gap takes it several times."""
+
+
+class _Sweep(NamedTuple):
+    """Samples that are read in one go, all their files, and how many files each has."""
+
+    samples: list[int]
+    entries: list[int]
+    counts: list[int]
 
 
 class PackedStore:
@@ -58,6 +65,8 @@ class PackedStore:
         self._storage = storage
         self._shard_of: memoryview[int] = index.places.shard.data
         self._data_at: memoryview[int] = index.places.data_at.data
+        self._members: memoryview[int] = index.catalog.members.data
+        self._member_at: memoryview[int] = index.catalog.member_at.data
         self._size: memoryview[int] = index.catalog.tree.size.data
         self._mtime_ns: memoryview[int] = index.catalog.tree.mtime_ns.data
         self._inode: memoryview[int] = index.catalog.tree.inode.data
@@ -83,30 +92,29 @@ class PackedStore:
 
     def reads(self, chunk: int, samples: Sequence[int]) -> Sequence[Read]:  # noqa: ARG002 - samples know their place
         """As few sweeps as the storage likes; the one with the first sample comes first."""
-        wanted = np.array(samples, np.int64)
-        first = self._catalog.members[self._catalog.member_at[wanted]]
-        order = np.lexsort((self._index.places.data_at[first], self._index.places.shard[first]))
-        in_order = wanted[order]
-        entries = files_in_order(self._catalog, in_order)
-        last = self._catalog.members[self._catalog.member_at[in_order + 1] - 1]
-        begin = self._index.places.data_at[first[order]]
-        end = self._index.places.data_at[last] + self._catalog.tree.size[last]
-        shard = self._index.places.shard[first[order]]
-        apart = (shard[1:] != shard[:-1]) | (begin[1:] - end[:-1] > self._storage.worth_reading_through_bytes)
-        cuts = np.concatenate([[0], np.flatnonzero(apart) + 1, [len(in_order)]]).tolist()
-        counts = np.diff(self._catalog.member_at)[in_order]
-        file_at = np.concatenate([[0], np.cumsum(counts)]).tolist()
-        reads = []
-        for a, b in pairwise(cuts):
-            files = entries[file_at[a] : file_at[b]].tolist()
-            run = partial(self._read_samples, files, counts[a:b].tolist())
-            reads.append(Read(tuple(in_order[a:b].tolist()), run))
-        reads.sort(key=lambda read: samples[0] not in read.samples)
-        return reads
+        placed = []
+        for sample in samples:
+            files = self._members[self._member_at[sample] : self._member_at[sample + 1]].tolist()
+            placed.append((self._shard_of[files[0]], self._data_at[files[0]], sample, files))
+        placed.sort()
+        gap = self._storage.worth_reading_through_bytes
+        sweeps: list[_Sweep] = []
+        in_shard, end = -1, 0
+        for shard, begin, sample, files in placed:
+            if shard != in_shard or begin - end > gap:
+                sweeps.append(_Sweep([], [], []))
+                in_shard = shard
+            sweep = sweeps[-1]
+            sweep.samples.append(sample)
+            sweep.entries.extend(files)
+            sweep.counts.append(len(files))
+            end = self._data_at[files[-1]] + self._size[files[-1]]
+        sweeps.sort(key=lambda sweep: samples[0] not in sweep.samples)
+        return [Read(tuple(s.samples), partial(self._read_samples, s.entries, s.counts)) for s in sweeps]
 
     def read_range(self, sample: int, file: int, stamp: Stamp, offset: int, size: int) -> bytes:
         """Bytes of one file of a sample again, checked."""
-        entry = int(self._catalog.members[self._catalog.member_at[sample] + file])
+        entry = self._members[self._member_at[sample] + file]
         return self._read_part(entry, offset, min(size, max(0, stamp.size - offset)))
 
     def open_file(self, entry: int) -> SourceFile:
