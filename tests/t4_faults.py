@@ -177,8 +177,10 @@ def test_storage_that_does_not_answer_fails_opens_at_the_deadline_and_nothing_el
     machine: Machine, hanging: tuple[Path, int]
 ) -> None:
     storage, pid = hanging
-    memory = machine.inspect(storage, *OPTIONS)["memory_for"]["25%"]
-    machine.ok("mount", storage, machine.mnt, *OPTIONS, "--memory", str(memory), "--timeout", "10")
+    # The slot policy, which reads on demand alone: of what a pool had read ahead no open would wait for storage.
+    options = (*OPTIONS, "--policy", "slot")
+    memory = machine.inspect(storage, *options)["memory_for"]["25%"]
+    machine.ok("mount", storage, machine.mnt, *options, "--memory", str(memory), "--timeout", "10")
     paths = sorted((machine.mnt / "train").glob("*/*.png"))
     with open(paths[0], "rb", buffering=0) as held:
         os.kill(pid, signal.SIGSTOP)
