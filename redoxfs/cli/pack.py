@@ -8,14 +8,13 @@ from pathlib import Path
 
 from redoxfs.cli.exits import DestinationError, SourceUnusableError
 from redoxfs.cli.place import find
-from redoxfs.cli.plan import DEFAULT_CHUNK_SIZE, catalog_of, check_source, open_root, say
+from redoxfs.cli.plan import DEFAULT_CHUNK_SIZE, catalog_of, cells_of, check_source, open_root, say
 from redoxfs.cli.progress import showing
 from redoxfs.cli.sizes import format_bytes, format_seconds, parse_size
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Pack, or go on with a pack that was ended."""
-    from redoxfs.chunks import build_cells
     from redoxfs.packed import is_packed, pack
 
     begin = time.monotonic()
@@ -30,14 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     say(catalog.verdict.line)
     for line in catalog.verdict.saw:
         say(line)
-    chunk_size = arguments.chunk_size or DEFAULT_CHUNK_SIZE
-    cells = build_cells(
-        catalog.class_of,
-        catalog.sample_bytes,
-        chunk_size=chunk_size,
-        seed=arguments.seed,
-        tree_of_class=catalog.tree_of_class,
-    )
+    cells = cells_of(catalog, arguments.chunk_size or DEFAULT_CHUNK_SIZE, arguments.seed)
     with showing("packing") as show:
         packed = pack(
             catalog,

@@ -52,7 +52,7 @@ class Dataset:
 
     @property
     def chunk_size(self) -> int:
-        return int(self.cells.cells.shape[1])
+        return self.cells.chunk_size
 
     def store(self) -> "ChunkStore":
         """What reads the files; takes no path that a mount might hide. Raises OSError."""
@@ -70,21 +70,26 @@ def dataset_of(source: Place, root_fd: int, arguments: argparse.Namespace, *, pr
 
     Raises UsageError where options contradict a packed dataset, and as `catalog_of` and `load_index`.
     """
-    from redoxfs.chunks import build_cells
     from redoxfs.packed import is_packed
 
     if is_packed(root_fd):
         return _packed(source, root_fd, arguments, probe=probe)
     catalog = catalog_of(source, root_fd, arguments)
     chunk_size = arguments.chunk_size or (DEFAULT_CHUNK_SIZE if arguments.policy == "slot" else _DIRECTORY_CHUNK_SIZE)
-    cells = build_cells(
+    return Dataset(catalog, cells_of(catalog, chunk_size, arguments.seed), root_fd, None, None)
+
+
+def cells_of(catalog: "Catalog", chunk_size: int, seed: int) -> "Cells":
+    """The samples of a directory in chunks, as `mount` serves and `pack` writes them."""
+    from redoxfs.chunks import build_cells
+
+    return build_cells(
         catalog.class_of,
         catalog.sample_bytes,
         chunk_size=chunk_size,
-        seed=arguments.seed,
+        seed=seed,
         tree_of_class=catalog.tree_of_class,
     )
-    return Dataset(catalog, cells, root_fd, None, None)
 
 
 def _packed(source: Place, root_fd: int, arguments: argparse.Namespace, *, probe: bool) -> Dataset:

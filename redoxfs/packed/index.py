@@ -154,7 +154,7 @@ def describe(catalog: Catalog, cells: Cells, places: Places, *, seed: int, asked
         "format": FORMAT,
         "version": VERSION,
         "seed": seed,
-        "chunk_size": int(cells.cells.shape[1]),
+        "chunk_size": cells.chunk_size,
         "asked": asked,
         "verdict": {**verdict, "line": catalog.verdict.line.removesuffix(OFF), "saw": list(catalog.verdict.saw)},
         "class_names": catalog.class_names,
