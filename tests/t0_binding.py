@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from redoxfs.protocol import Binding, SlotPolicy
+from redoxfs.protocol import Binding, Served, SlotPolicy
 
 IMAGE, CAPTION = 0, 1
 
@@ -111,7 +111,7 @@ def test_fairness_outranks_a_reservation() -> None:
     first = read(binding, 1, 200)
     assert first != reserved
     taken = binding.open(1, IMAGE, 300)
-    assert taken.turn is not None
+    assert isinstance(taken.turn, Served)
     assert taken.sample == reserved
     assert taken.turn.stolen
     binding.close(1)

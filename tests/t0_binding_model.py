@@ -118,7 +118,8 @@ class BindingMachine(RuleBasedStateMachine):
         oldest = [s for s, _, _ in model.reserved.values() if s in model.column[path]]
         result = self.binding.open(path, file, thread)
         assert (result.turn is not None) == is_turn
-        if result.turn is not None:
+        if is_turn:
+            assert isinstance(result.turn, Served)
             assert result.turn.sample == result.sample
             if expected is None:
                 assert result.sample in (free or {oldest[0]})

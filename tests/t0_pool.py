@@ -89,6 +89,215 @@ def test_however_unevenly_classes_are_asked_no_two_samples_of_one_are_a_turn_apa
         assert all(pool.policy.is_resident(s) == (s in held) for s in range(pool.samples))
 
 
+class PartsModel:
+    """What a policy whose laps are of parts may do, the plain way; asserts it at every step.
+
+    ``lap``    each class's; ``to_come`` the samples of it that had no turn yet, ``aside`` those put aside
+    ``held``   what was loaded and neither served nor put aside
+    """
+
+    def __init__(
+        self, class_of: list[int], part_of: list[int], parts_by_lap: list[int], rows: list[list[int]], capacity: int
+    ) -> None:
+        self.class_of, self.part_of, self.parts_by_lap, self.capacity = class_of, part_of, parts_by_lap, capacity
+        self.cells = np.array(rows, np.int32)
+        self.policy = PoolPolicy(
+            self.cells,
+            np.array(class_of, np.int32),
+            np.full(len(class_of), SIZE_BYTES, np.int64),
+            capacity_bytes=capacity * SIZE_BYTES,
+            seed=len(class_of),
+            part_of=np.array(part_of, np.int8),
+            parts_by_lap=parts_by_lap,
+        )
+        classes = {cls for cls, part in zip(class_of, part_of, strict=True) if part in parts_by_lap}
+        self.lap = {cls: self.lap_after(cls, 0) for cls in classes}
+        self.to_come = {cls: self.of_lap(cls, lap) for cls, lap in self.lap.items()}
+        self.aside: set[int] = set()
+        self.held: set[int] = set()
+
+    def of_lap(self, cls: int, lap: int) -> set[int]:
+        part = self.parts_by_lap[(lap - 1) % len(self.parts_by_lap)]
+        return {s for s, (c, p) in enumerate(zip(self.class_of, self.part_of, strict=True)) if (c, p) == (cls, part)}
+
+    def lap_after(self, cls: int, lap: int) -> int:
+        while not self.of_lap(cls, lap + 1):
+            lap += 1
+        return lap + 1
+
+    def begin_lap_if_over(self, cls: int) -> None:
+        if not self.to_come[cls]:
+            self.lap[cls] = self.lap_after(cls, self.lap[cls])
+            self.to_come[cls] = self.of_lap(cls, self.lap[cls])
+
+    def request(self, sample: int) -> None:
+        cls = self.class_of[sample]
+        self.begin_lap_if_over(cls)
+        served = self.policy.request(sample)
+        assert served.stolen == (served.sample in self.aside) == (self.to_come[cls] <= self.aside)
+        self.serve(cls, served)
+
+    def reserve(self, sample: int) -> None:
+        cls = self.class_of[sample]
+        self.begin_lap_if_over(cls)
+        chosen = self.policy.reserve(sample)
+        if chosen is None:
+            assert self.to_come[cls] <= self.aside
+        else:
+            assert chosen in self.to_come[cls] - self.aside
+            self.aside.add(chosen)
+            self.held.discard(chosen)
+
+    def take(self, reserved: int) -> None:
+        served = self.policy.take(reserved)
+        assert (served.sample, served.stolen) == (reserved, False)
+        self.serve(self.class_of[reserved], served)
+
+    def put_back(self, reserved: int) -> None:
+        self.aside.remove(reserved)
+        if self.policy.put_back(reserved):
+            self.held.add(reserved)
+
+    def serve(self, cls: int, served: Served) -> None:
+        assert served.sample in self.to_come[cls], "each of the lap's samples once, and no other"
+        for chunk, samples in served.loads:
+            for sample in samples:
+                assert self.policy.chunk_of(sample) == chunk
+                assert sample not in self.held
+                assert sample not in self.aside or sample == served.sample
+                of_sample = self.class_of[sample]
+                lap = self.lap[of_sample]
+                if sample not in self.to_come[of_sample]:
+                    assert sample in self.of_lap(of_sample, self.lap_after(of_sample, lap)), "of this lap or the next"
+            self.held |= set(samples)
+        self.held.discard(served.sample)
+        self.aside.discard(served.sample)
+        self.to_come[cls].remove(served.sample)
+
+    def check(self) -> None:
+        samples = range(len(self.class_of))
+        assert self.policy.resident_bytes == len(self.held) * SIZE_BYTES <= self.capacity * SIZE_BYTES
+        assert [s for s in samples if self.policy.is_resident(s)] == sorted(self.held)
+        of_classes = [s for s in samples if self.class_of[s] in self.lap]
+        laps = self.policy.laps(np.array(of_classes, np.int32)).tolist()
+        assert laps == [self.lap[self.class_of[s]] for s in of_classes]
+        self.check_counts()
+
+    def check_counts(self) -> None:
+        """That `_due` and `_spare` count what they are to count, and `_chunks` is in order."""
+        policy = self.policy
+        due, spare = np.zeros(len(self.cells), int), np.zeros(len(self.cells), int)
+        for sample, cls in enumerate(self.class_of):
+            chunk = policy.chunk_of(sample)
+            if sample in self.held or sample in self.aside or cls not in self.lap:
+                continue
+            if sample in self.to_come[cls]:
+                due[chunk] += 1
+            elif policy._runs_over[cls] and sample in self.of_lap(cls, self.lap_after(cls, self.lap[cls])):
+                spare[chunk] += 1
+        assert policy._due_array.tolist() == due.tolist()
+        assert policy._spare_array.tolist() == spare.tolist()
+        ranks = [0 if due[chunk] else 1 if spare[chunk] else 2 for chunk in policy._chunks_array.tolist()]
+        assert ranks == sorted(ranks)
+        assert (policy._due_end, policy._spare_end) == (ranks.count(0), len(ranks) - ranks.count(2))
+
+
+@st.composite
+def parts_models(draw: st.DrawFn) -> PartsModel:
+    """Few classes, parts and chunks; the parts are whole chunks, as `deal` has them, or anything."""
+    samples, chunk_size = draw(st.integers(1, 40)), draw(st.integers(1, 6))
+    parts = draw(st.integers(1, 4))
+    random = np.random.default_rng(draw(st.integers(0, 1 << 32)))
+    class_of = random.integers(0, draw(st.integers(1, 4)), samples)
+    chunks = -(-samples // chunk_size)
+    in_order = random.permutation(samples).tolist() + [-1] * (chunks * chunk_size - samples)
+    cells = [in_order[first : first + chunk_size] for first in range(0, len(in_order), chunk_size)]
+    part_of = random.integers(0, parts, samples)
+    if draw(st.booleans()):
+        for chunk in cells:
+            part_of[[s for s in chunk if s >= 0]] = random.integers(0, parts)
+    first = draw(st.integers(0, parts - 1))
+    by_lap = [(first + lap) % parts for lap in range(draw(st.sampled_from([1, parts])))]
+    capacity = draw(st.integers(0, samples + 3))
+    return PartsModel(class_of.tolist(), part_of.tolist(), by_lap, cells, capacity)
+
+
+@given(parts_models(), st.data())
+def test_a_lap_is_of_its_part_and_nothing_is_loaded_but_for_it_and_the_next(
+    model: PartsModel, data: st.DataObject
+) -> None:
+    asked = [s for s, cls in enumerate(model.class_of) if cls in model.lap]
+    if not asked:
+        return
+    random = np.random.default_rng(data.draw(st.integers(0, 1 << 32)))
+    stats = data.draw(st.sampled_from([0, 0.2, 0.6]))
+    model.check()
+    for _ in range(data.draw(st.integers(0, 120))):
+        held_aside = sorted(model.aside)
+        if random.random() > stats:
+            model.request(int(random.choice(asked)))
+        elif not held_aside or random.random() < 0.5:
+            model.reserve(int(random.choice(asked)))
+        elif random.random() < 0.5:
+            model.take(int(random.choice(held_aside)))
+        else:
+            model.put_back(int(random.choice(held_aside)))
+        model.check()
+
+
+def test_one_part_for_all_is_what_it_is_without_parts() -> None:
+    pool = Pool([50] * 8, 8, resident=0.2)
+    sizes = np.full(pool.samples, SIZE_BYTES, np.int64)
+    policy = PoolPolicy(
+        pool.cells,
+        pool.class_of,
+        sizes,
+        capacity_bytes=pool.capacity_bytes,
+        seed=0,
+        part_of=np.zeros(pool.samples, np.int8),
+    )
+    order = np.random.default_rng(0).integers(0, pool.samples, 2_000).tolist()
+    assert [policy.request(s) for s in order] == [pool.policy.request(s) for s in order]
+
+
+def test_parts_in_turn_are_each_read_once_and_ahead_of_demand() -> None:
+    class_of = np.tile(np.arange(10, dtype=np.int32), 120)
+    cells = np.random.default_rng(0).permutation(len(class_of)).astype(np.int32).reshape(-1, 12)
+    part_of = np.empty(len(class_of), np.int8)
+    part_of[cells] = (np.arange(len(cells)) % 3)[:, None]
+    policy = PoolPolicy(
+        cells,
+        class_of,
+        np.ones(len(class_of), np.int64),
+        capacity_bytes=100,
+        seed=0,
+        part_of=part_of,
+        parts_by_lap=(1, 2, 0),
+    )
+    waits = 0
+    loads: Counter[int] = Counter()
+    for part in (1, 2, 0, 1, 2, 0):
+        of_part = np.flatnonzero(part_of == part).tolist()
+        turns = [policy.request(sample) for sample in of_part]
+        assert sorted(turn.sample for turn in turns) == of_part
+        waits += sum(turn.is_demanded for turn in turns)
+        loads.update(load.chunk for turn in turns for load in turn.loads)
+    assert set(loads.values()) <= {2, 3}, "once in every third lap, and some ahead for the next"
+    assert sum(loads.values()) <= 2 * len(cells) + 100 // 12
+    assert waits == 1, "the very first"
+
+
+def test_a_class_that_no_lap_has_is_refused_and_so_is_no_part() -> None:
+    cells, class_of = np.array([[0, 1]], np.int32), np.array([0, 1], np.int32)
+    sizes, part_of = np.ones(2, np.int64), np.array([0, 1], np.int8)
+    policy = PoolPolicy(cells, class_of, sizes, capacity_bytes=2, seed=0, part_of=part_of)
+    assert policy.request(0).sample == 0
+    with pytest.raises(ValueError, match="no lap has a sample of class 1"):
+        policy.request(1)
+    with pytest.raises(ValueError, match="no part"):
+        PoolPolicy(cells, class_of, sizes, capacity_bytes=2, seed=0, part_of=part_of, parts_by_lap=())
+
+
 @pytest.mark.parametrize("resident", [0.1, 0.25, 0.5, 1])
 def test_every_chunk_is_loaded_once_per_epoch(resident: float) -> None:
     pool = Pool([200] * 20, 16, resident=resident)

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redoxfs.protocol import RemoteAnswer, RemoteRead, Served, SlotNode, SlotPolicy
-from redoxfs.protocol.remote import Delivered, Hit, homes_by_vc
+from redoxfs.protocol import Delivered, Pending, RemoteAnswer, RemoteRead, Served, SlotNode, SlotPolicy
+from redoxfs.protocol.remote import Hit, homes_by_vc
 from redoxfs.protocol.trace import OFF_TRACE, HomeTrace, OwnTrace
 
 SLOTS = 4
@@ -34,22 +34,46 @@ def vc_1_of(chunks: int) -> tuple[list[list[int]], list[int]]:
 
 
 def sent_by(node: SlotNode, sample: int) -> RemoteRead:
-    message = node.request(sample)
+    """The message of a request. Tickets and messages are counted alike where no request needs two of them."""
+    assert isinstance(node.request(sample), Pending)
+    return taken_out(node)
+
+
+def taken_out(node: SlotNode) -> RemoteRead:
+    (message,) = node.outbox
+    node.outbox.clear()
     assert isinstance(message, RemoteRead)
     return message
 
 
 def answer_of(node: SlotNode, message: RemoteRead) -> RemoteAnswer:
     answer = node.handle(message).answer
-    assert answer is not None
+    assert isinstance(answer, RemoteAnswer)
     return answer
+
+
+def received(node: SlotNode, answer: RemoteAnswer) -> tuple[Delivered, ...]:
+    delivered = node.receive(answer)
+    assert delivered is not None
+    return delivered
 
 
 def read(requester: SlotNode, home: SlotNode, sample: int) -> tuple[int, tuple[int, ...]]:
     """A request that needs a message: the sample served, and those prefetched."""
     answer = answer_of(home, sent_by(requester, sample))
-    ((_, _, served),) = requester.receive(answer)
-    return served, answer.prefetched
+    ((_, served),) = received(requester, answer)
+    return served.sample, answer.prefetched
+
+
+def remote(sample: int) -> Served:
+    return Served(sample, remote=True)
+
+
+def put_aside(requester: SlotNode, home: SlotNode, sample: int) -> int:
+    """A reservation that needs a message: the sample put aside."""
+    assert isinstance(requester.reserve(sample), Pending)
+    ((_, served),) = received(requester, answer_of(home, taken_out(requester)))
+    return served.sample
 
 
 def test_the_running_example_of_remote_reads() -> None:
@@ -69,11 +93,11 @@ def test_the_running_example_of_remote_reads() -> None:
     of_chunk = [SLOTS * chunk + offset for offset in range(SLOTS)]
     assert sorted(loaded) == of_chunk
     assert handled.answer == RemoteAnswer(1, 0, of_chunk[3], (of_chunk[0], of_chunk[1]))
-    assert node0.receive(handled.answer) == (Delivered(1, 0, of_chunk[3]),)
+    assert received(node0, handled.answer) == (Delivered(0, remote(of_chunk[3])),)
 
     # Read 12 finds its sample in node 0's remote VC. Read 15 is sent: 17 is remembered as prefetched, 16 conflicts
     # with 15 itself, and 19 and 20 are prefetched: the one was left from the first load, the other came with 15.
-    assert node0.request(file[12]) == Served(of_chunk[0])
+    assert node0.request(file[12]) == remote(of_chunk[0])
     message = sent_by(node0, file[15])
     assert message.hits == (Hit(of_chunk[0], 1),)
     handled = node1.handle(message)
@@ -85,10 +109,12 @@ def test_the_running_example_of_remote_reads() -> None:
     assert served % SLOTS == 3
     assert prefetched == ()
     assert [node0.request(file[n]) for n in (17, 19, 20)] == [
-        Served(of_chunk[1]),
-        Served(of_chunk[2]),
-        Served(SLOTS * second),
+        remote(of_chunk[1]),
+        remote(of_chunk[2]),
+        remote(SLOTS * second),
     ]
+    # Left out, while there was a sample: 17 for 15, as it is remembered; 17, 19 and 20 for 16.
+    assert (node0.prefetched, node1.conflicts) == (4, 4)
 
 
 def test_what_was_prefetched_in_an_overlapping_window_still_conflicts() -> None:
@@ -103,7 +129,8 @@ def test_what_was_prefetched_in_an_overlapping_window_still_conflicts() -> None:
     # b loads a chunk, which fills slots 0 and 1 again: c and d are prefetched already, c' and c'' conflict with c.
     served, second = read(node0, node1, b)
     assert (served % SLOTS, second) == (2, ())
-    assert [node0.request(c), node0.request(d)] == [Served(sample) for sample in first]
+    assert node1.conflicts == 1 + 4
+    assert [node0.request(c), node0.request(d)] == [remote(sample) for sample in first]
 
 
 def test_without_prefetch_an_answer_brings_one_sample() -> None:
@@ -159,9 +186,10 @@ def test_a_repeated_message_gets_the_answer_that_was_given() -> None:
     again = node1.handle(message)
     assert again.answer == first.answer
     assert again.loads == ()
+    assert (first.repeated, again.repeated) == (False, True)
     assert first.answer is not None
-    assert len(node0.receive(first.answer)) == 1
-    assert node0.receive(first.answer) == (), "a repeated answer serves nobody"
+    assert len(node0.receive(first.answer) or ()) == 1
+    assert node0.receive(first.answer) is None, "a repeated answer serves nobody"
 
 
 def test_an_answer_is_kept_until_the_requester_has_it() -> None:
@@ -171,16 +199,19 @@ def test_an_answer_is_kept_until_the_requester_has_it() -> None:
     first = sent_by(node0, 4)
     brought = answer_of(node1, first)
     second = sent_by(node0, 8)
-    handled = node1.handle(second)
-    assert handled.settled == (), "the first answer has not arrived"
-    for answer in (brought, handled.answer):
-        assert answer is not None
+    assert second.settled == 0, "the first answer has not arrived"
+    late = answer_of(node1, second)
+    assert node1.handle(first).answer == brought
+    for answer in (brought, late):
         node0.receive(answer)
     node0.request(5)
-    third = node1.handle(sent_by(node0, 9))
-    assert handled.answer is not None
-    assert set(third.settled) == {brought.sample, handled.answer.sample, *brought.prefetched}
-    assert node1.handle(first).answer is None
+    third = sent_by(node0, 9)
+    assert third.settled == 2
+    answer_of(node1, third)
+    for message in (first, second):
+        handled = node1.handle(message)
+        assert handled.answer is None
+        assert handled.repeated
 
 
 def test_a_request_that_crosses_its_prefetched_sample_is_given_that_one() -> None:
@@ -195,7 +226,7 @@ def test_a_request_that_crosses_its_prefetched_sample_is_given_that_one() -> Non
     assert late.sample is None
     # The answers arrive in the wrong order.
     assert node0.receive(late) == ()
-    assert set(node0.receive(early)) == {Delivered(1, 0, early.sample or 0), Delivered(1, 1, ahead)}
+    assert received(node0, early) == (Delivered(0, remote(early.sample or 0)), Delivered(1, remote(ahead)))
     assert node0.used_bytes() == 0
 
 
@@ -211,11 +242,30 @@ def test_a_sample_that_finds_its_request_answered_takes_the_place_of_the_prefetc
     early = answer_of(node1, first)
     (ahead,) = early.prefetched
     assert late.sample is not None
-    assert Delivered(1, 1, ahead) in node0.receive(early)
+    assert Delivered(1, remote(ahead)) in received(node0, early)
     assert node0.receive(late) == ()
     assert node0.used_bytes() == 1
-    assert node0.request(9) == Served(late.sample)
+    assert node0.request(9) == remote(late.sample)
     assert node0.used_bytes() == 0
+
+
+def test_a_sample_that_finds_its_request_answered_has_the_memory_of_the_prefetched_one() -> None:
+    node0, node1 = two_nodes(*vc_1_of(4), window=5, room=8)
+    for node in (node0, node1):
+        node.follow(0, epoch=0, order=np.array([4, 5, 9]))
+    first = sent_by(node0, 4)
+    others = [sent_by(node0, 6) for _ in range(7)]
+    second = sent_by(node0, 5)
+    assert [message.room_bytes for message in (first, *others, second)] == [1] * 8 + [0]
+    late = answer_of(node1, second)
+    assert late.sample is not None
+    for _ in range(2):
+        node1.request(7)  # a load, which fills slot 1 once more
+    early = answer_of(node1, first)
+    assert [ticket for ticket, _ in received(node0, early)] == [0, 8]
+    assert sent_by(node0, 7).room_bytes == 0, "what is under way for the answered request needs it"
+    assert node0.receive(late) == ()
+    assert node0.keeps(late.sample)
 
 
 def test_a_report_that_is_overtaken_costs_no_sample() -> None:
@@ -224,14 +274,215 @@ def test_a_report_that_is_overtaken_costs_no_sample() -> None:
     for node in (node0, node1):
         node.follow(0, epoch=0, order=order)
     _, (ahead,) = read(node0, node1, 4)
-    assert node0.request(5) == Served(ahead)
+    assert node0.request(5) == remote(ahead)
     reports, overtakes = sent_by(node0, 8), sent_by(node0, 9)
     assert reports.hits == (Hit(ahead, 1),)
     # The home believes that the sample sent ahead is under way for 9, and learns from the report that it is not.
     assert answer_of(node1, overtakes).sample is None
     answer = answer_of(node1, reports)
-    delivered = node0.receive(answer)
-    assert sorted(d.number for d in delivered) == [1, 2]
+    assert sorted(ticket for ticket, _ in received(node0, answer)) == [1, 2]
+
+
+def test_an_answer_names_the_sample_that_is_waited_for_first() -> None:
+    assert RemoteAnswer(1, 0, 7, (5, 6)).samples == (7, 5, 6)
+    assert RemoteAnswer(1, 0, None, (5, 6)).samples == (5, 6)
+
+
+def test_own_samples_are_reserved_as_by_the_policy() -> None:
+    node0, _ = two_nodes(*vc_1_of(2), window=5)
+    reserved = node0.reserve(2)
+    assert reserved == 2
+    assert not node0.put_back(2)
+    assert node0.reserve(2) == 2
+    served = node0.take(2)
+    assert served.is_demanded
+    assert not served.remote
+    assert node0.outbox == []
+    assert node0.chunk_of(6) == 1
+    assert node0.laps(np.array([2, 6])).tolist() == [1, 1]
+
+
+def test_a_reservation_at_another_home_is_a_claim_that_takes_no_turn() -> None:
+    node0, node1 = two_nodes(*vc_1_of(3), window=5)
+    order = np.array([4, 5, 6])
+    for node in (node0, node1):
+        node.follow(0, epoch=0, order=order)
+    assert node0.reserve(4) == Pending(0)
+    message = taken_out(node0)
+    assert message.position == 0
+    answer = answer_of(node1, message)
+    assert [sample % SLOTS for sample in answer.samples] == [0, 1, 2]
+    assert received(node0, answer) == (Delivered(0, remote(answer.samples[0])),)
+    # From the remote VC at once, and the home is told so with the next message.
+    assert node0.reserve(5) == answer.samples[1]
+    assert node0.used_bytes() == node0.held() == 1, "what is put aside does not count"
+    assert node0.prefetched == 2
+    for sample in answer.samples[:2]:
+        assert node0.take(sample) == remote(sample)
+    assert sent_by(node0, 8).hits == (Hit(answer.samples[1], 1),)
+
+
+def test_what_is_put_back_answers_the_next_without_a_message() -> None:
+    node0, node1 = two_nodes(*vc_1_of(3), window=5)
+    reserved = put_aside(node0, node1, 4)
+    assert node0.put_back(reserved)
+    assert (node0.keeps(reserved), node0.used_bytes(), node0.held()) == (True, 1, 1)
+    assert node0.reserve(8) == reserved
+    assert node0.put_back(reserved)
+    assert node0.request(12) == remote(reserved)
+    assert (node0.keeps(reserved), node0.used_bytes(), node0.held()) == (False, 0, 0)
+    message = sent_by(node0, 4)
+    assert message.hits == (), "the home knows of it"
+    assert answer_of(node1, message).sample != reserved
+
+
+def test_what_is_put_back_stays_without_its_bytes_where_they_do_not_fit() -> None:
+    node0, node1 = two_nodes(*vc_1_of(3), window=5, room=9, size=10)
+    reserved = put_aside(node0, node1, 4)
+    assert not node0.put_back(reserved)
+    assert (node0.keeps(reserved), node0.used_bytes(), node0.held()) == (False, 0, 1)
+    assert node0.request(8) == remote(reserved)
+    assert (node0.used_bytes(), node0.held()) == (0, 0)
+
+
+def test_none_is_left_to_reserve_where_the_home_might_give_the_same_again() -> None:
+    node0, node1 = two_nodes(*vc_1_of(1), window=5)
+    assert node0.reserve(4) == Pending(0)
+    assert node0.reserve(4) is None, "one is on its way"
+    node0.receive(answer_of(node1, taken_out(node0)))
+    assert node0.reserve(4) is None, "one is put aside"
+    # A request takes no turn from a reservation. The next lap begins, and its sample is the same.
+    assert read(node0, node1, 4)[0] == 4
+    assert node0.take(4) == remote(4)
+    assert node0.reserve(4) == Pending(2)
+
+
+def test_a_prefetched_sample_that_is_put_aside_already_is_not_put_aside_twice() -> None:
+    node0, node1 = two_nodes(*vc_1_of(1), window=5)
+    for node in (node0, node1):
+        node.follow(0, epoch=0, order=np.array([5, 4]))
+    assert put_aside(node0, node1, 4) == 4
+    for sample in (4, 6, 7):
+        node1.request(sample)  # the lap of all slots but 5's is over, and 4 in memory for the next
+    node0.follow(0, epoch=1, order=np.array([5, 4]))
+    node1.follow(0, epoch=1, order=np.array([5, 4]))
+    node1.request(5)
+    node1.request(6)
+    assert read(node0, node1, 5) == (5, (4,))
+    assert node0.reserve(4) is None
+    assert node0.request(4) == remote(4)
+    assert node0.take(4) == remote(4)
+
+
+def test_what_comes_for_a_cancelled_request_is_kept() -> None:
+    node0, node1 = two_nodes(*vc_1_of(3), window=5)
+    message = sent_by(node0, 4)
+    node0.cancel(0)
+    node0.cancel(0)
+    answer = answer_of(node1, message)
+    assert node0.receive(answer) == ()
+    assert answer.sample is not None
+    assert node0.keeps(answer.sample)
+    assert node0.request(8) == remote(answer.sample)
+    assert node0.outbox == []
+
+
+def test_who_asks_next_waits_for_what_is_under_way_for_nobody() -> None:
+    node0, node1 = two_nodes(*vc_1_of(3), window=5)
+    assert node0.reserve(4) == Pending(0)
+    message = taken_out(node0)
+    node0.cancel(0)
+    assert node0.reserve(12) == Pending(1)
+    node0.cancel(1)
+    assert node0.request(8) == Pending(2)
+    assert node0.outbox == []
+    answer = answer_of(node1, message)
+    assert received(node0, answer) == (Delivered(2, remote(answer.sample or 0)),)
+    assert put_aside(node0, node1, 4) != answer.sample
+
+
+def test_what_comes_for_a_cancelled_request_goes_to_another_that_waits() -> None:
+    node0, node1 = two_nodes(*vc_1_of(3), window=5)
+    first, second = sent_by(node0, 4), sent_by(node0, 8)
+    node0.cancel(0)
+    answers = [answer_of(node1, message) for message in (first, second)]
+    assert received(node0, answers[0]) == (Delivered(1, remote(answers[0].sample or 0)),)
+    assert received(node0, answers[1]) == ()
+    assert node0.request(12) == remote(answers[1].sample or 0)
+    assert (node0.used_bytes(), node0.held()) == (0, 0)
+
+
+def test_a_request_takes_what_a_stat_at_the_home_put_aside_where_nothing_else_is_left() -> None:
+    node0, node1 = two_nodes(*vc_1_of(1), window=5)
+    assert node1.reserve(4) == 4
+    handled = node1.handle(sent_by(node0, 5))
+    assert handled.stolen == ()
+    handled = node1.handle(sent_by(node0, 4))
+    assert handled.stolen == (4,)
+    assert isinstance(handled.answer, RemoteAnswer)
+    assert handled.answer.sample == 4
+
+
+def test_a_position_that_is_left_over_is_spent_by_the_path_that_comes_back() -> None:
+    node0, node1 = two_nodes(*vc_1_of(4), window=5)
+    a, p, q = 4, 5, 9
+    for node in (node0, node1):
+        node.follow(0, epoch=0, order=np.array([a, p, q]))
+    delayed = sent_by(node0, a)
+    node0.put_back(put_aside(node0, node1, p))
+    assert isinstance(node0.request(q), Served)
+    message = sent_by(node0, p)
+    assert (message.position, message.passed) == (2, ())
+    node0.receive(answer_of(node1, message))
+    for _ in range(2):
+        node1.request(6)  # a load, which fills p's slot once more
+    # The delayed message looks ahead at both requests. They were made, and what was sent for them would be left over.
+    assert answer_of(node1, delayed).prefetched == ()
+
+
+def test_a_position_for_which_no_claim_will_come_is_reported() -> None:
+    node0, node1 = two_nodes(*vc_1_of(4), window=5)
+    for node in (node0, node1):
+        node.follow(0, epoch=0, order=np.array([6, 5, 4]))
+    node0.put_back(put_aside(node0, node1, 9))  # off the trace: by a walk of the tree
+    assert isinstance(node0.request(5), Served)
+    for _ in range(2):
+        node1.request(7)  # a load, which fills 5's slot once more
+    message = sent_by(node0, 6)
+    assert message.passed == (1,)
+    answer = answer_of(node1, message)
+    assert [sample % SLOTS for sample in answer.prefetched] == [0], "for 4, not for 5"
+    node0.receive(answer)
+    assert sent_by(node0, 9).position == OFF_TRACE
+
+
+def test_positions_of_an_epoch_that_is_over_are_void() -> None:
+    node0, node1 = two_nodes(*vc_1_of(4), window=1)
+    order = np.array([5, 9, 4])
+    for node in (node0, node1):
+        node.follow(0, epoch=0, order=order)
+    node0.put_back(put_aside(node0, node1, 5))
+    assert isinstance(node0.request(9), Served)
+    node0.put_back(put_aside(node0, node1, 4))
+    node0.follow(0, epoch=1, order=order)
+    node1.follow(0, epoch=1, order=order)
+    assert isinstance(node0.request(4), Served)
+    message = sent_by(node0, 13)
+    assert (message.epoch, message.position, message.passed) == (1, OFF_TRACE, (2,))
+
+
+def test_a_claim_of_an_epoch_that_is_over_spends_no_position_of_the_next() -> None:
+    node0, node1 = two_nodes(*vc_1_of(4), window=5)
+    for epoch, order in enumerate(([5], [9, 4])):
+        for node in (node0, node1):
+            node.follow(0, epoch=epoch, order=np.array(order))
+        if epoch == 0:
+            message = sent_by(node0, 5)
+            node0.cancel(0)
+    assert node0.request(9) == Pending(1)
+    assert node0.outbox == []
+    assert len(received(node0, answer_of(node1, message))) == 1
+    assert sent_by(node0, 4).passed == (0,)
 
 
 @given(st.lists(st.integers(0, 9), max_size=30), st.lists(st.integers(0, 9), max_size=30))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redoxfs.chunks import Layout, MemoryTooSmallError, build_cells, build_layout, memory_for_share
+from redoxfs.chunks import Layout, MemoryTooSmallError, build_cells, build_layout, deal, memory_for_share
 from redoxfs.chunks.layout import Ints
 
 PLENTY = 1 << 50
@@ -135,3 +135,42 @@ def test_chunks_do_not_mix_trees_and_each_tree_is_well_filled() -> None:
         assert len(set(tree_of_class[class_of[chunk[chunk >= 0]]].tolist())) == 1
     small = cells[np.isin(cells, np.flatnonzero(class_of >= 10)).any(axis=1)]
     assert (small >= 0).mean() > 0.5
+
+
+@given(datasets(), st.integers(1, 9))
+def test_a_chunk_s_samples_are_of_one_part_and_a_column_is_spread_evenly(
+    dataset: tuple[Ints, Ints, int], nodes: int
+) -> None:
+    class_of, sizes, chunk_size = dataset
+    cells = build_cells(class_of, sizes, chunk_size=chunk_size, seed=0)
+    part_of = deal(cells, nodes, seed=0)
+    assert part_of.shape == class_of.shape
+    assert part_of.dtype == np.int8
+    for chunk in cells.cells:
+        assert len(set(part_of[chunk[chunk >= 0]].tolist())) == 1
+    for first, last in pairwise(cells.group_start):
+        for column in cells.cells[first:last].T:
+            of_part = np.bincount(part_of[column[column >= 0]], minlength=nodes)
+            assert of_part.max() - of_part.min() <= 1
+    of_part = np.bincount(part_of, minlength=nodes)
+    assert len(of_part) == nodes
+    assert of_part.max() - of_part.min() <= 2 * chunk_size, "the parts are of nearly equal size"
+
+
+@pytest.mark.parametrize("nodes", [3, 8])
+def test_every_class_is_dealt_evenly(nodes: int) -> None:
+    class_of = np.repeat(np.arange(100), 1_280)
+    cells = build_cells(class_of, np.ones_like(class_of), chunk_size=64, seed=0)
+    part_of = deal(cells, nodes, seed=0)
+    of_part = np.bincount(class_of * nodes + part_of, minlength=100 * nodes)
+    # Its 20 columns of 64 have one more of one part than of others each, where 3 does not divide 64.
+    assert np.abs(of_part - 1_280 / nodes).max() <= 10
+    assert (deal(cells, nodes, seed=0) == part_of).all()
+    assert (deal(cells, nodes, seed=1) != part_of).any()
+
+
+@pytest.mark.parametrize("nodes", [0, 128])
+def test_chunks_are_not_dealt_to_no_node_nor_to_too_many(nodes: int) -> None:
+    cells = build_cells(np.zeros(10, np.int32), np.ones(10, np.int64), chunk_size=8, seed=0)
+    with pytest.raises(ValueError, match="1 to 127"):
+        deal(cells, nodes, seed=0)

@@ -110,7 +110,7 @@ def test_the_pool_reads_each_chunk_about_once_and_takes_little_from_peers() -> N
 def test_pools_on_several_nodes_serve_every_sample_once_in_each_epoch(nodes: int) -> None:
     files = 600 * nodes
     class_of = class_table(files, 12, 1.0)
-    cells = build_cells(class_of, np.ones(files, np.int64), chunk_size=8, seed=0).cells
+    cells = build_cells(class_of, np.ones(files, np.int64), chunk_size=8, seed=0)
     cluster = PoolCluster(cells, class_of, nodes=nodes, capacity=60, seed=0)
     for epoch in range(3):
         counts, served = cluster.epoch(orders(files, nodes, seed=0, epoch=epoch))

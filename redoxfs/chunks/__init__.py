@@ -9,7 +9,16 @@
 
 from redoxfs.chunks.beneath import open_beneath
 from redoxfs.chunks.directory import DirectoryStore
-from redoxfs.chunks.layout import Cells, Layout, MemoryTooSmallError, build_cells, build_layout, fit, memory_for_share
+from redoxfs.chunks.layout import (
+    Cells,
+    Layout,
+    MemoryTooSmallError,
+    build_cells,
+    build_layout,
+    deal,
+    fit,
+    memory_for_share,
+)
 from redoxfs.chunks.probe import measure
 from redoxfs.chunks.storage import Storage
 from redoxfs.chunks.store import ChunkStore, FileBytes, Read, SourceFile, Stamp
@@ -27,6 +36,7 @@ __all__ = [
     "Storage",
     "build_cells",
     "build_layout",
+    "deal",
     "fit",
     "measure",
     "memory_for_share",

@@ -20,11 +20,13 @@ Choices, and why:
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.integer]
+Int8 = npt.NDArray[np.int8]
 Int32 = npt.NDArray[np.int32]
 
 ROWS = 64
@@ -98,7 +100,7 @@ class Layout:
     ``cells``           int32[chunks, K]: the sample in each slot, -1 for a hole
     ``vc_start``        int32[M + 1]: VC v owns chunks vc_start[v] to vc_start[v + 1]
     ``chunks_per_vc``   the largest PCS size, F/(KM) in the paper
-    ``resident_bytes``  what the slots hold at most
+    ``resident_bytes``  what the slots of a node hold at most
     """
 
     cells: Int32
@@ -124,11 +126,13 @@ def build_layout(class_of: Ints, sample_bytes: Ints, *, chunk_size: int, memory_
     return fit(build_cells(class_of, sample_bytes, chunk_size=chunk_size, seed=seed), sample_bytes, memory_bytes)
 
 
-def fit(cells: Cells, sample_bytes: Ints, memory_bytes: int) -> Layout:
+def fit(cells: Cells, sample_bytes: Ints, memory_bytes: int, *, nodes: int = 1) -> Layout:
     """The layout of S samples that makes the most of ``memory_bytes``.
 
     Args:
         sample_bytes: int[S], size of each sample.
+        memory_bytes: of each node.
+        nodes: VC v is in the memory of node v % nodes.
 
     Raises:
         MemoryTooSmallError: even with the most chunks that a VC can have.
@@ -138,7 +142,7 @@ def fit(cells: Cells, sample_bytes: Ints, memory_bytes: int) -> Layout:
     largest = int(sample_bytes.max(initial=0))
 
     def cost(chunks_per_vc: int) -> int:
-        return _resident_bytes(cell_bytes, _vc_start(cells.group_start, chunks_per_vc))
+        return _resident_bytes(cell_bytes, _vc_start(cells.group_start, chunks_per_vc), nodes)
 
     needed = _memory(cost(most), largest)
     if memory_bytes < needed:
@@ -159,6 +163,33 @@ def memory_for_share(cells: Cells, sample_bytes: Ints, share: float) -> int:
     chunks_per_vc = most if share * most < 1 else int(np.ceil(1 / share))
     held = _resident_bytes(_cell_bytes(cells.cells, sample_bytes), _vc_start(cells.group_start, chunks_per_vc))
     return _memory(held, int(sample_bytes.max(initial=0)))
+
+
+def deal(cells: Cells, nodes: int, *, seed: int) -> Int8:
+    """int8[S]: which of ``nodes`` parts, from 0, each sample is of: that of its chunk.
+
+    The chunks of a group, which have the same classes, are dealt in turn, so that each column is spread evenly. Where
+    they do not come out even, those parts have one more that have the fewest samples so far; a seeded draw decides
+    among equals. So the parts are as large as each other within a chunk or two.
+
+    Raises:
+        ValueError: there are fewer than 1 or more than 127 nodes.
+    """
+    if not 1 <= nodes <= np.iinfo(np.int8).max:
+        raise ValueError(f"chunks are dealt to 1 to 127 nodes, not to {nodes}")
+    random = np.random.default_rng(seed)
+    exists = cells.cells >= 0
+    of_chunk = exists.sum(axis=1)
+    part_of_chunk = np.empty(len(of_chunk), np.int8)
+    dealt = np.zeros(nodes, np.int64)
+    for first, last in pairwise(cells.group_start.tolist()):
+        in_order = np.lexsort((random.random(nodes), dealt))
+        turns = in_order[np.arange(last - first) % nodes]
+        part_of_chunk[first:last] = turns
+        dealt += np.bincount(turns, of_chunk[first:last], minlength=nodes).astype(np.int64)
+    part_of = np.empty(int(of_chunk.sum()), np.int8)
+    part_of[cells.cells[exists]] = np.repeat(part_of_chunk, of_chunk)
+    return part_of
 
 
 def _memory(resident_bytes: int, largest_bytes: int) -> int:
@@ -260,8 +291,9 @@ def _cell_bytes(cells: Int32, sample_bytes: Ints) -> npt.NDArray[np.int64]:
     return sizes
 
 
-def _resident_bytes(cell_bytes: npt.NDArray[np.int64], vc_start: Int32) -> int:
-    """The sum over all slots of all VCs of the largest sample that may come into the slot."""
+def _resident_bytes(cell_bytes: npt.NDArray[np.int64], vc_start: Int32, nodes: int = 1) -> int:
+    """The sum over all slots of all VCs of a node, the one with most, of the largest sample that may come there."""
     if not len(cell_bytes):
         return 0
-    return int(np.maximum.reduceat(cell_bytes, vc_start[:-1], axis=0).sum())
+    of_vc = np.maximum.reduceat(cell_bytes, vc_start[:-1], axis=0).sum(axis=1)
+    return int(np.bincount(np.arange(len(of_vc)) % nodes, of_vc).max())

@@ -9,18 +9,34 @@ same order give the same decisions on every machine. The runtime (``redoxfs.node
 ``remote``       the paper's distributed protocol (§3.5, §3.6, Alg. 1, 4-6): virtual chunks that live at other nodes
 ``local_first``  the pool on several nodes: own chunks first, then batches from peers
 ``trace``        a node's order of access, which the remote protocol prefetches by
-``events``       the frozen records in which both speak, and the interface that a policy offers to the binding
+``samplers``     the orders of access that PyTorch's samplers give
+``events``       the records in which all speak, and the interfaces that a policy offers to the binding and to peers
 """
 
 from redoxfs.protocol.binding import Binding
-from redoxfs.protocol.events import Closed, Ended, Load, Opened, Policy, Served, Told
-from redoxfs.protocol.local_first import Answered, Given, LocalFirst, Received, Take
+from redoxfs.protocol.events import (
+    Answer,
+    Closed,
+    Delivered,
+    Ended,
+    Handled,
+    Load,
+    Message,
+    Opened,
+    Pending,
+    Policy,
+    Served,
+    SharedPolicy,
+    Told,
+)
+from redoxfs.protocol.local_first import Given, LocalFirst, Take, parts_by_lap
 from redoxfs.protocol.pool import PoolPolicy
-from redoxfs.protocol.remote import Delivered, Handled, Hit, RemoteAnswer, RemoteRead, SlotNode, homes_by_vc
+from redoxfs.protocol.remote import Hit, RemoteAnswer, RemoteRead, SlotNode, homes_by_vc
+from redoxfs.protocol.samplers import RandomOrder, distributed_order, distributed_orders, in_step
 from redoxfs.protocol.slot import SlotPolicy
 
 __all__ = [
-    "Answered",
+    "Answer",
     "Binding",
     "Closed",
     "Delivered",
@@ -30,16 +46,23 @@ __all__ = [
     "Hit",
     "Load",
     "LocalFirst",
+    "Message",
     "Opened",
+    "Pending",
     "Policy",
     "PoolPolicy",
-    "Received",
+    "RandomOrder",
     "RemoteAnswer",
     "RemoteRead",
     "Served",
+    "SharedPolicy",
     "SlotNode",
     "SlotPolicy",
     "Take",
     "Told",
+    "distributed_order",
+    "distributed_orders",
     "homes_by_vc",
+    "in_step",
+    "parts_by_lap",
 ]

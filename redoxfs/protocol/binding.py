@@ -12,6 +12,9 @@ Theory of operation. All behaviour is in `_outcome`, which names what an open by
     RESERVED   a stat put a sample aside for A
     TURN       the policy decides
 
+On several nodes the policy may answer a turn later (`Pending`). The path is bound at once, its answer UNDECIDED until
+`decide`; those who open it meanwhile join. A stat whose reservation is Pending is told again after `promise`.
+
 Two rules for whoever edits this file:
 
 1. A thread's hold on A is true only of A's present answer. Whatever gives A another answer drops all holds.
@@ -29,7 +32,10 @@ from enum import Enum, auto
 import numpy as np
 import numpy.typing as npt
 
-from redoxfs.protocol.events import Closed, Ended, Opened, Policy, Told
+from redoxfs.protocol.events import Closed, Ended, Opened, Pending, Policy, Served, SharedPolicy, Told
+
+UNDECIDED = -2
+"""In place of an answer that another node has to give. No answer at all is -1."""
 
 UNKNOWN_THREAD = 0
 """A caller that the daemon cannot see (another pid namespace): it holds and reserves nothing."""
@@ -86,7 +92,7 @@ class Binding:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: Policy | SharedPolicy,
         files: npt.NDArray[np.integer],
         *,
         reservations: int = RESERVATIONS,
@@ -115,7 +121,7 @@ class Binding:
     def open(self, path: int, file: int, thread: int) -> Opened:
         """An open of file number ``file`` of sample ``path`` by ``thread``."""
         outcome = self._outcome(path, file, thread)
-        turn = None
+        turn: Served | Pending | None = None
         if outcome is RESERVED:
             reservation = self._drop_reservation(path)
             turn = self._policy.take(reservation.sample)
@@ -124,17 +130,31 @@ class Binding:
                 self._hold(told, path)
         elif outcome is TURN:
             turn = self._policy.request(path)
-            if turn.stolen:
-                self._drop_reservation(self._reserved_for[turn.sample])
-            self._answer_anew(path, turn.sample)
+            if isinstance(turn, Served):
+                if turn.stolen:
+                    self.rob(turn.sample)
+                self._answer_anew(path, turn.sample)
+            else:
+                self._answer_anew(path, UNDECIDED)
         handles = self._handles.get(path, 0)
         fresh = self._mark_opened(path, file) if self._opened is not None else handles == 0
         self._handles[path] = handles + 1
         released = self._move_hold(thread, path)
         return Opened(self._answer[path], turn, fresh, released)
 
+    def decide(self, path: int, served: Served) -> None:
+        """The turn that ``path`` waited for. Only while it is open and undecided."""
+        assert path in self._handles
+        assert self._answer[path] == UNDECIDED
+        if served.stolen:
+            self.rob(served.sample)
+        self._answer[path] = served.sample
+
     def stat(self, path: int, file: int, thread: int) -> Told:
-        """A stat of a file: what its open by the same thread would serve; reserves it, loads nothing."""
+        """A stat of a file: what its open by the same thread would serve; reserves it, loads nothing.
+
+        Not of a path that is undecided: whoever asks waits for the answer.
+        """
         outcome = self._outcome(path, file, thread)
         if outcome is JOIN or outcome is LOOK:
             bound = path in self._handles
@@ -154,13 +174,23 @@ class Binding:
         reserved = self._policy.reserve(path)
         if reserved is None:
             return Told(None, bound=False)
-        self._reservations[path] = _Reservation(reserved, thread)
-        self._reserved_for[reserved] = path
-        self._reserved_by.setdefault(thread, set()).add(path)
-        unloaded: tuple[int, ...] = ()
-        if len(self._reservations) > self._max_reservations:
-            unloaded = self._undo_reservation(next(iter(self._reservations)))
+        if isinstance(reserved, Pending):
+            return Told(None, bound=False, pending=reserved)
+        unloaded = self._reserve(path, thread, reserved)
         return Told(reserved, bound=False, reserved=True, unloaded=unloaded)
+
+    def promise(self, path: int, thread: int, sample: int) -> Told:
+        """The policy has put ``sample`` aside for a stat of ``path`` by ``thread``, which may ask again now.
+
+        Where the path got an answer or a reservation meanwhile, the sample is put back.
+        """
+        if path not in self._handles and path not in self._reservations:
+            return Told(sample, bound=False, reserved=True, unloaded=self._reserve(path, thread, sample))
+        return Told(None, bound=False, unloaded=() if self._policy.put_back(sample) else (sample,))
+
+    def rob(self, sample: int) -> None:
+        """The policy has taken ``sample``, which had been put aside for a path, for another turn."""
+        self._drop_reservation(self._reserved_for[sample])
 
     def close(self, path: int) -> Closed:
         """A handle on a file of ``path`` was closed."""
@@ -202,7 +232,7 @@ class Binding:
         return path in self._handles
 
     def answer(self, path: int) -> int | None:
-        """The sample that ``path`` last served; None before its first open."""
+        """The sample that ``path`` last served; None before its first open, and while it is undecided."""
         answer: int = self._answer[path]
         return None if answer < 0 else answer
 
@@ -294,6 +324,15 @@ class Binding:
                 if not self._wanted(path):
                     released.append(path)
         return tuple(released)
+
+    def _reserve(self, path: int, thread: int, sample: int) -> tuple[int, ...]:
+        """Samples of reservations that had to go for it, and that are in no slot any more."""
+        self._reservations[path] = _Reservation(sample, thread)
+        self._reserved_for[sample] = path
+        self._reserved_by.setdefault(thread, set()).add(path)
+        if len(self._reservations) > self._max_reservations:
+            return self._undo_reservation(next(iter(self._reservations)))
+        return ()
 
     def _drop_reservation(self, path: int) -> _Reservation:
         reservation = self._reservations.pop(path)

@@ -28,11 +28,13 @@ class Served:
     Where the answer itself has to be read, the first load begins with it and is waited for; all others are ahead
     of demand. Otherwise the answer is in memory, or on its way there by a load that was handed out before.
     ``stolen`` is true where the sample had been reserved for another path and was the last that could answer.
+    ``remote``: another node read it; its bytes came, or come, with an answer.
     """
 
     sample: int
     loads: tuple[Load, ...] = ()
     stolen: bool = False
+    remote: bool = False
 
     @property
     def is_demanded(self) -> bool:
@@ -40,18 +42,25 @@ class Served:
         return bool(self.loads) and self.loads[0].samples[0] == self.sample
 
 
+class Pending(NamedTuple):
+    """Another node has to give the sample: whoever asked waits for the `Delivered` with this ticket."""
+
+    ticket: int
+
+
 @dataclass(slots=True)
 class Opened:
     """What an open of a path of sample A means.
 
-    ``sample``    the sample whose bytes the handle serves.
-    ``turn``      the Served that this open caused, or None where it joined a binding or was a second look.
+    ``sample``    the sample whose bytes the handle serves; UNDECIDED until `Binding.decide` says which.
+    ``turn``      what the policy said of the turn that this open caused, or None where it joined a binding or was a
+                  second look.
     ``fresh``     the first open of this file under this binding: what the kernel cached of it is void.
     ``released``  samples A whose last answer nobody can ask for again; their bytes may go.
     """
 
     sample: int
-    turn: Served | None
+    turn: Served | Pending | None
     fresh: bool
     released: tuple[int, ...]
 
@@ -62,12 +71,14 @@ class Told(NamedTuple):
     ``bound`` is true while a handle is open: only then is the answer good until the path is freed.
     ``reserved``: ``sample`` was put aside for A by this stat.
     ``unloaded``: samples that had been put aside for others and are in no slot any more; their bytes may go.
+    ``pending``: another node was asked for a sample to put aside; to be asked again after `Binding.promise`.
     """
 
     sample: int | None
     bound: bool
     reserved: bool = False
     unloaded: tuple[int, ...] = ()
+    pending: Pending | None = None
 
 
 class Ended(NamedTuple):
@@ -102,3 +113,85 @@ class Policy(Protocol):
 
     def put_back(self, reserved: int) -> bool:
         """Undo a reservation. True: the sample's bytes stay in memory for another; False: they may go."""
+
+
+class Message(Protocol):
+    """What one node asks another, its ``home``.
+
+    ``number`` counts the messages from this requester to this home, from 0; ``settled``: the answers to all lower
+    numbers have arrived.
+    """
+
+    @property
+    def requester(self) -> int: ...
+    @property
+    def home(self) -> int: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def settled(self) -> int: ...
+
+
+class Answer(Protocol):
+    """A home's answer to a message; the bytes of ``samples`` go with it, the one waited for first."""
+
+    @property
+    def home(self) -> int: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def samples(self) -> tuple[int, ...]: ...
+
+
+class Handled(NamedTuple):
+    """What a home does about a message.
+
+    ``answer``   to be sent; None for a message whose answer the requester has.
+    ``loads``    what to read, each beginning with a sample of the answer or ahead of demand.
+    ``stolen``   samples of the answer that stats of this node had put aside: those reservations are over.
+    ``repeated`` the message came before, and so the answer was given before.
+    """
+
+    answer: Answer | None
+    loads: tuple[Load, ...] = ()
+    stolen: tuple[int, ...] = ()
+    repeated: bool = False
+
+
+class Delivered(NamedTuple):
+    """The turn, or the sample put aside, that ``ticket`` waited for."""
+
+    ticket: int
+    served: Served
+
+
+class SharedPolicy(Protocol):
+    """A policy whose samples lie at several nodes. Messages and answers may come any number of times, in any order.
+
+    What it has in common with a `Policy` is as there, but that another node may have to answer.
+
+    ``outbox`` has what is to be sent; whoever called any method takes it out and sends it. Nothing more is done about
+    a message that was lost: whoever sends it sends it again, the very same, until it is answered.
+    """
+
+    outbox: list[Message]
+
+    def request(self, sample: int) -> Served | Pending: ...
+    def reserve(self, sample: int) -> int | Pending | None: ...
+    def take(self, reserved: int) -> Served: ...
+    def put_back(self, reserved: int) -> bool: ...
+
+    def handle(self, message: Message) -> Handled:
+        """Another node asks this one."""
+
+    def receive(self, answer: Answer) -> tuple[Delivered, ...] | None:
+        """An answer came; None where it came before, and so its bytes are not wanted."""
+
+    def cancel(self, ticket: int) -> None:
+        """Nobody waits for ``ticket`` any more; what comes for it is kept for whoever asks next."""
+
+    def is_taken(self, reserved: int) -> bool:
+        """Whether ``reserved``, which is put aside, came from another node."""
+
+    def keeps(self, sample: int) -> bool:
+        """Whether the bytes of ``sample``, which another node gave and nobody took yet, have their place in memory."""

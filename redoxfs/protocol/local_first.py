@@ -3,48 +3,80 @@
 A class is spread evenly over the nodes, and each node asks for about its part of it. So only the difference crosses
 the network: about one sample in fifty where the paper's protocol moves two of three. Nothing needs a trace.
 
-    request(sample) ─ own chunks have the class ──→ Served, by this node's policy
-                    ├ some were taken before ─────→ Served
+    request(sample) ─ some were taken before ─────→ Served, remote
+                    ├ own chunks have the class ──→ Served, by this node's pool
                     └ else: Take ──→ handle() at the peer with the most left ──→ Given ──→ receive() → who gets what
 
-Theory of operation. A class's lap is one for all nodes: it is over when as many of its samples are *done*, handed to
-readers, as there are. A node knows what it did itself, and learns with every Given what the peer has left and has
-done. Both only change one way within a lap, so old news never ends a lap early. Where nobody is known to have any left
-and the lap is not over, the rest is on its way to some node, which will have done it or have some left when it is
-asked again; peers are then asked in turn.
+A reservation goes the same way, and the sample is put aside instead of served.
+
+Theory of operation. Samples are dealt to the nodes in parts. In each lap of a class every node has one part of it as
+its own; on shared storage the parts go round, so that each node comes to read all of them. A class's lap is one for
+all nodes: it is over when as many of its samples are *done*, handed to readers, as there are. A node knows what it did
+itself, and learns with every Given what the peer has left and has done. What is done only grows within a lap, so old
+news never ends a lap early; what is left is a hint, whom to ask. Where nobody is known to have any left and the lap is
+not over, the rest is on its way to some node, which will have done it or have some left when it is asked again, or is
+put aside somewhere; peers are then asked in turn.
 
 Laps are told along: whoever is behind begins the lap that the other is in. That is safe, since nobody begins a lap
-before all of the last one is done, a node's own samples and those that it took included.
+before all of the last one is done, a node's own samples and those that it took included. The pool beneath counts the
+same laps: it begins one when it is first asked in it, passing over those in which this node has none of the class.
 
-Two rules for whoever edits this file:
+Fairness outranks a reservation. A sample put aside holds its lap open, and whoever finds nothing else gets it: a
+request or another reservation of this node (`Served.stolen`), or a peer (`Handled.stolen`). Otherwise the lap's last
+samples, put aside by threads that wait for others, would hold all of them up for good.
+
+Exchange: an account for each class grows by a share with each turn, and falls by what comes, taken for need or on
+purpose. From 1 on a Take is sent though nobody waits; what it brings has the next turns.
+
+Memory: samples that were taken, and the room set aside for answers under way, take no more than the limit. The first
+sample of an answer goes right out to who waits for it, and so is sent whether or not there is room; should nobody wait
+for it any more it is kept, past the limit. One put aside is in somebody else's budget, as in the pool; put back where
+there is no room, it stays here without its bytes (`keeps`).
+
+Three rules for whoever edits this file:
 
 1. A sample counts as left at exactly one node, where it lies or where it was taken to, or is under way to one.
 2. Messages and answers may come any number of times and in any order; an answer is kept until the other side has it.
+3. While somebody waits for a class, a Take of it is unanswered: its answer, empty or not, is what looks again.
 
-Which samples were taken is never undone: they are given to the next readers that ask, here or elsewhere.
+Which samples were taken is never undone: they are given to the next readers that ask, here or elsewhere. So a sample
+may be here twice: taken, for this lap, and in the pool, for the next.
 """
 
 from collections import deque
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from redoxfs.protocol.events import Load, Policy, Served
+from redoxfs.protocol.events import Answer, Delivered, Handled, Load, Message, Pending, Served
+from redoxfs.protocol.pool import PoolPolicy
 
+Int8 = npt.NDArray[np.int8]
 Int32 = npt.NDArray[np.int32]
-Ints = npt.NDArray[np.integer]
+Int64 = npt.NDArray[np.int64]
 
 BATCH = 16
 """Samples of a class that are asked for at once. A node is short of tens of a class of thousand by the end of its lap;
 asking for all of them would take what the peer is short of soon."""
+
+ROOM_PARTS = 8
+"""What part of the remote memory one answer may fill, so that some is left for those of other classes."""
+
+
+def parts_by_lap(node: int, nodes: int, rotates: bool) -> tuple[int, ...]:
+    """The parts that are ``node``'s in laps 1, 2, …, after which they begin again: what its `PoolPolicy` is told."""
+    return tuple((node + lap) % nodes for lap in range(nodes if rotates else 1))
 
 
 class Take(NamedTuple):
     """A node asks ``home`` for ``most`` samples, or fewer, of a class, in ``lap``.
 
     ``number`` counts the messages between the two, ``settled``: the answers to all lower numbers have arrived.
+    ``room_bytes``: what the samples after the first may take. ``again``: so many times in a row every peer was asked
+    for this class and had nothing; from 1 on it is better to wait a little before this one is sent. ``done``: how many
+    samples the requester has handed to readers in ``lap``.
     """
 
     requester: int
@@ -54,10 +86,16 @@ class Take(NamedTuple):
     cls: int
     lap: int
     most: int
+    room_bytes: int
+    again: int
+    done: int
 
 
 class Given(NamedTuple):
-    """The answer: ``samples``, and the home's news of the class in ``lap``: what it has ``left`` and has ``done``."""
+    """The answer: ``samples``, and the home's news of the class in ``lap``.
+
+    ``left``: what it has and is not put aside; ``done``: what it has handed to readers.
+    """
 
     home: int
     number: int
@@ -68,192 +106,456 @@ class Given(NamedTuple):
     done: int
 
 
-class Answered(NamedTuple):
-    """What a home does about a Take: the answer, None where the requester has it; what to read; as in `Handled`."""
-
-    given: Given | None
-    loads: tuple[Load, ...] = ()
-    settled: tuple[int, ...] = ()
-
-
-class Received(NamedTuple):
-    """What a Given means: requests, by ticket, that are answered now, and what to ask for those that still wait."""
-
-    served: tuple[tuple[int, Served], ...] = ()
-    take: Take | None = None
+class _Waiting(NamedTuple):
+    ticket: int
+    reserves: bool
 
 
 class _Peer:
-    """What a node knows of another."""
+    """What a node knows of another.
+
+    ``left``, ``done``   int32[C], as it last said
+    ``unanswered``       messages to it, oldest first, with the remote memory that is set aside for the answer
+    ``answers``          to its messages, by their number, from ``settled``
+    """
 
     __slots__ = ("answers", "done", "left", "number", "settled", "unanswered")
 
     def __init__(self, of_class: Int32) -> None:
-        self.left = of_class.copy()
-        self.done = np.zeros_like(of_class)
+        self.left: memoryview[int] = of_class.copy().data
+        self.done: memoryview[int] = np.zeros_like(of_class).data
         self.number = 0
-        self.unanswered: dict[int, None] = {}
+        self.unanswered: dict[int, int] = {}
         self.answers: dict[int, Given] = {}
         self.settled = 0
 
 
 class LocalFirst:
-    """One node's part.
+    """One node's part. A `SharedPolicy`.
+
+    The arrays are shared, not copied, and must not change.
 
     Args:
-        node: the number of this node.
-        policy: decides about this node's samples, which it numbers from 0 in the order of ``own``.
-        own: int32[n], the samples that live here.
-        own_chunks: int32[m], the number that each of the policy's chunks has in the whole layout.
-        class_of: int[S], the class of each sample.
-        home_of: int[S], the node at which each sample lives.
+        node: the number of this node, from 0 to ``nodes`` - 1.
+        policy: decides about this node's own samples; made with `parts_by_lap`.
+        class_of: int32[S], the class of each sample.
+        part_of: int8[S], the part of each sample, 0 to ``nodes`` - 1: `chunks.deal`.
+        sample_bytes: int64[S], what each takes of the remote memory.
+        rotates: whether parts go round with the laps, or part i is always node i's.
+        remote_memory_bytes: the limit of what was taken and what is set aside for answers.
+        exchange: the share of samples that is taken from peers, on purpose where need alone takes less.
+        seed: of the generator that spreads it over time when each class is exchanged first.
     """
 
     def __init__(
-        self, node: int, policy: Policy, own: Int32, own_chunks: Int32, class_of: Ints, home_of: Ints, *, nodes: int
+        self,
+        node: int,
+        policy: PoolPolicy,
+        class_of: Int32,
+        part_of: Int8,
+        sample_bytes: Int64,
+        *,
+        nodes: int,
+        rotates: bool,
+        remote_memory_bytes: int,
+        exchange: float = 0.0,
+        seed: int = 0,
     ) -> None:
         classes = int(class_of.max(initial=-1)) + 1
+        self.outbox: list[Message] = []
         self._node = node
+        self._nodes = nodes
         self._policy = policy
-        self._own: memoryview[int] = own.data
-        self._chunks: memoryview[int] = own_chunks.data
+        self._class_array = class_of
         self._class_of: memoryview[int] = class_of.data
-        self._of_class = np.bincount(class_of, minlength=classes).astype(np.int32)
-        self._of_node = [
-            np.bincount(class_of[home_of == peer], minlength=classes).astype(np.int32) for peer in range(nodes)
-        ]
-        # Any own sample of a class, by the policy's number, stands for the class.
-        self._any_of = np.full(classes, -1, np.int32)
-        self._any_of[class_of[own]] = np.arange(len(own))
-        self._left: memoryview[int] = self._of_node[node].copy().data
+        self._bytes_of: memoryview[int] = sample_bytes.data
+        self._of_class: memoryview[int] = np.bincount(class_of, minlength=classes).astype(np.int32).data
+        of_part = [np.bincount(class_of[part_of == part], minlength=classes).astype(np.int32) for part in range(nodes)]
+        self._of_part: list[memoryview[int]] = [counts.data for counts in of_part]
+        self._parts = [parts_by_lap(peer, nodes, rotates) for peer in range(nodes)]
+        # Any sample of a class stands for it.
+        any_of = np.full(classes, -1, np.int32)
+        any_of[class_of] = np.arange(len(class_of), dtype=np.int32)
+        self._any_of: memoryview[int] = any_of.data
+        largest = np.zeros(classes, np.int64)
+        np.maximum.at(largest, class_of, sample_bytes)
+        self._largest_of: memoryview[int] = largest.data
+        sums = np.bincount(class_of, sample_bytes, minlength=classes)
+        means = sums / np.maximum(1, np.bincount(class_of, minlength=classes))
+        self._mean_of = cast("memoryview[float]", means.data)
+
+        # Own samples of the lap that are neither served nor given away; those put aside are among them.
+        self._left: memoryview[int] = of_part[self._parts[node][0]].copy().data
         self._done: memoryview[int] = np.zeros(classes, np.int32).data
-        self._lap: memoryview[int] = np.ones(classes, np.int32).data
+        self._lap_array = np.ones(classes, np.int32)
+        self._lap: memoryview[int] = self._lap_array.data
+        # From the next in number on: of peers that have equally many left every node asks another one first.
+        in_turn = [(node + ahead) % nodes for ahead in range(1, nodes)]
+        self._peers = {peer: _Peer(of_part[parts_by_lap(peer, nodes, rotates)[0]]) for peer in in_turn}
+        # By class, where there are any: samples taken and not yet served; those put aside, oldest first, which are
+        # this node's own or were taken; who waits, and how many answers in a row brought nothing.
         self._taken: dict[int, deque[int]] = {}
-        self._peers = {peer: _Peer(self._of_node[peer]) for peer in range(nodes) if peer != node}
-        self._waiting: dict[int, deque[int]] = {}
-        self._asked_last = node
+        self._own_aside: dict[int, dict[int, None]] = {}
+        self._taken_aside: dict[int, dict[int, None]] = {}
+        self._waiting: dict[int, deque[_Waiting]] = {}
+        self._asked: set[int] = set()
+        self._in_vain: dict[int, int] = {}
         self._tickets = 0
+        # Among those taken: without bytes here.
+        self._bare: set[int] = set()
+        self._limit_bytes = remote_memory_bytes
+        self._free_bytes = remote_memory_bytes
+        self._exchange = exchange
+        # By class: how many more samples should have been taken by now.
+        account = np.random.default_rng(seed).random(classes)
+        self._account = cast("memoryview[float]", account.data)
 
-    def request(self, sample: int) -> Served | tuple[int, Take | None]:
-        """A turn for a sample of ``sample``'s class, or a ticket, and the message to send if none is under way."""
+    def request(self, sample: int) -> Served | Pending:
+        """A turn for a sample of ``sample``'s class."""
         cls = self._class_of[sample]
-        waiting = self._waiting.get(cls)
-        if waiting is None:
-            served = self._serve(cls)
-            if served is not None:
-                return served
-        self._tickets += 1
-        if waiting is not None:
-            waiting.append(self._tickets)
-            return self._tickets, None
-        self._waiting[cls] = deque([self._tickets])
-        return self._tickets, self._ask(cls)
+        served = self._serve(cls)
+        turn = self._wait(cls, reserves=False) if served is None else served
+        if self._exchange:
+            self._count_exchange(cls)
+        return turn
 
-    def handle(self, take: Take) -> Answered:
-        """Give a peer samples of a class: no more than its part of what is left here."""
-        peer = self._peers[take.requester]
-        if take.number < peer.settled:
-            return Answered(None)
-        kept = peer.answers.get(take.number)
+    def reserve(self, sample: int) -> int | Pending | None:
+        """Put aside a sample of ``sample``'s class; None where all that the lap has left is put aside here."""
+        cls = self._class_of[sample]
+        reserved = self._put_aside(cls)
+        if reserved is not None:
+            return reserved.sample
+        if self._is_rest_aside(cls):
+            return None
+        return self._wait(cls, reserves=True)
+
+    def take(self, reserved: int) -> Served:
+        """The turn of a sample that was put aside."""
+        cls = self._class_of[reserved]
+        served = self._take(cls, reserved)
+        self._done[cls] += 1
+        if self._exchange:
+            self._count_exchange(cls)
+        return served
+
+    def put_back(self, reserved: int) -> bool:
+        """Undo a reservation. One that was taken from a peer is without its bytes where they do not fit."""
+        cls = self._class_of[reserved]
+        if _remove(self._own_aside, cls, reserved):
+            return self._policy.put_back(reserved)
+        was_aside = _remove(self._taken_aside, cls, reserved)
+        assert was_aside
+        self._taken.setdefault(cls, deque()).append(reserved)
+        if self._bytes_of[reserved] <= self._free_bytes:
+            self._free_bytes -= self._bytes_of[reserved]
+            return True
+        self._bare.add(reserved)
+        return False
+
+    def handle(self, message: Message) -> Handled:
+        """Give a peer samples of a class: no more than its part of what is left here; one put aside if nothing else."""
+        assert isinstance(message, Take)
+        peer = self._peers[message.requester]
+        if message.number < peer.settled:
+            return Handled(None, repeated=True)
+        kept = peer.answers.get(message.number)
         if kept is not None:
-            return Answered(kept)
-        settled: list[int] = []
-        if take.settled > peer.settled:
-            peer.settled = take.settled
-            for number in [n for n in peer.answers if n < take.settled]:
-                settled += peer.answers.pop(number).samples
-        cls = take.cls
-        if take.lap > self._lap[cls]:
-            self._begin_lap(cls, take.lap)
-        samples: list[int] = []
+            return Handled(kept, repeated=True)
+        if message.settled > peer.settled:
+            peer.settled = message.settled
+            for number in [n for n in peer.answers if n < message.settled]:
+                del peer.answers[number]
+        cls = message.cls
+        if message.lap > self._lap[cls]:
+            self._begin_lap(cls, message.lap)
+        turns: list[Served] = []
+        if message.lap == self._lap[cls]:
+            peer.done[cls] = max(message.done, peer.done[cls])
+            turns = self._give(cls, message.most, message.room_bytes)
+        samples = tuple([turn.sample for turn in turns])
+        given = Given(self._node, message.number, cls, self._lap[cls], samples, self._free(cls), self._done[cls])
+        peer.answers[message.number] = given
         loads: list[Load] = []
-        if take.lap == self._lap[cls]:
-            left = self._left_of(cls)
-            for _ in range(min(take.most, -(-left // (len(self._peers) + 1)))):
-                served = self._give(cls)
-                assert served is not None
-                samples.append(served.sample)
-                loads += served.loads
-        given = Given(self._node, take.number, cls, self._lap[cls], tuple(samples), self._left_of(cls), self._done[cls])
-        peer.answers[take.number] = given
-        return Answered(given, tuple(loads), tuple(settled))
+        for turn in turns:
+            loads += turn.loads
+        return Handled(given, tuple(loads), tuple([turn.sample for turn in turns if turn.stolen]))
 
-    def receive(self, given: Given) -> Received:
-        """Take in what a peer gave; requests that waited for it are answered in turn."""
-        peer = self._peers[given.home]
-        if given.number not in peer.unanswered:
-            return Received()
-        del peer.unanswered[given.number]
-        cls = given.cls
-        if given.lap > self._lap[cls]:
-            self._begin_lap(cls, given.lap)
-        if given.lap == self._lap[cls]:
-            peer.left[cls] = given.left
-            peer.done[cls] = max(given.done, int(peer.done[cls]))
-            if given.samples:
-                self._taken.setdefault(cls, deque()).extend(given.samples)
-        waiting = self._waiting[cls]
-        answered: list[tuple[int, Served]] = []
-        while waiting:
-            served = self._serve(cls)
-            if served is None:
-                return Received(tuple(answered), self._ask(cls))
-            answered.append((waiting.popleft(), served))
-        del self._waiting[cls]
-        return Received(tuple(answered))
+    def receive(self, answer: Answer) -> tuple[Delivered, ...] | None:
+        """Take in what a peer gave; who waited for it is answered in turn."""
+        assert isinstance(answer, Given)
+        peer = self._peers[answer.home]
+        room_bytes = peer.unanswered.pop(answer.number, None)
+        if room_bytes is None:
+            return None
+        cls, asked_in = answer.cls, self._lap[answer.cls]
+        self._free_bytes += room_bytes
+        self._asked.remove(cls)
+        if answer.lap > self._lap[cls]:
+            self._begin_lap(cls, answer.lap)
+        if answer.lap == self._lap[cls]:
+            peer.left[cls] = answer.left
+            peer.done[cls] = max(answer.done, peer.done[cls])
+        if answer.samples:
+            assert answer.lap == self._lap[cls], "while samples are under way their lap is not over"
+            # The first is for who waits: it has no room of its own.
+            self._taken.setdefault(cls, deque()).extendleft(reversed(answer.samples))
+            self._free_bytes -= sum([self._bytes_of[sample] for sample in answer.samples])
+            self._account[cls] -= len(answer.samples)
+            self._in_vain.pop(cls, None)
+        elif answer.lap == asked_in:
+            self._in_vain[cls] = self._in_vain.get(cls, 0) + 1
+        delivered = self._deliver(cls)
+        if cls in self._waiting:
+            self._ask(cls)
+        else:
+            self._in_vain.pop(cls, None)
+        return tuple(delivered)
+
+    def cancel(self, ticket: int) -> None:
+        """Nobody waits for ``ticket`` any more; what comes for it is kept for the next."""
+        for cls, waiting in self._waiting.items():
+            for who in waiting:
+                if who.ticket == ticket:
+                    waiting.remove(who)
+                    if not waiting:
+                        del self._waiting[cls]
+                    return
+
+    def laps(self, samples: npt.NDArray[np.integer]) -> Int32:
+        """The lap, counted from 1, that the class of each of ``samples`` is in."""
+        laps: Int32 = self._lap_array[self._class_array[samples]]
+        return laps
+
+    def chunk_of(self, sample: int) -> int:
+        """The physical chunk that ``sample`` lies in."""
+        return self._policy.chunk_of(sample)
+
+    def used_bytes(self) -> int:
+        """Remote memory that holds samples or is set aside for answers."""
+        return self._limit_bytes - self._free_bytes
+
+    def held(self) -> int:
+        """Samples that were taken and are neither served nor put aside, with and without their bytes."""
+        return sum(map(len, self._taken.values()))
+
+    def keeps(self, sample: int) -> bool:
+        """Whether the bytes of ``sample`` count in the remote memory."""
+        return sample in self._taken.get(self._class_of[sample], ()) and sample not in self._bare
+
+    def is_taken(self, reserved: int) -> bool:
+        """Whether ``reserved``, which is put aside, came from another node."""
+        return reserved in self._taken_aside.get(self._class_of[reserved], ())
+
+    # Turns
 
     def _serve(self, cls: int) -> Served | None:
         """A turn from what is here; begins the class's next lap where this one is over."""
-        served = self._give(cls)
-        if served is None and self._is_over(cls):
-            self._begin_lap(cls, self._lap[cls] + 1)
-            served = self._give(cls)
+        served = self._next(cls)
+        if served is None and self._is_aside(cls) and not self._is_any_free(cls):
+            served = self._steal(cls)
         if served is not None:
             self._done[cls] += 1
         return served
 
-    def _give(self, cls: int) -> Served | None:
-        """One of the samples of this lap that are left here, those taken from others first."""
-        taken = self._taken.get(cls)
-        if taken:
-            sample = taken.popleft()
-            if not taken:
-                del self._taken[cls]
-            return Served(sample)
-        if not self._left[cls]:
-            return None
-        self._left[cls] -= 1
-        turn = self._policy.request(int(self._any_of[cls]))
-        own = self._own
-        loads = tuple([Load(self._chunks[load.chunk], tuple([own[s] for s in load.samples])) for load in turn.loads])
-        return Served(own[turn.sample], loads, turn.stolen)
+    def _next(self, cls: int) -> Served | None:
+        """One that is here and not put aside, those taken from others first, leaves; the next lap may begin."""
+        if not self._free(cls) and self._is_over(cls):
+            self._begin_lap(cls, self._lap[cls] + 1)
+        if cls in self._taken:
+            return self._next_taken(cls)
+        return self._next_own(cls) if self._free(cls) else None
 
-    def _left_of(self, cls: int) -> int:
-        return self._left[cls] + len(self._taken.get(cls, ()))
+    def _next_taken(self, cls: int) -> Served:
+        taken = self._taken[cls]
+        sample = taken.popleft()
+        if not taken:
+            del self._taken[cls]
+        if sample in self._bare:
+            self._bare.remove(sample)
+        else:
+            self._free_bytes += self._bytes_of[sample]
+        return Served(sample, remote=True)
+
+    def _next_own(self, cls: int) -> Served:
+        self._left[cls] -= 1
+        return self._policy.request(self._any_of[cls])
+
+    def _put_aside(self, cls: int) -> Served | None:
+        """One that is here and not put aside yet; the next lap may begin."""
+        if not self._free(cls) and self._is_over(cls):
+            self._begin_lap(cls, self._lap[cls] + 1)
+        if cls in self._taken:
+            served = self._next_taken(cls)
+            self._taken_aside.setdefault(cls, {})[served.sample] = None
+            return served
+        if not self._free(cls):
+            return None
+        sample = self._policy.reserve(self._any_of[cls])
+        assert sample is not None
+        self._own_aside.setdefault(cls, {})[sample] = None
+        return Served(sample)
+
+    def _take(self, cls: int, reserved: int, *, stolen: bool = False) -> Served:
+        """A sample that is put aside leaves."""
+        if _remove(self._own_aside, cls, reserved):
+            self._left[cls] -= 1
+            own = self._policy.take(reserved)
+            return Served(reserved, own.loads, stolen)
+        was_aside = _remove(self._taken_aside, cls, reserved)
+        assert was_aside
+        return Served(reserved, (), stolen, remote=True)
+
+    def _steal(self, cls: int) -> Served:
+        """The oldest that is put aside leaves."""
+        return self._take(cls, next(self._aside(cls)), stolen=True)
+
+    def _aside(self, cls: int) -> Iterator[int]:
+        yield from self._own_aside.get(cls, ())
+        yield from self._taken_aside.get(cls, ())
+
+    def _is_aside(self, cls: int) -> bool:
+        return cls in self._own_aside or cls in self._taken_aside
+
+    def _free(self, cls: int) -> int:
+        """Samples of the lap that are here and not put aside."""
+        return self._left[cls] - len(self._own_aside.get(cls, ())) + len(self._taken.get(cls, ()))
+
+    def _is_any_free(self, cls: int) -> bool:
+        """Whether a peer is known to have some that are not put aside."""
+        return any(peer.left[cls] for peer in self._peers.values())
+
+    def _give(self, cls: int, most: int, room_bytes: int) -> list[Served]:
+        """Samples for a peer, this node's own first: the others have crossed the network once."""
+        free = self._free(cls)
+        if not free:
+            return [self._steal(cls)] if self._is_aside(cls) else []
+        turns: list[Served] = []
+        # Which sample comes next is not known beforehand: each has to fit if it is the largest.
+        largest = self._largest_of[cls]
+        while len(turns) < min(most, -(-free // self._nodes)) and (not turns or largest <= room_bytes):
+            is_own = self._left[cls] > len(self._own_aside.get(cls, ()))
+            turns.append(self._next_own(cls) if is_own else self._next_taken(cls))
+            if len(turns) > 1:
+                room_bytes -= self._bytes_of[turns[-1].sample]
+        return turns
+
+    # Laps
+
+    def _known_done(self, cls: int) -> int:
+        return self._done[cls] + sum([peer.done[cls] for peer in self._peers.values()])
 
     def _is_over(self, cls: int) -> bool:
-        done = self._done[cls] + sum(int(peer.done[cls]) for peer in self._peers.values())
-        return done == int(self._of_class[cls])
+        return self._known_done(cls) == self._of_class[cls]
+
+    def _is_rest_aside(self, cls: int) -> bool:
+        """Whether all of the lap's samples that are not done are put aside here."""
+        aside = len(self._own_aside.get(cls, ())) + len(self._taken_aside.get(cls, ()))
+        return self._known_done(cls) + aside == self._of_class[cls]
 
     def _begin_lap(self, cls: int, lap: int) -> None:
-        assert not self._left_of(cls)
+        assert not self._left[cls]
+        assert cls not in self._taken
+        assert not self._is_aside(cls)
         self._lap[cls] = lap
-        self._left[cls] = int(self._of_node[self._node][cls])
+        self._in_vain.pop(cls, None)
+        self._left[cls] = self._of_lap(self._node, cls)
         self._done[cls] = 0
         for number, peer in self._peers.items():
-            peer.left[cls] = self._of_node[number][cls]
+            peer.left[cls] = self._of_lap(number, cls)
             peer.done[cls] = 0
 
-    def _ask(self, cls: int) -> Take:
-        """Whom to ask: the peer with the most left; where none is known to have any, the next in turn."""
-        home = max(self._peers, key=lambda number: int(self._peers[number].left[cls]))
+    def _of_lap(self, node: int, cls: int) -> int:
+        """How many samples of a class are a node's own in the lap that the class is in."""
+        parts = self._parts[node]
+        return self._of_part[parts[(self._lap[cls] - 1) % len(parts)]][cls]
+
+    # Peers
+
+    def _wait(self, cls: int, *, reserves: bool) -> Pending:
+        self._tickets += 1
+        self._waiting.setdefault(cls, deque()).append(_Waiting(self._tickets, reserves))
+        if cls not in self._asked:
+            self._ask(cls)
+        return Pending(self._tickets)
+
+    def _deliver(self, cls: int) -> list[Delivered]:
+        """Answer those who wait, in turn, as far as there is something for them."""
+        delivered: list[Delivered] = []
+        unanswered: deque[_Waiting] = deque()
+        for who in self._waiting.pop(cls, ()):
+            served = self._promise(cls) if who.reserves else self._serve(cls)
+            if served is None:
+                unanswered.append(who)
+            else:
+                delivered.append(Delivered(who.ticket, served))
+        if unanswered:
+            self._waiting[cls] = unanswered
+        return delivered
+
+    def _promise(self, cls: int) -> Served | None:
+        """A sample put aside for who waits: that of an older reservation where every peer was asked in vain."""
+        served = self._put_aside(cls)
+        if served is not None or not self._is_aside(cls):
+            return served
+        if self._in_vain.get(cls, 0) < len(self._peers) and not self._is_rest_aside(cls):
+            return None
+        sample = next(self._aside(cls))
+        is_taken = _remove(self._taken_aside, cls, sample)
+        if not is_taken:
+            del self._own_aside[cls][sample]
+        (self._taken_aside if is_taken else self._own_aside).setdefault(cls, {})[sample] = None
+        return Served(sample, (), stolen=True, remote=is_taken)
+
+    def _ask(self, cls: int) -> None:
+        """Ask the peer with the most left, on behalf of those who wait; where none is known to have any, in turn."""
+        most = max(BATCH, len(self._waiting[cls]))
+        again, turn = divmod(self._in_vain.get(cls, 0), len(self._peers))
+        home = self._richest(cls)
         if not self._peers[home].left[cls]:
-            in_turn: Sequence[int] = sorted(self._peers, key=lambda n: (n <= self._asked_last, n))
-            home = in_turn[0]
-        self._asked_last = home
+            home = (self._node + 1 + turn) % self._nodes
+        room_bytes = self._room_for(cls, most - 1)
+        self._send(home, cls, most, room_bytes, room_bytes, again)
+
+    def _count_exchange(self, cls: int) -> None:
+        """One turn more; take what the account says, for turns to come. Their first sample needs room as well."""
+        self._account[cls] += self._exchange
+        largest = self._largest_of[cls]
+        if self._account[cls] < 1 or cls in self._asked or self._free_bytes < largest or not self._peers:
+            return
+        home = self._richest(cls)
+        if not self._peers[home].left[cls]:
+            return
+        most = min(BATCH, int(self._account[cls]))
+        room_bytes = min(self._room_for(cls, most - 1), self._free_bytes - largest)
+        self._send(home, cls, most, room_bytes, room_bytes + largest, 0)
+
+    def _room_for(self, cls: int, samples: int) -> int:
+        """Bytes to set aside for so many: their peer gives another only where the class's largest would fit."""
+        largest = self._largest_of[cls]
+        wanted_bytes = min(samples * largest, largest + int(samples * self._mean_of[cls]))
+        return max(0, min(wanted_bytes, self._free_bytes, -(-self._limit_bytes // ROOM_PARTS)))
+
+    def _richest(self, cls: int) -> int:
+        return max(self._peers, key=lambda number: self._peers[number].left[cls])
+
+    def _send(self, home: int, cls: int, most: int, room_bytes: int, set_aside_bytes: int, again: int) -> None:
         peer = self._peers[home]
         number = peer.number
         peer.number += 1
-        peer.unanswered[number] = None
-        most = max(BATCH, len(self._waiting[cls]))
-        return Take(self._node, home, number, next(iter(peer.unanswered)), cls, self._lap[cls], most)
+        peer.unanswered[number] = set_aside_bytes
+        self._free_bytes -= set_aside_bytes
+        self._asked.add(cls)
+        settled = next(iter(peer.unanswered))
+        lap, done = self._lap[cls], self._done[cls]
+        self.outbox.append(Take(self._node, home, number, settled, cls, lap, most, room_bytes, again, done))
+
+
+def _remove(aside: dict[int, dict[int, None]], cls: int, sample: int) -> bool:
+    """Whether ``sample`` was there."""
+    of_class = aside.get(cls)
+    if of_class is None or sample not in of_class:
+        return False
+    del of_class[sample]
+    if not of_class:
+        del aside[cls]
+    return True

@@ -6,31 +6,39 @@ chunks drawn at random is loaded. Each sample that is loaded stays until it is s
 lap. Only where a class has nothing in memory is a chunk loaded on demand.
 
 Laps belong to classes: a class's lap ends when each of its samples has had its turn. Loading is ahead of serving, so
-it comes to the end of the class's samples first, and then *runs over*: samples that had their turn may be loaded for
-the next lap, and are kept apart until that begins. A class never waits for another, however unevenly they are asked.
+it comes to the end of the class's samples first, and then *runs over*: samples of the next lap may be loaded, and are
+kept apart until that begins. A class never waits for another, however unevenly they are asked.
+
+Where nodes share a dataset, each lap of a class is of one *part* of its samples alone: the part that is this node's in
+that lap (`parts_by_lap`). Otherwise all samples are one part, and every lap is of it.
 
 The samples of each class are one stretch of `_queue`, cut in five by `_begun`, `_next` to `_loaded` and the next
 class's begin; `_at` says where each sample is:
 
-    begun      next       served      ripe       loaded      the next class's
-      | for the  | had its  | resident, | resident, | fresh: not |
-      | next lap | turn     | arrived   | younger   | loaded     |
+    begun      next        served      ripe       loaded      the next class's
+      | for the  | had its   | resident, | resident, | fresh: not |
+      | next lap | turn, or  | arrived   | younger   | loaded     |
+                 | has none
 
 Every step of a sample is one swap across one border, so all is O(1) and the youngest stay in order of age:
-fresh → younger (loaded), younger → arrived (enough requests went by), arrived → had its turn (served), had its turn →
-for the next lap (loaded). When the three parts on the right are empty the lap is over: what was loaded for the next
-lap becomes its younger part, the rest its fresh part, and nothing has to be moved.
+fresh → younger (loaded), younger → arrived (enough requests went by), arrived → had its turn (served), had its turn, or
+has none in this lap → for the next lap (loaded). When the three sections on the right are empty the lap is over: what
+was loaded for the next lap becomes its younger section, the next part's other samples its fresh one. Where there is
+one part nothing has to be moved for that; otherwise the stretch is sorted anew, once a lap. A lap whose part has no
+sample of the class is passed over, though it counts.
 
 Rules for whoever edits this file:
 
-1. A sample is in exactly one part. One put aside by a stat lies in "had its turn" and is in `_reserved`; it cannot be
-   loaded, and holds its class's lap open. A request that finds nothing else takes it: fairness outranks a reservation.
+1. A sample is in exactly one section. One put aside by a stat lies in "had its turn" and is in `_reserved`; it cannot
+   be loaded, and holds its class's lap open. A request that finds nothing else takes it: fairness outranks a
+   reservation.
 2. The sum of the bytes of all residents never exceeds the capacity. An asked sample goes right out, and one put aside
    leaves the pool: both are in somebody else's budget.
 3. A resident leaves by being served or put aside. Nothing is evicted: memory that is full of classes that nobody asks
    for any more serves the others by loads on demand, a sample at a time where not even one more fits.
-4. `_due[chunk]` counts the chunk's fresh samples, `_spare[chunk]` those that had their turn and may be loaded for a lap
-   to come. `_chunks` has the chunks with due samples first, then those with spare ones alone, then the others.
+4. `_due[chunk]` counts the chunk's fresh samples, `_spare[chunk]` those that may be loaded for the next lap: of a class
+   that runs over, in "had its turn, or has none", of the next lap's part, and not put aside. `_chunks` has the chunks
+   with due samples first, then those with spare ones alone, then the others.
 
 Which resident goes out is drawn at random among those that have arrived: in order of age, samples that are neighbours
 on storage would come out together, fifty pairs in a batch where a permutation has two. What has arrived is guessed from
@@ -38,6 +46,7 @@ counts, since a decision that depends on what has really arrived could not be re
 oldest goes out: it is the first to arrive.
 """
 
+from collections.abc import Sequence
 from typing import TypeAlias, cast
 
 import numpy as np
@@ -47,6 +56,7 @@ from redoxfs.protocol.events import Load, Served
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
+Int8 = npt.NDArray[np.int8]
 Floats = npt.NDArray[np.float32]
 Flags = npt.NDArray[np.bool_]
 Ints: TypeAlias = "memoryview[int]"
@@ -82,7 +92,7 @@ bind where all are asked alike, at the end of an epoch: with twice, or with only
 Zipf's, each chunk costs a tenth of a load more."""
 
 PACE_NOTES = 16
-"""How often, in as many requests as there are samples, it is looked at how often each class is asked."""
+"""How often, in as many requests as a lap has samples, it is looked at how often each class is asked."""
 
 RETRY_SHARE = 1 / 4
 """Of a chunk: the room that has to come free before chunks that were not worth loading are looked at again."""
@@ -109,7 +119,13 @@ class PoolPolicy:
         sample_bytes: int64[S], what each sample takes in memory.
         capacity_bytes: what all residents may take together. Less than a chunk means loads on demand alone.
         seed: of the generator that chooses.
+        part_of: int8[S], the part of each sample; None where all are of part 0. A chunk's samples are best of one part:
+            what is of another costs the chunk another load.
+        parts_by_lap: lap L, from 1, of every class is of its samples of part parts_by_lap[(L - 1) % their number].
         chunks_drawn, loads_per_request: see the constants.
+
+    Raises:
+        ValueError: a sample is not in exactly one cell, a chunk is too large, or there is no part.
     """
 
     def __init__(
@@ -120,12 +136,16 @@ class PoolPolicy:
         *,
         capacity_bytes: int,
         seed: int,
+        part_of: Int8 | None = None,
+        parts_by_lap: Sequence[int] = (0,),
         chunks_drawn: int = CHUNKS_DRAWN,
         loads_per_request: int = LOADS_PER_REQUEST,
     ) -> None:
         samples, (chunks, width) = len(class_of), cells.shape
         if width > np.iinfo(np.uint16).max:
             raise ValueError("a chunk may have at most 65,535 samples")
+        if not parts_by_lap:
+            raise ValueError("there is no part")
         # Plain arrays also of memory-mapped ones, each of whose operations costs more.
         self._cells = np.asarray(cells)
         self._class_array = np.asarray(class_of)
@@ -137,12 +157,18 @@ class PoolPolicy:
         self._chunk_of: Ints = self._chunk_array.data
 
         of_class = np.bincount(class_of, minlength=1)
+        self._parts_by_lap = tuple(parts_by_lap)
+        self._part_array = None if part_of is None else np.asarray(part_of)
+        self._part_of: Ints | None = None if part_of is None else part_of.data
+        # Per place in `parts_by_lap`, and class: how many samples that lap has.
+        self._of_lap = np.array([of_class]) if part_of is None else _of_laps(class_of, part_of, parts_by_lap)
         begun = np.concatenate([[0], np.cumsum(of_class)]).astype(np.int32)
         self._begun: Ints = begun.data
         self._next_array, self._served_array, self._loaded_array = (begun[:-1].copy() for _ in range(3))
         self._next: Ints = self._next_array.data
         self._served: Ints = self._served_array.data
-        self._ripe: Ints = begun[:-1].copy().data
+        self._ripe_array = begun[:-1].copy()
+        self._ripe: Ints = self._ripe_array.data
         self._loaded: Ints = self._loaded_array.data
         self._queue_array = np.argsort(class_of, kind="stable").astype(np.int32)
         self._queue: Ints = self._queue_array.data
@@ -156,8 +182,12 @@ class PoolPolicy:
         self._runs_over: Ints = runs_over.data
         self._running_over = 0
         self._lap = np.ones(len(of_class), np.int32)
-        # How often each class was asked lately, in a window of S requests: at first what an epoch would bring.
-        self._asked_array = of_class.astype(np.float32)
+        # The part that a class's next lap is of; -1 where the class has no sample in any lap.
+        self._next_part_array = np.zeros(len(of_class), np.int8)
+        self._next_part: Ints = self._next_part_array.data
+        # How often each class was asked lately, in a window of a lap's samples: at first what a lap would bring.
+        self._asked_array = self._of_lap.mean(axis=0).astype(np.float32)
+        self._window = round(float(self._of_lap.sum()) / len(self._of_lap))
         self._asked = cast("memoryview[float]", self._asked_array.data)
         self._pace_array = np.empty(len(of_class), np.float32)
         self._ample_array = np.empty(len(of_class), np.int32)
@@ -167,7 +197,7 @@ class PoolPolicy:
 
         self._random = np.random.default_rng(seed)
         self._draws = iter(self._random.random(DRAWS).tolist())
-        self._due_array = (cells >= 0).sum(axis=1).astype(np.uint16)
+        self._due_array = self._begin_first_laps().sum(axis=1).astype(np.uint16)
         self._due: Ints = self._due_array.data
         self._spare_array = np.zeros(chunks, np.uint16)
         self._spare: Ints = self._spare_array.data
@@ -193,6 +223,9 @@ class PoolPolicy:
         self._in_flight = int(min(IN_FLIGHT_SAMPLES, self._capacity_samples * IN_FLIGHT_SHARE))
         self._arrival: Ints = np.zeros(chunks, np.int64).data
         self._note_pace()
+        if part_of is not None:
+            for cls in np.flatnonzero(self._loaded_array == begun[1:]).tolist():
+                self._run_over(cls)
 
     def request(self, sample: int) -> Served:
         """A turn for a sample of ``sample``'s class."""
@@ -215,7 +248,7 @@ class PoolPolicy:
         loads = self._load_ahead() if self._free_bytes >= self._room_for_next_bytes else ()
         answer = self._take_out(cls, place)
         if self._runs_over[cls]:
-            self._become_spare(answer)
+            self._become_spare(cls, answer)
         return Served(answer, loads)
 
     def reserve(self, sample: int) -> int | None:
@@ -284,7 +317,7 @@ class PoolPolicy:
             loads += self._load_ahead()
         self._forget_reservation(sample)
         if self._runs_over[cls]:
-            self._become_spare(sample)
+            self._become_spare(cls, sample)
         return Served(sample, loads, stolen)
 
     def _put_fresh_aside(self, cls: int) -> int:
@@ -359,41 +392,109 @@ class PoolPolicy:
 
     # Laps
 
+    def _begin_first_laps(self) -> Flags:
+        """Begin each class's first lap that has any of its samples; bool[chunks, K]: which cells have one of it."""
+        fresh: Flags = self._cells >= 0
+        if self._part_array is None:
+            return fresh
+        has_any = self._of_lap > 0
+        first = has_any.argmax(axis=0)
+        self._lap += first.astype(np.int32)
+        parts = np.array(self._parts_by_lap, np.int8)[first]
+        parts[~has_any.any(axis=0)] = -1
+        # Sort each stretch: what is of no part of this lap before the fresh.
+        of_queue = self._class_array[self._queue_array]
+        is_fresh = self._part_array[self._queue_array] == parts[of_queue]
+        self._queue_array[:] = self._queue_array[np.argsort(2 * of_queue + is_fresh, kind="stable")]
+        self._at_array[self._queue_array] = np.arange(len(of_queue), dtype=np.int32)
+        others = np.bincount(of_queue[~is_fresh], minlength=len(first)).astype(np.int32)
+        for border in (self._served_array, self._ripe_array, self._loaded_array):
+            border += others
+        for cls in range(len(first)):
+            self._next_part[cls] = self._parts_by_lap[(self._next_lap(cls) - 1) % len(self._parts_by_lap)]
+        self._next_part_array[parts < 0] = -1
+        fresh &= self._part_array[self._cells] == parts[self._class_array[self._cells]]
+        return fresh
+
+    def _next_lap(self, cls: int) -> int:
+        """The lap that comes after a class's: the first that has any of its samples."""
+        lap = int(self._lap[cls]) + 1
+        if self._part_of is not None:
+            count = len(self._parts_by_lap)
+            while not self._of_lap[(lap - 1) % count, cls] and lap <= self._lap[cls] + count:
+                lap += 1
+        return lap
+
     def _begin_lap(self, cls: int) -> None:
-        """All of a class had their turn: those loaded for the next lap may be served, the others are fresh."""
+        """All of a class had their turn: those loaded for the next lap may be served, the part's others are fresh."""
         begun, loaded, end = self._begun[cls], self._next[cls], self._begun[cls + 1]
-        self._lap[cls] += 1
-        self._next[cls] = self._served[cls] = self._ripe[cls] = begun
+        served = begun
+        if self._part_array is not None:
+            served, loaded = self._sort_for_next_lap(cls)
+        self._next[cls] = begun
+        self._served[cls] = self._ripe[cls] = served
         self._loaded[cls] = loaded
+        self._runs_over[cls] = 0
+        self._running_over -= 1
         if loaded < end:
-            self._runs_over[cls] = 0
-            self._running_over -= 1
             chunks = self._chunk_array[self._queue_array[loaded:end]]
             newly_due = np.unique(chunks[self._due_array[chunks] == 0])
             np.add.at(self._due_array, chunks, 1)
             np.subtract.at(self._spare_array, chunks, 1)
             for chunk in newly_due.tolist():
                 self._file(chunk)
+        self._lap[cls] = self._next_lap(cls)
+        if self._part_array is not None:
+            self._next_part[cls] = self._parts_by_lap[(self._next_lap(cls) - 1) % len(self._parts_by_lap)]
+        if loaded == end:
+            self._run_over(cls)
+
+    def _sort_for_next_lap(self, cls: int) -> tuple[int, int]:
+        """Put a class's stretch in order: of another part, loaded, fresh. Where the second and the third begin.
+
+        Raises:
+            ValueError: no lap has a sample of the class.
+        """
+        assert self._part_array is not None
+        if self._next_part[cls] < 0:
+            raise ValueError(f"no lap has a sample of class {cls}")
+        begun, end, count = self._begun[cls], self._begun[cls + 1], self._next[cls] - self._begun[cls]
+        stretch = self._queue_array[begun:end]
+        loaded, others = stretch[:count], stretch[count:]
+        fresh = self._part_array[others] == self._next_part[cls]
+        stretch[:] = np.concatenate([others[~fresh], loaded, others[fresh]])
+        self._at_array[stretch] = np.arange(begun, end, dtype=np.int32)
+        first_fresh = end - int(np.count_nonzero(fresh))
+        return first_fresh - count, first_fresh
 
     def _run_over(self, cls: int) -> None:
-        """All of a class are loaded: those that had their turn may be loaded for the next lap."""
+        """All of a class are loaded: those of the next lap that are in memory for no turn may be loaded for it."""
         if self._runs_over[cls]:
             return
         self._runs_over[cls] = 1
         self._running_over += 1
-        chunks = self._chunk_array[self._queue_array[self._next[cls] : self._served[cls]]]
+        samples = self._queue_array[self._next[cls] : self._served[cls]]
+        if self._part_array is not None:
+            samples = samples[self._part_array[samples] == self._next_part[cls]]
+        chunks = self._chunk_array[samples]
         np.add.at(self._spare_array, chunks, 1)
         for sample in self._reserved.get(cls, ()):
-            self._spare[self._chunk_of[sample]] -= 1
+            if self._is_of_next_lap(cls, sample):
+                self._spare[self._chunk_of[sample]] -= 1
         for chunk in np.unique(chunks).tolist():
             self._file(chunk)
 
-    def _become_spare(self, sample: int) -> None:
+    def _become_spare(self, cls: int, sample: int) -> None:
         """A sample of a class that runs over has had its turn."""
+        if not self._is_of_next_lap(cls, sample):
+            return
         chunk = self._chunk_of[sample]
         self._spare[chunk] += 1
         if self._spare[chunk] == 1:
             self._file(chunk)
+
+    def _is_of_next_lap(self, cls: int, sample: int) -> bool:
+        return self._part_of is None or self._part_of[sample] == self._next_part[cls]
 
     def _file(self, chunk: int) -> None:
         """Put a chunk where it belongs in `_chunks`: with the due, the spare, or those with nothing to load."""
@@ -477,6 +578,8 @@ class PoolPolicy:
             if self._running_over:
                 due: Flags = np.any(wanted, axis=1)
                 spare = self._runs_over_array.take(classes) & (places < self._served_array.take(classes)) & exists
+                if self._part_array is not None:
+                    spare &= self._part_array.take(rows) == self._next_part_array.take(classes)
                 for_next = places < self._next_array.take(classes)
                 wanted |= spare & ~for_next
                 waits = ~due & ~np.all(wanted | for_next | ~exists, axis=1)
@@ -491,10 +594,9 @@ class PoolPolicy:
 
     def _note_pace(self) -> None:
         """Look at how often classes are asked; what was noted long ago counts for less and less."""
-        samples = len(self._class_of)
-        self._requests_to_note = samples // PACE_NOTES
+        self._requests_to_note = self._window // PACE_NOTES
         share = self._asked_array / max(1.0, float(self._asked_array.sum()))
-        self._asked_array[:] = share * samples
+        self._asked_array[:] = share * self._window
         self._pace_array[:] = share * len(share)
         self._ample_array[:] = AMPLE_TIMES * self._capacity_samples * share + AMPLE_SAMPLES
 
@@ -615,3 +717,10 @@ def _chunk_of(cells: Int32, samples: int) -> Int32:
     if (chunk_of < 0).any():
         raise ValueError("every sample must lie in exactly one cell")
     return chunk_of
+
+
+def _of_laps(class_of: Int32, part_of: Int8, parts_by_lap: Sequence[int]) -> Int32:
+    """int32[laps, classes]: how many samples of each class have the part of each of ``parts_by_lap``."""
+    classes = int(class_of.max(initial=0)) + 1
+    of_part = {part: np.bincount(class_of[part_of == part], minlength=classes) for part in set(parts_by_lap)}
+    return np.stack([of_part[part] for part in parts_by_lap]).astype(np.int32)

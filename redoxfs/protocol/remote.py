@@ -7,40 +7,65 @@ the home's memory and fit in the requester's. Those wait in the requester's remo
 go to whichever of its requests reaches that (VC, O) first. Without prefetch (Alg. 4) is a window of one request.
 
     request(sample) ─ own VC ─────────────────────────────────→ Served, by this node's SlotPolicy
-                    ├ valid in the remote VC ────────────────→ Served, reported to the home with the next message
-                    └ else: RemoteRead ──→ handle() at the home ──→ RemoteAnswer ──→ receive() → who gets what
+                    ├ in the stash ──────────────────────────→ Served; the home gave it before, and is told nothing
+                    ├ valid in the remote VC ────────────────→ Served, a claim: reported with the next message
+                    ├ claimed by a request that was cancelled → Pending; what is under way for that one is for this one
+                    └ else: RemoteRead, a claim ─→ handle() at the home ─→ RemoteAnswer ─→ receive() → who gets what
 
-Theory of operation. A home keeps for each (requester, VC, O) whether it has sent a sample ahead, that is one more
-sample than it knows requests. That set is the conflict rule of Alg. 5: anything in it is not prefetched again. The
-requester tells it of *every* request exactly once, by asking for it or, where a prefetched sample answered it, in
-``hits`` of its next message. So a request in the set ends its membership, whichever way it came:
+A reservation goes the same way, and the sample is put aside instead of served. Put back, it goes to the *stash* of its
+(VC, O), as does what comes for a request that was cancelled: it was claimed, and so nobody but this node can serve it.
+
+Theory of operation. A *claim* is one sample of a (VC, O) that a requester wants from the home, for a request or for a
+reservation. The requester tells the home of every claim exactly once: by a RemoteRead or, where a prefetched sample
+answered it, in ``hits`` of its next message. Taking, putting back, cancelling, and what the stash answers are no
+claims: the home has given that sample, to it the sample is served, and its laps go on. A home keeps for each
+(requester, VC, O) whether it has sent a sample ahead, that is one more sample than it knows claims. That set is the
+conflict rule of Alg. 5: anything in it is not prefetched again. A claim in the set ends the membership, whichever way
+it came:
 
 - a hit: the sample that was sent ahead is consumed;
 - a RemoteRead: the sample sent ahead and this message crossed. The answer has no sample of its own (None): the one
-  under way is for this request;
+  under way is for this claim;
 - a hit that is not in the set: a RemoteRead that was made later overtook its report and took the membership. The home
   owes a sample, and sends it now.
 
-Samples sent and requests made therefore always balance, in whatever order messages and answers arrive. A requester
-has at most one sample more than requests in any (VC, O), which is why its slot is free when one arrives. And no sample
-is sent ahead for a request that was made already, or it would wait until the next epoch and make this one inexact.
+Samples sent and claims made therefore always balance, in whatever order messages and answers arrive: a sample that
+arrives goes to a claim that somebody waits for, else to one that was cancelled (the stash), else into the slot. A
+requester has at most one sample more than claims in any (VC, O), which is why its slot is free when one arrives. The
+slot is empty while claims are open, so whoever waits was told of no sample that another might take.
 
-Two rules for whoever edits this file:
+A position of the trace is spent by one claim, and the home learns with the claim that it is past; it sends nothing
+ahead for a position that was spent, or that sample would wait until the next epoch and make this one inexact. So
+claims and positions have to balance as well. A path that is reserved and put back has spent its position. If another
+path then takes that sample from the stash, its own position is left over, and is spent by the claim that the first
+path makes when it comes back: to the home a position is no more than that one claim of this (VC, O) will come. Only
+where no such claim will come, as the sample in the stash was claimed off the trace, is the position reported as
+``passed``. What is left over when an epoch ends is void.
 
-1. Whatever gives a sample to a requester, or learns of a request, goes through the set, or the balance is lost.
+Memory: the remote VCs, the stash and the rooms granted to answers under way never exceed the limit. Samples put aside
+and those that somebody waits for do not count. A sample that does not fit stays here without its bytes (`keeps`).
+
+Three rules for whoever edits this file:
+
+1. Whatever gives a sample to a requester, or learns of a claim, goes through the set, or the balance is lost.
 2. Both sides take every message and every answer any number of times and in any order. A home keeps an answer until
    the requester has said that it has it: an answer that is decided twice would be a sample lost.
+3. No sample is put aside twice at once at one node. The home may give the last sample of a lap and then, in the next
+   lap, the same again; where that could be, `reserve` says that none is left.
 
 Why a set and not the paper's array of the window, shifted with the serial number: requests of several workers arrive
 out of trace order, and a shifted array forgets what was prefetched for a request that another one overtook.
 """
 
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from redoxfs.protocol.events import Load, Served
+from redoxfs.protocol.events import Answer, Delivered, Handled, Load, Message, Pending, Served
 from redoxfs.protocol.slot import SlotPolicy
 from redoxfs.protocol.trace import OFF_TRACE, HomeTrace, OwnTrace
 
@@ -50,9 +75,12 @@ ROOM_PARTS = 8
 """What part of the remote memory one answer may fill. All of it would leave nothing for the requests of other workers
 while one is under way. With the paper's settings an answer brings about 20 samples of the 1,750 that fit."""
 
+NOBODY = -1
+"""In place of a ticket, that of a claim that was cancelled."""
+
 
 class Hit(NamedTuple):
-    """A request that the remote VC answered: the sample handed out, and the request's position in the trace."""
+    """A claim that the remote VC answered: the sample handed out, and the claim's position in the trace."""
 
     sample: int
     position: int
@@ -66,7 +94,8 @@ class RemoteRead(NamedTuple):
     ``sample``    what is asked for.
     ``epoch``, ``position``    its place in the requester's trace among what lives at the home, or OFF_TRACE.
     ``room_bytes``    how much remote memory the answer's prefetched samples may take.
-    ``hits``      requests since the last message that needed none.
+    ``hits``      claims since the last message that needed none.
+    ``passed``    positions of ``epoch`` for which no claim will come: what had been given before answered them.
     """
 
     requester: int
@@ -78,12 +107,13 @@ class RemoteRead(NamedTuple):
     position: int
     room_bytes: int
     hits: tuple[Hit, ...]
+    passed: tuple[int, ...] = ()
 
 
 class RemoteAnswer(NamedTuple):
     """A home's answer to RemoteRead ``number``.
 
-    ``sample`` is for the request, None where one that was prefetched is under way for it; ``prefetched`` go into the
+    ``sample`` is for the claim, None where one that was prefetched is under way for it; ``prefetched`` go into the
     remote VC, in the order in which the trace needs them.
     """
 
@@ -92,58 +122,83 @@ class RemoteAnswer(NamedTuple):
     sample: int | None
     prefetched: tuple[int, ...]
 
-
-class Handled(NamedTuple):
-    """What a home does about a message.
-
-    ``answer``    to be sent; None for a message whose answer the requester has.
-    ``loads``     what to read, each beginning with a sample of the answer. None where an answer is repeated.
-    ``settled``   samples that the requester has by now; their bytes may go.
-    """
-
-    answer: RemoteAnswer | None
-    loads: tuple[Load, ...] = ()
-    settled: tuple[int, ...] = ()
+    @property
+    def samples(self) -> tuple[int, ...]:
+        """All of them, the one waited for first."""
+        return self.prefetched if self.sample is None else (self.sample, *self.prefetched)
 
 
-class Delivered(NamedTuple):
-    """The request that was sent to ``home`` as message ``number`` is answered with ``sample``."""
+@dataclass(slots=True, eq=False)
+class _Claim:
+    """A claim that no sample has come for. ``number`` is its message's; ``spent``: a position was spent on it."""
 
-    home: int
+    ticket: int
     number: int
+    spent: bool
+    reserves: bool
+
+
+@dataclass(slots=True, eq=False)
+class _Stashed:
+    """A sample in the stash; ``spent``: a position was spent on it; ``kept``: its bytes are in the remote memory."""
+
     sample: int
+    spent: bool
+    kept: bool
 
 
 class Requester:
-    """One node's remote VCs: Alg. 1, lines 5 to 15, and Alg. 6.
+    """One node's remote VCs and stash: Alg. 1, lines 5 to 15, and Alg. 6.
 
     Args:
         node: the number of this node.
         columns: int64[S], the column of each sample.
         home_of: int[S], the node at which each sample lives.
         sample_bytes: int[S], what each takes of the remote memory.
-        remote_memory_bytes: the limit of what the remote VCs hold and are granted.
+        remote_memory_bytes: the limit of what the remote VCs and the stash hold and are granted.
+        send: takes each message.
     """
 
     def __init__(
-        self, node: int, columns: npt.NDArray[np.int64], home_of: Ints, sample_bytes: Ints, *, remote_memory_bytes: int
+        self,
+        node: int,
+        columns: npt.NDArray[np.int64],
+        home_of: Ints,
+        sample_bytes: Ints,
+        *,
+        remote_memory_bytes: int,
+        send: Callable[[RemoteRead], None],
     ) -> None:
         homes = int(home_of.max(initial=node)) + 1
+        self.prefetched = 0
         self._node = node
+        self._send = send
         self._homes = home_of
         self._home_of: memoryview[int] = home_of.data
         self._column_of: memoryview[int] = columns.data
         self._bytes_of: memoryview[int] = sample_bytes.data
-        self._slot: memoryview[int] = np.full(int(columns.max(initial=-1)) + 1, -1, np.int32).data
+        self._slots = np.full(int(columns.max(initial=-1)) + 1, -1, np.int32)
+        self._slot: memoryview[int] = self._slots.data
+        # Columns whose slot holds a sample without its bytes.
+        self._bare: set[int] = set()
+        self._stash: dict[int, deque[_Stashed]] = {}
+        # For each column that has any: the samples put aside, and whether a position was spent on each.
+        self._aside: dict[int, dict[int, bool]] = {}
         self._limit_bytes = remote_memory_bytes
         self._free_bytes = remote_memory_bytes
         self._epoch = 0
         self._trace: OwnTrace | None = None
         self._hits: list[list[Hit]] = [[] for _ in range(homes)]
+        self._passed: list[list[int]] = [[] for _ in range(homes)]
+        # Positions left over, for each column that has any.
+        self._left_over: dict[int, list[int]] = {}
         self._numbers = [0] * homes
         # For each home and message not answered yet, oldest first: the bytes that are set aside for its answer.
         self._unanswered: list[dict[int, int]] = [{} for _ in range(homes)]
-        self._waiting: dict[int, list[int]] = {}
+        # For each column that has any, oldest first; and the column of each ticket that is waited for.
+        self._claims: dict[int, list[_Claim]] = {}
+        self._waited: dict[int, int] = {}
+        self._tickets = 0
 
     def follow(self, epoch: int, order: Ints) -> None:
         """From now on this node asks for samples in ``order``, int[n]."""
@@ -151,64 +206,226 @@ class Requester:
         self._trace = OwnTrace(order, self._homes)
         for home, hits in enumerate(self._hits):
             self._hits[home] = [Hit(hit.sample, OFF_TRACE) for hit in hits]
+        # No path comes back in this epoch for what it left in the one before.
+        self._passed = [[] for _ in self._passed]
+        self._left_over.clear()
+        for stash in self._stash.values():
+            for stashed in stash:
+                stashed.spent = False
+        for aside in self._aside.values():
+            aside.update(dict.fromkeys(aside, False))
+        for claims in self._claims.values():
+            for claim in claims:
+                claim.spent = False
 
-    def request(self, sample: int) -> Served | RemoteRead:
-        """A request for a sample of another home: answered from here, or the message to send."""
+    def request(self, sample: int) -> Served | Pending:
+        """A turn for a sample that another home gave or has to give."""
         column = self._column_of[sample]
-        home = self._home_of[sample]
-        position = OFF_TRACE if self._trace is None else self._trace.pass_by(sample)
-        held = self._slot[column]
-        if held >= 0:
-            self._slot[column] = -1
-            self._free_bytes += self._bytes_of[held]
-            self._hits[home].append(Hit(held, position))
-            return Served(held)
-        number = self._numbers[home]
-        unanswered = self._unanswered[home]
-        room = max(0, min(self._free_bytes, -(-self._limit_bytes // ROOM_PARTS)))
-        self._numbers[home] = number + 1
-        self._free_bytes -= room
-        unanswered[number] = room
-        self._waiting.setdefault(column, []).append(number)
-        hits, self._hits[home] = tuple(self._hits[home]), []
-        return RemoteRead(self._node, home, number, next(iter(unanswered)), sample, self._epoch, position, room, hits)
+        if column in self._stash:
+            return Served(self._unstash(sample, column, 0)[0], remote=True)
+        if self._slot[column] >= 0:
+            return Served(self._hit(sample, column)[0], remote=True)
+        return self._wait(sample, column, reserves=False)
 
-    def receive(self, answer: RemoteAnswer) -> tuple[Delivered, ...]:
-        """Alg. 6: put what came into the remote VC. Which requests are answered by it; none by a repeated answer."""
-        unanswered = self._unanswered[answer.home]
-        room = unanswered.pop(answer.number, None)
+    def reserve(self, sample: int) -> int | Pending | None:
+        """Put such a sample aside; None where what comes next may be one that is put aside already."""
+        column = self._column_of[sample]
+        if any(claim.reserves for claim in self._claims.get(column, ())):
+            return None
+        aside = self._aside.get(column, {})
+        for at, stashed in enumerate(self._stash.get(column, ())):
+            if stashed.sample not in aside:
+                return self._put_aside(column, *self._unstash(sample, column, at))
+        held = self._slot[column]
+        if held >= 0 and held not in aside:
+            return self._put_aside(column, *self._hit(sample, column))
+        return None if aside or held >= 0 else self._wait(sample, column, reserves=True)
+
+    def take(self, reserved: int) -> Served:
+        """The turn of a sample that was put aside."""
+        self._no_longer_aside(reserved)
+        return Served(reserved, remote=True)
+
+    def put_back(self, reserved: int) -> bool:
+        """A sample that was put aside goes to the stash. False where its bytes do not fit."""
+        return self._put_in_stash(reserved, spent=self._no_longer_aside(reserved))
+
+    def cancel(self, ticket: int) -> None:
+        """What comes for ``ticket`` goes to another claim, else to the stash; nothing where it has come."""
+        column = self._waited.pop(ticket, None)
+        if column is None:
+            return
+        (claim,) = (claim for claim in self._claims[column] if claim.ticket == ticket)
+        claim.ticket, claim.reserves = NOBODY, False
+
+    def receive(self, answer: RemoteAnswer) -> tuple[Delivered, ...] | None:
+        """Alg. 6: put what came into the remote VC. Which tickets are answered by it; None for a repeated answer."""
+        room = self._unanswered[answer.home].pop(answer.number, None)
         if room is None:
-            return ()
+            return None
         self._free_bytes += room
         delivered = []
         if answer.sample is not None:
-            delivered += self._fill_in(answer.home, answer.sample, answer.number)
+            delivered += self._arrive(answer.home, answer.sample, answer.number)
         for sample in answer.prefetched:
-            delivered += self._fill_in(answer.home, sample, None)
+            delivered += self._arrive(answer.home, sample, None)
         return tuple(delivered)
 
     def used_bytes(self) -> int:
         """Remote memory that holds samples or is set aside for answers."""
         return self._limit_bytes - self._free_bytes
 
-    def _fill_in(self, home: int, sample: int, asked: int | None) -> list[Delivered]:
-        """A sample arrived: to the request ``asked`` that it was sent for, else to that which waits longest, else
-        into the slot."""
-        column, size = self._column_of[sample], self._bytes_of[sample]
-        waiting = self._waiting.get(column)
-        if waiting is None:
+    def held(self) -> int:
+        """Samples in the remote VCs and the stash, with and without their bytes."""
+        return int(np.count_nonzero(self._slots >= 0)) + sum(map(len, self._stash.values()))
+
+    def keeps(self, sample: int) -> bool:
+        """Whether the bytes of ``sample`` count in the remote memory."""
+        column = self._column_of[sample]
+        if self._slot[column] == sample and column not in self._bare:
+            return True
+        return any(stashed.sample == sample and stashed.kept for stashed in self._stash.get(column, ()))
+
+    def _wait(self, sample: int, column: int, *, reserves: bool) -> Pending:
+        """Wait for what is under way for nobody, else for what a new message brings."""
+        ticket = self._tickets
+        self._tickets = ticket + 1
+        self._waited[ticket] = column
+        claims = self._claims.setdefault(column, [])
+        for claim in claims:
+            if claim.ticket == NOBODY:
+                claim.ticket, claim.reserves = ticket, reserves
+                claim.spent = self._leave_position(sample, column, spent=claim.spent)
+                return Pending(ticket)
+        position = self._spend_position(sample, column)
+        claims.append(_Claim(ticket, self._read(sample, position), position != OFF_TRACE, reserves))
+        return Pending(ticket)
+
+    def _read(self, sample: int, position: int) -> int:
+        """Send a RemoteRead; its number."""
+        home = self._home_of[sample]
+        number = self._numbers[home]
+        unanswered = self._unanswered[home]
+        room = max(0, min(self._free_bytes, -(-self._limit_bytes // ROOM_PARTS)))
+        self._numbers[home] = number + 1
+        self._free_bytes -= room
+        unanswered[number] = room
+        hits, self._hits[home] = tuple(self._hits[home]), []
+        passed, self._passed[home] = tuple(self._passed[home]), []
+        settled = next(iter(unanswered))
+        self._send(RemoteRead(self._node, home, number, settled, sample, self._epoch, position, room, hits, passed))
+        return number
+
+    def _hit(self, sample: int, column: int) -> tuple[int, bool]:
+        """Claim what the slot holds: the sample, and whether a position was spent on it."""
+        held = self._slot[column]
+        self._slot[column] = -1
+        if column in self._bare:
+            self._bare.remove(column)
+        else:
+            self._free_bytes += self._bytes_of[held]
+        position = self._spend_position(sample, column)
+        self._hits[self._home_of[held]].append(Hit(held, position))
+        return held, position != OFF_TRACE
+
+    def _unstash(self, sample: int, column: int, at: int) -> tuple[int, bool]:
+        """Take number ``at`` of the column's stash: the sample, and whether a position was spent on it."""
+        stash = self._stash[column]
+        stashed = stash[at]
+        del stash[at]
+        if not stash:
+            del self._stash[column]
+        if stashed.kept:
+            self._free_bytes += self._bytes_of[stashed.sample]
+        return stashed.sample, self._leave_position(sample, column, spent=stashed.spent)
+
+    def _put_in_stash(self, sample: int, *, spent: bool) -> bool:
+        """True where the bytes are kept."""
+        kept = self._keep(sample)
+        self._stash.setdefault(self._column_of[sample], deque()).append(_Stashed(sample, spent, kept))
+        return kept
+
+    def _keep(self, sample: int) -> bool:
+        """Make the sample's bytes count in the remote memory, if they fit."""
+        size = self._bytes_of[sample]
+        if size > self._free_bytes:
+            return False
+        self._free_bytes -= size
+        return True
+
+    def _put_aside(self, column: int, sample: int, spent: bool) -> int:
+        aside = self._aside.setdefault(column, {})
+        assert sample not in aside
+        aside[sample] = spent
+        return sample
+
+    def _no_longer_aside(self, sample: int) -> bool:
+        """Whether a position was spent on it."""
+        column = self._column_of[sample]
+        aside = self._aside[column]
+        spent = aside.pop(sample)
+        if not aside:
+            del self._aside[column]
+        return spent
+
+    def _pass_by(self, sample: int) -> int:
+        return OFF_TRACE if self._trace is None else self._trace.pass_by(sample)
+
+    def _spend_position(self, sample: int, column: int) -> int:
+        """The position that a claim for ``sample`` spends: its own, else one that is left over."""
+        position = self._pass_by(sample)
+        left_over = self._left_over.get(column)
+        if position != OFF_TRACE or left_over is None:
+            return position
+        position = left_over.pop()
+        if not left_over:
+            del self._left_over[column]
+        return position
+
+    def _leave_position(self, sample: int, column: int, *, spent: bool) -> bool:
+        """What was claimed before, and had a position ``spent`` on it or not, answers for ``sample``.
+
+        Returns:
+            Whether a position has been spent on it by now.
+        """
+        position = self._pass_by(sample)
+        if position == OFF_TRACE:
+            return spent
+        if spent:
+            self._left_over.setdefault(column, []).append(position)
+        else:
+            self._passed[self._home_of[sample]].append(position)
+        return True
+
+    def _arrive(self, home: int, sample: int, asked: int | None) -> list[Delivered]:
+        """A sample arrived, for message ``asked`` or ahead: to a claim that is waited for, else to a cancelled one,
+        of these to the one that it was sent for, else to the oldest; where there is none, into the slot."""
+        column = self._column_of[sample]
+        claims = self._claims.get(column)
+        if claims is None:
             assert self._slot[column] < 0
             self._slot[column] = sample
-            self._free_bytes -= size
+            self.prefetched += 1
+            if not self._keep(sample):
+                self._bare.add(column)
             return []
-        number = waiting.pop(waiting.index(asked) if asked in waiting else 0)
-        if not waiting:
-            del self._waiting[column]
-        if number != asked and number in self._unanswered[home]:
-            # The request's own answer may still bring a sample, which will then lie where this one would have.
-            self._unanswered[home][number] += size
-            self._free_bytes -= size
-        return [Delivered(home, number, sample)]
+        claim = min(claims, key=lambda claim: (claim.ticket == NOBODY, claim.number != asked))
+        claims.remove(claim)
+        if not claims:
+            del self._claims[column]
+        unanswered = self._unanswered[home]
+        if claim.number in unanswered:
+            # The claim's own answer may still bring a sample, which will then lie where this one would have.
+            room = min(self._bytes_of[sample], self._free_bytes)
+            unanswered[claim.number] += room
+            self._free_bytes -= room
+        if claim.ticket == NOBODY:
+            self._put_in_stash(sample, spent=claim.spent)
+            return []
+        del self._waited[claim.ticket]
+        if claim.reserves:
+            self._put_aside(column, sample, claim.spent)
+        return [Delivered(claim.ticket, Served(sample, remote=True))]
 
 
 class _Peer:
@@ -244,6 +461,7 @@ class Home:
         self._column_of: memoryview[int] = self._columns.data
         self._window = window
         self._peers: dict[int, _Peer] = {}
+        self.conflicts = 0
 
     def follow(self, requester: int, epoch: int, order: Ints) -> None:
         """``requester`` asks for samples, anywhere, in ``order``, int[n]. May be told before its epoch begins."""
@@ -254,26 +472,31 @@ class Home:
         """Alg. 4 and 5: give the requester a sample, and those that it will want soon."""
         peer = self._peer(message.requester)
         if message.number < peer.settled:
-            return Handled(None)
+            return Handled(None, repeated=True)
         kept = peer.answers.get(message.number)
         if kept is not None:
-            return Handled(kept)
-        settled = self._settle(peer, message.settled)
+            return Handled(kept, repeated=True)
+        self._settle(peer, message.settled)
         trace = self._trace(peer, message.epoch)
-        loads: list[Load] = []
-        owed = []
+        if trace is not None:
+            for passed in message.passed:
+                trace.pass_by(passed)
+        turns: list[Served] = []
+        sent = []
         for hit in message.hits:
             if trace is not None:
                 trace.pass_by(hit.position)
             if not self._end_ahead(peer, hit.sample):
-                owed.append(self._give(hit.sample, loads))
-        answer = None if self._end_ahead(peer, message.sample) else self._give(message.sample, loads)
-        sent = owed
+                sent.append(self._give(hit.sample, turns))
+        answer = None if self._end_ahead(peer, message.sample) else self._give(message.sample, turns)
         if trace is not None and trace.pass_by(message.position) and message.room_bytes > 0 and self._window > 1:
-            sent = owed + self._prefetch(peer, trace, message.position, message.room_bytes)
+            sent += self._prefetch(peer, trace, message.position, message.room_bytes)
         kept = RemoteAnswer(self._node, message.number, answer, tuple(sent))
         peer.answers[message.number] = kept
-        return Handled(kept, tuple(loads), settled)
+        loads: tuple[Load, ...] = ()
+        for turn in turns:
+            loads += turn.loads
+        return Handled(kept, loads, tuple(turn.sample for turn in turns if turn.stolen))
 
     def _peer(self, requester: int) -> _Peer:
         peer = self._peers.get(requester)
@@ -281,18 +504,12 @@ class Home:
             peer = self._peers[requester] = _Peer(self._policy.column_count)
         return peer
 
-    def _settle(self, peer: _Peer, settled: int) -> tuple[int, ...]:
-        """Forget the answers below ``settled``; the samples that they brought."""
-        if settled <= peer.settled:
-            return ()
-        peer.settled = settled
-        samples: list[int] = []
-        for number in [n for n in peer.answers if n < settled]:
-            answer = peer.answers.pop(number)
-            if answer.sample is not None:
-                samples.append(answer.sample)
-            samples += answer.prefetched
-        return tuple(samples)
+    def _settle(self, peer: _Peer, settled: int) -> None:
+        """Forget the answers below ``settled``."""
+        if settled > peer.settled:
+            peer.settled = settled
+            for number in [n for n in peer.answers if n < settled]:
+                del peer.answers[number]
 
     def _trace(self, peer: _Peer, epoch: int) -> HomeTrace | None:
         """The requester's trace of ``epoch``; those of epochs before are over, unless this message is a late one."""
@@ -303,30 +520,29 @@ class Home:
         return trace
 
     def _end_ahead(self, peer: _Peer, sample: int) -> bool:
-        """A request for ``sample``'s column became known: whether a sample was sent ahead for it."""
+        """A claim of ``sample``'s column became known: whether a sample was sent ahead for it."""
         column = self._column_of[sample]
         if not peer.ahead[column]:
             return False
         peer.ahead[column] = 0
         return True
 
-    def _give(self, sample: int, loads: list[Load]) -> int:
-        served = self._policy.request(sample)
-        loads += served.loads
-        return served.sample
+    def _give(self, sample: int, turns: list[Served]) -> int:
+        turn = self._policy.request(sample)
+        turns.append(turn)
+        return turn.sample
 
     def _prefetch(self, peer: _Peer, trace: HomeTrace, position: int, room_bytes: int) -> list[int]:
         """Alg. 5, lines 21 to 41: what is in memory for the window's requests and in no conflict, as far as it fits."""
         first, columns, ahead = trace.window(position, self._window)
         held = self._policy.residents_at(columns)
-        wanted = np.flatnonzero(held >= 0)
-        wanted = wanted[ahead[wanted] & ~peer.is_ahead[columns[wanted]]]
-        if not wanted.size:
-            return []
-        # Of several requests for one (VC, O) the first; the others are in conflict with it.
-        wanted = wanted[np.sort(np.unique(columns[wanted], return_index=True)[1])]
-        fits = np.cumsum(self._sample_bytes[held[wanted]]) <= room_bytes
-        wanted = wanted[fits]
+        possible = np.flatnonzero((held >= 0) & ahead)
+        wanted = possible[~peer.is_ahead[columns[possible]]]
+        if wanted.size:
+            # Of several requests for one (VC, O) the first; the others are in conflict with it.
+            wanted = wanted[np.sort(np.unique(columns[wanted], return_index=True)[1])]
+        self.conflicts += len(possible) - len(wanted)
+        wanted = wanted[np.cumsum(self._sample_bytes[held[wanted]]) <= room_bytes]
         peer.is_ahead[columns[wanted]] = True
         return [self._policy.request(sample).sample for sample in trace.samples[first + wanted].tolist()]
 
@@ -334,12 +550,15 @@ class Home:
 class SlotNode:
     """One node of the distributed protocol: Alg. 1 for its own requests, a home for those of others.
 
+    A `SharedPolicy`. Where the next sample of a (VC, O) at another home may be one that is put aside here already,
+    `reserve` says None.
+
     Args:
         node: the number of this node.
         policy: decides about the VCs that live here; it knows the whole layout, and is asked for its own part alone.
         home_of: int[S], the node at which each sample lives: the same for all samples of a VC.
         sample_bytes: int[S], what each takes of the remote memory.
-        remote_memory_bytes: the limit of this node's remote VCs.
+        remote_memory_bytes: the limit of this node's remote VCs and stash.
         window: P, the prefetch window in requests; one means no prefetch.
     """
 
@@ -353,16 +572,19 @@ class SlotNode:
         remote_memory_bytes: int,
         window: int,
     ) -> None:
+        self.outbox: list[Message] = []
         self._node = node
         self._policy = policy
         self._home_of: memoryview[int] = home_of.data
         self._home = Home(node, policy, home_of, sample_bytes, window=window)
         self._requester = Requester(
-            node, policy.columns, home_of, sample_bytes, remote_memory_bytes=remote_memory_bytes
+            node,
+            policy.columns,
+            home_of,
+            sample_bytes,
+            remote_memory_bytes=remote_memory_bytes,
+            send=lambda message: self.outbox.append(message),
         )
-        self.handle = self._home.handle
-        self.receive = self._requester.receive
-        self.used_bytes = self._requester.used_bytes
 
     def follow(self, requester: int, epoch: int, order: Ints) -> None:
         """The trace of ``requester``, this node or another, for ``epoch``."""
@@ -371,11 +593,78 @@ class SlotNode:
         else:
             self._home.follow(requester, epoch, order)
 
-    def request(self, sample: int) -> Served | RemoteRead:
-        """Alg. 1, ReadFile: a turn for a sample that may stand in for ``sample``, or the message that asks for one."""
+    def request(self, sample: int) -> Served | Pending:
+        """Alg. 1, ReadFile: a turn for a sample that may stand in for ``sample``."""
         if self._home_of[sample] == self._node:
             return self._policy.request(sample)
         return self._requester.request(sample)
+
+    def reserve(self, sample: int) -> int | Pending | None:
+        """Put a sample aside that may stand in for ``sample``; one of another home is claimed there at once."""
+        if self._home_of[sample] == self._node:
+            return self._policy.reserve(sample)
+        return self._requester.reserve(sample)
+
+    def take(self, reserved: int) -> Served:
+        """The turn of a sample that was put aside."""
+        if self._home_of[reserved] == self._node:
+            return self._policy.take(reserved)
+        return self._requester.take(reserved)
+
+    def put_back(self, reserved: int) -> bool:
+        """Undo a reservation. One of another home stays here, for whoever asks next, with its bytes if they fit."""
+        if self._home_of[reserved] == self._node:
+            return self._policy.put_back(reserved)
+        return self._requester.put_back(reserved)
+
+    def handle(self, message: Message) -> Handled:
+        """Another node asks this one: see `Home.handle`."""
+        assert isinstance(message, RemoteRead)
+        return self._home.handle(message)
+
+    def receive(self, answer: Answer) -> tuple[Delivered, ...] | None:
+        """An answer came; None where it came before. What `keeps` then denies came for nobody, and did not fit."""
+        assert isinstance(answer, RemoteAnswer)
+        return self._requester.receive(answer)
+
+    def cancel(self, ticket: int) -> None:
+        """Nobody waits for ``ticket`` any more. Nothing happens where it was answered."""
+        self._requester.cancel(ticket)
+
+    def laps(self, samples: Ints) -> npt.NDArray[np.int32]:
+        """The lap, counted from 1, that the column of each of ``samples`` is in; 1 for those of another home."""
+        return self._policy.laps(samples)
+
+    def chunk_of(self, sample: int) -> int:
+        """The physical chunk that ``sample`` lies in."""
+        return self._policy.chunk_of(sample)
+
+    def is_taken(self, reserved: int) -> bool:
+        """Whether ``reserved``, which is put aside, is of another home."""
+        return self._home_of[reserved] != self._node
+
+    def keeps(self, sample: int) -> bool:
+        """Whether the bytes of ``sample``, of another home, count in the remote memory; where not, they may go."""
+        return self._requester.keeps(sample)
+
+    def held(self) -> int:
+        """Samples of other homes that lie here for whoever asks next, with and without their bytes."""
+        return self._requester.held()
+
+    def used_bytes(self) -> int:
+        """Remote memory that holds samples or is set aside for answers."""
+        return self._requester.used_bytes()
+
+    @property
+    def prefetched(self) -> int:
+        """How many samples came into the remote VCs ahead of their request."""
+        return self._requester.prefetched
+
+    @property
+    def conflicts(self) -> int:
+        """How often this home left out a request of a prefetch window, though it had a sample for it in memory, as one
+        was sent for its (VC, O) already. A request counts in every window that it is left out of."""
+        return self._home.conflicts
 
 
 def homes_by_vc(columns: npt.NDArray[np.int64], chunk_size: int, nodes: int) -> npt.NDArray[np.int8]:

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from redoxfs.protocol import Load, Policy, RemoteRead, SlotNode, SlotPolicy, homes_by_vc
+from redoxfs.protocol import Load, Pending, Policy, Served, SlotNode, SlotPolicy, homes_by_vc
 
 Int32 = npt.NDArray[np.int32]
 
@@ -81,6 +81,7 @@ class OneNode:
         answers: memoryview[int] = served.data
         for at, sample in enumerate(order.data):
             turn = request(sample)
+            assert isinstance(turn, Served)
             answers[at] = turn.sample
             if turn.loads:
                 counts.demand_loads += turn.is_demanded
@@ -133,8 +134,8 @@ class SlotCluster:
         for row in in_step.tolist():
             for node, sample in zip(self.nodes, row, strict=True):
                 outcome = node.request(sample)
-                if isinstance(outcome, RemoteRead):
-                    answers[at] = self._remote(node, outcome, counts)
+                if isinstance(outcome, Pending):
+                    answers[at] = self._remote(node, counts)
                     if watch is not None:
                         watch(node.used_bytes())
                 else:
@@ -145,14 +146,17 @@ class SlotCluster:
                 at += 1
         return counts, served
 
-    def _remote(self, node: SlotNode, message: RemoteRead, counts: Counts) -> int:
+    def _remote(self, node: SlotNode, counts: Counts) -> int:
+        message = node.outbox.pop()
         handled = self.nodes[message.home].handle(message)
         answer = handled.answer
         assert answer is not None
         counts.remote_requests += 1
-        counts.remote_samples += 1 + len(answer.prefetched)
+        counts.remote_samples += len(answer.samples)
         if handled.loads:
             counts.demand_loads += 1
             self._reads.count(handled.loads, counts)
-        ((_, _, sample),) = node.receive(answer)
-        return sample
+        delivered = node.receive(answer)
+        assert delivered is not None
+        ((_, turn),) = delivered
+        return turn.sample

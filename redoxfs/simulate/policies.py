@@ -117,10 +117,10 @@ def _slot_cluster(dataset: Dataset, nodes: int) -> Driven:
 
 def _pool_cluster(dataset: Dataset, nodes: int) -> Driven:
     sizes = np.ones(dataset.files, np.int64)
-    cells = build_cells(dataset.class_of, sizes, chunk_size=dataset.chunk_size, seed=dataset.seed).cells
+    cells = build_cells(dataset.class_of, sizes, chunk_size=dataset.chunk_size, seed=dataset.seed)
     capacity = round(dataset.resident * dataset.files / nodes)
     cluster = PoolCluster(cells, dataset.class_of, nodes=nodes, capacity=capacity, seed=dataset.seed)
-    return cluster.epoch, cells, capacity * nodes / dataset.files
+    return cluster.epoch, cells.cells, capacity * nodes / dataset.files
 
 
 def _slot(dataset: Dataset) -> tuple[Policy, Int32, float]:

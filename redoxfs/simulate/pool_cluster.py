@@ -1,7 +1,6 @@
-"""Several nodes that share a dataset under the pool policy, local first, in step as in `cluster`.
+"""Several nodes that share a dataset on shared storage under the pool policy, local first, in step as in `cluster`.
 
-Chunks are dealt to the nodes in turn. Chunks of one group of the aligned layout have one class pattern, so every class
-is spread evenly.
+Chunks are dealt to the nodes so that every class is spread evenly, and the parts go round with the laps.
 """
 
 from collections.abc import Sequence
@@ -9,21 +8,51 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from redoxfs.protocol import LocalFirst, PoolPolicy, Served, Take
+from redoxfs.chunks.layout import Cells, deal
+from redoxfs.protocol import LocalFirst, Pending, PoolPolicy, Served
+from redoxfs.protocol.local_first import Take, parts_by_lap
 from redoxfs.simulate.cluster import Counts, Reads
 
+Int8 = npt.NDArray[np.int8]
 Int32 = npt.NDArray[np.int32]
+
+REMOTE_SHARE = 1 / 4
+"""Remote memory, of what the pool has: more than batches ever fill."""
 
 
 class PoolCluster:
-    """``nodes`` pools of ``capacity`` samples each."""
+    """``nodes`` pools of ``capacity`` samples each, that exchange the share ``exchange`` on purpose."""
 
-    def __init__(self, cells: Int32, class_of: Int32, *, nodes: int, capacity: int, seed: int) -> None:
-        home_of = np.empty(len(class_of), np.int32)
-        exists = cells >= 0
-        home_of[cells[exists]] = np.nonzero(exists)[0] % nodes
-        self.nodes = [self._node(node, nodes, cells, class_of, home_of, capacity, seed) for node in range(nodes)]
-        self._reads = Reads(cells)
+    def __init__(
+        self, cells: Cells, class_of: Int32, *, nodes: int, capacity: int, seed: int, exchange: float = 0.0
+    ) -> None:
+        part_of = deal(cells, nodes, seed=seed)
+        # Bytes are counted in samples: every sample is one of them.
+        sizes = np.ones(len(class_of), np.int64)
+        self.nodes = [
+            LocalFirst(
+                node,
+                PoolPolicy(
+                    cells.cells,
+                    class_of,
+                    sizes,
+                    capacity_bytes=capacity,
+                    seed=seed + node,
+                    part_of=part_of,
+                    parts_by_lap=parts_by_lap(node, nodes, rotates=True),
+                ),
+                class_of,
+                part_of,
+                sizes,
+                nodes=nodes,
+                rotates=True,
+                remote_memory_bytes=round(capacity * REMOTE_SHARE),
+                exchange=exchange,
+                seed=seed + node,
+            )
+            for node in range(nodes)
+        ]
+        self._reads = Reads(cells.cells)
 
     def epoch(self, orders: Sequence[Int32]) -> tuple[Counts, Int32]:
         """As `SlotCluster.epoch`. A remote request is a Take, whether or not anything was left there."""
@@ -34,8 +63,10 @@ class PoolCluster:
         at = 0
         for row in in_step.tolist():
             for node, sample in zip(self.nodes, row, strict=True):
-                outcome = node.request(sample)
-                turn = outcome if isinstance(outcome, Served) else self._remote(node, outcome, counts)
+                turn = node.request(sample)
+                delivered = self._exchange(node, counts) if node.outbox else {}
+                if isinstance(turn, Pending):
+                    turn = delivered[turn.ticket]
                 answers[at] = turn.sample
                 if turn.loads:
                     counts.demand_loads += turn.is_demanded
@@ -43,35 +74,18 @@ class PoolCluster:
                 at += 1
         return counts, served
 
-    def _remote(self, node: LocalFirst, outcome: tuple[int, Take | None], counts: Counts) -> Served:
-        _, take = outcome
-        while take is not None:
-            answered = self.nodes[take.home].handle(take)
-            given = answered.given
-            assert given is not None
+    def _exchange(self, node: LocalFirst, counts: Counts) -> dict[int, Served]:
+        """Have what ``node`` sends answered, until it has nothing more to send; who is answered, by ticket."""
+        delivered: dict[int, Served] = {}
+        while node.outbox:
+            take = node.outbox.pop(0)
+            assert isinstance(take, Take)
+            handled = self.nodes[take.home].handle(take)
+            assert handled.answer is not None
+            samples = handled.answer.samples
             counts.remote_requests += 1
-            counts.remote_samples += len(given.samples)
-            counts.demand_loads += any(load.samples[0] in given.samples for load in answered.loads)
-            self._reads.count(answered.loads, counts)
-            received = node.receive(given)
-            take = received.take
-        ((_, turn),) = received.served
-        return turn
-
-    @staticmethod
-    def _node(
-        node: int, nodes: int, cells: Int32, class_of: Int32, home_of: Int32, capacity: int, seed: int
-    ) -> LocalFirst:
-        own = np.flatnonzero(home_of == node).astype(np.int32)
-        # One more, so that a hole, -1, stays one.
-        number = np.full(len(class_of) + 1, -1, np.int32)
-        number[own] = np.arange(len(own), dtype=np.int32)
-        policy = PoolPolicy(
-            np.ascontiguousarray(number[cells[node::nodes]]),
-            class_of[own],
-            np.ones(len(own), np.int64),
-            capacity_bytes=capacity,
-            seed=seed + node,
-        )
-        chunks = np.arange(node, len(cells), nodes, dtype=np.int32)
-        return LocalFirst(node, policy, own, chunks, class_of, home_of, nodes=nodes)
+            counts.remote_samples += len(samples)
+            counts.demand_loads += any(load.samples[0] in samples for load in handled.loads)
+            self._reads.count(handled.loads, counts)
+            delivered |= dict(node.receive(handled.answer) or ())
+        return delivered

@@ -1,0 +1,121 @@
+"""The samplers' orders: values that PyTorch gave, and what is true of any. t4_samplers_torch.py compares at large."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redoxfs.protocol.samplers import RandomOrder, distributed_order, distributed_orders, in_step
+
+SIZES = st.integers(1, 200)
+WORLDS = st.integers(1, 9)
+SEEDS = st.integers(-(2**63), 2**64 - 8)
+
+
+def test_a_random_sampler_as_torch_2_13_gives_it() -> None:
+    assert [order.tolist() for order in islice(RandomOrder(8, 0, loader=False), 3)] == [
+        [4, 0, 7, 3, 2, 5, 1, 6],
+        [6, 5, 2, 0, 3, 1, 4, 7],
+        [5, 0, 3, 1, 7, 2, 4, 6],
+    ]
+
+
+def test_a_data_loader_as_torch_2_13_gives_it() -> None:
+    assert [order.tolist() for order in islice(RandomOrder(8, 0, loader=True), 3)] == [
+        [5, 3, 1, 7, 2, 6, 4, 0],
+        [2, 3, 4, 7, 1, 0, 6, 5],
+        [3, 5, 6, 7, 0, 2, 1, 4],
+    ]
+
+
+def test_a_data_loader_with_persistent_workers_as_torch_2_13_gives_it() -> None:
+    assert [order.tolist() for order in islice(RandomOrder(8, 0, persistent_workers=True), 3)] == [
+        [5, 3, 1, 7, 2, 6, 4, 0],
+        [0, 3, 4, 6, 1, 7, 5, 2],
+        [1, 0, 7, 3, 2, 5, 6, 4],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("samples", "world", "rank", "epoch", "seed", "drop_last", "order"),
+    [
+        (10, 2, 0, 0, 0, False, [4, 7, 3, 0, 6]),
+        (10, 3, 2, 1, 42, False, [9, 1, 2, 4]),
+        (10, 3, 2, 1, 42, True, [9, 1, 2]),
+        (2, 5, 4, 0, 7, False, [1]),
+        (7, 2, 1, 3, 2**32 + 5, False, [5, 4, 2, 1]),
+    ],
+)
+def test_a_distributed_sampler_as_torch_2_13_gives_it(
+    samples: int, world: int, rank: int, epoch: int, seed: int, drop_last: bool, order: list[int]
+) -> None:
+    made = distributed_order(samples, world=world, rank=rank, epoch=epoch, seed=seed, drop_last=drop_last)
+    assert made.dtype == np.int32
+    assert made.tolist() == order
+
+
+@given(SIZES, SEEDS, st.booleans())
+def test_every_epoch_is_another_permutation_and_the_seed_decides_it(samples: int, seed: int, loader: bool) -> None:
+    orders = list(islice(RandomOrder(samples, seed, loader=loader), 3))
+    for order in orders:
+        assert sorted(order.tolist()) == list(range(samples))
+    again = list(islice(RandomOrder(samples, seed, loader=loader), 3))
+    assert [order.tolist() for order in orders] == [order.tolist() for order in again]
+    if samples > 30:  # 30! is past any chance that two of them are alike
+        assert len({tuple(order.tolist()) for order in orders}) == 3
+
+
+@given(SIZES, WORLDS, SEEDS, st.booleans())
+def test_ranks_share_one_permutation_filled_from_its_start(samples: int, world: int, seed: int, shuffle: bool) -> None:
+    orders = distributed_orders(samples, world=world, epoch=3, seed=seed, shuffle=shuffle)
+    asked = in_step(list(orders)).tolist()
+    assert sorted(asked[:samples]) == list(range(samples))
+    assert len(asked) == -(-samples // world) * world
+    assert asked == (asked[:samples] * world)[: len(asked)]
+    if not shuffle:
+        assert asked[:samples] == list(range(samples))
+
+
+@given(SIZES, WORLDS, SEEDS)
+def test_dropping_the_last_leaves_the_order_as_it_is(samples: int, world: int, seed: int) -> None:
+    kept = distributed_orders(samples, world=world, epoch=0, seed=seed, drop_last=True)
+    filled = distributed_orders(samples, world=world, epoch=0, seed=seed)
+    assert kept.shape == (world, samples // world)
+    assert np.array_equal(kept, filled[:, : kept.shape[1]])
+
+
+@given(SIZES, WORLDS, SEEDS, st.data())
+def test_one_rank_is_its_row_of_all(samples: int, world: int, seed: int, data: st.DataObject) -> None:
+    rank = data.draw(st.integers(0, world - 1))
+    orders = distributed_orders(samples, world=world, epoch=1, seed=seed)
+    assert np.array_equal(distributed_order(samples, world=world, rank=rank, epoch=1, seed=seed), orders[rank])
+
+
+def test_ranks_of_one_node_ask_in_turn_until_each_has_ended() -> None:
+    orders = [np.array(order, np.int32) for order in ([1, 2, 3], [4], [], [5, 6])]
+    assert in_step(orders).tolist() == [1, 4, 5, 2, 6, 3]
+    assert in_step([]).tolist() == []
+
+
+@pytest.mark.parametrize("seed", [2**64, -(2**63) - 1])
+def test_a_seed_that_torch_does_not_take(seed: int) -> None:
+    with pytest.raises(ValueError, match="64 bits"):
+        RandomOrder(10, seed)
+    with pytest.raises(ValueError, match="64 bits"):
+        distributed_order(10, world=1, rank=0, epoch=0, seed=seed)
+
+
+@pytest.mark.parametrize("samples", [0, -1, 2**31])
+def test_a_number_of_samples_that_has_no_order(samples: int) -> None:
+    with pytest.raises(ValueError, match="samples"):
+        RandomOrder(samples, 0)
+    with pytest.raises(ValueError, match="samples"):
+        distributed_orders(samples, world=1, epoch=0, seed=0)
+
+
+@pytest.mark.parametrize(("world", "rank"), [(2, 2), (2, -1), (0, 0)])
+def test_a_rank_that_is_not_there(world: int, rank: int) -> None:
+    with pytest.raises(ValueError, match="rank"):
+        distributed_order(10, world=world, rank=rank, epoch=0, seed=0)
