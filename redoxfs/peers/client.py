@@ -1,0 +1,437 @@
+"""Another node as this one sees it: sends what is for it until it is answered, over one channel.
+
+Everything runs in the trio task but the reading of replies, which gRPC's thread does: there the bytes are copied to
+where they stay, so that the task is only told what has arrived. A message is one task that calls, waits, and calls
+again after whatever went wrong, with the very same bytes; what each status code means is one table.
+"""
+
+import errno
+import logging
+import random
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from typing import Any, TypeVar
+
+import grpc
+import trio
+
+from redoxfs.chunks.store import Payload
+from redoxfs.peers.bridge import Bridge
+from redoxfs.peers.fields import split_payload, with_payload
+from redoxfs.peers.host import Host
+from redoxfs.peers.parts import PART_BYTES, Assembly
+from redoxfs.peers.server import SERVICE
+from redoxfs.peers.translation import Received, ask, parse, received
+from redoxfs.peers.v1 import peers_pb2 as pb
+from redoxfs.protocol.events import Message
+
+SHORTEST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 2.0
+"""Before a call is made again: doubled each time, and no two nodes at the same moment."""
+
+ASKS_AT_ONCE = 16
+"""Calls under way to one peer; 16 fill the network (MEASURED.md), and each holds one of the peer's threads."""
+
+PARTS_AT_ONCE = 8
+
+TRACES_KEPT = 2
+"""For a peer that cannot be reached: this epoch's and the next one's."""
+
+HELLO_S = 10.0
+"""The deadline of a Hello, which waits for nothing but the network."""
+
+CALLS_AT_ONCE = ASKS_AT_ONCE + PARTS_AT_ONCE + 2
+"""With a Hello and a part of a trace: what one peer asks of a server at once."""
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+
+class AgainError(Exception):
+    """A call failed in a way that may pass."""
+
+
+class UnknownError(AgainError):
+    """The peer has not met this node, or not this process: say Hello."""
+
+
+class GoneError(AgainError):
+    """The peer has no such bytes any more: ask for the whole answer."""
+
+
+class SettledError(Exception):
+    """The peer knows that this node has the answer."""
+
+
+MEANINGS: dict[grpc.StatusCode, type[Exception]] = {
+    grpc.StatusCode.FAILED_PRECONDITION: UnknownError,
+    grpc.StatusCode.NOT_FOUND: GoneError,
+    grpc.StatusCode.ABORTED: SettledError,
+}
+"""Whatever is not here may pass."""
+
+ANSWERS = ("Ask", "Part")
+
+UNREACHED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """``order`` is int32 little endian; ``serial`` counts this node's traces."""
+
+    serial: int
+    epoch: int
+    order: memoryview
+
+
+@dataclass(slots=True)
+class Counts:
+    """``requests``: messages, each counted once; ``retries``: calls made again; ``bytes_in``: of answers."""
+
+    requests: int = 0
+    retries: int = 0
+    samples: int = 0
+    bytes_in: int = 0
+
+
+class _Incoming:
+    """A message that was sent, and where the samples of its answer go."""
+
+    def __init__(self, message: Message) -> None:
+        self.message = message
+        self.received: Received | None = None
+        self.sinks: dict[int, Callable[[Payload], None]] = {}
+
+
+class Client:
+    """One peer.
+
+    Args:
+        address: for people.
+        introduction: what this node says of itself.
+        met: called with the reply to each Hello; whether the two go together.
+        changed: called when ``state`` does.
+        spawn: starts an async function in the trio task.
+        timeout_s: the deadline of a call; a message has none.
+        max_answer_bytes: of an answer that says it has more nothing is fetched.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        bridge: Bridge,
+        channel: grpc.Channel,
+        address: str,
+        introduction: pb.Introduction,
+        *,
+        met: Callable[[pb.HelloReply], bool],
+        changed: Callable[[], None],
+        spawn: Callable[..., None],
+        timeout_s: float,
+        max_answer_bytes: int,
+    ) -> None:
+        self._host = host
+        self._bridge = bridge
+        self._channel = channel
+        self.address = address
+        self._introduction = introduction
+        self._caller = pb.Caller(node=introduction.node, incarnation=introduction.incarnation, view=introduction.view)
+        self._met = met
+        self._changed = changed
+        self._spawn = spawn
+        self._timeout_s = timeout_s
+        self._max_answer_bytes = max_answer_bytes
+        self._methods: dict[str, Any] = {
+            name: channel.unary_unary(f"/{SERVICE}/{name}", None, None) for name in ("Hello", "Ask", "Part", "Follow")
+        }
+        self._asks = trio.Semaphore(ASKS_AT_ONCE)
+        self._parts = trio.Semaphore(PARTS_AT_ONCE)
+        self._greeting = trio.Lock()
+        self._greetings = 0
+        self._traces: deque[Trace] = deque(maxlen=TRACES_KEPT)
+        self._telling = False
+        self._incoming: set[_Incoming] = set()
+        self._closed = False
+        self.state = "joining"
+        self.reason = ""
+        self.counts = Counts()
+
+    def send(self, message: Message) -> None:
+        """Bring the answer to ``message`` to the host, however often it has to be asked for."""
+        self.counts.requests += 1
+        self._spawn(self._ask, _Incoming(message))
+
+    def follow(self, trace: Trace) -> None:
+        """Tell the peer a trace, after those before."""
+        self._traces.append(trace)
+        if not self._telling:
+            self._telling = True
+            self._spawn(self._tell_traces)
+
+    def refuse(self, reason: str) -> None:
+        """This peer has not the same to serve."""
+        self._become("refused", reason)
+
+    def close(self) -> None:
+        """No call is made any more; samples that are still to come have an error instead."""
+        self._closed = True
+        self._channel.close()
+        for incoming in list(self._incoming):
+            self._give_up(incoming, "this node ends")
+
+    async def greet(self) -> None:
+        """Say Hello until there is an answer."""
+        for attempt in count():
+            try:
+                await self._greet()
+            except AgainError:
+                if self.state == "refused":
+                    return
+                await _pause(attempt)
+            else:
+                return
+
+    # One call
+
+    async def _call(self, method: str, request: bytes, timeout_s: float, read: Callable[[bytes], T]) -> T:
+        """What ``read``, in gRPC's thread, makes of the reply; ValueError there means that it is malformed.
+
+        Raises:
+            AgainError, SettledError.
+        """
+        if self._closed:
+            # Until the cancellation gets here.
+            await trio.sleep_forever()
+        done = trio.Event()
+        results: list[T] = []
+        errors: list[Exception] = []
+
+        def finish(call: Any) -> None:
+            try:
+                reply: bytes = call.result()
+                results.append(read(reply))
+                size = len(reply) if method in ANSWERS else 0
+            except grpc.FutureCancelledError:
+                return
+            except Exception as error:
+                errors.append(error)
+                size = 0
+            self._bridge.post(arrived, size)
+
+        def arrived(size: int) -> None:
+            self.counts.bytes_in += size
+            done.set()
+
+        call = self._methods[method].future(request, timeout=timeout_s)
+        call.add_done_callback(finish)
+        try:
+            await done.wait()
+        except trio.Cancelled:
+            call.cancel()
+            raise
+        if not errors:
+            if self.state == "unreachable":
+                self._become("ready", "")
+            return results[0]
+        raise self._meaning(method, errors[0]) from errors[0]
+
+    def _meaning(self, method: str, error: Exception) -> Exception:
+        if isinstance(error, grpc.RpcError):
+            code: grpc.StatusCode = error.code()
+            why = f"{code.name}: {error.details()}"
+            if code in UNREACHED:
+                if self.state == "ready":
+                    self._become("unreachable", why)
+                elif self.state == "joining":
+                    self.reason = why
+            return MEANINGS.get(code, AgainError)(why)
+        if isinstance(error, ValueError):
+            log.warning("%s: malformed reply to %s: %s", self.address, method, error)
+            return AgainError(str(error))
+        log.error("a bug in redoxfs: please report it", exc_info=error)
+        return AgainError(repr(error))
+
+    async def _again(self, attempt: int, error: AgainError) -> None:
+        """Before the next attempt."""
+        self.counts.retries += 1
+        if isinstance(error, UnknownError):
+            with suppress(AgainError):
+                await self._greet()
+        await _pause(attempt)
+
+    # Hello
+
+    async def _greet(self) -> None:
+        """Say Hello once, for all that want it at this moment. Raises AgainError."""
+        before = self._greetings
+        async with self._greeting:
+            if self._greetings != before:
+                return
+            request = pb.HelloRequest(caller=self._introduction).SerializeToString()
+            reply = await self._call("Hello", request, min(HELLO_S, self._timeout_s), partial(parse, pb.HelloReply))
+            if not self._met(reply):
+                raise AgainError(self.reason)
+            self._greetings += 1
+            self._become("ready", "")
+
+    # Messages
+
+    async def _ask(self, incoming: _Incoming) -> None:
+        message = incoming.message
+        request = ask(self._caller, message)
+        read = partial(self._read_answer, message)
+        self._incoming.add(incoming)
+        try:
+            for attempt in count():
+                try:
+                    async with self._asks:
+                        answer, assembly, why_not = await self._call("Ask", request, self._timeout_s, read)
+                    if self._take(incoming, answer, assembly, why_not):
+                        assert assembly is not None
+                        await self._fetch(incoming, assembly)
+                    return
+                except SettledError:
+                    self._give_up(incoming, "the peer takes this for answered")
+                    return
+                except AgainError as error:
+                    await self._again(attempt, error)
+        finally:
+            self._incoming.discard(incoming)
+
+    def _read_answer(self, message: Message, data: bytes) -> tuple[Received, Assembly | None, str]:
+        """In gRPC's thread: the answer, what its bytes go into, and if they cannot be had, why."""
+        answer, payload = received(data, message)
+        total_bytes = sum(answer.sizes)
+        if total_bytes > self._max_answer_bytes:
+            return answer, None, f"an answer of {total_bytes} bytes, where {self._max_answer_bytes} are allowed"
+        assembly = Assembly(answer.samples)
+        assembly.fill(0, payload)
+        return answer, assembly, ""
+
+    def _take(self, incoming: _Incoming, answer: Received, assembly: Assembly | None, why_not: str) -> bool:
+        """Hand an answer to the host, with what came of it; whether there are parts to fetch."""
+        if incoming.received is None:
+            sinks = self._host.receive(answer.answer, answer.sizes)
+            if sinks is None:
+                return False
+            incoming.sinks = dict(enumerate(sinks))
+        elif incoming.received.answer != answer.answer:
+            # It was started again, and decided again.
+            self._give_up(incoming, "the peer gave another answer the second time")
+            return False
+        incoming.received = answer
+        if assembly is None:
+            self._give_up(incoming, why_not)
+            return False
+        self._deliver(incoming, assembly, 0)
+        return bool(incoming.sinks)
+
+    async def _fetch(self, incoming: _Incoming, assembly: Assembly) -> None:
+        """The parts that are missing. Raises GoneError."""
+        gone: list[GoneError] = []
+
+        async def fetch(part: int) -> None:
+            try:
+                await self._fetch_part(incoming.message.number, assembly, part)
+            except GoneError as error:
+                gone.append(error)
+                nursery.cancel_scope.cancel()
+            else:
+                self._deliver(incoming, assembly, part)
+
+        async with trio.open_nursery() as nursery:
+            for part in range(1, assembly.part_count):
+                # A sample that came before the parts were gone is not fetched twice.
+                if any(sample in incoming.sinks for sample in assembly.samples_of(part)):
+                    nursery.start_soon(fetch, part)
+        if gone:
+            raise gone[0]
+
+    async def _fetch_part(self, number: int, assembly: Assembly, part: int) -> None:
+        request = pb.PartRequest(caller=self._caller, number=number, part=part).SerializeToString()
+
+        def read(data: bytes) -> None:
+            assembly.fill(part, split_payload(data)[1])
+
+        for attempt in count():
+            try:
+                async with self._parts:
+                    await self._call("Part", request, self._timeout_s, read)
+            except GoneError:
+                raise
+            except AgainError as error:
+                await self._again(attempt, error)
+            else:
+                return
+
+    def _deliver(self, incoming: _Incoming, assembly: Assembly, part: int) -> None:
+        """``part`` is here: hand out the samples that this completes."""
+        for sample in assembly.arrived(part):
+            payload = assembly.payload(sample)
+            sink = incoming.sinks.pop(sample, None)
+            if sink is not None:
+                self.counts.samples += 1
+                _hand_over(sink, payload)
+
+    def _give_up(self, incoming: _Incoming, why: str) -> None:
+        """The samples that are missing cannot be had."""
+        if not incoming.sinks or incoming.received is None:
+            return
+        if not self._closed:
+            log.warning("%s: %d samples cannot be had: %s", self.address, len(incoming.sinks), why)
+        sinks, incoming.sinks = incoming.sinks, {}
+        for sample, sink in sinks.items():
+            _hand_over(sink, tuple(OSError(errno.EIO, why) for _ in incoming.received.samples[sample]))
+
+    # Traces
+
+    async def _tell_traces(self) -> None:
+        while self._traces:
+            await self._tell(self._traces.popleft())
+        self._telling = False
+
+    async def _tell(self, trace: Trace) -> None:
+        head = pb.FollowRequest(
+            caller=self._caller, serial=trace.serial, epoch=trace.epoch, total_bytes=len(trace.order)
+        )
+        attempt = 0
+        while True:
+            payload = trace.order[head.offset : head.offset + PART_BYTES]
+            request = with_payload(head.SerializeToString(), (payload,))
+            try:
+                reply = await self._call("Follow", request, self._timeout_s, partial(parse, pb.FollowReply))
+                if reply.received_bytes == len(trace.order):
+                    return
+                if reply.received_bytes <= head.offset:
+                    # It was started again; or else it must not keep both busy.
+                    head.offset = 0
+                    raise AgainError("no progress")
+                head.offset, attempt = reply.received_bytes, 0
+            except AgainError as error:
+                await self._again(attempt, error)
+                attempt += 1
+
+    def _become(self, state: str, reason: str) -> None:
+        self.reason = reason
+        if state != self.state:
+            self.state = state
+            (log.info if state == "ready" else log.warning)("%s is %s%s", self.address, state, reason and f": {reason}")
+            self._changed()
+
+
+def _hand_over(sink: Callable[[Payload], None], payload: Payload) -> None:
+    try:
+        sink(payload)
+    except Exception:
+        # It would end all that is sent and received.
+        log.exception("a bug in redoxfs: please report it")
+
+
+async def _pause(attempt: int) -> None:
+    longest_s = min(LONGEST_PAUSE_S, SHORTEST_PAUSE_S * 2 ** min(attempt, 10))
+    await trio.sleep(longest_s * random.uniform(0.5, 1))

@@ -1,0 +1,83 @@
+"""Samples' bytes in a protobuf message, without a copy by protobuf.
+
+A message with bytes has them as its last field, number 15, after fields that the generated class reads and writes.
+Written is the message without them, then that field by hand; read is the other way round. What is on the wire is
+exactly what the generated class would write.
+"""
+
+from collections.abc import Sequence
+
+PAYLOAD_FIELD = 15
+PAYLOAD_TAG = bytes([PAYLOAD_FIELD << 3 | 2])
+"""Field 15, of which the length is given; numbers up to 15 take one byte."""
+
+VARINT_BYTES = 10
+"""The longest that there is: 64 bits, seven a byte."""
+
+VARINT, FIXED_64, LENGTH, FIXED_32 = 0, 1, 2, 5
+"""The kinds of field that proto3 knows."""
+
+Bytes = bytes | bytearray | memoryview
+
+
+def with_payload(head: bytes, pieces: Sequence[Bytes]) -> bytes:
+    """The message that ``head`` is all of but its payload, the concatenation of ``pieces``, which are copied once."""
+    size = sum([len(piece) for piece in pieces])
+    if not size:
+        return head
+    return b"".join((head, PAYLOAD_TAG, _varint(size), *pieces))
+
+
+def split_payload(message: bytes) -> tuple[memoryview, memoryview]:
+    """The message without its payload, and the payload; neither is a copy.
+
+    Raises:
+        ValueError: ``message`` is not one, or its payload is not its last field.
+    """
+    whole = memoryview(message)
+    at, end = 0, len(message)
+    while at < end:
+        began = at
+        key, at = _read_varint(message, at)
+        field, kind = key >> 3, key & 7
+        if field == 0:
+            raise ValueError(f"field 0 at byte {began} of a message")
+        if kind == VARINT:
+            _, at = _read_varint(message, at)
+        elif kind == FIXED_64:
+            at += 8
+        elif kind == FIXED_32:
+            at += 4
+        elif kind == LENGTH:
+            size, start = _read_varint(message, at)
+            at = start + size
+            if field == PAYLOAD_FIELD and at == end:
+                return whole[:began], whole[start:]
+        else:
+            raise ValueError(f"a field of unknown kind {kind} at byte {began} of a message")
+        if at > end:
+            raise ValueError(f"a field of a message of {end} bytes ends at byte {at}")
+        if field == PAYLOAD_FIELD:
+            raise ValueError("the payload of a message is not its last field")
+    return whole, whole[end:]
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _read_varint(message: bytes, at: int) -> tuple[int, int]:
+    """The number that begins at byte ``at``, and where it ends."""
+    value = 0
+    for i, byte in enumerate(message[at : at + VARINT_BYTES]):
+        value |= (byte & 0x7F) << 7 * i
+        if byte < 0x80:
+            if value >> 64:
+                break
+            return value, at + i + 1
+    raise ValueError(f"no whole number at byte {at} of a message")

@@ -1,0 +1,46 @@
+"""What a node offers to its peers."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from redoxfs.chunks.store import Payload
+from redoxfs.protocol.events import Answer, Message
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reply:
+    """An answer, and the bytes of its samples in their order."""
+
+    answer: Answer
+    payloads: Sequence[Payload]
+
+
+class Host(Protocol):
+    """Called in the trio task alone."""
+
+    async def handle(self, message: Message) -> Reply | None:
+        """Another node asks; None where it has the answer. Not called for a message while it is busy with it.
+
+        A message comes again where its answer was lost, or if this raised. That may be at any time before the
+        requester said that it has the answer.
+        """
+
+    def release(self, reply: Reply) -> None:
+        """The bytes of ``reply`` have been sent, or nobody wants them any more. Called once, but not after `close`."""
+
+    def receive(self, answer: Answer, sizes: Sequence[int]) -> Sequence[Callable[[Payload], None]] | None:
+        """An answer came whose samples have ``sizes`` bytes; what to call with each of them when it is here.
+
+        Each is called once: with the sample's files, or with an OSError in place of each where they cannot be had,
+        which includes `close`. None: the answer came before, and nothing of it is wanted.
+        """
+
+    def follow(self, requester: int, epoch: int, order: npt.NDArray[np.int32]) -> None:
+        """``requester`` will ask in ``order`` in ``epoch``."""
+
+    def restarted(self, node: int) -> None:
+        """Another process has taken the place of ``node``: it knows nothing of what was sent before."""

@@ -1,0 +1,145 @@
+"""An answer's bytes in parts: cut where they are, put together where they are wanted.
+
+The files of all samples, one after the other, are cut every 1 MiB. That is about what gRPC moves fastest, and neither
+side ever holds a message that is much larger. A file that lies within one part becomes a `bytes` of its own; one that
+is spread over several gets a buffer of its own when the first piece of it comes. Either way it is copied once, and
+keeps no message alive. Nothing is allocated for what a peer says alone.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from redoxfs.chunks.store import FileBytes, Payload, Stamp
+
+PART_BYTES = 1 << 20
+
+
+class FileHead(NamedTuple):
+    """A file of ``length`` bytes that are to come."""
+
+    length: int
+    stamp: Stamp
+    changed: bool
+
+
+SampleHead = tuple[FileHead | OSError, ...]
+
+
+def part_count(total_bytes: int) -> int:
+    """How many parts ``total_bytes`` are cut in; where there are none, one that is empty."""
+    return max(1, -(-total_bytes // PART_BYTES))
+
+
+class Cut:
+    """The bytes of samples, to be sent in parts. Used by any thread."""
+
+    def __init__(self, payloads: Sequence[Payload]) -> None:
+        self._views = [memoryview(file.data) for payload in payloads for file in payload if isinstance(file, FileBytes)]
+        self._ends = list(accumulate(len(view) for view in self._views))
+        self.total_bytes = self._ends[-1] if self._ends else 0
+        self.part_count = part_count(self.total_bytes)
+
+    def pieces(self, part: int) -> list[memoryview]:
+        """What ``part`` consists of; nothing is copied."""
+        at, end = part * PART_BYTES, min((part + 1) * PART_BYTES, self.total_bytes)
+        found = []
+        file = bisect_right(self._ends, at)
+        while at < end:
+            view = self._views[file]
+            began = self._ends[file] - len(view)
+            piece = view[at - began : end - began]
+            if len(piece):
+                found.append(piece)
+            at += len(piece)
+            file += 1
+        return found
+
+
+class Assembly:
+    """Samples of which the parts arrive in any order, each any number of times.
+
+    `fill` is called by the thread that receives, one call at a time; all else by the trio task.
+    """
+
+    def __init__(self, samples: Sequence[SampleHead]) -> None:
+        self._samples = samples
+        self._files = [head for sample in samples for head in sample if isinstance(head, FileHead)]
+        ends = list(accumulate((head.length for head in self._files), initial=0))
+        self._begins = ends
+        self.total_bytes = ends[-1]
+        self.part_count = part_count(self.total_bytes)
+        self._data: dict[int, bytes | memoryview] = {}
+        self._buffers: dict[int, memoryview] = {}
+        self._first_file = list(
+            accumulate((sum(isinstance(head, FileHead) for head in sample) for sample in samples), initial=0)
+        )
+        self._left = [1] * len(samples)
+        self._samples_of: list[list[int]] = [[] for _ in range(self.part_count)]
+        self._arrived = [False] * self.part_count
+        for sample, (first_file, after) in enumerate(pairwise(self._first_file)):
+            began, end = ends[first_file], ends[after]
+            # An empty sample comes with part 0.
+            first, last = (began // PART_BYTES, (end - 1) // PART_BYTES) if end > began else (0, 0)
+            self._left[sample] = last - first + 1
+            for part in range(first, last + 1):
+                self._samples_of[part].append(sample)
+
+    def fill(self, part: int, payload: memoryview) -> None:
+        """Take the bytes of ``part`` over.
+
+        Raises:
+            ValueError: there are more or fewer than that part has.
+        """
+        at, end = part * PART_BYTES, min((part + 1) * PART_BYTES, self.total_bytes)
+        if len(payload) != end - at:
+            raise ValueError(f"part {part} of an answer has {len(payload)} bytes instead of {end - at}")
+        file = bisect_right(self._begins, at) - 1
+        offset = at
+        while offset < end:
+            began, length = self._begins[file], self._files[file].length
+            piece = payload[offset - at : began + length - at]
+            if len(piece) == length:
+                self._data[file] = bytes(piece)
+            else:
+                buffer = self._buffers.get(file)
+                if buffer is None:
+                    # Not a bytearray: that would be filled with zeros first.
+                    array = np.empty(length, np.uint8)
+                    buffer = self._buffers[file] = array.data
+                    self._data[file] = buffer.toreadonly()
+                buffer[offset - began : offset - began + len(piece)] = piece
+            offset += len(piece)
+            file += 1
+
+    def samples_of(self, part: int) -> list[int]:
+        """The places of the samples that have bytes in ``part``."""
+        return self._samples_of[part]
+
+    def arrived(self, part: int) -> list[int]:
+        """``part`` was filled; the places of the samples that are complete now and were not before."""
+        if self._arrived[part]:
+            return []
+        self._arrived[part] = True
+        complete = []
+        for sample in self._samples_of[part]:
+            self._left[sample] -= 1
+            if not self._left[sample]:
+                complete.append(sample)
+        return complete
+
+    def payload(self, sample: int) -> Payload:
+        """The files of a complete sample. They are handed out once."""
+        file = self._first_file[sample]
+        files: list[FileBytes | OSError] = []
+        for head in self._samples[sample]:
+            if isinstance(head, FileHead):
+                self._buffers.pop(file, None)
+                files.append(FileBytes(self._data.pop(file, b""), head.stamp, head.changed))
+                file += 1
+            else:
+                files.append(head)
+        return tuple(files)

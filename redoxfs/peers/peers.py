@@ -1,0 +1,296 @@
+"""All other nodes of the job, for one of them.
+
+A node makes one of these, starts it, which opens its port, and joins: every peer is told what this node serves and has
+to serve the same. From `start` on peers may ask, so the host has to be able to answer by then; from `join` on this node
+may. Nothing here decides about samples; the host does, in the trio task that all this runs in.
+"""
+
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import trio
+
+from redoxfs.peers.bridge import Bridge
+from redoxfs.peers.channel import Plaintext, Transport
+from redoxfs.peers.client import CALLS_AT_ONCE, Client, Trace
+from redoxfs.peers.host import Host
+from redoxfs.peers.server import Server
+from redoxfs.peers.v1 import peers_pb2 as pb
+from redoxfs.peers.view import INCARNATION_BITS, Difference, Identity, View, differences, introduce, refusal
+from redoxfs.protocol.events import Message
+
+REPORT_S = 5.0
+"""Between two reports of who is missing."""
+
+THREADS = 128
+"""The most calls that are worked on at once, however many nodes there are."""
+
+log = logging.getLogger(__name__)
+
+
+class RefusedError(Exception):
+    """A node of the view does not serve the same: one line."""
+
+
+class JoinTimeoutError(Exception):
+    """Nodes did not answer in time: ``missing``, by address."""
+
+    def __init__(self, timeout_s: float, missing: Sequence[str], reasons: Sequence[str]) -> None:
+        told = [
+            f"{address} ({reason})" if reason else address for address, reason in zip(missing, reasons, strict=True)
+        ]
+        super().__init__(f"no answer within {timeout_s:g} s from {', '.join(told)}")
+        self.missing = tuple(missing)
+
+
+class Peers:
+    """The peers of ``node`` in ``view``, from `start` to `close`, all in one trio task's thread.
+
+    Args:
+        identity: what all nodes have to have in common.
+        timeout_s: the deadline of one call. What failed or took longer is asked for again, until `close`.
+        max_answer_bytes: an answer of more is an error for each of its samples.
+        listen: where to listen if not at this node's address in the view.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        node: int,
+        identity: Identity,
+        host: Host,
+        *,
+        timeout_s: float,
+        max_answer_bytes: int,
+        listen: str | None = None,
+        transport: Transport | None = None,
+    ) -> None:
+        if not 0 <= node < len(view.addresses):
+            raise ValueError(f"node {node} of {len(view.addresses)}")
+        self._view = view
+        self._node = node
+        self._host = host
+        self._timeout_s = timeout_s
+        self._max_answer_bytes = max_answer_bytes
+        self._listen = listen or view.addresses[node]
+        self._transport = transport or Plaintext()
+        self._introduction = introduce(view, node, secrets.randbits(INCARNATION_BITS), identity)
+        # Read by the server's threads; each entry is written at once.
+        self._incarnations: list[int | None] = [None] * len(view.addresses)
+        self._clients: dict[int, Client] = {}
+        self._server: Server
+        self._bridge: Bridge
+        self._nursery: trio.Nursery
+        self._change = trio.Event()
+        self._traces = 0
+        self._last_trace: Trace | None = None
+        self._running = False
+
+    async def start(self) -> None:
+        """Listen and answer.
+
+        Raises:
+            OSError: this node cannot listen at its address.
+        """
+        self._bridge = Bridge()
+        self._server = Server(
+            self._host,
+            self._bridge,
+            node=self._node,
+            why_unknown=self._why_unknown,
+            meet=self._meet,
+            spawn=self._spawn_from_a_thread,
+            threads=min(THREADS, CALLS_AT_ONCE * max(1, len(self._view.addresses) - 1)),
+        )
+        started = trio.Event()
+        trio.lowlevel.spawn_system_task(self._live, started)
+        await started.wait()
+        self._running = True
+        for node, address in enumerate(self._view.addresses):
+            if node != self._node:
+                self._clients[node] = Client(
+                    self._host,
+                    self._bridge,
+                    self._transport.channel(address),
+                    address,
+                    self._introduction,
+                    met=partial(self._met, node),
+                    changed=self._changed,
+                    spawn=self._spawn,
+                    timeout_s=self._timeout_s,
+                    max_answer_bytes=self._max_answer_bytes,
+                )
+        try:
+            self._server.start(self._transport, self._listen)
+        except BaseException:
+            self.close()
+            raise
+
+    async def join(self, report: Callable[[Sequence[str]], None], timeout_s: float) -> None:
+        """Meet all peers. ``report`` is told who is missing, by address, at each change and every 5 s; at last nobody.
+
+        Raises:
+            JoinTimeoutError: some did not answer.
+            RefusedError: one serves something else.
+        """
+        for client in self._clients.values():
+            self._spawn(client.greet)
+        deadline = trio.current_time() + timeout_s
+        report_at = deadline
+        told: list[str] | None = None
+        while True:
+            self._change = trio.Event()
+            for client in self._clients.values():
+                if client.state == "refused":
+                    raise RefusedError(client.reason)
+            strangers = [client for client in self._clients.values() if client.state == "joining"]
+            missing = [client.address for client in strangers]
+            now = trio.current_time()
+            if missing != told or now >= report_at:
+                report(missing)
+                told, report_at = missing, now + REPORT_S
+            if not missing:
+                break
+            if now >= deadline:
+                raise JoinTimeoutError(timeout_s, missing, [client.reason for client in strangers])
+            with trio.move_on_at(min(report_at, deadline)):
+                await self._change.wait()
+        self._server.tell_health(ready=True)
+
+    def send(self, message: Message) -> None:
+        """Ask ``message.home``, as often as it takes; the host receives the answer."""
+        if self._running:
+            self._clients[message.home].send(message)
+
+    def follow(self, epoch: int, order: npt.NDArray[np.integer]) -> None:
+        """Tell all peers the order in which this node will ask in ``epoch``, int[n]; it must not change any more."""
+        little = np.ascontiguousarray(order, "<i4").view(np.uint8).data
+        self._traces += 1
+        self._last_trace = Trace(self._traces, epoch, little)
+        if self._running:
+            for client in self._clients.values():
+                client.follow(self._last_trace)
+
+    def stats(self) -> dict[str, Any]:
+        """For `stats.json`, from `start` on: by address, and what all come to."""
+        sent = self._server.outbox.bytes_sent
+        peers = {
+            client.address: {
+                "state": client.state,
+                "reason": client.reason,
+                "requests_sent": client.counts.requests,
+                "retries": client.counts.retries,
+                "samples_received": client.counts.samples,
+                "bytes_in": client.counts.bytes_in,
+                "bytes_out": sent[node],
+            }
+            for node, client in self._clients.items()
+        }
+        sums = ("requests_sent", "retries", "samples_received", "bytes_in", "bytes_out")
+        return {
+            "view": self._view.number,
+            "node": self._node,
+            "nodes": len(self._view.addresses),
+            **{key: sum(peer[key] for peer in peers.values()) for key in sums},
+            "peers": peers,
+        }
+
+    def close(self) -> None:
+        """End all calls, those of this node and those of others, and every thread. Takes some milliseconds."""
+        if not self._running:
+            return
+        self._running = False
+        self._bridge.close()
+        for client in self._clients.values():
+            client.close()
+        self._server.close()
+        self._nursery.cancel_scope.cancel()
+
+    # The tasks
+
+    async def _live(self, started: trio.Event) -> None:
+        """The task that all others are children of: a system task, since whoever uses this has no nursery for it."""
+        async with trio.open_nursery() as self._nursery:
+            started.set()
+            await trio.sleep_forever()
+
+    def _spawn(self, act: Callable[..., Any], *args: object) -> None:
+        if self._running:
+            self._nursery.start_soon(_guarded, act, args)
+
+    def _spawn_from_a_thread(self, act: Callable[..., Any], *args: object) -> None:
+        self._bridge.post(self._spawn, act, *args)
+
+    def _changed(self) -> None:
+        self._change.set()
+
+    # Who is who
+
+    def _why_unknown(self, caller: pb.Caller) -> str | None:
+        """By the server's threads: why a call of ``caller`` is not answered."""
+        if caller.view != self._view.number:
+            return f"this is view {self._view.number}, not {caller.view}"
+        if not self._is_peer(caller.node):
+            return f"no peer of node {self._node} has the number {caller.node}"
+        if self._incarnations[caller.node] != caller.incarnation:
+            return f"node {caller.node} has to say Hello first"
+        return None
+
+    def _is_peer(self, node: int) -> bool:
+        return node < len(self._incarnations) and node != self._node
+
+    def _meet(self, caller: pb.Introduction) -> pb.HelloReply:
+        """A peer says Hello."""
+        found = differences(self._introduction, caller)
+        if not found and not self._is_peer(caller.node):
+            found = (Difference("peers", f"all but {self._node}", str(caller.node)),)
+        if not found:
+            self._know(caller.node, caller.incarnation)
+        # Who is left over from an earlier view is no reason for this one to fail.
+        elif self._is_peer(caller.node) and caller.view >= self._introduction.view:
+            client = self._clients[caller.node]
+            if client.state == "joining":
+                client.refuse(refusal(client.address, found))
+        return pb.HelloReply(
+            callee=self._introduction,
+            differences=[pb.Difference(field=d.field, caller=d.there, callee=d.here) for d in found],
+        )
+
+    def _met(self, node: int, reply: pb.HelloReply) -> bool:
+        """A peer answered this node's Hello: whether the two go together."""
+        client, callee = self._clients[node], reply.callee
+        found = differences(self._introduction, callee) or tuple(
+            Difference(d.field, d.caller, d.callee) for d in reply.differences
+        )
+        if found:
+            client.refuse(refusal(client.address, found))
+            return False
+        if callee.node != node:
+            client.refuse(f"{client.address}: is node {callee.node} of its view, here it is node {node}")
+            return False
+        self._know(node, callee.incarnation)
+        return True
+
+    def _know(self, node: int, incarnation: int) -> None:
+        known, self._incarnations[node] = self._incarnations[node], incarnation
+        if known is None or known == incarnation:
+            return
+        client = self._clients[node]
+        log.warning("%s was started again", client.address)
+        self._server.forget(node)
+        if self._last_trace is not None:
+            client.follow(self._last_trace)
+        self._host.restarted(node)
+
+
+async def _guarded(act: Callable[..., Any], args: tuple[object, ...]) -> None:
+    try:
+        await act(*args)
+    except Exception:
+        # It would end every other task here, and the event loop.
+        log.exception("a bug in redoxfs: please report it")

@@ -1,0 +1,236 @@
+"""This node as its peers see it.
+
+gRPC calls the handlers in its own threads. They read what nobody changes, and enter the trio task through the bridge
+for whatever changes the node. A thread waits in a handler for as long as storage takes; the clients' own limits
+(`redoxfs.peers.client`) keep the number of those below that of the threads.
+"""
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NoReturn, ParamSpec, TypeVar
+
+import grpc
+import trio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from redoxfs.peers.bridge import Bridge, ClosedError, keep, keep_error
+from redoxfs.peers.channel import SERVER_OPTIONS, Transport
+from redoxfs.peers.fields import split_payload, with_payload
+from redoxfs.peers.host import Host
+from redoxfs.peers.outgoing import Outbox, Outgoing
+from redoxfs.peers.parts import Cut
+from redoxfs.peers.traces import Traces
+from redoxfs.peers.translation import asked, parse, reply_head
+from redoxfs.peers.v1 import peers_pb2 as pb
+from redoxfs.protocol.events import Message
+
+SERVICE = "redoxfs.v1.Peers"
+
+CALL_S = 60.0
+"""For a caller that gives no deadline; ours do."""
+
+STOP_S = 5.0
+"""How long the end waits for gRPC, which takes milliseconds; what is left then ends with the process."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+
+class Server:
+    """Answers the peers of one node, from `start` to `close`.
+
+    Args:
+        why_unknown: why a caller is none that this node has met; None if it has. Called by any thread.
+        meet: called in the trio task with what a caller's Hello says; the reply to it.
+        spawn: starts an async function in the trio task; called by any thread.
+        threads: how many calls are worked on at once.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        bridge: Bridge,
+        *,
+        node: int,
+        why_unknown: Callable[[pb.Caller], str | None],
+        meet: Callable[[pb.Introduction], pb.HelloReply],
+        spawn: Callable[..., None],
+        threads: int,
+    ) -> None:
+        self._host = host
+        self._bridge = bridge
+        self._node = node
+        self._why_unknown = why_unknown
+        self._meet = meet
+        self._spawn = spawn
+        self._threads = threads
+        self._traces = Traces()
+        self._health = health.HealthServicer()
+        self._pool: ThreadPoolExecutor | None = None
+        self._server: grpc.Server | None = None
+        self.outbox = Outbox(lambda reply: bridge.post(host.release, reply))
+
+    def start(self, transport: Transport, address: str) -> None:
+        """Answer at ``address``. Raises OSError where this node cannot listen there."""
+        pool = ThreadPoolExecutor(self._threads, thread_name_prefix="redoxfs-peers")
+        server = grpc.server(
+            pool,
+            options=SERVER_OPTIONS,
+            interceptors=list(transport.interceptors),
+            # The rest waits for a thread; beyond it callers are sent away, and come again.
+            maximum_concurrent_rpcs=4 * self._threads,
+        )
+        # Without (de)serializers: bytes in, bytes out.
+        methods = {"Hello": self._hello, "Ask": self._ask, "Part": self._part, "Follow": self._follow}
+        handlers: dict[str, Any] = {
+            name: grpc.unary_unary_rpc_method_handler(method) for name, method in methods.items()
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        self.tell_health(ready=False)
+        try:
+            transport.listen(server, address)
+        except BaseException:
+            server.stop(None)
+            pool.shutdown()
+            raise
+        server.start()
+        self._pool, self._server = pool, server
+
+    def tell_health(self, *, ready: bool) -> None:
+        """What the standard health service says from now on."""
+        kinds = health_pb2.HealthCheckResponse
+        for service in ("", SERVICE):
+            self._health.set(service, kinds.SERVING if ready else kinds.NOT_SERVING)
+
+    def forget(self, requester: int) -> None:
+        """``requester`` is another process now."""
+        self.outbox.settle(requester)
+        self._traces.forget(requester)
+
+    def close(self) -> None:
+        """End, with every thread; after the bridge, which lets those go that wait."""
+        if self._server is not None and self._pool is not None:
+            self._health.enter_graceful_shutdown()
+            if self._server.stop(None).wait(STOP_S):
+                self._pool.shutdown()
+            else:
+                # gRPC would still hand calls to it.
+                log.warning("calls of other nodes did not end within %g s", STOP_S)
+
+    # Called by gRPC's threads
+
+    def _hello(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        try:
+            request = parse(pb.HelloRequest, data)
+        except ValueError as error:
+            _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        return self._in_node(context, self._meet, request.caller).SerializeToString()
+
+    def _ask(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        try:
+            request = parse(pb.AskRequest, data)
+            self._admit(request.caller, context)
+            message = asked(request, self._node)
+        except ValueError as error:
+            _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        self.outbox.settle(message.requester, message.settled)
+        answer, is_new = self.outbox.take(message.requester, message.number, self._bridge.promise)
+        try:
+            if is_new:
+                self._spawn(self._prepare, answer, message)
+            if not self._result(context, answer):
+                _refuse(context, grpc.StatusCode.ABORTED, f"message {message.number} was answered before")
+            return self._bytes_of(answer, 0, answer.head)
+        finally:
+            self.outbox.leave(answer)
+
+    def _part(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        try:
+            request = parse(pb.PartRequest, data)
+        except ValueError as error:
+            _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        self._admit(request.caller, context)
+        answer = self.outbox.find(request.caller.node, request.number)
+        if answer is None:
+            _refuse(context, grpc.StatusCode.NOT_FOUND, f"no bytes of answer {request.number}")
+        try:
+            if not answer.ready.done() or not 0 < request.part < answer.cut.part_count:
+                _refuse(context, grpc.StatusCode.NOT_FOUND, f"answer {request.number} has no part {request.part}")
+            return self._bytes_of(answer, request.part, b"")
+        finally:
+            self.outbox.leave(answer)
+
+    def _follow(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        try:
+            head, payload = split_payload(data)
+            request = parse(pb.FollowRequest, head)
+            self._admit(request.caller, context)
+            requester = request.caller.node
+            received, order = self._traces.take(requester, request.serial, request.total_bytes, request.offset, payload)
+        except ValueError as error:
+            _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        if order is not None:
+            self._in_node(context, self._host.follow, requester, request.epoch, order)
+        return pb.FollowReply(received_bytes=received).SerializeToString()
+
+    def _admit(self, caller: pb.Caller, context: grpc.ServicerContext) -> None:
+        why = self._why_unknown(caller)
+        if why is not None:
+            _refuse(context, grpc.StatusCode.FAILED_PRECONDITION, why)
+
+    def _bytes_of(self, answer: Outgoing, part: int, head: bytes) -> bytes:
+        data = with_payload(head, answer.cut.pieces(part))
+        self.outbox.sent(answer, part, len(data))
+        return data
+
+    def _result(self, context: grpc.ServicerContext, answer: Outgoing) -> bool:
+        """Wait until ``answer`` is ready; what it holds then."""
+        try:
+            return answer.ready.result(_left_s(context))
+        except TimeoutError:
+            _refuse(context, grpc.StatusCode.DEADLINE_EXCEEDED, "the bytes are not here yet")
+        except ClosedError as error:
+            _refuse(context, grpc.StatusCode.UNAVAILABLE, str(error))
+        except Exception as error:
+            _refuse(context, grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}")
+
+    def _in_node(self, context: grpc.ServicerContext, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What ``act`` returns in the trio task."""
+        try:
+            return self._bridge.call(_left_s(context), act, *args, **kwargs)
+        except (ClosedError, TimeoutError) as error:
+            _refuse(context, grpc.StatusCode.UNAVAILABLE, str(error))
+
+    # In the trio task
+
+    async def _prepare(self, answer: Outgoing, message: Message) -> None:
+        """Have the host answer ``message``."""
+        try:
+            reply = await self._host.handle(message)
+            if reply is not None:
+                cut = Cut(reply.payloads)
+                self.outbox.prepared(answer, reply, reply_head(reply.answer, reply.payloads, cut), cut)
+        except Exception as error:
+            is_bug = not isinstance(error, (OSError, trio.TooSlowError))
+            told = "message %d of node %d is not answered yet: %r"
+            log.warning(told, message.number, message.requester, error, exc_info=is_bug)
+            self.outbox.drop(answer)
+            keep_error(answer.ready, error)
+            return
+        if reply is None:
+            self.outbox.drop(answer)
+        keep(answer.ready, reply is not None)
+
+
+def _left_s(context: grpc.ServicerContext) -> float:
+    left_s = context.time_remaining()
+    return CALL_S if left_s is None else max(0.0, min(left_s, CALL_S))
+
+
+def _refuse(context: grpc.ServicerContext, code: grpc.StatusCode, why: str) -> NoReturn:
+    context.abort(code, why)
+    raise AssertionError("abort returned")

@@ -1,0 +1,1 @@
+"""What scripts/proto makes of proto/redoxfs/v1: not edited by hand."""

@@ -1,0 +1,225 @@
+"""Nodes that take samples from one another over loopback: MB/s through `redoxfs.peers`, beside a bare TCP connection.
+
+    scripts/bench/peers.py [--seconds 3] [--rounds 3] [--sample-bytes 100000] [--batch 10] [--batch 64] [--json]
+
+One home, in a process of its own, and one or four requesters, each in its own. A requester keeps as many messages
+under way as a node does; every message brings a batch of samples, each in memory of its own in the end. Nothing is
+decided and nothing read from storage. The same bytes go over one TCP connection for each requester: `sendall` of the
+samples at one end, `recv_into` of one buffer at the other. Rounds are interleaved, the table gives medians. CPU
+seconds are those of all processes; where cores are fewer than processes, they tell more than MB/s.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import socket
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import mounts
+import numpy as np
+import trio
+from rich.console import Console
+from rich.table import Table
+
+from redoxfs.chunks.store import FileBytes, Payload, Stamp
+from redoxfs.peers import Identity, Peers, Reply, View
+from redoxfs.peers.client import ASKS_AT_ONCE
+from redoxfs.protocol.events import Answer, Message
+from redoxfs.protocol.local_first import Given, Take
+
+REQUESTERS = (1, 4)
+BATCHES = (10, 64)
+PATIENCE_S = 60
+
+fork = multiprocessing.get_context("fork")
+
+
+class Fake:
+    """A home that gives the same few samples again and again, and a requester that asks until told to stop."""
+
+    def __init__(self, sample_bytes: int, batch: int) -> None:
+        data = [os.urandom(sample_bytes) for _ in range(batch)]
+        self._payloads: list[Payload] = [(FileBytes(d, Stamp(sample_bytes, 0, 0), changed=False),) for d in data]
+        self.ask: Callable[[], None] = lambda: None
+        self.bytes_got = 0
+        self.cpu_began_s = 0.0
+
+    async def handle(self, message: Message) -> Reply | None:
+        samples = tuple(range(len(self._payloads)))
+        return Reply(Given(message.home, message.number, 0, 1, samples, 0, 0), self._payloads)
+
+    def release(self, reply: Reply) -> None:
+        pass
+
+    def receive(self, answer: Answer, sizes: Sequence[int]) -> Sequence[Callable[[Payload], None]] | None:
+        left = [len(sizes)]
+        return [partial(self._sink, left)] * len(answer.samples)
+
+    def _sink(self, left: list[int], payload: Payload) -> None:
+        (file,) = payload
+        if not isinstance(file, FileBytes):
+            return  # the node ends
+        self.bytes_got += len(file.data)
+        left[0] -= 1
+        if not left[0]:
+            self.ask()
+
+    def follow(self, requester: int, epoch: int, order: np.ndarray[Any, Any]) -> None:
+        pass
+
+    def restarted(self, node: int) -> None:
+        pass
+
+
+def by_peers(view: View, node: int, fake: Fake, seconds: float, start: Any, stop: Any) -> int:
+    """A node, until all are done; the bytes that it got."""
+
+    async def main() -> None:
+        peers = Peers(view, node, Identity("bench"), fake, timeout_s=PATIENCE_S, max_answer_bytes=1 << 30)
+        await peers.start()
+        await peers.join(lambda _: None, PATIENCE_S)
+        await trio.to_thread.run_sync(start.wait)
+        fake.cpu_began_s = time.process_time()
+        if node:
+            numbers = iter(range(1 << 40))
+            done = trio.current_time() + seconds
+
+            def ask() -> None:
+                if trio.current_time() < done:
+                    number = next(numbers)
+                    peers.send(Take(node, 0, number, max(0, number - ASKS_AT_ONCE), 0, 1, 1, 1 << 40, 0))
+
+            fake.ask = ask
+            for _ in range(ASKS_AT_ONCE):
+                ask()
+            await trio.sleep_until(done)
+        await trio.to_thread.run_sync(stop.wait)
+        peers.close()
+
+    trio.run(main)
+    return fake.bytes_got
+
+
+def by_tcp(address: str, node: int, fake: Fake, seconds: float, start: Any, stop: Any, nodes: int) -> int:
+    """The same over a socket."""
+    host, _, port = address.rpartition(":")
+    got = 0
+    fake.cpu_began_s = time.process_time()
+    if node == 0:
+        data = [bytes(f.data) for p in fake._payloads for f in p if isinstance(f, FileBytes)]
+
+        def serve(connection: socket.socket) -> None:
+            try:
+                while True:
+                    for piece in data:
+                        connection.sendall(piece)
+            except OSError:
+                connection.close()
+
+        with socket.create_server((host, int(port))) as listening:
+            start.wait()
+            threads = [threading.Thread(target=serve, args=(listening.accept()[0],)) for _ in range(nodes - 1)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            stop.wait()
+    else:
+        start.wait()
+        with socket.create_connection((host, int(port)), PATIENCE_S) as connection:
+            buffer = bytearray(1 << 20)
+            done = time.monotonic() + seconds
+            while time.monotonic() < done:
+                got += connection.recv_into(buffer)
+        stop.wait()
+    return got
+
+
+def run(work: Callable[..., int], requesters: int, batch: int, sample_bytes: int, seconds: float) -> dict[str, float]:
+    nodes = requesters + 1
+    taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(nodes)]
+    addresses = tuple(f"127.0.0.1:{one.getsockname()[1]}" for one in taken)
+    for one in taken:
+        one.close()
+    start, stop, results = fork.Barrier(nodes), fork.Barrier(nodes), fork.SimpleQueue()
+
+    def node_of(node: int) -> None:
+        fake = Fake(sample_bytes, batch)
+        if work is by_tcp:
+            got = by_tcp(addresses[0], node, fake, seconds, start, stop, nodes)
+        else:
+            got = work(View(1, addresses), node, fake, seconds, start, stop)
+        results.put((got, time.process_time() - fake.cpu_began_s))
+
+    processes = [fork.Process(target=node_of, args=(node,)) for node in range(nodes)]
+    for process in processes:
+        process.start()
+    told = [results.get() for _ in processes]
+    for process in processes:
+        process.join()
+    got = sum(one for one, _ in told)
+    return {"mb_per_s": got / 1e6 / seconds, "cpu_s_per_gb": sum(cpu for _, cpu in told) / (got / 1e9)}
+
+
+def measure(seconds: float, rounds: int, sample_bytes: int, batches: Sequence[int]) -> list[dict[str, Any]]:
+    rows = []
+    for requesters in REQUESTERS:
+        for batch in batches:
+            kinds: dict[str, Callable[..., int]] = {"peers": by_peers, "tcp": by_tcp}
+            found: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
+            for _ in range(rounds):
+                for kind, work in kinds.items():
+                    found[kind].append(run(work, requesters, batch, sample_bytes, seconds))
+            row: dict[str, Any] = {"requesters": requesters, "batch": batch}
+            for kind, runs in found.items():
+                for key in runs[0]:
+                    row[f"{kind}_{key}"] = statistics.median(one[key] for one in runs)
+            row["share_of_tcp"] = statistics.median(
+                ours["mb_per_s"] / bare["mb_per_s"] for ours, bare in zip(found["peers"], found["tcp"], strict=True)
+            )
+            rows.append(row)
+    return rows
+
+
+def show(result: dict[str, Any]) -> None:
+    console = Console()
+    on = result["machine"]
+    console.print(f"{on['cores']} cores, {on['cpu']}, Linux {on['kernel']}, Python {on['python']}")
+    table = Table(title=f"samples of {result['sample_bytes']:,} bytes over loopback")
+    heads = ("requesters", "batch", "MB/s", "of TCP", "TCP", "CPU s/GB", "TCP")
+    for head in heads:
+        table.add_column(head, justify="right")
+    for row in result["rows"]:
+        table.add_row(
+            str(row["requesters"]),
+            str(row["batch"]),
+            f"{row['peers_mb_per_s']:,.0f}",
+            f"{row['share_of_tcp']:.0%}",
+            f"{row['tcp_mb_per_s']:,.0f}",
+            f"{row['peers_cpu_s_per_gb']:.2f}",
+            f"{row['tcp_cpu_s_per_gb']:.2f}",
+        )
+    console.print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--sample-bytes", type=int, default=100_000)
+    parser.add_argument("--batch", type=int, action="append", help="samples a message")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    rows = measure(arguments.seconds, arguments.rounds, arguments.sample_bytes, arguments.batch or BATCHES)
+    result = {"machine": mounts.machine(), "sample_bytes": arguments.sample_bytes, "rows": rows}
+    print(json.dumps(result, indent=2)) if arguments.json else show(result)
+
+
+if __name__ == "__main__":
+    main()
