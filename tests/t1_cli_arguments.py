@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redoxfs.cli import main
-from redoxfs.cli.arguments import parser
+from redoxfs.cli.arguments import SamplerSpec, parser
 from redoxfs.cli.exits import EXITS, CommandError, MountpointError, ReportedError, UsageError, code_of, line_of
 from redoxfs.cli.mount_options import parse_mount_options
 from redoxfs.cli.probe import ask, look
@@ -85,6 +86,26 @@ def test_one_path_is_an_over_mount() -> None:
         "umount",
         "status",
         "inspect",
+        "inspect a --nodes a,b",
+        "mount a b --node-rank -1",
+        "mount a b --node-count 128",
+        "mount a b --exchange 1.1",
+        "mount a b --exchange 10%",
+        "mount a b --storage some",
+        "mount a b --prefetch-window 0",
+        "mount a b --join-timeout 0",
+        "cluster",
+        "cluster up",
+        "cluster up a b",
+        "cluster up a --nodes 3",
+        "cluster up a b --nodes 0",
+        "cluster up a b --nodes a:1,b:1",
+        "cluster up a b --nodes 3 --node-rank 1",
+        "cluster up a b --nodes 3 --unknown",
+        "cluster up a b --nodes 3 --chunk-size x",
+        "cluster status",
+        "cluster down a b",
+        "trace a",
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(line: str, capfd: pytest.CaptureFixture[str]) -> None:
@@ -93,6 +114,72 @@ def test_a_mistake_is_one_line_and_exit_code_2(line: str, capfd: pytest.CaptureF
     assert out == ""
     assert err.startswith("redoxfs: ")
     assert err.count("\n") == 1
+
+
+def test_several_nodes_are_told_as_the_manual_says() -> None:
+    line = "mount a b --nodes h1:1,h2:2 --node-rank 1 --exchange 0.25 --storage local"
+    told = parser().parse_args(line.split())
+    assert (told.nodes, told.node_rank, told.node_count) == ("h1:1,h2:2", 1, None)
+    assert (told.exchange, told.storage, told.insecure) == (0.25, "local", False)
+    assert (told.join_timeout, told.peer_timeout, told.prefetch_window) == (300, 10, 6000)
+    assert (told.remote_memory, told.sampler) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("torch-distributed", SamplerSpec("torch-distributed", 0)),
+        (
+            "torch-distributed,seed=5,ranks=16,drop_last,no_shuffle,tree=train",
+            SamplerSpec("torch-distributed", 5, ranks=16, shuffle=False, drop_last=True, tree="train"),
+        ),
+        ("torch-random,tree=a/b=c,seed=7", SamplerSpec("torch-random", 7, tree="a/b=c")),
+    ],
+)
+def test_a_sampler_is_what_its_words_say(text: str, spec: SamplerSpec) -> None:
+    assert parser().parse_args(["mount", "a", "b", "--sampler", text]).sampler == spec
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "no sampler known"),
+        ("torch", "no sampler known"),
+        ("torch-random", "torch-random needs seed"),
+        ("torch-random,seed=1,ranks=2", "'ranks=2' is nothing that torch-random takes"),
+        ("torch-distributed,seed", "seed needs a value"),
+        ("torch-distributed,tree=", "tree needs a value"),
+        ("torch-distributed,drop_last=1", "drop_last takes no value"),
+        ("torch-distributed,seed=1,seed=2", "seed is said twice"),
+        ("torch-distributed,seed=-1", "'-1' is no whole number"),
+        ("torch-distributed,ranks=0", "'0' is no whole number"),
+        ("torch-distributed,,", "'' is nothing that"),
+    ],
+)
+def test_a_sampler_that_makes_no_sense_is_refused(text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(words)):
+        parser().parse_args(["mount", "a", "b", "--sampler", text])
+
+
+@pytest.mark.parametrize(
+    ("line", "passed_on"),
+    [
+        ("up --nodes 3 s d", ""),
+        ("up s d --nodes=3", ""),
+        ("up --policy slot s --nodes 3 -f d --seed=4", "--policy slot -f --seed=4"),
+        ("up s d --nodes 3 -o ro -onoatime -fo a,b -fod", "-o ro -onoatime -fo a,b -fod"),
+        ("up --memory 1G --nodes 3 --log s s d --classes d", "--classes d"),
+        ("up --nodes 3 --rescan -- s -f", "--rescan"),
+        ("up --nodes 3 -1 d -f", "-f"),
+    ],
+)
+def test_a_cluster_passes_on_to_each_mount_what_is_of_mount(line: str, passed_on: str) -> None:
+    told = parser().parse_args(["cluster", *line.split()])
+    assert told.passed_on == passed_on.split()
+    assert told.nodes == 3
+    assert told.source in ("s", "-1")
+    assert told.folder in ("d", "-f")
+    parser().parse_args(["mount", *told.passed_on, "--", told.source, told.folder])
 
 
 def test_version_and_help_are_for_stdout(capfd: pytest.CaptureFixture[str]) -> None:

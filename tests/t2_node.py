@@ -2,11 +2,14 @@
 
 import errno
 import os
+import socket
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -154,7 +157,9 @@ def test_answers_that_are_here_equal_those_that_are_waited_for(source: tuple[Cat
                     await trio.testing.wait_all_tasks_blocked()
                 if random.random() < 0.7:
                     node.close(handles.pop(int(random.integers(len(handles)))))
-                got.append(str(node.stat(entry, thread)[0]).encode())
+                told = node.stat(entry, thread)
+                assert isinstance(told, tuple)
+                got.append(str(told[0]).encode())
         return got
 
     for seed in range(5):
@@ -453,12 +458,21 @@ def test_a_thread_born_now_is_another_than_one_heard_of_before() -> None:
 
 
 def control(path: Path, ask: Callable[[], object]) -> tuple[object, int]:
-    """What ``ask``, in a thread, gets from a node whose only verb is `stop`; and how often that was called."""
+    """What ``ask``, in a thread, gets from a node with the verbs `stop` and `count`; how often `stop` was called."""
     calls = []
+
+    async def stop(_data: bytes) -> dict[str, Any]:
+        calls.append(1)
+        return {}
+
+    async def count(data: bytes) -> dict[str, Any]:
+        if not data:
+            raise ValueError("nothing to count")
+        return {"bytes": len(data)}
 
     async def main() -> object:
         async with trio.open_nursery() as nursery:
-            await nursery.start(serve_control, path, {"stop": lambda: calls.append(1)})
+            await nursery.start(serve_control, path, {"stop": stop, "count": count})
             assert path.stat().st_mode & 0o777 == 0o600
             answer = await trio.to_thread.run_sync(ask)
             nursery.cancel_scope.cancel()
@@ -470,8 +484,40 @@ def control(path: Path, ask: Callable[[], object]) -> tuple[object, int]:
 def test_the_control_socket_takes_its_verbs_and_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "control"
     path.write_text("left behind by a dead daemon")
-    assert control(path, lambda: send_control(path, "stop")) == (None, 1)
+    assert control(path, lambda: send_control(path, "stop")) == ({"ok": True}, 1)
     assert not path.exists()
+
+
+def test_the_control_socket_takes_data_with_a_verb(tmp_path: Path) -> None:
+    path = tmp_path / "control"
+    for size in (1, 3, 1 << 20):
+        told, _ = control(path, partial(send_control, path, "count", b"x" * size))
+        assert told == {"ok": True, "bytes": size}
+
+
+def test_the_control_socket_passes_on_why_a_verb_refuses(tmp_path: Path) -> None:
+    path = tmp_path / "control"
+
+    def ask() -> str:
+        with pytest.raises(ValueError) as refused:
+            send_control(path, "count")
+        return str(refused.value)
+
+    assert control(path, ask) == ("nothing to count", 0)
+
+
+def test_the_control_socket_refuses_data_that_ends_early(tmp_path: Path) -> None:
+    path = tmp_path / "control"
+
+    def ask() -> bytes:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(os.fspath(path))
+            client.sendall(b'{"do": "count", "bytes": 10}\nonly')
+            client.shutdown(socket.SHUT_WR)
+            return client.makefile("rb").read()
+
+    answer, _ = control(path, ask)
+    assert answer == b'{"error": "10 bytes were announced, and 4 came"}\n'
 
 
 @pytest.mark.parametrize("verb", ["explode", "", "stop " * 100_000])

@@ -12,6 +12,7 @@ from machine import Machine
 from redoxfs.chunks import build_cells
 from redoxfs.dataset import build_catalog, read_tree
 from redoxfs.node import plan_pool
+from redoxfs.protocol import Served
 
 CLASSES, FILES, FILE_BYTES = 20, 100, 40_000
 CHUNK_SIZE = 8
@@ -62,6 +63,7 @@ def test_a_mount_decides_as_the_core_does_alone(machine: Machine, source: Path) 
         asked = order.sample(range(len(catalog.class_of)), len(catalog.class_of))
         for sample in asked:
             served = core.request(sample)
+            assert isinstance(served, Served)
             loads += len(served.loads)
             samples += sum(len(load.samples) for load in served.loads)
             demanded += served.is_demanded

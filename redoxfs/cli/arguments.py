@@ -7,7 +7,9 @@ begins like that.
 
 import argparse
 import math
-from typing import NoReturn
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 from redoxfs.cli.exits import UsageError, table_text
 from redoxfs.cli.sizes import parse_size
@@ -25,11 +27,43 @@ SIMULATED_FILES = 1_280_000
 # With the bandwidth of the paper's smaller cluster, 0.38 GB/s, the seek time at which its best chunk size is the best.
 SEEK_TIME_S = 0.02
 
+# IANA has given this port to nobody.
+DEFAULT_PORT = 7420
+
+# Nodes are numbered in seven bits.
+MOST_NODES = 127
+
+# All nodes of a job start at once, but some have to wait for an image to be pulled or a disk to be mounted.
+DEFAULT_JOIN_TIMEOUT_S = 300.0
+
+# A peer answers in milliseconds unless its storage is slow; one that takes this long is better passed over.
+DEFAULT_PEER_TIMEOUT_S = 10.0
+
+# The paper's own choice of P (section 5).
+DEFAULT_PREFETCH_WINDOW = 6000
+
 _RESOLUTION = {
     "--classes": "auto, dir, any, none or FILE.csv: which samples may stand in for each other",
     "--samples": "a glob on paths below SOURCE: what is a sample; may be repeated (default: by extension)",
     "--groups": "stem, or a template such as images/{key}.jpg,masks/{key}.png: files that are one sample",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerSpec:
+    """The sampler of the training, as --sampler names it.
+
+    ``ranks`` are the processes that share the epoch (None: one for each node), ``tree`` the class tree that is read
+    (None: the only one).
+    """
+
+    kind: str
+    seed: int
+    ranks: int | None = None
+    shuffle: bool = True
+    drop_last: bool = False
+    persistent_workers: bool = False
+    tree: str | None = None
 
 
 class _Parser(argparse.ArgumentParser):
@@ -38,6 +72,41 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (try: {self.prog} --help)")
+
+
+class _PassingOn(_Parser):
+    """Leaves in `passed_on` the options as they were typed, but for those in ``own``, and no positional arguments."""
+
+    own: frozenset[str] = frozenset()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        told, unknown = super().parse_known_args(args, namespace)
+        told.passed_on = _options_of(args, self._option_string_actions, self.own)
+        return told, unknown
+
+
+def _options_of(tokens: Sequence[str], actions: Mapping[str, argparse.Action], own: frozenset[str]) -> list[str]:
+    """The options among ``tokens``, which argparse has taken already, each with its value."""
+    kept: list[str] = []
+    rest = iter(tokens)
+    for token in rest:
+        if token == "--":
+            break
+        if token == "-" or not token.startswith("-"):
+            continue
+        name, value_is_within = token.partition("=")[0], "=" in token
+        if not token.startswith("--"):
+            # -f, -o VALUE, -oVALUE, -fo VALUE: the first letter that takes a value ends the letters.
+            letters = [f"-{letter}" for letter in token[1:]]
+            takes = [name in actions and actions[name].nargs != 0 for name in letters]
+            end = takes.index(True) if True in takes else len(letters) - 1
+            name, value_is_within = letters[end], end + 1 < len(letters)
+        if name not in actions:
+            continue  # a number below zero is no option to argparse either
+        words = [token] if value_is_within or actions[name].nargs == 0 else [token, next(rest)]
+        if name not in own:
+            kept += words
+    return kept
 
 
 def parser() -> argparse.ArgumentParser:
@@ -53,6 +122,8 @@ def parser() -> argparse.ArgumentParser:
     _add_mount(verbs)
     _add_umount(verbs)
     _add_status(verbs)
+    _add_cluster(verbs)
+    _add_trace(verbs)
     _add_inspect(verbs)
     _add_pack(verbs)
     _add_verify(verbs)
@@ -65,6 +136,12 @@ def _add_mount(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     verb.formatter_class = argparse.RawDescriptionHelpFormatter
     verb.add_argument("source", metavar="SOURCE", help="the directory with the training files")
     verb.add_argument("mountpoint", metavar="MOUNTPOINT", nargs="?", help="where to serve it (default: over SOURCE)")
+    _add_several_nodes(verb)
+    _add_serving(verb)
+
+
+def _add_serving(verb: argparse.ArgumentParser) -> None:
+    """What is told of one mount, besides where it is and who else there is."""
     _add_plan(verb)
     _add_timeout(verb)
     verb.add_argument("-f", "--foreground", action="store_true", help="stay in the foreground and log to stderr")
@@ -90,6 +167,42 @@ def _add_status(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     verb = verbs.add_parser("status", help="what a mount has done so far")
     verb.add_argument("mountpoint", metavar="MOUNTPOINT")
     verb.add_argument("--json", action="store_true", help="print .redoxfs/stats.json as it is")
+    _add_timeout(verb)
+
+
+def _add_cluster(verbs: "argparse._SubParsersAction[_Parser]") -> None:
+    verb = verbs.add_parser("cluster", help="several nodes on this machine, to try them out")
+    whats = verb.add_subparsers(dest="what", metavar="WHAT", title="what to do", required=True, parser_class=_PassingOn)
+    what = whats.add_parser("up", help="mount SOURCE at DIR/0, DIR/1, …, each a node of its own", epilog=table_text())
+    what.formatter_class = argparse.RawDescriptionHelpFormatter
+    what.own = frozenset({"--nodes", "--log", "--memory"})
+    what.add_argument("source", metavar="SOURCE", help="the directory with the training files")
+    what.add_argument("folder", metavar="DIR", help="where the nodes' mountpoints are made")
+    what.add_argument(
+        "--nodes",
+        metavar="N",
+        type=_nodes,
+        required=True,
+        help="how many; --memory is for each of them (default: a quarter of what is available, for all together)",
+    )
+    _add_sharing(what)
+    _add_serving(what)
+    what = whats.add_parser("status", help="what the nodes have done so far, added up")
+    what.add_argument("folder", metavar="DIR")
+    what.add_argument("--json", action="store_true", help="print each node's stats.json, and their sum")
+    _add_timeout(what)
+    what = whats.add_parser("down", help="end the mounts of all nodes and remove their mountpoints")
+    what.add_argument("folder", metavar="DIR")
+    what.add_argument(
+        "--lazy", action="store_true", help="take them out of the tree now; those who use them may finish"
+    )
+    _add_timeout(what)
+
+
+def _add_trace(verbs: "argparse._SubParsersAction[_Parser]") -> None:
+    verb = verbs.add_parser("trace", help="hand in the order in which this node will ask in the next epoch")
+    verb.add_argument("mountpoint", metavar="MOUNTPOINT")
+    verb.add_argument("file", metavar="FILE", help="paths below MOUNTPOINT, one a line, in that order; - is stdin")
     _add_timeout(verb)
 
 
@@ -201,6 +314,79 @@ def _add_plan(verb: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_several_nodes(verb: argparse.ArgumentParser) -> None:
+    """Who the nodes are, and what they do for each other."""
+    group = _add_sharing(verb)
+    group.add_argument(
+        "--nodes",
+        metavar="LIST",
+        help="host:port,host:port,…; or auto, as Slurm or torchrun say; or dns:NAME[:PORT], with --node-count "
+        f"(default: this node alone; default port: {DEFAULT_PORT})",
+    )
+    group.add_argument(
+        "--node-rank",
+        metavar="I",
+        type=_rank,
+        help="this node's place in LIST, from 0 (default: as the environment says, or the entry that is this machine)",
+    )
+    group.add_argument("--node-count", metavar="N", type=_nodes, help="how many nodes dns:NAME has to have")
+    group.add_argument(
+        "--insecure", action="store_true", help="let the nodes talk in plaintext over a network, for all on it to read"
+    )
+
+
+def _add_sharing(verb: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
+    group = verb.add_argument_group("several nodes")
+    group.add_argument(
+        "--join-timeout",
+        metavar="SECONDS",
+        type=_seconds,
+        default=DEFAULT_JOIN_TIMEOUT_S,
+        help=f"until all nodes must be there (default: {DEFAULT_JOIN_TIMEOUT_S:g})",
+    )
+    group.add_argument(
+        "--peer-timeout",
+        metavar="SECONDS",
+        type=_seconds,
+        default=DEFAULT_PEER_TIMEOUT_S,
+        help=f"until a node that does not answer is passed over (default: {DEFAULT_PEER_TIMEOUT_S:g})",
+    )
+    group.add_argument(
+        "--storage",
+        choices=["shared", "local"],
+        default="shared",
+        help="shared: every node can read all files; local: each only its own (default: shared)",
+    )
+    group.add_argument(
+        "--exchange",
+        metavar="SHARE",
+        type=_exchange,
+        default=0.0,
+        help="of the samples, taken from other nodes on purpose: 0 to 1 (default: 0; --policy pool)",
+    )
+    group.add_argument(
+        "--prefetch-window",
+        metavar="P",
+        type=_window,
+        default=DEFAULT_PREFETCH_WINDOW,
+        help=f"requests that a node looks ahead for another; 1: none (default: {DEFAULT_PREFETCH_WINDOW}; "
+        "--policy slot)",
+    )
+    group.add_argument(
+        "--remote-memory",
+        metavar="SIZE",
+        help="of --memory, for samples from other nodes, written like it (default: an eighth)",
+    )
+    group.add_argument(
+        "--sampler",
+        metavar="SPEC",
+        type=_sampler,
+        help="the training's, to look ahead by: torch-distributed[,seed=S][,ranks=W][,drop_last][,no_shuffle][,tree=T] "
+        "or torch-random,seed=S[,persistent_workers][,tree=T] (--policy slot)",
+    )
+    return group
+
+
 def _add_classes(verb: argparse.ArgumentParser) -> None:
     """How samples, classes and chunks are found."""
     verb.add_argument("--classes", metavar="HOW", help=f"{_RESOLUTION['--classes']} (default: auto)")
@@ -241,7 +427,64 @@ def _files(text: str) -> int:
 
 
 def _nodes(text: str) -> int:
-    return _whole_number(text, 1, 127)
+    return _whole_number(text, 1, MOST_NODES)
+
+
+def _rank(text: str) -> int:
+    return _whole_number(text, 0, MOST_NODES - 1)
+
+
+def _window(text: str) -> int:
+    return _whole_number(text, 1, (1 << 31) - 1)
+
+
+def _exchange(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = math.nan
+    if not (0 <= share <= 1):
+        raise argparse.ArgumentTypeError(f"{text!r} is no share from 0 to 1")
+    return share
+
+
+# What may follow each kind, and what has to.
+_SAMPLERS = {
+    "torch-distributed": ({"seed", "ranks", "drop_last", "no_shuffle", "tree"}, set[str]()),
+    "torch-random": ({"seed", "persistent_workers", "tree"}, {"seed"}),
+}
+_SAMPLER_FLAGS = frozenset({"drop_last", "no_shuffle", "persistent_workers"})
+
+
+def _sampler(text: str) -> SamplerSpec:
+    kind, *words = text.split(",")
+    if kind not in _SAMPLERS:
+        raise argparse.ArgumentTypeError(f"{kind!r} is no sampler known here: {', '.join(_SAMPLERS)}")
+    taken, needed = _SAMPLERS[kind]
+    told: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name not in taken:
+            raise argparse.ArgumentTypeError(f"{word!r} is nothing that {kind} takes: {', '.join(sorted(taken))}")
+        if name in told:
+            raise argparse.ArgumentTypeError(f"{name} is said twice in {text!r}")
+        if name in _SAMPLER_FLAGS and equals:
+            raise argparse.ArgumentTypeError(f"{name} takes no value, as it has in {word!r}")
+        if name not in _SAMPLER_FLAGS and not value:
+            raise argparse.ArgumentTypeError(f"{name} needs a value: {name}=…")
+        told[name] = value
+    for name in sorted(needed - told.keys()):
+        raise argparse.ArgumentTypeError(f"{kind} needs {name}=…")
+    return SamplerSpec(
+        kind=kind,
+        # PyTorch's own default for a DistributedSampler.
+        seed=_seed(told.get("seed", "0")),
+        ranks=_whole_number(told["ranks"], 1, 1 << 20) if "ranks" in told else None,
+        shuffle="no_shuffle" not in told,
+        drop_last="drop_last" in told,
+        persistent_workers="persistent_workers" in told,
+        tree=told.get("tree"),
+    )
 
 
 def _share(text: str) -> float:

@@ -1,7 +1,7 @@
 """Going into the background, with the parent waiting until the mount answers.
 
-The parent learns over a pipe how it went: "ready", or the exit code and the line of what went wrong, or
-nothing at all when the daemon died without a word. A plain fork, not a new interpreter: the catalog is in
+The parent learns over a pipe how it goes: lines to print, then "ready", or the exit code and the line of what went
+wrong, or nothing at all when the daemon died without a word. A plain fork, not a new interpreter: the catalog is in
 memory already and is shared. Only the forking thread lives on in a child, with every lock of the others as it
 was; so there must be no others.
 """
@@ -13,16 +13,18 @@ import select
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 from redoxfs.cli.exits import UNEXPECTED, DaemonError, ReportedError, code_of, line_of
 
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
-Work = Callable[[Callable[[], None]], None]
+Work = Callable[[Callable[[], None], Callable[[str], None]], None]
+"""What the daemon does; it is given what to call when it is ready, and with lines for the person who waits."""
 
 
 def log_to(stream: TextIO) -> None:
@@ -30,8 +32,10 @@ def log_to(stream: TextIO) -> None:
     logging.basicConfig(format=_LOG_FORMAT, level=logging.INFO, stream=stream, force=True)
 
 
-def start(work: Work, *, log_fd: int, log_path: Path, timeout_s: float) -> int:
-    """Run `work(on_ready)` in a child and return the child's pid once it has called `on_ready`.
+def start(work: Work, *, log_fd: int, log_path: Path, timeout_s: float, say: Callable[[str], None]) -> int:
+    """Run `work(on_ready, on_news)` in a child and return the child's pid once it has called `on_ready`.
+
+    Lines that it passes to `on_news` before that are passed to `say`.
 
     Raises ReportedError with what `work` raised before that, DaemonError if it just ended or was not ready in
     time.
@@ -47,7 +51,7 @@ def start(work: Work, *, log_fd: int, log_path: Path, timeout_s: float) -> int:
         _be_daemon(work, write_end, log_fd)
     os.close(write_end)
     try:
-        message = _first_message(read_end, timeout_s)
+        told = _outcome(read_end, timeout_s, say)
     except (KeyboardInterrupt, TimeoutError) as stop:
         os.kill(child, signal.SIGTERM)
         if isinstance(stop, KeyboardInterrupt):
@@ -55,10 +59,9 @@ def start(work: Work, *, log_fd: int, log_path: Path, timeout_s: float) -> int:
         raise DaemonError(f"the mount did not answer within {timeout_s:g} s; the daemon's log: {log_path}") from None
     finally:
         os.close(read_end)
-    if not message:
+    if told is None:
         _, status = os.waitpid(child, 0)
         raise DaemonError(f"the daemon ended early ({_ending(status)}); its log: {log_path}")
-    told = json.loads(message)
     if "line" in told:
         os.waitpid(child, 0)
         raise ReportedError(told["code"], f"{told['line']}; the daemon's log: {log_path}")
@@ -91,20 +94,22 @@ def _be_daemon(work: Work, write_end: int, log_fd: int) -> NoReturn:
 def _work_and_tell(work: Work, write_end: int) -> int:
     told = False
 
-    def tell(message: dict[str, object]) -> None:
+    def tell(message: dict[str, object], *, last: bool = True) -> None:
         nonlocal told
-        if not told:
-            told = True
-            try:
-                os.write(write_end, json.dumps(message).encode("ascii") + b"\n")
-            except BrokenPipeError:
-                # The parent was interrupted; its SIGTERM is on the way.
-                logging.getLogger(__name__).info("nobody waits for the mount any more")
-            finally:
+        if told:
+            return
+        told = last
+        try:
+            os.write(write_end, json.dumps(message).encode("ascii") + b"\n")
+        except BrokenPipeError:
+            # The parent was interrupted; its SIGTERM is on the way.
+            logging.getLogger(__name__).info("nobody waits for the mount any more")
+        finally:
+            if last:
                 os.close(write_end)
 
     try:
-        work(lambda: tell({"ready": True}))
+        work(lambda: tell({"ready": True}), lambda line: tell({"news": line}, last=False))
     except BaseException as error:
         code, line = code_of(error), line_of(error)
         logging.getLogger(__name__).log(logging.ERROR, "%s", line, exc_info=code == UNEXPECTED)
@@ -113,13 +118,23 @@ def _work_and_tell(work: Work, write_end: int) -> int:
     return 0
 
 
-def _first_message(fd: int, timeout_s: float) -> bytes:
-    """The line the child wrote; b"" if it ended without one. A line fits in one write of a pipe."""
+def _outcome(fd: int, timeout_s: float, say: Callable[[str], None]) -> dict[str, Any] | None:
+    """The last message of the child; None if it ended without one. Raises TimeoutError."""
     ready = select.poll()
     ready.register(fd, select.POLLIN)
-    if not ready.poll(timeout_s * 1000):
-        raise TimeoutError
-    return os.read(fd, 1 << 16)
+    deadline_s = time.monotonic() + timeout_s
+    ahead = b""
+    while ready.poll(max(0.0, deadline_s - time.monotonic()) * 1000):
+        part = os.read(fd, 1 << 16)
+        if not part:
+            return None
+        *lines, ahead = (ahead + part).split(b"\n")
+        for line in lines:
+            told: dict[str, Any] = json.loads(line)
+            if "news" not in told:
+                return told
+            say(told["news"])
+    raise TimeoutError
 
 
 def _ending(status: int) -> str:

@@ -108,6 +108,11 @@ EXITS = (
         "a packed dataset is damaged, or of another format version",
         (_HERE + "DamagedError", "redoxfs.packed:DamagedDatasetError"),
     ),
+    Exit(
+        10,
+        "the other nodes: one did not answer, or has another dataset or other options",
+        ("redoxfs.node.sharing:JoinError",),
+    ),
     Exit(INTERRUPTED, "interrupted", ("builtins:KeyboardInterrupt",)),
 )
 

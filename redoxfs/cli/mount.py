@@ -1,8 +1,9 @@
 """`redoxfs mount`: check, scan, decide, go into the background, return when the mount answers.
 
-What can be refused is refused in the foreground, before there is a daemon, and the cheap checks come before
-the scan. Two things must happen before the kernel's mount: the descriptor of SOURCE is opened, and all that
-Python will import is imported, since a daemon that waits for its own mount waits for ever.
+What can be refused is refused in the foreground, before there is a daemon, and the cheap checks come before the scan.
+Where several nodes share a dataset the daemons come together before there is a mount. Two things must happen before
+the kernel's mount: the descriptor of SOURCE is opened, and all that Python will import is imported, since a daemon
+that waits for its own mount waits for ever.
 """
 
 import argparse
@@ -10,15 +11,16 @@ import fcntl
 import os
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redoxfs.cli.background import log_to, start
+from redoxfs.cli.background import Work, log_to, start
 from redoxfs.cli.exits import DaemonError, MountpointError, SourceUnusableError, TooLittleMemoryError
 from redoxfs.cli.fuse_access import check_fuse
 from redoxfs.cli.mount_options import MountOptions, parse_mount_options
+from redoxfs.cli.nodes import Membership, check_nodes, membership, remote_memory_of
 from redoxfs.cli.place import CONTROL_FOLDER, Place, find, settled
 from redoxfs.cli.plan import ALL_IN_MEMORY, Dataset, check_source, dataset_of, memory_of, open_root, say
 from redoxfs.cli.probe import read_file
@@ -26,7 +28,8 @@ from redoxfs.cli.runtime_paths import control_path, open_log
 from redoxfs.cli.sizes import format_bytes, format_needed
 
 if TYPE_CHECKING:
-    from redoxfs.node import Plan
+    from redoxfs.node import Plan, Share
+    from redoxfs.node.sharing import Joining
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,7 @@ class _Job:
     memory_bytes: int
     dataset: Dataset
     plan: "Plan"
+    members: Membership | None
     turn: int
 
 
@@ -58,6 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _prepare(arguments: argparse.Namespace) -> _Job:
     options = parse_mount_options(arguments.mount_options)
+    check_nodes(arguments)
     turn = _await_turn(arguments)
     source, target = _places(arguments)
     root_fd = open_root(source)
@@ -65,11 +70,13 @@ def _prepare(arguments: argparse.Namespace) -> _Job:
     _check_writable(target)
     check_fuse(options)
     memory_bytes = memory_of(arguments)
-    dataset = dataset_of(source, root_fd, arguments, probe=True)
+    members = membership(arguments)
+    if members is not None:
+        say(f"node {members.rank} of {len(members.addresses)}: {', '.join(members.addresses)}")
+    dataset = dataset_of(source, root_fd, arguments, probe=True, several=members is not None)
     say(dataset.catalog.verdict.line)
-    return _Job(
-        arguments, source, target, options, memory_bytes, dataset, _plan(dataset, memory_bytes, arguments), turn
-    )
+    plan = _plan(dataset, memory_bytes, arguments, members)
+    return _Job(arguments, source, target, options, memory_bytes, dataset, plan, members, turn)
 
 
 def _await_turn(arguments: argparse.Namespace) -> int:
@@ -118,13 +125,14 @@ def _check_writable(target: Place) -> None:
         raise MountpointError(f"{target.asked}: not writable for you, and fusermount3 asks for that")
 
 
-def _plan(dataset: Dataset, memory_bytes: int, arguments: argparse.Namespace) -> "Plan":
+def _plan(dataset: Dataset, memory_bytes: int, arguments: argparse.Namespace, members: Membership | None) -> "Plan":
     from redoxfs.chunks import MemoryTooSmallError
     from redoxfs.node import plan_pool, plan_slot
 
+    share = None if members is None else _share(arguments, members, memory_bytes)
     try:
         plan = plan_slot if arguments.policy == "slot" else plan_pool
-        return plan(dataset.catalog, dataset.cells, memory_bytes=memory_bytes, seed=arguments.seed)
+        return plan(dataset.catalog, dataset.cells, memory_bytes=memory_bytes, seed=arguments.seed, share=share)
     except MemoryTooSmallError as error:
         raise TooLittleMemoryError(
             f"{format_bytes(error.given_bytes)} of memory is too little for this dataset in chunks of "
@@ -132,7 +140,56 @@ def _plan(dataset: Dataset, memory_bytes: int, arguments: argparse.Namespace) ->
         ) from None
 
 
-def _server(job: _Job) -> Callable[[Callable[[], None]], None]:
+def _share(arguments: argparse.Namespace, members: Membership, memory_bytes: int) -> "Share":
+    from redoxfs.node import Share
+
+    return Share(
+        node=members.rank,
+        nodes=len(members.addresses),
+        memory_bytes=remote_memory_of(arguments, memory_bytes),
+        shared_storage=arguments.storage == "shared",
+        timeout_s=arguments.peer_timeout,
+        exchange=arguments.exchange,
+        window=arguments.prefetch_window,
+    )
+
+
+def _joining(job: _Job, report: Callable[[Sequence[str]], None]) -> "Joining | None":
+    if job.members is None:
+        return None
+    import numpy as np
+    import xxhash
+
+    from redoxfs.dataset import fingerprint
+    from redoxfs.node.sharing import Joining
+    from redoxfs.peers import Identity, View
+
+    about = job.plan.about
+    settings = {
+        "--policy": about["policy"],
+        "--chunk-size": about["chunk_size"],
+        "--seed": job.arguments.seed,
+        "--storage": job.arguments.storage,
+        "layout": xxhash.xxh3_64_hexdigest(np.ascontiguousarray(job.dataset.cells.cells).view(np.uint8).data),
+    }
+    if "chunks_per_virtual_chunk" in about:
+        settings["number of chunks to a virtual chunk, which follows from --memory,"] = about[
+            "chunks_per_virtual_chunk"
+        ]
+    return Joining(
+        view=View(1, job.members.addresses),
+        identity=Identity(fingerprint(job.dataset.catalog), {name: str(value) for name, value in settings.items()}),
+        timeout_s=job.arguments.join_timeout,
+        sampler=job.arguments.sampler,
+        report=report,
+    )
+
+
+def _who_is_missing(addresses: Sequence[str]) -> str:
+    return f"waiting for {', '.join(addresses)}" if addresses else "all nodes are there"
+
+
+def _server(job: _Job) -> Work:
     """What the daemon does. Its imports are done here: once mounted, Python's own files may lie below."""
     from redoxfs.fs import serve
 
@@ -144,7 +201,7 @@ def _server(job: _Job) -> Callable[[Callable[[], None]], None]:
         name = os.path.basename(os.fsdecode(failure.filename or b""))
         raise SourceUnusableError(f"{job.source.path / name}: {failure.strerror}") from None
 
-    def work(on_ready: Callable[[], None]) -> None:
+    def work(on_ready: Callable[[], None], on_news: Callable[[str], None]) -> None:
         serve(
             catalog=job.dataset.catalog,
             plan=job.plan,
@@ -156,6 +213,7 @@ def _server(job: _Job) -> Callable[[Callable[[], None]], None]:
             direct_io=job.options.direct_io,
             control_path=socket,
             on_ready=on_ready,
+            joining=_joining(job, lambda missing: on_news(_who_is_missing(missing))),
         )
 
     return work
@@ -167,7 +225,7 @@ def _allow_open_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _serve_here(job: _Job, work: Callable[[Callable[[], None]], None]) -> None:
+def _serve_here(job: _Job, work: Work) -> None:
     if job.arguments.log is None:
         log_to(sys.stderr)
     else:
@@ -180,12 +238,13 @@ def _serve_here(job: _Job, work: Callable[[Callable[[], None]], None]) -> None:
         say(f"to end it: Ctrl-C, or redoxfs umount {job.target.path}")
         os.close(job.turn)
 
-    work(on_ready)
+    work(on_ready, say)
 
 
-def _serve_behind(job: _Job, work: Callable[[Callable[[], None]], None]) -> None:
+def _serve_behind(job: _Job, work: Work) -> None:
     log_fd, log_path = open_log(job.arguments.log, job.target.path)
-    pid = start(work, log_fd=log_fd, log_path=log_path, timeout_s=job.arguments.timeout)
+    timeout_s = job.arguments.timeout + (job.arguments.join_timeout if job.members is not None else 0)
+    pid = start(work, log_fd=log_fd, log_path=log_path, timeout_s=timeout_s, say=say)
     try:
         # "Ready" says that the daemon's loop runs; what the caller needs is an answer through the kernel.
         read_file(job.target.path / CONTROL_FOLDER / "stats.json", job.arguments.timeout)

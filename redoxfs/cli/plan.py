@@ -65,15 +65,19 @@ class Dataset:
         return PackedStore(self.index, Path(f"/proc/self/fd/{self.root_fd}"), self.storage)
 
 
-def dataset_of(source: Place, root_fd: int, arguments: argparse.Namespace, *, probe: bool) -> Dataset:
-    """What SOURCE holds, told on stderr. ``probe``: measure what its storage does, if that matters.
+def dataset_of(
+    source: Place, root_fd: int, arguments: argparse.Namespace, *, probe: bool, several: bool = False
+) -> Dataset:
+    """What SOURCE holds, told on stderr.
+
+    ``probe``: measure what its storage does, if that matters. ``several``: other nodes have to come to the same chunks.
 
     Raises UsageError where options contradict a packed dataset, and as `catalog_of` and `load_index`.
     """
     from redoxfs.packed import is_packed
 
     if is_packed(root_fd):
-        return _packed(source, root_fd, arguments, probe=probe)
+        return _packed(source, root_fd, arguments, probe=probe, several=several)
     catalog = catalog_of(source, root_fd, arguments)
     chunk_size = arguments.chunk_size or (DEFAULT_CHUNK_SIZE if arguments.policy == "slot" else _DIRECTORY_CHUNK_SIZE)
     return Dataset(catalog, cells_of(catalog, chunk_size, arguments.seed), root_fd, None, None)
@@ -92,7 +96,7 @@ def cells_of(catalog: "Catalog", chunk_size: int, seed: int) -> "Cells":
     )
 
 
-def _packed(source: Place, root_fd: int, arguments: argparse.Namespace, *, probe: bool) -> Dataset:
+def _packed(source: Place, root_fd: int, arguments: argparse.Namespace, *, probe: bool, several: bool) -> Dataset:
     from redoxfs.packed import load_index
 
     given = [option for name, option in _SETTLED.items() if getattr(arguments, name)]
@@ -104,7 +108,8 @@ def _packed(source: Place, root_fd: int, arguments: argparse.Namespace, *, probe
     shards = len(index.places.shard_names)
     say(f"packed dataset: {files:,} files in {shards:,} shards, opened in {format_seconds(time.monotonic() - begin)}")
     storage = _storage(index, root_fd, arguments) if probe else None
-    chunk_size = _chunk_size(source, index, storage, arguments)
+    measured = storage if arguments.storage_speed is not None or not several else None
+    chunk_size = _chunk_size(source, index, measured, arguments)
     return Dataset(index.catalog, index.cells.split(chunk_size), root_fd, index, storage)
 
 

@@ -19,6 +19,8 @@ _VERBS = {
     "mount": "redoxfs.cli.mount",
     "umount": "redoxfs.cli.umount",
     "status": "redoxfs.cli.status",
+    "cluster": "redoxfs.cli.cluster",
+    "trace": "redoxfs.cli.trace",
     "inspect": "redoxfs.cli.inspect",
     "pack": "redoxfs.cli.pack",
     "verify": "redoxfs.cli.verify",

@@ -8,6 +8,8 @@ only when there is some of it: open files, errors, changed files.
 import argparse
 import json
 import os
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from redoxfs.cli.exits import DaemonError, MountpointError
@@ -20,20 +22,25 @@ from redoxfs.cli.table import print_table
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the status of the mount at MOUNTPOINT."""
-    place = our_mount_at(arguments.mountpoint, arguments.timeout)
-    if place.is_stale:
-        raise MountpointError(f"{place.path}: its daemon was killed; to clear it: redoxfs umount {place.path}")
-    try:
-        text = read_file(place.path / CONTROL_FOLDER / "stats.json", arguments.timeout)
-    except TimeoutError:
-        raise DaemonError(f"{place.path}: the daemon does not answer within {arguments.timeout:g} s") from None
-    except OSError as failure:
-        raise MountpointError(f"{place.path}: its statistics cannot be read: {failure.strerror}") from None
+    path, text = read_stats(arguments.mountpoint, arguments.timeout)
     if arguments.json:
         print(os.fsdecode(text).rstrip("\n"))
         return 0
-    print_table(f"redoxfs at {place.path}", rows(json.loads(text)))
+    print_table(f"redoxfs at {path}", rows(json.loads(text)))
     return 0
+
+
+def read_stats(asked: str, timeout_s: float) -> tuple[Path, bytes]:
+    """Where the mount at a path is, and what it says of itself, as JSON. Raises DaemonError, MountpointError."""
+    place = our_mount_at(asked, timeout_s)
+    if place.is_stale:
+        raise MountpointError(f"{place.path}: its daemon was killed; to clear it: redoxfs umount {place.path}")
+    try:
+        return place.path, read_file(place.path / CONTROL_FOLDER / "stats.json", timeout_s)
+    except TimeoutError:
+        raise DaemonError(f"{place.path}: the daemon does not answer within {timeout_s:g} s") from None
+    except OSError as failure:
+        raise MountpointError(f"{place.path}: its statistics cannot be read: {failure.strerror}") from None
 
 
 def rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
@@ -44,6 +51,8 @@ def rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
     shown: list[tuple[str, str | None]] = [
         ("source", stats.get("source")),
         ("daemon", _joined(stats, "pid {pid}", "pid")),
+        ("node", _joined(stats, "{node} of {nodes}", "node", "nodes")),
+        ("peers", peers(stats)),
         ("policy", stats.get("policy")),
         ("dataset", _joined(stats, _SIZES, "samples", "classes", "chunks", "chunk_size")),
         ("laps", _laps(stats)),
@@ -57,12 +66,48 @@ def rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
         ("bytes read", _bytes(stats, "bytes_read")),
         ("bytes served", _bytes(stats, "bytes_served")),
         ("waits for a load", _waits(stats)),
+        ("from other nodes", from_other_nodes(stats)),
+        ("to other nodes", format_bytes(stats["remote_bytes_out"]) if stats.get("remote_bytes_out") else None),
+        ("prefetched", _if_any(stats, "prefetched")),
+        ("conflicts", _if_any(stats, "conflicts")),
+        ("degraded", _if_any(stats, "degraded")),
         ("memory", _memory(stats)),
         ("open files", _if_any(stats, "open_files")),
         ("errors", _if_any(stats, "errors")),
         ("changed files", _if_any(stats, "changed")),
     ]
     return [(name, value) for name, value in shown if value is not None]
+
+
+# Who has more peers in trouble has one trouble, and stats.json has them all.
+_MOST_PEERS_NAMED = 8
+
+
+def peers(stats: dict[str, Any]) -> str | None:
+    """How many other nodes are ready, and each that is not; None where there are no others."""
+    told = stats.get("peers")
+    if not told:
+        return None
+    states = Counter(peer.get("state") for peer in told)
+    troubled = [peer for peer in told if peer.get("state") != "ready"]
+    shown = [f"{states['ready']} ready"] if states["ready"] else []
+    for peer in troubled[:_MOST_PEERS_NAMED]:
+        reason = f" ({peer['reason']})" if peer.get("reason") else ""
+        shown.append(f"{peer.get('address')} {peer.get('state')}{reason}")
+    if len(troubled) > _MOST_PEERS_NAMED:
+        shown.append(f"and {len(troubled) - _MOST_PEERS_NAMED} more that are not ready")
+    return ", ".join(shown)
+
+
+def from_other_nodes(stats: dict[str, Any]) -> str | None:
+    """The samples that came from other nodes, and their share of what was opened; None where there are no others."""
+    if not stats.get("peers") or "remote_samples" not in stats:
+        return None
+    samples, opens = stats["remote_samples"], stats.get("opens", 0)
+    share = f" ({samples / opens:.1%})" if opens else ""
+    requests = _joined(stats, " in {remote_requests:,} requests", "remote_requests") or ""
+    size = f", {format_bytes(stats['remote_bytes_in'])}" if "remote_bytes_in" in stats else ""
+    return f"{samples:,} samples{share}{requests}{size}"
 
 
 _SIZES = "{samples:,} samples, {classes:,} classes, {chunks:,} chunks of {chunk_size} samples"

@@ -4,6 +4,7 @@ from redoxfs.dataset import array_files
 from redoxfs.dataset.cache import ChangedError, check_unchanged, default_cache_dir, load_or_scan
 from redoxfs.dataset.catalog import Catalog, Verdict, build_catalog
 from redoxfs.dataset.errors import ClassesError, SourceError, show
+from redoxfs.dataset.fingerprint import fingerprint
 from redoxfs.dataset.scan import read_tree
 from redoxfs.dataset.tree import CONTROL_NAME, Tree
 
@@ -19,6 +20,7 @@ __all__ = [
     "build_catalog",
     "check_unchanged",
     "default_cache_dir",
+    "fingerprint",
     "load_or_scan",
     "read_tree",
     "show",

@@ -139,14 +139,17 @@ class Operations(pyfuse3.Operations):
         return self._attributes(view, child)
 
     @handler
-    def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes:
+    def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes | Coroutine[Any, Any, EntryAttributes]:
         view, entry = view_and_entry(inode)
         if view is DATA and self._node.is_redirected(entry):
-            size, bound = self._node.stat(entry, ctx.pid)
-            return self._redirected(entry, size, bound)
+            told = self._node.stat(entry, ctx.pid)
+            return self._redirected(entry, *told) if isinstance(told, tuple) else self._stat_late(entry, told)
         if view is CONTROL:
             return self._directory(inode) if inode == CONTROL_INODE else self._text(inode, b"")
         return self._attributes(view, entry)
+
+    async def _stat_late(self, entry: int, stating: Coroutine[Any, Any, tuple[int, bool]]) -> EntryAttributes:
+        return self._redirected(entry, *(await stating))
 
     @handler
     def readlink(self, inode: InodeT, ctx: RequestContext) -> bytes:

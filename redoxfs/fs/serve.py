@@ -10,10 +10,11 @@ import errno
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyfuse3
 import trio
@@ -24,7 +25,10 @@ from redoxfs.dataset import Catalog
 from redoxfs.fs.backlog import raise_backlog
 from redoxfs.fs.operations import Operations
 from redoxfs.fs.session import Session
-from redoxfs.node import WAITING_OPENS, WAITING_READS, Node, Plan, serve_control
+from redoxfs.node import WAITING_OPENS, WAITING_READS, Node, Plan, Verb, serve_control
+
+if TYPE_CHECKING:
+    from redoxfs.node.sharing import Joining
 
 TASKS = WAITING_OPENS + WAITING_READS + 64
 """pyfuse3's max_tasks: as many as may wait, and some that never do."""
@@ -65,6 +69,7 @@ def serve(
     direct_io: bool,
     control_path: Path,
     on_ready: Callable[[], None],
+    joining: "Joining | None" = None,
 ) -> None:
     """Serve ``catalog`` at ``mountpoint`` until it is unmounted or told to stop.
 
@@ -74,12 +79,14 @@ def serve(
         timeout_s: the deadline of every wait for storage.
         mount_options: of mount(8), beside ro, nosuid and nodev.
         on_ready: called when the kernel has taken up the mount.
+        joining: the other nodes, if ``plan`` has any. They come together before the kernel hears of the mount.
 
     Raises:
         MountError: the kernel refused.
+        redoxfs.peers.JoinError: another node does not answer, or does not serve the same.
     """
     mount = _Mount(source, mountpoint, mount_options, direct_io)
-    trio.run(_serve, catalog, plan, store, timeout_s, mount, control_path, on_ready)
+    trio.run(_serve, catalog, plan, store, timeout_s, mount, control_path, on_ready, joining)
 
 
 async def _serve(
@@ -90,14 +97,31 @@ async def _serve(
     mount: _Mount,
     control_path: Path,
     on_ready: Callable[[], None],
+    joining: "Joining | None",
 ) -> None:
     def stats() -> dict[str, Any]:
         about = {"version": redoxfs.__version__, "pid": os.getpid(), **mount.as_dict()}
-        return {**about, "verdict": catalog.verdict.line, **node.stats()}
+        of_peers = {} if host is None else host.stats()
+        return {**about, "verdict": catalog.verdict.line, **node.stats(), **of_peers}
 
     operations = Operations(catalog.tree, direct_io=mount.direct_io, stats=stats, answering=on_ready)
     node = Node(catalog, plan, store, timeout_s=timeout_s, kernel=operations)
     operations.attach(node)
+    host = None
+    async with AsyncExitStack() as ends:
+        ends.callback(node.stop)
+        node.start()
+        if joining is not None:
+            # gRPC, for those who need it; and after the fork, which it does not bear.
+            from redoxfs.node.sharing import joined
+
+            host = await ends.enter_async_context(joined(node, catalog, plan, joining, timeout_s=timeout_s))
+        verbs = {} if host is None else {"trace": host.trace}
+        await _run(operations, mount, control_path, verbs)
+
+
+async def _run(operations: Operations, mount: _Mount, control_path: Path, verbs: Mapping[str, Verb]) -> None:
+    """The kernel's mount, from its beginning to its end."""
     options = MOUNT_OPTIONS | mount.options | {f"fsname={_fsname(mount.source)}", "subtype=redoxfs"}
     try:
         pyfuse3.init(operations, os.fspath(mount.mountpoint), set(options))
@@ -114,20 +138,16 @@ async def _serve(
                 "the kernel's limit of closes under way could not be raised: when many files are closed at once, "
                 "an open right after it may get the sample of the open before"
             )
-        node.start()
         with trio.CancelScope() as serving:
             async with trio.open_nursery() as nursery:
                 stop = _Stop(serving, nursery)
-                await nursery.start(serve_control, control_path, {"stop": stop.ask})
+                await nursery.start(serve_control, control_path, {"stop": stop.asked, **verbs})
                 await nursery.start(_stop_on_signals, stop)
                 await session.run(TASKS)
                 nursery.cancel_scope.cancel()
         clean = True
     finally:
-        try:
-            node.stop()
-        finally:
-            pyfuse3.close(unmount=clean)
+        pyfuse3.close(unmount=clean)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
@@ -148,6 +168,11 @@ class _Stop:
             self._asked = True
             pyfuse3.terminate()
             self._nursery.start_soon(self._cancel_late)
+
+    async def asked(self, _data: bytes) -> dict[str, Any]:
+        """`ask`, as a verb of the control socket."""
+        self.ask()
+        return {}
 
     async def _cancel_late(self) -> None:
         await trio.sleep(GRACE_S)

@@ -1,8 +1,8 @@
 """One running node, without the filesystem in front of it."""
 
-from redoxfs.node.control import send_control, serve_control
+from redoxfs.node.control import Verb, send_control, serve_control
 from redoxfs.node.node import Kernel, Node, OpenFile
-from redoxfs.node.plan import Plan, plan_pool, plan_slot, pool_memory_for, slot_memory_for
+from redoxfs.node.plan import Plan, Share, plan_pool, plan_slot, pool_memory_for, slot_memory_for
 from redoxfs.node.waits import WAITING_OPENS, WAITING_READS, TooManyWaitingError
 
 __all__ = [
@@ -12,7 +12,9 @@ __all__ = [
     "Node",
     "OpenFile",
     "Plan",
+    "Share",
     "TooManyWaitingError",
+    "Verb",
     "plan_pool",
     "plan_slot",
     "pool_memory_for",

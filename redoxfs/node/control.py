@@ -1,7 +1,8 @@
 """The control socket: what a user asks of a running node that a read-only mount cannot be asked by a file.
 
-A Unix socket of mode 0600, one JSON object a line each way. `{"do": "stop"}` ends the node as SIGTERM does. The
-answer is `{"ok": true}` or `{"error": "…"}`. A line longer than the limit, or one that is not such an object, is
+A Unix socket of mode 0600, one JSON object a line each way. `{"do": "stop"}` ends the node as SIGTERM does. A verb that
+takes data is told how much: `{"do": "trace", "bytes": N}`, and N bytes follow the line. The answer is `{"ok": true}`,
+with what the verb has to tell, or `{"error": "…"}`. A line longer than the limit, or one that is not such an object, is
 answered with an error and the connection is closed.
 """
 
@@ -9,22 +10,35 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import trio
 
 LINE_LIMIT_BYTES = 64 * 1024
 """Far more than any request; a line is held in memory whole."""
 
+DATA_LIMIT_BYTES = 1 << 30
+"""The paths of an epoch of 13 million files, with room."""
+
 TIMEOUT_S = 10.0
-"""For a client to say what it wants: an idle connection must not be held for ever."""
+"""For a client to say what it wants, or the next piece of it: an idle connection must not be held for ever."""
+
+ANSWER_TIMEOUT_S = 600.0
+"""For a node to look up all paths of an epoch."""
+
+PIECE_BYTES = 1 << 16
+
+Verb = Callable[[bytes], Awaitable[Mapping[str, Any]]]
+"""Given the data that came with it; what it tells. Raises ValueError with a line for the person who asked."""
 
 log = logging.getLogger(__name__)
 
 
 async def serve_control(
-    path: Path, verbs: dict[str, Callable[[], None]], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    path: Path, verbs: Mapping[str, Verb], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
     """Listen at ``path`` until cancelled, then remove it. Whatever lay there before is replaced."""
     path.unlink(missing_ok=True)
@@ -38,8 +52,9 @@ async def serve_control(
 
     async def answer(stream: trio.SocketStream) -> None:
         try:
+            told = await _answer(_Incoming(stream), verbs)
             with trio.fail_after(TIMEOUT_S):
-                await stream.send_all(_answer(await _line(stream), verbs))
+                await stream.send_all(json.dumps(told).encode() + b"\n")
         except (trio.TooSlowError, trio.BrokenResourceError) as error:
             log.warning("a control connection ended: %r", error)
 
@@ -50,35 +65,71 @@ async def serve_control(
         path.unlink(missing_ok=True)
 
 
-def send_control(path: Path, verb: str) -> None:
-    """Ask the node that listens at ``path``.
+def send_control(path: Path, verb: str, data: bytes = b"") -> dict[str, Any]:
+    """Ask the node that listens at ``path``; what it tells.
 
     Raises:
         OSError: nobody listens, or the answer does not come.
         ValueError: the node refused.
     """
+    request = {"do": verb, "bytes": len(data)} if data else {"do": verb}
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(TIMEOUT_S)
         client.connect(os.fspath(path))
-        client.sendall(json.dumps({"do": verb}).encode() + b"\n")
+        with suppress(BrokenPipeError):
+            # It may refuse before it has heard all, and say why.
+            client.sendall(json.dumps(request).encode() + b"\n" + data)
+        client.settimeout(ANSWER_TIMEOUT_S if data else TIMEOUT_S)
         answer = json.loads(client.makefile("rb").readline(LINE_LIMIT_BYTES) or b'{"error": "no answer"}')
     if "error" in answer:
         raise ValueError(answer["error"])
+    assert isinstance(answer, dict)
+    return answer
 
 
-async def _line(stream: trio.SocketStream) -> bytes:
-    line = bytearray()
-    while not line.endswith(b"\n") and len(line) <= LINE_LIMIT_BYTES:
-        part = await stream.receive_some(4096)
-        if not part:
-            break
-        line += part
-    return bytes(line)
+class _Incoming:
+    """What a client sends: a line, then so many bytes."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._stream = stream
+        self._ahead = b""
+
+    async def line(self) -> bytes:
+        line = bytearray()
+        with trio.fail_after(TIMEOUT_S):
+            while b"\n" not in line and len(line) <= LINE_LIMIT_BYTES:
+                part = await self._stream.receive_some(4096)
+                if not part:
+                    break
+                line += part
+        first, _, self._ahead = bytes(line).partition(b"\n")
+        return first
+
+    async def data(self, size: int) -> bytes:
+        """Raises ValueError where fewer come."""
+        data = bytearray(self._ahead)
+        while len(data) < size:
+            with trio.fail_after(TIMEOUT_S):
+                part = await self._stream.receive_some(PIECE_BYTES)
+            if not part:
+                raise ValueError(f"{size} bytes were announced, and {len(data)} came")
+            data += part
+        return bytes(data[:size])
 
 
-def _answer(line: bytes, verbs: dict[str, Callable[[], None]]) -> bytes:
+async def _answer(incoming: _Incoming, verbs: Mapping[str, Verb]) -> Mapping[str, Any]:
     try:
-        verbs[json.loads(line)["do"]]()
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return b'{"error": "expected one of: %s"}\n' % ", ".join(verbs).encode()
-    return b'{"ok": true}\n'
+        asked = json.loads(await incoming.line())
+        verb, size = verbs[asked["do"]], int(asked.get("bytes", 0))
+        if not 0 <= size <= DATA_LIMIT_BYTES:
+            raise ValueError
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+        return {"error": f"expected one of: {', '.join(verbs)}"}
+    try:
+        return {"ok": True, **await verb(await incoming.data(size))}
+    except ValueError as refusal:
+        return {"error": str(refusal)}
+    except Exception:
+        # It would end the mount.
+        log.exception("a bug in redoxfs: please report it")
+        return {"error": "a bug in redoxfs: its log has more"}

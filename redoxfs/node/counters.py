@@ -22,6 +22,9 @@ class Counters:
     demand_loads: int = 0
     in_flight_waits: int = 0
     reservations_taken: int = 0
+    remote_requests: int = 0
+    remote_samples: int = 0
+    degraded: int = 0
     errors: int = 0
 
     def as_dict(self) -> dict[str, int]:

@@ -4,10 +4,13 @@ Every sample in memory is one `Content`. It belongs to
 
 - the slots: loaded and not yet served. The core bounds their number, and the layout saw to it that their bytes fit
   their share;
+- the remote slots: come from other nodes and not yet served. The core bounds their bytes, too. One sample may be in
+  both: a class is still served from what came for this lap while its next lap is loaded;
 - a path: bound, or held, or a group of which a file may still be asked for; or put aside for one by a stat. These
   *claims* have a share of their own. Past it the bytes of closed paths go first, then those put aside, then those of
   the longest open; their handles go on reading from storage by position. So an open never waits for somebody else
   to close;
+- a peer: given to another node, until it is sent. Counted with the claims;
 - nobody: dropped. A read of it that is still under way is thrown away when it arrives.
 
 A content moves from slots to a path at its turn and is never copied. Used from the node's task alone.
@@ -24,7 +27,9 @@ from redoxfs.chunks.store import FileBytes, Payload, Read, Stamp
 
 class _Owner(Enum):
     SLOTS = auto()
+    REMOTE = auto()
     PATH = auto()
+    PEER = auto()
     NOBODY = auto()
 
 
@@ -35,19 +40,26 @@ class Content:
     ``stamps``      by role, None for a file that could not be read: outlive the bytes.
     ``bytes_held``  the sum over the files.
     ``read``        what brings it.
+    ``remote``      whether it comes from another node.
     """
 
-    __slots__ = ("_arrival", "arrived", "bytes_held", "files", "owner", "read", "sample", "stamps")
+    __slots__ = ("_arrival", "arrived", "bytes_held", "files", "owner", "read", "remote", "sample", "stamps")
 
-    def __init__(self, sample: int, owner: _Owner) -> None:
+    def __init__(self, sample: int, owner: _Owner, *, remote: bool = False) -> None:
         self.sample = sample
         self.owner = owner
+        self.remote = remote
         self.files: tuple[FileBytes | OSError | None, ...] = ()
         self.stamps: tuple[Stamp | None, ...] = ()
         self.arrived = False
         self.read: Read | None = None
         self.bytes_held = 0
         self._arrival: trio.Event | None = None
+
+    @property
+    def payload(self) -> Payload:
+        """What was read, once it is here and before it is dropped."""
+        return tuple(file for file in self.files if file is not None)
 
     async def wait(self) -> None:
         """Until the bytes are here, or the errors in their place."""
@@ -71,11 +83,18 @@ class Content:
 
 
 class Memory:
-    """All contents. ``claims_limit_bytes`` is the share of paths; the share of slots is the core's to keep."""
+    """All contents.
 
-    def __init__(self, claims_limit_bytes: int) -> None:
+    Args:
+        claims_limit_bytes: the share of paths; those of the slots and of the remote slots are the core's to keep.
+        keeps_remote: what came from another node cannot be read again here, and so is not dropped while it is wanted.
+    """
+
+    def __init__(self, claims_limit_bytes: int, *, keeps_remote: bool = False) -> None:
         self._claims_limit_bytes = claims_limit_bytes
+        self._keeps_remote = keeps_remote
         self._slots: dict[int, Content] = {}
+        self._remote: dict[int, Content] = {}
         # Paths, each in one of three: with a handle, oldest first; with a handle, its bytes dropped; without.
         self._open: OrderedDict[int, Content] = OrderedDict()
         self._dropped: dict[int, Content] = {}
@@ -83,6 +102,7 @@ class Memory:
         # By sample: whose turn a stat has promised to a path.
         self._aside: OrderedDict[int, Content] = OrderedDict()
         self.slots_bytes = 0
+        self.remote_bytes = 0
         self.claims_bytes = 0
 
     def expect(self, samples: Sequence[int]) -> list[Content]:
@@ -93,21 +113,50 @@ class Memory:
             self._slots[content.sample] = content
         return expected
 
-    def claim(self, path: int, sample: int) -> Content | None:
+    def expect_from_peer(self, samples: Sequence[int]) -> list[Content]:
+        """Another node gave ``samples``, whose bytes are on their way."""
+        expected = [Content(sample, _Owner.REMOTE, remote=True) for sample in samples]
+        for content in expected:
+            # It may have come in the lap before and wait, put aside, for a turn of that; the slot is another's now.
+            stale = self._remote.pop(content.sample, None)
+            if stale is not None:
+                self.remote_bytes -= stale.bytes_held
+                self._let_go(stale)
+            self._remote[content.sample] = content
+        return expected
+
+    def claim(self, path: int, sample: int, *, remote: bool = False) -> Content | None:
         """``sample`` has its turn for ``path``; None where the slots had let its bytes go."""
-        content = self._leave_slots(sample)
+        content = self._leave(sample, remote=remote)
         if content is not None:
             self._own(path, content)
         return content
 
-    def put_aside(self, sample: int) -> None:
+    def put_aside(self, sample: int, *, remote: bool = False) -> None:
         """A stat promised ``sample`` to a path: its slot is free for another."""
-        content = self._leave_slots(sample)
+        content = self._leave(sample, remote=remote)
         if content is not None:
             content.owner = _Owner.PATH
             self._aside[sample] = content
             self.claims_bytes += content.bytes_held
             self._shed()
+
+    def give(self, sample: int, *, remote: bool = False) -> Content | None:
+        """``sample`` goes to another node; None where its bytes were let go."""
+        content = self._leave(sample, remote=remote)
+        if content is not None:
+            content.owner = _Owner.PEER
+            self.claims_bytes += content.bytes_held
+            self._shed()
+        return content
+
+    def expect_to_give(self, sample: int) -> Content:
+        """A sample is read for another node."""
+        return Content(sample, _Owner.PEER)
+
+    def sent(self, content: Content) -> None:
+        """What was given to another node has been sent."""
+        self._disown(content)
 
     def expect_for(self, path: int, sample: int) -> Content:
         """The answer of ``path`` is read again, for the path alone."""
@@ -141,47 +190,71 @@ class Memory:
         if content is not None:
             self._disown(content)
 
-    def forget(self, sample: int) -> None:
+    def forget(self, sample: int, *, remote: bool = False) -> None:
         """The core took ``sample`` out of the slots unserved."""
-        content = self._leave_slots(sample)
+        content = self._leave(sample, remote=remote)
         if content is not None:
-            content.owner = _Owner.NOBODY
-            content.drop_bytes()
+            self._let_go(content)
+
+    def holds_remote(self, sample: int) -> bool:
+        """Whether ``sample`` came from another node and waits for its turn."""
+        return sample in self._remote
+
+    def is_remote(self, sample: int) -> bool:
+        """Whether ``sample``, which was put aside, came from another node."""
+        content = self._aside.get(sample)
+        return content is not None and content.remote
 
     def arrive(self, content: Content, payload: Payload) -> None:
         """The read of ``content`` is done."""
         content.arrive(payload)
         if content.owner is _Owner.SLOTS:
             self.slots_bytes += content.bytes_held
-        elif content.owner is _Owner.PATH:
+        elif content.owner is _Owner.REMOTE:
+            self.remote_bytes += content.bytes_held
+        elif content.owner is not _Owner.NOBODY:
             self.claims_bytes += content.bytes_held
             self._shed()
         else:
             content.drop_bytes()
 
+    @property
+    def used_bytes(self) -> int:
+        """What all contents take."""
+        return self.slots_bytes + self.remote_bytes + self.claims_bytes
+
     def counts(self) -> dict[str, int]:
         """Numbers of contents, for statistics and leak tests."""
         return {
             "in_slots": len(self._slots),
+            "in_remote_slots": len(self._remote),
             "in_open_files": len(self._open),
             "dropped": len(self._dropped),
             "in_closed_files": len(self._resting),
             "put_aside": len(self._aside),
         }
 
-    def _leave_slots(self, sample: int) -> Content | None:
+    def _leave(self, sample: int, *, remote: bool) -> Content | None:
         """Out of the slots, or of what was put aside."""
-        content = self._slots.pop(sample, None)
+        content = (self._remote if remote else self._slots).pop(sample, None)
         if content is not None:
-            self.slots_bytes -= content.bytes_held
+            if remote:
+                self.remote_bytes -= content.bytes_held
+            else:
+                self.slots_bytes -= content.bytes_held
             return content
-        content = self._aside.pop(sample, None)
-        if content is not None:
-            self.claims_bytes -= content.bytes_held
+        content = self._aside.get(sample)
+        if content is None or content.remote is not remote:
+            return None
+        del self._aside[sample]
+        self.claims_bytes -= content.bytes_held
         return content
 
     def _disown(self, content: Content) -> None:
         self.claims_bytes -= content.bytes_held
+        self._let_go(content)
+
+    def _let_go(self, content: Content) -> None:
         content.owner = _Owner.NOBODY
         content.drop_bytes()
 
@@ -196,14 +269,26 @@ class Memory:
         """Back within the limit; a content that is still on its way has no bytes to give."""
         if self.claims_bytes <= self._claims_limit_bytes:
             return
-        while self.claims_bytes > self._claims_limit_bytes and self._resting:
-            self.release(next(iter(self._resting)))
-        while self.claims_bytes > self._claims_limit_bytes and self._aside:
-            self._disown(self._aside.popitem(last=False)[1])
-        for path, content in list(self._open.items()):
-            if self.claims_bytes <= self._claims_limit_bytes:
-                return
-            if content.arrived:
-                self.claims_bytes -= content.bytes_held
-                content.drop_bytes()
-                self._dropped[path] = self._open.pop(path)
+        for contents, let_go in (
+            (self._resting, self.release),
+            (self._aside, self._drop_aside),
+            (self._open, self._drop),
+        ):
+            while (key := self._oldest_to_go(contents)) is not None:
+                let_go(key)
+                if self.claims_bytes <= self._claims_limit_bytes:
+                    return
+
+    def _oldest_to_go(self, contents: OrderedDict[int, Content]) -> int | None:
+        for key, content in contents.items():
+            if (content.arrived or contents is not self._open) and not (content.remote and self._keeps_remote):
+                return key
+        return None
+
+    def _drop_aside(self, sample: int) -> None:
+        self._disown(self._aside.pop(sample))
+
+    def _drop(self, path: int) -> None:
+        content = self._dropped[path] = self._open.pop(path)
+        self.claims_bytes -= content.bytes_held
+        content.drop_bytes()

@@ -1,9 +1,12 @@
 """One running node: turns the core's decisions into reads, and holds the bytes between storage and reader.
 
-The way of an open: who calls (`threads`) → what the open means (`protocol.binding`, `protocol.slot`) → what has to
-be read (`loader`, on worker threads) → whose bytes they are (`memory`) → a handle. All state is touched by one
-trio task at a time, and nothing between a decision and its bookkeeping awaits, so there is not one lock here. An
-open of a sample that is in memory returns without yielding to the event loop.
+The way of an open: who calls (`threads`) → what the open means (`protocol.binding`, and the policy) → what has to
+be read, and whose bytes they are (`supply`, `loader`, `memory`) → a handle. All state is touched by one trio task at a
+time, and nothing between a decision and its bookkeeping awaits, so there is not one lock here. An open of a sample
+that is in memory returns without yielding to the event loop.
+
+Where the samples lie at several nodes the policy may leave a turn to another (`Pending`). The path is *undecided*
+then: whoever opens or stats it waits until `sharing` brings the answer.
 
 The filesystem above calls this with entries of the tree; it knows nothing of samples. Errors leave as OSError,
 `trio.TooSlowError` (deadline) or `TooManyWaitingError`.
@@ -12,7 +15,7 @@ The filesystem above calls this with entries of the tree; it knows nothing of sa
 import errno
 import logging
 import os
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -20,19 +23,22 @@ from typing import Any, Protocol
 import numpy as np
 import trio
 
-from redoxfs.chunks import ChunkStore, FileBytes, Read
-from redoxfs.chunks.store import Payload, Stamp
+from redoxfs.chunks import ChunkStore, FileBytes
+from redoxfs.chunks.store import Stamp
 from redoxfs.dataset import Catalog
 from redoxfs.node.counters import Counters
 from redoxfs.node.exact import ExactFile, ExactFiles
-from redoxfs.node.loader import Loader
 from redoxfs.node.memory import Content, Memory
 from redoxfs.node.plan import Plan
+from redoxfs.node.supply import Supply
 from redoxfs.node.threads import Threads
 from redoxfs.node.waits import WAITING_OPENS, WAITING_READS, Waits
-from redoxfs.protocol import Binding, Closed, Load, Opened, Served
+from redoxfs.protocol import Binding, Closed, Opened, Pending, Served
+from redoxfs.protocol.binding import UNDECIDED
 
 log = logging.getLogger(__name__)
+
+NO_ANSWER = "another node does not answer"
 
 
 @dataclass(slots=True)
@@ -52,6 +58,24 @@ class OpenFile:
     handle: int
     keep_pages: bool
     shares_pages: bool = True
+
+
+@dataclass(slots=True)
+class _Undecided:
+    """A path whose answer another node has to give."""
+
+    path: int
+    ticket: int
+    over: trio.Event
+
+
+@dataclass(slots=True)
+class _Promise:
+    """A stat of ``path`` by ``thread`` for which another node has to give a sample to put aside."""
+
+    path: int
+    thread: int
+    over: trio.Event
 
 
 class Kernel(Protocol):
@@ -91,35 +115,36 @@ class Node:
         # Views of the buffers give plain ints at a third of numpy's price.
         self._sample_of: memoryview[int] = catalog.sample_of.data
         self._member_of: memoryview[int] = catalog.member_of.data
-        self._members: memoryview[int] = catalog.members.data
-        self._tree_size: memoryview[int] = catalog.tree.size.data
-        self._member_at: memoryview[int] = catalog.member_at.data
-        self._store = store
         self._kernel = kernel
         self._plan = plan
         self._policy = plan.policy
-        self._binding = Binding(self._policy, np.diff(catalog.member_at))
-        self._memory = Memory(plan.memory_bytes - plan.resident_bytes)
+        self._sharing = plan.sharing
+        self.counters = Counters()
+        self.binding = Binding(self._policy, np.diff(catalog.member_at))
+        self._memory = Memory(plan.claims_bytes, keeps_remote=not plan.reads_any)
+        self.supply = Supply(
+            catalog, store, self._memory, self._policy.chunk_of, self.counters, reads_any=plan.reads_any
+        )
         self._threads = threads or Threads()
         self._opens = Waits(WAITING_OPENS, timeout_s)
         self._reads = Waits(WAITING_READS, timeout_s)
         self._exact = ExactFiles(catalog.tree, store, self._opens, self._reads)
         self._rereads = trio.CapacityLimiter(WAITING_READS)
-        self._loader: Loader | None = None
-        self._expected: dict[Read, list[Content]] = {}
-        self._changed_size: dict[int, int] = {}
         self._handles: dict[int, Handle | ExactFile] = {}
         self._next_handle = 1
-        self.counters = Counters()
+        self._undecided: dict[int, _Undecided] = {}
+        self._waiting: dict[int, _Undecided | _Promise] = {}
+        self._peer_timeout_s = timeout_s if plan.sharing is None else plan.sharing.timeout_s
+        self._flush: Callable[[], None] | None = None
+        self._watcher: Callable[[int], None] | None = None
 
     def start(self) -> None:
         """Start the reading threads; from a trio task."""
-        self._loader = Loader(self._arrived, threads=self._store.depth)
+        self.supply.start()
 
     def stop(self) -> None:
         """End the reading threads and close what is open."""
-        if self._loader is not None:
-            self._loader.close()
+        self.supply.stop()
         for handle in self._handles.values():
             if isinstance(handle, ExactFile):
                 self._exact.close(handle)
@@ -140,8 +165,12 @@ class Node:
             return self.open_exact(entry)
         self._meet(thread, path)
         self.counters.opens += 1
-        opened = self._binding.open(path, file, thread)
+        opened = self.binding.open(path, file, thread)
         try:
+            if self._sharing is not None:
+                undecided = self._ask_for(path, opened)
+                if undecided is not None:
+                    return self._open_undecided(entry, thread, undecided, keep_pages=not opened.fresh)
             content = self._content(path, file, opened)
         except BaseException as error:
             self._failed(path, thread, entry, opened.sample, error)
@@ -155,20 +184,24 @@ class Node:
         sample, turn = opened.sample, opened.turn
         for gone in opened.released:
             self._memory.release(gone)
-        if turn is None:
+        awaited = False
+        if isinstance(turn, Served):
+            content = self._take_turn(path, turn)
+            awaited = turn.is_demanded
+        else:
             self.counters.joined += 1
             content = self._memory.claimed(path)
-        else:
-            self._kernel.bound(self._files_of(path))
-            content = self._take_turn(path, turn)
-            self.counters.reservations_taken += turn.stolen
         if content is None or (content.arrived and content.stamps[file] is None):
-            return self._read_again(path, sample)
-        if not content.arrived and (turn is None or not turn.is_demanded):
+            return self.supply.read_again(path, sample)
+        if not content.arrived and not awaited:
             self.counters.in_flight_waits += 1
-            if content.read is not None and self._loader is not None:
-                self._loader.hasten(content.read)
+            self.supply.hasten(content)
         return content
+
+    def _take_turn(self, path: int, turn: Served) -> Content | None:
+        self._kernel.bound(self.supply.files_of(path))
+        self.counters.reservations_taken += turn.stolen
+        return self.supply.take_turn(path, turn)
 
     async def _open_late(self, entry: int, thread: int, content: Content, *, keep_pages: bool) -> OpenFile:
         path, file = self._sample_of[entry], self._member_of[entry]
@@ -183,6 +216,112 @@ class Node:
             raise
         return self._opened(path, file, content, keep_pages=keep_pages)
 
+    # What another node has to decide
+
+    def attach(self, flush: Callable[[], None]) -> None:
+        """``flush`` sends what the policy asks of other nodes; before any request."""
+        self._flush = flush
+
+    def watch_turns(self, watcher: Callable[[int], None]) -> None:
+        """``watcher`` is told the sample asked for at each turn; before any request."""
+        self._watcher = watcher
+
+    def expect_from_peer(self, samples: Sequence[int]) -> Sequence[Content]:
+        """Another node gave ``samples``, whose bytes are on their way."""
+        return self._memory.expect_from_peer(samples)
+
+    def forget_without_room(self, samples: Sequence[int]) -> None:
+        """What of ``samples``, which a peer gave, the policy has no memory for is read again when it is needed."""
+        if self._sharing is None or not self._plan.reads_any:
+            return
+        for sample in samples:
+            if self._memory.holds_remote(sample) and not self._sharing.policy.keeps(sample):
+                self._memory.forget(sample, remote=True)
+
+    def sent(self, content: Content) -> None:
+        """What was given to another node has been sent."""
+        self._memory.sent(content)
+
+    def delivered(self, ticket: int, served: Served) -> None:
+        """Another node gave what ``ticket`` waits for."""
+        waiting = self._waiting.pop(ticket)
+        if isinstance(waiting, _Undecided):
+            self._decided(waiting, served)
+            return
+        if served.stolen:
+            self.binding.rob(served.sample)
+        told = self.binding.promise(waiting.path, waiting.thread, served.sample)
+        for sample in told.unloaded:
+            self._unload(sample)
+        if told.reserved:
+            self._memory.put_aside(served.sample, remote=served.remote)
+        waiting.over.set()
+
+    def _decided(self, undecided: _Undecided, served: Served) -> None:
+        path = undecided.path
+        del self._undecided[path]
+        self.binding.decide(path, served)
+        if self._take_turn(path, served) is None:
+            self.supply.read_again(path, served.sample)
+        undecided.over.set()
+
+    def _ask_for(self, path: int, opened: Opened) -> _Undecided | None:
+        """After an open on several nodes: send what is to be sent; what to wait for if the path is undecided."""
+        if isinstance(opened.turn, Pending):
+            undecided = _Undecided(path, opened.turn.ticket, trio.Event())
+            self._undecided[path] = self._waiting[undecided.ticket] = undecided
+        if opened.turn is not None and self._watcher is not None:
+            self._watcher(path)
+        assert self._flush is not None
+        self._flush()
+        if opened.sample != UNDECIDED:
+            return None
+        self.counters.joined += opened.turn is None
+        for gone in opened.released:
+            self._memory.release(gone)
+        return self._undecided[path]
+
+    async def _open_undecided(self, entry: int, thread: int, undecided: _Undecided, *, keep_pages: bool) -> OpenFile:
+        path, file = undecided.path, self._member_of[entry]
+        try:
+            with self._opens.one(self._peer_timeout_s):
+                await undecided.over.wait()
+        except trio.TooSlowError as error:
+            if not undecided.over.is_set() and not self._decide_alone(undecided):
+                self._failed(path, thread, entry, path, OSError(errno.EIO, NO_ANSWER))
+                raise OSError(errno.EIO, NO_ANSWER) from error
+        except BaseException as error:
+            self._failed(path, thread, entry, path, error)
+            raise
+        content = self._memory.claimed(path)
+        if content is None or (content.arrived and content.stamps[file] is None):
+            content = self.supply.read_again(path, self._answer(path))
+        if content.arrived:
+            return self._opened(path, file, content, keep_pages=keep_pages)
+        return await self._open_late(entry, thread, content, keep_pages=keep_pages)
+
+    def _decide_alone(self, undecided: _Undecided) -> bool:
+        """Nobody answers: where every sample can be read here, the paper's policy reads the one that was asked for."""
+        if self._sharing is None or not self._sharing.reads_alone:
+            return False
+        self._sharing.policy.cancel(undecided.ticket)
+        del self._waiting[undecided.ticket]
+        self.counters.degraded += 1
+        self._decided(undecided, Served(undecided.path, remote=True))
+        return True
+
+    def _give_up(self, path: int) -> None:
+        """Nobody waits any more for the answer of ``path``."""
+        undecided = self._undecided.pop(path)
+        del self._waiting[undecided.ticket]
+        assert self._sharing is not None
+        self._sharing.policy.cancel(undecided.ticket)
+
+    def _answer(self, path: int) -> int:
+        answer = self.binding.answer(path)
+        assert answer is not None
+        return answer
+
     def _opened(self, path: int, file: int, content: Content, *, keep_pages: bool) -> OpenFile:
         if content.sample == path:
             self.counters.exact += 1
@@ -190,30 +329,60 @@ class Node:
             self.counters.redirected += 1
         return OpenFile(self._keep(Handle(path, file, content)), keep_pages)
 
-    def stat(self, entry: int, thread: int) -> tuple[int, bool]:
-        """Size in bytes of what ``thread`` would read from a file, and whether that is good until it is void."""
+    def stat(self, entry: int, thread: int) -> tuple[int, bool] | Coroutine[Any, Any, tuple[int, bool]]:
+        """Size in bytes of what ``thread`` would read from a file, and whether that is good until it is void; what to
+        await for it where another node has to decide."""
         path, file = self._sample_of[entry], self._member_of[entry]
         if path < 0:
             return self._exact.told(entry).size, True
         stamp = self._bound_stamp(path, file)
-        if stamp is not None and self._binding.holds(thread, path):
+        if stamp is not None and self.binding.holds(thread, path):
             # A reader asks for the size of what it has just opened: there is nothing new in that.
             return stamp.size, True
+        if path in self._undecided:
+            return self._stat_late(entry, thread, self._undecided[path].over)
         self._meet(thread, path)
-        told = self._binding.stat(path, file, thread)
+        told = self.binding.stat(path, file, thread)
         for sample in told.unloaded:
-            self._memory.forget(sample)
+            self._unload(sample)
+        if told.pending is not None and self._flush is not None:
+            promise = self._waiting[told.pending.ticket] = _Promise(path, thread, trio.Event())
+            self._flush()
+            return self._stat_promised(entry, told.pending.ticket, promise)
         if told.reserved and told.sample is not None:
-            self._memory.put_aside(told.sample)
+            remote = self._sharing is not None and self._sharing.policy.is_taken(told.sample)
+            self._memory.put_aside(told.sample, remote=remote)
         if stamp is not None:
             return stamp.size, True
-        return self._size(entry if told.sample is None else self._file_of(told.sample, file)), False
+        return self.supply.size(entry if told.sample is None else self.supply.file_of(told.sample, file)), False
+
+    async def _stat_promised(self, entry: int, ticket: int, promise: _Promise) -> tuple[int, bool]:
+        try:
+            return await self._stat_late(entry, promise.thread, promise.over)
+        finally:
+            if self._waiting.pop(ticket, None) is not None and self._sharing is not None:
+                self._sharing.policy.cancel(ticket)
+
+    async def _stat_late(self, entry: int, thread: int, over: trio.Event) -> tuple[int, bool]:
+        """What `stat` says once another node has answered; the file's own size where it does not in time."""
+        try:
+            with self._opens.one(self._peer_timeout_s):
+                await over.wait()
+        except trio.TooSlowError:
+            return self.supply.size(entry), False
+        told = self.stat(entry, thread)
+        return told if isinstance(told, tuple) else await told
+
+    def _unload(self, sample: int) -> None:
+        remote = self._memory.is_remote(sample)
+        if not remote or self._plan.reads_any:
+            self._memory.forget(sample, remote=remote)
 
     def look(self, entry: int) -> tuple[int, bool]:
         """What `stat` says while a file is bound, else its own size; on nobody's behalf, changing nothing."""
         path, file = self._sample_of[entry], self._member_of[entry]
         stamp = self._bound_stamp(path, file)
-        return (self._size(entry), False) if stamp is None else (stamp.size, True)
+        return (self.supply.size(entry), False) if stamp is None else (stamp.size, True)
 
     def read(self, handle: int, offset: int, size: int) -> bytes | memoryview | Coroutine[Any, Any, bytes | memoryview]:
         """At most ``size`` bytes from ``offset`` of an open file; what to await for them if they are not here."""
@@ -249,17 +418,17 @@ class Node:
             if self._exact.close(opened):
                 self._kernel.changed(opened.entry)
         else:
-            self._closed(opened.path, self._binding.close(opened.path))
+            self._closed(opened.path, self.binding.close(opened.path))
 
     def served(self, entry: int) -> bytes:
         """The path, relative to the source, of the file whose bytes ``entry`` last gave; empty before that."""
         path = self._sample_of[entry]
         if path < 0:
             return self._tree.path(entry)
-        answer = self._binding.answer(path)
+        answer = self.binding.answer(path)
         if answer is None:
             return b""
-        return self._tree.path(self._file_of(answer, self._member_of[entry]))
+        return self._tree.path(self.supply.file_of(answer, self._member_of[entry]))
 
     # Files as they are
 
@@ -298,65 +467,17 @@ class Node:
             "samples": len(catalog.class_of),
             "classes": len(catalog.class_names),
             "memory_limit_bytes": self._plan.memory_bytes,
-            "memory_used_bytes": self._memory.slots_bytes + self._memory.claims_bytes,
+            "memory_used_bytes": self._memory.used_bytes,
             **self.counters.as_dict(),
             "wait_seconds": round(self._opens.seconds + self._reads.seconds, 6),
-            "changed": len(self._changed_size.keys() | self._exact.changed()),
+            "changed": len(self.supply.changed() | self._exact.changed()),
             "lap": dict(zip(catalog.class_trees, laps.tolist(), strict=True)),
             "open_files": len(self._handles),
             "waiting_opens": self._opens.now,
             "waiting_reads": self._reads.now,
-            **self._binding.counts(),
+            **self.binding.counts(),
             **self._memory.counts(),
         }
-
-    # Turns and reads
-
-    def _take_turn(self, path: int, turn: Served) -> Content | None:
-        if turn.loads:
-            awaited = turn.is_demanded
-            self.counters.demand_loads += awaited
-            for load in turn.loads:
-                self._load(load, awaited=awaited)
-                awaited = False
-        return self._memory.claim(path, turn.sample)
-
-    def _load(self, load: Load, *, awaited: bool) -> None:
-        self.counters.chunk_loads += 1
-        self.counters.samples_loaded += len(load.samples)
-        reads = self._store.reads(load.chunk, load.samples)
-        self._submit(reads, self._memory.expect(load.samples), awaited=awaited)
-
-    def _read_again(self, path: int, sample: int) -> Content:
-        """Bytes that were dropped, or a read that had failed before this open: read them for the path alone."""
-        self.counters.samples_reread += 1
-        content = self._memory.expect_for(path, sample)
-        self._submit(self._store.reads(self._policy.chunk_of(sample), (sample,)), [content], awaited=True)
-        return content
-
-    def _submit(self, reads: Sequence[Read], contents: Sequence[Content], *, awaited: bool) -> None:
-        assert self._loader is not None
-        of_sample = {content.sample: content for content in contents}
-        for read in reads:
-            self._expected[read] = [of_sample[sample] for sample in read.samples]
-            for content in self._expected[read]:
-                content.read = read
-        self._loader.submit(reads, awaited=awaited)
-
-    def _arrived(self, read: Read, payloads: Sequence[Payload]) -> None:
-        for number, content in enumerate(self._expected.pop(read)):
-            entries = self._files_of(content.sample)
-            payload: Payload = payloads[number] if number < len(payloads) else ()
-            if len(payload) != len(entries):
-                payload = (OSError(errno.EIO, "the store failed"),) * len(entries)
-            for entry, got in zip(entries, payload, strict=True):
-                if isinstance(got, FileBytes):
-                    self.counters.bytes_read += len(got.data)
-                    if got.changed:
-                        self._note_change(entry, got.stamp.size)
-                    else:
-                        self._changed_size.pop(entry, None)
-            self._memory.arrive(content, payload)
 
     async def _read_by_position(self, opened: Handle, offset: int, size: int) -> bytes:
         content, file = opened.content, opened.file
@@ -366,7 +487,7 @@ class Node:
         part = max(0, min(size, stamp.size - offset))
         with self._reads.one():
             return await trio.to_thread.run_sync(
-                partial(self._store.read_range, content.sample, file, stamp, offset, part),
+                partial(self.supply.read_range, content.sample, file, stamp, offset, part),
                 abandon_on_cancel=True,
                 limiter=self._rereads,
             )
@@ -378,23 +499,25 @@ class Node:
             self._memory.rest(path)
             for released in closed.released:
                 self._memory.release(released)
-            self._kernel.freed(self._files_of(path))
+            self._kernel.freed(self.supply.files_of(path))
 
     def _failed(self, path: int, thread: int, entry: int, sample: int, error: BaseException) -> None:
         self.counters.errors += 1
         if isinstance(error, Exception):
             name = os.fsdecode(self._tree.path(entry))
-            of = os.fsdecode(self._tree.path(self._file_of(sample, self._member_of[entry])))
+            of = os.fsdecode(self._tree.path(self.supply.file_of(sample, self._member_of[entry])))
             log.warning("open of %s failed: %s: %s", name, of, error or type(error).__name__)
-        self._closed(path, self._binding.fail(path, thread))
+        self._closed(path, self.binding.fail(path, thread))
+        if path in self._undecided and not self.binding.is_bound(path):
+            self._give_up(path)
 
     def _meet(self, thread: int, path: int) -> None:
-        if self._binding.depends_on(thread, path) and self._threads.is_another(thread):
-            ended = self._binding.thread(thread)
+        if self.binding.depends_on(thread, path) and self._threads.is_another(thread):
+            ended = self.binding.thread(thread)
             for released in ended.released:
                 self._memory.release(released)
             for sample in ended.unloaded:
-                self._memory.forget(sample)
+                self._unload(sample)
         self._threads.hear(thread)
 
     # Numbers
@@ -407,23 +530,7 @@ class Node:
 
     def _bound_stamp(self, path: int, file: int) -> Stamp | None:
         """What a handle on the path reads, once it is known."""
-        if not self._binding.is_bound(path):
+        if not self.binding.is_bound(path):
             return None
         content = self._memory.look(path)
         return content.stamps[file] if content is not None and content.arrived else None
-
-    def _file_of(self, sample: int, file: int) -> int:
-        return self._members[self._member_at[sample] + file]
-
-    def _files_of(self, sample: int) -> Sequence[int]:
-        first, end = self._member_at[sample], self._member_at[sample + 1]
-        return (self._members[first],) if end - first == 1 else self._members[first:end].tolist()
-
-    def _size(self, entry: int) -> int:
-        size = self._changed_size.get(entry)
-        return self._tree_size[entry] if size is None else size
-
-    def _note_change(self, entry: int, size: int) -> None:
-        if entry not in self._changed_size:
-            log.warning("%s is not what it was at the scan", os.fsdecode(self._tree.path(entry)))
-        self._changed_size[entry] = size

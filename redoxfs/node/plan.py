@@ -12,19 +12,74 @@ import numpy as np
 import numpy.typing as npt
 
 from redoxfs.chunks import Cells, MemoryTooSmallError, fit, memory_for_share
-from redoxfs.chunks.layout import OPEN_SAMPLES, RESIDENT_SHARE
+from redoxfs.chunks.layout import OPEN_SAMPLES, RESIDENT_SHARE, deal
 from redoxfs.dataset import Catalog
-from redoxfs.protocol import Policy, PoolPolicy, SlotPolicy
+from redoxfs.protocol import (
+    LocalFirst,
+    Policy,
+    PoolPolicy,
+    SharedPolicy,
+    SlotNode,
+    SlotPolicy,
+    homes_by_vc,
+    parts_by_lap,
+)
 
 
-class ServingPolicy(Policy, Protocol):
-    """A policy, as a node needs it."""
+class _Serving(Protocol):
+    """What a node needs to know beside turns."""
 
     def laps(self, samples: npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:
         """The lap, counted from 1, that what each of ``samples`` belongs to is in."""
 
     def chunk_of(self, sample: int) -> int:
         """The physical chunk that ``sample`` lies in."""
+
+
+class ServingPolicy(Policy, _Serving, Protocol):
+    """A policy, as a node needs it."""
+
+
+class SharedServingPolicy(SharedPolicy, _Serving, Protocol):
+    """A policy of several nodes, as a node needs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """This node among those that share a dataset.
+
+    ``node``, ``nodes``  its number, and how many there are
+    ``memory_bytes``     of all memory, what samples from other nodes may take before they are served
+    ``shared_storage``   every node can read every chunk; else only its own
+    ``timeout_s``        how long an open waits for another node to decide
+    ``exchange``         the pool takes such a share of its samples from other nodes on purpose
+    ``window``           P, the prefetch window of the slot policy, in requests
+    """
+
+    node: int
+    nodes: int
+    memory_bytes: int
+    shared_storage: bool
+    timeout_s: float
+    exchange: float
+    window: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sharing:
+    """What of a plan is about other nodes.
+
+    ``policy``       the plan's
+    ``reads_alone``  where nobody answers, the sample that was asked for is read here instead
+    """
+
+    share: Share
+    policy: SharedServingPolicy
+    reads_alone: bool
+
+    @property
+    def timeout_s(self) -> float:
+        return self.share.timeout_s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,25 +94,57 @@ class Plan:
     ``about``           what `stats.json` says of it
     """
 
-    policy: ServingPolicy
+    policy: ServingPolicy | SharedServingPolicy
     memory_bytes: int
     resident_bytes: int
     lapping: npt.NDArray[np.integer]
     held_share: float
     about: dict[str, Any]
+    sharing: Sharing | None = None
+
+    @property
+    def claims_bytes(self) -> int:
+        """The share of paths."""
+        remote = 0 if self.sharing is None else self.sharing.share.memory_bytes
+        return self.memory_bytes - self.resident_bytes - remote
+
+    @property
+    def reads_any(self) -> bool:
+        """Whether every sample can be read here."""
+        return self.sharing is None or self.sharing.share.shared_storage
 
 
-def plan_slot(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int) -> Plan:
+def plan_slot(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, share: Share | None = None) -> Plan:
     """The paper's policy. Raises MemoryTooSmallError."""
-    layout = fit(cells, catalog.sample_bytes, memory_bytes)
+    nodes, remote_bytes = (1, 0) if share is None else (share.nodes, share.memory_bytes)
+    try:
+        layout = fit(cells, catalog.sample_bytes, memory_bytes - remote_bytes, nodes=nodes)
+    except MemoryTooSmallError as error:
+        raise MemoryTooSmallError(error.needed_bytes + remote_bytes, memory_bytes) from None
+    own = SlotPolicy(layout.cells, layout.vc_start, samples=len(catalog.class_of), seed=seed)
     # The first chunk of a VC has a sample in each of its columns.
     first = layout.cells[layout.vc_start[:-1]]
+    policy: ServingPolicy | SharedServingPolicy = own
+    sharing = None
+    if share is not None:
+        homes = homes_by_vc(own.columns, layout.chunk_size, nodes)
+        policy = node = SlotNode(
+            share.node,
+            own,
+            homes,
+            catalog.sample_bytes,
+            remote_memory_bytes=share.memory_bytes,
+            window=share.window,
+        )
+        sharing = Sharing(share, node, reads_alone=share.shared_storage)
+        first = first[share.node :: nodes]
     return Plan(
-        policy=SlotPolicy(layout.cells, layout.vc_start, samples=len(catalog.class_of), seed=seed),
+        policy=policy,
         memory_bytes=memory_bytes,
         resident_bytes=layout.resident_bytes,
         lapping=first[first >= 0],
         held_share=layout.vc_count / max(1, layout.chunk_count),
+        sharing=sharing,
         about={
             "policy": "slot",
             "chunks": layout.chunk_count,
@@ -86,21 +173,51 @@ def _least_for_pool(sizes: npt.NDArray[np.int64], cells: Cells) -> int:
     return OPEN_SAMPLES * int(sizes.max(initial=0)) + largest_chunk
 
 
-def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int) -> Plan:
+def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, share: Share | None = None) -> Plan:
     """The pool, for which any memory will do that holds a few samples. Raises MemoryTooSmallError."""
     sizes = catalog.sample_bytes
     total, largest = int(sizes.sum()), int(sizes.max(initial=0))
-    open_bytes = max(OPEN_SAMPLES * largest, int(memory_bytes * (1 - RESIDENT_SHARE)))
-    needed = _least_for_pool(sizes, cells)
+    remote_bytes = 0 if share is None else share.memory_bytes
+    open_bytes = max(OPEN_SAMPLES * largest, int((memory_bytes - remote_bytes) * (1 - RESIDENT_SHARE)))
+    needed = _least_for_pool(sizes, cells) + remote_bytes
     if memory_bytes < needed:
         raise MemoryTooSmallError(needed, memory_bytes)
-    capacity = memory_bytes - open_bytes
+    capacity = memory_bytes - remote_bytes - open_bytes
     class_of = np.ascontiguousarray(catalog.class_of)
+    policy: ServingPolicy | SharedServingPolicy
+    if share is None:
+        policy = PoolPolicy(cells.cells, class_of, sizes, capacity_bytes=capacity, seed=seed)
+        sharing = None
+    else:
+        part_of = deal(cells, share.nodes, seed=seed)
+        own = PoolPolicy(
+            cells.cells,
+            class_of,
+            sizes,
+            capacity_bytes=capacity,
+            seed=seed + share.node,
+            part_of=part_of,
+            parts_by_lap=parts_by_lap(share.node, share.nodes, share.shared_storage),
+        )
+        policy = node = LocalFirst(
+            share.node,
+            own,
+            class_of,
+            part_of,
+            sizes,
+            nodes=share.nodes,
+            rotates=share.shared_storage,
+            remote_memory_bytes=share.memory_bytes,
+            exchange=share.exchange,
+            seed=seed + share.node,
+        )
+        sharing = Sharing(share, node, reads_alone=False)
     return Plan(
-        policy=PoolPolicy(cells.cells, class_of, sizes, capacity_bytes=capacity, seed=seed),
+        policy=policy,
         memory_bytes=memory_bytes,
         resident_bytes=capacity,
         lapping=np.unique(class_of, return_index=True)[1],
         held_share=min(1.0, capacity / max(1, total)),
+        sharing=sharing,
         about={"policy": "pool", "chunks": len(cells.cells), "chunk_size": cells.chunk_size},
     )

@@ -30,8 +30,8 @@ class Waits:
         self.seconds = 0.0
 
     @contextmanager
-    def one(self) -> Iterator[None]:
-        """Around whatever is awaited.
+    def one(self, timeout_s: float | None = None) -> Iterator[None]:
+        """Around whatever is awaited; ``timeout_s`` where this wait has a deadline of its own.
 
         Raises:
             TooManyWaitingError: at once.
@@ -42,7 +42,7 @@ class Waits:
         self.now += 1
         began = trio.current_time()
         try:
-            with trio.fail_after(self._timeout_s):
+            with trio.fail_after(self._timeout_s if timeout_s is None else timeout_s):
                 yield
         finally:
             self.now -= 1

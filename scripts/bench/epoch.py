@@ -40,12 +40,12 @@ WAYS = {
 }
 
 
-def make_files(source: Path, count: int) -> int:
+def make_files(source: Path, count: int, classes: int = CLASSES) -> int:
     """Files of random bytes that begin with their names; how many bytes in all."""
     total = 0
-    for label in range(CLASSES):
+    for label in range(classes):
         (source / f"class{label:02}").mkdir(parents=True)
-        for i in range(label, count, CLASSES):
+        for i in range(label, count, classes):
             name = f"class{label:02}/{i:07}.jpg"
             length = random.randrange(SMALLEST_BYTES, LARGEST_BYTES)
             (source / name).write_bytes(name.encode().ljust(NAME_BYTES) + random.randbytes(length - NAME_BYTES))

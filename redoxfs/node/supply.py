@@ -1,0 +1,186 @@
+"""Carries the core's decisions out: what is to be read, and whose the bytes are when they are there.
+
+Opens of this node and requests of other nodes come here with the turn that the core gave them. Used from the node's
+task alone; reads run on the loader's threads.
+"""
+
+import errno
+import logging
+import os
+from collections.abc import Callable, Sequence
+
+import trio
+
+from redoxfs.chunks import ChunkStore, FileBytes, Read
+from redoxfs.chunks.store import Payload, Stamp
+from redoxfs.dataset import Catalog
+from redoxfs.node.counters import Counters
+from redoxfs.node.loader import Loader
+from redoxfs.node.memory import Content, Memory
+from redoxfs.protocol import Load, Served
+
+log = logging.getLogger(__name__)
+
+
+class Supply:
+    """Samples' bytes, from `start` to `stop`.
+
+    Args:
+        chunk_of: the physical chunk of a sample.
+        reads_any: whether every sample can be read here, also those that live at other nodes.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        store: ChunkStore,
+        memory: Memory,
+        chunk_of: Callable[[int], int],
+        counters: Counters,
+        *,
+        reads_any: bool,
+    ) -> None:
+        self._tree = catalog.tree
+        self._tree_size: memoryview[int] = catalog.tree.size.data
+        self._members: memoryview[int] = catalog.members.data
+        self._member_at: memoryview[int] = catalog.member_at.data
+        self._store = store
+        self._memory = memory
+        self._chunk_of = chunk_of
+        self._counters = counters
+        self._reads_any = reads_any
+        self._loader: Loader | None = None
+        self._expected: dict[Read, list[Content]] = {}
+        self._changed_size: dict[int, int] = {}
+
+    def start(self) -> None:
+        """Start the reading threads; from a trio task."""
+        self._loader = Loader(self._arrived, threads=self._store.depth)
+
+    def stop(self) -> None:
+        """End the reading threads."""
+        if self._loader is not None:
+            self._loader.close()
+
+    # Turns
+
+    def take_turn(self, path: int, turn: Served) -> Content | None:
+        """What ``turn`` gives to ``path``; None where its bytes have been let go."""
+        if turn.loads:
+            self._counters.demand_loads += turn.is_demanded
+            self.load(turn.loads, awaited=turn.is_demanded)
+        return self._memory.claim(path, turn.sample, remote=turn.remote)
+
+    def load(self, loads: Sequence[Load], *, awaited: bool) -> None:
+        """Read ``loads`` into the slots; the first sample of the first is waited for where ``awaited`` says so."""
+        for load in loads:
+            self._counters.chunk_loads += 1
+            self._counters.samples_loaded += len(load.samples)
+            reads = self._store.reads(load.chunk, load.samples)
+            self._submit(reads, self._memory.expect(load.samples), awaited=awaited)
+            awaited = False
+
+    def read_again(self, path: int, sample: int) -> Content:
+        """Bytes that were dropped, or a read that had failed before this open: read them for the path alone."""
+        self._counters.samples_reread += 1
+        content = self._memory.expect_for(path, sample)
+        self.read(content)
+        return content
+
+    def read(self, content: Content) -> None:
+        """Bring ``content`` from storage, whoever it belongs to."""
+        self._submit(self._store.reads(self._chunk_of(content.sample), (content.sample,)), [content], awaited=True)
+
+    def hasten(self, content: Content) -> None:
+        """Somebody waits for ``content`` now."""
+        if content.read is not None and self._loader is not None:
+            self._loader.hasten(content.read)
+
+    # Samples given to other nodes and taken from them
+
+    def give(self, sample: int, *, again: bool) -> Content:
+        """A sample for another node, here or on its way. ``again``: it was given before, so it is in no slot."""
+        if not again:
+            # What came from a node and goes on to another may also be loaded here, for the next lap.
+            content = self._memory.give(sample, remote=True) or self._memory.give(sample)
+            if content is not None:
+                if not content.arrived:
+                    self.hasten(content)
+                return content
+        self._counters.samples_reread += 1
+        content = self._memory.expect_to_give(sample)
+        self.read(content)
+        return content
+
+    def came(self, content: Content, payload: Payload) -> None:
+        """Another node sent the bytes of a sample that it had given, or they cannot be had from it."""
+        if self._reads_any and any(isinstance(file, OSError) for file in payload):
+            self._counters.degraded += 1
+            self.read(content)
+        else:
+            self._deliver(content, payload)
+
+    # Files
+
+    def files_of(self, sample: int) -> Sequence[int]:
+        """The entries of a sample's files, by role."""
+        first, end = self._member_at[sample], self._member_at[sample + 1]
+        return (self._members[first],) if end - first == 1 else self._members[first:end].tolist()
+
+    def file_of(self, sample: int, file: int) -> int:
+        """The entry of file number ``file`` of a sample."""
+        return self._members[self._member_at[sample] + file]
+
+    def size(self, entry: int) -> int:
+        """Bytes of a file as it was last read, else as it was scanned."""
+        size = self._changed_size.get(entry)
+        return self._tree_size[entry] if size is None else size
+
+    def changed(self) -> set[int]:
+        """Entries that were found to be other than the scan saw."""
+        return set(self._changed_size)
+
+    def read_range(self, sample: int, file: int, stamp: Stamp, offset: int, size: int) -> bytes:
+        """As `ChunkStore.read_range`."""
+        return self._store.read_range(sample, file, stamp, offset, size)
+
+    # Reads
+
+    def _submit(self, reads: Sequence[Read], contents: Sequence[Content], *, awaited: bool) -> None:
+        assert self._loader is not None
+        of_sample = {content.sample: content for content in contents}
+        for read in reads:
+            self._expected[read] = [of_sample[sample] for sample in read.samples]
+            for content in self._expected[read]:
+                content.read = read
+        self._loader.submit(reads, awaited=awaited)
+
+    def _arrived(self, read: Read, payloads: Sequence[Payload]) -> None:
+        for number, content in enumerate(self._expected.pop(read)):
+            entries = self.files_of(content.sample)
+            payload: Payload = payloads[number] if number < len(payloads) else ()
+            if len(payload) != len(entries):
+                payload = (OSError(errno.EIO, "the store failed"),) * len(entries)
+            self._counters.bytes_read += sum(len(got.data) for got in payload if isinstance(got, FileBytes))
+            self._deliver(content, payload)
+
+    def _deliver(self, content: Content, payload: Payload) -> None:
+        for entry, got in zip(self.files_of(content.sample), payload, strict=True):
+            if isinstance(got, FileBytes):
+                if got.changed:
+                    self._note_change(entry, got.stamp.size)
+                else:
+                    self._changed_size.pop(entry, None)
+        self._memory.arrive(content, payload)
+
+    def _note_change(self, entry: int, size: int) -> None:
+        if entry not in self._changed_size:
+            log.warning("%s is not what it was at the scan", os.fsdecode(self._tree.path(entry)))
+        self._changed_size[entry] = size
+
+
+async def all_here(contents: Sequence[Content], timeout_s: float) -> None:
+    """Wait until the bytes of all are here. Raises trio.TooSlowError at the deadline."""
+    with trio.fail_after(timeout_s):
+        for content in contents:
+            await content.wait()

@@ -1,0 +1,165 @@
+"""Which order each node will ask in, epoch by epoch: what the slot policy prefetches by (§3.6).
+
+Every node works out the orders of all nodes from the sampler that the job uses, an epoch ahead and in a worker thread;
+or each is told its own for the next epoch (`redoxfs trace`) and passes it on. An epoch is over when as many of the
+dataset's samples have been asked for as its order has. A trace is a hint: requests that leave it are served all the
+same, only not prefetched for.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import trio
+
+from redoxfs.dataset import Catalog
+from redoxfs.protocol import SlotNode
+from redoxfs.protocol.samplers import RandomOrder, distributed_orders, in_step
+
+Int32 = npt.NDArray[np.int32]
+
+Orders = Callable[[int], Sequence[Int32]]
+"""Of an epoch, from 0 and in turn: the samples that each node asks for."""
+
+log = logging.getLogger(__name__)
+
+
+class Sampler(Protocol):
+    """One of PyTorch's, as `--sampler` names it.
+
+    ``kind``    torch-distributed, whose ranks are dealt to the nodes in equal blocks, or torch-random, one for a node
+    ``ranks``   how many there are in all, None for one at each node
+    ``tree``    the class tree that it draws from, None for the one with the most samples
+    """
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def ranks(self) -> int | None: ...
+    @property
+    def shuffle(self) -> bool: ...
+    @property
+    def drop_last(self) -> bool: ...
+    @property
+    def persistent_workers(self) -> bool: ...
+    @property
+    def tree(self) -> str | None: ...
+
+
+def samples_of(catalog: Catalog, tree: str | None) -> Int32:
+    """The samples of a class tree in the order in which torchvision's ImageFolder numbers them.
+
+    Raises ValueError where there is no such tree.
+    """
+    tree_of = catalog.tree_of_class[catalog.class_of]
+    if tree is None:
+        number = int(np.bincount(tree_of, minlength=1).argmax())
+    elif tree in catalog.class_trees:
+        number = catalog.class_trees.index(tree)
+    else:
+        raise ValueError(f"there are no samples in {tree}; there are in {', '.join(catalog.class_trees)}")
+    return np.flatnonzero(tree_of == number).astype(np.int32)
+
+
+def orders_of(sampler: Sampler, samples: Int32, nodes: int) -> Orders:
+    """How a job on ``nodes`` nodes asks for ``samples``. Raises ValueError where ranks and nodes do not go together."""
+    if sampler.kind == "torch-random":
+        drawn = RandomOrder(len(samples), sampler.seed, loader=True, persistent_workers=sampler.persistent_workers)
+        return lambda _epoch: [samples[next(drawn)]] * nodes
+    ranks = nodes if sampler.ranks is None else sampler.ranks
+    if ranks % nodes:
+        raise ValueError(f"{ranks} ranks cannot be dealt to {nodes} nodes in equal numbers")
+    at_each = ranks // nodes
+
+    def distributed(epoch: int) -> Sequence[Int32]:
+        orders = distributed_orders(
+            len(samples),
+            world=ranks,
+            epoch=epoch,
+            seed=sampler.seed,
+            shuffle=sampler.shuffle,
+            drop_last=sampler.drop_last,
+        )
+        of_rank = [samples[order] for order in orders]
+        return [in_step(of_rank[node * at_each : (node + 1) * at_each]) for node in range(nodes)]
+
+    return distributed
+
+
+class Traces:
+    """This node's place in its order, and what it knows of those of others.
+
+    Args:
+        samples: those that are traced; requests for others, such as a validation set's, are not of any epoch.
+        orders: where the sampler is known.
+        tell: passes this node's order of an epoch on to the others.
+    """
+
+    def __init__(
+        self,
+        node: int,
+        policy: SlotNode,
+        samples: Int32,
+        number_of_samples: int,
+        orders: Orders | None,
+        tell: Callable[[int, Int32], None],
+    ) -> None:
+        self._node = node
+        self._policy = policy
+        is_traced = np.zeros(number_of_samples, np.uint8)
+        is_traced[samples] = 1
+        self._is_traced: memoryview[int] = is_traced.data
+        self._orders = orders
+        self._tell = tell
+        self._own: dict[int, Int32] = {}
+        self._epoch = -1
+        self._left = 0
+        self._nursery: trio.Nursery
+
+    async def start(self, nursery: trio.Nursery) -> None:
+        """Know the orders of the first epoch."""
+        self._nursery = nursery
+        if self._orders is not None:
+            await self._prepare(0)
+            self._begin(0)
+
+    def note(self, sample: int) -> None:
+        """A turn for ``sample`` was asked for here."""
+        if self._left and self._is_traced[sample]:
+            self._left -= 1
+            if not self._left and self._orders is not None:
+                self._begin(self._epoch + 1)
+
+    def hand_in(self, order: Int32) -> None:
+        """From now on this node asks in ``order``: an epoch begins. Raises ValueError where a sampler says it."""
+        if self._orders is not None:
+            raise ValueError("this mount works its orders out by itself (--sampler)")
+        self._epoch += 1
+        self._left = len(order)
+        self._tell(self._epoch, order)
+        self._policy.follow(self._node, self._epoch, order)
+
+    def _begin(self, epoch: int) -> None:
+        self._epoch = epoch
+        order = self._own.pop(epoch, None)
+        if order is None:
+            log.info("epoch %d begins before its order is worked out", epoch)
+            return
+        self._left = len(order)
+        self._policy.follow(self._node, epoch, order)
+        self._nursery.start_soon(self._prepare, epoch + 1)
+
+    async def _prepare(self, epoch: int) -> None:
+        assert self._orders is not None
+        orders = await trio.to_thread.run_sync(self._orders, epoch, abandon_on_cancel=True)
+        for node, order in enumerate(orders):
+            if node == self._node:
+                self._own[epoch] = order
+            else:
+                self._policy.follow(node, epoch, order)
+        if self._epoch == epoch:
+            self._begin(epoch)

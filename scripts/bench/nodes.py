@@ -1,0 +1,268 @@
+"""Several nodes that share a dataset over slow links: the paper's protocol without prefetching, with, and the pool.
+
+    scripts/bench/nodes.py [--nodes 3] [--files 9600] [--classes 48] [--mbit 400] [--epochs 2] [--json]
+
+Each node is a real mount in a network namespace of its own, its link capped both ways by tc (needs root; iproute2).
+Readers on each node go through its part of a DistributedSampler's order, and all nodes wait for each other between
+epochs. Every file holds its own name: each has to come once in each epoch, with the label that was asked for. The first
+epoch warms up and is not counted. Beside what the wire carried stands what `redoxfs simulate` says of the same files.
+"""
+
+import argparse
+import json
+import math
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import mounts
+from epoch import NAME_BYTES, make_files
+from rich.console import Console
+from rich.table import Table
+
+from redoxfs.chunks.layout import RESIDENT_SHARE
+from redoxfs.protocol.samplers import distributed_order
+from redoxfs.simulate.policies import Dataset, measure
+
+READERS = 4
+PORT = 7420
+CHUNK_SIZE = 64
+WAYS = {
+    "slot": ["--policy", "slot", "--prefetch-window", "1"],
+    "slot, prefetch": ["--policy", "slot", "--sampler", "torch-distributed"],
+    "pool": ["--policy", "pool"],
+}
+
+
+def ip(*words: str) -> str:
+    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
+
+
+class Network:
+    """Namespaces node0 … that reach each other through a bridge in one more; nothing of it is in the machine's own."""
+
+    def __init__(self, nodes: int, mbit: int) -> None:
+        self._mark = f"redoxfs-bench-{os.getpid()}"
+        self._switch = f"{self._mark}-switch"
+        self.spaces = [f"{self._mark}-{node}" for node in range(nodes)]
+        self.addresses = [f"10.77.0.{node + 1}:{PORT}" for node in range(nodes)]
+        self._mbit = mbit
+
+    @contextmanager
+    def up(self) -> Iterator["Network"]:
+        made = []
+        try:
+            for space in (self._switch, *self.spaces):
+                ip("netns", "add", space)
+                made.append(space)
+            ip("-n", self._switch, "link", "add", "bridge", "type", "bridge")
+            ip("-n", self._switch, "link", "set", "bridge", "up")
+            for node, space in enumerate(self.spaces):
+                port = f"port{node}"
+                ip("-n", space, "link", "add", "eth0", "type", "veth", "peer", "name", port, "netns", self._switch)
+                ip("-n", self._switch, "link", "set", port, "master", "bridge", "up")
+                ip("-n", space, "addr", "add", f"10.77.0.{node + 1}/24", "dev", "eth0")
+                for device in ("lo", "eth0"):
+                    ip("-n", space, "link", "set", device, "up")
+                self._cap(space, "eth0")
+                self._cap(self._switch, port)
+            yield self
+        finally:
+            for space in made:
+                subprocess.run(["ip", "netns", "del", space], check=False)
+
+    def _cap(self, space: str, device: str) -> None:
+        rate = ["rate", f"{self._mbit}mbit", "burst", "256k"]
+        for words in (
+            ["qdisc", "add", "dev", device, "root", "handle", "1:", "htb", "default", "1"],
+            ["class", "add", "dev", device, "parent", "1:", "classid", "1:1", "htb", *rate],
+        ):
+            subprocess.run(["ip", "netns", "exec", space, "tc", *words], check=True)
+
+    def sent_bytes(self) -> int:
+        """By all nodes so far, headers and all."""
+        return sum(
+            json.loads(ip("-n", space, "-s", "-j", "link", "show", "dev", "eth0"))[0]["stats64"]["tx"]["bytes"]
+            for space in self.spaces
+        )
+
+
+@contextmanager
+def nodes_up(network: Network, source: Path, folder: Path, options: Sequence[str]) -> Iterator[list[Path]]:
+    """A mount in each namespace."""
+    mountpoints = [folder / str(node) for node in range(len(network.spaces))]
+    with ExitStack() as ends:
+        started = []
+        for node, (space, mountpoint) in enumerate(zip(network.spaces, mountpoints, strict=True)):
+            mountpoint.mkdir(parents=True, exist_ok=True)
+            command = ["nsenter", f"--net=/run/netns/{space}", sys.executable, "-m", "redoxfs", "mount", *options]
+            command += ["--nodes", ",".join(network.addresses), "--node-rank", str(node), "--insecure"]
+            command += [str(source), str(mountpoint)]
+            started.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+            umount = [sys.executable, "-m", "redoxfs", "umount", str(mountpoint)]
+            ends.callback(subprocess.run, umount, check=False, capture_output=True)
+        failed = []
+        for process in started:
+            _, said = process.communicate(timeout=mounts.PATIENCE_S)
+            if process.returncode:
+                failed.append(said)
+        if failed:
+            raise SystemExit(failed[0])
+        yield mountpoints
+
+
+def read_epochs(mountpoints: Sequence[Path], names: Sequence[str], epochs: int, network: Network) -> dict[str, Any]:
+    """What epochs 1 to ``epochs`` took after a first one, and what was wrong in any."""
+    fork = multiprocessing.get_context("fork")
+    nodes = len(mountpoints)
+    barrier, answers = fork.Barrier(nodes * READERS + 1), fork.SimpleQueue()
+
+    def work(node: int, reader: int) -> None:
+        for epoch in range(epochs + 1):
+            order = distributed_order(len(names), world=nodes, rank=node, epoch=epoch, seed=0)
+            seen, wrong = [], 0
+            barrier.wait()
+            for index in order[reader::READERS].tolist():
+                name = names[index]
+                got = (mountpoints[node] / name).read_bytes()[:NAME_BYTES].rstrip().decode()
+                wrong += got.partition("/")[0] != name.partition("/")[0]
+                seen.append(got)
+            barrier.wait()
+            answers.put((epoch, seen, wrong))
+
+    processes = [
+        fork.Process(target=work, args=(node, reader), daemon=True)
+        for node in range(nodes)
+        for reader in range(READERS)
+    ]
+    for process in processes:
+        process.start()
+    seconds, seen, wrong = [], [Counter[str]() for _ in range(epochs + 1)], 0
+    sent, before = 0, [mounts.stats(mountpoint) for mountpoint in mountpoints]
+    for epoch in range(epochs + 1):
+        barrier.wait()
+        began = time.monotonic()
+        barrier.wait()
+        seconds.append(time.monotonic() - began)
+        for _ in processes:
+            of_epoch, part, wrong_here = answers.get()
+            seen[of_epoch].update(part)
+            wrong += wrong_here
+        if epoch == 0:
+            sent, before = network.sent_bytes(), [mounts.stats(mountpoint) for mountpoint in mountpoints]
+    sent = network.sent_bytes() - sent
+    after = [mounts.stats(mountpoint) for mountpoint in mountpoints]
+    for process in processes:
+        process.join()
+    padded = math.ceil(len(names) / nodes) * nodes - len(names)
+    return {
+        "seconds": sum(seconds[1:]) / epochs,
+        "sent_bytes": sent / epochs,
+        "wrong_labels": wrong,
+        "not_once": sum(len(names) - len(of) + sum(of.values()) - len(of) - padded for of in seen),
+        **{
+            name: sum(a[name] - b[name] for a, b in zip(after, before, strict=True)) / epochs
+            for name in ("remote_requests", "remote_samples", "opens", "chunk_loads", "errors", "degraded")
+        },
+    }
+
+
+def simulated(way: str, arguments: argparse.Namespace, total: int) -> float:
+    """The share of samples from other nodes, by the decisions of the core alone."""
+    dataset = Dataset(
+        files=arguments.files,
+        classes=arguments.classes,
+        skew=0.0,
+        chunk_size=CHUNK_SIZE,
+        resident=min(1.0, arguments.nodes * RESIDENT_SHARE * (arguments.memory_mb << 20) / total),
+        seed=0,
+    )
+    return measure("pool" if way == "pool" else "slot", dataset, nodes=arguments.nodes).remote_share
+
+
+def run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
+    console = Console(stderr=True)
+    console.print(f"making {arguments.files:,} files …")
+    source = work / "data"
+    total = make_files(source, arguments.files, arguments.classes)
+    names = sorted(f"{path.parent.name}/{path.name}" for path in source.glob("class*/*"))
+    common = ["--classes", "dir", "--chunk-size", str(CHUNK_SIZE), "--memory", f"{arguments.memory_mb}MiB"]
+    rows = []
+    with Network(arguments.nodes, arguments.mbit).up() as network:
+        for way, options in WAYS.items():
+            console.print(f"{way} …")
+            with nodes_up(network, source, work / "mnt", [*common, *options]) as mountpoints:
+                found = read_epochs(mountpoints, names, arguments.epochs, network)
+            shares = {
+                "remote_share": found["remote_samples"] / arguments.files,
+                "simulated_share": simulated(way, arguments, total),
+            }
+            rows.append({"way": way, **found, **shares})
+    return {
+        "machine": mounts.machine(),
+        "nodes": arguments.nodes,
+        "files": arguments.files,
+        "classes": arguments.classes,
+        "bytes": total,
+        "mbit_per_s": arguments.mbit,
+        "memory_mb": arguments.memory_mb,
+        "readers": READERS,
+        "rows": rows,
+    }
+
+
+def show(result: dict[str, Any]) -> None:
+    console = Console()
+    on = result["machine"]
+    console.print(f"{on['cores']} cores, {on['cpu']}, Linux {on['kernel']}")
+    console.print(
+        f"{result['nodes']} nodes, {result['readers']} readers each, {result['mbit_per_s']} Mbit/s; "
+        f"{result['files']:,} files of {result['classes']} classes, {result['bytes'] / 1e9:.2f} GB; "
+        f"{result['memory_mb']} MiB a node"
+    )
+    table = Table(title="an epoch")
+    for column in ("", "seconds", "on the wire", "remote samples", "simulated", "requests"):
+        table.add_column(column, justify="right" if column else "left", no_wrap=True)
+    for row in result["rows"]:
+        table.add_row(
+            row["way"],
+            f"{row['seconds']:.1f}",
+            f"{row['sent_bytes'] / 1e6:,.0f} MB",
+            f"{row['remote_share']:.1%}",
+            f"{row['simulated_share']:.1%}",
+            f"{row['remote_requests']:,.0f}",
+        )
+    console.print(table)
+    for row in result["rows"]:
+        if row["wrong_labels"] or row["not_once"] or row["errors"]:
+            told = f"{row['wrong_labels']} wrong labels, {row['not_once']} not once, {row['errors']:.0f} errors"
+            console.print(f"{row['way']}: {told}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--files", type=int, default=9_600)
+    parser.add_argument("--classes", type=int, default=48)
+    parser.add_argument("--mbit", type=int, default=400, help="of each node's link, each way")
+    parser.add_argument("--memory-mb", type=int, default=128, help="--memory of each mount, MiB")
+    parser.add_argument("--epochs", type=int, default=2, help="counted, after one to warm up")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="redoxfs-bench-") as folder:
+        os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = folder
+        result = run(arguments, Path(folder))
+    print(json.dumps(result, indent=2)) if arguments.json else show(result)
+    return 1 if any(row["wrong_labels"] or row["not_once"] or row["errors"] for row in result["rows"]) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,336 @@
+"""Several real nodes on one machine, and a data-parallel job over them: labels right, every sample once an epoch."""
+
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from images import make_images, path_in
+from machine import PATIENCE_S, Machine
+
+pytest.importorskip("torch")
+
+EPOCHS = 3
+SAMPLES = 900
+CLASSES = {"one": 1, "five": 5, "c44": 44, "c100": 100} | {f"c250-{i}": 250 for i in "abc"}
+SAMPLER = ("--sampler", "torch-distributed,seed=7")
+MEMORY = ("--memory", "6MiB")
+SLOT = ("--policy", "slot", "--chunk-size", "8")
+
+Pairs = list[tuple[str, str]]
+
+
+def make_source(root: Path, *, more: int = 0) -> Path:
+    make_images(root, CLASSES | {"c250-c": 250 + more}, typical_bytes=4_000)
+    return root
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_source(tmp_path_factory.mktemp("images"))
+
+
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_source(tmp_path_factory.mktemp("images"), more=1)
+
+
+@pytest.fixture(scope="module")
+def packed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    dst = tmp_path_factory.mktemp("packed") / "dst"
+    command = [sys.executable, "-m", "redoxfs", "pack", str(source), str(dst), "--chunk-size", "8"]
+    subprocess.run(command, check=True, capture_output=True)
+    return dst
+
+
+def up(machine: Machine, nodes: int, source: Path, *options: str) -> None:
+    machine.ok("cluster", "up", "--nodes", str(nodes), source, machine.mnt, *MEMORY, *options)
+
+
+def train(machine: Machine, nodes: int, *, meet: bool = True) -> list[list[Pairs]]:
+    """What each rank was given, by epoch."""
+    where = machine.folder / "meet" if meet else "-"
+    outs = [machine.folder / f"rank{rank}.jsonl" for rank in range(nodes)]
+    environment = machine.environment | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    script = Path(__file__).with_name("rank.py")
+    ranks = []
+    try:
+        for rank, out in enumerate(outs):
+            words = (script, machine.mnt / str(rank), rank, nodes, EPOCHS, where, out)
+            command = [sys.executable, *map(os.fspath, map(str, words))]
+            ranks.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
+        for process in ranks:
+            _, errors = process.communicate(timeout=5 * PATIENCE_S)
+            assert process.returncode == 0, errors
+    finally:
+        for process in ranks:
+            process.kill()
+            process.communicate()
+    return [[[(a, s) for a, s in json.loads(line)] for line in out.read_text().splitlines()] for out in outs]
+
+
+def check_labels(given: list[list[Pairs]]) -> None:
+    for epochs in given:
+        for pairs in epochs:
+            for asked, served in pairs:
+                assert asked.split("/")[1] == served.split("/")[1], f"{asked} gave {served}"
+
+
+def in_epoch(given: list[list[Pairs]], epoch: int) -> Counter[str]:
+    return Counter(served for epochs in given for _, served in epochs[epoch])
+
+
+def check_clean(machine: Machine, nodes: int) -> list[dict[str, int]]:
+    """The end of a run without a fault; what the nodes counted."""
+    told = json.loads(machine.ok("cluster", "status", machine.mnt, "--json").stdout)
+    assert len(told["nodes"]) == nodes
+    for stats in told["nodes"]:
+        assert stats["errors"] == 0, machine.log()
+        assert stats["degraded"] == 0
+        assert stats["memory_used_bytes"] <= stats["memory_limit_bytes"]
+        assert [peer["state"] for peer in stats["peers"]] == ["ready"] * (nodes - 1)
+    machine.ok("cluster", "down", machine.mnt)
+    assert machine.nothing_is_left()
+    assert not list(machine.mnt.iterdir())
+    counted: list[dict[str, int]] = told["nodes"]
+    return counted
+
+
+@pytest.mark.parametrize(
+    ("nodes", "store", "options"),
+    [
+        (3, "directory", ()),
+        (3, "packed", ("--exchange", "0.3")),
+        (5, "packed", ()),
+        (3, "directory", ("--storage", "local")),
+        (3, "directory", (*SLOT, "--prefetch-window", "1")),
+        (3, "packed", (*SLOT, *SAMPLER)),
+        (5, "directory", (*SLOT, *SAMPLER)),
+    ],
+)
+def test_a_job_that_meets_between_epochs_sees_every_sample_once_in_each(
+    machine: Machine, source: Path, packed: Path, nodes: int, store: str, options: tuple[str, ...]
+) -> None:
+    up(machine, nodes, packed if store == "packed" else source, *options)
+    given = train(machine, nodes)
+    check_labels(given)
+    for epoch in range(EPOCHS):
+        counts = in_epoch(given, epoch)
+        assert counts == dict.fromkeys(counts, 1), f"epoch {epoch}: a sample came twice"
+        assert len(counts) == SAMPLES, f"epoch {epoch}: a sample did not come"
+    counted = check_clean(machine, nodes)
+    total = EPOCHS * SAMPLES
+    assert sum(stats["opens"] for stats in counted) == total
+    remote = sum(stats["remote_samples"] for stats in counted)
+    requests = sum(stats["remote_requests"] for stats in counted)
+    if SLOT[1] in options:
+        # Every VC has one home, and all nodes ask for all of them alike.
+        assert 0.5 < remote / total < 0.95
+        assert sum(stats["prefetched"] for stats in counted) + requests >= remote
+        if SAMPLER[0] in options:
+            assert requests < remote / 2
+        else:
+            assert requests == remote
+    elif "--exchange" in options:
+        assert 0.2 < remote / total < 0.6
+    else:
+        assert remote < total / 3
+    assert all(stats["remote_bytes_in"] > 0 for stats in counted if stats["remote_samples"])
+
+
+@pytest.mark.parametrize("options", [(), (*SLOT, *SAMPLER)])
+def test_samples_that_do_not_divide_come_more_often_by_the_samplers_padding(
+    machine: Machine, uneven: Path, options: tuple[str, ...]
+) -> None:
+    up(machine, 3, uneven, *options)
+    given = train(machine, 3)
+    check_labels(given)
+    samples, padded = SAMPLES + 1, 3 * -(-(SAMPLES + 1) // 3)
+    first = in_epoch(given, 0)
+    assert first.total() == padded
+    assert len(first) == samples
+    assert sum(count - 1 for count in first.values()) == padded - samples
+    turns: Counter[str] = sum((in_epoch(given, epoch) for epoch in range(EPOCHS)), Counter())
+    assert set(turns.values()) <= {EPOCHS, EPOCHS + 1}
+    check_clean(machine, 3)
+
+
+@pytest.mark.parametrize("options", [(), (*SLOT, *SAMPLER)])
+def test_ranks_that_never_wait_for_each_other_see_exact_laps(
+    machine: Machine, source: Path, options: tuple[str, ...]
+) -> None:
+    up(machine, 3, source, *options)
+    given = train(machine, 3, meet=False)
+    check_labels(given)
+    turns: Counter[str] = sum((in_epoch(given, epoch) for epoch in range(EPOCHS)), Counter())
+    assert turns == dict.fromkeys(turns, EPOCHS)
+    assert len(turns) == SAMPLES
+    check_clean(machine, 3)
+
+
+@pytest.mark.parametrize("options", [(), SLOT])
+def test_a_thread_reads_as_many_bytes_as_it_was_told_wherever_they_come_from(
+    machine: Machine, source: Path, options: tuple[str, ...]
+) -> None:
+    up(machine, 3, source, *options)
+    root = machine.mnt / "1"
+    paths = sorted(root.glob("train/*/*"))
+    for _ in range(2):
+        sizes = []
+        for path in paths:
+            told = path.stat().st_size
+            with open(path, "rb") as file:
+                assert os.fstat(file.fileno()).st_size == told
+                assert len(file.read()) == told
+            sizes.append(told)
+        # One node that asks for everything is given everything, most of it by others.
+        assert sorted(sizes) == sorted(path.stat().st_size for path in (source / "train").glob("*/*"))
+    stats = machine.stats(root)
+    assert stats["remote_samples"] > len(paths)
+    assert stats["errors"] == 0
+    walk = sum(path.stat().st_size for path in root.glob("train/*/*"))
+    assert walk > 0
+
+
+@pytest.mark.parametrize("options", [(), SLOT])
+def test_the_files_of_a_sample_stay_together_wherever_they_come_from(
+    machine: Machine, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    root = tmp_path / "pairs"
+    for number in range(120):
+        folder = root / f"class{number % 3}"
+        folder.mkdir(parents=True, exist_ok=True)
+        for kind, size in (("jpg", 3000 + 7 * number), ("txt", 100 + number)):
+            name = f"class{number % 3}/{number:03}"
+            (folder / f"{number:03}.{kind}").write_bytes(name.encode().ljust(size))
+    up(machine, 3, root, "--classes", "dir", "--groups", "stem", *options)
+    for epoch in range(2):
+        seen: Counter[str] = Counter()
+        for node in range(3):
+            for number in range(node, 120, 3):
+                path = machine.mnt / str(node) / f"class{number % 3}/{number:03}"
+                image, text = (path.with_suffix(suffix).read_bytes().split()[0] for suffix in (".jpg", ".txt"))
+                assert image == text, f"epoch {epoch}: an image and the text of another"
+                assert image.startswith(path.parent.name.encode())
+                seen[image.decode()] += 1
+        assert seen == dict.fromkeys(seen, 1)
+        assert len(seen) == 120
+    check_clean(machine, 3)
+
+
+def test_an_order_that_is_handed_in_is_prefetched_by(machine: Machine, source: Path) -> None:
+    up(machine, 3, source, *SLOT, "--prefetch-window", "300")
+    paths = [path.relative_to(source) for path in sorted(source.glob("train/*/*"))]
+    requests = []
+    for epoch in range(2):
+        random.Random(epoch).shuffle(paths)
+        for node in range(3):
+            order = machine.folder / f"order{node}"
+            order.write_text("".join(f"{path}\n" for path in paths[node::3]))
+            if epoch:
+                told = machine.ok("trace", machine.mnt / str(node), order)
+                assert "300" in told.stdout + told.stderr
+        before = sum(machine.stats(machine.mnt / str(node))["remote_requests"] for node in range(3))
+        seen = Counter[str]()
+        for part in zip(*(paths[node::3] for node in range(3)), strict=True):
+            for node, path in enumerate(part):
+                seen[path_in_or_name((machine.mnt / str(node) / path).read_bytes())] += 1
+        assert len(seen) == SAMPLES
+        requests.append(sum(machine.stats(machine.mnt / str(node))["remote_requests"] for node in range(3)) - before)
+    assert requests[1] < requests[0] / 2
+    assert all(machine.stats(machine.mnt / str(node))["prefetched"] > requests[1] / 3 for node in range(3))
+
+
+def test_an_order_of_files_that_are_not_there_is_refused(machine: Machine, source: Path) -> None:
+    up(machine, 2, source, *SLOT)
+    order = machine.folder / "order"
+    order.write_text("train/one/nothing.png\n")
+    refused = machine.run("trace", machine.mnt / "0", order)
+    assert refused.returncode
+    assert "train/one/nothing.png: no such file" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+
+
+def mount_pair(machine: Machine, sources: Sequence[Path], *options: Sequence[str]) -> list[tuple[int, str]]:
+    """Mount one node at each source with its own options; how each ended, and what it said."""
+    ports = free_ports(len(sources))
+    nodes = ",".join(f"127.0.0.1:{port}" for port in ports)
+    started = []
+    for rank, (source, own) in enumerate(zip(sources, options, strict=True)):
+        mountpoint = machine.folder / f"node{rank}"
+        mountpoint.mkdir()
+        words = (str(source), str(mountpoint), *MEMORY, "--nodes", nodes, "--node-rank", str(rank), *own)
+        command = machine.command("mount", *words)
+        started.append(subprocess.Popen(command, env=machine.environment, stderr=subprocess.PIPE, text=True))
+    ended = []
+    for process in started:
+        _, said = process.communicate(timeout=2 * PATIENCE_S)
+        ended.append((process.returncode, said.splitlines()[-1]))
+    return ended
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        (("--seed", "1"), "--seed (1"),
+        (("--chunk-size", "16"), "--chunk-size (16"),
+        (("--policy", "slot", "--chunk-size", "8"), "--policy (slot"),
+    ],
+)
+def test_a_node_with_other_options_is_refused_in_one_line(
+    machine: Machine, source: Path, options: tuple[str, ...], field: str
+) -> None:
+    ended = mount_pair(machine, [source, source], ("--chunk-size", "8"), options)
+    assert [code for code, _ in ended] == [10, 10], ended
+    assert any(field in line for _, line in ended), ended
+    assert machine.nothing_is_left()
+
+
+def test_a_node_with_another_dataset_is_refused_in_one_line(machine: Machine, source: Path, uneven: Path) -> None:
+    ended = mount_pair(machine, [source, uneven], (), ())
+    assert [code for code, _ in ended] == [10, 10], ended
+    assert all("another dataset" in line for _, line in ended), ended
+    assert machine.nothing_is_left()
+
+
+def test_a_mount_whose_peers_do_not_come_says_which(machine: Machine, source: Path) -> None:
+    ports = free_ports(3)
+    nodes = ",".join(f"127.0.0.1:{port}" for port in ports)
+    alone = machine.run(
+        "mount", source, machine.mnt, *MEMORY, "--nodes", nodes, "--node-rank", "1", "--join-timeout", "2"
+    )
+    assert alone.returncode == 10
+    assert f"127.0.0.1:{ports[0]}" in alone.stderr.splitlines()[-1]
+    assert f"127.0.0.1:{ports[2]}" in alone.stderr.splitlines()[-1]
+    assert f"waiting for 127.0.0.1:{ports[0]}, 127.0.0.1:{ports[2]}" in alone.stderr
+    assert machine.nothing_is_left()
+
+
+def test_a_port_that_is_taken_is_told_in_one_line(machine: Machine, source: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        nodes = f"{address},127.0.0.1:{free_ports(1)[0]}"
+        alone = machine.run("mount", source, machine.mnt, *MEMORY, "--nodes", nodes, "--node-rank", "0")
+    assert alone.returncode == 10
+    assert f"cannot listen at {address}" in alone.stderr.splitlines()[-1]
+
+
+def path_in_or_name(data: bytes) -> str:
+    return path_in(data) if data else "the empty one"
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
