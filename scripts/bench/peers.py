@@ -93,7 +93,7 @@ def by_peers(view: View, node: int, fake: Fake, seconds: float, start: Any, stop
             def ask() -> None:
                 if trio.current_time() < done:
                     number = next(numbers)
-                    peers.send(Take(node, 0, number, max(0, number - ASKS_AT_ONCE), 0, 1, 1, 1 << 40, 0))
+                    peers.send(Take(node, 0, number, max(0, number - ASKS_AT_ONCE), 0, 1, 1, 1 << 40, 0, 0))
 
             fake.ask = ask
             for _ in range(ASKS_AT_ONCE):
