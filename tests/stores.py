@@ -1,10 +1,16 @@
-"""What a node stands on, for tests: a store that is held back and failed at will, and a kernel that caches nothing."""
+"""What a node stands on, for tests: stores that are held back and failed at will, system calls that fail, and a kernel
+that caches nothing."""
 
+import errno
+import os
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from unittest.mock import patch
 
-from redoxfs.chunks import FileBytes, Read, SourceFile, Stamp
+from redoxfs.chunks import ChunkStore, FileBytes, Read, SourceFile, Stamp
 from redoxfs.chunks.store import Payload
 from redoxfs.dataset import Catalog
 
@@ -83,6 +89,129 @@ class HeldFile:
 
 def _filled(sample: int, size: int) -> bytes:
     return str(sample).encode().ljust(size, b".")[:size]
+
+
+class FaultyStore:
+    """``store``, of whose reads every Nth goes wrong as ``fault`` says, while ``every`` is not 0.
+
+    ``hit`` has the samples of those reads, once for each.
+    """
+
+    def __init__(self, store: ChunkStore, fault: Callable[[Read], Sequence[Payload]]) -> None:
+        self._store = store
+        self._fault = fault
+        self._made = 0
+        self._lock = threading.Lock()
+        self.depth = store.depth
+        self.every = 0
+        self.hit: list[int] = []
+
+    def reads(self, chunk: int, samples: Sequence[int]) -> Sequence[Read]:
+        return [Read(read.samples, partial(self._run, read)) for read in self._store.reads(chunk, samples)]
+
+    def read_range(self, sample: int, file: int, stamp: Stamp, offset: int, size: int) -> bytes:
+        return self._store.read_range(sample, file, stamp, offset, size)
+
+    def open_file(self, entry: int) -> SourceFile:
+        return self._store.open_file(entry)
+
+    def _run(self, read: Read) -> Sequence[Payload]:
+        with self._lock:
+            self._made += 1
+            goes_wrong = self.every and not self._made % self.every
+            if goes_wrong:
+                self.hit += read.samples
+        return self._fault(read) if goes_wrong else read.run()
+
+
+def fails(read: Read) -> Sequence[Payload]:
+    """The storage says no."""
+    return [(OSError(errno.EIO, os.strerror(errno.EIO)),) for _ in read.samples]
+
+
+def is_short(read: Read) -> Sequence[Payload]:
+    """Less comes than was asked for."""
+    return read.run()[: len(read.samples) - 1]
+
+
+def lacks_files(read: Read) -> Sequence[Payload]:
+    """Samples come without their files."""
+    return [() for _ in read.samples]
+
+
+def raises(read: Read) -> Sequence[Payload]:
+    """A store never should."""
+    raise MemoryError(read.samples)
+
+
+def is_slow(read: Read) -> Sequence[Payload]:
+    """It takes 20 ms longer."""
+    time.sleep(0.02)
+    return read.run()
+
+
+class FaultyCalls:
+    """Of the reads that this process asks the kernel for, every Nth goes wrong as ``fault`` says; ``hit`` counts them.
+
+    A fault is given what would have been read into: it may raise, fill less of it, or change what is there.
+    """
+
+    def __init__(self, fault: Callable[[memoryview, int], int], every: int) -> None:
+        self._fault = fault
+        self._every = every
+        self._made = 0
+        self._lock = threading.Lock()
+        self._preadv = os.preadv
+        self.hit = 0
+
+    @contextmanager
+    def made(self) -> Iterator[None]:
+        """While the calls go wrong."""
+        with patch.object(os, "preadv", self.preadv), patch.object(os, "pread", self.pread):
+            yield
+
+    def preadv(self, fd: int, parts: Sequence[memoryview], at: int, flags: int = 0) -> int:
+        whole = memoryview(bytearray(sum(len(part) for part in parts)))
+        done = self._preadv(fd, [whole], at, flags)
+        if self._goes_wrong():
+            done = self._fault(whole[:done], done)
+        left = whole[:done]
+        for part in parts:
+            part[: len(left)] = left[: len(part)]
+            left = left[len(part) :]
+        return done
+
+    def pread(self, fd: int, size: int, at: int) -> bytes:
+        whole = memoryview(bytearray(size))
+        return bytes(whole[: self.preadv(fd, [whole], at)])
+
+    def _goes_wrong(self) -> bool:
+        with self._lock:
+            self._made += 1
+            goes_wrong = not self._made % self._every
+            self.hit += goes_wrong
+        return goes_wrong
+
+
+def call_fails(_data: memoryview, _done: int) -> int:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def call_is_short(_data: memoryview, done: int) -> int:
+    """A part comes, as the kernel may do at any time."""
+    return (done + 1) // 2
+
+
+def call_ends(_data: memoryview, _done: int) -> int:
+    """Nothing comes, as behind the end of a file."""
+    return 0
+
+
+def call_flips_bits(data: memoryview, done: int) -> int:
+    """All comes, and every hundredth byte of it is wrong."""
+    for at in range(0, done, 100):
+        data[at] ^= 4
+    return done
 
 
 class NoKernel:

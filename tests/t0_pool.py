@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from redoxfs.protocol import PoolPolicy, Served
 from redoxfs.protocol.pool import LOADS_PER_REQUEST, SAMPLES_AT_A_TIME
+from redoxfs.protocol.slot import Turns
 
 SIZE_BYTES = 10
 
@@ -54,6 +55,10 @@ def policy_of(cells: np.ndarray, class_of: np.ndarray, capacity_bytes: int, seed
 def small(classes: list[int], rows: list[list[int]], capacity: int, seed: int = 0) -> PoolPolicy:
     """Samples 0, 1, … of the classes given, in the chunks given, with memory for ``capacity`` of them."""
     return policy_of(np.array(rows, np.int32), np.array(classes, np.int32), capacity * SIZE_BYTES, seed)
+
+
+def same(one: Turns, other: Turns) -> bool:
+    return [one.laps.tolist(), one.had.tolist(), one.given] == [other.laps.tolist(), other.had.tolist(), other.given]
 
 
 def fill(policy: PoolPolicy, sample: int, requests: int) -> list[int]:
@@ -101,20 +106,24 @@ class PartsModel:
     ) -> None:
         self.class_of, self.part_of, self.parts_by_lap, self.capacity = class_of, part_of, parts_by_lap, capacity
         self.cells = np.array(rows, np.int32)
-        self.policy = PoolPolicy(
-            self.cells,
-            np.array(class_of, np.int32),
-            np.full(len(class_of), SIZE_BYTES, np.int64),
-            capacity_bytes=capacity * SIZE_BYTES,
-            seed=len(class_of),
-            part_of=np.array(part_of, np.int8),
-            parts_by_lap=parts_by_lap,
-        )
+        self.policy = self.new_policy()
+        self.given = 0
         classes = {cls for cls, part in zip(class_of, part_of, strict=True) if part in parts_by_lap}
         self.lap = {cls: self.lap_after(cls, 0) for cls in classes}
         self.to_come = {cls: self.of_lap(cls, lap) for cls, lap in self.lap.items()}
         self.aside: set[int] = set()
         self.held: set[int] = set()
+
+    def new_policy(self) -> PoolPolicy:
+        return PoolPolicy(
+            self.cells,
+            np.array(self.class_of, np.int32),
+            np.full(len(self.class_of), SIZE_BYTES, np.int64),
+            capacity_bytes=self.capacity * SIZE_BYTES,
+            seed=len(self.class_of),
+            part_of=np.array(self.part_of, np.int8),
+            parts_by_lap=self.parts_by_lap,
+        )
 
     def of_lap(self, cls: int, lap: int) -> set[int]:
         part = self.parts_by_lap[(lap - 1) % len(self.parts_by_lap)]
@@ -158,7 +167,32 @@ class PartsModel:
         if self.policy.put_back(reserved):
             self.held.add(reserved)
 
+    def go_on_with(self, policy: PoolPolicy) -> None:
+        """``policy`` takes the place of the present one, which may be the same."""
+        turns = self.policy.turns()
+        had = np.flatnonzero(turns.flags(len(turns.laps), len(self.class_of)))
+        assert set(had.tolist()) == {s for c, lap in self.lap.items() for s in self.of_lap(c, lap) - self.to_come[c]}
+        assert turns.given == self.given
+        policy.restore(turns)
+        self.policy = policy
+        self.aside.clear()
+        self.held.clear()
+
+    def skip(self, cls: int, laps: int) -> None:
+        """The class goes on in the lap that comes so many later, or the first after that has any of it."""
+        until, let_go = self.lap[cls] + laps, set[int]()
+        if laps:
+            let_go = {sample for sample in self.held if self.class_of[sample] == cls}
+            if self.lap_after(cls, self.lap[cls]) >= until:
+                let_go &= self.to_come[cls]
+            self.aside -= self.to_come[cls]
+            self.lap[cls] = self.lap_after(cls, until - 1)
+            self.to_come[cls] = self.of_lap(cls, self.lap[cls])
+        assert sorted(self.policy.skip(cls, until)) == sorted(let_go)
+        self.held -= let_go
+
     def serve(self, cls: int, served: Served) -> None:
+        self.given += 1
         assert served.sample in self.to_come[cls], "each of the lap's samples once, and no other"
         for chunk, samples in served.loads:
             for sample in samples:
@@ -226,13 +260,50 @@ def parts_models(draw: st.DrawFn) -> PartsModel:
 def test_a_lap_is_of_its_part_and_nothing_is_loaded_but_for_it_and_the_next(
     model: PartsModel, data: st.DataObject
 ) -> None:
+    run(model, data.draw(st.integers(0, 120)), data)
+
+
+@given(parts_models(), st.data())
+def test_laps_may_be_skipped_at_any_time(model: PartsModel, data: st.DataObject) -> None:
+    asked = [s for s, cls in enumerate(model.class_of) if cls in model.lap]
+    for sample, laps in data.draw(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 6)), max_size=12)):
+        run(model, data.draw(st.integers(0, 30)), data)
+        if asked:
+            model.skip(model.class_of[asked[sample % len(asked)]], laps)
+        model.check()
+
+
+def test_a_class_that_no_lap_has_is_not_skipped() -> None:
+    cells, sizes, part_of = np.array([[0, 1]], np.int32), np.full(2, SIZE_BYTES, np.int64), np.array([0, 1], np.int8)
+    policy = PoolPolicy(cells, cells[0], sizes, capacity_bytes=0, seed=0, part_of=part_of, parts_by_lap=[0])
+    assert policy.skip(1, 5) == []
+
+
+@given(
+    parts_models(),
+    st.lists(st.tuples(st.booleans(), st.integers(0, 60), st.integers(0, 3)), min_size=1, max_size=4),
+    st.data(),
+)
+def test_whenever_a_policy_is_interrupted_another_goes_on_in_the_midst_of_its_laps(
+    model: PartsModel, processes: list[tuple[bool, int, int]], data: st.DataObject
+) -> None:
+    for is_new, steps, skipped in processes:
+        run(model, steps, data)
+        if skipped and model.lap:
+            model.skip(min(model.lap), skipped)
+        model.go_on_with(model.new_policy() if is_new else model.policy)
+    run(model, 60, data)
+
+
+def run(model: PartsModel, steps: int, data: st.DataObject) -> None:
+    """Ask, stat, open what was stat'ed and forget it, at random."""
     asked = [s for s, cls in enumerate(model.class_of) if cls in model.lap]
     if not asked:
         return
     random = np.random.default_rng(data.draw(st.integers(0, 1 << 32)))
     stats = data.draw(st.sampled_from([0, 0.2, 0.6]))
     model.check()
-    for _ in range(data.draw(st.integers(0, 120))):
+    for _ in range(steps):
         held_aside = sorted(model.aside)
         if random.random() > stats:
             model.request(int(random.choice(asked)))
@@ -285,6 +356,60 @@ def test_parts_in_turn_are_each_read_once_and_ahead_of_demand() -> None:
     assert set(loads.values()) <= {2, 3}, "once in every third lap, and some ahead for the next"
     assert sum(loads.values()) <= 2 * len(cells) + 100 // 12
     assert waits == 1, "the very first"
+
+
+def test_laps_that_are_interrupted_serve_each_sample_once_in_all() -> None:
+    pool = Pool([333] * 3, 8, resident=0.3)
+    random = np.random.default_rng(1)
+    order = [s for _ in range(4) for s in random.permutation(pool.samples).tolist()]
+    served: list[int] = []
+    for number, end in enumerate([0, 10, 700, pool.samples, 2 * pool.samples + 1, len(order)]):
+        served += pool.ask_all(order[len(served) : end])
+        for sample in order[: 40 if number % 2 else 0]:
+            pool.policy.reserve(sample)
+        turns = pool.policy.turns()
+        assert turns.given == len(served)
+        pool.policy = policy_of(pool.cells, pool.class_of, pool.capacity_bytes, seed=number)
+        pool.policy.restore(turns)
+    for lap in range(4):
+        assert sorted(served[lap * pool.samples : (lap + 1) * pool.samples]) == list(range(pool.samples))
+
+
+def test_a_restored_policy_reads_nothing_twice_and_only_what_had_no_turn() -> None:
+    pool = Pool([200] * 10, 16, resident=0.2)
+    order = np.random.default_rng(5).permutation(pool.samples).tolist()
+    before = pool.ask_all(order[:900])
+    turns = pool.policy.turns()
+    pool.policy = policy_of(pool.cells, pool.class_of, pool.capacity_bytes)
+    pool.policy.restore(turns)
+    pool.loads.clear()
+    pool.read.clear()
+    after = pool.ask_all(order[900:])
+    assert sorted(before + after) == list(range(pool.samples))
+    assert set(after) <= set(pool.read)
+    assert sum(pool.read.values()) == len(after) + pool.policy.residents(), "and some of the next lap"
+
+
+def test_turns_of_something_else_are_refused_and_change_nothing() -> None:
+    cells, class_of = np.array([[0, 1, 2]], np.int32), np.array([0, 0, 1], np.int32)
+    sizes, part_of = np.ones(3, np.int64), np.array([0, 1, 0], np.int8)
+    policy = PoolPolicy(
+        cells, class_of, sizes, capacity_bytes=2, seed=0, part_of=part_of, parts_by_lap=(0, 1), chunks_drawn=1
+    )
+    policy.request(2)
+    before = policy.turns()
+    for turns, why in (
+        (before._replace(laps=np.ones(3, np.int32)), "not of 2 and 3"),
+        (before._replace(had=np.zeros(2, np.uint8)), "not of 2 and 3"),
+        (before._replace(laps=np.array([1, 0], np.int32)), "laps are counted"),
+        (before._replace(laps=np.array([1, 1 << 30 | 1], np.int32)), "laps are counted"),
+        (before._replace(laps=np.array([1, 2], np.int32)), "none of its samples"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            policy.restore(turns)
+        assert same(policy.turns(), before)
+    policy.restore(before)
+    assert same(policy.turns(), before)
 
 
 def test_a_class_that_no_lap_has_is_refused_and_so_is_no_part() -> None:

@@ -32,7 +32,7 @@ class Watched(SlotPolicy):
 
     def __init__(self, *args: object, **keywords: object) -> None:
         super().__init__(*args, **keywords)  # type: ignore[arg-type]
-        self.given: Counter[tuple[int, int]] = Counter()
+        self.gave: Counter[tuple[int, int]] = Counter()
 
     def request(self, sample: int) -> Served:
         return self._noted(super().request(sample))
@@ -41,7 +41,7 @@ class Watched(SlotPolicy):
         return self._noted(super().take(reserved))
 
     def _noted(self, served: Served) -> Served:
-        self.given[served.sample, int(self.laps(np.array([served.sample]))[0])] += 1
+        self.gave[served.sample, int(self.laps(np.array([served.sample]))[0])] += 1
         return served
 
 
@@ -263,7 +263,7 @@ class Network:
         """A home gives out every sample of a column once before it gives any a second time."""
         given: Counter[tuple[int, int]] = Counter()
         for policy in self.policies:
-            given += policy.given
+            given += policy.gave
         assert not given or max(given.values()) == 1
         turns = Counter(sample for sample, _ in given)
         for column in np.unique(self.columns):
@@ -273,7 +273,7 @@ class Network:
     def check_balance(self, made: int) -> None:
         """Of ``made`` requests all but those given up were served; what was given for none of them lies at a node."""
         assert len(self.served) == made - self.given_up
-        given = sum(sum(policy.given.values()) for policy in self.policies)
+        given = sum(sum(policy.gave.values()) for policy in self.policies)
         assert given - len(self.served) == sum(node.held() for node in self.nodes)
         for node in self.nodes:
             assert node.used_bytes() <= node.held()
@@ -369,7 +369,7 @@ def check_network(seed: int) -> None:
     check_exact(network, epochs, workers=workers, habits=habits)
     network.served.clear()
     for policy in network.policies:
-        policy.given.clear()
+        policy.gave.clear()
     anything = Habits(habits.reserve, habits.put_back, draw.choice([0.0, 0.02, 0.2]))
     strays = draw.randint(0, 2)
     network.epoch(epochs, orders_of(network), workers=workers, strays=strays, habits=anything)

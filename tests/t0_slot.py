@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redoxfs.protocol import SlotPolicy
+from redoxfs.protocol.slot import Turns
 
 
 class PseudoCode:
@@ -52,6 +53,10 @@ def policy_of(cells: list[list[int]], vc_sizes: list[int], seed: int = 0) -> Slo
     array = np.array(cells, np.int32)
     starts = np.concatenate([[0], np.cumsum(vc_sizes)]).astype(np.int32)
     return SlotPolicy(array, starts, samples=int((array >= 0).sum()), seed=seed)
+
+
+def same(one: Turns, other: Turns) -> bool:
+    return [one.laps.tolist(), one.had.tolist(), one.given] == [other.laps.tolist(), other.had.tolist(), other.given]
 
 
 @st.composite
@@ -128,6 +133,62 @@ def test_columns_that_are_through_begin_the_next_epoch_together() -> None:
         assert first.loads
         assert len(first.loads[0].samples) == 8, f"epoch {epoch} begins with a whole chunk"
         assert len({first.sample, *(policy.request(s).sample for s in range(1, 32))}) == 32
+
+
+@given(
+    vc_sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3),
+    slots=st.integers(1, 5),
+    holes=st.integers(0, 6),
+    processes=st.lists(st.tuples(st.booleans(), st.integers(0, 50)), min_size=1, max_size=4),
+    seed=st.integers(0, 1 << 32),
+)
+def test_whenever_a_policy_is_interrupted_another_goes_on_in_the_midst_of_its_laps(
+    vc_sizes: list[int], slots: int, holes: int, processes: list[tuple[bool, int]], seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    cells = np.zeros((sum(vc_sizes), slots), int)
+    cells.reshape(-1)[random.permutation(cells.size)[: min(holes, cells.size - 1)]] = -1
+    samples = int((cells >= 0).sum())
+    cells[cells >= 0] = random.permutation(samples)
+    policy = policy_of(cells.tolist(), vc_sizes)
+    # The plain way: a column's turns may differ by one, those of the lap that it is in.
+    turns = np.zeros(samples, int)
+    aside: set[int] = set()
+
+    def had_turn(sample: int) -> None:
+        turns[sample] += 1
+        aside.discard(sample)
+        of_column = turns[policy.columns == policy.columns[sample]]
+        assert of_column.max() - of_column.min() <= 1
+
+    for is_new, steps in [*processes, (False, 50)]:
+        for step in random.random(steps).tolist():
+            asked = int(random.integers(samples))
+            if step < 0.6:
+                had_turn(policy.request(asked).sample)
+            elif step < 0.8 or not aside:
+                reserved = policy.reserve(asked)
+                aside |= set() if reserved is None else {reserved}
+            elif step < 0.9:
+                had_turn(policy.take(min(aside)).sample)
+            else:
+                policy.put_back(aside.pop())
+        state = policy.turns()
+        laps = state.laps[policy.columns]
+        assert state.given == turns.sum()
+        assert turns.tolist() == (laps - 1 + state.flags(policy.column_count, samples)).tolist()
+        policy = policy_of(cells.tolist(), vc_sizes, seed=1) if is_new else policy
+        policy.restore(state)
+        aside.clear()
+        assert policy.residents() == 0
+        assert same(policy.turns(), state)
+
+
+def test_turns_of_another_layout_are_refused() -> None:
+    policy = policy_of([[0, 1], [2, 3]], [2])
+    turns = policy_of([[0, 1], [2, 3]], [1, 1]).turns()
+    with pytest.raises(ValueError, match="not of 2 and 4 samples"):
+        policy.restore(turns)
 
 
 @pytest.mark.parametrize("cells", [[[0, 0]], [[0, 2]]])

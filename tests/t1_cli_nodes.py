@@ -14,23 +14,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redoxfs.cli import cluster, main, status
+from redoxfs.cli.addresses import Here, expand, needs_insecure, split_address
 from redoxfs.cli.arguments import parser
 from redoxfs.cli.exits import UsageError
 from redoxfs.cli.nodes import (
     Auto,
     Dns,
-    Here,
     Listed,
     Membership,
     check_nodes,
-    expand,
     membership,
-    needs_insecure,
     parse_nodes,
     remote_memory_of,
-    rendezvous,
-    split_address,
 )
+from redoxfs.cli.rendezvous import rendezvous
 from redoxfs.cli.trace import relative_paths
 
 PATIENCE_S = 30.0
@@ -233,6 +230,11 @@ def test_any_text_is_a_host_and_a_port_or_refused(text: str) -> None:
         ("--node-count 2", "--node-count needs --nodes"),
         ("--exchange 0.5", "--exchange needs --nodes"),
         ("--insecure", "--insecure needs --nodes"),
+        ("--tls-cert c --tls-key k --tls-ca a", "--tls-cert needs --nodes"),
+        ("--tls-cert c", "--tls-cert needs --tls-key and --tls-ca"),
+        ("--nodes a,b --tls-cert c --tls-ca a", "--tls-cert, --tls-ca needs --tls-key"),
+        ("--nodes a,b --tls-key k", "--tls-key needs --tls-cert and --tls-ca"),
+        ("--nodes a,b --insecure --tls-cert c --tls-key k --tls-ca a", "only one of them can be"),
         ("--nodes a,b --node-rank 2", "--nodes has 2, counted from 0"),
         ("--nodes auto --node-rank 0", "is a place in a list"),
         ("--nodes dns:a --node-count 3 --node-rank 0", "is a place in a list"),
@@ -250,6 +252,14 @@ def test_a_contradiction_is_one_line_of_the_program(tmp_path: Path, capfd: pytes
     assert main(line) == 2
     assert capfd.readouterr().err.startswith("redoxfs: --exchange is of --policy pool")
     assert not (tmp_path / "x").exists()
+
+
+def test_a_cluster_needs_all_files_of_tls_and_hands_them_on(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    line = ["cluster", "up", str(tmp_path), str(tmp_path / "x"), "--nodes", "2", "--tls-cert", "c"]
+    assert main(line) == 2
+    assert capfd.readouterr().err.startswith("redoxfs: --tls-cert needs --tls-key and --tls-ca")
+    told = parser().parse_args([*line, "--tls-key", "k", "--tls-ca=a"])
+    assert told.passed_on == ["--tls-cert", "c", "--tls-key", "k", "--tls-ca=a"]
 
 
 @pytest.mark.parametrize(("asked", "size"), [(None, 128), ("25%", 256), ("100%", 1024), ("64", 64)])
@@ -335,6 +345,8 @@ def test_plaintext_beyond_this_machine_has_to_be_allowed() -> None:
     with pytest.raises(UsageError, match="--insecure"):
         membership(mount("--nodes", "127.0.0.1,10.0.0.1", "--node-rank", "0"), {}, here())
     assert membership(mount("--nodes", "127.0.0.1:1,127.0.0.1:2", "--node-rank", "0"), {}, here()) is not None
+    tls = ("--tls-cert", "c", "--tls-key", "k", "--tls-ca", "a")
+    assert membership(mount("--nodes", "127.0.0.1,10.0.0.1", "--node-rank", "0", *tls), {}, here()) is not None
 
 
 # Slurm and torchrun
@@ -648,7 +660,7 @@ def test_a_mount_among_others_tells_of_them() -> None:
         ],
     }
     rows = dict(status.rows(stats))
-    assert rows["node"] == "1 of 3"
+    assert rows["node"] == "1, one of 3"
     assert rows["peers"] == "1 ready, host2:7420 unreachable (timed out)"
     assert rows["from other nodes"] == "1,234 samples (2.1%) in 96 requests, 12.0 MiB"
     assert (rows["prefetched"], rows["degraded"]) == ("1,000", "3")

@@ -164,6 +164,18 @@ def test_a_cache_folder_that_cannot_be_made_is_one_warning(source: Source, caplo
     assert str(source.cache) in caplog.text
 
 
+def test_a_tree_that_was_reused_outlives_the_cache(source: Source) -> None:
+    scanned, _ = source.load()
+    kept, reused = source.load()
+    assert reused
+    # What is mapped and cut is a signal that ends whoever looks at it.
+    for path in source.entry().iterdir():
+        os.truncate(path, 0)
+    for field in fields(Tree):
+        assert np.array_equal(getattr(kept, field.name), getattr(scanned, field.name)), field.name
+    assert not source.load()[1]
+
+
 def test_an_empty_source_can_be_kept(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     fd = os.open(tmp_path / "empty", os.O_RDONLY)

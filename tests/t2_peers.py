@@ -77,6 +77,9 @@ class FakeHost:
         self.arrival = trio.Event()
         self.traces: list[tuple[int, int, list[int]]] = []
         self.restarts: list[int] = []
+        self.silences: list[int] = []
+        self.laps: list[int] = []
+        self.rejoined: list[list[int]] = []
 
     async def handle(self, message: Message) -> Reply | None:
         key = message.requester, message.number
@@ -126,6 +129,20 @@ class FakeHost:
     def restarted(self, node: int) -> None:
         self.restarts.append(node)
         self._tell()
+
+    def lost(self, node: int) -> None:
+        self.silences.append(node)
+        self._tell()
+
+    def found(self, node: int) -> None:
+        self.silences.remove(node)
+        self._tell()
+
+    def begun(self) -> npt.NDArray[np.int32]:
+        return np.array(self.laps, np.int32)
+
+    def rejoin(self, begun: npt.NDArray[np.int32]) -> None:
+        self.rejoined.append(begun.tolist())
 
     def _tell(self) -> None:
         self.arrival.set()
@@ -709,7 +726,7 @@ def test_a_join_that_takes_too_long_says_who_is_missing() -> None:
             with pytest.raises(JoinTimeoutError) as error:
                 await here.join(lambda missing: reports.append(list(missing)), 0.5)
             assert error.value.missing == view.addresses[2:]
-            assert str(error.value).startswith(f"no answer within 0.5 s from {view.addresses[2]} (UNAVAILABLE: ")
+            assert str(error.value).startswith(f"no answer within 0.5 s from {view.addresses[2]} (connection refused)")
         assert reports == [list(view.addresses[1:]), list(view.addresses[2:])]
 
     trio.run(main)

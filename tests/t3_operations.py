@@ -6,6 +6,8 @@ import os
 import stat
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager
+from functools import wraps
+from inspect import iscoroutinefunction, signature
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from stores import NoKernel
 
 from redoxfs.chunks import DirectoryStore, build_cells, memory_for_share
 from redoxfs.dataset import Catalog, build_catalog, read_tree
-from redoxfs.fs.handlers import errno_of
+from redoxfs.fs.handlers import errno_of, handler
 from redoxfs.fs.inodes import CONTROL_INODE, STATS_INODE, View, inode_of, view_and_entry
 from redoxfs.fs.operations import FOREVER_S, MUTATIONS, Operations
 from redoxfs.node import Node, TooManyWaitingError, plan_slot
@@ -166,7 +168,19 @@ CALLS: dict[str, Callable[[Operations, int], Coroutine[Any, Any, object]]] = {
     "open exact": lambda ops, entry: ops.open(inode_of(View.EXACT, entry), os.O_RDONLY, CALLER),
     "read": lambda ops, _entry: ops.read(FileHandleT(7), 0, 10),
     "release": lambda ops, _entry: ops.release(FileHandleT(7)),
+    "statfs": lambda ops, _entry: ops.statfs(CALLER),
 }
+
+OPERATIONS = sorted(name for name, what in vars(pyfuse3.Operations).items() if iscoroutinefunction(what))
+"""All that pyfuse3 may call, of whatever version it is."""
+
+HANDLED = sorted(name for name in OPERATIONS if hasattr(getattr(Operations, name), "__wrapped__"))
+
+LEFT_OUT = {"access", "flush", "fsync", "fsyncdir", "getxattr", "listxattr", "poll"}
+"""ENOSYS by pyfuse3 itself, upon which the kernel does not ask again."""
+
+CANNOT_FAIL = {"opendir", "releasedir"}
+"""They touch nothing that could."""
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -176,6 +190,7 @@ def test_a_bug_in_a_handler_is_eio_and_one_log_line(
     async def main() -> None:
         async with operations(source) as ops:
             ops.attach(BrokenNode())  # type: ignore[arg-type]
+            ops._tree = BrokenNode()  # type: ignore[assignment]
             with pytest.raises(pyfuse3.FUSEError) as raised:
                 await CALLS[name](ops, entry_at(source, "cat/2.jpg"))
             assert raised.value.errno == errno.EIO
@@ -184,6 +199,53 @@ def test_a_bug_in_a_handler_is_eio_and_one_log_line(
         trio.run(main)
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert caplog.records[0].exc_info
+
+
+def test_every_operation_is_a_handler_or_a_refusal() -> None:
+    assert {*HANDLED, *MUTATIONS, *LEFT_OUT, "forget"} == {*OPERATIONS, *LEFT_OUT}
+    assert not set(HANDLED) & {*MUTATIONS, *LEFT_OUT, "forget"}
+    assert {name.split()[0] for name in CALLS} == set(HANDLED) - CANNOT_FAIL
+
+
+@pytest.mark.parametrize("name", sorted(LEFT_OUT & set(OPERATIONS)))
+def test_what_is_left_out_is_enosys(source: tuple[Catalog, int], name: str) -> None:
+    async def main() -> None:
+        async with operations(source) as ops:
+            with pytest.raises(pyfuse3.FUSEError) as raised:
+                await getattr(ops, name)(*[None] * len(signature(getattr(ops, name)).parameters))
+            assert raised.value.errno == errno.ENOSYS
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "after a wait"])
+@pytest.mark.parametrize("name", HANDLED)
+def test_whatever_a_handler_raises_is_eio_and_one_log_line(
+    name: str, late: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The handler itself raises, rather than what it stands on, before it answers or after it has suspended."""
+    whole = getattr(Operations, name).__wrapped__
+
+    @wraps(whole)
+    def raises(*_arguments: object) -> object:
+        if late:
+            return raise_late()
+        raise ZeroDivisionError(name)
+
+    async def raise_late() -> None:
+        await trio.lowlevel.checkpoint()
+        raise ZeroDivisionError(name)
+
+    async def main() -> None:
+        with pytest.raises(pyfuse3.FUSEError) as raised:
+            await handler(raises)(*[None] * len(signature(whole).parameters))
+        assert raised.value.errno == errno.EIO
+
+    with caplog.at_level(logging.WARNING):
+        trio.run(main)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert caplog.records[0].exc_info
+    assert isinstance(caplog.records[0].exc_info[1], ZeroDivisionError)
 
 
 def test_exceptions_have_their_errno(caplog: pytest.LogCaptureFixture) -> None:

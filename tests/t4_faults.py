@@ -8,12 +8,16 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from images import identity, image, make_images, path_in
-from machine import Machine
+from machine import PATIENCE_S, Machine
+
+from redoxfs.fs.operations import Operations
 
 CLASSES = {"cat": 40, "dog": 40}
 OPTIONS = ["--classes", "dir", "--chunk-size", "4"]
@@ -275,3 +279,94 @@ def test_descriptors_and_threads_do_not_grow(machine: Machine, root: Path) -> No
         served, errors = epoch(root)
         assert (len(served), errors) == (sum(CLASSES.values()), [])
     assert held() == before
+
+
+BREAKABLE = """
+import os, sys
+from functools import wraps
+from redoxfs.cli import main
+from redoxfs.fs.handlers import handler
+from redoxfs.fs.operations import Operations
+
+def breakable(name, whole):
+    @wraps(whole)
+    def act(*arguments):
+        try:
+            os.unlink(os.path.join(sys.argv[1], name))
+        except FileNotFoundError:
+            return whole(*arguments)
+        raise ZeroDivisionError(name)
+    return handler(act)
+
+for name, made in list(vars(Operations).items()):
+    if hasattr(made, "__wrapped__"):
+        setattr(Operations, name, breakable(name, made.__wrapped__))
+sys.exit(main(sys.argv[2:]))
+"""
+"""The program, in which the next call of a handler is a bug once there is a file of its name."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """How the kernel comes to ask for an operation; ``tells``: whether who called is told what became of it."""
+
+    make: Callable[[Path], object]
+    tells: bool = True
+
+
+def open_and_close(path: Path) -> None:
+    os.close(os.open(path, os.O_RDONLY))
+
+
+def errno_of(call: Callable[[Path], object], path: Path) -> int:
+    try:
+        call(path)
+    except OSError as error:
+        return error.errno or 0
+    return 0
+
+
+CALLS = {
+    "lookup": Call(lambda root: os.stat(root / "train/never asked for")),
+    "getattr": Call(lambda root: os.stat(root / "train/cat/train-cat-3.png")),
+    "readlink": Call(lambda root: os.readlink(root / "link")),
+    "opendir": Call(lambda root: os.listdir(root / "train")),
+    "readdir": Call(lambda root: os.listdir(root / "train")),
+    "releasedir": Call(lambda root: os.listdir(root / "train"), tells=False),
+    "open": Call(lambda root: open_and_close(root / "train/dog/train-dog-3.png")),
+    "read": Call(lambda root: (root / "not read before").read_text()),
+    "release": Call(lambda root: open_and_close(root / "notes.txt"), tells=False),
+    "statfs": Call(os.statvfs),
+}
+
+
+def test_a_bug_in_any_handler_is_eio_and_one_log_line_and_the_mount_goes_on(
+    machine: Machine, source: Path, tmp_path: Path
+) -> None:
+    assert set(CALLS) == {name for name, made in vars(Operations).items() if hasattr(made, "__wrapped__")}
+    (source / "link").symlink_to("train")
+    for name in ("notes.txt", "not read before"):
+        (source / name).write_text("of no sample")
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    program = [sys.executable, "-c", BREAKABLE, str(broken)]
+    # With direct_io a read is asked for once; the kernel's own readahead would be told of the bug, and ask again.
+    mount = [*program, "mount", str(source), str(machine.mnt), *OPTIONS, "-o", "direct_io"]
+    subprocess.run(mount, env=machine.environment, check=True, capture_output=True)
+    os.stat(machine.mnt / "train/cat/train-cat-3.png")
+    for name, call in CALLS.items():
+        before = machine.log()
+        (broken / name).touch()
+        assert (name, errno_of(call.make, machine.mnt)) == (name, errno.EIO if call.tells else 0)
+        deadline = time.monotonic() + PATIENCE_S
+        while f"ZeroDivisionError: {name}" not in (told := machine.log().removeprefix(before)):
+            assert time.monotonic() < deadline, name
+        assert told.count("a bug in redoxfs: please report it") == told.count("Traceback") == 1
+        assert len([line for line in told.splitlines() if " ERROR " in line or " WARNING " in line]) <= 1
+        assert not list(broken.iterdir())
+        assert (machine.mnt / "notes.txt").read_text() == "of no sample"
+    for _ in range(2):
+        served, errors = epoch(machine.mnt / "train")
+        assert (len(served), errors) == (sum(CLASSES.values()), [])
+    machine.ok("umount", machine.mnt)
+    assert machine.nothing_is_left()

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from certificates import Authority
 from images import make_images, path_in
 from machine import PATIENCE_S, Machine
 
@@ -324,6 +326,42 @@ def test_a_port_that_is_taken_is_told_in_one_line(machine: Machine, source: Path
     assert f"cannot listen at {address}" in alone.stderr.splitlines()[-1]
 
 
+def test_each_node_reads_its_own_shards_where_storage_is_not_shared(machine: Machine, source: Path) -> None:
+    whole = machine.folder / "whole"
+    machine.ok("pack", source, whole, "--chunk-size", "8", "--shard-size", "64KiB")
+    shards = sorted(whole.glob("samples-*.tar"))
+    assert len(shards) > 30
+    parts = []
+    for node in range(3):
+        part = machine.folder / f"part{node}"
+        shutil.copytree(whole, part, ignore=shutil.ignore_patterns("samples-*.tar"))
+        for shard in shards[node::3]:
+            shutil.copy2(shard, part)
+        parts.append(part)
+    local = ("--storage", "local")
+    missing = machine.run("mount", parts[0], machine.mnt, *MEMORY, "--nodes", "127.0.0.1:1,127.0.0.1:2", *local)
+    assert missing.returncode != 0
+    ended = mount_pair(machine, parts, local, local, local)
+    assert [code for code, _ in ended] == [0, 0, 0], ended
+    names = sorted(path.relative_to(source) for path in source.glob("train/*/*"))
+    for _ in range(2):
+        random.shuffle(names)
+        seen = Counter[str]()
+        for node in range(3):
+            for name in names[node::3]:
+                data = (machine.folder / f"node{node}" / name).read_bytes()
+                served = path_in(data) if data else "train/c250-a/the empty one"
+                assert served.split("/")[1] == name.parts[1]
+                seen[served] += 1
+        assert seen == dict.fromkeys(seen, 1)
+        assert len(seen) == SAMPLES
+    for node in range(3):
+        assert machine.stats(machine.folder / f"node{node}")["errors"] == 0
+        shards_bytes = sum(path.stat().st_size for path in parts[node].glob("samples-*.tar"))
+        # Each chunk is read once an epoch, and some for the epoch to come.
+        assert machine.stats(machine.folder / f"node{node}")["bytes_read"] < 3 * shards_bytes
+
+
 def path_in_or_name(data: bytes) -> str:
     return path_in(data) if data else "the empty one"
 
@@ -334,3 +372,16 @@ def free_ports(count: int) -> list[int]:
         for each in sockets:
             each.bind(("127.0.0.1", 0))
         return [each.getsockname()[1] for each in sockets]
+
+
+def test_nodes_that_show_certificates_share_a_dataset(machine: Machine, source: Path) -> None:
+    authority = Authority.at(machine.folder / "ca")
+    shown = authority.issue("node", "IP:127.0.0.1")
+    tls = ("--tls-cert", str(shown.cert), "--tls-key", str(shown.key), "--tls-ca", str(authority.file))
+    up(machine, 2, source, *SLOT, *tls)
+    paths = sorted(source.glob("train/c100/*"))
+    read = Counter(path_in((machine.mnt / "0" / path.relative_to(source)).read_bytes()) for path in paths)
+    assert read == dict.fromkeys(read, 1)
+    assert len(read) == len(paths)
+    assert machine.stats(machine.mnt / "0")["remote_samples"] > 0
+    check_clean(machine, 2)

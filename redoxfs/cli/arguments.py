@@ -124,6 +124,8 @@ def parser() -> argparse.ArgumentParser:
     _add_status(verbs)
     _add_cluster(verbs)
     _add_trace(verbs)
+    _add_state(verbs)
+    _add_view(verbs)
     _add_inspect(verbs)
     _add_pack(verbs)
     _add_verify(verbs)
@@ -138,6 +140,16 @@ def _add_mount(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     verb.add_argument("mountpoint", metavar="MOUNTPOINT", nargs="?", help="where to serve it (default: over SOURCE)")
     _add_several_nodes(verb)
     _add_serving(verb)
+    verb.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on where the last mount there was, in the middle of an epoch (default: all laps begin anew)",
+    )
+    verb.add_argument(
+        "--state",
+        metavar="FILE",
+        help="where it is kept how far the laps are, for --resume (default: below ~/.local/state/redoxfs)",
+    )
 
 
 def _add_serving(verb: argparse.ArgumentParser) -> None:
@@ -204,6 +216,31 @@ def _add_trace(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     verb.add_argument("mountpoint", metavar="MOUNTPOINT")
     verb.add_argument("file", metavar="FILE", help="paths below MOUNTPOINT, one a line, in that order; - is stdin")
     _add_timeout(verb)
+
+
+def _add_view(verbs: "argparse._SubParsersAction[_Parser]") -> None:
+    verb = verbs.add_parser("nodes", help="the nodes that share a mount's dataset; or give it new ones")
+    verb.add_argument("mountpoint", metavar="MOUNTPOINT")
+    verb.add_argument(
+        "--set",
+        metavar="LIST",
+        help="host:port,host:port,…: the nodes from now on, this one among them; to be said to each of them",
+    )
+    verb.add_argument("--json", action="store_true", help="print it as JSON")
+    _add_timeout(verb)
+
+
+def _add_state(verbs: "argparse._SubParsersAction[_Parser]") -> None:
+    verb = verbs.add_parser("state", help="save and load how far the epochs of a mount are, with a checkpoint")
+    whats = verb.add_subparsers(dest="what", metavar="WHAT", title="what to do", required=True)
+    for what, text in (
+        ("save", "write to FILE which samples had their turn in the epoch that is under way"),
+        ("load", "go on where FILE was saved: what had its turn after that comes again"),
+    ):
+        verb = whats.add_parser(what, help=text, description=text)
+        verb.add_argument("mountpoint", metavar="MOUNTPOINT")
+        verb.add_argument("file", metavar="FILE", help="not below MOUNTPOINT")
+        _add_timeout(verb)
 
 
 def _add_inspect(verbs: "argparse._SubParsersAction[_Parser]") -> None:
@@ -377,6 +414,13 @@ def _add_sharing(verb: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
         metavar="SIZE",
         help="of --memory, for samples from other nodes, written like it (default: an eighth)",
     )
+    group.add_argument(
+        "--tls-cert",
+        metavar="FILE",
+        help="this node's certificate, as PEM, for the host that --nodes has; the nodes then talk over mutual TLS",
+    )
+    group.add_argument("--tls-key", metavar="FILE", help="the key of --tls-cert, which nobody else may read")
+    group.add_argument("--tls-ca", metavar="FILE", help="the CA that the certificates of all nodes are of")
     group.add_argument(
         "--sampler",
         metavar="SPEC",

@@ -45,6 +45,9 @@ _NOT_COUNTED = frozenset(
 # How a line on stderr begins that is why a command ended.
 _REASON = "redoxfs: "
 
+# And one that says how to end a node, which would take the others' chunks away.
+_OWN_END = "to end it: "
+
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what is asked of the cluster."""
@@ -66,14 +69,15 @@ class _Start:
     reason: str = ""
 
     def hear(self, part: bytes) -> None:
-        """Pass on its lines, but for the one that says why it ended, which is the last."""
+        """Pass on the first one's lines; of all keep the one that says why it ended, which is the last."""
         *lines, rest = bytes(self.heard + part).split(b"\n")
         self.heard[:] = rest
         for line in lines:
             text = line.decode(errors="backslashreplace")
             if text.startswith(_REASON):
                 self.reason = text.removeprefix(_REASON)
-            else:
+            elif self.place == 0 and not text.startswith(_OWN_END):
+                # The others would say the same.
                 say(f"[{self.place}] {text}")
 
 

@@ -11,8 +11,9 @@ import fcntl
 import os
 import resource
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,16 +21,19 @@ from redoxfs.cli.background import Work, log_to, start
 from redoxfs.cli.exits import DaemonError, MountpointError, SourceUnusableError, TooLittleMemoryError
 from redoxfs.cli.fuse_access import check_fuse
 from redoxfs.cli.mount_options import MountOptions, parse_mount_options
-from redoxfs.cli.nodes import Membership, check_nodes, membership, remote_memory_of
+from redoxfs.cli.nodes import Membership, check_nodes, membership, remote_memory_of, transport_of
 from redoxfs.cli.place import CONTROL_FOLDER, Place, find, settled
 from redoxfs.cli.plan import ALL_IN_MEMORY, Dataset, check_source, dataset_of, memory_of, open_root, say
 from redoxfs.cli.probe import read_file
 from redoxfs.cli.runtime_paths import control_path, open_log
 from redoxfs.cli.sizes import format_bytes, format_needed
+from redoxfs.cli.state import resume, settings_of, state_file_of
 
 if TYPE_CHECKING:
     from redoxfs.node import Plan, Share
     from redoxfs.node.sharing import Joining
+    from redoxfs.node.state import StateFile
+    from redoxfs.peers import Identity, Transport
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,10 @@ class _Job:
     dataset: Dataset
     plan: "Plan"
     members: Membership | None
+    transport: "Transport | None"
     turn: int
+    state_file: "StateFile | None"
+    settings: Callable[["Plan"], Mapping[str, str]]
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -69,14 +76,34 @@ def _prepare(arguments: argparse.Namespace) -> _Job:
     # Who may not read SOURCE can seldom write to it; of the two, that it cannot be read is what there is to say.
     _check_writable(target)
     check_fuse(options)
+    state_file = state_file_of(arguments, source, target)
     memory_bytes = memory_of(arguments)
     members = membership(arguments)
     if members is not None:
-        say(f"node {members.rank} of {len(members.addresses)}: {', '.join(members.addresses)}")
-    dataset = dataset_of(source, root_fd, arguments, probe=True, several=members is not None)
+        say(f"this is node {members.rank}, {members.addresses[members.rank]}, of {', '.join(members.addresses)}")
+    transport = None if members is None else transport_of(arguments, members)
+    dataset = dataset_of(source, root_fd, arguments, probe=True, members=members)
     say(dataset.catalog.verdict.line)
     plan = _plan(dataset, memory_bytes, arguments, members)
-    return _Job(arguments, source, target, options, memory_bytes, dataset, plan, members, turn)
+    # Kept, since what it takes time to find out is asked for every second.
+    settings = cache(partial(settings_of, dataset, arguments))
+    now = settings(plan)
+    if arguments.resume:
+        resume(state_file, plan, now, len(dataset.catalog.class_of))
+    return _Job(
+        arguments,
+        source,
+        target,
+        options,
+        memory_bytes,
+        dataset,
+        plan,
+        members,
+        transport,
+        turn,
+        state_file,
+        settings,
+    )
 
 
 def _await_turn(arguments: argparse.Namespace) -> int:
@@ -129,7 +156,9 @@ def _plan(dataset: Dataset, memory_bytes: int, arguments: argparse.Namespace, me
     from redoxfs.chunks import MemoryTooSmallError
     from redoxfs.node import plan_pool, plan_slot
 
-    share = None if members is None else _share(arguments, members, memory_bytes)
+    share = None
+    if members is not None:
+        share = _share(dataset, arguments, members.rank, len(members.addresses), memory_bytes)
     try:
         plan = plan_slot if arguments.policy == "slot" else plan_pool
         return plan(dataset.catalog, dataset.cells, memory_bytes=memory_bytes, seed=arguments.seed, share=share)
@@ -140,14 +169,16 @@ def _plan(dataset: Dataset, memory_bytes: int, arguments: argparse.Namespace, me
         ) from None
 
 
-def _share(arguments: argparse.Namespace, members: Membership, memory_bytes: int) -> "Share":
+def _share(dataset: Dataset, arguments: argparse.Namespace, node: int, nodes: int, memory_bytes: int) -> "Share":
     from redoxfs.node import Share
 
+    is_shared = arguments.storage == "shared"
     return Share(
-        node=members.rank,
-        nodes=len(members.addresses),
+        node=node,
+        nodes=nodes,
         memory_bytes=remote_memory_of(arguments, memory_bytes),
-        shared_storage=arguments.storage == "shared",
+        shared_storage=is_shared,
+        part_of=None if is_shared else dataset.parts_where_data_lies(node, nodes),
         timeout_s=arguments.peer_timeout,
         exchange=arguments.exchange,
         window=arguments.prefetch_window,
@@ -155,34 +186,50 @@ def _share(arguments: argparse.Namespace, members: Membership, memory_bytes: int
 
 
 def _joining(job: _Job, report: Callable[[Sequence[str]], None]) -> "Joining | None":
-    if job.members is None:
+    if job.members is None or job.transport is None:
         return None
+    from redoxfs.node.sharing import Joining
+    from redoxfs.peers import View
+
+    def plan_for(node: int, nodes: int) -> "Plan":
+        # A view is given later; what is wrong with it goes to who gave it.
+        try:
+            members = Membership(("",) * nodes, node) if nodes > 1 else None
+            return _plan(job.dataset, job.memory_bytes, job.arguments, members)
+        except (TooLittleMemoryError, SourceUnusableError) as error:
+            raise ValueError(str(error)) from error
+
+    return Joining(
+        view=View(1, job.members.addresses),
+        plan_for=plan_for,
+        identity=partial(_identity, job),
+        timeout_s=job.arguments.join_timeout,
+        sampler=job.arguments.sampler,
+        report=report,
+        transport=job.transport.for_view,
+    )
+
+
+def _identity(job: _Job, plan: "Plan") -> "Identity":
+    """What all nodes must have in common."""
     import numpy as np
     import xxhash
 
     from redoxfs.dataset import fingerprint
-    from redoxfs.node.sharing import Joining
-    from redoxfs.peers import Identity, View
+    from redoxfs.peers import Identity
 
-    about = job.plan.about
     settings = {
-        "--policy": about["policy"],
-        "--chunk-size": about["chunk_size"],
+        "--policy": plan.about["policy"],
+        "--chunk-size": plan.about["chunk_size"],
         "--seed": job.arguments.seed,
         "--storage": job.arguments.storage,
+        "--sampler": job.arguments.sampler,
         "layout": xxhash.xxh3_64_hexdigest(np.ascontiguousarray(job.dataset.cells.cells).view(np.uint8).data),
     }
-    if "chunks_per_virtual_chunk" in about:
-        settings["number of chunks to a virtual chunk, which follows from --memory,"] = about[
-            "chunks_per_virtual_chunk"
-        ]
-    return Joining(
-        view=View(1, job.members.addresses),
-        identity=Identity(fingerprint(job.dataset.catalog), {name: str(value) for name, value in settings.items()}),
-        timeout_s=job.arguments.join_timeout,
-        sampler=job.arguments.sampler,
-        report=report,
-    )
+    chunks_per_vc = plan.about.get("chunks_per_virtual_chunk")
+    if chunks_per_vc is not None:
+        settings["number of chunks to a virtual chunk, which follows from --memory,"] = chunks_per_vc
+    return Identity(fingerprint(job.dataset.catalog), {name: str(value) for name, value in settings.items()})
 
 
 def _who_is_missing(addresses: Sequence[str]) -> str:
@@ -212,6 +259,8 @@ def _server(job: _Job) -> Work:
             mount_options=job.options.kernel,
             direct_io=job.options.direct_io,
             control_path=socket,
+            state_file=job.state_file,
+            settings=job.settings,
             on_ready=on_ready,
             joining=_joining(job, lambda missing: on_news(_who_is_missing(missing))),
         )

@@ -9,27 +9,31 @@ of the DNS comes in as `Here`, so that tests need neither.
 """
 
 import argparse
-import errno
 import ipaddress
-import itertools
-import json
 import os
-import re
-import selectors
-import socket
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from redoxfs.cli.addresses import (
+    AGAIN_S,
+    Here,
+    check_members,
+    checked_host,
+    expand,
+    is_literal,
+    joined,
+    needs_insecure,
+    port_of,
+    split_address,
+)
 from redoxfs.cli.arguments import DEFAULT_PORT, DEFAULT_PREFETCH_WINDOW, MOST_NODES
 from redoxfs.cli.exits import UsageError
-from redoxfs.cli.plan import say
+from redoxfs.cli.rendezvous import rendezvous
 from redoxfs.cli.sizes import format_bytes, parse_size
 
-_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?", re.ASCII)
-
-# One item of a Slurm hostlist. Nothing in it is tried twice, however long a text it does not fit.
-_HOSTS = r"(?:[^\[\],\s]++|\[[^\[\]\s]++\])++"
+if TYPE_CHECKING:
+    from redoxfs.peers import Transport
 
 # What says a node's number where --node-rank does not: of Slurm, torchrun, and an indexed job of Kubernetes.
 _RANKS = ("SLURM_NODEID", "GROUP_RANK", "JOB_COMPLETION_INDEX")
@@ -39,21 +43,7 @@ _HOSTLISTS = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
 
 _TORCHRUN = ("MASTER_ADDR", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
-# How often a name is resolved, or node 0 called, until it answers as it should.
-_AGAIN_S = 0.5
-
-# For one attempt to connect: a packet lost on the way is sent again within this.
-_CONNECT_S = 5.0
-
-# For a caller to say its line: a connection that says nothing is not of ours.
-_LINE_S = 10.0
-
-# A line of a node is about 100 bytes; node 0 answers with as many addresses as there may be nodes.
-_LINE_BYTES = 4 << 10
-_ANSWER_BYTES = 128 << 10
-
-# Connections that may be open to node 0 besides those of all nodes.
-_STRANGERS = 64
+_TLS = ("--tls-cert", "--tls-key", "--tls-ca")
 
 # A share of --memory is set aside for samples from other nodes.
 _REMOTE_SHARE = 8
@@ -87,31 +77,6 @@ class Dns:
 
     name: str
     port: int
-
-
-def _resolve(host: str) -> list[str]:
-    return list(dict.fromkeys(str(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)))
-
-
-def _is_own(address: str) -> bool:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as tried:
-        try:
-            tried.bind((address, 0))
-        except OSError:
-            return False
-    return True
-
-
-@dataclass(frozen=True, slots=True)
-class Here:
-    """This machine, as far as it matters who it is, and its clock."""
-
-    name: str = field(default_factory=socket.gethostname)
-    resolve: Callable[[str], Sequence[str]] = _resolve
-    is_own: Callable[[str], bool] = _is_own
-    clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
 
 
 def membership(
@@ -152,10 +117,13 @@ def check_nodes(arguments: argparse.Namespace) -> Listed | Auto | Dns | None:
             "--storage local": arguments.storage == "local",
             "--remote-memory": arguments.remote_memory is not None,
             "--sampler": arguments.sampler is not None,
+            "--tls-cert": arguments.tls_cert is not None,
         }.items():
             if is_given:
                 raise UsageError(f"{option} needs --nodes: one node alone has nobody to share with")
         return None
+    if arguments.insecure and arguments.tls_cert is not None:
+        raise UsageError("--insecure is plaintext, and --tls-cert is TLS: only one of them can be")
     source = parse_nodes(arguments.nodes)
     if arguments.node_rank is not None:
         if not isinstance(source, Listed):
@@ -170,7 +138,11 @@ def check_nodes(arguments: argparse.Namespace) -> Listed | Auto | Dns | None:
 
 
 def check_sharing(arguments: argparse.Namespace) -> None:
-    """Raises UsageError if what nodes are to do for each other is not of their policy."""
+    """Raises UsageError if what nodes are to do for each other is not of their policy, or a file of TLS is missing."""
+    files = {name: getattr(arguments, name[2:].replace("-", "_")) for name in _TLS}
+    missing = [name for name, file in files.items() if file is None]
+    if 0 < len(missing) < len(files):
+        raise UsageError(f"{', '.join(name for name in _TLS if name not in missing)} needs {' and '.join(missing)}")
     if arguments.policy == "slot":
         if arguments.exchange:
             raise UsageError("--exchange is of --policy pool; with --policy slot every sample has one home")
@@ -197,87 +169,42 @@ def remote_memory_of(arguments: argparse.Namespace, memory_bytes: int) -> int:
     return size
 
 
-def needs_insecure(addresses: Collection[str], resolve: Callable[[str], Sequence[str]] = _resolve) -> bool:
-    """Whether what goes to ``addresses`` may leave this machine: one is, or may be, no loopback address."""
-    return not all(_is_loopback(split_address(address)[0], resolve) for address in addresses)
-
-
 def _check_plaintext(addresses: Collection[str], arguments: argparse.Namespace, here: Here) -> None:
-    if not arguments.insecure and needs_insecure(addresses, here.resolve):
+    if not arguments.insecure and arguments.tls_cert is None and needs_insecure(addresses, here.resolve):
         raise UsageError(
             "the nodes would talk in plaintext over a network, where others can read and forge what they say; "
-            "if all on it may: --insecure"
+            "to prevent that: --tls-cert, --tls-key and --tls-ca; if all on it may: --insecure"
         )
 
 
-def _is_loopback(host: str, resolve: Callable[[str], Sequence[str]]) -> bool:
+def transport_of(arguments: argparse.Namespace, members: Membership) -> "Transport":
+    """What the nodes talk over: TLS where its files are given. Reads them. Raises UsageError.
+
+    The meeting of `rendezvous`, before that, is in plaintext: it has nothing but the list, which each node compares
+    with every other, and of which each proves its own entry, before they serve each other anything.
+    """
+    from redoxfs.peers import Plaintext, Tls, TlsError, View
+
+    if arguments.tls_cert is None:
+        return Plaintext()
     try:
-        found = [host] if _is_literal(host) else resolve(host)
-    except OSError:
-        return False
-    return bool(found) and all(ipaddress.ip_address(address).is_loopback for address in found)
-
-
-# Addresses
+        return Tls(
+            arguments.tls_cert, arguments.tls_key, arguments.tls_ca, View(1, members.addresses), node=members.rank
+        )
+    except TlsError as error:
+        raise UsageError(str(error)) from None
 
 
 def parse_nodes(text: str) -> Listed | Auto | Dns:
     """What the value of --nodes means. Raises UsageError."""
     kind, colon, rest = text.partition(":")
     if kind == "auto":
-        return Auto(_port(rest, text) if colon else DEFAULT_PORT)
+        return Auto(port_of(rest, text) if colon else DEFAULT_PORT)
     if kind == "dns" and not rest.isdigit():
         return Dns(*split_address(rest))
-    addresses = tuple(_joined(*split_address(entry)) for entry in text.split(","))
-    _check_members(addresses)
+    addresses = tuple(joined(*split_address(entry)) for entry in text.split(","))
+    check_members(addresses)
     return Listed(addresses)
-
-
-def split_address(text: str) -> tuple[str, int]:
-    """Host and port of "host:port", "[IPv6]:port", or of either without the port. Raises UsageError."""
-    match = re.fullmatch(r"(?:\[([^\[\]]*)\]|([^:\[\]]*))(?::([^:]*))?", text, re.DOTALL)
-    if match is None:
-        raise UsageError(f"{text!r} is no node; write host:port, or [address]:port for IPv6")
-    host = match[1] if match[1] is not None else match[2]
-    port = DEFAULT_PORT if match[3] is None else _port(match[3], text)
-    return _checked_host(host, text, in_brackets=match[1] is not None), port
-
-
-def _checked_host(host: str, text: str, *, in_brackets: bool) -> str:
-    if in_brackets or not host.strip("0123456789."):
-        # 10.1 and 010.0.0.1 mean something to the resolver, but hardly what was meant.
-        try:
-            address = ipaddress.IPv6Address(host) if in_brackets else ipaddress.IPv4Address(host)
-        except ValueError:
-            raise UsageError(f"{text!r} is no node: {host!r} is no address") from None
-        if address.is_unspecified or address.is_multicast:
-            raise UsageError(f"{text!r} is no node: {host} is nobody's own address")
-        return str(address)
-    if not _HOST.fullmatch(host):
-        raise UsageError(f"{text!r} is no node: {host!r} is no host name")
-    return host.lower()
-
-
-def _port(text: str, whole: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535):
-        raise UsageError(f"{whole!r}: {text!r} is no port from 1 to 65535")
-    return int(text)
-
-
-def _joined(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _is_literal(host: str) -> bool:
-    return ":" in host or not host.strip("0123456789.")
-
-
-def _check_members(addresses: Sequence[str]) -> None:
-    if len(addresses) > MOST_NODES:
-        raise UsageError(f"{len(addresses)} nodes are more than {MOST_NODES}")
-    for place, address in enumerate(addresses):
-        if address in addresses[:place]:
-            raise UsageError(f"{address} is listed twice, as node {addresses.index(address)} and as node {place}")
 
 
 # The list, and what Slurm and torchrun say
@@ -313,12 +240,12 @@ def _is_name_of(host: str, name: str) -> bool:
     host, name = host.lower().rstrip("."), name.lower().rstrip(".")
     if "." in host and "." in name:
         return host == name
-    return not _is_literal(host) and host.partition(".")[0] == name.partition(".")[0]
+    return not is_literal(host) and host.partition(".")[0] == name.partition(".")[0]
 
 
 def _is_address_of(host: str, here: Here) -> bool:
     try:
-        return any(here.is_own(address) for address in ([host] if _is_literal(host) else here.resolve(host)))
+        return any(here.is_own(address) for address in ([host] if is_literal(host) else here.resolve(host)))
     except OSError:
         return False
 
@@ -334,8 +261,8 @@ def _from_launcher(source: Auto, arguments: argparse.Namespace, environ: Mapping
     for variable in _HOSTLISTS:
         if environ.get(variable):
             try:
-                addresses = tuple(_joined(split_address(host)[0], source.port) for host in expand(environ[variable]))
-                _check_members(addresses)
+                addresses = tuple(joined(split_address(host)[0], source.port) for host in expand(environ[variable]))
+                check_members(addresses)
             except UsageError as error:
                 raise UsageError(f"{variable}: {error}") from None
             return Membership(addresses, _rank_in(addresses, None, environ, here))
@@ -352,7 +279,7 @@ def _from_launcher(source: Auto, arguments: argparse.Namespace, environ: Mapping
     if rank >= nodes:
         raise UsageError(f"--nodes auto: GROUP_RANK={rank}, but WORLD_SIZE and LOCAL_WORLD_SIZE make {nodes} nodes")
     host = environ["MASTER_ADDR"]
-    master = _joined(_checked_host(host, host, in_brackets=":" in host), source.port)
+    master = joined(checked_host(host, host, in_brackets=":" in host), source.port)
     if nodes == 1:
         return Membership((master,), 0)
     _check_plaintext([master], arguments, here)
@@ -360,37 +287,6 @@ def _from_launcher(source: Auto, arguments: argparse.Namespace, environ: Mapping
         master, rank=rank, nodes=nodes, port=source.port, timeout_s=arguments.join_timeout, here=here
     )
     return Membership(addresses, rank)
-
-
-def expand(hostlist: str) -> list[str]:
-    """The hosts of a Slurm hostlist such as `n[001-003,07],gpu1,r[1-2]c[0-3]`, in its order. Raises UsageError."""
-    hosts: list[str] = []
-    if not re.fullmatch(rf"{_HOSTS}(?:,{_HOSTS})*+", hostlist):
-        raise UsageError(f"{hostlist!r} is no list of hosts such as n[01-03],gpu1")
-    for item in re.findall(_HOSTS, hostlist):
-        choices = [
-            _numbers(part[1:-1], hostlist) if part.startswith("[") else [part]
-            for part in re.findall(r"[^\[\]]+|\[[^\[\]]+\]", item)
-        ]
-        for parts in itertools.product(*choices):
-            hosts.append("".join(parts))
-            if len(hosts) > MOST_NODES:
-                raise UsageError(f"{hostlist!r} has more than {MOST_NODES} hosts")
-    return hosts
-
-
-def _numbers(text: str, hostlist: str) -> list[str]:
-    """`001-003,07` as the numbers in it, as wide as each range's first."""
-    numbers: list[str] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
-        if match is None or int(match[2] or match[1]) < int(match[1]):
-            raise UsageError(f"{hostlist!r} is no list of hosts: {part!r} is no range of numbers")
-        first, last = int(match[1]), int(match[2] or match[1])
-        if last - first >= MOST_NODES:
-            raise UsageError(f"{hostlist!r} has more than {MOST_NODES} hosts")
-        numbers += [str(number).zfill(len(match[1])) for number in range(first, last + 1)]
-    return numbers
 
 
 # A name in the DNS
@@ -416,261 +312,9 @@ def _from_dns(source: Dns, count: int, timeout_s: float, here: Here) -> Membersh
                 f"--nodes dns:{source.name}: has {max(map(len, kinds))} addresses after {timeout_s:g} s, not the "
                 f"{count} of --node-count{trouble}"
             )
-        here.sleep(min(_AGAIN_S, left_s))
+        here.sleep(min(AGAIN_S, left_s))
     own = [place for place, host in enumerate(hosts) if here.is_own(host)]
     if len(own) != 1:
         which = f"{len(own)} are" if own else "none is"
         raise UsageError(f"--nodes dns:{source.name}: of {', '.join(hosts)}, {which} an address of this machine")
-    return Membership(tuple(_joined(host, source.port) for host in hosts), own[0])
-
-
-# A meeting at node 0
-
-
-def rendezvous(
-    master: str, *, rank: int, nodes: int, port: int, timeout_s: float, here: Here | None = None
-) -> tuple[str, ...]:
-    """The addresses of all nodes, when each knows only ``master``, that of node 0.
-
-    Every other node calls node 0 there, says a line of JSON, `{"rank", "nodes", "address"}`, and gets one with all
-    `nodes` once the last has called, or an `error`. Its address is the one it calls from, with its own ``port``. Node 0
-    refuses who contradicts it or makes no sense, and goes on waiting for the others. Raises UsageError.
-    """
-    here = here or Here()
-    deadline = here.clock() + timeout_s
-    if rank == 0:
-        say(f"node 0 waits at {master} for {nodes - 1} others (--join-timeout)")
-        with _listen(master, here) as listening:
-            return _Meeting(listening, master, nodes, here).held(deadline, timeout_s)
-    say(f"node {rank} calls node 0 at {master} (--join-timeout)")
-    return _attend(master, rank, nodes, port, deadline, timeout_s, here)
-
-
-def _listen(master: str, here: Here) -> socket.socket:
-    """A socket that listens where the others look for node 0.
-
-    Where the name is not to be had as an address of this machine, that is at all of them: the name may stand for a
-    service in front of us, and many machines know themselves by a loopback address.
-    """
-    host, port = split_address(master)
-    try:
-        found = [host] if _is_literal(host) else here.resolve(host)
-    except OSError:
-        found = []
-    is_local = _is_literal(host) or host == "localhost"
-    bindable = [each for each in found if is_local or not ipaddress.ip_address(each).is_loopback]
-    try:
-        for address in bindable:
-            family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            try:
-                return socket.create_server((address, port), family=family)
-            except OSError as failure:
-                if failure.errno != errno.EADDRNOTAVAIL:
-                    raise
-        if socket.has_dualstack_ipv6():
-            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-        return socket.create_server(("", port))
-    except OSError as failure:
-        reason = os.strerror(failure.errno) if failure.errno else str(failure)
-        raise UsageError(f"node 0 cannot listen at {master}: {reason}; for another port: --nodes auto:PORT") from None
-
-
-@dataclass(slots=True)
-class _Caller:
-    where: str
-    until: float
-    heard: bytearray = field(default_factory=bytearray)
-    rank: int | None = None
-    address: str = ""
-
-
-class _Meeting:
-    """Node 0's side. Whoever hangs up before the end was never there, and may call again."""
-
-    def __init__(self, listening: socket.socket, own: str, nodes: int, here: Here) -> None:
-        self._listening = listening
-        self._own = own
-        self._nodes = nodes
-        self._here = here
-        self._callers: dict[socket.socket, _Caller] = {}
-        self._refused = ""
-
-    def held(self, deadline: float, timeout_s: float) -> tuple[str, ...]:
-        self._listening.setblocking(False)
-        try:
-            with selectors.DefaultSelector() as ready:
-                ready.register(self._listening, selectors.EVENT_READ)
-                while len(members := self._members()) < self._nodes:
-                    left_s = deadline - self._here.clock()
-                    if left_s <= 0:
-                        missing = ", ".join(str(rank) for rank in range(self._nodes) if rank not in members)
-                        raise UsageError(
-                            f"{len(members)} of {self._nodes} nodes were at {self._own} within {timeout_s:g} s; "
-                            f"missing: {missing}{self._refused}"
-                        )
-                    self._turn(ready, min(left_s, 1.0))
-            addresses = tuple(members[rank] for rank in range(self._nodes))
-            _check_reachable(addresses)
-            self._tell_all({"nodes": addresses})
-            return addresses
-        except UsageError as error:
-            self._tell_all({"error": str(error)})
-            raise
-        finally:
-            for caller in self._callers:
-                caller.close()
-
-    def _members(self) -> dict[int, str]:
-        told = {each.rank: each.address for each in self._callers.values() if each.rank is not None}
-        return {0: self._own, **told}
-
-    def _turn(self, ready: selectors.BaseSelector, wait_s: float) -> None:
-        for key, _ in ready.select(wait_s):
-            if key.fileobj is self._listening:
-                self._accept(ready)
-            else:
-                assert isinstance(key.fileobj, socket.socket)
-                self._hear(key.fileobj, ready)
-        for caller, said in list(self._callers.items()):
-            if said.rank is None and self._here.clock() >= said.until:
-                self._refuse(caller, f"said no line within {_LINE_S:g} s", ready)
-
-    def _accept(self, ready: selectors.BaseSelector) -> None:
-        try:
-            caller, (host, port, *_) = self._listening.accept()
-        except OSError:
-            return
-        if len(self._callers) >= MOST_NODES + _STRANGERS:
-            caller.close()
-            return
-        caller.setblocking(False)
-        self._callers[caller] = _Caller(_joined(host, port), self._here.clock() + _LINE_S)
-        ready.register(caller, selectors.EVENT_READ)
-
-    def _hear(self, caller: socket.socket, ready: selectors.BaseSelector) -> None:
-        said = self._callers[caller]
-        try:
-            part = caller.recv(_LINE_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            part = b""
-        if not part:
-            self._drop(caller, ready)
-            return
-        said.heard += part
-        line, end, more = bytes(said.heard).partition(b"\n")
-        try:
-            if more or len(line) >= _LINE_BYTES:
-                raise ValueError("said more than one short line")
-            if end:
-                self._enter(said, line)
-        except ValueError as error:
-            self._refuse(caller, str(error), ready)
-
-    def _enter(self, said: _Caller, line: bytes) -> None:
-        """Take a caller in as the node it says it is. Raises ValueError."""
-        try:
-            told = json.loads(line)
-            rank, nodes, address = told["rank"], told["nodes"], told["address"]
-            if type(rank) is not int or type(nodes) is not int:
-                raise TypeError
-            address = _joined(*split_address(address))
-        except (ValueError, KeyError, TypeError, RecursionError, UsageError):
-            raise ValueError("said no line of a redoxfs node") from None
-        members = self._members()
-        if nodes != self._nodes:
-            raise ValueError(f"node {rank} at {address} counts {nodes} nodes, and node 0 counts {self._nodes}")
-        if not 0 <= rank < nodes:
-            raise ValueError(f"{address} says it is node {rank} of {nodes}")
-        if rank in members:
-            raise ValueError(f"{members[rank]} and {address} both say they are node {rank}")
-        for other, taken in members.items():
-            if taken == address:
-                raise ValueError(
-                    f"nodes {other} and {rank} are both at {address}; several nodes on one machine: list their ports"
-                )
-        said.rank, said.address = rank, address
-
-    def _refuse(self, caller: socket.socket, why: str, ready: selectors.BaseSelector) -> None:
-        line = f"{self._callers[caller].where} was refused: {why}"
-        self._refused = f"; {line}"
-        say(line)
-        _tell(caller, {"error": f"node 0 at {self._own} refused this node: {why}"})
-        self._drop(caller, ready)
-
-    def _drop(self, caller: socket.socket, ready: selectors.BaseSelector) -> None:
-        ready.unregister(caller)
-        del self._callers[caller]
-        caller.close()
-
-    def _tell_all(self, message: Mapping[str, object]) -> None:
-        for caller, said in self._callers.items():
-            if said.rank is not None:
-                _tell(caller, message)
-
-
-def _tell(caller: socket.socket, message: Mapping[str, object]) -> None:
-    """One line to a caller. One who is gone will be missed later, by all."""
-    try:
-        caller.settimeout(_LINE_S)
-        caller.sendall(json.dumps(message).encode("ascii") + b"\n")
-    except OSError:
-        pass
-
-
-def _check_reachable(addresses: Sequence[str]) -> None:
-    """Node 0 is called by a name that each may know by another address; the others are as they were seen."""
-    loopback = [_is_loopback(split_address(address)[0], lambda _: ()) for address in addresses[1:]]
-    if any(loopback) and not all(loopback):
-        rank = loopback.index(True) + 1
-        raise UsageError(f"node {rank} is at {addresses[rank]}, where nodes on other machines cannot reach it")
-
-
-def _attend(
-    master: str, rank: int, nodes: int, port: int, deadline: float, timeout_s: float, here: Here
-) -> tuple[str, ...]:
-    """The other nodes' side: call until node 0 has answered."""
-    trouble = "nobody answers"
-    while (left_s := deadline - here.clock()) > 0:
-        try:
-            with socket.create_connection(split_address(master), timeout=min(left_s, _CONNECT_S)) as call:
-                own = call.getsockname()
-                # Where nobody listens yet, a connection to a port of this machine may meet itself.
-                if own != call.getpeername():
-                    told = {"rank": rank, "nodes": nodes, "address": _joined(own[0], port)}
-                    call.sendall(json.dumps(told).encode("ascii") + b"\n")
-                    answer = _line_of(call, deadline, here)
-                    if answer:
-                        return _nodes_in(answer, master, nodes)
-                    trouble = "it hung up"
-        except OSError as failure:
-            trouble = failure.strerror or str(failure)
-        here.sleep(max(0.0, min(_AGAIN_S, deadline - here.clock())))
-    raise UsageError(f"node 0 at {master} had no list of all nodes within {timeout_s:g} s: {trouble}")
-
-
-def _line_of(call: socket.socket, deadline: float, here: Here) -> bytes:
-    """The one line that comes, or b"" if the other side hangs up before its end. Raises OSError."""
-    heard = bytearray()
-    while b"\n" not in heard and len(heard) <= _ANSWER_BYTES:
-        call.settimeout(max(0.001, deadline - here.clock()))
-        part = call.recv(1 << 16)
-        if not part:
-            return b""
-        heard += part
-    return bytes(heard)
-
-
-def _nodes_in(answer: bytes, master: str, nodes: int) -> tuple[str, ...]:
-    try:
-        told = json.loads(answer)
-        error = told.get("error")
-        addresses = tuple(_joined(*split_address(address)) for address in told.get("nodes", ()))
-    except (ValueError, AttributeError, TypeError, RecursionError, UsageError):
-        raise UsageError(f"what answers at {master} is no redoxfs node that waits for others") from None
-    if isinstance(error, str):
-        raise UsageError(error)
-    if len(addresses) != nodes:
-        raise UsageError(f"node 0 at {master} lists {len(addresses)} nodes, not {nodes}")
-    return addresses
+    return Membership(tuple(joined(host, source.port) for host in hosts), own[0])

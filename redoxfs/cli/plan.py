@@ -22,7 +22,11 @@ from redoxfs.cli.place import EXACT_FOLDER, Place
 from redoxfs.cli.sizes import available_memory, default_memory, format_bytes, format_seconds, parse_size
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from redoxfs.chunks import Cells, ChunkStore, Storage
+    from redoxfs.cli.nodes import Membership
     from redoxfs.dataset import Catalog
     from redoxfs.packed import Index
 
@@ -54,6 +58,24 @@ class Dataset:
     def chunk_size(self) -> int:
         return self.cells.chunk_size
 
+    def parts_where_data_lies(self, node: int, nodes: int) -> "npt.NDArray[np.int8] | None":
+        """int8[S]: the node of each sample where storage is not shared; None where every node has to have all.
+
+        Raises SourceUnusableError where a shard that ``node`` has to have is not here.
+        """
+        if self.index is None:
+            return None
+        from redoxfs.packed import shards_at
+
+        is_needed = shards_at(node, nodes)
+        for shard, name in enumerate(self.index.places.shard_names):
+            if is_needed(shard, name) and not os.path.lexists(f"/proc/self/fd/{self.root_fd}/{name}"):
+                raise SourceUnusableError(f"node {node} of {nodes} has to have {name}, which is not here")
+        catalog = self.catalog
+        shard_of = self.index.places.shard[catalog.members[catalog.member_at[:-1]]]
+        parts: npt.NDArray[np.int8] = (shard_of % nodes).astype("int8")
+        return parts
+
     def store(self) -> "ChunkStore":
         """What reads the files; takes no path that a mount might hide. Raises OSError."""
         from redoxfs.chunks import DirectoryStore
@@ -66,18 +88,23 @@ class Dataset:
 
 
 def dataset_of(
-    source: Place, root_fd: int, arguments: argparse.Namespace, *, probe: bool, several: bool = False
+    source: Place,
+    root_fd: int,
+    arguments: argparse.Namespace,
+    *,
+    probe: bool,
+    members: "Membership | None" = None,
 ) -> Dataset:
     """What SOURCE holds, told on stderr.
 
-    ``probe``: measure what its storage does, if that matters. ``several``: other nodes have to come to the same chunks.
+    ``probe``: measure what its storage does, if that matters. ``members``: they have to come to the same chunks.
 
     Raises UsageError where options contradict a packed dataset, and as `catalog_of` and `load_index`.
     """
     from redoxfs.packed import is_packed
 
     if is_packed(root_fd):
-        return _packed(source, root_fd, arguments, probe=probe, several=several)
+        return _packed(source, root_fd, arguments, probe=probe, members=members)
     catalog = catalog_of(source, root_fd, arguments)
     chunk_size = arguments.chunk_size or (DEFAULT_CHUNK_SIZE if arguments.policy == "slot" else _DIRECTORY_CHUNK_SIZE)
     return Dataset(catalog, cells_of(catalog, chunk_size, arguments.seed), root_fd, None, None)
@@ -96,19 +123,24 @@ def cells_of(catalog: "Catalog", chunk_size: int, seed: int) -> "Cells":
     )
 
 
-def _packed(source: Place, root_fd: int, arguments: argparse.Namespace, *, probe: bool, several: bool) -> Dataset:
-    from redoxfs.packed import load_index
+def _packed(
+    source: Place, root_fd: int, arguments: argparse.Namespace, *, probe: bool, members: "Membership | None"
+) -> Dataset:
+    from redoxfs.packed import load_index, shards_at
 
     given = [option for name, option in _SETTLED.items() if getattr(arguments, name)]
     if given:
         raise UsageError(f"{source.asked} is a packed dataset: {' '.join(given)} was settled by redoxfs pack")
     begin = time.monotonic()
-    index = load_index(source.path)
+    if members is not None and arguments.storage == "local":
+        index = load_index(source.path, shards_at(members.rank, len(members.addresses)))
+    else:
+        index = load_index(source.path)
     files = int(index.catalog.tree.kind_mask(stat.S_IFREG).sum())
     shards = len(index.places.shard_names)
     say(f"packed dataset: {files:,} files in {shards:,} shards, opened in {format_seconds(time.monotonic() - begin)}")
     storage = _storage(index, root_fd, arguments) if probe else None
-    measured = storage if arguments.storage_speed is not None or not several else None
+    measured = storage if arguments.storage_speed is not None or members is None else None
     chunk_size = _chunk_size(source, index, measured, arguments)
     return Dataset(index.catalog, index.cells.split(chunk_size), root_fd, index, storage)
 
@@ -140,7 +172,8 @@ def _storage(index: "Index", root_fd: int, arguments: argparse.Namespace) -> "St
         reads_per_s, bytes_per_s = arguments.storage_speed
         return Storage(1 / reads_per_s, bytes_per_s)
     try:
-        storage = measure([Path(f"/proc/self/fd/{root_fd}/{name}") for name in index.places.shard_names])
+        paths = [Path(f"/proc/self/fd/{root_fd}/{name}") for name in index.places.shard_names]
+        storage = measure([path for path in paths if path.exists()])
     except OSError as failure:
         raise SourceUnusableError(f"a shard could not be read: {failure.strerror}") from None
     say(

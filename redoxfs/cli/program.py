@@ -21,6 +21,8 @@ _VERBS = {
     "status": "redoxfs.cli.status",
     "cluster": "redoxfs.cli.cluster",
     "trace": "redoxfs.cli.trace",
+    "state": "redoxfs.cli.state",
+    "nodes": "redoxfs.cli.view",
     "inspect": "redoxfs.cli.inspect",
     "pack": "redoxfs.cli.pack",
     "verify": "redoxfs.cli.verify",

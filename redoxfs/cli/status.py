@@ -51,7 +51,7 @@ def rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
     shown: list[tuple[str, str | None]] = [
         ("source", stats.get("source")),
         ("daemon", _joined(stats, "pid {pid}", "pid")),
-        ("node", _joined(stats, "{node} of {nodes}", "node", "nodes")),
+        ("node", _joined(stats, "{node}, one of {nodes}", "node", "nodes")),
         ("peers", peers(stats)),
         ("policy", stats.get("policy")),
         ("dataset", _joined(stats, _SIZES, "samples", "classes", "chunks", "chunk_size")),

@@ -10,30 +10,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from redoxfs.cli.exits import DaemonError, MountpointError, UsageError
-from redoxfs.cli.place import our_mount_at
-from redoxfs.cli.runtime_paths import control_path
+from redoxfs.cli.ask import ask_daemon, live_mount
+from redoxfs.cli.exits import UsageError
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Hand the order in; returns 0 once the daemon has taken it."""
-    from redoxfs.node import send_control
-
-    place = our_mount_at(arguments.mountpoint, arguments.timeout)
-    if place.is_stale:
-        raise MountpointError(f"{place.path}: its daemon was killed; to clear it: redoxfs umount {place.path}")
+    place = live_mount(arguments.mountpoint, arguments.timeout)
     # A symlink on the way to the mount is on the way to its files, too.
     tops = [os.fsencode(top) for top in (place.path, os.path.abspath(arguments.mountpoint))]
     paths = relative_paths(_read(arguments.file), tops, arguments.file)
-    socket = control_path(place.path)
-    try:
-        answer = send_control(socket, "trace", b"\0".join(paths))
-    except FileNotFoundError:
-        raise MountpointError(f"{place.path}: has no control socket of yours; hand it in as who mounted it") from None
-    except OSError as failure:
-        raise DaemonError(f"{place.path}: the daemon does not take it: {failure.strerror or failure}") from None
-    except ValueError as refusal:
-        raise UsageError(f"{arguments.file}: {place.path} refuses it: {refusal}") from None
+    answer = ask_daemon(place, "trace", b"\0".join(paths))
     print(f"{answer.get('samples', 0):,} of {len(paths):,} paths are taken as the order of the next epoch")
     return 0
 

@@ -45,8 +45,11 @@ def store(folder: Path, name: str, values: NDArray[Any]) -> dict[str, Any]:
         }
 
 
-def load(folder: Path, name: str, record: dict[str, Any]) -> NDArray[Any]:
-    """The array that ``record`` tells of, mapped read-only.
+def load(folder: Path, name: str, record: dict[str, Any], *, in_memory: bool = False) -> NDArray[Any]:
+    """The array that ``record`` tells of, read-only: mapped, or ``in_memory``.
+
+    What is mapped is read again as it is needed, and a disk that fails then, or somebody who cuts the file, is a
+    signal that ends the process.
 
     Raises:
         DamagedArrayError: it is another one, cut, or not there.
@@ -54,7 +57,7 @@ def load(folder: Path, name: str, record: dict[str, Any]) -> NDArray[Any]:
     path = folder / f"{name}.npy"
     try:
         with open_plain(path) as file:
-            return _mapped(path, file, record)
+            return _checked(path, file, record, in_memory=in_memory)
     except OSError as error:
         raise DamagedArrayError(f"{path}: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError) as error:
@@ -70,7 +73,7 @@ def open_plain(path: Path) -> BinaryIO:
     return open(fd, "rb", buffering=0)
 
 
-def _mapped(path: Path, file: BinaryIO, record: dict[str, Any]) -> NDArray[Any]:
+def _checked(path: Path, file: BinaryIO, record: dict[str, Any], *, in_memory: bool) -> NDArray[Any]:
     length = os.fstat(file.fileno()).st_size
     if length != record["bytes"]:
         raise DamagedArrayError(f"{path} is {length} bytes long instead of {record['bytes']!r:.20}")
@@ -86,6 +89,11 @@ def _mapped(path: Path, file: BinaryIO, record: dict[str, Any]) -> NDArray[Any]:
     if not values:
         # An empty array cannot be mapped.
         return np.empty(shape, dtype)
+    if in_memory:
+        data = file.read()
+        if len(data) != values:
+            raise DamagedArrayError(f"{path} was cut while it was read")
+        return np.frombuffer(data, dtype).reshape(shape)
     # The plain view keeps the mapping and loses memmap's slow indexing.
     mapped: NDArray[Any] = np.memmap(file, dtype, "r", file.tell(), shape).view(np.ndarray)
     return mapped

@@ -78,8 +78,7 @@ def load_or_scan(
     """The tree of the directory that `root_fd` is open on, and whether it came from the cache.
 
     `source` is the path that the user gave: the cache is found by it. `rescan` reads the source whatever
-    the cache says. The arrays of a reused tree are mapped read-only from the cache. SourceError as from
-    read_tree; nothing else.
+    the cache says. The arrays of a reused tree are read-only. SourceError as from read_tree; nothing else.
     """
     given = os.path.abspath(source)
     place = cache_dir / hashlib.sha256(os.fsencode(given)).hexdigest()[:32]
@@ -116,7 +115,8 @@ def _load(place: Path, given: str, root_fd: int) -> Tree:
     root = os.fstat(root_fd)
     if manifest["inode"] != root.st_ino:
         raise _UnusableError("the source is another directory now")
-    arrays = {name: array_files.load(place, name, manifest["arrays"][name]) for name in _ARRAYS}
+    # Not mapped: a mount goes on where the cache's disk does not.
+    arrays = {name: array_files.load(place, name, manifest["arrays"][name], in_memory=True) for name in _ARRAYS}
     if manifest["device"] != root.st_dev:
         # Network filesystems get another number at each mount; with one device in the tree that is all it means.
         if (arrays["device"] != np.uint64(manifest["device"])).any():
@@ -194,7 +194,7 @@ def _store(tree: Tree, place: Path, given: str, root_fd: int, scanned_at_ns: int
 
 
 def _replace(making: Path, place: Path) -> None:
-    """Put a finished folder in place. Trees mapped from the one it replaces stay valid until they are unmapped."""
+    """Put a finished folder in place. Trees were read from it whole."""
     old = making.with_name(making.name + ".old")
     with contextlib.suppress(FileNotFoundError):
         os.rename(place, old)

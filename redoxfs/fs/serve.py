@@ -26,6 +26,7 @@ from redoxfs.fs.backlog import raise_backlog
 from redoxfs.fs.operations import Operations
 from redoxfs.fs.session import Session
 from redoxfs.node import WAITING_OPENS, WAITING_READS, Node, Plan, Verb, serve_control
+from redoxfs.node.state import StateFile, StateWriter
 
 if TYPE_CHECKING:
     from redoxfs.node.sharing import Joining
@@ -68,6 +69,8 @@ def serve(
     mount_options: frozenset[str],
     direct_io: bool,
     control_path: Path,
+    state_file: StateFile | None,
+    settings: Callable[[Plan], Mapping[str, str]],
     on_ready: Callable[[], None],
     joining: "Joining | None" = None,
 ) -> None:
@@ -78,6 +81,8 @@ def serve(
         store: of ``catalog``; reaches the source without a path that the mount might hide.
         timeout_s: the deadline of every wait for storage.
         mount_options: of mount(8), beside ro, nosuid and nodev.
+        state_file: where it is kept how far the laps are.
+        settings: what the laps of a plan depend on.
         on_ready: called when the kernel has taken up the mount.
         joining: the other nodes, if ``plan`` has any. They come together before the kernel hears of the mount.
 
@@ -86,7 +91,7 @@ def serve(
         redoxfs.peers.JoinError: another node does not answer, or does not serve the same.
     """
     mount = _Mount(source, mountpoint, mount_options, direct_io)
-    trio.run(_serve, catalog, plan, store, timeout_s, mount, control_path, on_ready, joining)
+    trio.run(_serve, catalog, plan, store, timeout_s, mount, control_path, state_file, settings, on_ready, joining)
 
 
 async def _serve(
@@ -96,31 +101,39 @@ async def _serve(
     timeout_s: float,
     mount: _Mount,
     control_path: Path,
+    state_file: StateFile | None,
+    settings: Callable[[Plan], Mapping[str, str]],
     on_ready: Callable[[], None],
     joining: "Joining | None",
 ) -> None:
     def stats() -> dict[str, Any]:
         about = {"version": redoxfs.__version__, "pid": os.getpid(), **mount.as_dict()}
         of_peers = {} if host is None else host.stats()
-        return {**about, "verdict": catalog.verdict.line, **node.stats(), **of_peers}
+        return {**about, "verdict": catalog.verdict.line, **node.stats(), **of_peers, **state.stats()}
 
     operations = Operations(catalog.tree, direct_io=mount.direct_io, stats=stats, answering=on_ready)
     node = Node(catalog, plan, store, timeout_s=timeout_s, kernel=operations)
     operations.attach(node)
+    state = StateWriter(state_file, lambda: settings(node.plan), len(catalog.class_of), node)
     host = None
     async with AsyncExitStack() as ends:
         ends.callback(node.stop)
+        ends.callback(state.final)
         node.start()
         if joining is not None:
             # gRPC, for those who need it; and after the fork, which it does not bear.
             from redoxfs.node.sharing import joined
 
             host = await ends.enter_async_context(joined(node, catalog, plan, joining, timeout_s=timeout_s))
-        verbs = {} if host is None else {"trace": host.trace}
-        await _run(operations, mount, control_path, verbs)
+        verbs: dict[str, Verb] = {"state-save": state.save, "state-load": state.load}
+        if host is not None:
+            verbs |= {"trace": host.trace, "nodes": host.nodes}
+        await _run(operations, mount, control_path, verbs, state)
 
 
-async def _run(operations: Operations, mount: _Mount, control_path: Path, verbs: Mapping[str, Verb]) -> None:
+async def _run(
+    operations: Operations, mount: _Mount, control_path: Path, verbs: Mapping[str, Verb], state: StateWriter
+) -> None:
     """The kernel's mount, from its beginning to its end."""
     options = MOUNT_OPTIONS | mount.options | {f"fsname={_fsname(mount.source)}", "subtype=redoxfs"}
     try:
@@ -143,6 +156,7 @@ async def _run(operations: Operations, mount: _Mount, control_path: Path, verbs:
                 stop = _Stop(serving, nursery)
                 await nursery.start(serve_control, control_path, {"stop": stop.asked, **verbs})
                 await nursery.start(_stop_on_signals, stop)
+                await nursery.start(state.run)
                 await session.run(TASKS)
                 nursery.cancel_scope.cancel()
         clean = True

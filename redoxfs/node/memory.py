@@ -105,6 +105,19 @@ class Memory:
         self.remote_bytes = 0
         self.claims_bytes = 0
 
+    def renew(self, claims_limit_bytes: int, *, keeps_remote: bool) -> None:
+        """Another policy decides: nothing that waits for a turn is wanted any more. Paths keep what they have."""
+        for contents in (self._slots, self._remote, self._aside):
+            for content in contents.values():
+                if content.owner is _Owner.PATH:
+                    self.claims_bytes -= content.bytes_held
+                self._let_go(content)
+            contents.clear()
+        self.slots_bytes = self.remote_bytes = 0
+        self._claims_limit_bytes = claims_limit_bytes
+        self._keeps_remote = keeps_remote
+        self._shed()
+
     def expect(self, samples: Sequence[int]) -> list[Content]:
         """A load of ``samples`` into the slots was scheduled."""
         expected = [Content(sample, _Owner.SLOTS) for sample in samples]

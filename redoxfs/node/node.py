@@ -30,11 +30,13 @@ from redoxfs.node.counters import Counters
 from redoxfs.node.exact import ExactFile, ExactFiles
 from redoxfs.node.memory import Content, Memory
 from redoxfs.node.plan import Plan
+from redoxfs.node.state import Lapping
 from redoxfs.node.supply import Supply
 from redoxfs.node.threads import Threads
 from redoxfs.node.waits import WAITING_OPENS, WAITING_READS, Waits
 from redoxfs.protocol import Binding, Closed, Opened, Pending, Served
 from redoxfs.protocol.binding import UNDECIDED
+from redoxfs.protocol.slot import Turns
 
 log = logging.getLogger(__name__)
 
@@ -242,6 +244,66 @@ class Node:
         """What was given to another node has been sent."""
         self._memory.sent(content)
 
+    def renew(self, plan: Plan) -> None:
+        """Another plan from now on, with laps of its own. Open files stay as they are; who waits is asked for anew."""
+        self._plan = plan
+        self._policy = plan.policy
+        self._sharing = plan.sharing
+        if plan.sharing is not None:
+            self._peer_timeout_s = plan.sharing.timeout_s
+        self.binding.renew(plan.policy)
+        self._memory.renew(plan.claims_bytes, keeps_remote=not plan.reads_any)
+        self.supply.renew(plan.policy.chunk_of, reads_any=plan.reads_any)
+        waiting, self._waiting = self._waiting, {}
+        for each in waiting.values():
+            if isinstance(each, _Promise):
+                each.over.set()
+                continue
+            turn = self.binding.ask_again(each.path)
+            if isinstance(turn, Pending):
+                each.ticket = turn.ticket
+                self._waiting[turn.ticket] = each
+            else:
+                self._decided(each, turn)
+
+    @property
+    def plan(self) -> Plan:
+        """How the dataset is served at present."""
+        return self._plan
+
+    @property
+    def given(self) -> int:
+        """How many turns were given since the first lap began; 0 for several nodes, which do not count them."""
+        return self._policy.given if isinstance(self._policy, Lapping) else 0
+
+    def turns(self) -> Turns:
+        """How far the laps are. Raises ValueError where several nodes share them."""
+        return self._lapping().turns()
+
+    def restore(self, turns: Turns) -> None:
+        """Go on from there. Open files stay as they are; all else that is in memory is read again when it is needed.
+
+        Raises ValueError where that cannot be; nothing was changed.
+        """
+        self._lapping().restore(turns)
+        # The same plan, whose policy has nothing in memory now.
+        self.renew(self._plan)
+        for path in self.binding.let_go():
+            self._memory.release(path)
+
+    def _lapping(self) -> Lapping:
+        if isinstance(self._policy, Lapping):
+            return self._policy
+        raise ValueError("several nodes share its laps, and none of them can go back or on alone")
+
+    def void(self, unloaded: Sequence[int], robbed: Sequence[int]) -> None:
+        """Samples that the policy has dropped unserved, and those whose reservations it has ended."""
+        for sample in robbed:
+            self.binding.rob(sample)
+            self._unload(sample)
+        for sample in unloaded:
+            self._memory.forget(sample, remote=self._memory.holds_remote(sample))
+
     def delivered(self, ticket: int, served: Served) -> None:
         """Another node gave what ``ticket`` waits for."""
         waiting = self._waiting.pop(ticket)
@@ -343,11 +405,12 @@ class Node:
             return self._stat_late(entry, thread, self._undecided[path].over)
         self._meet(thread, path)
         told = self.binding.stat(path, file, thread)
+        if self._flush is not None:
+            self._flush()
         for sample in told.unloaded:
             self._unload(sample)
-        if told.pending is not None and self._flush is not None:
+        if told.pending is not None:
             promise = self._waiting[told.pending.ticket] = _Promise(path, thread, trio.Event())
-            self._flush()
             return self._stat_promised(entry, told.pending.ticket, promise)
         if told.reserved and told.sample is not None:
             remote = self._sharing is not None and self._sharing.policy.is_taken(told.sample)
@@ -360,8 +423,10 @@ class Node:
         try:
             return await self._stat_late(entry, promise.thread, promise.over)
         finally:
-            if self._waiting.pop(ticket, None) is not None and self._sharing is not None:
-                self._sharing.policy.cancel(ticket)
+            if self._waiting.get(ticket) is promise:
+                del self._waiting[ticket]
+                if self._sharing is not None:
+                    self._sharing.policy.cancel(ticket)
 
     async def _stat_late(self, entry: int, thread: int, over: trio.Event) -> tuple[int, bool]:
         """What `stat` says once another node has answered; the file's own size where it does not in time."""

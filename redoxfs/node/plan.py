@@ -44,13 +44,14 @@ class SharedServingPolicy(SharedPolicy, _Serving, Protocol):
     """A policy of several nodes, as a node needs it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Share:
     """This node among those that share a dataset.
 
     ``node``, ``nodes``  its number, and how many there are
     ``memory_bytes``     of all memory, what samples from other nodes may take before they are served
     ``shared_storage``   every node can read every chunk; else only its own
+    ``part_of``          int8[S], the node at which each sample lies; None where that is for the layout to say
     ``timeout_s``        how long an open waits for another node to decide
     ``exchange``         the pool takes such a share of its samples from other nodes on purpose
     ``window``           P, the prefetch window of the slot policy, in requests
@@ -60,6 +61,7 @@ class Share:
     nodes: int
     memory_bytes: int
     shared_storage: bool
+    part_of: npt.NDArray[np.int8] | None
     timeout_s: float
     exchange: float
     window: int
@@ -189,7 +191,7 @@ def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
         policy = PoolPolicy(cells.cells, class_of, sizes, capacity_bytes=capacity, seed=seed)
         sharing = None
     else:
-        part_of = deal(cells, share.nodes, seed=seed)
+        part_of = deal(cells, share.nodes, seed=seed) if share.part_of is None else share.part_of
         own = PoolPolicy(
             cells.cells,
             class_of,

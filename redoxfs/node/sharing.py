@@ -1,11 +1,16 @@
 """What other nodes ask of this one, and what they answer it: between the core and `redoxfs.peers`.
 
+A new view comes from the launcher (`redoxfs nodes --set`). It is a new beginning for all nodes of it: another plan,
+laps counted from one, other peers; what is open stays open, and who waits is asked for anew. The port is closed for a
+moment. Nodes that have not heard of it yet are asked until they have.
+
 Messages and answers are the core's; here their samples get their bytes. A sample given to another node leaves the
 slots with its bytes, which are kept until they were sent; should they be asked for once more they are read again.
 A sample that comes from another node is there for the core with its answer, and for whoever opens it when its last
 byte is in.
 """
 
+import json
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -21,17 +26,22 @@ from redoxfs.chunks.store import Payload
 from redoxfs.dataset import Catalog
 from redoxfs.node.memory import Content
 from redoxfs.node.node import Node
-from redoxfs.node.plan import Plan, Sharing
+from redoxfs.node.plan import Plan, Share, SharedServingPolicy
 from redoxfs.node.supply import all_here
 from redoxfs.node.traces import Sampler, Traces, orders_of, samples_of
-from redoxfs.peers import Identity, JoinTimeoutError, Peers, RefusedError, Reply, View
-from redoxfs.protocol import Answer, Message, SlotNode
+from redoxfs.peers import Identity, JoinTimeoutError, Peers, RefusedError, Reply, Transport, View
+from redoxfs.peers.bounds import Bounds
+from redoxfs.protocol import Answer, Delivered, LocalFirst, Message, RemoteRead, SlotNode, Take
 
 PAUSE_S = 0.005
 """Before peers are asked once more for what none of them had, doubled each time up to `LONGEST_PAUSE_S`: what is
 missing is on its way between two of them, or waits for a reader at one."""
 
 LONGEST_PAUSE_S = 0.2
+
+SILENT_SHARE = 0.5
+"""Of --peer-timeout: a node that is silent for so long is taken for lost, and those who wait for it are answered by
+others within the rest."""
 
 log = logging.getLogger(__name__)
 
@@ -44,17 +54,21 @@ class JoinError(Exception):
 class Joining:
     """Which nodes are to come together.
 
-    ``identity``   what all of them must have in common
+    ``plan_for``   how the dataset is served by node i of n
+    ``identity``   what all of them must have in common, given the plan
     ``timeout_s``  how long they may take to come up
     ``sampler``    how the job asks, where the policy can use it and it is known
     ``report``     told the addresses that have not answered yet
+    ``transport``  what calls go over
     """
 
     view: View
-    identity: Identity
+    plan_for: Callable[[int, int], Plan]
+    identity: Callable[[Plan], Identity]
     timeout_s: float
     sampler: Sampler | None
     report: Callable[[Sequence[str]], None]
+    transport: Callable[[View], Transport]
 
 
 @asynccontextmanager
@@ -66,26 +80,15 @@ async def joined(
     Raises:
         JoinError: they do not come together.
     """
-    sharing = plan.sharing
-    assert sharing is not None
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:
-        host = Host(node, catalog, sharing, joining.view.addresses, nursery, timeout_s=timeout_s)
-        peers = Peers(
-            joining.view,
-            sharing.share.node,
-            joining.identity,
-            host,
-            timeout_s=sharing.timeout_s,
-            max_answer_bytes=plan.memory_bytes,
-        )
-        host.attach(peers)
+        host = Host(node, catalog, joining, nursery, timeout_s=timeout_s)
         try:
             try:
-                await host.follow_sampler(joining.sampler)
-                await peers.start()
-                await peers.join(joining.report, joining.timeout_s)
-            except (OSError, ValueError, RefusedError, JoinTimeoutError) as error:
+                await host.start(plan, joining.view)
+            except OSError as error:
+                raise JoinError(error.strerror or str(error)) from error
+            except (ValueError, RefusedError, JoinTimeoutError) as error:
                 raise JoinError(str(error)) from error
             yield host
         except trio.Cancelled:
@@ -94,7 +97,7 @@ async def joined(
             # As it is, and not in the group that a nursery would make of it.
             failure = error
         finally:
-            peers.close()
+            host.close()
             nursery.cancel_scope.cancel()
     if failure is not None:
         raise failure
@@ -104,46 +107,124 @@ class Host:
     """Answers for a node, and takes in what it asked for. All methods are called in the node's task."""
 
     def __init__(
-        self,
-        node: Node,
-        catalog: Catalog,
-        sharing: Sharing,
-        addresses: Sequence[str],
-        nursery: trio.Nursery,
-        *,
-        timeout_s: float,
+        self, node: Node, catalog: Catalog, joining: Joining, nursery: trio.Nursery, *, timeout_s: float
     ) -> None:
         self._node = node
         self._catalog = catalog
-        self._addresses = addresses
-        self._share = sharing.share
-        self._policy = sharing.policy
+        self._joining = joining
         self._nursery = nursery
         self._timeout_s = timeout_s
         self._contents: dict[int, Sequence[Content]] = {}
         self._traces: Traces | None = None
-        self._peers: Peers
+        self._peers: Peers | None = None
+        self._view = joining.view
+        self._own = ""
+        self._policy: SharedServingPolicy
+        self._share: Share
+        self._renewing = trio.Lock()
 
-    def attach(self, peers: Peers) -> None:
-        """``peers`` sends; before anything else."""
-        self._peers = peers
+    async def start(self, plan: Plan, view: View) -> None:
+        """Meet the others. Raises OSError, ValueError, RefusedError, JoinTimeoutError."""
+        assert plan.sharing is not None
+        self._own = view.addresses[plan.sharing.share.node]
+        await self._enter(view, plan, renews=False)
+        assert self._peers is not None
+        await self._peers.join(self._joining.report, self._joining.timeout_s)
+
+    def close(self) -> None:
+        """Leave the others, and end every thread."""
+        if self._peers is not None:
+            self._peers.close()
+
+    async def _enter(self, view: View, plan: Plan, *, renews: bool) -> None:
+        """Answer the nodes of ``view`` from now on, as ``plan`` says."""
+        self._view = view
+        sharing = plan.sharing
+        if sharing is None:
+            self._peers = self._traces = None
+            return
+        self._peers = Peers(
+            view,
+            sharing.share.node,
+            self._joining.identity(plan),
+            self,
+            timeout_s=sharing.timeout_s,
+            silence_s=sharing.timeout_s * SILENT_SHARE,
+            max_answer_bytes=plan.memory_bytes,
+            bounds=self._bounds(sharing.policy),
+            renews=renews,
+            transport=self._joining.transport(view),
+        )
+        self._policy, self._share = sharing.policy, sharing.share
         self._node.attach(self._flush)
+        await self._follow_sampler()
+        await self._peers.start()
+
+    def _bounds(self, policy: SharedServingPolicy) -> Bounds:
+        catalog = self._catalog
+        if isinstance(policy, SlotNode):
+            return Bounds(len(catalog.class_of), len(catalog.class_names), kinds=(RemoteRead,), home_of=policy.home_of)
+        return Bounds(len(catalog.class_of), len(catalog.class_names), kinds=(Take,), class_of=catalog.class_of)
+
+    # Views
+
+    async def nodes(self, data: bytes) -> Mapping[str, Any]:
+        """The view; with a JSON list of addresses, a new one of these nodes. Raises ValueError."""
+        if not data:
+            return {"view": self._view.number, "nodes": self._view.addresses}
+        addresses = json.loads(data)
+        if not (isinstance(addresses, list) and all(isinstance(address, str) for address in addresses)):
+            raise ValueError("expected a list of addresses")
+        if self._own not in addresses:
+            raise ValueError(f"this node, {self._own}, is not among them; to end it: redoxfs umount")
+        async with self._renewing:
+            view = View(self._view.number + 1, tuple(addresses))
+            plan = await trio.to_thread.run_sync(
+                self._joining.plan_for, addresses.index(self._own), len(addresses), abandon_on_cancel=True
+            )
+            self.close()
+            for contents in self._contents.values():
+                self._sent(contents)
+            self._contents.clear()
+            try:
+                await self._enter(view, plan, renews=True)
+            except OSError as error:
+                # The port is another's now. The old view is gone: this node goes on as if it were alone.
+                plan = await trio.to_thread.run_sync(self._joining.plan_for, 0, 1)
+                await self._enter(View(view.number, (self._own,)), plan, renews=True)
+                raise ValueError(f"{error}; the node goes on by itself") from error
+            finally:
+                self._node.renew(plan)
+            log.info("view %d: %s", view.number, ", ".join(addresses))
+            if self._peers is not None:
+                self._nursery.start_soon(self._join_late, self._peers)
+        return {"view": view.number, "nodes": view.addresses}
+
+    async def _join_late(self, peers: Peers) -> None:
+        def report(missing: Sequence[str]) -> None:
+            log.info("waiting for %s", ", ".join(missing) if missing else "nobody: all nodes are there")
+
+        try:
+            await peers.join(report, self._joining.timeout_s)
+        except (RefusedError, JoinTimeoutError) as error:
+            log.warning("%s", error)
 
     # Traces
 
-    async def follow_sampler(self, sampler: Sampler | None) -> None:
+    async def _follow_sampler(self) -> None:
         """Know the orders of the first epoch, where the policy prefetches by them. Raises ValueError."""
-        policy = self._policy
+        policy, sampler = self._policy, self._joining.sampler
         if not isinstance(policy, SlotNode):
             return
         samples = samples_of(self._catalog, None if sampler is None else sampler.tree)
         orders = None if sampler is None else orders_of(sampler, samples, self._share.nodes)
-        number = len(self._catalog.class_of)
-        self._traces = Traces(
-            self._share.node, policy, samples, number, orders, lambda epoch, order: self._peers.follow(epoch, order)
-        )
+        self._traces = Traces(self._share.node, policy, samples, len(self._catalog.class_of), orders, self._tell_order)
         self._node.watch_turns(self._traces.note)
         await self._traces.start(self._nursery)
+
+    def _tell_order(self, epoch: int, order: npt.NDArray[np.int32]) -> None:
+        if self._peers is not None:
+            self._peers.follow(epoch, order)
 
     async def trace(self, data: bytes) -> Mapping[str, Any]:
         """The order of this node's next epoch, as paths that end in a zero byte each. Raises ValueError."""
@@ -194,16 +275,38 @@ class Host:
 
     def release(self, reply: Reply) -> None:
         """The bytes of ``reply`` have been sent."""
-        self._sent(self._contents.pop(id(reply)))
+        self._sent(self._contents.pop(id(reply), ()))
 
     def follow(self, requester: int, epoch: int, order: npt.NDArray[np.int32]) -> None:
         """``requester`` tells the order of its requests."""
         if isinstance(self._policy, SlotNode):
             self._policy.follow(requester, epoch, order)
 
+    # How others are
+
+    def lost(self, node: int) -> None:
+        """``node`` does not answer any more."""
+        self._deliver(self._policy.lost(node))
+
+    def found(self, node: int) -> None:
+        """``node`` answers again."""
+        self._deliver(self._policy.found(node))
+
     def restarted(self, node: int) -> None:
         """Another process has taken the place of ``node``."""
-        log.warning("node %d was started again; what it had been given may be missing from this lap", node)
+        self._deliver(self._policy.restarted(node))
+
+    def begun(self) -> npt.NDArray[np.int32]:
+        """int32[C]: how many laps of each class have begun."""
+        policy = self._policy
+        return policy.begun() if isinstance(policy, LocalFirst) else np.zeros(0, np.int32)
+
+    def rejoin(self, begun: npt.NDArray[np.int32]) -> None:
+        """This process has taken the place of another."""
+        if isinstance(self._policy, LocalFirst):
+            log.info("another process was this node before: it takes part again from the next lap of each class")
+            self._policy.rejoin(begun)
+            self._flush()
 
     # What others answer
 
@@ -211,51 +314,69 @@ class Host:
         """What to call with the bytes of each of the answer's samples; None where they are not wanted."""
         del sizes  # the core keeps account of what the samples should have
         delivered = self._policy.receive(answer)
+        self._flush()
         if delivered is None:
             return None
         contents = self._node.expect_from_peer(answer.samples)
         self._node.counters.remote_samples += len(contents)
-        for ticket, served in delivered:
-            self._node.delivered(ticket, served)
+        self._deliver(delivered)
         self._node.forget_without_room(answer.samples)
-        self._flush()
         return [partial(self._node.supply.came, content) for content in contents]
 
     def stats(self) -> dict[str, Any]:
         """What `stats.json` says of other nodes."""
-        told = self._peers.stats()
-        addresses = [address for number, address in enumerate(self._addresses) if number != self._share.node]
-        of_policy = {}
+        told: dict[str, Any] = {"view": self._view.number}
+        if self._peers is None:
+            return {**told, "node": 0, "nodes": 1, "peers": []}
+        of_peers = self._peers.stats()
+        addresses = [address for number, address in enumerate(self._view.addresses) if number != self._share.node]
         if isinstance(self._policy, SlotNode):
-            of_policy = {"prefetched": self._policy.prefetched, "conflicts": self._policy.conflicts}
+            told["prefetched"] = self._policy.prefetched
+            told["conflicts"] = self._policy.conflicts
+            told["degraded"] = self._policy.degraded + self._node.counters.degraded
         return {
+            **told,
             "node": self._share.node,
             "nodes": self._share.nodes,
-            "view": told["view"],
-            "remote_bytes_in": told["bytes_in"],
-            "remote_bytes_out": told["bytes_out"],
-            **of_policy,
-            "retries": told["retries"],
-            "peers": [{"address": address, **told["peers"][address]} for address in addresses],
+            "missed": self._policy.missed,
+            "remote_bytes_in": of_peers["bytes_in"],
+            "remote_bytes_out": of_peers["bytes_out"],
+            "retries": of_peers["retries"],
+            "peers": [{"address": address, **of_peers["peers"][address]} for address in addresses],
         }
 
+    def _deliver(self, delivered: Sequence[Delivered]) -> None:
+        self._void()
+        for ticket, served in delivered:
+            self._node.delivered(ticket, served)
+        self._flush()
+
+    def _void(self) -> None:
+        policy = self._policy
+        if policy.unloaded or policy.robbed:
+            self._node.void(policy.unloaded, policy.robbed)
+            policy.unloaded.clear()
+            policy.robbed.clear()
+
     def _flush(self) -> None:
+        self._void()
         outbox = self._policy.outbox
-        if not outbox:
+        if not outbox or self._peers is None:
             return
         messages = outbox.copy()
         outbox.clear()
         for message in messages:
             self._node.counters.remote_requests += 1
-            again = getattr(message, "again", 0)
+            again = message.again if isinstance(message, Take) else 0
             if again:
-                self._nursery.start_soon(self._send_late, message, min(LONGEST_PAUSE_S, PAUSE_S * 2 ** min(again, 8)))
+                pause_s = min(LONGEST_PAUSE_S, PAUSE_S * 2 ** min(again, 8))
+                self._nursery.start_soon(self._send_late, self._peers, message, pause_s)
             else:
                 self._peers.send(message)
 
-    async def _send_late(self, message: Message, pause_s: float) -> None:
+    async def _send_late(self, peers: Peers, message: Message, pause_s: float) -> None:
         await trio.sleep(pause_s)
-        self._peers.send(message)
+        peers.send(message)
 
     def _sent(self, contents: Sequence[Content]) -> None:
         for content in contents:

@@ -53,6 +53,11 @@ class Supply:
         self._expected: dict[Read, list[Content]] = {}
         self._changed_size: dict[int, int] = {}
 
+    def renew(self, chunk_of: Callable[[int], int], *, reads_any: bool) -> None:
+        """Samples lie in other chunks from now on."""
+        self._chunk_of = chunk_of
+        self._reads_any = reads_any
+
     def start(self) -> None:
         """Start the reading threads; from a trio task."""
         self._loader = Loader(self._arrived, threads=self._store.depth)

@@ -9,7 +9,7 @@
 ``store``    the chunk store that reads shards
 """
 
-from redoxfs.packed.index import MANIFEST, DamagedDatasetError, Index, is_packed, load_index
+from redoxfs.packed.index import MANIFEST, DamagedDatasetError, Index, is_packed, load_index, shards_at
 from redoxfs.packed.pack import PackError, pack
 from redoxfs.packed.store import PackedStore
 from redoxfs.packed.verify import verify
@@ -23,5 +23,6 @@ __all__ = [
     "is_packed",
     "load_index",
     "pack",
+    "shards_at",
     "verify",
 ]

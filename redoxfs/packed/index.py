@@ -18,7 +18,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -180,8 +180,8 @@ def _checksum(manifest: dict[str, Any]) -> str:
     return xxhash.xxh3_128_hexdigest(_text(manifest))
 
 
-def load_index(folder: Path) -> Index:
-    """The index of the packed dataset at ``folder``, checked.
+def load_index(folder: Path, is_needed: Callable[[int, str], bool] = lambda _shard, _name: True) -> Index:
+    """The index of the packed dataset at ``folder``, checked. Shards that are not needed may be absent.
 
     Raises:
         DamagedDatasetError: with the file and what is wrong with it.
@@ -204,9 +204,18 @@ def load_index(folder: Path) -> Index:
         _damaged(folder, f"the manifest says something that makes no sense ({type(error).__name__}: {error})")
     if wrong:
         _damaged(folder, wrong)
-    for name, length in zip(index.places.shard_names, index.places.shard_bytes, strict=True):
-        _check_shard(folder / name, length)
+    for shard, (name, length) in enumerate(zip(index.places.shard_names, index.places.shard_bytes, strict=True)):
+        if is_needed(shard, name) or os.path.lexists(folder / name):
+            _check_shard(folder / name, length)
     return index
+
+
+def shards_at(node: int, nodes: int) -> Callable[[int, str], bool]:
+    """Which shards node ``node`` of ``nodes`` has to have, by number and name, where storage is not shared.
+
+    Shards of samples are dealt to the nodes in turn; what is served as it is has to be everywhere.
+    """
+    return lambda shard, name: not name.startswith("samples-") or shard % nodes == node
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -41,6 +41,10 @@ SCRATCH_BYTES = 1 << 20
 """One buffer for all that is skipped: a longer gap takes it several times."""
 
 
+NOT_HERE = -1
+"""In place of the descriptor of a shard that another node has; `load_index` says which may be absent."""
+
+
 class _Sweep(NamedTuple):
     """Samples that are read in one go, all their files, and how many files each has."""
 
@@ -50,7 +54,7 @@ class _Sweep(NamedTuple):
 
 
 class PackedStore:
-    """Reads the shards of ``index`` in ``folder``.
+    """Reads the shards of ``index`` in ``folder``; of those that are not there every read is ENOENT.
 
     Raises:
         OSError: a shard cannot be opened.
@@ -77,17 +81,16 @@ class PackedStore:
         self._scratch = threading.local()
         try:
             for name in index.places.shard_names:
-                self._fds.append(os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+                self._fds.append(_open_if_there(folder / name))
         except OSError:
             self.close()
             raise
-        for fd in self._fds:
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
 
     def close(self) -> None:
         """Close the shards; nothing may be read any more."""
         for fd in self._fds:
-            os.close(fd)
+            if fd != NOT_HERE:
+                os.close(fd)
         self._fds.clear()
 
     def reads(self, chunk: int, samples: Sequence[int]) -> Sequence[Read]:  # noqa: ARG002 - samples know their place
@@ -121,6 +124,13 @@ class PackedStore:
         """Any file of the tree; there is nothing to open."""
         return PackedFile(self, entry)
 
+    def _fd_of(self, entry: int) -> int:
+        shard = self._shard_of[entry]
+        fd = self._fds[shard]
+        if fd == NOT_HERE:
+            raise OSError(errno.ENOENT, f"{self._index.places.shard_names[shard]} lies at another node")
+        return fd
+
     def stamp(self, entry: int) -> Stamp:
         return Stamp(self._size[entry], self._mtime_ns[entry], self._inode[entry])
 
@@ -148,7 +158,7 @@ class PackedStore:
 
     def _fill(self, entries: list[int], buffers: list[memoryview]) -> int:
         """Read into ``buffers``; how many of them are full: fewer than all where the shard ends before."""
-        fd = self._fds[self._shard_of[entries[0]]]
+        fd = self._fd_of(entries[0])
         at = self._data_at[entries[0]]
         full = 0
         parts = list(self._parts(entries, buffers, at))
@@ -226,7 +236,7 @@ class PackedStore:
         Raises:
             OSError: EIO where they are wrong.
         """
-        fd, at = self._fds[self._shard_of[entry]], self._data_at[entry] + block * SUM_BLOCK_BYTES
+        fd, at = self._fd_of(entry), self._data_at[entry] + block * SUM_BLOCK_BYTES
         os.posix_fadvise(fd, at, size, os.POSIX_FADV_DONTNEED)
         data = self._pread(fd, at, size)
         if len(data) < size or not self._is_right(entry, memoryview(data), block):
@@ -259,10 +269,19 @@ class PackedStore:
         """A block of a file, checked. Raises OSError."""
         begin = number * SUM_BLOCK_BYTES
         size = max(0, min(SUM_BLOCK_BYTES, self._size[entry] - begin))
-        data = self._pread(self._fds[self._shard_of[entry]], self._data_at[entry] + begin, size)
+        data = self._pread(self._fd_of(entry), self._data_at[entry] + begin, size)
         if len(data) == size and self._is_right(entry, memoryview(data), number):
             return data
         return self._read_again(entry, number, size)
+
+
+def _open_if_there(path: Path) -> int:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return NOT_HERE
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+    return fd
 
 
 class PackedFile:

@@ -20,7 +20,9 @@ import grpc
 import trio
 
 from redoxfs.chunks.store import Payload
+from redoxfs.peers.bounds import Bounds
 from redoxfs.peers.bridge import Bridge
+from redoxfs.peers.channel import one_line, reason_of
 from redoxfs.peers.fields import split_payload, with_payload
 from redoxfs.peers.host import Host
 from redoxfs.peers.parts import PART_BYTES, Assembly
@@ -43,6 +45,14 @@ TRACES_KEPT = 2
 
 HELLO_S = 10.0
 """The deadline of a Hello, which waits for nothing but the network."""
+
+BEATS = 10
+"""How often in the time that a peer may be silent it is looked whether it is alive, where nothing else says so."""
+
+LONGEST_BEAT_S = 1.0
+
+MALFORMED_TOLD = 100
+"""Replies in a row that make no sense, after which the log has enough of them."""
 
 CALLS_AT_ONCE = ASKS_AT_ONCE + PARTS_AT_ONCE + 2
 """With a Hello and a part of a trace: what one peer asks of a server at once."""
@@ -115,11 +125,16 @@ class Client:
         address: for people.
         introduction: what this node says of itself.
         met: called with the reply to each Hello; whether the two go together.
-        changed: called when ``state`` does.
+        changed: called with the new state and the old one.
         spawn: starts an async function in the trio task.
         timeout_s: the deadline of a call; a message has none.
+        silence_s: a peer that answers nothing for so long is unreachable.
+        waits: not so before it has answered for the first time.
+        bounds: of what there is that an answer can be about.
         max_answer_bytes: of an answer that says it has more nothing is fetched.
     """
+
+    _bounds: Bounds | None = None
 
     def __init__(
         self,
@@ -130,10 +145,13 @@ class Client:
         introduction: pb.Introduction,
         *,
         met: Callable[[pb.HelloReply], bool],
-        changed: Callable[[], None],
+        changed: Callable[[str, str], None],
         spawn: Callable[..., None],
         timeout_s: float,
+        silence_s: float,
+        waits: bool,
         max_answer_bytes: int,
+        bounds: Bounds | None = None,
     ) -> None:
         self._host = host
         self._bridge = bridge
@@ -145,6 +163,11 @@ class Client:
         self._changed = changed
         self._spawn = spawn
         self._timeout_s = timeout_s
+        self._silence_s = silence_s
+        self._waits = waits
+        self._bounds = bounds
+        self._malformed = 0
+        self._heard_s = trio.current_time()
         self._max_answer_bytes = max_answer_bytes
         self._methods: dict[str, Any] = {
             name: channel.unary_unary(f"/{SERVICE}/{name}", None, None) for name in ("Hello", "Ask", "Part", "Follow")
@@ -173,6 +196,11 @@ class Client:
             self._telling = True
             self._spawn(self._tell_traces)
 
+    def give_up_bytes(self, why: str) -> None:
+        """What has been answered and is not here yet is not waited for. Messages without an answer are still sent."""
+        for incoming in list(self._incoming):
+            self._give_up(incoming, why)
+
     def refuse(self, reason: str) -> None:
         """This peer has not the same to serve."""
         self._become("refused", reason)
@@ -185,16 +213,33 @@ class Client:
             self._give_up(incoming, "this node ends")
 
     async def greet(self) -> None:
-        """Say Hello until there is an answer."""
+        """Say Hello until there is an answer, and then look whether the peer is alive for as long as this node is."""
         for attempt in count():
             try:
                 await self._greet()
             except AgainError:
                 if self.state == "refused":
                     return
+                silent_s = trio.current_time() - self._heard_s
+                if not self._waits and self.state == "joining" and silent_s > self._silence_s:
+                    self._become("unreachable", self.reason)
                 await _pause(attempt)
             else:
-                return
+                break
+        await self._watch()
+
+    async def _watch(self) -> None:
+        """A stopped process and a cut link say nothing: only silence tells of them."""
+        beat_s = min(LONGEST_BEAT_S, self._silence_s / BEATS)
+        while True:
+            await trio.sleep(beat_s)
+            silent_s = trio.current_time() - self._heard_s
+            if silent_s > self._silence_s and self.state == "ready":
+                self._become("unreachable", f"no answer for {silent_s:.1f} s")
+                self.give_up_bytes("the peer does not answer any more")
+            if silent_s > beat_s:
+                with suppress(AgainError), trio.move_on_after(max(beat_s, self._silence_s / 2)):
+                    await self._greet()
 
     # One call
 
@@ -225,6 +270,8 @@ class Client:
 
         def arrived(size: int) -> None:
             self.counts.bytes_in += size
+            if not errors or not _is_unreached(errors[0]):
+                self._heard_s = trio.current_time()
             done.set()
 
         call = self._methods[method].future(request, timeout=timeout_s)
@@ -235,23 +282,24 @@ class Client:
             call.cancel()
             raise
         if not errors:
-            if self.state == "unreachable":
-                self._become("ready", "")
+            self._malformed = 0
             return results[0]
         raise self._meaning(method, errors[0]) from errors[0]
 
     def _meaning(self, method: str, error: Exception) -> Exception:
         if isinstance(error, grpc.RpcError):
             code: grpc.StatusCode = error.code()
-            why = f"{code.name}: {error.details()}"
-            if code in UNREACHED:
-                if self.state == "ready":
-                    self._become("unreachable", why)
-                elif self.state == "joining":
+            why = _plainly(code, error.details() or "")
+            if self.state == "joining":
+                if code is grpc.StatusCode.PERMISSION_DENIED:
+                    self.refuse(f"{self.address}: {one_line(error.details() or '')}")
+                elif code in UNREACHED:
                     self.reason = why
             return MEANINGS.get(code, AgainError)(why)
         if isinstance(error, ValueError):
-            log.warning("%s: malformed reply to %s: %s", self.address, method, error)
+            self._malformed += 1
+            if self._malformed <= MALFORMED_TOLD:
+                log.warning("%s: malformed reply to %s: %s", self.address, method, error)
             return AgainError(str(error))
         log.error("a bug in redoxfs: please report it", exc_info=error)
         return AgainError(repr(error))
@@ -272,7 +320,8 @@ class Client:
         async with self._greeting:
             if self._greetings != before:
                 return
-            request = pb.HelloRequest(caller=self._introduction).SerializeToString()
+            joins = self.state == "joining"
+            request = pb.HelloRequest(caller=self._introduction, joins=joins).SerializeToString()
             reply = await self._call("Hello", request, min(HELLO_S, self._timeout_s), partial(parse, pb.HelloReply))
             if not self._met(reply):
                 raise AgainError(self.reason)
@@ -299,13 +348,16 @@ class Client:
                     self._give_up(incoming, "the peer takes this for answered")
                     return
                 except AgainError as error:
+                    if incoming.received is not None and not incoming.sinks:
+                        # It was answered, and the bytes were given up; another process must not answer it again.
+                        return
                     await self._again(attempt, error)
         finally:
             self._incoming.discard(incoming)
 
     def _read_answer(self, message: Message, data: bytes) -> tuple[Received, Assembly | None, str]:
         """In gRPC's thread: the answer, what its bytes go into, and if they cannot be had, why."""
-        answer, payload = received(data, message)
+        answer, payload = received(data, message, self._bounds)
         total_bytes = sum(answer.sizes)
         if total_bytes > self._max_answer_bytes:
             return answer, None, f"an answer of {total_bytes} bytes, where {self._max_answer_bytes} are allowed"
@@ -407,7 +459,7 @@ class Client:
                 reply = await self._call("Follow", request, self._timeout_s, partial(parse, pb.FollowReply))
                 if reply.received_bytes == len(trace.order):
                     return
-                if reply.received_bytes <= head.offset:
+                if not head.offset < reply.received_bytes <= len(trace.order):
                     # It was started again; or else it must not keep both busy.
                     head.offset = 0
                     raise AgainError("no progress")
@@ -419,9 +471,9 @@ class Client:
     def _become(self, state: str, reason: str) -> None:
         self.reason = reason
         if state != self.state:
-            self.state = state
+            before, self.state = self.state, state
             (log.info if state == "ready" else log.warning)("%s is %s%s", self.address, state, reason and f": {reason}")
-            self._changed()
+            self._changed(state, before)
 
 
 def _hand_over(sink: Callable[[Payload], None], payload: Payload) -> None:
@@ -430,6 +482,18 @@ def _hand_over(sink: Callable[[Payload], None], payload: Payload) -> None:
     except Exception:
         # It would end all that is sent and received.
         log.exception("a bug in redoxfs: please report it")
+
+
+def _plainly(code: grpc.StatusCode, details: str) -> str:
+    """What went wrong, without the path that it took through gRPC."""
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return "no answer in time"
+    return reason_of(details) if code is grpc.StatusCode.UNAVAILABLE else f"{code.name}: {one_line(details)}"
+
+
+def _is_unreached(error: Exception) -> bool:
+    """Whether a call ended without a word of the peer that makes sense."""
+    return isinstance(error, ValueError) or (isinstance(error, grpc.RpcError) and error.code() in UNREACHED)
 
 
 async def _pause(attempt: int) -> None:

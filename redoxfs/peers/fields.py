@@ -11,6 +11,9 @@ PAYLOAD_FIELD = 15
 PAYLOAD_TAG = bytes([PAYLOAD_FIELD << 3 | 2])
 """Field 15, of which the length is given; numbers up to 15 take one byte."""
 
+MOST_FIELDS = 64
+"""Of a message with a payload, which has a few: a megabyte of tiny ones would take seconds to walk."""
+
 VARINT_BYTES = 10
 """The longest that there is: 64 bits, seven a byte."""
 
@@ -35,8 +38,11 @@ def split_payload(message: bytes) -> tuple[memoryview, memoryview]:
         ValueError: ``message`` is not one, or its payload is not its last field.
     """
     whole = memoryview(message)
-    at, end = 0, len(message)
+    at, end, fields = 0, len(message), 0
     while at < end:
+        fields += 1
+        if fields > MOST_FIELDS:
+            raise ValueError(f"a message of more than {MOST_FIELDS} fields")
         began = at
         key, at = _read_varint(message, at)
         field, kind = key >> 3, key & 7

@@ -42,5 +42,17 @@ class Host(Protocol):
     def follow(self, requester: int, epoch: int, order: npt.NDArray[np.int32]) -> None:
         """``requester`` will ask in ``order`` in ``epoch``."""
 
+    def lost(self, node: int) -> None:
+        """``node`` has not answered anything for a while. What was sent to it goes on being repeated."""
+
+    def found(self, node: int) -> None:
+        """``node``, which was lost, answers again: the same process, or one that `restarted` was told of."""
+
     def restarted(self, node: int) -> None:
         """Another process has taken the place of ``node``: it knows nothing of what was sent before."""
+
+    def begun(self) -> npt.NDArray[np.int32]:
+        """int32[C]: how many laps of each class have begun; for whoever takes the place of another process."""
+
+    def rejoin(self, begun: npt.NDArray[np.int32]) -> None:
+        """This process has taken the place of another; ``begun`` is the most that a peer said. Before any message."""

@@ -2,7 +2,8 @@
 
 The core decides what an answer is and remembers it; here are its bytes, from the first time that a message asks for
 them until every part was sent once, or the requester says that it has the answer. If it was lost after that, the
-message comes again and the node reads the bytes again.
+message comes again and the node reads the bytes again. So it is, too, where all together are more than may be kept:
+whoever asks and does not fetch keeps nobody's memory for ever.
 
 Handler threads come here under a lock: to enter the trio task for each part would make them wait for whatever it does.
 """
@@ -14,6 +15,16 @@ from concurrent.futures import Future
 
 from redoxfs.peers.host import Reply
 from redoxfs.peers.parts import Cut
+
+MOST_ANSWERS = 4096
+"""Of one requester, at once. A node asks for 16 at a time, and comes again for those that took too long."""
+
+KEPT_BYTES = 1 << 30
+"""Of all answers that are not fetched yet, where nothing else is said."""
+
+
+class CrowdedError(Exception):
+    """A requester waits for too many answers at once."""
 
 
 class Outgoing:
@@ -38,20 +49,30 @@ class Outbox:
 
     Args:
         release: called from any thread with a reply whose bytes are not needed any more.
+        most_bytes: that are kept of all answers together; the latest is kept in any case.
     """
 
-    def __init__(self, release: Callable[[Reply], None]) -> None:
+    def __init__(self, release: Callable[[Reply], None], most_bytes: int = KEPT_BYTES) -> None:
         self._release = release
+        self._most_bytes = most_bytes
         self._lock = threading.Lock()
+        # By requester, and of each those first that nobody has asked for longest.
         self._answers: dict[int, dict[int, Outgoing]] = {}
+        self._kept: Counter[int] = Counter()
         self.bytes_sent: Counter[int] = Counter()
 
     def take(self, requester: int, number: int, promise: Callable[[], "Future[bool]"]) -> tuple[Outgoing, bool]:
-        """The answer to a message, and whether it is for the caller to prepare. Its bytes stay until `leave`."""
+        """The answer to a message, and whether it is for the caller to prepare. Its bytes stay until `leave`.
+
+        Raises:
+            CrowdedError: the requester has too many.
+        """
         with self._lock:
             answers = self._answers.setdefault(requester, {})
             answer = answers.get(number)
             if is_new := answer is None:
+                if len(answers) >= MOST_ANSWERS:
+                    raise CrowdedError(f"{len(answers)} messages of node {requester} wait for their answers")
                 answer = answers[number] = Outgoing(requester, number, promise())
             answer.users += 1
             return answer, is_new
@@ -59,8 +80,10 @@ class Outbox:
     def find(self, requester: int, number: int) -> Outgoing | None:
         """As `take`, if it is there."""
         with self._lock:
-            answer = self._answers.get(requester, {}).get(number)
+            answers = self._answers.get(requester, {})
+            answer = answers.pop(number, None)
             if answer is not None:
+                answers[number] = answer
                 answer.users += 1
             return answer
 
@@ -74,6 +97,9 @@ class Outbox:
         with self._lock:
             answer.reply, answer.head, answer.cut = reply, head, cut
             answer.unsent = set(range(cut.part_count))
+            if not answer.dropped:
+                self._kept[answer.requester] += cut.total_bytes
+                self._shed(answer)
             self._let_go(answer)
 
     def sent(self, answer: Outgoing, part: int, size: int) -> None:
@@ -104,10 +130,27 @@ class Outbox:
             return sum(map(len, self._answers.values()))
 
     def _drop(self, answer: Outgoing) -> None:
-        answers = self._answers.get(answer.requester, {})
-        if answers.get(answer.number) is answer:
-            del answers[answer.number]
+        if answer.dropped:
+            return
         answer.dropped = True
+        del self._answers[answer.requester][answer.number]
+        if answer.reply is not None:
+            self._kept[answer.requester] -= answer.cut.total_bytes
+
+    def _shed(self, latest: Outgoing) -> None:
+        """Back within the limit: of the requester that makes this node keep most, the answer untouched for longest."""
+        while self._kept.total() > self._most_bytes:
+            idle = (
+                answer
+                for requester, _ in self._kept.most_common()
+                for answer in self._answers.get(requester, {}).values()
+                if answer.reply is not None and answer is not latest
+            )
+            oldest = next(idle, None)
+            if oldest is None:
+                return
+            self._drop(oldest)
+            self._let_go(oldest)
 
     def _let_go(self, answer: Outgoing) -> None:
         """Give the bytes back, once, when nobody needs them."""

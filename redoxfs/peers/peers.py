@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
+from redoxfs.peers.bounds import Bounds
 from redoxfs.peers.bridge import Bridge
 from redoxfs.peers.channel import Plaintext, Transport
 from redoxfs.peers.client import CALLS_AT_ONCE, Client, Trace
@@ -26,6 +27,11 @@ from redoxfs.protocol.events import Message
 
 REPORT_S = 5.0
 """Between two reports of who is missing."""
+
+SILENCE_S = 5.0
+
+GONE = ("unreachable", "refused")
+"""States of a peer that nobody should wait for."""
 
 THREADS = 128
 """The most calls that are worked on at once, however many nodes there are."""
@@ -54,7 +60,10 @@ class Peers:
     Args:
         identity: what all nodes have to have in common.
         timeout_s: the deadline of one call. What failed or took longer is asked for again, until `close`.
+        silence_s: a peer that answers nothing for so long is lost to the host, until it answers again.
         max_answer_bytes: an answer of more is an error for each of its samples.
+        bounds: of what there is that a message can be about; it is refused otherwise.
+        renews: this view follows another: peers may not have heard of it yet.
         listen: where to listen if not at this node's address in the view.
     """
 
@@ -66,7 +75,10 @@ class Peers:
         host: Host,
         *,
         timeout_s: float,
+        silence_s: float = SILENCE_S,
         max_answer_bytes: int,
+        bounds: Bounds | None = None,
+        renews: bool = False,
         listen: str | None = None,
         transport: Transport | None = None,
     ) -> None:
@@ -76,12 +88,18 @@ class Peers:
         self._node = node
         self._host = host
         self._timeout_s = timeout_s
+        self._silence_s = silence_s
         self._max_answer_bytes = max_answer_bytes
+        self._bounds = bounds
+        self._renews = renews
         self._listen = listen or view.addresses[node]
         self._transport = transport or Plaintext()
         self._introduction = introduce(view, node, secrets.randbits(INCARNATION_BITS), identity)
         # Read by the server's threads; each entry is written at once.
         self._incarnations: list[int | None] = [None] * len(view.addresses)
+        # Processes that took the place of others; and what the peers of this one say if it did.
+        self._successors: set[int] = set()
+        self._begun: list[npt.NDArray[np.int32]] = []
         self._clients: dict[int, Client] = {}
         self._server: Server
         self._bridge: Bridge
@@ -90,6 +108,7 @@ class Peers:
         self._traces = 0
         self._last_trace: Trace | None = None
         self._running = False
+        self._joined = False
 
     async def start(self) -> None:
         """Listen and answer.
@@ -105,6 +124,8 @@ class Peers:
             why_unknown=self._why_unknown,
             meet=self._meet,
             spawn=self._spawn_from_a_thread,
+            bounds=self._bounds,
+            kept_bytes=self._max_answer_bytes,
             threads=min(THREADS, CALLS_AT_ONCE * max(1, len(self._view.addresses) - 1)),
         )
         started = trio.Event()
@@ -120,10 +141,13 @@ class Peers:
                     address,
                     self._introduction,
                     met=partial(self._met, node),
-                    changed=self._changed,
+                    changed=partial(self._changed, node),
                     spawn=self._spawn,
                     timeout_s=self._timeout_s,
+                    silence_s=self._silence_s,
+                    waits=not self._renews,
                     max_answer_bytes=self._max_answer_bytes,
+                    bounds=self._bounds,
                 )
         try:
             self._server.start(self._transport, self._listen)
@@ -160,6 +184,9 @@ class Peers:
                 raise JoinTimeoutError(timeout_s, missing, [client.reason for client in strangers])
             with trio.move_on_at(min(report_at, deadline)):
                 await self._change.wait()
+        if self._begun:
+            self._host.rejoin(np.maximum.reduce(self._begun))
+        self._joined = True
         self._server.tell_health(ready=True)
 
     def send(self, message: Message) -> None:
@@ -226,8 +253,12 @@ class Peers:
     def _spawn_from_a_thread(self, act: Callable[..., Any], *args: object) -> None:
         self._bridge.post(self._spawn, act, *args)
 
-    def _changed(self) -> None:
+    def _changed(self, node: int, state: str, before: str) -> None:
         self._change.set()
+        if state in GONE and before not in GONE:
+            self._host.lost(node)
+        elif before in GONE and state not in GONE:
+            self._host.found(node)
 
     # Who is who
 
@@ -235,6 +266,8 @@ class Peers:
         """By the server's threads: why a call of ``caller`` is not answered."""
         if caller.view != self._view.number:
             return f"this is view {self._view.number}, not {caller.view}"
+        if self._begun and not self._joined:
+            return f"node {self._node} does not know yet where the one before it ended"
         if not self._is_peer(caller.node):
             return f"no peer of node {self._node} has the number {caller.node}"
         if self._incarnations[caller.node] != caller.incarnation:
@@ -244,8 +277,9 @@ class Peers:
     def _is_peer(self, node: int) -> bool:
         return node < len(self._incarnations) and node != self._node
 
-    def _meet(self, caller: pb.Introduction) -> pb.HelloReply:
+    def _meet(self, request: pb.HelloRequest) -> pb.HelloReply:
         """A peer says Hello."""
+        caller = request.caller
         found = differences(self._introduction, caller)
         if not found and not self._is_peer(caller.node):
             found = (Difference("peers", f"all but {self._node}", str(caller.node)),)
@@ -256,14 +290,20 @@ class Peers:
             client = self._clients[caller.node]
             if client.state == "joining":
                 client.refuse(refusal(client.address, found))
+        succeeds = not found and request.joins and caller.incarnation in self._successors
         return pb.HelloReply(
             callee=self._introduction,
             differences=[pb.Difference(field=d.field, caller=d.there, callee=d.here) for d in found],
+            begun=self._host.begun().astype("<i4").tobytes() if succeeds else b"",
         )
 
     def _met(self, node: int, reply: pb.HelloReply) -> bool:
         """A peer answered this node's Hello: whether the two go together."""
         client, callee = self._clients[node], reply.callee
+        if self._renews and callee.view < self._view.number:
+            # The launcher has not told it yet.
+            client.reason = f"is still in view {callee.view}"
+            return False
         found = differences(self._introduction, callee) or tuple(
             Difference(d.field, d.caller, d.callee) for d in reply.differences
         )
@@ -274,7 +314,17 @@ class Peers:
             client.refuse(f"{client.address}: is node {callee.node} of its view, here it is node {node}")
             return False
         self._know(node, callee.incarnation)
+        if reply.begun and client.state == "joining":
+            self._note_begun(client, reply.begun)
         return True
+
+    def _note_begun(self, client: Client, told: bytes) -> None:
+        classes = len(self._host.begun())
+        begun = np.frombuffer(told, "<i4", count=classes) if len(told) == 4 * classes else np.full(1, -1)
+        if (begun < 0).any():
+            log.warning("%s: what it says of laps makes no sense", client.address)
+        else:
+            self._begun.append(begun.astype(np.int32))
 
     def _know(self, node: int, incarnation: int) -> None:
         known, self._incarnations[node] = self._incarnations[node], incarnation
@@ -282,6 +332,8 @@ class Peers:
             return
         client = self._clients[node]
         log.warning("%s was started again", client.address)
+        self._successors.add(incarnation)
+        client.give_up_bytes("the peer was started again")
         self._server.forget(node)
         if self._last_trace is not None:
             client.follow(self._last_trace)

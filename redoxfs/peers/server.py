@@ -5,6 +5,7 @@ for whatever changes the node. A thread waits in a handler for as long as storag
 (`redoxfs.peers.client`) keep the number of those below that of the threads.
 """
 
+import errno
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,20 +13,23 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import grpc
 import trio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2
 
+from redoxfs.peers.bounds import SIGNED, Bounds, check_below
 from redoxfs.peers.bridge import Bridge, ClosedError, keep, keep_error
-from redoxfs.peers.channel import SERVER_OPTIONS, Transport
+from redoxfs.peers.channel import SERVER_OPTIONS, Transport, one_line
 from redoxfs.peers.fields import split_payload, with_payload
-from redoxfs.peers.host import Host
-from redoxfs.peers.outgoing import Outbox, Outgoing
+from redoxfs.peers.host import Host, Reply
+from redoxfs.peers.outgoing import KEPT_BYTES, CrowdedError, Outbox, Outgoing
 from redoxfs.peers.parts import Cut
 from redoxfs.peers.traces import Traces
-from redoxfs.peers.translation import asked, parse, reply_head
+from redoxfs.peers.translation import TooManyFilesError, asked, failed_head, parse, reply_head
 from redoxfs.peers.v1 import peers_pb2 as pb
 from redoxfs.protocol.events import Message
 
 SERVICE = "redoxfs.v1.Peers"
+
+HEALTH_SERVICE = "grpc.health.v1.Health"
 
 CALL_S = 60.0
 """For a caller that gives no deadline; ours do."""
@@ -47,6 +51,8 @@ class Server:
         meet: called in the trio task with what a caller's Hello says; the reply to it.
         spawn: starts an async function in the trio task; called by any thread.
         threads: how many calls are worked on at once.
+        bounds: what messages can be about, where it is known; others are refused.
+        kept_bytes: of answers that were asked for and are not fetched; beyond it the oldest are let go.
     """
 
     def __init__(
@@ -56,9 +62,11 @@ class Server:
         *,
         node: int,
         why_unknown: Callable[[pb.Caller], str | None],
-        meet: Callable[[pb.Introduction], pb.HelloReply],
+        meet: Callable[[pb.HelloRequest], pb.HelloReply],
         spawn: Callable[..., None],
         threads: int,
+        bounds: Bounds | None = None,
+        kept_bytes: int = KEPT_BYTES,
     ) -> None:
         self._host = host
         self._bridge = bridge
@@ -67,14 +75,17 @@ class Server:
         self._meet = meet
         self._spawn = spawn
         self._threads = threads
-        self._traces = Traces()
+        self._bounds = bounds
+        self._transport: Transport
+        self._traces = Traces(None if bounds is None else bounds.samples)
         self._health = health.HealthServicer()
         self._pool: ThreadPoolExecutor | None = None
         self._server: grpc.Server | None = None
-        self.outbox = Outbox(lambda reply: bridge.post(host.release, reply))
+        self.outbox = Outbox(lambda reply: bridge.post(host.release, reply), kept_bytes)
 
     def start(self, transport: Transport, address: str) -> None:
         """Answer at ``address``. Raises OSError where this node cannot listen there."""
+        self._transport = transport
         pool = ThreadPoolExecutor(self._threads, thread_name_prefix="redoxfs-peers")
         server = grpc.server(
             pool,
@@ -89,7 +100,9 @@ class Server:
             name: grpc.unary_unary_rpc_method_handler(method) for name, method in methods.items()
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        # Check alone: a Watch would be one of the calls at once for as long as its caller likes.
+        check: dict[str, Any] = {"Check": grpc.unary_unary_rpc_method_handler(self._check_health)}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(HEALTH_SERVICE, check),))
         self.tell_health(ready=False)
         try:
             transport.listen(server, address)
@@ -128,17 +141,21 @@ class Server:
             request = parse(pb.HelloRequest, data)
         except ValueError as error:
             _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        return self._in_node(context, self._meet, request.caller).SerializeToString()
+        self._check_name(request.caller.node, context)
+        return self._in_node(context, self._meet, request).SerializeToString()
 
     def _ask(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         try:
             request = parse(pb.AskRequest, data)
             self._admit(request.caller, context)
-            message = asked(request, self._node)
+            message = asked(request, self._node, self._bounds)
         except ValueError as error:
             _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         self.outbox.settle(message.requester, message.settled)
-        answer, is_new = self.outbox.take(message.requester, message.number, self._bridge.promise)
+        try:
+            answer, is_new = self.outbox.take(message.requester, message.number, self._bridge.promise)
+        except CrowdedError as error:
+            _refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         try:
             if is_new:
                 self._spawn(self._prepare, answer, message)
@@ -170,6 +187,7 @@ class Server:
             request = parse(pb.FollowRequest, head)
             self._admit(request.caller, context)
             requester = request.caller.node
+            check_below(SIGNED, epoch=request.epoch, serial=request.serial)
             received, order = self._traces.take(requester, request.serial, request.total_bytes, request.offset, payload)
         except ValueError as error:
             _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
@@ -177,7 +195,22 @@ class Server:
             self._in_node(context, self._host.follow, requester, request.epoch, order)
         return pb.FollowReply(received_bytes=received).SerializeToString()
 
+    def _check_health(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        try:
+            request = parse(health_pb2.HealthCheckRequest, data)
+        except ValueError as error:
+            _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        reply: bytes = self._health.Check(request, context).SerializeToString()
+        return reply
+
+    def _check_name(self, node: int, context: grpc.ServicerContext) -> None:
+        """Whether the caller is who it says it is, as far as the transport can tell."""
+        why = self._transport.why_not(context, node)
+        if why is not None:
+            _refuse(context, grpc.StatusCode.PERMISSION_DENIED, why)
+
     def _admit(self, caller: pb.Caller, context: grpc.ServicerContext) -> None:
+        self._check_name(caller.node, context)
         why = self._why_unknown(caller)
         if why is not None:
             _refuse(context, grpc.StatusCode.FAILED_PRECONDITION, why)
@@ -204,6 +237,9 @@ class Server:
             return self._bridge.call(_left_s(context), act, *args, **kwargs)
         except (ClosedError, TimeoutError) as error:
             _refuse(context, grpc.StatusCode.UNAVAILABLE, str(error))
+        except Exception as error:
+            log.exception("a bug in redoxfs: please report it")
+            _refuse(context, grpc.StatusCode.INTERNAL, repr(error))
 
     # In the trio task
 
@@ -212,8 +248,7 @@ class Server:
         try:
             reply = await self._host.handle(message)
             if reply is not None:
-                cut = Cut(reply.payloads)
-                self.outbox.prepared(answer, reply, reply_head(reply.answer, reply.payloads, cut), cut)
+                self.outbox.prepared(answer, reply, *_cut(reply))
         except Exception as error:
             is_bug = not isinstance(error, (OSError, trio.TooSlowError))
             told = "message %d of node %d is not answered yet: %r"
@@ -226,11 +261,22 @@ class Server:
         keep(answer.ready, reply is not None)
 
 
+def _cut(reply: Reply) -> tuple[bytes, Cut]:
+    """A reply as it is sent: its head, and the bytes."""
+    cut = Cut(reply.payloads)
+    try:
+        return reply_head(reply.answer, reply.payloads, cut), cut
+    except TooManyFilesError as error:
+        # To ask again would not help, and the samples were given: whoever asked has to do without their bytes.
+        log.warning("%d samples were given without their bytes: %s", len(reply.payloads), error)
+        return failed_head(reply.answer, reply.payloads, OSError(errno.EIO, str(error))), Cut(())
+
+
 def _left_s(context: grpc.ServicerContext) -> float:
     left_s = context.time_remaining()
     return CALL_S if left_s is None else max(0.0, min(left_s, CALL_S))
 
 
 def _refuse(context: grpc.ServicerContext, code: grpc.StatusCode, why: str) -> NoReturn:
-    context.abort(code, why)
+    context.abort(code, one_line(why))
     raise AssertionError("abort returned")

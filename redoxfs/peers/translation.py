@@ -1,7 +1,8 @@
 """The core's messages and answers as protobuf, and back.
 
-What comes from a peer is checked for its form alone: that it can be read, and that its parts agree with each other.
-Whether a sample or a class exists is for the core's caller to say. Malformed input is a ValueError.
+What comes from a peer is checked before anything is made of it: that it can be read, that its parts agree with each
+other and are no more than there can be, and, where `Bounds` are known, that what it names exists. What cannot be is a
+ValueError. The core is handed nothing that would break it, but believes a peer as to what is possible.
 """
 
 import errno
@@ -14,13 +15,26 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Proto
 
 from redoxfs.chunks.store import FileBytes, Payload, Stamp
-from redoxfs.peers.channel import HEADER_LIMIT_BYTES
+from redoxfs.peers.bounds import (
+    LONGEST_BYTES,
+    MOST_FAILED_FILES,
+    MOST_FILES,
+    MOST_HITS,
+    SIGNED,
+    SIGNED_32,
+    Bounds,
+    check_below,
+    check_hello_reply,
+    check_introduction,
+)
+from redoxfs.peers.channel import HEADER_LIMIT_BYTES, one_line
 from redoxfs.peers.fields import split_payload
 from redoxfs.peers.parts import Cut, FileHead, SampleHead, part_count
 from redoxfs.peers.v1 import peers_pb2 as pb
 from redoxfs.protocol.events import Answer, Message
 from redoxfs.protocol.local_first import Given, Take
 from redoxfs.protocol.remote import Hit, RemoteAnswer, RemoteRead
+from redoxfs.protocol.trace import OFF_TRACE
 
 ERROR_CHARACTERS = 200
 """Of an error's text go over the network; it names a file and says what is wrong."""
@@ -28,6 +42,10 @@ ERROR_CHARACTERS = 200
 _NO_FILE = FileBytes(b"", Stamp(0, 0, 0), changed=False)
 
 M = TypeVar("M", bound=Proto)
+
+
+class TooManyFilesError(ValueError):
+    """An answer cannot be sent, now or ever."""
 
 
 class Received(NamedTuple):
@@ -40,10 +58,18 @@ class Received(NamedTuple):
 
 def parse(kind: type[M], data: bytes | memoryview) -> M:
     """A message of ``kind``. Raises ValueError."""
+    longest = LONGEST_BYTES.get(kind)
+    if longest is not None and len(data) > longest:
+        raise ValueError(f"a {kind.__name__} of {len(data)} bytes, more than {longest}")
     try:
-        return kind.FromString(bytes(data))
+        message = kind.FromString(bytes(data))
     except DecodeError as error:
         raise ValueError(f"not a {kind.__name__}: {error}") from None
+    if isinstance(message, pb.HelloRequest):
+        check_introduction(message.caller)
+    elif isinstance(message, pb.HelloReply):
+        check_hello_reply(message)
+    return message
 
 
 def ask(caller: pb.Caller, message: Message) -> bytes:
@@ -76,15 +102,21 @@ def ask(caller: pb.Caller, message: Message) -> bytes:
     return request.SerializeToString()
 
 
-def asked(request: pb.AskRequest, home: int) -> Message:
-    """The message in an AskRequest to ``home``."""
+def asked(request: pb.AskRequest, home: int, bounds: Bounds | None = None) -> Message:
+    """The message in an AskRequest to ``home``. Raises ValueError if it is none, or about what ``bounds`` lack."""
     requester, number, settled = request.caller.node, request.number, request.settled
+    check_below(SIGNED, number=number)
     if settled > number:
         raise ValueError(f"message {number} says that it is answered itself")
     kind = request.WhichOneof("body")
+    message: Message
     if kind == "remote_read":
         read = request.remote_read
-        return RemoteRead(
+        for what, count in (("hits", len(read.hits)), ("positions passed", len(read.passed))):
+            if count > MOST_HITS:
+                raise ValueError(f"a message with {count} {what}, more than {MOST_HITS}")
+        check_below(SIGNED, epoch=read.epoch, room_bytes=read.room_bytes)
+        message = RemoteRead(
             requester=requester,
             home=home,
             number=number,
@@ -96,9 +128,15 @@ def asked(request: pb.AskRequest, home: int) -> Message:
             hits=tuple(Hit(hit.sample, hit.position) for hit in read.hits),
             passed=tuple(read.passed),
         )
-    if kind == "take":
+        if min(read.position, *(hit.position for hit in message.hits), 0) < OFF_TRACE:
+            raise ValueError(f"a position below {OFF_TRACE}")
+    elif kind == "take":
         take = request.take
-        return Take(
+        check_below(SIGNED, room_bytes=take.room_bytes)
+        check_below(SIGNED_32, cls=take.cls, lap=take.lap, most=take.most, again=take.again, done=take.done)
+        if not take.lap:
+            raise ValueError("lap 0, where laps count from 1")
+        message = Take(
             requester=requester,
             home=home,
             number=number,
@@ -110,18 +148,29 @@ def asked(request: pb.AskRequest, home: int) -> Message:
             again=take.again,
             done=take.done,
         )
-    raise ValueError("a message of no kind that is known here")
+    else:
+        raise ValueError("a message of no kind that is known here")
+    if bounds is not None:
+        if not isinstance(message, bounds.kinds):
+            raise ValueError(f"a {type(message).__name__}, which the policy of this job does not know")
+        if isinstance(message, RemoteRead):
+            bounds.check_samples((message.sample, *(hit.sample for hit in message.hits)), home)
+        else:
+            bounds.check_class(message.cls)
+    return message
 
 
 def reply_head(answer: Answer, payloads: Sequence[Payload], cut: Cut) -> bytes:
     """An AskReply without its payload.
 
     Raises:
-        ValueError: there are more samples or files than a header may describe.
+        TooManyFilesError: there are more than a header may describe.
     """
     if len(payloads) != len(answer.samples):
         raise ValueError(f"an answer of {len(answer.samples)} samples with the bytes of {len(payloads)}")
     files = [file for payload in payloads for file in payload]
+    if len(files) > MOST_FILES:
+        raise TooManyFilesError(f"an answer of {len(files)} files, more than {MOST_FILES}")
     read = [file if isinstance(file, FileBytes) else _NO_FILE for file in files]
     stamps = [file.stamp for file in read]
     header = pb.Header(
@@ -135,6 +184,23 @@ def reply_head(answer: Answer, payloads: Sequence[Payload], cut: Cut) -> bytes:
         total_bytes=cut.total_bytes,
         part_count=cut.part_count,
     )
+    return _head(answer, header)
+
+
+def failed_head(answer: Answer, payloads: Sequence[Payload], error: OSError) -> bytes:
+    """An AskReply of an answer that cannot be sent: each of its files has ``error``, which is said once.
+
+    Raises:
+        TooManyFilesError: there are more than even that may be said of.
+    """
+    files = sum(map(len, payloads))
+    if files > MOST_FAILED_FILES:
+        raise TooManyFilesError(f"an answer of {files} files, more than {MOST_FAILED_FILES}")
+    problems = [_problem(0, error)] if files else []
+    return _head(answer, pb.Header(file_counts=list(map(len, payloads)), problems=problems, part_count=1))
+
+
+def _head(answer: Answer, header: pb.Header) -> bytes:
     if isinstance(answer, RemoteAnswer):
         header.remote_answer.CopyFrom(pb.RemoteAnswer(sample=answer.sample, prefetched=answer.prefetched))
     elif isinstance(answer, Given):
@@ -145,12 +211,14 @@ def reply_head(answer: Answer, payloads: Sequence[Payload], cut: Cut) -> bytes:
         raise TypeError(f"no way to send a {type(answer).__name__}")
     head = pb.AskReply(header=header).SerializeToString()
     if len(head) > HEADER_LIMIT_BYTES:
-        raise ValueError(f"a header of {len(head)} bytes, more than {HEADER_LIMIT_BYTES}: too many files in one answer")
+        raise TooManyFilesError(
+            f"a header of {len(head)} bytes, more than {HEADER_LIMIT_BYTES}: too many files in one answer"
+        )
     return head
 
 
-def received(data: bytes, message: Message) -> tuple[Received, memoryview]:
-    """What an AskReply to ``message`` says, and its part 0."""
+def received(data: bytes, message: Message, bounds: Bounds | None = None) -> tuple[Received, memoryview]:
+    """What an AskReply to ``message`` says, and its part 0. Raises ValueError."""
     head, payload = split_payload(data)
     if len(head) > HEADER_LIMIT_BYTES:
         raise ValueError(f"a header of {len(head)} bytes, more than {HEADER_LIMIT_BYTES}")
@@ -159,10 +227,16 @@ def received(data: bytes, message: Message) -> tuple[Received, memoryview]:
     answer: Answer
     if kind == "remote_answer" and isinstance(message, RemoteRead):
         told = header.remote_answer
+        if len(told.prefetched) > MOST_FILES:
+            raise ValueError(f"{len(told.prefetched)} samples sent ahead, more than {MOST_FILES}")
         sample = told.sample if told.HasField("sample") else None
         answer = RemoteAnswer(message.home, message.number, sample, tuple(told.prefetched))
     elif kind == "given" and isinstance(message, Take):
         given = header.given
+        # One that was put aside comes even where there is room for none.
+        if len(given.samples) > max(1, message.most):
+            raise ValueError(f"{len(given.samples)} samples, where {message.most} were asked for")
+        check_below(SIGNED_32, cls=given.cls, lap=given.lap, left=given.left, done=given.done)
         answer = Given(
             home=message.home,
             number=message.number,
@@ -174,9 +248,13 @@ def received(data: bytes, message: Message) -> tuple[Received, memoryview]:
         )
     else:
         raise ValueError(f"a {type(message).__name__} was answered with {kind or 'nothing'}")
+    if bounds is not None:
+        bounds.check_samples(answer.samples, message.home)
+        if isinstance(answer, Given) and isinstance(message, Take):
+            bounds.check_given(message.cls, answer.cls, answer.samples)
+    if len(header.file_counts) != len(answer.samples):
+        raise ValueError(f"an answer of {len(answer.samples)} samples with the files of {len(header.file_counts)}")
     samples = _samples(header)
-    if len(samples) != len(answer.samples):
-        raise ValueError(f"an answer of {len(answer.samples)} samples with the files of {len(samples)}")
     sizes = tuple(sum(head.length for head in sample if isinstance(head, FileHead)) for sample in samples)
     total_bytes = sum(sizes)
     if header.total_bytes != total_bytes or header.part_count != part_count(total_bytes):
@@ -194,10 +272,15 @@ def _problem(at: int, error: OSError) -> pb.Problem:
 
 def _samples(header: pb.Header) -> tuple[SampleHead, ...]:
     """What the columns of a header say of each sample."""
+    files_failed = _failed(header)
+    if files_failed is not None:
+        return files_failed
     columns = (header.lengths, header.sizes, header.mtimes_ns, header.inodes, header.changed)
     ends = list(accumulate(header.file_counts, initial=0))
     if any(len(column) != ends[-1] for column in columns):
         raise ValueError(f"samples of {ends[-1]} files, with {' and '.join(str(len(c)) for c in columns)} of a kind")
+    if ends[-1] > MOST_FILES or len(header.problems) > ends[-1]:
+        raise ValueError(f"an answer of {ends[-1]} files with {len(header.problems)} problems")
     files: list[FileHead | OSError] = [
         FileHead(length, Stamp(size, mtime_ns, inode), changed)
         for length, size, mtime_ns, inode, changed in zip(*columns, strict=True)
@@ -206,6 +289,22 @@ def _samples(header: pb.Header) -> tuple[SampleHead, ...]:
         at = problem.file
         if at >= len(files) or header.lengths[at] or not problem.errno:
             raise ValueError(f"file {at} of {len(files)} has bytes, or no error, and should have an error alone")
-        number = problem.errno if problem.errno in errno.errorcode else errno.EIO
-        files[at] = OSError(number, problem.text or os.strerror(number))
+        files[at] = _error(problem)
     return tuple(tuple(files[first:after]) for first, after in pairwise(ends))
+
+
+def _failed(header: pb.Header) -> tuple[SampleHead, ...] | None:
+    """The samples of an answer that could not be sent; None where this is none."""
+    columns = (header.lengths, header.sizes, header.mtimes_ns, header.inodes, header.changed)
+    if any(columns) or len(header.problems) != 1 or header.problems[0].file or not header.problems[0].errno:
+        return None
+    files = sum(header.file_counts)
+    if not 0 < files <= MOST_FAILED_FILES:
+        raise ValueError(f"an answer of {files} files that failed")
+    error = _error(header.problems[0])
+    return tuple((error,) * count for count in header.file_counts)
+
+
+def _error(problem: pb.Problem) -> OSError:
+    number = problem.errno if problem.errno in errno.errorcode else errno.EIO
+    return OSError(number, one_line(problem.text[:ERROR_CHARACTERS]) or os.strerror(number))

@@ -142,6 +142,28 @@ class Binding:
         released = self._move_hold(thread, path)
         return Opened(self._answer[path], turn, fresh, released)
 
+    def renew(self, policy: Policy | SharedPolicy) -> None:
+        """Another policy decides from now on. What was put aside was so by the one before: it is void."""
+        for path in tuple(self._reservations):
+            self._drop_reservation(path)
+        self._policy = policy
+
+    def let_go(self) -> tuple[int, ...]:
+        """Whoever opens a path that is closed now takes a turn; paths whose last answer may go."""
+        rest: list[int] = []
+        if self._opened is not None and self._all_opened is not None:
+            opened, all_opened = np.asarray(self._opened), np.asarray(self._all_opened)
+            rest = np.flatnonzero((np.asarray(self._answer) >= 0) & (opened != all_opened)).tolist()
+            rest = [path for path in rest if path not in self._handles]
+            opened[rest] = all_opened[rest]
+        held = [path for thread in tuple(self._paths_of) for path in self._end_holds(thread, None)]
+        return tuple({*rest, *held})
+
+    def ask_again(self, path: int) -> Served | Pending:
+        """Another turn, for a path that is undecided and whose first one the policy before has taken with it."""
+        assert self._answer[path] == UNDECIDED
+        return self._policy.request(path)
+
     def decide(self, path: int, served: Served) -> None:
         """The turn that ``path`` waited for. Only while it is open and undecided."""
         assert path in self._handles

@@ -172,9 +172,18 @@ class SharedPolicy(Protocol):
 
     ``outbox`` has what is to be sent; whoever called any method takes it out and sends it. Nothing more is done about
     a message that was lost: whoever sends it sends it again, the very same, until it is answered.
+
+    ``unloaded`` and ``robbed`` are taken out likewise, before anything else is done about what the method said: samples
+    that were dropped unserved, those that other nodes gave among them, whose bytes may go; and samples put aside whose
+    reservation is void. ``missed``: how many samples, as far as this node knows, laps ended without.
     """
 
     outbox: list[Message]
+    unloaded: list[int]
+    robbed: list[int]
+
+    @property
+    def missed(self) -> int: ...
 
     def request(self, sample: int) -> Served | Pending: ...
     def reserve(self, sample: int) -> int | Pending | None: ...
@@ -185,7 +194,19 @@ class SharedPolicy(Protocol):
         """Another node asks this one."""
 
     def receive(self, answer: Answer) -> tuple[Delivered, ...] | None:
-        """An answer came; None where it came before, and so its bytes are not wanted."""
+        """An answer came; None where its bytes are not wanted: it came before, or is of a lap that is over."""
+
+    def lost(self, peer: int) -> tuple[Delivered, ...]:
+        """Another node does not answer: nobody waits for it who need not. What it was asked for may still come."""
+
+    def found(self, peer: int) -> tuple[Delivered, ...]:
+        """It answers again, the same process."""
+
+    def restarted(self, peer: int) -> tuple[Delivered, ...]:
+        """Another process, which knows nothing, has taken its place, and answers.
+
+        To be told before anything of that process is handed in; from then on nothing of the one before it is.
+        """
 
     def cancel(self, ticket: int) -> None:
         """Nobody waits for ``ticket`` any more; what comes for it is kept for whoever asks next."""

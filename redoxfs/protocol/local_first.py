@@ -25,6 +25,21 @@ Fairness outranks a reservation. A sample put aside holds its lap open, and whoe
 request or another reservation of this node (`Served.stolen`), or a peer (`Handled.stolen`). Otherwise the lap's last
 samples, put aside by threads that wait for others, would hold all of them up for good.
 
+Lost nodes: no Take is sent to a peer that is lost, and nobody waits for one that is there already; what it brings
+after all is taken in if its lap is not over. Of such a peer's samples nobody knows which were done. So the lap that a
+class is in when a peer is lost, or has been restarted, is *wounded*, as is one begun while a peer is lost: whoever
+needs a sample of it, has none, and has asked every peer that is there twice around begins the next one, without what is
+not known to be done (`missed`). Twice, since what was between two of them the first time has come by the second. If it
+is a peer that needs one, and it does not know of the wound, whoever knows asks on its behalf when asked in vain.
+Nobody waits for a lap of which all samples are at lost peers: it is passed over. Whoever is told of a later lap begins
+that, though it may have samples left: it was stopped, or cut off, while others went on. They are let go and `missed`,
+those put aside too, whose reservations are void (`robbed`): what of a lap is served when the lap is over might have its
+next turn before others.
+
+A process that takes the place of another knows nothing. It joins in the lap that others have begun, without samples of
+its own, as it cannot know which of them were done, and takes its part from the next on (`rejoin`). What its
+predecessor did in the lap that is then wounded still counts.
+
 Exchange: an account for each class grows by a share with each turn, and falls by what comes, taken for need or on
 purpose. From 1 on a Take is sent though nobody waits; what it brings has the next turns.
 
@@ -37,7 +52,8 @@ Three rules for whoever edits this file:
 
 1. A sample counts as left at exactly one node, where it lies or where it was taken to, or is under way to one.
 2. Messages and answers may come any number of times and in any order; an answer is kept until the other side has it.
-3. While somebody waits for a class, a Take of it is unanswered: its answer, empty or not, is what looks again.
+3. While somebody waits for a class, a Take of it is unanswered at a peer that is not lost, unless all are: its answer,
+   empty or not, is what looks again. `lost`, `found` and `restarted` look again themselves.
 
 Which samples were taken is never undone: they are given to the next readers that ask, here or elsewhere. So a sample
 may be here twice: taken, for this lap, and in the pool, for the next.
@@ -63,6 +79,10 @@ asking for all of them would take what the peer is short of soon."""
 
 ROOM_PARTS = 8
 """What part of the remote memory one answer may fill, so that some is left for those of other classes."""
+
+
+ROUNDS = 2
+"""How many times every peer is asked in vain before a wounded lap ends without the rest."""
 
 
 def parts_by_lap(node: int, nodes: int, rotates: bool) -> tuple[int, ...]:
@@ -111,21 +131,31 @@ class _Waiting(NamedTuple):
     reserves: bool
 
 
+class _Sent(NamedTuple):
+    """A Take that is not answered: the remote memory that is set aside for the answer, and the lap it was sent in."""
+
+    room_bytes: int
+    lap: int
+
+
 class _Peer:
     """What a node knows of another.
 
     ``left``, ``done``   int32[C], as it last said
-    ``unanswered``       messages to it, oldest first, with the remote memory that is set aside for the answer
+    ``before``           int32[C], what the process before it had done, as far as it had said
+    ``unanswered``       messages to it, oldest first
     ``answers``          to its messages, by their number, from ``settled``
+    ``first``            the number of the first message that surely no process before it answers
     """
 
-    __slots__ = ("answers", "done", "left", "number", "settled", "unanswered")
+    __slots__ = ("answers", "before", "done", "first", "left", "number", "settled", "unanswered")
 
     def __init__(self, of_class: Int32) -> None:
         self.left: memoryview[int] = of_class.copy().data
         self.done: memoryview[int] = np.zeros_like(of_class).data
-        self.number = 0
-        self.unanswered: dict[int, int] = {}
+        self.before: memoryview[int] = np.zeros_like(of_class).data
+        self.number = self.first = 0
+        self.unanswered: dict[int, _Sent] = {}
         self.answers: dict[int, Given] = {}
         self.settled = 0
 
@@ -163,6 +193,9 @@ class LocalFirst:
     ) -> None:
         classes = int(class_of.max(initial=-1)) + 1
         self.outbox: list[Message] = []
+        self.unloaded: list[int] = []
+        self.robbed: list[int] = []
+        self.missed = 0
         self._node = node
         self._nodes = nodes
         self._policy = policy
@@ -192,14 +225,24 @@ class LocalFirst:
         # From the next in number on: of peers that have equally many left every node asks another one first.
         in_turn = [(node + ahead) % nodes for ahead in range(1, nodes)]
         self._peers = {peer: _Peer(of_part[parts_by_lap(peer, nodes, rotates)[0]]) for peer in in_turn}
+        # Those that are not lost, in the same order.
+        self._there = in_turn
+        # The last lap of each class that may end short.
+        self._wounded_array = np.zeros(classes, np.int32)
+        self._wounded: memoryview[int] = self._wounded_array.data
+        # The last lap of each class in which something came from a peer.
+        self._came: memoryview[int] = np.zeros(classes, np.int32).data
         # By class, where there are any: samples taken and not yet served; those put aside, oldest first, which are
-        # this node's own or were taken; who waits, and how many answers in a row brought nothing.
+        # this node's own or were taken; who waits; the peer and the number of the Take that is waited for; how many
+        # answers of each peer in a row brought nothing.
         self._taken: dict[int, deque[int]] = {}
         self._own_aside: dict[int, dict[int, None]] = {}
         self._taken_aside: dict[int, dict[int, None]] = {}
         self._waiting: dict[int, deque[_Waiting]] = {}
-        self._asked: set[int] = set()
-        self._in_vain: dict[int, int] = {}
+        self._asked: dict[int, tuple[int, int]] = {}
+        self._in_vain: dict[int, dict[int, int]] = {}
+        # Classes that peers need and that are asked for on their behalf.
+        self._sought: set[int] = set()
         self._tickets = 0
         # Among those taken: without bytes here.
         self._bare: set[int] = set()
@@ -225,7 +268,7 @@ class LocalFirst:
         reserved = self._put_aside(cls)
         if reserved is not None:
             return reserved.sample
-        if self._is_rest_aside(cls):
+        if self._is_rest_aside(cls) or not self._there:
             return None
         return self._wait(cls, reserves=True)
 
@@ -272,6 +315,8 @@ class LocalFirst:
         if message.lap == self._lap[cls]:
             peer.done[cls] = max(message.done, peer.done[cls])
             turns = self._give(cls, message.most, message.room_bytes)
+            if not turns and message.again:
+                self._seek(cls)
         samples = tuple([turn.sample for turn in turns])
         given = Given(self._node, message.number, cls, self._lap[cls], samples, self._free(cls), self._done[cls])
         peer.answers[message.number] = given
@@ -284,30 +329,32 @@ class LocalFirst:
         """Take in what a peer gave; who waited for it is answered in turn."""
         assert isinstance(answer, Given)
         peer = self._peers[answer.home]
-        room_bytes = peer.unanswered.pop(answer.number, None)
-        if room_bytes is None:
+        sent = peer.unanswered.pop(answer.number, None)
+        if sent is None:
             return None
-        cls, asked_in = answer.cls, self._lap[answer.cls]
-        self._free_bytes += room_bytes
-        self._asked.remove(cls)
+        cls = answer.cls
+        is_asked = self._asked.get(cls) == (answer.home, answer.number)
+        self._free_bytes += sent.room_bytes
+        if is_asked:
+            del self._asked[cls]
         if answer.lap > self._lap[cls]:
             self._begin_lap(cls, answer.lap)
-        if answer.lap == self._lap[cls]:
+        if answer.samples and answer.lap < self._lap[cls]:
+            # Nobody who waits has something here, or the Take that was waited for is this one and its peer there.
+            self._ask_if_wanted(cls)
+            return None
+        if answer.lap == self._lap[cls] and answer.number >= peer.first:
             peer.left[cls] = answer.left
             peer.done[cls] = max(answer.done, peer.done[cls])
         if answer.samples:
-            assert answer.lap == self._lap[cls], "while samples are under way their lap is not over"
-            # The first is for who waits: it has no room of its own.
-            self._taken.setdefault(cls, deque()).extendleft(reversed(answer.samples))
-            self._free_bytes -= sum([self._bytes_of[sample] for sample in answer.samples])
-            self._account[cls] -= len(answer.samples)
+            self._accept(cls, answer.samples, has_room=is_asked)
             self._in_vain.pop(cls, None)
-        elif answer.lap == asked_in:
-            self._in_vain[cls] = self._in_vain.get(cls, 0) + 1
-        delivered = self._deliver(cls)
-        if cls in self._waiting:
-            self._ask(cls)
-        else:
+            self._sought.discard(cls)
+        elif answer.lap == sent.lap == self._lap[cls]:
+            in_vain = self._in_vain.setdefault(cls, {})
+            in_vain[answer.home] = in_vain.get(answer.home, 0) + 1
+        delivered = self._look_again(cls)
+        if cls not in self._waiting and cls not in self._sought:
             self._in_vain.pop(cls, None)
         return tuple(delivered)
 
@@ -320,6 +367,64 @@ class LocalFirst:
                     if not waiting:
                         del self._waiting[cls]
                     return
+
+    def lost(self, peer: int) -> tuple[Delivered, ...]:
+        """``peer`` does not answer: others are asked instead, and what it was asked for has no room any more."""
+        if peer not in self._there:
+            return ()
+        self._there.remove(peer)
+        np.maximum(self._wounded_array, self._lap_array, out=self._wounded_array)
+        unanswered = self._peers[peer].unanswered
+        for number, sent in unanswered.items():
+            self._free_bytes += sent.room_bytes
+            unanswered[number] = sent._replace(room_bytes=0)
+        for cls in [cls for cls, (home, _) in self._asked.items() if home == peer]:
+            del self._asked[cls]
+        return self._look_at_all()
+
+    def found(self, peer: int) -> tuple[Delivered, ...]:
+        """``peer`` answers again. To be called before its next message is handed in."""
+        if peer not in self._there:
+            self._there = [number for number in self._peers if number == peer or number in self._there]
+        return self._look_at_all()
+
+    def restarted(self, peer: int) -> tuple[Delivered, ...]:
+        """Another process is ``peer`` now. To be called before anything of it is handed in, and nothing of the one
+        before it must be from then on but answers to messages sent before."""
+        known = self._peers[peer]
+        known.answers.clear()
+        known.settled = 0
+        known.first = known.number
+        before, done, left = np.asarray(known.before), np.asarray(known.done), np.asarray(known.left)
+        np.maximum(before, done, out=before)
+        done[:] = 0
+        left[self.begun() == self._lap_array] = 0
+        np.maximum(self._wounded_array, self._lap_array, out=self._wounded_array)
+        for in_vain in self._in_vain.values():
+            in_vain.pop(peer, None)
+        return self.found(peer)
+
+    def begun(self) -> Int32:
+        """int32[C]: how many laps of each class have begun, as far as this node knows: something was given in them."""
+        own = np.array([self._own_in(self._node, cls, lap) for cls, lap in enumerate(self._lap)], np.int32)
+        is_begun = (np.asarray(self._left) != own) | (np.asarray(self._came) == self._lap_array)
+        for done in (self._done, *(told for peer in self._peers.values() for told in (peer.done, peer.before))):
+            is_begun |= np.asarray(done) > 0
+        begun: Int32 = np.where(is_begun, self._lap_array, self._lap_array - 1)
+        return begun
+
+    def rejoin(self, begun: Int32) -> None:
+        """Take the place of a process of which others may have had samples: before anything else.
+
+        Args:
+            begun: the maximum over what peers say of `begun`.
+        """
+        for cls in np.flatnonzero(begun > 0).tolist():
+            lap = int(begun[cls])
+            self._policy.skip(cls, lap + 1)
+            self._enter_lap(cls, lap)
+            self._left[cls] = 0
+            self._wounded[cls] = self._came[cls] = lap
 
     def laps(self, samples: npt.NDArray[np.integer]) -> Int32:
         """The lap, counted from 1, that the class of each of ``samples`` is in."""
@@ -359,8 +464,8 @@ class LocalFirst:
 
     def _next(self, cls: int) -> Served | None:
         """One that is here and not put aside, those taken from others first, leaves; the next lap may begin."""
-        if not self._free(cls) and self._is_over(cls):
-            self._begin_lap(cls, self._lap[cls] + 1)
+        if not self._free(cls) and not self._is_aside(cls):
+            self._begin_next_lap(cls)
         if cls in self._taken:
             return self._next_taken(cls)
         return self._next_own(cls) if self._free(cls) else None
@@ -382,8 +487,8 @@ class LocalFirst:
 
     def _put_aside(self, cls: int) -> Served | None:
         """One that is here and not put aside yet; the next lap may begin."""
-        if not self._free(cls) and self._is_over(cls):
-            self._begin_lap(cls, self._lap[cls] + 1)
+        if not self._free(cls) and not self._is_aside(cls):
+            self._begin_next_lap(cls)
         if cls in self._taken:
             served = self._next_taken(cls)
             self._taken_aside.setdefault(cls, {})[served.sample] = None
@@ -422,7 +527,7 @@ class LocalFirst:
 
     def _is_any_free(self, cls: int) -> bool:
         """Whether a peer is known to have some that are not put aside."""
-        return any(peer.left[cls] for peer in self._peers.values())
+        return any(self._peers[number].left[cls] for number in self._there)
 
     def _give(self, cls: int, most: int, room_bytes: int) -> list[Served]:
         """Samples for a peer, this node's own first: the others have crossed the network once."""
@@ -442,32 +547,88 @@ class LocalFirst:
     # Laps
 
     def _known_done(self, cls: int) -> int:
-        return self._done[cls] + sum([peer.done[cls] for peer in self._peers.values()])
+        return self._done[cls] + sum([peer.done[cls] + peer.before[cls] for peer in self._peers.values()])
 
     def _is_over(self, cls: int) -> bool:
-        return self._known_done(cls) == self._of_class[cls]
+        """More may be done than there are: what a process had that was started again may be done twice."""
+        return self._known_done(cls) >= self._of_class[cls]
 
     def _is_rest_aside(self, cls: int) -> bool:
         """Whether all of the lap's samples that are not done are put aside here."""
         aside = len(self._own_aside.get(cls, ())) + len(self._taken_aside.get(cls, ()))
-        return self._known_done(cls) + aside == self._of_class[cls]
+        return self._known_done(cls) + aside >= self._of_class[cls]
+
+    def _begin_next_lap(self, cls: int) -> None:
+        """Where nothing of the class's lap is here: begin the next if this is over, or if nothing more is to be had."""
+        if self._is_over(cls):
+            self._begin_lap(cls, self._lap[cls] + 1)
+            if self._left[cls]:
+                return
+        if not self._is_wounded(cls) or self._rounds_in_vain(cls) < ROUNDS:
+            return
+        lap = self._next_to_be_had(cls)
+        if lap is not None:
+            passed_over = lap - self._lap[cls] - 1
+            self.missed += max(0, self._of_class[cls] - self._known_done(cls)) + passed_over * self._of_class[cls]
+            self._begin_lap(cls, lap)
+
+    def _is_wounded(self, cls: int) -> bool:
+        return self._lap[cls] <= self._wounded[cls]
+
+    def _next_to_be_had(self, cls: int) -> int | None:
+        """The next lap in which this node, or a peer that is there, has samples of the class."""
+        nodes = [self._node, *self._there]
+        first = self._lap[cls] + 1
+        for lap in range(first, first + len(self._parts[self._node])):
+            if any(self._own_in(node, cls, lap) for node in nodes):
+                return lap
+        return None
 
     def _begin_lap(self, cls: int, lap: int) -> None:
-        assert not self._left[cls]
-        assert cls not in self._taken
-        assert not self._is_aside(cls)
+        """Where this node did not know that all of the laps before is done, it misses what it has left of them."""
+        if self._left[cls] or cls in self._taken or self._is_aside(cls) or lap > self._lap[cls] + 1:
+            self._let_go(cls, lap)
+        self._enter_lap(cls, lap)
+
+    def _enter_lap(self, cls: int, lap: int) -> None:
         self._lap[cls] = lap
         self._in_vain.pop(cls, None)
-        self._left[cls] = self._of_lap(self._node, cls)
+        self._sought.discard(cls)
+        self._left[cls] = self._own_in(self._node, cls, lap)
         self._done[cls] = 0
         for number, peer in self._peers.items():
-            peer.left[cls] = self._of_lap(number, cls)
-            peer.done[cls] = 0
+            peer.left[cls] = self._own_in(number, cls, lap)
+            peer.done[cls] = peer.before[cls] = 0
+        if len(self._there) < len(self._peers):
+            self._wounded[cls] = lap
 
-    def _of_lap(self, node: int, cls: int) -> int:
-        """How many samples of a class are a node's own in the lap that the class is in."""
+    def _let_go(self, cls: int, lap: int) -> None:
+        """What is here of the laps before ``lap`` has no turn any more."""
+        self.robbed += self._aside(cls)
+        self._own_aside.pop(cls, None)
+        taken, taken_aside = self._taken.pop(cls, ()), self._taken_aside.pop(cls, ())
+        self.missed += self._left[cls] + len(taken) + len(taken_aside)
+        cycles, rest = divmod(lap - self._lap[cls] - 1, len(self._parts[self._node]))
+        first = self._lap[cls] + 1
+        self.missed += sum([self._own_in(self._node, cls, first + ahead) for ahead in range(rest)])
+        if cycles:
+            cycle = range(len(self._parts[self._node]))
+            self.missed += cycles * sum([self._own_in(self._node, cls, 1 + ahead) for ahead in cycle])
+        for sample in taken:
+            if sample not in self._bare:
+                self._free_bytes += self._bytes_of[sample]
+                self.unloaded.append(sample)
+                continue
+            self._bare.remove(sample)
+            if not self._policy.is_resident(sample):
+                # Else it can be read here, and so its bytes went when there was no room for them.
+                self.unloaded.append(sample)
+        self.unloaded += self._policy.skip(cls, lap)
+
+    def _own_in(self, node: int, cls: int, lap: int) -> int:
+        """How many samples of a class are a node's own in ``lap``."""
         parts = self._parts[node]
-        return self._of_part[parts[(self._lap[cls] - 1) % len(parts)]][cls]
+        return self._of_part[parts[(lap - 1) % len(parts)]][cls]
 
     # Peers
 
@@ -497,7 +658,7 @@ class LocalFirst:
         served = self._put_aside(cls)
         if served is not None or not self._is_aside(cls):
             return served
-        if self._in_vain.get(cls, 0) < len(self._peers) and not self._is_rest_aside(cls):
+        if not self._rounds_in_vain(cls) and not self._is_rest_aside(cls):
             return None
         sample = next(self._aside(cls))
         is_taken = _remove(self._taken_aside, cls, sample)
@@ -506,21 +667,84 @@ class LocalFirst:
         (self._taken_aside if is_taken else self._own_aside).setdefault(cls, {})[sample] = None
         return Served(sample, (), stolen=True, remote=is_taken)
 
+    def _look_at_all(self) -> tuple[Delivered, ...]:
+        """Who is there has changed: some who wait may not have to, or may wait for another."""
+        delivered: list[Delivered] = []
+        for cls in [*self._waiting, *self._sought.difference(self._waiting)]:
+            delivered += self._look_again(cls)
+        return tuple(delivered)
+
+    def _look_again(self, cls: int) -> list[Delivered]:
+        """Answer those who wait, as far as that is possible, and ask for the others."""
+        if cls in self._sought:
+            if not self._free(cls) and not self._is_aside(cls):
+                self._begin_next_lap(cls)
+            if self._rounds_in_vain(cls) >= ROUNDS:
+                # Whoever had samples of a next lap may be lost by now.
+                self._sought.discard(cls)
+        delivered = self._deliver(cls)
+        self._ask_if_wanted(cls)
+        return delivered
+
+    def _seek(self, cls: int) -> None:
+        """A peer needs what is not here, either. Unless others have it, this node may have to end the lap."""
+        if not self._is_wounded(cls) or self._next_to_be_had(cls) is None:
+            return
+        if not self._there:
+            self._begin_next_lap(cls)
+            return
+        self._sought.add(cls)
+        self._ask_if_wanted(cls)
+
+    def _ask_if_wanted(self, cls: int) -> None:
+        if (cls in self._waiting or cls in self._sought) and cls not in self._asked:
+            self._ask(cls)
+
+    def _rounds_in_vain(self, cls: int) -> int:
+        """How many times every peer that is there was asked and had nothing."""
+        in_vain = self._in_vain.get(cls, {})
+        return min([in_vain.get(peer, 0) for peer in self._there], default=ROUNDS)
+
+    def _accept(self, cls: int, samples: tuple[int, ...], *, has_room: bool) -> None:
+        """Samples of the class's lap came. The first is for who waits: it has no room of its own.
+
+        Where the room for them was given up, those that do not fit stay here without their bytes.
+        """
+        self._came[cls] = self._lap[cls]
+        taken = self._taken.setdefault(cls, deque())
+        new = []
+        for sample in samples:
+            # A process that was started again may give again what the one before it gave.
+            if sample in taken:
+                continue
+            if _remove(self._taken_aside, cls, sample):
+                self.robbed.append(sample)
+            new.append(sample)
+            if has_room or self._bytes_of[sample] <= self._free_bytes:
+                self._free_bytes -= self._bytes_of[sample]
+            else:
+                self._bare.add(sample)
+        taken.extendleft(reversed(new))
+        self._account[cls] -= len(new)
+
     def _ask(self, cls: int) -> None:
         """Ask the peer with the most left, on behalf of those who wait; where none is known to have any, in turn."""
-        most = max(BATCH, len(self._waiting[cls]))
-        again, turn = divmod(self._in_vain.get(cls, 0), len(self._peers))
+        if not self._there:
+            return
+        waiting = len(self._waiting.get(cls, ()))
+        most = max(BATCH, waiting) if waiting else 1
         home = self._richest(cls)
         if not self._peers[home].left[cls]:
-            home = (self._node + 1 + turn) % self._nodes
+            in_vain = self._in_vain.get(cls, {})
+            home = min(self._there, key=lambda number: in_vain.get(number, 0))
         room_bytes = self._room_for(cls, most - 1)
-        self._send(home, cls, most, room_bytes, room_bytes, again)
+        self._send(home, cls, most, room_bytes, room_bytes, self._rounds_in_vain(cls))
 
     def _count_exchange(self, cls: int) -> None:
         """One turn more; take what the account says, for turns to come. Their first sample needs room as well."""
         self._account[cls] += self._exchange
         largest = self._largest_of[cls]
-        if self._account[cls] < 1 or cls in self._asked or self._free_bytes < largest or not self._peers:
+        if self._account[cls] < 1 or cls in self._asked or self._free_bytes < largest or not self._there:
             return
         home = self._richest(cls)
         if not self._peers[home].left[cls]:
@@ -536,15 +760,15 @@ class LocalFirst:
         return max(0, min(wanted_bytes, self._free_bytes, -(-self._limit_bytes // ROOM_PARTS)))
 
     def _richest(self, cls: int) -> int:
-        return max(self._peers, key=lambda number: self._peers[number].left[cls])
+        return max(self._there, key=lambda number: self._peers[number].left[cls])
 
     def _send(self, home: int, cls: int, most: int, room_bytes: int, set_aside_bytes: int, again: int) -> None:
         peer = self._peers[home]
         number = peer.number
         peer.number += 1
-        peer.unanswered[number] = set_aside_bytes
+        peer.unanswered[number] = _Sent(set_aside_bytes, self._lap[cls])
         self._free_bytes -= set_aside_bytes
-        self._asked.add(cls)
+        self._asked[cls] = home, number
         settled = next(iter(peer.unanswered))
         lap, done = self._lap[cls], self._done[cls]
         self.outbox.append(Take(self._node, home, number, settled, cls, lap, most, room_bytes, again, done))

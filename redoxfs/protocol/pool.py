@@ -39,6 +39,8 @@ Rules for whoever edits this file:
 4. `_due[chunk]` counts the chunk's fresh samples, `_spare[chunk]` those that may be loaded for the next lap: of a class
    that runs over, in "had its turn, or has none", of the next lap's part, and not put aside. `_chunks` has the chunks
    with due samples first, then those with spare ones alone, then the others.
+5. `_had` is true of the samples of the lap's part that are no longer resident or fresh in it: left of `_served`. It is
+   kept beside `_at` because `turns` is asked for every second, and would otherwise look at every sample for it.
 
 Which resident goes out is drawn at random among those that have arrived: in order of age, samples that are neighbours
 on storage would come out together, fifty pairs in a batch where a permutation has two. What has arrived is guessed from
@@ -53,6 +55,7 @@ import numpy as np
 import numpy.typing as npt
 
 from redoxfs.protocol.events import Load, Served
+from redoxfs.protocol.slot import Turns
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -181,6 +184,9 @@ class PoolPolicy:
         self._runs_over_array = runs_over.view(np.bool_)
         self._runs_over: Ints = runs_over.data
         self._running_over = 0
+        self._had = np.zeros(samples, np.uint8)
+        self._had_turn: Ints = self._had.data
+        self._given_before = 0
         self._lap = np.ones(len(of_class), np.int32)
         # The part that a class's next lap is of; -1 where the class has no sample in any lap.
         self._next_part_array = np.zeros(len(of_class), np.int8)
@@ -197,14 +203,13 @@ class PoolPolicy:
 
         self._random = np.random.default_rng(seed)
         self._draws = iter(self._random.random(DRAWS).tolist())
-        self._due_array = self._begin_first_laps().sum(axis=1).astype(np.uint16)
+        self._due_array, self._spare_array = np.zeros((2, chunks), np.uint16)
         self._due: Ints = self._due_array.data
-        self._spare_array = np.zeros(chunks, np.uint16)
         self._spare: Ints = self._spare_array.data
-        self._chunks_array = np.argsort(self._due_array == 0, kind="stable").astype(np.int32)
+        self._chunks_array, self._chunk_at_array = np.zeros((2, chunks), np.int32)
         self._chunks: Ints = self._chunks_array.data
-        self._chunk_at: Ints = np.argsort(self._chunks_array).astype(np.int32).data
-        self._due_end = self._spare_end = int(np.count_nonzero(self._due_array))
+        self._chunk_at: Ints = self._chunk_at_array.data
+        self._begin_first_laps()
         self._chunks_drawn = chunks_drawn
         self._loads_per_request = loads_per_request
 
@@ -223,9 +228,6 @@ class PoolPolicy:
         self._in_flight = int(min(IN_FLIGHT_SAMPLES, self._capacity_samples * IN_FLIGHT_SHARE))
         self._arrival: Ints = np.zeros(chunks, np.int64).data
         self._note_pace()
-        if part_of is not None:
-            for cls in np.flatnonzero(self._loaded_array == begun[1:]).tolist():
-                self._run_over(cls)
 
     def request(self, sample: int) -> Served:
         """A turn for a sample of ``sample``'s class."""
@@ -276,6 +278,7 @@ class PoolPolicy:
         cls = self._class_of[reserved]
         place = self._served[cls] - 1
         self._swap(self._at[reserved], place)
+        self._had_turn[reserved] = 0
         if self._forget_reservation(reserved) and self._bytes[reserved] <= self._free_bytes:
             self._served[cls] = place
             self._stock[cls] += 1
@@ -283,6 +286,79 @@ class PoolPolicy:
             return True
         self._make_fresh_again(cls, reserved, place)
         return False
+
+    @property
+    def given(self) -> int:
+        """How many turns were given since the first lap began, those before a `restore` included."""
+        return self._given_before + self._now // DELIVERED_PER_REQUEST
+
+    def turns(self) -> Turns:
+        """How far the laps are. A copy."""
+        had = np.packbits(self._had)
+        bits: Ints = had.data
+        for of_class in self._reserved.values():
+            for sample in of_class:
+                bits[sample // 8] &= 0xFF ^ 0x80 >> sample % 8
+        return Turns(self._lap.copy(), had, self.given)
+
+    def restore(self, turns: Turns) -> None:
+        """Go on where another policy of the same samples was; what is in memory or put aside is so no more.
+
+        Raises:
+            ValueError: the turns are of other samples or parts; nothing was changed.
+        """
+        had = turns.flags(len(self._lap), len(self._had))
+        self._parts_in(turns.laps)
+        self._had[:] = had
+        self._lap[:] = turns.laps
+        self._given_before = turns.given
+        self._reserved.clear()
+        self._free_bytes = self._capacity_bytes
+        self._room_for_next_bytes = 0
+        self._now = self._last_arrival = 0
+        np.asarray(self._arrival)[:] = 0
+        self._stock_array[:] = 0
+        self._begin_laps()
+        self._note_pace()
+
+    def skip(self, cls: int, lap: int) -> list[int]:
+        """End a class's laps before ``lap`` as if all their samples had had their turn, those put aside among them.
+
+        It is then in ``lap``, or in the first after it that has any of its samples. Nothing happens where it is there
+        already, or where none has any.
+
+        Returns:
+            What was in memory for the laps that are over: residents no more.
+        """
+        if self._lap[cls] >= lap or self._next_part[cls] < 0:
+            return []
+        queue, begun, end = self._queue_array, self._begun[cls], self._begun[cls + 1]
+        following, served, loaded = self._next[cls], self._served[cls], self._loaded[cls]
+        let_go: list[int] = queue[served:loaded].tolist()
+        touched = self._chunk_array[queue[loaded:end]]
+        np.subtract.at(self._due_array, touched, 1)
+        reserved = self._reserved.pop(cls, {})
+        if self._runs_over[cls]:
+            spare = [s for s in queue[following:served].tolist() if s not in reserved and self._is_of_next_lap(cls, s)]
+            chunks = self._chunk_array[np.array(spare, np.int32)]
+            np.subtract.at(self._spare_array, chunks, 1)
+            touched = np.concatenate([touched, chunks])
+            self._runs_over[cls] = 0
+            self._running_over -= 1
+        if self._next_lap(cls) < lap:
+            let_go += queue[begun:following].tolist()
+            self._next[cls] = begun
+            self._lap[cls] = lap - 1
+            if self._part_array is not None:
+                self._next_part[cls] = self._parts_by_lap[(self._next_lap(cls) - 1) % len(self._parts_by_lap)]
+        self._stock[cls] -= len(let_go)
+        self._free_bytes += self._size_bytes(let_go)
+        self._served[cls] = self._ripe[cls] = self._loaded[cls] = end
+        for chunk in np.unique(touched).tolist():
+            self._file(chunk)
+        self._run_over(cls)
+        self._begin_lap(cls)
+        return let_go
 
     def laps(self, samples: npt.NDArray[np.integer]) -> Int32:
         """The lap, counted from 1, that the class of each of ``samples`` is in."""
@@ -326,6 +402,7 @@ class PoolPolicy:
         self._reserved.setdefault(cls, {})[chosen] = False
         place = self._loaded[cls]
         self._swap(self._at[chosen], place)
+        self._had_turn[chosen] = 1
         self._served[cls] = self._ripe[cls] = self._loaded[cls] = place + 1
         chunk = self._chunk_of[chosen]
         self._due[chunk] -= 1
@@ -358,6 +435,7 @@ class PoolPolicy:
         served = self._served[cls]
         sample = self._queue[place]
         self._swap(place, served)
+        self._had_turn[sample] = 1
         self._served[cls] = served + 1
         if self._ripe[cls] == served:
             self._ripe[cls] = served + 1
@@ -392,29 +470,83 @@ class PoolPolicy:
 
     # Laps
 
-    def _begin_first_laps(self) -> Flags:
-        """Begin each class's first lap that has any of its samples; bool[chunks, K]: which cells have one of it."""
-        fresh: Flags = self._cells >= 0
-        if self._part_array is None:
-            return fresh
-        has_any = self._of_lap > 0
-        first = has_any.argmax(axis=0)
-        self._lap += first.astype(np.int32)
-        parts = np.array(self._parts_by_lap, np.int8)[first]
-        parts[~has_any.any(axis=0)] = -1
-        # Sort each stretch: what is of no part of this lap before the fresh.
+    def _begin_first_laps(self) -> None:
+        """Begin each class's first lap that has any of its samples."""
+        self._lap += (self._of_lap > 0).argmax(axis=0).astype(np.int32)
+        self._begin_laps()
+
+    def _begin_laps(self) -> None:
+        """Be in the laps that `_lap` says, those in `_had` being through with theirs, and nothing in memory."""
+        begun = np.asarray(self._begun)
+        fresh: Flags = self._had == 0
+        parts = self._parts_in(self._lap)
+        if self._part_array is not None:
+            fresh &= self._part_array == parts[self._class_array]
+            # Of a lap's part alone: what a lap leaves out had no turn in it.
+            self._had[self._part_array != parts[self._class_array]] = 0
+        self._next_array[:] = begun[:-1]
+        self._served_array[:] = begun[:-1]
+        if not fresh.all():
+            self._served_array += np.bincount(self._class_array[~fresh], minlength=len(parts)).astype(np.int32)
+            self._put_last(fresh)
+        self._ripe_array[:] = self._loaded_array[:] = self._served_array
+        if self._part_array is not None:
+            for cls in np.flatnonzero(parts >= 0).tolist():
+                self._next_part[cls] = self._parts_by_lap[(self._next_lap(cls) - 1) % len(self._parts_by_lap)]
+            self._next_part_array[parts < 0] = -1
+        # Not a number that no sample has: where no class runs over `_look_at` has less to do.
+        runs_over = (self._loaded_array == begun[1:]) & (begun[:-1] < begun[1:])
+        self._runs_over_array[:] = runs_over
+        self._running_over = int(np.count_nonzero(runs_over))
+        self._due_array[:] = self._in_chunks(fresh)
+        self._spare_array[:] = 0
+        if self._running_over:
+            spare: Flags = ~fresh & runs_over[self._class_array]
+            if self._part_array is not None:
+                spare &= self._part_array == self._next_part_array[self._class_array]
+            self._spare_array[:] = self._in_chunks(spare)
+        self._sort_chunks()
+
+    def _parts_in(self, laps: Int32) -> Int8:
+        """int8[C]: the part that each class's lap is of; -1 for one that has no samples in any.
+
+        Raises:
+            ValueError: a class has samples, but not in the lap that it is said to be in.
+        """
+        place = (laps - 1) % len(self._parts_by_lap)
+        parts = np.array(self._parts_by_lap, np.int8)[place]
+        has_any = self._of_lap.any(axis=0)
+        if not self._of_lap[place, np.arange(len(laps))][has_any].all():
+            raise ValueError("a class is in a lap that has none of its samples")
+        parts[~has_any] = -1
+        return parts
+
+    def _put_last(self, fresh: Flags) -> None:
+        """Sort each class's stretch: the others, then the ``fresh``, each in the order in which they are."""
+        is_fresh = fresh[self._queue_array]
         of_queue = self._class_array[self._queue_array]
-        is_fresh = self._part_array[self._queue_array] == parts[of_queue]
-        self._queue_array[:] = self._queue_array[np.argsort(2 * of_queue + is_fresh, kind="stable")]
-        self._at_array[self._queue_array] = np.arange(len(of_queue), dtype=np.int32)
-        others = np.bincount(of_queue[~is_fresh], minlength=len(first)).astype(np.int32)
-        for border in (self._served_array, self._ripe_array, self._loaded_array):
-            border += others
-        for cls in range(len(first)):
-            self._next_part[cls] = self._parts_by_lap[(self._next_lap(cls) - 1) % len(self._parts_by_lap)]
-        self._next_part_array[parts < 0] = -1
-        fresh &= self._part_array[self._cells] == parts[self._class_array[self._cells]]
-        return fresh
+        fresh_before: Int64 = np.cumsum(is_fresh) - is_fresh
+        others_before = np.arange(len(is_fresh)) - fresh_before
+        first = np.asarray(self._begun)[of_queue]
+        # How many of both kinds there are before the class's own stretch is what there are before its first place.
+        place = np.where(
+            is_fresh,
+            self._served_array[of_queue] + fresh_before - fresh_before[first],
+            first + others_before - others_before[first],
+        )
+        self._at_array[self._queue_array] = place
+        self._queue_array[self._at_array] = np.arange(len(place), dtype=np.int32)
+
+    def _in_chunks(self, samples: Flags) -> Int64:
+        """int64[chunks]: how many of ``samples`` each chunk has."""
+        return np.bincount(self._chunk_array if samples.all() else self._chunk_array[samples], minlength=len(self._due))
+
+    def _sort_chunks(self) -> None:
+        rank = np.where(self._due_array > 0, 0, np.where(self._spare_array > 0, 1, 2))
+        self._chunks_array[:] = np.argsort(rank, kind="stable")
+        self._chunk_at_array[self._chunks_array] = np.arange(len(rank), dtype=np.int32)
+        self._due_end = int(np.count_nonzero(rank == 0))
+        self._spare_end = int(np.count_nonzero(rank <= 1))
 
     def _next_lap(self, cls: int) -> int:
         """The lap that comes after a class's: the first that has any of its samples."""
@@ -431,6 +563,7 @@ class PoolPolicy:
         served = begun
         if self._part_array is not None:
             served, loaded = self._sort_for_next_lap(cls)
+        self._had[self._queue_array[begun:end]] = 0
         self._next[cls] = begun
         self._served[cls] = self._ripe[cls] = served
         self._loaded[cls] = loaded

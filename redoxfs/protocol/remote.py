@@ -42,6 +42,17 @@ path makes when it comes back: to the home a position is no more than that one c
 where no such claim will come, as the sample in the stash was claimed off the trace, is the position reported as
 ``passed``. What is left over when an epoch ends is void.
 
+Lost nodes: a request of a home that is lost is answered by what was given before, else by the very sample asked for,
+which whoever opens it reads alone (`degraded`). It is no claim, and its position is reported as ``passed``. Whoever
+waited for that home is answered likewise; what still comes for its claim goes to the stash. A reservation that waits
+goes on waiting, as its sample could be put aside twice; whoever made it has a deadline.
+
+A home that was started again knows of no claim and has sent nothing ahead. Its whole knowledge will be the messages
+that it answers, and those are the ones that are not answered yet, and those to come. So the claims that nothing has
+come for are made to be exactly those of the unanswered messages, their hits included: where such a message has no claim
+that anybody waits for, one for nobody is made, and where somebody waits for a claim that no message will tell, it is
+told again. What is here of that home was given by a process that is no more, and so is stash.
+
 Memory: the remote VCs, the stash and the rooms granted to answers under way never exceed the limit. Samples put aside
 and those that somebody waits for do not count. A sample that does not fit stays here without its bytes (`keeps`).
 
@@ -147,6 +158,13 @@ class _Stashed:
     kept: bool
 
 
+class _Sent(NamedTuple):
+    """A message that is not answered, and the remote memory that is set aside for its answer."""
+
+    message: RemoteRead
+    room: int
+
+
 class Requester:
     """One node's remote VCs and stash: Alg. 1, lines 5 to 15, and Alg. 6.
 
@@ -156,6 +174,7 @@ class Requester:
         home_of: int[S], the node at which each sample lives.
         sample_bytes: int[S], what each takes of the remote memory.
         remote_memory_bytes: the limit of what the remote VCs and the stash hold and are granted.
+        reads_alone: whether a sample of a home that is lost can be read here.
         send: takes each message.
     """
 
@@ -167,10 +186,14 @@ class Requester:
         sample_bytes: Ints,
         *,
         remote_memory_bytes: int,
+        reads_alone: bool,
         send: Callable[[RemoteRead], None],
     ) -> None:
         homes = int(home_of.max(initial=node)) + 1
         self.prefetched = 0
+        self.degraded = 0
+        self._reads_alone = reads_alone
+        self._lost: set[int] = set()
         self._node = node
         self._send = send
         self._homes = home_of
@@ -179,6 +202,9 @@ class Requester:
         self._bytes_of: memoryview[int] = sample_bytes.data
         self._slots = np.full(int(columns.max(initial=-1)) + 1, -1, np.int32)
         self._slot: memoryview[int] = self._slots.data
+        home_of_column = np.zeros(len(self._slots), np.int16)
+        home_of_column[columns] = home_of
+        self._home_of_column: memoryview[int] = home_of_column.data
         # Columns whose slot holds a sample without its bytes.
         self._bare: set[int] = set()
         self._stash: dict[int, deque[_Stashed]] = {}
@@ -193,9 +219,9 @@ class Requester:
         # Positions left over, for each column that has any.
         self._left_over: dict[int, list[int]] = {}
         self._numbers = [0] * homes
-        # For each home and message not answered yet, oldest first: the bytes that are set aside for its answer.
-        self._unanswered: list[dict[int, int]] = [{} for _ in range(homes)]
-        # For each column that has any, oldest first; and the column of each ticket that is waited for.
+        # For each home, by number, oldest first.
+        self._unanswered: list[dict[int, _Sent]] = [{} for _ in range(homes)]
+        # For each column that has any, oldest first; and what each ticket that is waited for asked for.
         self._claims: dict[int, list[_Claim]] = {}
         self._waited: dict[int, int] = {}
         self._tickets = 0
@@ -225,12 +251,17 @@ class Requester:
             return Served(self._unstash(sample, column, 0)[0], remote=True)
         if self._slot[column] >= 0:
             return Served(self._hit(sample, column)[0], remote=True)
+        if self._reads_alone and self._home_of[sample] in self._lost:
+            position = self._spend_position(sample, column)
+            if position != OFF_TRACE:
+                self._passed[self._home_of[sample]].append(position)
+            return self._read_alone(sample)
         return self._wait(sample, column, reserves=False)
 
     def reserve(self, sample: int) -> int | Pending | None:
-        """Put such a sample aside; None where what comes next may be one that is put aside already."""
+        """Put such a sample aside; None where what comes next may be one that is put aside already, or is nothing."""
         column = self._column_of[sample]
-        if any(claim.reserves for claim in self._claims.get(column, ())):
+        if self._home_of[sample] in self._lost or any(claim.reserves for claim in self._claims.get(column, ())):
             return None
         aside = self._aside.get(column, {})
         for at, stashed in enumerate(self._stash.get(column, ())):
@@ -252,24 +283,69 @@ class Requester:
 
     def cancel(self, ticket: int) -> None:
         """What comes for ``ticket`` goes to another claim, else to the stash; nothing where it has come."""
-        column = self._waited.pop(ticket, None)
-        if column is None:
+        sample = self._waited.pop(ticket, None)
+        if sample is None:
             return
-        (claim,) = (claim for claim in self._claims[column] if claim.ticket == ticket)
+        (claim,) = (claim for claim in self._claims[self._column_of[sample]] if claim.ticket == ticket)
         claim.ticket, claim.reserves = NOBODY, False
 
     def receive(self, answer: RemoteAnswer) -> tuple[Delivered, ...] | None:
         """Alg. 6: put what came into the remote VC. Which tickets are answered by it; None for a repeated answer."""
-        room = self._unanswered[answer.home].pop(answer.number, None)
-        if room is None:
+        sent = self._unanswered[answer.home].pop(answer.number, None)
+        if sent is None:
             return None
-        self._free_bytes += room
+        self._free_bytes += sent.room
         delivered = []
         if answer.sample is not None:
             delivered += self._arrive(answer.home, answer.sample, answer.number)
         for sample in answer.prefetched:
             delivered += self._arrive(answer.home, sample, None)
         return tuple(delivered)
+
+    def lost(self, home: int) -> tuple[Delivered, ...]:
+        """Nobody waits for ``home`` who can do without; what it was asked for has no room any more."""
+        if home in self._lost:
+            return ()
+        self._lost.add(home)
+        unanswered = self._unanswered[home]
+        for number, sent in unanswered.items():
+            self._free_bytes += sent.room
+            unanswered[number] = sent._replace(room=0)
+        if not self._reads_alone:
+            return ()
+        waiting = {
+            claim.ticket: claim
+            for column, claims in self._claims.items()
+            if self._is_of(home, column)
+            for claim in claims
+            if claim.ticket != NOBODY and not claim.reserves
+        }
+        delivered = []
+        for ticket, claim in sorted(waiting.items()):
+            # The path will not come back for what its position was spent on.
+            claim.ticket, claim.spent = NOBODY, False
+            delivered.append(Delivered(ticket, self._read_alone(self._waited.pop(ticket))))
+        return tuple(delivered)
+
+    def found(self, home: int) -> None:
+        """``home`` answers again."""
+        self._lost.discard(home)
+
+    def restarted(self, home: int) -> None:
+        """``home`` knows nothing but what the messages that are not answered will tell it, and those to come."""
+        self._lost.discard(home)
+        self._hits[home], self._passed[home] = [], []
+        for column in [column for column in np.flatnonzero(self._slots >= 0).tolist() if self._is_of(home, column)]:
+            kept = column not in self._bare
+            self._bare.discard(column)
+            self._stash.setdefault(column, deque()).append(_Stashed(self._slot[column], spent=False, kept=kept))
+            self._slot[column] = -1
+        told: dict[int, list[int]] = {}
+        for number, sent in self._unanswered[home].items():
+            for sample in (sent.message.sample, *(hit.sample for hit in sent.message.hits)):
+                told.setdefault(self._column_of[sample], []).append(number)
+        for column in {*told, *(column for column in self._claims if self._is_of(home, column))}:
+            self._claim_what_is_told(column, told.get(column, []))
 
     def used_bytes(self) -> int:
         """Remote memory that holds samples or is set aside for answers."""
@@ -286,11 +362,41 @@ class Requester:
             return True
         return any(stashed.sample == sample and stashed.kept for stashed in self._stash.get(column, ()))
 
+    def _is_of(self, home: int, column: int) -> bool:
+        return self._home_of_column[column] == home
+
+    def _read_alone(self, sample: int) -> Served:
+        self.degraded += 1
+        return Served(sample, remote=True)
+
+    def _claim_what_is_told(self, column: int, numbers: list[int]) -> None:
+        """Make the column's claims those that the messages of ``numbers`` tell, and tell the others that are waited
+        for once more."""
+        told, others = [], []
+        untold = numbers.copy()
+        for claim in self._claims.pop(column, []):
+            if claim.number in untold:
+                untold.remove(claim.number)
+                told.append(claim)
+            else:
+                others.append(claim)
+        for claim in sorted(others, key=lambda claim: claim.ticket == NOBODY):
+            if untold:
+                claim.number = untold.pop(0)
+            elif claim.ticket != NOBODY:
+                claim.number = self._read(self._waited[claim.ticket], OFF_TRACE)
+            else:
+                continue
+            told.append(claim)
+        told += [_Claim(NOBODY, number, spent=False, reserves=False) for number in untold]
+        if told:
+            self._claims[column] = told
+
     def _wait(self, sample: int, column: int, *, reserves: bool) -> Pending:
         """Wait for what is under way for nobody, else for what a new message brings."""
         ticket = self._tickets
         self._tickets = ticket + 1
-        self._waited[ticket] = column
+        self._waited[ticket] = sample
         claims = self._claims.setdefault(column, [])
         for claim in claims:
             if claim.ticket == NOBODY:
@@ -309,11 +415,12 @@ class Requester:
         room = max(0, min(self._free_bytes, -(-self._limit_bytes // ROOM_PARTS)))
         self._numbers[home] = number + 1
         self._free_bytes -= room
-        unanswered[number] = room
         hits, self._hits[home] = tuple(self._hits[home]), []
         passed, self._passed[home] = tuple(self._passed[home]), []
-        settled = next(iter(unanswered))
-        self._send(RemoteRead(self._node, home, number, settled, sample, self._epoch, position, room, hits, passed))
+        settled = next(iter(unanswered), number)
+        message = RemoteRead(self._node, home, number, settled, sample, self._epoch, position, room, hits, passed)
+        unanswered[number] = _Sent(message, room)
+        self._send(message)
         return number
 
     def _hit(self, sample: int, column: int) -> tuple[int, bool]:
@@ -403,7 +510,10 @@ class Requester:
         column = self._column_of[sample]
         claims = self._claims.get(column)
         if claims is None:
-            assert self._slot[column] < 0
+            if self._slot[column] >= 0:
+                # Of a home that was started again, from before: else it sends no more than one ahead.
+                self._put_in_stash(sample, spent=False)
+                return []
             self._slot[column] = sample
             self.prefetched += 1
             if not self._keep(sample):
@@ -416,8 +526,9 @@ class Requester:
         unanswered = self._unanswered[home]
         if claim.number in unanswered:
             # The claim's own answer may still bring a sample, which will then lie where this one would have.
-            room = min(self._bytes_of[sample], self._free_bytes)
-            unanswered[claim.number] += room
+            room = max(0, min(self._bytes_of[sample], self._free_bytes))
+            sent = unanswered[claim.number]
+            unanswered[claim.number] = sent._replace(room=sent.room + room)
             self._free_bytes -= room
         if claim.ticket == NOBODY:
             self._put_in_stash(sample, spent=claim.spent)
@@ -462,11 +573,18 @@ class Home:
         self._window = window
         self._peers: dict[int, _Peer] = {}
         self.conflicts = 0
+        self.missed = 0
 
     def follow(self, requester: int, epoch: int, order: Ints) -> None:
         """``requester`` asks for samples, anywhere, in ``order``, int[n]. May be told before its epoch begins."""
         here = order[self._home_of[order] == self._node]
         self._peer(requester).traces[epoch] = HomeTrace(here, self._columns[here])
+
+    def restarted(self, requester: int) -> None:
+        """``requester`` knows nothing any more: what was sent ahead to it has its turn in no lap of now."""
+        peer = self._peers.pop(requester, None)
+        if peer is not None:
+            self.missed += int(np.count_nonzero(peer.is_ahead))
 
     def handle(self, message: RemoteRead) -> Handled:
         """Alg. 4 and 5: give the requester a sample, and those that it will want soon."""
@@ -560,6 +678,7 @@ class SlotNode:
         sample_bytes: int[S], what each takes of the remote memory.
         remote_memory_bytes: the limit of this node's remote VCs and stash.
         window: P, the prefetch window in requests; one means no prefetch.
+        reads_alone: whether what another home does not give can be read here, as on shared storage.
     """
 
     def __init__(
@@ -571,11 +690,17 @@ class SlotNode:
         *,
         remote_memory_bytes: int,
         window: int,
+        reads_alone: bool = True,
     ) -> None:
         self.outbox: list[Message] = []
+        # Nothing is ever taken out of a slot, or from who had it put aside, because of another node.
+        self.unloaded: list[int] = []
+        self.robbed: list[int] = []
         self._node = node
         self._policy = policy
         self._home_of: memoryview[int] = home_of.data
+        self.home_of = home_of
+        self._homes = int(home_of.max(initial=-1)) + 1
         self._home = Home(node, policy, home_of, sample_bytes, window=window)
         self._requester = Requester(
             node,
@@ -583,6 +708,7 @@ class SlotNode:
             home_of,
             sample_bytes,
             remote_memory_bytes=remote_memory_bytes,
+            reads_alone=reads_alone,
             send=lambda message: self.outbox.append(message),
         )
 
@@ -626,6 +752,32 @@ class SlotNode:
         """An answer came; None where it came before. What `keeps` then denies came for nobody, and did not fit."""
         assert isinstance(answer, RemoteAnswer)
         return self._requester.receive(answer)
+
+    def lost(self, peer: int) -> tuple[Delivered, ...]:
+        """``peer`` does not answer: where samples can be read here, who asked it is given what was asked for."""
+        return self._requester.lost(peer) if peer < self._homes else ()
+
+    def found(self, peer: int) -> tuple[Delivered, ...]:
+        """``peer`` answers again. What it was asked for comes now, as answers to the messages it was sent."""
+        self._requester.found(peer)
+        return ()
+
+    def restarted(self, peer: int) -> tuple[Delivered, ...]:
+        """Another process is ``peer`` now. Whoever waits for it waits for the answers of that."""
+        self._home.restarted(peer)
+        if peer < self._homes:
+            self._requester.restarted(peer)
+        return ()
+
+    @property
+    def missed(self) -> int:
+        """Samples that were sent ahead to nodes which were started again before they had used them."""
+        return self._home.missed
+
+    @property
+    def degraded(self) -> int:
+        """How many requests were answered by the very sample asked for, as its home was lost."""
+        return self._requester.degraded
 
     def cancel(self, ticket: int) -> None:
         """Nobody waits for ``ticket`` any more. Nothing happens where it was answered."""

@@ -23,7 +23,7 @@ requests alone. FindReplacePC breaks ties with a seeded generator: taking the fi
 come early in every epoch.
 """
 
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,36 @@ from redoxfs.protocol.events import Load, Served
 
 Int32 = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
+Bytes = npt.NDArray[np.uint8]
 Ints: TypeAlias = "memoryview[int]"
+
+
+class Turns(NamedTuple):
+    """How far a policy's laps are: all that another one needs to go on with them.
+
+    What was loaded or put aside and had no turn is fresh again there, so nothing is said of it.
+
+    ``laps``   int32[...], the lap, from 1, of each column or class
+    ``had``    uint8[ceil(S / 8)], a bit for each sample, the highest of a byte first: whether it had its turn in the
+               lap that its column or class is in
+    ``given``  how many turns were given since the first lap began
+    """
+
+    laps: Int32
+    had: Bytes
+    given: int
+
+    def flags(self, laps: int, samples: int) -> Flags:
+        """bool[S]: ``had``, of so many samples. Raises ValueError where these are the turns of something else."""
+        if len(self.laps) != laps or len(self.had) != (samples + 7) // 8:
+            raise ValueError(f"{len(self.laps)} laps and {len(self.had)} bytes are not of {laps} and {samples} samples")
+        if self.laps.min(initial=1) < 1 or self.laps.max(initial=1) > LAST_LAP:
+            raise ValueError(f"laps are counted from 1 to {LAST_LAP}")
+        return np.unpackbits(self.had, count=samples).view(np.bool_)
+
+
+LAST_LAP = 1 << 30
+"""More than anybody begins; the laps after it still are whole numbers of 32 bits."""
 
 
 class SlotPolicy:
@@ -71,10 +100,12 @@ class SlotPolicy:
         self._lap = np.ones((len(vc_start) - 1, slots), np.int32)
         # Per column that has any, oldest first: the reserved sample, and whether it was in memory already.
         self._reserved: dict[tuple[int, int], dict[int, bool]] = {}
+        self._given = 0
         self._random = np.random.default_rng(seed)
 
     def request(self, sample: int) -> Served:
         """Alg. 2, ReadLocalFile: a turn for a sample of ``sample``'s column."""
+        self._given += 1
         column = self._column_of[sample]
         resident = self._resident_of[column]
         if resident >= 0:
@@ -113,6 +144,7 @@ class SlotPolicy:
 
     def take(self, reserved: int) -> Served:
         """The turn of a sample that `reserve` put aside."""
+        self._given += 1
         return self._turn_of_reserved(reserved, stolen=False)
 
     def put_back(self, reserved: int) -> bool:
@@ -124,6 +156,31 @@ class SlotPolicy:
             return True
         self._loaded[reserved] = False
         return False
+
+    @property
+    def given(self) -> int:
+        """How many turns were given since the first lap began, those before a `restore` included."""
+        return self._given
+
+    def turns(self) -> Turns:
+        """How far the laps are. A copy."""
+        had = self._loaded.copy()
+        had[self._resident[self._resident >= 0]] = False
+        for column in self._reserved.values():
+            had[list(column)] = False
+        return Turns(self._lap.reshape(-1).copy(), np.packbits(had), self._given)
+
+    def restore(self, turns: Turns) -> None:
+        """Go on where another policy of the same layout was; what is in memory or put aside is so no more.
+
+        Raises:
+            ValueError: the turns are of another layout; nothing was changed.
+        """
+        self._loaded[:] = turns.flags(self._lap.size, len(self._loaded))
+        self._lap.reshape(-1)[:] = turns.laps
+        self._resident[:] = -1
+        self._reserved.clear()
+        self._given = turns.given
 
     @property
     def columns(self) -> npt.NDArray[np.int64]:

@@ -76,6 +76,14 @@ class Fake:
     def restarted(self, node: int) -> None:
         pass
 
+    lost = found = restarted
+
+    def begun(self) -> np.ndarray[Any, Any]:
+        return np.zeros(0, np.int32)
+
+    def rejoin(self, begun: np.ndarray[Any, Any]) -> None:
+        pass
+
 
 def by_peers(view: View, node: int, fake: Fake, seconds: float, start: Any, stop: Any) -> int:
     """A node, until all are done; the bytes that it got."""

@@ -34,18 +34,22 @@ class Introduction(_message.Message):
     def __init__(self, version: _Optional[int] = ..., node: _Optional[int] = ..., nodes: _Optional[int] = ..., incarnation: _Optional[int] = ..., view: _Optional[int] = ..., view_digest: _Optional[str] = ..., dataset: _Optional[str] = ..., settings: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class HelloRequest(_message.Message):
-    __slots__ = ("caller",)
+    __slots__ = ("caller", "joins")
     CALLER_FIELD_NUMBER: _ClassVar[int]
+    JOINS_FIELD_NUMBER: _ClassVar[int]
     caller: Introduction
-    def __init__(self, caller: _Optional[_Union[Introduction, _Mapping]] = ...) -> None: ...
+    joins: bool
+    def __init__(self, caller: _Optional[_Union[Introduction, _Mapping]] = ..., joins: _Optional[bool] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("callee", "differences")
+    __slots__ = ("callee", "differences", "begun")
     CALLEE_FIELD_NUMBER: _ClassVar[int]
     DIFFERENCES_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_FIELD_NUMBER: _ClassVar[int]
     callee: Introduction
     differences: _containers.RepeatedCompositeFieldContainer[Difference]
-    def __init__(self, callee: _Optional[_Union[Introduction, _Mapping]] = ..., differences: _Optional[_Iterable[_Union[Difference, _Mapping]]] = ...) -> None: ...
+    begun: bytes
+    def __init__(self, callee: _Optional[_Union[Introduction, _Mapping]] = ..., differences: _Optional[_Iterable[_Union[Difference, _Mapping]]] = ..., begun: _Optional[bytes] = ...) -> None: ...
 
 class Difference(_message.Message):
     __slots__ = ("field", "caller", "callee")

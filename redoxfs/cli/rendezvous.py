@@ -1,0 +1,280 @@
+"""A meeting at node 0, for nodes of which each knows only where that one is.
+
+torchrun tells no more. They meet once, before anything else listens at that port, and leave no socket open.
+"""
+
+import errno
+import ipaddress
+import json
+import os
+import selectors
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from redoxfs.cli.addresses import AGAIN_S, Here, is_literal, is_loopback, joined, split_address
+from redoxfs.cli.arguments import MOST_NODES
+from redoxfs.cli.exits import UsageError
+from redoxfs.cli.plan import say
+
+# For one attempt to connect: a packet lost on the way is sent again within this.
+_CONNECT_S = 5.0
+
+# For a caller to say its line: a connection that says nothing is not of ours.
+_LINE_S = 10.0
+
+# A line of a node is about 100 bytes; node 0 answers with as many addresses as there may be nodes.
+_LINE_BYTES = 4 << 10
+_ANSWER_BYTES = 128 << 10
+
+# Connections that may be open to node 0 besides those of all nodes.
+_STRANGERS = 64
+
+
+def rendezvous(
+    master: str, *, rank: int, nodes: int, port: int, timeout_s: float, here: Here | None = None
+) -> tuple[str, ...]:
+    """The addresses of all nodes, when each knows only ``master``, that of node 0.
+
+    Every other node calls node 0 there, says a line of JSON, `{"rank", "nodes", "address"}`, and gets one with all
+    `nodes` once the last has called, or an `error`. Its address is the one it calls from, with its own ``port``. Node 0
+    refuses who contradicts it or makes no sense, and goes on waiting for the others. Raises UsageError.
+    """
+    here = here or Here()
+    deadline = here.clock() + timeout_s
+    if rank == 0:
+        say(f"node 0 waits at {master} for {nodes - 1} others (--join-timeout)")
+        with _listen(master, here) as listening:
+            return _Meeting(listening, master, nodes, here).held(deadline, timeout_s)
+    say(f"node {rank} calls node 0 at {master} (--join-timeout)")
+    return _attend(master, rank, nodes, port, deadline, timeout_s, here)
+
+
+def _listen(master: str, here: Here) -> socket.socket:
+    """A socket that listens where the others look for node 0.
+
+    Where the name is not to be had as an address of this machine, that is at all of them: the name may stand for a
+    service in front of us, and many machines know themselves by a loopback address.
+    """
+    host, port = split_address(master)
+    try:
+        found = [host] if is_literal(host) else here.resolve(host)
+    except OSError:
+        found = []
+    is_local = is_literal(host) or host == "localhost"
+    bindable = [each for each in found if is_local or not ipaddress.ip_address(each).is_loopback]
+    try:
+        for address in bindable:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            try:
+                return socket.create_server((address, port), family=family)
+            except OSError as failure:
+                if failure.errno != errno.EADDRNOTAVAIL:
+                    raise
+        if socket.has_dualstack_ipv6():
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+        return socket.create_server(("", port))
+    except OSError as failure:
+        reason = os.strerror(failure.errno) if failure.errno else str(failure)
+        raise UsageError(f"node 0 cannot listen at {master}: {reason}; for another port: --nodes auto:PORT") from None
+
+
+@dataclass(slots=True)
+class _Caller:
+    where: str
+    until: float
+    heard: bytearray = field(default_factory=bytearray)
+    rank: int | None = None
+    address: str = ""
+
+
+class _Meeting:
+    """Node 0's side. Whoever hangs up before the end was never there, and may call again."""
+
+    def __init__(self, listening: socket.socket, own: str, nodes: int, here: Here) -> None:
+        self._listening = listening
+        self._own = own
+        self._nodes = nodes
+        self._here = here
+        self._callers: dict[socket.socket, _Caller] = {}
+        self._refused = ""
+
+    def held(self, deadline: float, timeout_s: float) -> tuple[str, ...]:
+        self._listening.setblocking(False)
+        try:
+            with selectors.DefaultSelector() as ready:
+                ready.register(self._listening, selectors.EVENT_READ)
+                while len(members := self._members()) < self._nodes:
+                    left_s = deadline - self._here.clock()
+                    if left_s <= 0:
+                        missing = ", ".join(str(rank) for rank in range(self._nodes) if rank not in members)
+                        raise UsageError(
+                            f"{len(members)} of {self._nodes} nodes were at {self._own} within {timeout_s:g} s; "
+                            f"missing: {missing}{self._refused}"
+                        )
+                    self._turn(ready, min(left_s, 1.0))
+            addresses = tuple(members[rank] for rank in range(self._nodes))
+            _check_reachable(addresses)
+            self._tell_all({"nodes": addresses})
+            return addresses
+        except UsageError as error:
+            self._tell_all({"error": str(error)})
+            raise
+        finally:
+            for caller in self._callers:
+                caller.close()
+
+    def _members(self) -> dict[int, str]:
+        told = {each.rank: each.address for each in self._callers.values() if each.rank is not None}
+        return {0: self._own, **told}
+
+    def _turn(self, ready: selectors.BaseSelector, wait_s: float) -> None:
+        for key, _ in ready.select(wait_s):
+            if key.fileobj is self._listening:
+                self._accept(ready)
+            else:
+                assert isinstance(key.fileobj, socket.socket)
+                self._hear(key.fileobj, ready)
+        for caller, said in list(self._callers.items()):
+            if said.rank is None and self._here.clock() >= said.until:
+                self._refuse(caller, f"said no line within {_LINE_S:g} s", ready)
+
+    def _accept(self, ready: selectors.BaseSelector) -> None:
+        try:
+            caller, (host, port, *_) = self._listening.accept()
+        except OSError:
+            return
+        if len(self._callers) >= MOST_NODES + _STRANGERS:
+            caller.close()
+            return
+        caller.setblocking(False)
+        self._callers[caller] = _Caller(joined(host, port), self._here.clock() + _LINE_S)
+        ready.register(caller, selectors.EVENT_READ)
+
+    def _hear(self, caller: socket.socket, ready: selectors.BaseSelector) -> None:
+        said = self._callers[caller]
+        try:
+            part = caller.recv(_LINE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            part = b""
+        if not part:
+            self._drop(caller, ready)
+            return
+        said.heard += part
+        line, end, more = bytes(said.heard).partition(b"\n")
+        try:
+            if more or len(line) >= _LINE_BYTES:
+                raise ValueError("said more than one short line")
+            if end:
+                self._enter(said, line)
+        except ValueError as error:
+            self._refuse(caller, str(error), ready)
+
+    def _enter(self, said: _Caller, line: bytes) -> None:
+        """Take a caller in as the node it says it is. Raises ValueError."""
+        try:
+            told = json.loads(line)
+            rank, nodes, address = told["rank"], told["nodes"], told["address"]
+            if type(rank) is not int or type(nodes) is not int:
+                raise TypeError
+            address = joined(*split_address(address))
+        except (ValueError, KeyError, TypeError, RecursionError, UsageError):
+            raise ValueError("said no line of a redoxfs node") from None
+        members = self._members()
+        if nodes != self._nodes:
+            raise ValueError(f"node {rank} at {address} counts {nodes} nodes, and node 0 counts {self._nodes}")
+        if not 0 <= rank < nodes:
+            raise ValueError(f"{address} says it is node {rank} of {nodes}")
+        if rank in members:
+            raise ValueError(f"{members[rank]} and {address} both say they are node {rank}")
+        for other, taken in members.items():
+            if taken == address:
+                raise ValueError(
+                    f"nodes {other} and {rank} are both at {address}; several nodes on one machine: list their ports"
+                )
+        said.rank, said.address = rank, address
+
+    def _refuse(self, caller: socket.socket, why: str, ready: selectors.BaseSelector) -> None:
+        line = f"{self._callers[caller].where} was refused: {why}"
+        self._refused = f"; {line}"
+        say(line)
+        _tell(caller, {"error": f"node 0 at {self._own} refused this node: {why}"})
+        self._drop(caller, ready)
+
+    def _drop(self, caller: socket.socket, ready: selectors.BaseSelector) -> None:
+        ready.unregister(caller)
+        del self._callers[caller]
+        caller.close()
+
+    def _tell_all(self, message: Mapping[str, object]) -> None:
+        for caller, said in self._callers.items():
+            if said.rank is not None:
+                _tell(caller, message)
+
+
+def _tell(caller: socket.socket, message: Mapping[str, object]) -> None:
+    """One line to a caller. One who is gone will be missed later, by all."""
+    try:
+        caller.settimeout(_LINE_S)
+        caller.sendall(json.dumps(message).encode("ascii") + b"\n")
+    except OSError:
+        pass
+
+
+def _check_reachable(addresses: Sequence[str]) -> None:
+    """Node 0 is called by a name that each may know by another address; the others are as they were seen."""
+    loopback = [is_loopback(split_address(address)[0], lambda _: ()) for address in addresses[1:]]
+    if any(loopback) and not all(loopback):
+        rank = loopback.index(True) + 1
+        raise UsageError(f"node {rank} is at {addresses[rank]}, where nodes on other machines cannot reach it")
+
+
+def _attend(
+    master: str, rank: int, nodes: int, port: int, deadline: float, timeout_s: float, here: Here
+) -> tuple[str, ...]:
+    """The other nodes' side: call until node 0 has answered."""
+    trouble = "nobody answers"
+    while (left_s := deadline - here.clock()) > 0:
+        try:
+            with socket.create_connection(split_address(master), timeout=min(left_s, _CONNECT_S)) as call:
+                own = call.getsockname()
+                # Where nobody listens yet, a connection to a port of this machine may meet itself.
+                if own != call.getpeername():
+                    told = {"rank": rank, "nodes": nodes, "address": joined(own[0], port)}
+                    call.sendall(json.dumps(told).encode("ascii") + b"\n")
+                    answer = _line_of(call, deadline, here)
+                    if answer:
+                        return _nodes_in(answer, master, nodes)
+                    trouble = "it hung up"
+        except OSError as failure:
+            trouble = failure.strerror or str(failure)
+        here.sleep(max(0.0, min(AGAIN_S, deadline - here.clock())))
+    raise UsageError(f"node 0 at {master} had no list of all nodes within {timeout_s:g} s: {trouble}")
+
+
+def _line_of(call: socket.socket, deadline: float, here: Here) -> bytes:
+    """The one line that comes, or b"" if the other side hangs up before its end. Raises OSError."""
+    heard = bytearray()
+    while b"\n" not in heard and len(heard) <= _ANSWER_BYTES:
+        call.settimeout(max(0.001, deadline - here.clock()))
+        part = call.recv(1 << 16)
+        if not part:
+            return b""
+        heard += part
+    return bytes(heard)
+
+
+def _nodes_in(answer: bytes, master: str, nodes: int) -> tuple[str, ...]:
+    try:
+        told = json.loads(answer)
+        error = told.get("error")
+        addresses = tuple(joined(*split_address(address)) for address in told.get("nodes", ()))
+    except (ValueError, AttributeError, TypeError, RecursionError, UsageError):
+        raise UsageError(f"what answers at {master} is no redoxfs node that waits for others") from None
+    if isinstance(error, str):
+        raise UsageError(error)
+    if len(addresses) != nodes:
+        raise UsageError(f"node 0 at {master} lists {len(addresses)} nodes, not {nodes}")
+    return addresses

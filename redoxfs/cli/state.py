@@ -1,0 +1,144 @@
+"""`redoxfs state`, and what `redoxfs mount --resume` goes on from: how far the laps of a mount are.
+
+`save` has the daemon write the file, as it writes its own every second; `load` hands a file to the daemon, which goes
+on from there at once: what had its turn after the save comes again. That belongs to a checkpoint of the training:
+saved with it, loaded with it.
+"""
+
+import argparse
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from redoxfs.cli.ask import ask_daemon, live_mount
+from redoxfs.cli.exits import UsageError
+from redoxfs.cli.place import Place, find
+from redoxfs.cli.plan import Dataset, say
+from redoxfs.cli.runtime_paths import _LONGEST_NAME, _NOT_PLAIN, _mark, _state_base
+
+if TYPE_CHECKING:
+    from redoxfs.node import Plan
+    from redoxfs.node.state import StateFile
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Save or load; returns 0 once it is done."""
+    place = live_mount(arguments.mountpoint, arguments.timeout)
+    path = _outside(arguments.file, arguments.timeout)
+    if arguments.what == "save":
+        told = ask_daemon(place, "state-save", os.fsencode(path))
+        print(f"saved: {told_of(told)}")
+    else:
+        told = ask_daemon(place, "state-load", _read(path, arguments.file))
+        print(f"loaded: {told_of(told)}; what had its turn after it was saved comes again")
+    return 0
+
+
+def told_of(summary: Mapping[str, Any]) -> str:
+    """A state, for a person."""
+    first, last = summary["first_lap"], summary["last_lap"]
+    laps = f"lap {first}" if first == last else f"laps {first} to {last}"
+    return f"{laps}, {summary['had']:,} of {summary['samples']:,} samples had their turn"
+
+
+def settings_of(dataset: Dataset, arguments: argparse.Namespace, plan: "Plan") -> dict[str, str]:
+    """A text for each thing that the laps of a plan depend on; memory and chunks are not among them for the pool."""
+    import numpy as np
+    import xxhash
+
+    from redoxfs.dataset import fingerprint
+    from redoxfs.node.state import DATASET
+
+    told: dict[str, Any] = {DATASET: fingerprint(dataset.catalog), "--policy": plan.about["policy"]}
+    if "virtual_chunks" in plan.about:
+        told["number of virtual chunks, which follows from --memory,"] = plan.about["virtual_chunks"]
+    if plan.sharing is not None:
+        share = plan.sharing.share
+        told |= {"number of nodes": share.nodes, "--node-rank": share.node, "--storage": arguments.storage}
+    if len(told) > 2:
+        layout = xxhash.xxh3_64_hexdigest(np.ascontiguousarray(dataset.cells.cells).view(np.uint8).data)
+        told |= {"--chunk-size": dataset.chunk_size, "--seed": arguments.seed, "the layout of chunks": layout}
+    return {name: str(value) for name, value in told.items()}
+
+
+def state_file_of(arguments: argparse.Namespace, source: Place, target: Place) -> "StateFile | None":
+    """Where the mount keeps its state; None where it cannot, which is told.
+
+    Raises UsageError: a file was asked for, and cannot be.
+    """
+    from redoxfs.node.state import StateFile
+
+    if arguments.state is not None:
+        path = _outside(arguments.state, arguments.timeout, option="--state ")
+        for of in (source, target):
+            if of.path in path.parents:
+                raise UsageError(
+                    f"--state {arguments.state}: lies inside {of.path}, which is to be served; keep it out"
+                )
+        try:
+            file = StateFile(path)
+        except OSError as failure:
+            raise UsageError(f"--state {arguments.state}: {failure.strerror}") from None
+    else:
+        stem = _NOT_PLAIN.sub("_", target.path.name)[:_LONGEST_NAME] or "root"
+        path = _state_base() / "redoxfs" / f"{stem}-{_mark(target.path)}.state"
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = StateFile(path)
+        except OSError as failure:
+            say(f"{path}: {failure.strerror}; this mount cannot be resumed (another place for it: --state FILE)")
+            return None
+    if not os.access(path.parent, os.W_OK):
+        say(f"{path}: cannot be written; what happens from here on cannot be resumed")
+    return file
+
+
+def resume(file: "StateFile | None", plan: "Plan", settings: Mapping[str, str], samples: int) -> None:
+    """Have ``plan`` go on where the last mount was, where it left anything, and tell it.
+
+    Raises UsageError: there is a state, and it is of something else or damaged. It is left as it is.
+    """
+    from redoxfs.node.state import WRITE_EVERY_S, Lapping, StateError, decode, read_bytes, summary
+
+    if not isinstance(plan.policy, Lapping):
+        raise UsageError("--resume: several nodes begin their laps anew; mount without it")
+    if file is None or not os.path.lexists(file.path):
+        say("there is nothing to resume" + ("" if file is None else f": no {file.path}"))
+        return
+    try:
+        state = decode(read_bytes(file.path))
+        state.check(settings)
+        plan.policy.restore(state.turns)
+    except OSError as failure:
+        raise UsageError(f"--resume: {file.path}: {failure.strerror or failure}") from None
+    except (StateError, ValueError) as refusal:
+        raise UsageError(f"--resume: {file.path}: {refusal}; to begin anew, mount without --resume") from None
+    told = told_of(summary(state.turns, samples))
+    say(f"resumed: {told}; if the daemon was killed, what it served in its last {WRITE_EVERY_S:g} s may come twice")
+
+
+def _outside(name: str, timeout_s: float, option: str = "") -> Path:
+    """The whole path of a file, in a folder that no redoxfs mount serves: its daemon would wait for itself."""
+    path = os.path.abspath(name)
+    folder = find(os.path.dirname(path), timeout_s)
+    if not os.path.basename(path) or name.endswith("/"):
+        raise UsageError(f"{option}{name}: is no name of a file")
+    if folder.ours is not None:
+        raise UsageError(f"{option}{name}: lies in the redoxfs mount at {folder.ours.mountpoint}; choose another place")
+    if folder.trouble is not None:
+        raise UsageError(f"{option}{name}: {folder.path}: {folder.trouble}")
+    return folder.path / os.path.basename(path)
+
+
+def _read(path: Path, name: str) -> bytes:
+    from redoxfs.node.state import StateError, decode, read_bytes
+
+    try:
+        data = read_bytes(path)
+        decode(data)
+    except OSError as failure:
+        raise UsageError(f"{name}: {failure.strerror or failure}") from None
+    except StateError as refusal:
+        raise UsageError(f"{name}: {refusal}") from None
+    return data

@@ -1,0 +1,50 @@
+"""Certificates for tests, by the `openssl` command: a library for it would bring a whole cryptography along."""
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+
+
+def openssl(*words: str | Path) -> None:
+    subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True, timeout=60)
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    cert: Path
+    key: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """A CA below ``folder``, which was not there."""
+
+    folder: Path
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "ca.pem"
+
+    @classmethod
+    def at(cls, folder: Path) -> "Authority":
+        folder.mkdir()
+        made = cls(folder)
+        subject = ("-subj", f"/CN={folder.name}")
+        openssl("req", "-x509", *KEY, "-keyout", folder / "ca.key", "-out", made.file, "-days", "2", *subject)
+        return made
+
+    def issue(self, name: str, *names: str, days: int = 2, usage: Sequence[str] = (), subject: str = "node") -> Files:
+        """A certificate for ``names``, each such as "IP:127.0.0.1"; of -1 ``days`` is one that has expired."""
+        made = Files(self.folder / f"{name}.pem", self.folder / f"{name}.key")
+        request, extensions = self.folder / f"{name}.csr", self.folder / f"{name}.ext"
+        told = ["basicConstraints=CA:FALSE"]
+        told += [f"subjectAltName={','.join(names)}"] if names else []
+        told += [f"extendedKeyUsage={','.join(usage)}"] if usage else []
+        extensions.write_text("\n".join(told) + "\n")
+        openssl("req", *KEY, "-keyout", made.key, "-out", request, "-subj", f"/CN={subject}")
+        ca = ("-CA", self.file, "-CAkey", self.folder / "ca.key", "-CAcreateserial")
+        openssl("x509", "-req", "-in", request, *ca, "-out", made.cert, "-days", str(days), "-extfile", extensions)
+        return made

@@ -1,0 +1,906 @@
+"""Nodes that stop, die, are started again or cannot reach each other: nobody waits for ever, and what that costs is
+counted."""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redoxfs.protocol import (
+    Answer,
+    Handled,
+    LocalFirst,
+    Message,
+    Pending,
+    PoolPolicy,
+    Served,
+    SharedPolicy,
+    SlotNode,
+    SlotPolicy,
+    homes_by_vc,
+)
+from redoxfs.protocol.events import Delivered
+from redoxfs.protocol.local_first import parts_by_lap
+
+CHUNK_SIZE = 4
+REPEATED, LOST, SENT_AGAIN = 0.2, 0.2, 0.2
+STEPS_PER_TURN = 500
+"""Far more than any run takes: what takes more is stuck."""
+
+EVENT = 0.05
+"""How likely something befalls a node or a link at any step, or a node is told of another, rightly or wrongly."""
+
+N = TypeVar("N", LocalFirst, SlotNode)
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """What may happen: nodes ``stop`` and go on, ``die`` and are replaced; links are ``cut`` and mended."""
+
+    stop: bool = False
+    die: bool = False
+    cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A message or, with ``answer``, what came of it; from process ``sender`` to process ``home``."""
+
+    message: Message
+    sender: int
+    home: int
+    answer: Answer | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """Makes one request at a time, or stats a file and opens it a while later.
+
+    ``ticket``  what it waits for, for ``asked``; ``reserves``: a stat
+    ``aside``   what was put aside for it
+    """
+
+    node: int
+    todo: list[int]
+    ticket: int | None = None
+    reserves: bool = False
+    asked: int = -1
+    aside: int | None = None
+
+    @property
+    def is_through(self) -> bool:
+        return not self.todo and self.ticket is None and self.aside is None and self.asked < 0
+
+
+@dataclass(slots=True)
+class Process(Generic[N]):
+    """A node, with the number of times it was started, and what it was told of others.
+
+    ``knows``  which process of each other node; ``lost``: of whom it was told that they are
+    """
+
+    node: N
+    number: int
+    knows: dict[int, int]
+    lost: set[int] = field(default_factory=set)
+
+
+class Network(Generic[N]):
+    """Nodes and workers, and messages that are repeated, lost, late and out of order, while nodes fail.
+
+    As the transport does, it repeats what is not answered, and tells a node that another was started again before it
+    hands in anything of that process; from then on it refuses messages of the one before, and a message that was sent
+    to one process reaches no other. ``late_answers``: answers of the one before may still come; otherwise no more once
+    the message has been sent to the next.
+    """
+
+    late_answers = False
+
+    def __init__(self, seed: int, *, nodes: int, samples: int, faults: Faults, stats: float, cancels: float) -> None:
+        self.random = random.Random(seed)
+        self.seed, self.samples, self.faults, self.stats, self.cancels = seed, samples, faults, stats, cancels
+        self.under_way: list[Letter] = []
+        self.unanswered: dict[tuple[int, int, int], Message] = {}
+        self.sent_to: dict[Message, int] = {}
+        self.workers: list[Worker] = []
+        self.stopped: set[int] = set()
+        self.dead: set[int] = set()
+        self.cut: set[frozenset[int]] = set()
+        self.deaths = 0
+        self.processes: list[Process[N]] = [
+            Process(self.new_node(node, 0), 0, dict.fromkeys(set(range(nodes)) - {node}, 0)) for node in range(nodes)
+        ]
+
+    def new_node(self, number: int, start: int) -> N:
+        raise NotImplementedError
+
+    def check(self, number: int) -> None:
+        """After each call of a node."""
+
+    # Steps
+
+    def ask_for(self, requests: int, *, workers: int) -> None:
+        """Every node that is up asks for as many samples."""
+        for number in range(len(self.processes)):
+            if number not in self.dead:
+                for _ in range(workers):
+                    todo = [self.random.randrange(self.samples) for _ in range(requests)]
+                    self.workers.append(Worker(number, todo))
+
+    def run(self, *, steps: int = 0) -> None:
+        """With faults, for so many steps; without, where that is 0, until all are through who can be."""
+        most = steps or STEPS_PER_TURN * (10 + sum(len(worker.todo) for worker in self.workers))
+        for _ in range(most):
+            if steps and self.random.random() < EVENT:
+                self.befall()
+            elif self.step(self.cancels if steps else 0) and not steps and self.are_hopeless():
+                return
+            elif not steps and self.random.random() < EVENT:
+                self.give_up_hope()
+        if not steps:
+            pytest.fail(f"stuck: {[worker for worker in self.workers if not worker.is_through]}")
+
+    def step(self, cancels: float) -> bool:
+        """Whether there was nothing to do."""
+        here = [worker for worker in self.workers if self.runs(worker.node)]
+        ready = [w for w in here if w.ticket is None and not w.is_through]
+        waiting = [w for w in here if w.ticket is not None]
+        if waiting and self.random.random() < cancels:
+            self.cancel(self.random.choice(waiting))
+            return False
+        letters = self.under_way
+        if self.stopped or self.dead or self.cut:
+            letters = [letter for letter in letters if self.moves(letter)]
+        repeated = [m for m in self.unanswered.values() if self.runs(m.requester)]
+        at = self.random.randrange(len(ready) + len(letters) + 1)
+        if at < len(ready):
+            self.work(ready[at])
+        elif at < len(ready) + len(letters):
+            self.arrive(letters[at - len(ready)])
+        elif any(self.reaches(m.requester, m.home) for m in repeated):
+            message = self.random.choice(repeated)
+            self.send(message)
+        else:
+            return not ready and not letters
+        return False
+
+    def are_hopeless(self) -> bool:
+        """Who waits though nothing more will happen may do so, and does until its deadline; whether nobody waits."""
+        waiting = [w for w in self.workers if w.ticket is not None and self.runs(w.node)]
+        for worker in waiting:
+            assert self.is_hopeless(worker), f"waits for ever: {worker}"
+            self.cancel(worker)
+        return not waiting
+
+    def give_up_hope(self) -> None:
+        """The deadline of one that asks again and again passes."""
+        hopeless = [w for w in self.workers if w.ticket is not None and self.runs(w.node) and self.is_hopeless(w)]
+        if hopeless:
+            self.cancel(self.random.choice(hopeless))
+
+    def is_hopeless(self, worker: Worker) -> bool:
+        """Whether a worker may have to wait until its deadline, as things are."""
+        raise NotImplementedError
+
+    def runs(self, number: int) -> bool:
+        return number not in self.stopped and number not in self.dead
+
+    def reaches(self, number: int, other: int) -> bool:
+        return self.runs(number) and self.runs(other) and frozenset((number, other)) not in self.cut
+
+    def moves(self, letter: Letter) -> bool:
+        ends = letter.message.requester, letter.message.home
+        return self.runs(ends[letter.answer is None]) and frozenset(ends) not in self.cut
+
+    # Faults
+
+    def befall(self) -> None:
+        """Something happens to a node or a link, or a node hears of another."""
+        number, other = self.random.sample(range(len(self.processes)), 2)
+        happens: list[str] = [name for name in ("stop", "die", "cut") if getattr(self.faults, name)]
+        match self.random.choice([*happens, "tell", "tell", "tell"]):
+            case "stop":
+                (self.stopped.discard if number in self.stopped else self.stopped.add)(number)
+            case "die":
+                self.start_again(number) if number in self.dead else self.kill(number)
+            case "cut":
+                self.cut ^= {frozenset((number, other))}
+            case _ if self.runs(number):
+                # Wrongly, now and then.
+                is_lost = self.reaches(number, other) == (self.random.random() < 0.2)
+                self.tell(number, other, is_lost=is_lost)
+
+    def tell(self, number: int, other: int, *, is_lost: bool) -> None:
+        process = self.processes[number]
+        (process.lost.add if is_lost else process.lost.discard)(other)
+        self.deliver(number, process.node.lost(other) if is_lost else process.node.found(other))
+
+    def tell_truth(self) -> None:
+        """Who runs is told of all others how they are."""
+        for number in range(len(self.processes)):
+            for other in range(len(self.processes)):
+                if number != other and self.runs(number):
+                    if self.reaches(number, other):
+                        self.meet(number, other)
+                    self.tell(number, other, is_lost=not self.reaches(number, other))
+
+    def recover(self) -> None:
+        """Everything goes on, and everybody knows."""
+        self.stopped.clear()
+        self.cut.clear()
+        for number in sorted(self.dead):
+            self.start_again(number)
+        self.tell_truth()
+
+    def kill(self, number: int) -> None:
+        self.deaths += 1
+        self.dead.add(number)
+        self.stopped.discard(number)
+        self.workers = [worker for worker in self.workers if worker.node != number]
+        for message in [m for m in self.unanswered.values() if m.requester == number]:
+            del self.unanswered[message.requester, message.home, message.number]
+
+    def start_again(self, number: int) -> None:
+        self.dead.remove(number)
+        start = self.processes[number].number + 1
+        knows = {other: self.processes[other].number for other in range(len(self.processes)) if other != number}
+        self.processes[number] = Process(self.new_node(number, start), start, knows)
+        for other in knows:
+            if self.reaches(number, other):
+                self.meet(other, number)
+        self.rejoin(number)
+
+    def rejoin(self, number: int) -> None:
+        """What a new process does before anything else."""
+
+    def meet(self, number: int, other: int) -> None:
+        """Tell a node which process another is, if it does not know."""
+        process, start = self.processes[number], self.processes[other].number
+        if process.knows[other] < start:
+            process.knows[other] = start
+            process.lost.discard(other)
+            self.deliver(number, process.node.restarted(other))
+
+    # What nodes do
+
+    def work(self, worker: Worker) -> None:
+        """One step of a worker that waits for nothing."""
+        node = self.processes[worker.node].node
+        if worker.aside is not None:
+            aside, worker.aside = worker.aside, None
+            if self.random.random() < 0.3:
+                self.put_back(worker, aside)
+            else:
+                is_taken = node.is_taken(aside)
+                served = node.take(aside)
+                assert (served.sample, served.stolen, served.remote) == (aside, False, is_taken)
+                self.drain(worker.node)
+                self.turn(worker, served)
+        elif worker.asked < 0:
+            worker.asked = worker.todo.pop(0)
+            if self.random.random() < self.stats:
+                reserved = node.reserve(worker.asked)
+                self.drain(worker.node)
+                if isinstance(reserved, Pending):
+                    worker.ticket, worker.reserves = reserved.ticket, True
+                elif reserved is not None:
+                    self.put_aside(worker, reserved, stolen=False, remote=node.is_taken(reserved))
+        else:
+            turn = node.request(worker.asked)
+            self.drain(worker.node)
+            if isinstance(turn, Pending):
+                worker.ticket, worker.reserves = turn.ticket, False
+            else:
+                self.serve(worker, turn)
+        self.check(worker.node)
+
+    def cancel(self, worker: Worker) -> None:
+        assert worker.ticket is not None
+        self.processes[worker.node].node.cancel(worker.ticket)
+        worker.ticket = None
+        if not worker.reserves:
+            worker.asked = -1
+
+    def arrive(self, letter: Letter) -> None:
+        fate = self.random.random()
+        if fate > REPEATED:
+            self.under_way.remove(letter)
+            if fate > 1 - LOST:
+                return
+        message = letter.message
+        if letter.answer is not None:
+            self.answer(letter)
+            return
+        home = self.processes[message.home]
+        if letter.sender < home.knows[message.requester] or letter.home != home.number:
+            return
+        if letter.sender > home.knows[message.requester]:
+            self.meet(message.home, message.requester)
+        self.before_handling(message.home)
+        handled = home.node.handle(message)
+        self.drain(message.home)
+        self.handled(message, handled)
+        if handled.answer is None:
+            key = message.requester, message.home, message.number
+            assert letter.sender < self.processes[message.requester].number or key not in self.unanswered
+        else:
+            self.under_way.append(Letter(message, letter.sender, home.number, handled.answer))
+        self.check(message.home)
+
+    def answer(self, letter: Letter) -> None:
+        message = letter.message
+        process = self.processes[message.requester]
+        if letter.sender != process.number:
+            return
+        if letter.home > process.knows[message.home]:
+            self.meet(message.requester, message.home)
+        if letter.home < max(process.knows[message.home], self.sent_to[message]) and not self.late_answers:
+            return
+        assert letter.answer is not None
+        was_unanswered = self.unanswered.pop((message.requester, message.home, message.number), None) is not None
+        delivered = process.node.receive(letter.answer)
+        assert was_unanswered or delivered is None
+        self.drain(message.requester)
+        if delivered is not None:
+            self.came(message.requester, letter.answer)
+            self.deliver(message.requester, delivered)
+        self.check(message.requester)
+
+    def deliver(self, number: int, delivered: Sequence[Delivered]) -> None:
+        self.drain(number)
+        for ticket, served in delivered:
+            (worker,) = (w for w in self.workers if w.node == number and w.ticket == ticket)
+            worker.ticket = None
+            if worker.reserves:
+                assert not served.loads
+                self.put_aside(worker, served.sample, stolen=served.stolen, remote=served.remote)
+            else:
+                self.serve(worker, served)
+        self.check(number)
+
+    def drain(self, number: int) -> None:
+        node: SharedPolicy = self.processes[number].node
+        for message in node.outbox:
+            assert message.requester == number != message.home
+            assert not isinstance(node, LocalFirst) or message.home not in self.processes[number].lost
+            self.unanswered[number, message.home, message.number] = message
+            self.send(message)
+        node.outbox.clear()
+        for sample in node.robbed:
+            self.rob(number, sample)
+        node.robbed.clear()
+        for sample in node.unloaded:
+            self.unload(number, sample)
+        node.unloaded.clear()
+
+    def send(self, message: Message) -> None:
+        requester, home = self.processes[message.requester].number, self.processes[message.home].number
+        self.sent_to[message] = home
+        self.under_way.append(Letter(message, requester, home))
+
+    def rob(self, number: int, sample: int) -> None:
+        (robbed,) = (w for w in self.workers if w.node == number and w.aside == sample)
+        robbed.aside = None
+
+    def put_aside(self, worker: Worker, sample: int, *, stolen: bool, remote: bool) -> None:
+        if stolen:
+            self.rob(worker.node, sample)
+        assert not any(w.aside == sample for w in self.workers if w.node == worker.node)
+        self.came_out(worker.node, sample, stolen=stolen, remote=remote)
+        worker.aside = sample
+
+    def serve(self, worker: Worker, served: Served) -> None:
+        if served.stolen:
+            self.rob(worker.node, served.sample)
+        self.turn(worker, served)
+
+    # What the two policies differ in
+
+    def put_back(self, worker: Worker, sample: int) -> None:
+        raise NotImplementedError
+
+    def turn(self, worker: Worker, served: Served) -> None:
+        raise NotImplementedError
+
+    def before_handling(self, number: int) -> None:
+        """A node is about to be asked by another."""
+
+    def handled(self, message: Message, handled: Handled) -> None:
+        """A node was asked by another."""
+
+    def came(self, number: int, answer: Answer) -> None:
+        """An answer was taken in; nothing of what it led to is known yet."""
+
+    def came_out(self, number: int, sample: int, *, stolen: bool, remote: bool) -> None:
+        """A sample was put aside."""
+
+    def unload(self, number: int, sample: int) -> None:
+        pytest.fail(f"the slot policy drops nothing, but node {number} dropped {sample}")
+
+
+class WatchedPool(LocalFirst):
+    """Notes the lap of each turn."""
+
+    def __init__(self, *args: object, **keywords: object) -> None:
+        super().__init__(*args, **keywords)  # type: ignore[arg-type]
+        self.turns: list[tuple[int, int]] = []
+
+    def _serve(self, cls: int) -> Served | None:
+        served = super()._serve(cls)
+        if served is not None:
+            self.turns.append((served.sample, self._lap[cls]))
+        return served
+
+    def take(self, reserved: int) -> Served:
+        served = super().take(reserved)
+        self.turns.append((reserved, self._lap[self._class_of[reserved]]))
+        return served
+
+
+@dataclass(slots=True)
+class Bytes:
+    """What a node's memory holds: in its own slots, and of what came from others and nobody took yet."""
+
+    slots: set[int] = field(default_factory=set)
+    came: set[int] = field(default_factory=set)
+
+
+class Pools(Network[LocalFirst]):
+    """The pool on several nodes. The model of a node's memory follows loads, answers, and what the policy lets go."""
+
+    late_answers = True
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        nodes: int,
+        samples: int,
+        classes: int,
+        faults: Faults,
+        rotates: bool = True,
+        remote_memory_bytes: int = 1 << 30,
+        exchange: float = 0,
+        stats: float = 0,
+        cancels: float = 0,
+    ) -> None:
+        draw = random.Random(seed)
+        self.class_of = np.array([draw.randrange(classes) for _ in range(samples)], np.int32)
+        in_order = [*draw.sample(range(samples), samples), *[-1] * (-samples % CHUNK_SIZE)]
+        self.cells = np.array(in_order, np.int32).reshape(-1, CHUNK_SIZE)
+        self.part_of = np.empty(samples, np.int8)
+        for chunk in self.cells:
+            self.part_of[chunk[chunk >= 0]] = draw.randrange(nodes)
+        self.sizes = np.array([draw.randint(1, 3) for _ in range(samples)], np.int64)
+        self.count, self.rotates, self.remote_memory_bytes, self.exchange = (
+            nodes,
+            rotates,
+            remote_memory_bytes,
+            exchange,
+        )
+        self.bytes: dict[int, Bytes] = {}
+        self.taken: set[int] = set()
+        self.turns_before: Counter[tuple[int, int]] = Counter()
+        self.missed_before = 0
+        # By class: the last lap of which a process that died may have had samples.
+        self.died_in = np.zeros(int(self.class_of.max()) + 1, np.int32)
+        super().__init__(seed, nodes=nodes, samples=samples, faults=faults, stats=stats, cancels=cancels)
+
+    def new_node(self, number: int, start: int) -> LocalFirst:
+        self.bytes[number] = Bytes()
+        seed = self.seed + number + 10 * start
+        policy = PoolPolicy(
+            self.cells,
+            self.class_of,
+            self.sizes,
+            capacity_bytes=max(1, int(self.sizes.sum()) // 5),
+            seed=seed,
+            part_of=self.part_of,
+            parts_by_lap=parts_by_lap(number, self.count, self.rotates),
+        )
+        return WatchedPool(
+            number,
+            policy,
+            self.class_of,
+            self.part_of,
+            self.sizes,
+            nodes=self.count,
+            rotates=self.rotates,
+            remote_memory_bytes=self.remote_memory_bytes,
+            exchange=self.exchange,
+            seed=seed,
+        )
+
+    def kill(self, number: int) -> None:
+        node = self.processes[number].node
+        assert isinstance(node, WatchedPool)
+        self.turns_before.update(node.turns)
+        self.missed_before += node.missed
+        self.died_in = np.maximum(self.died_in, self.laps_of(node))
+        super().kill(number)
+
+    def rejoin(self, number: int) -> None:
+        told = [
+            p.node.begun() for other, p in enumerate(self.processes) if self.reaches(number, other) and other != number
+        ]
+        if told:
+            self.processes[number].node.rejoin(np.max(told, axis=0))
+        self.deliver(number, ())
+
+    def laps_of(self, node: LocalFirst) -> npt.NDArray[np.int32]:
+        return np.asarray(node._lap).copy()
+
+    def laps(self) -> list[npt.NDArray[np.int32]]:
+        return [self.laps_of(process.node) for process in self.processes]
+
+    @property
+    def turns(self) -> Counter[tuple[int, int]]:
+        """How often each sample was served in each lap."""
+        turns = self.turns_before.copy()
+        for number, process in enumerate(self.processes):
+            assert isinstance(process.node, WatchedPool)
+            if number not in self.dead:
+                turns.update(process.node.turns)
+        return turns
+
+    @property
+    def missed(self) -> int:
+        living = [process.node for number, process in enumerate(self.processes) if number not in self.dead]
+        return self.missed_before + sum([node.missed for node in living])
+
+    def is_hopeless(self, worker: Worker) -> bool:
+        """Where nobody who can be reached has any of the class in any lap."""
+        nodes = [worker.node, *(n for n in range(self.count) if n != worker.node and self.reaches(worker.node, n))]
+        parts = {part for node in nodes for part in parts_by_lap(node, self.count, self.rotates)}
+        return not np.isin(self.part_of[self.class_of == self.class_of[worker.asked]], list(parts)).any()
+
+    def check(self, number: int) -> None:
+        node, memory = self.processes[number].node, self.bytes[number]
+        assert memory.came == {sample for sample in self.taken_by(number) if node.keeps(sample)}
+        assert memory.slots == {sample for sample in range(self.samples) if node._policy.is_resident(sample)}
+        came_bytes = sum(int(self.sizes[sample]) for sample in memory.came)
+        assert came_bytes <= node.used_bytes()
+        if not any(requester == number for requester, _, _ in self.unanswered):
+            assert came_bytes == node.used_bytes()
+
+    def put_back(self, worker: Worker, sample: int) -> None:
+        node, memory = self.processes[worker.node].node, self.bytes[worker.node]
+        is_taken = node.is_taken(sample)
+        if node.put_back(sample):
+            (memory.came if is_taken else memory.slots).add(sample)
+
+    def turn(self, worker: Worker, served: Served) -> None:
+        memory = self.bytes[worker.node]
+        assert self.class_of[served.sample] == self.class_of[worker.asked]
+        memory.slots.update(*(load.samples for load in served.loads))
+        (memory.came if served.remote else memory.slots).discard(served.sample)
+        worker.asked = -1
+
+    def handled(self, message: Message, handled: Handled) -> None:
+        memory = self.bytes[message.home]
+        if handled.repeated or handled.answer is None:
+            return
+        samples = handled.answer.samples
+        memory.slots.update({s for load in handled.loads for s in load.samples if s not in samples})
+        for sample in samples:
+            if sample in handled.stolen:
+                self.rob(message.home, sample)
+            # What was taken, or is put aside, may be in a slot as well, for the next lap.
+            elif sample in self.taken:
+                memory.came.discard(sample)
+            else:
+                memory.slots.discard(sample)
+
+    def before_handling(self, number: int) -> None:
+        self.taken = self.taken_by(number)
+
+    def taken_by(self, number: int) -> set[int]:
+        return {sample for taken in self.processes[number].node._taken.values() for sample in taken}
+
+    def came(self, number: int, answer: Answer) -> None:
+        node = self.processes[number].node
+        self.bytes[number].came.update(sample for sample in answer.samples if node.keeps(sample))
+
+    def came_out(self, number: int, sample: int, *, stolen: bool, remote: bool) -> None:
+        if not stolen:
+            (self.bytes[number].came if remote else self.bytes[number].slots).discard(sample)
+
+    def unload(self, number: int, sample: int) -> None:
+        memory = self.bytes[number]
+        self.taken.discard(sample)
+        (memory.came if sample in memory.came else memory.slots).discard(sample)
+
+    def check_turns(self) -> None:
+        """No sample has two turns in a lap, but for what a process had that died; what had none is counted."""
+        turns = self.turns
+        twice = 0
+        for (sample, lap), count in turns.items():
+            if lap > self.died_in[self.class_of[sample]]:
+                assert count == 1, (sample, lap)
+            assert count <= 1 + self.deaths
+            twice += count - 1
+        ended = np.min(self.laps(), axis=0)
+        none = sum(
+            (sample, lap) not in turns
+            for sample in range(self.samples)
+            for lap in range(1, ended[self.class_of[sample]])
+        )
+        assert none <= self.missed + twice
+
+    def check_exact(self, fresh_after: npt.NDArray[np.int32]) -> None:
+        """In later laps every sample has its turn, once."""
+        turns = self.turns
+        ended = np.min(self.laps(), axis=0)
+        for sample in range(self.samples):
+            cls = self.class_of[sample]
+            for lap in range(fresh_after[cls] + 1, ended[cls]):
+                assert turns[sample, lap] == 1, (sample, lap)
+
+
+def fail_and_recover(network: Network[N], *, requests: int, workers: int) -> None:
+    """A time of faults; then a time in which who is lost is known to be; then everything goes on."""
+    network.ask_for(requests, workers=workers)
+    network.run(steps=30 * requests * workers)
+    network.tell_truth()
+    network.run()
+    network.recover()
+    network.run()
+
+
+def check_pools(network: Pools, *, requests: int, workers: int) -> None:
+    fail_and_recover(network, requests=requests, workers=workers)
+    network.check_turns()
+    fresh_after = np.maximum(np.max(network.laps(), axis=0), network.died_in)
+    network.ask_for(3 * requests, workers=workers)
+    network.run()
+    network.check_turns()
+    network.check_exact(fresh_after)
+    assert all(worker.is_through for worker in network.workers)
+
+
+class WatchedSlots(SlotPolicy):
+    """Notes the lap in which each sample is given out."""
+
+    def __init__(self, *args: object, **keywords: object) -> None:
+        super().__init__(*args, **keywords)  # type: ignore[arg-type]
+        self.gave: Counter[tuple[int, int]] = Counter()
+
+    def request(self, sample: int) -> Served:
+        return self._noted(super().request(sample))
+
+    def take(self, reserved: int) -> Served:
+        return self._noted(super().take(reserved))
+
+    def _noted(self, served: Served) -> Served:
+        self.gave[served.sample, int(self.laps(np.array([served.sample]))[0])] += 1
+        return served
+
+
+class Slots(Network[SlotNode]):
+    """The paper's protocol on several nodes."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        nodes: int,
+        chunks: int,
+        per_vc: int,
+        window: int,
+        room: int,
+        reads_alone: bool,
+        faults: Faults,
+        stats: float = 0,
+        cancels: float = 0,
+    ) -> None:
+        self.cells = np.arange(chunks * CHUNK_SIZE, dtype=np.int32).reshape(chunks, CHUNK_SIZE)
+        self.starts = np.append(np.arange(0, chunks, per_vc), chunks).astype(np.int32)
+        self.window, self.room, self.reads_alone, self.count = window, room, reads_alone, nodes
+        self.columns = SlotPolicy(self.cells, self.starts, samples=self.cells.size, seed=0).columns
+        self.homes = homes_by_vc(self.columns, CHUNK_SIZE, nodes)
+        self.policies: list[WatchedSlots] = []
+        self.turns: Counter[int] = Counter()
+        self.degraded_before = 0
+        self.epoch = 0
+        self.orders: dict[int, npt.NDArray[np.int32]] = {}
+        super().__init__(seed, nodes=nodes, samples=self.cells.size, faults=faults, stats=stats, cancels=cancels)
+
+    def new_node(self, number: int, start: int) -> SlotNode:
+        seed = self.seed + number + 10 * start
+        policy = WatchedSlots(self.cells, self.starts, samples=self.samples, seed=seed)
+        self.policies.append(policy)
+        return SlotNode(
+            number,
+            policy,
+            self.homes,
+            np.ones(self.samples, np.int32),
+            remote_memory_bytes=self.room,
+            window=self.window,
+            reads_alone=self.reads_alone,
+        )
+
+    def ask_for(self, requests: int, *, workers: int) -> None:
+        """Nodes know what the others will ask for."""
+        before = len(self.workers)
+        super().ask_for(requests, workers=workers)
+        self.epoch += 1
+        for number in range(self.count):
+            of_node = [worker.todo for worker in self.workers[before:] if worker.node == number]
+            order = np.array([sample for todo in zip(*of_node, strict=True) for sample in todo], np.int32)
+            self.orders[number] = order
+            for process in self.processes:
+                process.node.follow(number, self.epoch, order)
+
+    def rejoin(self, number: int) -> None:
+        """The new process may be told what others will ask, or they what it will."""
+        for other in range(self.count):
+            if self.random.random() < 0.5:
+                self.processes[number].node.follow(other, self.epoch, self.orders[other])
+            if self.random.random() < 0.5:
+                self.processes[other].node.follow(number, self.epoch, self.orders[number])
+
+    def kill(self, number: int) -> None:
+        self.degraded_before += self.processes[number].node.degraded
+        super().kill(number)
+
+    @property
+    def degraded(self) -> int:
+        living = [process.node for number, process in enumerate(self.processes) if number not in self.dead]
+        return self.degraded_before + sum(node.degraded for node in living)
+
+    def is_hopeless(self, worker: Worker) -> bool:
+        """A stat has a deadline, and so has an open of what cannot be read here."""
+        is_lost = not self.reaches(worker.node, int(self.homes[worker.asked]))
+        return is_lost and (worker.reserves or not self.reads_alone)
+
+    def check(self, number: int) -> None:
+        assert 0 <= self.processes[number].node.used_bytes() <= self.room
+
+    def put_back(self, worker: Worker, sample: int) -> None:
+        self.processes[worker.node].node.put_back(sample)
+
+    def turn(self, worker: Worker, served: Served) -> None:
+        assert self.columns[served.sample] == self.columns[worker.asked]
+        self.turns[served.sample] += 1
+        worker.asked = -1
+
+    def handled(self, message: Message, handled: Handled) -> None:
+        for sample in handled.stolen:
+            self.rob(message.home, sample)
+
+    def check_turns(self) -> None:
+        """A home gives each sample once in a lap. What else is served is counted."""
+        given: Counter[int] = Counter()
+        for policy in self.policies:
+            assert max(policy.gave.values(), default=1) == 1
+            given.update(sample for sample, _ in policy.gave)
+        assert (self.turns - given).total() <= self.degraded
+        if not self.deaths:
+            held = sum(process.node.held() for process in self.processes)
+            assert given.total() - (self.turns.total() - self.degraded) == held
+
+    def check_balance(self) -> None:
+        """Where nothing is under way, a home has sent a requester one sample more than it knows claims, or none."""
+        for number, process in enumerate(self.processes):
+            requester = process.node._requester
+            assert not requester._claims
+            for home in set(self.homes.tolist()) - {number}:
+                peer = self.processes[home].node._home._peers.get(number)
+                hits = Counter(int(self.columns[hit.sample]) for hit in requester._hits[home])
+                for column in np.unique(self.columns[self.homes == home]).tolist():
+                    ahead = 0 if peer is None else int(peer.is_ahead[column])
+                    assert ahead == (requester._slot[column] >= 0) + hits[column]
+
+
+def check_slots(network: Slots, *, requests: int, workers: int) -> None:
+    fail_and_recover(network, requests=requests, workers=workers)
+    network.check_turns()
+    network.check_balance()
+    degraded = network.degraded
+    network.ask_for(3 * requests, workers=workers)
+    network.run()
+    network.check_turns()
+    network.check_balance()
+    assert all(worker.is_through for worker in network.workers)
+    assert network.degraded == degraded
+
+
+faults = st.builds(Faults, stop=st.booleans(), die=st.booleans(), cut=st.booleans())
+stats = st.sampled_from([0, 0.3, 1])
+cancels = st.sampled_from([0, 0.05])
+
+pools = st.builds(
+    Pools,
+    st.integers(0, 1 << 32),
+    nodes=st.integers(2, 4),
+    samples=st.integers(1, 20),
+    classes=st.integers(1, 4),
+    faults=faults,
+    rotates=st.booleans(),
+    remote_memory_bytes=st.sampled_from([0, 2, 6, 1 << 30]),
+    exchange=st.sampled_from([0, 0.3]),
+    stats=stats,
+    cancels=cancels,
+)
+
+slots = st.builds(
+    Slots,
+    st.integers(0, 1 << 32),
+    nodes=st.integers(2, 4),
+    chunks=st.integers(3, 10),
+    per_vc=st.integers(1, 4),
+    window=st.sampled_from([1, 5, 1000]),
+    room=st.sampled_from([0, 8, 24, 10_000]),
+    reads_alone=st.booleans(),
+    faults=faults,
+    stats=stats,
+    cancels=cancels,
+)
+
+
+@given(pools, st.integers(1, 8), st.integers(1, 3))
+def test_pools_go_on_without_lost_nodes_and_are_exact_with_all_again(
+    network: Pools, requests: int, workers: int
+) -> None:
+    check_pools(network, requests=requests, workers=workers)
+
+
+@given(slots, st.integers(1, 8), st.integers(1, 3))
+def test_slots_go_on_without_lost_nodes_and_are_in_balance_with_all_again(
+    network: Slots, requests: int, workers: int
+) -> None:
+    check_slots(network, requests=requests, workers=workers)
+
+
+def test_a_thousand_seeds() -> None:
+    for seed in range(1_000):
+        draw = random.Random(seed)
+        faults = draw.choice(
+            [Faults(stop=True), Faults(cut=True), Faults(die=True), Faults(stop=True, die=True, cut=True)]
+        )
+        workers, stats, cancels = draw.randint(1, 2), draw.choice([0, 0.5]), draw.choice([0, 0.05])
+        try:
+            if seed % 2:
+                check_slots(
+                    Slots(
+                        seed,
+                        nodes=draw.randint(2, 3),
+                        chunks=draw.randint(3, 6),
+                        per_vc=draw.choice([1, 2, 3]),
+                        window=draw.choice([1, 5, 1000]),
+                        room=draw.choice([0, 8, 10_000]),
+                        reads_alone=draw.random() < 0.7,
+                        faults=faults,
+                        stats=stats,
+                        cancels=cancels,
+                    ),
+                    requests=2,
+                    workers=workers,
+                )
+            else:
+                check_pools(
+                    Pools(
+                        seed,
+                        nodes=draw.randint(2, 3),
+                        samples=draw.randint(1, 6),
+                        classes=draw.randint(1, 2),
+                        faults=faults,
+                        rotates=draw.random() < 0.7,
+                        remote_memory_bytes=draw.choice([0, 2, 6, 1 << 30]),
+                        exchange=draw.choice([0, 0.3]),
+                        stats=stats,
+                        cancels=cancels,
+                    ),
+                    requests=2,
+                    workers=workers,
+                )
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise

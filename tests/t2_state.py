@@ -1,0 +1,325 @@
+"""The state file: what is written is read again, and nothing else is; and who writes it, and when."""
+
+import json
+import os
+import resource
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trio
+import trio.testing
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redoxfs.node.state import (
+    MAGIC,
+    State,
+    StateError,
+    StateFile,
+    StateWriter,
+    decode,
+    encode,
+    read_bytes,
+    summary,
+)
+from redoxfs.protocol import PoolPolicy
+from redoxfs.protocol.slot import LAST_LAP, Turns
+
+ABOUT = {"dataset": "fedcba", "--policy": "pool"}
+PATIENCE_S = 60
+SAMPLES = 20
+
+
+def turns_of(laps: list[int], had: list[bool], given_: int = 7) -> Turns:
+    return Turns(np.array(laps, np.int32), np.packbits(np.array(had, np.bool_)), given_)
+
+
+TURNS = turns_of([3, 4], [True, False] * 10)
+
+
+@given(
+    st.dictionaries(st.text(), st.text(), max_size=5),
+    st.lists(st.one_of(st.integers(1, 9), st.integers(1, 1000), st.integers(1, LAST_LAP)), max_size=20),
+    st.lists(st.booleans(), max_size=40),
+    st.integers(0, 1 << 60),
+)
+def test_what_is_written_is_read(about: dict[str, str], laps: list[int], had: list[bool], given_: int) -> None:
+    turns = turns_of(laps, had, given_)
+    state = decode(encode(about, turns, 99))
+    assert (state.about, state.turns.given, state.written_ns) == (about, given_, 99)
+    assert state.turns.laps.tolist() == laps
+    assert state.turns.laps.dtype == np.int32
+    assert state.turns.had.tolist() == turns.had.tolist()
+
+
+@pytest.mark.parametrize(("most", "width"), [(255, 1), (256, 2), (65_535, 2), (65_536, 4)])
+def test_laps_take_as_much_as_they_differ(most: int, width: int) -> None:
+    one = len(encode(ABOUT, turns_of([5] * 100, []), 0))
+    assert len(encode(ABOUT, turns_of([5] * 99 + [5 + most], []), 0)) - one == 100 * (width - 1)
+
+
+@given(st.integers(0, 1 << 20), st.integers(1, 255))
+def test_a_byte_that_is_another_is_found(place: int, other: int) -> None:
+    data = bytearray(encode(ABOUT, TURNS, 5))
+    data[place % len(data)] ^= other
+    with pytest.raises(StateError) as told:
+        decode(bytes(data))
+    assert "\n" not in str(told.value)
+
+
+def test_what_is_cut_or_longer_is_found() -> None:
+    data = encode(ABOUT, TURNS, 5)
+    for length in range(len(data)):
+        with pytest.raises(StateError):
+            decode(data[:length])
+    with pytest.raises(StateError, match="cut or damaged"):
+        decode(data + b"x")
+
+
+@given(st.binary(max_size=200))
+def test_anything_else_is_no_state(data: bytes) -> None:
+    for each in (data, MAGIC + data, MAGIC + b"\1\0\0\0" + data):
+        with pytest.raises(StateError):
+            decode(each)
+
+
+def test_lengths_that_nothing_could_have_are_refused_before_anything_is_made_of_them() -> None:
+    for lengths in [(0, 1 << 62, 0), (0, 0, 1 << 62), (1 << 31, 0, 0), (0, (1 << 64) - 64, 64)]:
+        head = struct.pack("<8sIIQQIIQQ", MAGIC, 1, *lengths, 1, 1, 0, 0)
+        data = head + xxhash.xxh3_128_digest(head)
+        with pytest.raises(StateError, match="cut or damaged"):
+            decode(data)
+
+
+def with_sum(told: bytes) -> bytes:
+    return told + xxhash.xxh3_128_digest(told)
+
+
+def test_a_sound_checksum_does_not_excuse_what_it_sums_up() -> None:
+    about = json.dumps(ABOUT).encode()
+    for text, least, width, why in [
+        (b"[]", 1, 1, "does not say"),
+        (b'{"dataset": 1}', 1, 1, "does not say"),
+        (b"[" * 100_000, 1, 1, "does not say"),
+        (b"\xff", 1, 1, "does not say"),
+        (about, LAST_LAP + 1, 1, "nobody comes"),
+        (about, 1, 3, "cut or damaged"),
+    ]:
+        head = struct.pack("<8sIIQQIIQQ", MAGIC, 1, len(text), 0, 1, least, width, 0, 0)
+        with pytest.raises(StateError, match=why):
+            decode(with_sum(head + text + bytes(width)))
+    older = encode(ABOUT, TURNS, 0)[:-16]
+    with pytest.raises(StateError, match="format version 7, and this redoxfs reads version 1"):
+        decode(with_sum(older[:8] + struct.pack("<I", 7) + older[12:]))
+
+
+def test_what_it_is_about_is_compared_and_told() -> None:
+    state = State(ABOUT, TURNS, 0)
+    state.check(dict(ABOUT))
+    for about, why in [
+        (ABOUT | {"dataset": "0", "--policy": "slot"}, "it is of another dataset"),
+        (ABOUT | {"--policy": "slot"}, "--policy was pool when it was written, and is slot now"),
+        (ABOUT | {"--seed": "1"}, "--seed was nothing when it was written, and is 1 now"),
+        ({"dataset": "fedcba"}, "--policy was pool when it was written, and is nothing now"),
+    ]:
+        with pytest.raises(StateError) as told:
+            state.check(about)
+        assert why in str(told.value)
+
+
+def test_a_summary_counts() -> None:
+    told = summary(TURNS, SAMPLES)
+    assert told == {"first_lap": 3, "last_lap": 4, "had": 10, "samples": 20, "given": 7}
+
+
+def test_a_file_is_replaced_as_a_whole_and_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / ("n" * 255)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("precious")
+    path.symlink_to(elsewhere)
+    file = StateFile(path)
+    os.symlink(elsewhere, tmp_path / f".{'n' * 200}.new")
+    for number in range(3):
+        file.replace(b"%d" % number * 1000)
+        assert path.read_bytes() == b"%d" % number * 1000
+        assert path.lstat().st_mode & 0o177777 == 0o100600
+    file.close()
+    assert elsewhere.read_text() == "precious"
+    assert sorted(os.listdir(tmp_path)) == ["elsewhere", path.name]
+
+
+def test_a_folder_is_written_to_wherever_it_has_gone(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    file = StateFile(tmp_path / "a/state")
+    (tmp_path / "a").rename(tmp_path / "b")
+    (tmp_path / "a").symlink_to(tmp_path)
+    file.replace(b"x")
+    file.close()
+    assert (tmp_path / "b/state").read_bytes() == b"x"
+    assert not (tmp_path / "state").exists()
+
+
+def test_only_a_regular_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "real").write_bytes(encode(ABOUT, TURNS, 0))
+    (tmp_path / "link").symlink_to("real")
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    assert decode(read_bytes(tmp_path / "real")).about == ABOUT
+    for name in ("link", "fifo", "folder", "none"):
+        with pytest.raises(OSError):
+            read_bytes(tmp_path / name)
+    with open(tmp_path / "sparse", "wb") as file:
+        file.write(struct.pack("<8sIIQQIIQQ", MAGIC, 1, 0, (1 << 40) - 72, 0, 1, 1, 0, 0))
+        file.truncate(1 << 40)
+    with pytest.raises(StateError, match="cut or damaged"):
+        read_bytes(tmp_path / "sparse")
+
+
+def pool() -> PoolPolicy:
+    cells = np.arange(SAMPLES, dtype=np.int32).reshape(-1, 4)
+    return PoolPolicy(cells, np.zeros(SAMPLES, np.int32), np.ones(SAMPLES, np.int64), capacity_bytes=10, seed=0)
+
+
+@contextmanager
+def no_file_longer_than(limit: int) -> Iterator[None]:
+    """A full disk, as a process sees it; for every file that it writes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+async def kept(writer: StateWriter, turns: int) -> None:
+    with trio.fail_after(PATIENCE_S * 1000):
+        while writer.stats()["turns_kept"] != turns:
+            await trio.sleep(0.1)
+
+
+def test_a_second_after_a_turn_it_is_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+
+    async def main() -> None:
+        node = pool()
+        writer = StateWriter(StateFile(path), lambda: ABOUT, SAMPLES, node)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(writer.run)
+            await trio.sleep(10)
+            assert not path.exists(), "nothing has changed"
+            for turn in range(1, 30, 7):
+                while node.given < turn:
+                    node.request(0)
+                await kept(writer, turn)
+                inode = path.stat().st_ino
+                state = decode(read_bytes(path))
+                assert state.turns.given == turn
+                assert state.turns.had.tolist() == node.turns().had.tolist()
+                await trio.sleep(10)
+                assert path.stat().st_ino == inode, "nothing has changed"
+            node.request(0)
+            nursery.cancel_scope.cancel()
+        writer.final()
+        assert decode(read_bytes(path)).turns.given == node.given
+        inode = path.stat().st_ino
+        writer.final()
+        assert path.stat().st_ino == inode
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.001))
+
+
+def test_a_disk_that_is_full_costs_one_line_and_is_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    path = tmp_path / "state"
+
+    async def main() -> None:
+        node = pool()
+        writer = StateWriter(StateFile(path), lambda: ABOUT, SAMPLES, node)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(writer.run)
+            node.request(0)
+            await kept(writer, 1)
+            with no_file_longer_than(10):
+                node.request(0)
+                await trio.sleep(20)
+                writer.final()
+            assert decode(read_bytes(path)).turns.given == 1
+            assert writer.stats()["turns"] == 2
+            await kept(writer, 2)
+            nursery.cancel_scope.cancel()
+        assert os.listdir(tmp_path) == ["state"]
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.001))
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert "cannot be written, and is tried again every second: File too large" in caplog.text
+
+
+def test_what_is_saved_is_loaded_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "saved"
+
+    async def main() -> None:
+        node = pool()
+        writer = StateWriter(None, lambda: ABOUT, SAMPLES, node)
+        await writer.run()
+        before = [node.request(0).sample for _ in range(12)]
+        told = await writer.save(os.fsencode(path))
+        assert told == {"first_lap": 1, "last_lap": 1, "had": 12, "samples": 20, "given": 12}
+        for _ in range(15):
+            node.request(0)
+        assert await writer.load(read_bytes(path)) == told
+        assert sorted(before + [node.request(0).sample for _ in range(8)]) == list(range(SAMPLES))
+        now = node.turns()
+        for data, why in [
+            (b"", "no state of a redoxfs mount"),
+            (encode(ABOUT | {"dataset": "x"}, TURNS, 0), "another dataset"),
+            (encode(ABOUT, TURNS, 0), "are not of 1 and 20"),
+        ]:
+            with pytest.raises(ValueError, match=why):
+                await writer.load(data)
+        for data, why in [
+            (b"relative", "the whole path"),
+            (b"", "the whole path"),
+            (b"/a\0b", "the whole path"),
+            (os.fsencode(tmp_path / "no/file"), "No such file"),
+            (os.fsencode(tmp_path), "directory"),
+        ]:
+            with pytest.raises(ValueError, match=why):
+                await writer.save(data)
+        assert encode(ABOUT, node.turns(), 0) == encode(ABOUT, now, 0)
+
+    trio.run(main)
+
+
+def test_what_several_nodes_share_is_neither_kept_nor_loaded(tmp_path: Path) -> None:
+    class Several:
+        given = 5
+
+        def turns(self) -> Turns:
+            raise ValueError("several nodes")
+
+        def restore(self, turns: Turns) -> None:
+            del turns
+            raise ValueError("several nodes")
+
+    async def main() -> None:
+        node = Several()
+        writer = StateWriter(StateFile(tmp_path / "state"), lambda: ABOUT, SAMPLES, node)
+        node.given = 0
+        async with trio.open_nursery() as nursery:
+            await nursery.start(writer.run)
+            await trio.sleep(5)
+            nursery.cancel_scope.cancel()
+        writer.final()
+        for verb, data in ((writer.save, b"/tmp/x"), (writer.load, encode(ABOUT, TURNS, 0))):
+            with pytest.raises(ValueError, match="several nodes"):
+                await verb(data)
+        assert not os.listdir(tmp_path)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.001))

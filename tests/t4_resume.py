@@ -1,0 +1,293 @@
+"""What had its turn outlives the daemon: a mount that is resumed, and a state that goes with a checkpoint."""
+
+import errno
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from images import identity, image, make_images
+from machine import PATIENCE_S, Machine
+
+from redoxfs.node.state import decode, read_bytes
+
+CLASSES = {"cat": 40, "dog": 40}
+SAMPLES = sum(CLASSES.values())
+OPTIONS = ["--classes", "dir", "--chunk-size", "4"]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    root = tmp_path / "data"
+    make_images(root, CLASSES)
+    return root
+
+
+@pytest.fixture(params=["pool", "slot"])
+def options(request: pytest.FixtureRequest, machine: Machine, source: Path) -> list[str]:
+    options = [*OPTIONS, "--policy", request.param]
+    return [*options, "--memory", str(machine.inspect(source, *options)["memory_for"]["25%"])]
+
+
+@pytest.fixture
+def order(source: Path) -> list[str]:
+    """The paths of an epoch, in one that a sampler might give."""
+    paths = sorted(os.fspath(path.relative_to(source)) for path in source.glob("train/*/*.png"))
+    random.Random(5).shuffle(paths)
+    return paths
+
+
+def read(machine: Machine, paths: Sequence[str]) -> list[str]:
+    """The samples that a job gets which opens ``paths`` one after the other."""
+    served = []
+    for path in paths:
+        label, sample = identity((machine.mnt / path).read_bytes(), "train", CLASSES)
+        assert label == path.split("/")[1]
+        served.append(sample)
+    return served
+
+
+def state_file(machine: Machine) -> Path:
+    (path,) = (machine.folder / "state/redoxfs").glob("mnt-*.state")
+    return path
+
+
+def given(path: Path) -> int:
+    """How many turns the file knows of."""
+    return decode(read_bytes(path)).turns.given
+
+
+def await_write(machine: Machine, turns: int) -> None:
+    """Until the file knows of so many turns."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not list((machine.folder / "state/redoxfs").glob("*.state")) or given(state_file(machine)) != turns:
+        assert time.monotonic() < deadline_s, "the state is not written"
+        time.sleep(0.01)
+
+
+def refused(done: subprocess.CompletedProcess[str], why: str) -> None:
+    assert done.returncode == 2, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("redoxfs: ")
+    assert why in last
+    assert "Traceback" not in done.stderr
+
+
+def test_a_daemon_that_is_killed_in_the_midst_of_an_epoch_is_gone_on_with(
+    machine: Machine, source: Path, options: list[str], order: list[str]
+) -> None:
+    machine.ok("mount", source, machine.mnt, *options)
+    before = read(machine, order[:30])
+    await_write(machine, 30)
+    assert state_file(machine).stat().st_mode & 0o777 == 0o600
+    with open(machine.mnt / order[30], "rb", buffering=0):
+        before += read(machine, order[31:37])
+        machine.kill(signal.SIGKILL)
+        for ask in (machine.mnt.stat, (machine.mnt / order[0]).read_bytes, (machine.mnt / order[40]).stat):
+            with pytest.raises(OSError) as dead:
+                ask()
+            assert dead.value.errno == errno.ENOTCONN
+    # The file knows of 30 turns, or of some more, if it was just written again.
+    known = given(state_file(machine))
+    assert 30 <= known <= 37
+    told = machine.ok("mount", source, machine.mnt, *options, "--resume").stderr
+    assert f"cleared the stale mount that a killed daemon left at {machine.mnt}" in told
+    assert f"resumed: lap 1, {known} of 80 samples had their turn" in told
+    assert machine.stats()["turns"] == known
+    served = Counter(before + read(machine, order[known:]))
+    # One was open when the daemon died, and nobody has read it; if its turn is in the file, it came to nobody.
+    missing = [sample for sample in order if sample not in served]
+    assert len(missing) <= (known > 30)
+    assert sum(served.values()) - len(served) == 36 - known + len(missing)
+    assert max(served.values()) <= 2
+    assert {sample for sample, times in served.items() if times > 1} <= set(before[30:])
+    for _ in range(2):
+        assert sorted(read(machine, order)) == sorted(order), "and every epoch after it is exact"
+
+
+def test_an_unmount_loses_nothing(machine: Machine, source: Path, options: list[str], order: list[str]) -> None:
+    served: list[str] = []
+    ends = [0, 1, 33, SAMPLES, SAMPLES + 20, 3 * SAMPLES]
+    for number, end in enumerate(ends):
+        told = machine.ok("mount", source, machine.mnt, *options, "--resume").stderr
+        if len(served) == 0:
+            assert "there is nothing to resume: no " in told
+        else:
+            assert "resumed: lap" in told
+            assert machine.stats()["turns"] == len(served)
+        served += read(machine, (order * 3)[len(served) : end])
+        # What a stat has put aside had no turn.
+        for path in order[: 0 if number % 2 else 5]:
+            (machine.mnt / path).stat()
+        machine.ok("umount", machine.mnt)
+    for lap in range(3):
+        assert sorted(served[lap * SAMPLES : (lap + 1) * SAMPLES]) == sorted(order)
+    assert machine.nothing_is_left()
+
+
+def test_a_signal_that_ends_the_daemon_loses_nothing(machine: Machine, source: Path, order: list[str]) -> None:
+    machine.ok("mount", source, machine.mnt, *OPTIONS)
+    served = read(machine, order[:41])
+    machine.kill(signal.SIGTERM)
+    machine.ok("mount", source, machine.mnt, *OPTIONS, "--resume")
+    assert sorted(served + read(machine, order[41:])) == sorted(order)
+
+
+def test_without_resume_all_begins_anew_and_the_state_is_replaced_at_the_first_turn(
+    machine: Machine, source: Path, order: list[str]
+) -> None:
+    machine.ok("mount", source, machine.mnt, *OPTIONS)
+    read(machine, order[:50])
+    machine.ok("umount", machine.mnt)
+    first = state_file(machine).read_bytes()
+    machine.ok("mount", source, machine.mnt, *OPTIONS)
+    machine.ok("umount", machine.mnt)
+    assert state_file(machine).read_bytes() == first, "a mount by mistake costs no state"
+    machine.ok("mount", source, machine.mnt, *OPTIONS)
+    assert sorted(read(machine, order)) == sorted(order)
+    machine.ok("umount", machine.mnt)
+    assert given(state_file(machine)) == SAMPLES
+
+
+def test_the_pool_goes_on_with_other_memory_and_chunks(machine: Machine, source: Path, order: list[str]) -> None:
+    machine.ok("mount", source, machine.mnt, *OPTIONS)
+    served = read(machine, order[:50])
+    machine.ok("umount", machine.mnt)
+    machine.ok("mount", source, machine.mnt, "--classes", "dir", "--chunk-size", "7", "--seed", "3", "--resume")
+    assert sorted(served + read(machine, order[50:])) == sorted(order)
+
+
+def test_a_state_goes_with_a_checkpoint(machine: Machine, source: Path, options: list[str], order: list[str]) -> None:
+    saved = machine.folder / "checkpoint.state"
+    machine.ok("mount", source, machine.mnt, *options)
+    before = read(machine, order[:30])
+    assert "saved: lap 1, 30 of 80 samples had their turn" in machine.ok("state", "save", machine.mnt, saved).stdout
+    assert saved.stat().st_mode & 0o777 == 0o600
+    after = read(machine, order[30:55])
+    # What is open stays as it is; what is put aside is so no more.
+    with open(machine.mnt / order[3], "rb", buffering=0) as held:
+        first = held.read(100)
+        (machine.mnt / order[60]).stat()
+        told = machine.ok("state", "load", machine.mnt, saved).stdout
+        assert "loaded: lap 1, 30 of 80 samples had their turn; what had its turn after" in told
+        again = read(machine, order[30:])
+        assert os.pread(held.fileno(), 100, 0) == first
+    assert sorted(before + again) == sorted(order)
+    assert set(after) <= set(again)
+    assert sorted(read(machine, order)) == sorted(order)
+    stats = machine.stats()
+    assert (stats["turns"], stats["put_aside"], stats["errors"]) == (2 * SAMPLES, 0, 0)
+    machine.ok("umount", machine.mnt)
+    # A job that begins again from its checkpoint, on a mount of its own.
+    machine.ok("mount", source, machine.mnt, *options)
+    machine.ok("state", "load", machine.mnt, saved)
+    assert sorted(before + read(machine, order[30:])) == sorted(order)
+    await_write(machine, SAMPLES)
+
+
+def test_a_state_of_something_else_is_refused_in_one_line_and_nothing_is_lost(
+    machine: Machine, source: Path, order: list[str]
+) -> None:
+    machine.ok("mount", source, machine.mnt, *OPTIONS)
+    read(machine, order[:30])
+    saved = machine.folder / "saved"
+    machine.ok("state", "save", machine.mnt, saved)
+    good = saved.read_bytes()
+    bad = machine.folder / "bad"
+    older = good[:8] + b"\0" + good[9:]
+    link = machine.folder / "link"
+    link.symlink_to(saved)
+    for data, why in [
+        (good[:-1], "cut or damaged"),
+        (good[:20], "cut"),
+        (b"", "no state of a redoxfs mount"),
+        (b"x" * len(good), "no state of a redoxfs mount"),
+        (good[:-20] + b"\0\1\2\3" + good[-16:], "checksum"),
+        (older, "format version 0, and this redoxfs reads version 1"),
+    ]:
+        bad.write_bytes(data)
+        refused(machine.run("state", "load", machine.mnt, bad), why)
+    refused(machine.run("state", "load", machine.mnt, link), "symbolic links")
+    refused(machine.run("state", "load", machine.mnt, machine.folder / "none"), "No such file")
+    refused(machine.run("state", "save", machine.mnt, machine.folder / "none/file"), "no such directory")
+    for below in (machine.mnt / "train/cat/new", machine.mnt / "new", machine.mnt / ".redoxfs/new"):
+        refused(machine.run("state", "save", machine.mnt, below), "lies in the redoxfs mount")
+        refused(machine.run("state", "load", machine.mnt, below), "lies in the redoxfs mount")
+    await_write(machine, 30)
+    read(machine, order[30:])
+    machine.ok("umount", machine.mnt)
+    path = state_file(machine)
+    whole = path.read_bytes()
+    for data, why in [(whole[:-1], "cut or damaged"), (older, "format version 0")]:
+        path.write_bytes(data)
+        refused(machine.run("mount", source, machine.mnt, *OPTIONS, "--resume"), why)
+        assert path.read_bytes() == data
+    path.write_bytes(whole)
+    refused(
+        machine.run("mount", source, machine.mnt, *OPTIONS, "--policy", "slot", "--resume"),
+        "--policy was pool when it was written, and is slot now",
+    )
+    (source / "train/cat/new.png").write_bytes(image("train/cat/new.png", 0, 40, 500))
+    refused(machine.run("mount", source, machine.mnt, *OPTIONS, "--resume"), "another dataset")
+    assert path.read_bytes() == whole
+    machine.ok("mount", source, machine.mnt, *OPTIONS)
+    refused(machine.run("state", "load", machine.mnt, saved), "another dataset")
+    assert machine.stats()["turns"] == 0
+    machine.ok("umount", machine.mnt)
+    assert machine.nothing_is_left()
+
+
+def test_a_file_of_ones_own_choice(machine: Machine, source: Path, order: list[str]) -> None:
+    kept = machine.folder / "kept"
+    kept.mkdir()
+    for at in (source / "state", machine.mnt / "state"):
+        refused(machine.run("mount", source, machine.mnt, *OPTIONS, "--state", at), "which is to be served")
+    refused(machine.run("mount", source, machine.mnt, *OPTIONS, "--state", kept / "no/state"), "no such directory")
+    refused(machine.run("mount", source, machine.mnt, *OPTIONS, "--state", f"{kept}/"), "no name of a file")
+    machine.ok("mount", source, machine.mnt, *OPTIONS, "--state", kept / "state")
+    served = read(machine, order[:30])
+    machine.ok("umount", machine.mnt)
+    machine.ok("mount", source, machine.mnt, *OPTIONS, "--state", kept / "state", "--resume")
+    assert sorted(served + read(machine, order[30:])) == sorted(order)
+    machine.ok("umount", machine.mnt)
+    assert os.listdir(kept) == ["state"]
+
+
+def test_a_source_that_is_mounted_over_itself_is_gone_on_with(machine: Machine, source: Path, order: list[str]) -> None:
+    machine.ok("mount", source, *OPTIONS)
+    served = [identity((source / path).read_bytes(), "train", CLASSES)[1] for path in order[:30]]
+    machine.ok("umount", source)
+    machine.ok("mount", source, *OPTIONS, "--resume")
+    served += [identity((source / path).read_bytes(), "train", CLASSES)[1] for path in order[30:]]
+    assert sorted(served) == sorted(order)
+
+
+def test_where_no_state_can_be_kept_the_mount_goes_on(machine: Machine, source: Path, order: list[str]) -> None:
+    machine.environment["XDG_STATE_HOME"] = "/dev/null/state"
+    told = machine.ok("mount", source, machine.mnt, *OPTIONS).stderr
+    assert "this mount cannot be resumed (another place for it: --state FILE)" in told
+    assert sorted(read(machine, order)) == sorted(order)
+    machine.ok("umount", machine.mnt)
+
+
+def test_a_state_that_can_no_longer_be_written_costs_one_line(machine: Machine, source: Path, order: list[str]) -> None:
+    kept = machine.folder / "kept"
+    kept.mkdir()
+    machine.ok("mount", source, machine.mnt, *OPTIONS, "--state", kept / "state")
+    read(machine, order[:30])
+    shutil.rmtree(kept)
+    read(machine, order[30:])
+    deadline_s = time.monotonic() + PATIENCE_S
+    while "cannot be written, and is tried again" not in machine.log():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    assert sorted(read(machine, order)) == sorted(order)
+    machine.ok("umount", machine.mnt)
+    assert machine.log().count("cannot be written") == 1
+    assert machine.nothing_is_left()

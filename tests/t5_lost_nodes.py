@@ -1,0 +1,271 @@
+"""Nodes that die, hang and come back: whoever is left is answered in time, and laps become exact again."""
+
+import errno
+import json
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from images import make_images, path_in
+from machine import PATIENCE_S, Machine
+
+NODES = 3
+PEER_TIMEOUT_S = 4.0
+IN_TIME_S = PEER_TIMEOUT_S + 10
+"""An open's deadline, and what a crowded machine may add; an open that hangs takes for ever."""
+
+CLASSES = {"c40": 40, "c60": 60, "c100": 100, "c220": 220}
+OPTIONS = ("--classes", "dir", "--memory", "6MiB", "--chunk-size", "8", "--peer-timeout", str(PEER_TIMEOUT_S))
+SLOT = ("--policy", "slot")
+PREFETCH = (*SLOT, "--sampler", "torch-distributed,no_shuffle")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("images")
+    make_images(root, CLASSES, typical_bytes=4_000)
+    (root / "train/c220/train-c220-0.png").unlink()
+    return root
+
+
+@dataclass
+class Reads:
+    """What a node's reader was given, how many opens failed, and the longest of all."""
+
+    served: list[str] = field(default_factory=list)
+    failed: int = 0
+    longest_s: float = 0.0
+
+
+def names_of(source: Path) -> list[str]:
+    return sorted(str(path.relative_to(source)) for path in source.glob("train/*/*"))
+
+
+def read(mountpoint: Path, names: Sequence[str], reads: Reads, hold: threading.Event | None = None) -> None:
+    """Read ``names`` as a training would that skips what it cannot read."""
+    for name in names:
+        if hold is not None:
+            hold.wait()
+        began = time.monotonic()
+        try:
+            data = (mountpoint / name).read_bytes()
+        except OSError as error:
+            if error.errno in (errno.ENOTCONN, errno.ECONNABORTED):
+                return
+            if error.errno != errno.EIO:
+                raise
+            reads.failed += 1
+        else:
+            served = path_in(data)
+            assert served.split("/")[1] == name.split("/")[1], f"{name} gave {served}"
+            reads.served.append(served)
+        reads.longest_s = max(reads.longest_s, time.monotonic() - began)
+
+
+def start(machine: Machine, source: Path, options: Sequence[str]) -> list[Path]:
+    machine.ok("cluster", "up", "--nodes", str(NODES), source, machine.mnt, *OPTIONS, *options)
+    mountpoints = [machine.mnt / str(node) for node in range(NODES)]
+    assert all(machine.stats(mountpoint)["classes"] == len(CLASSES) for mountpoint in mountpoints)
+    return mountpoints
+
+
+def epoch(mountpoints: Sequence[Path], names: Sequence[str]) -> list[Reads]:
+    """All nodes read their parts of ``names`` at once."""
+    found = [Reads() for _ in mountpoints]
+    threads = [
+        threading.Thread(target=read, args=(mountpoint, names[i :: len(mountpoints)], reads))
+        for i, (mountpoint, reads) in enumerate(zip(mountpoints, found, strict=True))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10 * PATIENCE_S)
+        assert not thread.is_alive(), "an open hangs"
+    return found
+
+
+def turns(found: Sequence[Reads]) -> Counter[str]:
+    return Counter(name for reads in found for name in reads.served)
+
+
+def states(machine: Machine, mountpoint: Path) -> list[str]:
+    return [peer["state"] for peer in machine.stats(mountpoint)["peers"]]
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def signalled(machine: Machine, mountpoint: Path, how: signal.Signals) -> int:
+    pid = machine.pid(mountpoint)
+    os.kill(pid, how)
+    return pid
+
+
+@pytest.mark.parametrize("options", [(), SLOT, PREFETCH])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_others_are_answered_in_time_when_a_node_dies_or_hangs(
+    machine: Machine, source: Path, options: tuple[str, ...], how: signal.Signals
+) -> None:
+    mountpoints = start(machine, source, options)
+    names = names_of(source)
+    epoch(mountpoints, names)
+    pid = machine.pid(mountpoints[2])
+    half = len(names) // 2
+    first = epoch(mountpoints, names[:half])
+    assert not sum(reads.failed for reads in first)
+    os.kill(pid, how)
+    try:
+        rest = epoch(mountpoints[:2], names[half:])
+        for mountpoint in mountpoints[:2]:
+            until(lambda mountpoint=mountpoint: sorted(states(machine, mountpoint)) == ["ready", "unreachable"])  # type: ignore[misc]
+        later = epoch(mountpoints[:2], names)
+        for reads in (*rest, *later):
+            assert reads.longest_s < IN_TIME_S
+        assert len(turns(later)) > 0
+        # Whoever asked while it was not known yet that the node is lost may have failed; nobody did afterwards.
+        assert sum(reads.failed for reads in later) == 0
+        assert turns(rest).total() + sum(reads.failed for reads in rest) == len(names) - half
+        told = [machine.stats(mountpoint) for mountpoint in mountpoints[:2]]
+        if options:
+            assert sum(stats["degraded"] for stats in told) > 0
+        else:
+            assert max(stats["missed"] for stats in told) > 0
+    finally:
+        if how is signal.SIGSTOP:
+            os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("options", [(), SLOT])
+def test_a_node_that_hung_for_a_while_takes_part_again(
+    machine: Machine, source: Path, options: tuple[str, ...]
+) -> None:
+    mountpoints = start(machine, source, options)
+    names = names_of(source)
+    epoch(mountpoints, names)
+    pid = machine.pid(mountpoints[1])
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        epoch([mountpoints[0], mountpoints[2]], names)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    until(lambda: states(machine, mountpoints[0]) == states(machine, mountpoints[1]) == ["ready", "ready"])
+    check_recovered(machine, mountpoints, names)
+
+
+@pytest.mark.parametrize("options", [(), SLOT])
+def test_a_node_that_was_started_again_takes_part_again(
+    machine: Machine, source: Path, options: tuple[str, ...]
+) -> None:
+    mountpoints = start(machine, source, options)
+    names = names_of(source)
+    epoch(mountpoints, names)
+    nodes = json.loads(machine.ok("nodes", mountpoints[0], "--json").stdout)["nodes"]
+    machine.kill(signal.SIGKILL, mountpoints[1])
+    epoch([mountpoints[0], mountpoints[2]], names)
+    rank = ("--nodes", ",".join(nodes), "--node-rank", "1")
+    machine.ok("mount", source, mountpoints[1], *OPTIONS, *options, *rank)
+    until(lambda: states(machine, mountpoints[0]) == states(machine, mountpoints[1]) == ["ready", "ready"])
+    check_recovered(machine, mountpoints, names)
+
+
+def check_recovered(machine: Machine, mountpoints: Sequence[Path], names: Sequence[str]) -> None:
+    """All serve again: laps are whole, though epochs may begin within them; and epochs, once laps begin anew."""
+    epoch(mountpoints, names)
+    missed = [machine.stats(mountpoint)["missed"] for mountpoint in mountpoints]
+    counts: Counter[str] = Counter()
+    for _ in range(4):
+        found = epoch(mountpoints, names)
+        assert not sum(reads.failed for reads in found)
+        counts += turns(found)
+    assert [machine.stats(mountpoint)["missed"] for mountpoint in mountpoints] == missed
+    # A lap that had begun before, whole ones, and one that goes on afterwards.
+    assert set(counts) == set(names)
+    assert max(counts.values()) - min(counts.values()) <= 2
+    nodes = json.loads(machine.ok("nodes", mountpoints[0], "--json").stdout)["nodes"]
+    for mountpoint in mountpoints:
+        machine.ok("nodes", mountpoint, "--set", ",".join(nodes))
+    until(lambda: all(states(machine, mountpoint) == ["ready", "ready"] for mountpoint in mountpoints))
+    assert turns(epoch(mountpoints, names)) == dict.fromkeys(names, 1)
+
+
+@pytest.mark.parametrize("options", [(), SLOT, ("--storage", "local")])
+def test_a_new_view_gives_the_chunks_of_a_lost_node_new_homes(
+    machine: Machine, source: Path, options: tuple[str, ...]
+) -> None:
+    mountpoints = start(machine, source, options)
+    names = names_of(source)
+    epoch(mountpoints, names)
+    nodes = json.loads(machine.ok("nodes", mountpoints[0], "--json").stdout)["nodes"]
+    machine.kill(signal.SIGKILL, mountpoints[2])
+    left = mountpoints[:2]
+    for mountpoint in left:
+        told = machine.ok("nodes", mountpoint, "--set", ",".join(nodes[:2]))
+        assert told.stdout.startswith("view 2: ")
+    until(lambda: states(machine, left[0]) == states(machine, left[1]) == ["ready"])
+    for _ in range(2):
+        found = epoch(left, names)
+        assert not sum(reads.failed for reads in found)
+        assert turns(found) == dict.fromkeys(names, 1)
+    # And with nobody else.
+    machine.kill(signal.SIGKILL, left[1])
+    machine.ok("nodes", left[0], "--set", nodes[0])
+    for _ in range(2):
+        assert turns(epoch(left[:1], names)) == dict.fromkeys(names, 1)
+
+
+def test_a_node_of_an_older_view_is_refused(machine: Machine, source: Path) -> None:
+    mountpoints = start(machine, source, ())
+    names = names_of(source)
+    nodes = json.loads(machine.ok("nodes", mountpoints[0], "--json").stdout)["nodes"]
+    pid = machine.pid(mountpoints[2])
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        for mountpoint in mountpoints[:2]:
+            machine.ok("nodes", mountpoint, "--set", ",".join(nodes[:2]))
+        until(lambda: states(machine, mountpoints[0]) == states(machine, mountpoints[1]) == ["ready"])
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    stale = Reads()
+    reader = threading.Thread(target=read, args=(mountpoints[2], names, stale))
+    reader.start()
+    for _ in range(2):
+        assert turns(epoch(mountpoints[:2], names)) == dict.fromkeys(names, 1), "the stale node took some"
+    reader.join(10 * PATIENCE_S)
+    assert stale.longest_s < IN_TIME_S
+
+
+def test_nodes_that_are_no_nodes_are_refused_in_one_line(machine: Machine, source: Path) -> None:
+    mountpoints = start(machine, source, ())
+    for words, line in {
+        ("--set", "127.0.0.1:1,127.0.0.1:2"): "is not among them",
+        ("--set", "auto"): "expected a list of nodes",
+        ("--set", "127.0.0.1:1,127.0.0.1:1"): "listed twice",
+    }.items():
+        refused = machine.run("nodes", mountpoints[0], *words)
+        assert refused.returncode == 2
+        assert line in refused.stderr
+        assert refused.stderr.count("\n") == 1
+    assert json.loads(machine.ok("nodes", mountpoints[0], "--json").stdout)["view"] == 1
+
+
+def test_a_program_on_a_node_that_is_killed_is_told_at_once(machine: Machine, source: Path) -> None:
+    mountpoints = start(machine, source, ())
+    names = names_of(source)
+    with open(mountpoints[0] / names[0], "rb"):
+        machine.kill(signal.SIGKILL, mountpoints[0])
+        began = time.monotonic()
+        for name in names[:2]:
+            with pytest.raises(OSError) as refused:
+                (mountpoints[0] / name).read_bytes()
+            assert refused.value.errno == errno.ENOTCONN
+        assert time.monotonic() - began < PEER_TIMEOUT_S
