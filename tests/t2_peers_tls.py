@@ -131,13 +131,15 @@ def test_who_has_no_good_certificate_is_not_met_and_each_join_names_it(
     trio.run(main)
 
 
-async def in_vain(peers: Peers, other: str) -> None:
+async def in_vain(peers: Peers, other: str) -> str:
+    """What a join that does not succeed says: in time, in one line, and of whom."""
     began = trio.current_time()
     with pytest.raises((JoinTimeoutError, RefusedError)) as error:
         await peers.join(quiet, 1.0)
     assert trio.current_time() - began < CALL_S / 2
     assert other in str(error.value)
     assert str(error.value).isprintable(), "one line"
+    return str(error.value)
 
 
 def call(transport: Transport, address: str, method: str = "Hello", request: bytes = b"") -> grpc.RpcError:
@@ -202,7 +204,8 @@ def test_the_join_of_who_poses_as_another_names_the_peer(ca: Authority, here: Fi
         view = elsewhere(View(1, addresses(2)))
         impostor = tls(ca, ca.issue("third", "IP:127.0.0.3"), view)
         async with couple(view, FakeHost(), FakeHost(), tls(ca, here, view), impostor) as (_, posing):
-            await in_vain(posing, view.addresses[0])
+            said = await in_vain(posing, view.addresses[0])
+            assert "the certificate that was shown is for 127.0.0.3" in said
 
     trio.run(main)
 

@@ -82,6 +82,9 @@ from redoxfs.protocol.trace import OFF_TRACE, HomeTrace, OwnTrace
 
 Ints = npt.NDArray[np.integer]
 
+TRACES_KEPT = 3
+"""Of each requester: this epoch's, the next one's, and the last one's for messages that are late."""
+
 ROOM_PARTS = 8
 """What part of the remote memory one answer may fill. All of it would leave nothing for the requests of other workers
 while one is under way. With the paper's settings an answer brings about 20 samples of the 1,750 that fit."""
@@ -578,7 +581,10 @@ class Home:
     def follow(self, requester: int, epoch: int, order: Ints) -> None:
         """``requester`` asks for samples, anywhere, in ``order``, int[n]. May be told before its epoch begins."""
         here = order[self._home_of[order] == self._node]
-        self._peer(requester).traces[epoch] = HomeTrace(here, self._columns[here])
+        traces = self._peer(requester).traces
+        traces[epoch] = HomeTrace(here, self._columns[here])
+        while len(traces) > TRACES_KEPT:
+            del traces[min(traces)]
 
     def restarted(self, requester: int) -> None:
         """``requester`` knows nothing any more: what was sent ahead to it has its turn in no lap of now."""
