@@ -197,7 +197,7 @@ def _add_cluster(verbs: "argparse._SubParsersAction[_Parser]") -> None:
         required=True,
         help="how many; --memory is for each of them (default: a quarter of what is available, for all together)",
     )
-    _add_sharing(what)
+    _add_sharing(what.add_argument_group("several nodes"))
     _add_serving(what)
     what = whats.add_parser("status", help="what the nodes have done so far, added up")
     what.add_argument("folder", metavar="DIR")
@@ -353,7 +353,7 @@ def _add_plan(verb: argparse.ArgumentParser) -> None:
 
 def _add_several_nodes(verb: argparse.ArgumentParser) -> None:
     """Who the nodes are, and what they do for each other."""
-    group = _add_sharing(verb)
+    group = verb.add_argument_group("several nodes")
     group.add_argument(
         "--nodes",
         metavar="LIST",
@@ -370,10 +370,10 @@ def _add_several_nodes(verb: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--insecure", action="store_true", help="let the nodes talk in plaintext over a network, for all on it to read"
     )
+    _add_sharing(group)
 
 
-def _add_sharing(verb: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
-    group = verb.add_argument_group("several nodes")
+def _add_sharing(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--join-timeout",
         metavar="SECONDS",
@@ -428,7 +428,6 @@ def _add_sharing(verb: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
         help="the training's, to look ahead by: torch-distributed[,seed=S][,ranks=W][,drop_last][,no_shuffle][,tree=T] "
         "or torch-random,seed=S[,persistent_workers][,tree=T] (--policy slot)",
     )
-    return group
 
 
 def _add_classes(verb: argparse.ArgumentParser) -> None:
