@@ -459,6 +459,29 @@ def test_an_answer_whose_bytes_are_gone_is_asked_for_again_and_fills_what_is_mis
     trio.run(main)
 
 
+def test_a_later_message_does_not_take_away_bytes_that_are_still_to_come() -> None:
+    shelf: dict[int, Payload] = {0: (file(b"0" * (PART_BYTES + 1)),), 1: (file(b"one"),)}
+
+    async def main() -> None:
+        home, requester = FakeHost(shelf), FakeHost()
+        held = threading.Event()
+        async with pair(home, requester, transport=Lossy(Losing("Part", lambda: not held.is_set(), before=True))) as (
+            _,
+            asking,
+        ):
+            asking.send(take(0, 1))
+            await requester.until(lambda: len(requester.answers) == 1)
+            # The core says that message 0 is answered.
+            asking.send(take(1, 1, settled=1))
+            await requester.until(lambda: 1 in requester.got)
+            held.set()
+            await requester.until(lambda: 0 in requester.got)
+            assert {s: told(p) for s, p in requester.got.items()} == {s: told(p) for s, p in shelf.items()}
+            assert home.handled == [0, 1]
+
+    trio.run(main)
+
+
 def test_a_message_that_comes_again_while_its_answer_is_prepared_waits_for_the_same() -> None:
     async def main() -> None:
         home = FakeHost({0: (file(b"zero"),)})
@@ -597,27 +620,38 @@ def test_a_node_that_decides_otherwise_after_a_restart_gives_errors_for_what_is_
 
 
 @pytest.mark.parametrize(
-    ("identity", "view_number", "line"),
+    ("identity", "line"),
     [
-        (replace(IDENTITY, dataset="d2"), 1, "has another dataset (d2 there, d1 here)"),
-        (Identity("d1", {"chunk_size": "32", "seed": "0"}), 1, "has another chunk_size (32 there, 64 here)"),
-        (Identity("d1", {"chunk_size": "64"}), 1, "has another seed (none there, 0 here)"),
-        (IDENTITY, 2, "has another view (2, {digest} there, 1, {digest} here)"),
+        (replace(IDENTITY, dataset="d2"), "has another dataset (d2 there, d1 here)"),
+        (Identity("d1", {"chunk_size": "32", "seed": "0"}), "has another chunk_size (32 there, 64 here)"),
+        (Identity("d1", {"chunk_size": "64"}), "has another seed (none there, 0 here)"),
     ],
 )
-def test_nodes_that_serve_something_else_refuse_each_other_in_one_line(
-    identity: Identity, view_number: int, line: str
-) -> None:
+def test_nodes_that_serve_something_else_refuse_each_other_in_one_line(identity: Identity, line: str) -> None:
     async def main() -> None:
         view = View(1, addresses(2))
         ours, theirs = FakeHost(), FakeHost()
         async with (
             running(view, 0, ours) as here,
-            running(replace(view, number=view_number), 1, theirs, identity=identity) as there,
+            running(view, 1, theirs, identity=identity) as there,
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(refused, there, f"{view.addresses[0]}: has another ")
-            await refused(here, f"{view.addresses[1]}: {line.format(digest=view.digest)}")
+            await refused(here, f"{view.addresses[1]}: {line}")
+
+    trio.run(main)
+
+
+def test_who_starts_after_the_same_nodes_were_given_a_later_view_takes_part_in_that() -> None:
+    async def main() -> None:
+        view = View(3, addresses(3))
+        async with running(view, 0, FakeHost()) as here, running(view, 1, FakeHost({5: (file(b"five"),)})) as there:
+            late = FakeHost()
+            async with running(replace(view, number=1), 2, late) as starting:
+                await join_all(here, there, starting)
+                assert starting.view == view
+                starting.send(take(0, 1, home=1, requester=2))
+                await late.until(lambda: 5 in late.got)
 
     trio.run(main)
 

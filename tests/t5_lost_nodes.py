@@ -176,6 +176,11 @@ def test_a_node_that_was_started_again_takes_part_again(
     machine.ok("mount", source, mountpoints[1], *OPTIONS, *options, *rank)
     until(lambda: states(machine, mountpoints[0]) == states(machine, mountpoints[1]) == ["ready", "ready"])
     check_recovered(machine, mountpoints, names)
+    # Now there is a later view of the same nodes, which who is started again learns from the others.
+    machine.kill(signal.SIGKILL, mountpoints[1])
+    machine.ok("mount", source, mountpoints[1], *OPTIONS, *options, *rank)
+    until(lambda: states(machine, mountpoints[0]) == states(machine, mountpoints[1]) == ["ready", "ready"])
+    assert machine.stats(mountpoints[1])["view"] == 2
 
 
 def check_recovered(machine: Machine, mountpoints: Sequence[Path], names: Sequence[str]) -> None:

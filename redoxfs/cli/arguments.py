@@ -386,7 +386,8 @@ def _add_sharing(group: "argparse._ArgumentGroup") -> None:
         metavar="SECONDS",
         type=_seconds,
         default=DEFAULT_PEER_TIMEOUT_S,
-        help=f"until a node that does not answer is passed over (default: {DEFAULT_PEER_TIMEOUT_S:g})",
+        help="of an open that waits for another node to decide; one that is silent for half of it is passed over "
+        f"(default: {DEFAULT_PEER_TIMEOUT_S:g})",
     )
     group.add_argument(
         "--storage",

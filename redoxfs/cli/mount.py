@@ -195,6 +195,8 @@ def _joining(job: _Job, report: Callable[[Sequence[str]], None]) -> "Joining | N
         # A view is given later; what is wrong with it goes to who gave it.
         try:
             members = Membership(("",) * nodes, node) if nodes > 1 else None
+            if job.arguments.storage == "local":
+                job.dataset.parts_where_data_lies(node, nodes)
             return _plan(job.dataset, job.memory_bytes, job.arguments, members)
         except (TooLittleMemoryError, SourceUnusableError) as error:
             raise ValueError(str(error)) from error

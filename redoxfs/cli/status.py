@@ -71,6 +71,7 @@ def rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
         ("prefetched", _if_any(stats, "prefetched")),
         ("conflicts", _if_any(stats, "conflicts")),
         ("degraded", _if_any(stats, "degraded")),
+        ("missed", _if_any(stats, "missed")),
         ("memory", _memory(stats)),
         ("open files", _if_any(stats, "open_files")),
         ("errors", _if_any(stats, "errors")),

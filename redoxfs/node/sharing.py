@@ -130,6 +130,7 @@ class Host:
         await self._enter(view, plan, renews=False)
         assert self._peers is not None
         await self._peers.join(self._joining.report, self._joining.timeout_s)
+        self._view = self._peers.view
 
     def close(self) -> None:
         """Leave the others, and end every thread."""

@@ -196,6 +196,10 @@ class Client:
             self._telling = True
             self._spawn(self._tell_traces)
 
+    def enter_view(self, number: int) -> None:
+        """Calls are of view ``number`` from now on; before any but Hello."""
+        self._caller.view = number
+
     def give_up_bytes(self, why: str) -> None:
         """What has been answered and is not here yet is not waited for. Messages without an answer are still sent."""
         for incoming in list(self._incoming):
@@ -332,7 +336,9 @@ class Client:
 
     async def _ask(self, incoming: _Incoming) -> None:
         message = incoming.message
-        request = ask(self._caller, message)
+        # The core takes an answer for arrived once it has it; the peer has to keep the bytes that are still to come.
+        coming = [other.message.number for other in self._incoming if other.sinks]
+        request = ask(self._caller, message, min([message.settled, *coming]))
         read = partial(self._read_answer, message)
         self._incoming.add(incoming)
         try:

@@ -30,6 +30,9 @@ REPORT_S = 5.0
 
 SILENCE_S = 5.0
 
+FAREWELL_S = 0.3
+"""For what was said last to get out."""
+
 GONE = ("unreachable", "refused")
 """States of a peer that nobody should wait for."""
 
@@ -171,6 +174,8 @@ class Peers:
             self._change = trio.Event()
             for client in self._clients.values():
                 if client.state == "refused":
+                    # The other one has to hear of it, too, or it would wait: the reply to its Hello is on its way.
+                    await trio.sleep(FAREWELL_S)
                     raise RefusedError(client.reason)
             strangers = [client for client in self._clients.values() if client.state == "joining"]
             missing = [client.address for client in strangers]
@@ -188,6 +193,11 @@ class Peers:
             self._host.rejoin(np.maximum.reduce(self._begun))
         self._joined = True
         self._server.tell_health(ready=True)
+
+    @property
+    def view(self) -> View:
+        """The view; its number may have become another by `join`."""
+        return self._view
 
     def send(self, message: Message) -> None:
         """Ask ``message.home``, as often as it takes; the host receives the answer."""
@@ -280,6 +290,7 @@ class Peers:
     def _meet(self, request: pb.HelloRequest) -> pb.HelloReply:
         """A peer says Hello."""
         caller = request.caller
+        self._catch_up(caller)
         found = differences(self._introduction, caller)
         if not found and not self._is_peer(caller.node):
             found = (Difference("peers", f"all but {self._node}", str(caller.node)),)
@@ -300,13 +311,17 @@ class Peers:
     def _met(self, node: int, reply: pb.HelloReply) -> bool:
         """A peer answered this node's Hello: whether the two go together."""
         client, callee = self._clients[node], reply.callee
+        if self._catch_up(callee):
+            return False
         if self._renews and callee.view < self._view.number:
             # The launcher has not told it yet.
             client.reason = f"is still in view {callee.view}"
             return False
-        found = differences(self._introduction, callee) or tuple(
-            Difference(d.field, d.caller, d.callee) for d in reply.differences
-        )
+        found = differences(self._introduction, callee)
+        if not found and any(d.field == "view" for d in reply.differences):
+            # Said before this node caught up.
+            return False
+        found = found or tuple(Difference(d.field, d.caller, d.callee) for d in reply.differences)
         if found:
             client.refuse(refusal(client.address, found))
             return False
@@ -316,6 +331,18 @@ class Peers:
         self._know(node, callee.incarnation)
         if reply.begun and client.state == "joining":
             self._note_begun(client, reply.begun)
+        return True
+
+    def _catch_up(self, other: pb.Introduction) -> bool:
+        """Take over a later number of the same view: it was given before this process took another's place."""
+        if self._joined or self._renews or other.view <= self._view.number:
+            return False
+        if other.view_digest != self._view.digest:
+            return False
+        self._view = View(other.view, self._view.addresses)
+        self._introduction.view = other.view
+        for client in self._clients.values():
+            client.enter_view(other.view)
         return True
 
     def _note_begun(self, client: Client, told: bytes) -> None:

@@ -72,9 +72,10 @@ def parse(kind: type[M], data: bytes | memoryview) -> M:
     return message
 
 
-def ask(caller: pb.Caller, message: Message) -> bytes:
-    """An AskRequest."""
-    request = pb.AskRequest(caller=caller, number=message.number, settled=message.settled)
+def ask(caller: pb.Caller, message: Message, settled: int | None = None) -> bytes:
+    """An AskRequest; ``settled`` in place of the message's own where bytes of answers below that are still to come."""
+    settled = message.settled if settled is None else settled
+    request = pb.AskRequest(caller=caller, number=message.number, settled=settled)
     if isinstance(message, RemoteRead):
         request.remote_read.CopyFrom(
             pb.RemoteRead(

@@ -1,0 +1,240 @@
+"""Links that are cut, parted and slow: nodes in networks of their own, whose readers are answered in time."""
+
+import errno
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import netspaces
+import pytest
+from images import make_images, path_in
+from machine import PATIENCE_S, Machine
+from netspaces import Network
+from t5_lost_nodes import IN_TIME_S, OPTIONS, SLOT, names_of, states, until
+
+NODES = 3
+READERS = 2
+CLASSES = {"c40": 40, "c60": 60, "c100": 100, "c220": 220}
+SLOW_MBIT = 2
+SLOW_CLASSES = {"c12": 12, "c15": 15, "c21": 21}
+SLOW_BYTES = 66_000
+"""Samples of 33 to 165 kB, about 100 kB each: 0.4 s over a slow link."""
+
+SURELY = 0.5
+"""A slow link takes at least so much of the time that its rate says: the first bytes of a burst are not held back."""
+
+WHY_NOT = netspaces.why_not()
+pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_source(tmp_path_factory.mktemp("images"), CLASSES, typical_bytes=4_000)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_source(tmp_path_factory.mktemp("images"), SLOW_CLASSES, typical_bytes=SLOW_BYTES)
+
+
+def make_source(root: Path, classes: dict[str, int], *, typical_bytes: int) -> Path:
+    make_images(root, classes, typical_bytes=typical_bytes)
+    largest = max(classes, key=lambda name: classes[name])
+    # It is empty, and cannot say which one it is.
+    (root / f"train/{largest}/train-{largest}-0.png").unlink()
+    return root
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    with Network(NODES).up() as network:
+        yield network
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An open and what came of it; ``served`` is None where it failed."""
+
+    name: str
+    served: str | None
+    began: float
+    seconds: float
+
+
+@dataclass
+class Job:
+    """Readers at all nodes, which go through their parts of an epoch and skip what they cannot read."""
+
+    opened: list[list[Opened]] = field(default_factory=list)
+    threads: list[threading.Thread] = field(default_factory=list)
+    wrong: list[BaseException] = field(default_factory=list)
+
+    @contextmanager
+    def running(self, mountpoints: Sequence[Path], names: Sequence[str]) -> Iterator[None]:
+        """Around what happens meanwhile; all have come to their ends afterwards."""
+        readers = len(mountpoints) * READERS
+        for node, mountpoint in enumerate(mountpoints):
+            self.opened.append([])
+            for reader in range(READERS):
+                part = names[node + len(mountpoints) * reader :: readers]
+                self.threads.append(threading.Thread(target=self._read, args=(mountpoint, part, self.opened[node])))
+        for thread in self.threads:
+            thread.start()
+        yield
+        for thread in self.threads:
+            thread.join(2 * PATIENCE_S)
+            assert not thread.is_alive(), "an open hangs"
+        assert not self.wrong
+        assert sum(map(len, self.opened)) == len(names)
+
+    def _read(self, mountpoint: Path, names: Sequence[str], opened: list[Opened]) -> None:
+        try:
+            for name in names:
+                began = time.monotonic()
+                served = None
+                try:
+                    served = path_in((mountpoint / name).read_bytes())
+                except OSError as error:
+                    if error.errno != errno.EIO:
+                        raise
+                assert served is None or served.split("/")[1] == name.split("/")[1], f"{name} gave {served}"
+                opened.append(Opened(name, served, began, time.monotonic() - began))
+        except BaseException as error:
+            # It would be lost with its thread.
+            self.wrong.append(error)
+
+    def done(self) -> int:
+        return sum(map(len, self.opened))
+
+    def failed(self) -> int:
+        return sum(opened.served is None for part in self.opened for opened in part)
+
+    def longest_s(self) -> float:
+        return max(opened.seconds for part in self.opened for opened in part)
+
+    def turns(self) -> Counter[str]:
+        return Counter(opened.served for part in self.opened for opened in part if opened.served is not None)
+
+
+def epoch(mountpoints: Sequence[Path], names: Sequence[str]) -> Job:
+    job = Job()
+    with job.running(mountpoints, names):
+        pass
+    return job
+
+
+def start(machine: Machine, network: Network, source: Path, options: Sequence[str]) -> list[Path]:
+    """A mount in each namespace, each of which waits for the others."""
+    mountpoints = [machine.mnt / str(node) for node in range(NODES)]
+    started = []
+    try:
+        for node, mountpoint in enumerate(mountpoints):
+            mountpoint.mkdir()
+            rank = ("--nodes", ",".join(network.addresses), "--node-rank", str(node), "--insecure")
+            command = network.inside(node) + machine.command("mount", source, mountpoint, *OPTIONS, *options, *rank)
+            started.append(subprocess.Popen(command, env=machine.environment, stderr=subprocess.PIPE, text=True))
+        for process in started:
+            _, said = process.communicate(timeout=PATIENCE_S)
+            assert process.returncode == 0, said
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+    return mountpoints
+
+
+def expect(machine: Machine, told: dict[Path, list[str]]) -> float:
+    """Wait until each node takes the others for what is said; the moment."""
+    until(lambda: all(states(machine, mountpoint) == wanted for mountpoint, wanted in told.items()))
+    return time.monotonic()
+
+
+def check_fault(
+    machine: Machine,
+    mountpoints: Sequence[Path],
+    names: Sequence[str],
+    fault: Callable[[], None],
+    told: dict[Path, list[str]],
+) -> None:
+    """What has to hold when links fail in mid-epoch, after which the nodes take each other for what is told."""
+    assert epoch(mountpoints, names).turns() == dict.fromkeys(names, 1)
+    job = Job()
+    with job.running(mountpoints, names):
+        until(lambda: job.done() > len(names) // 4)
+        fault()
+        known_s = expect(machine, told)
+    later = epoch(mountpoints, names)
+    for each in (job, later):
+        assert each.longest_s() < IN_TIME_S
+    # Whoever asked while it was not known yet that a node is lost may have failed; nobody did afterwards.
+    assert all(opened.served is not None for part in job.opened for opened in part if opened.began > known_s)
+    assert later.failed() == 0
+
+
+def check_recovered(machine: Machine, network: Network, mountpoints: Sequence[Path], names: Sequence[str]) -> None:
+    """All reach each other again: nobody fails, and laps that begin anew are exact."""
+    all_ready = {mountpoint: ["ready", "ready"] for mountpoint in mountpoints}
+    expect(machine, all_ready)
+    again = epoch(mountpoints, names)
+    assert again.failed() == 0
+    assert again.longest_s() < IN_TIME_S
+    for mountpoint in mountpoints:
+        machine.ok("nodes", mountpoint, "--set", ",".join(network.addresses))
+    expect(machine, all_ready)
+    assert epoch(mountpoints, names).turns() == dict.fromkeys(names, 1)
+
+
+@pytest.mark.parametrize("options", [(), SLOT])
+def test_all_are_answered_in_time_when_a_link_is_cut_and_laps_are_exact_once_it_is_back(
+    machine: Machine, network: Network, source: Path, options: tuple[str, ...]
+) -> None:
+    mountpoints = start(machine, network, source, options)
+    names = names_of(source)
+    told = {
+        mountpoints[0]: ["ready", "unreachable"],
+        mountpoints[1]: ["ready", "unreachable"],
+        mountpoints[2]: ["unreachable", "unreachable"],
+    }
+    check_fault(machine, mountpoints, names, lambda: network.cut(2), told)
+    network.join(2)
+    check_recovered(machine, network, mountpoints, names)
+
+
+@pytest.mark.parametrize("options", [(), SLOT])
+def test_all_are_answered_in_time_when_two_nodes_reach_a_third_but_not_each_other(
+    machine: Machine, network: Network, source: Path, options: tuple[str, ...]
+) -> None:
+    mountpoints = start(machine, network, source, options)
+    names = names_of(source)
+    told = {
+        mountpoints[0]: ["unreachable", "ready"],
+        mountpoints[1]: ["unreachable", "ready"],
+        mountpoints[2]: ["ready", "ready"],
+    }
+    check_fault(machine, mountpoints, names, lambda: network.part(0, 1), told)
+    network.part(0, 1, parted=False)
+    check_recovered(machine, network, mountpoints, names)
+
+
+@pytest.mark.parametrize("options", [("--exchange", "0.5"), SLOT])
+def test_all_are_answered_over_a_slow_link_each_sample_once_unless_a_node_was_taken_for_lost(
+    machine: Machine, network: Network, large: Path, options: tuple[str, ...]
+) -> None:
+    mountpoints = start(machine, network, large, options)
+    names = names_of(large)
+    network.slow(2, SLOW_MBIT)
+    began = time.monotonic()
+    job = epoch(mountpoints, names)
+    taken_s = time.monotonic() - began
+    told = machine.stats(mountpoints[2])
+    carried_bytes = max(told["remote_bytes_in"], told["remote_bytes_out"])
+    assert 0 < carried_bytes * 8 / (SLOW_MBIT * 1_000_000) * SURELY < taken_s, "the link was not slow"
+    assert job.longest_s() < IN_TIME_S
+    if "is unreachable" not in machine.log():
+        assert job.failed() == 0
+        assert job.turns() == dict.fromkeys(names, 1)
