@@ -177,12 +177,13 @@ def read_epochs(mountpoints: Sequence[Path], names: Sequence[str], epochs: int, 
 
 def simulated(way: str, arguments: argparse.Namespace, total: int) -> float:
     """The share of samples from other nodes, by the decisions of the core alone."""
+    own_mb = arguments.memory_mb - arguments.remote_memory_mb
     dataset = Dataset(
         files=arguments.files,
         classes=arguments.classes,
         skew=0.0,
         chunk_size=CHUNK_SIZE,
-        resident=min(1.0, arguments.nodes * RESIDENT_SHARE * (arguments.memory_mb << 20) / total),
+        resident=min(1.0, arguments.nodes * RESIDENT_SHARE * (own_mb << 20) / total),
         seed=0,
     )
     return measure("pool" if way == "pool" else "slot", dataset, nodes=arguments.nodes).remote_share
@@ -194,7 +195,8 @@ def run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
     source = work / "data"
     total = make_files(source, arguments.files, arguments.classes)
     names = sorted(f"{path.parent.name}/{path.name}" for path in source.glob("class*/*"))
-    common = ["--classes", "dir", "--chunk-size", str(CHUNK_SIZE), "--memory", f"{arguments.memory_mb}MiB"]
+    memory = ["--memory", f"{arguments.memory_mb}MiB", "--remote-memory", f"{arguments.remote_memory_mb}MiB"]
+    common = ["--classes", "dir", "--chunk-size", str(CHUNK_SIZE), *memory]
     rows = []
     with Network(arguments.nodes, arguments.mbit).up() as network:
         for way, options in WAYS.items():
@@ -214,6 +216,7 @@ def run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
         "bytes": total,
         "mbit_per_s": arguments.mbit,
         "memory_mb": arguments.memory_mb,
+        "remote_memory_mb": arguments.remote_memory_mb,
         "readers": READERS,
         "rows": rows,
     }
@@ -226,10 +229,10 @@ def show(result: dict[str, Any]) -> None:
     console.print(
         f"{result['nodes']} nodes, {result['readers']} readers each, {result['mbit_per_s']} Mbit/s; "
         f"{result['files']:,} files of {result['classes']} classes, {result['bytes'] / 1e9:.2f} GB; "
-        f"{result['memory_mb']} MiB a node"
+        f"{result['memory_mb']} MiB a node, {result['remote_memory_mb']} of them for samples from others"
     )
     table = Table(title="an epoch")
-    for column in ("", "seconds", "on the wire", "remote samples", "simulated", "requests"):
+    for column in ("", "seconds", "on the wire", "remote", "simulated", "requests"):
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
     for row in result["rows"]:
         table.add_row(
@@ -253,7 +256,8 @@ def main() -> int:
     parser.add_argument("--files", type=int, default=9_600)
     parser.add_argument("--classes", type=int, default=48)
     parser.add_argument("--mbit", type=int, default=400, help="of each node's link, each way")
-    parser.add_argument("--memory-mb", type=int, default=128, help="--memory of each mount, MiB")
+    parser.add_argument("--memory-mb", type=int, default=256, help="--memory of each mount, MiB")
+    parser.add_argument("--remote-memory-mb", type=int, default=128, help="of it, for samples from other nodes, MiB")
     parser.add_argument("--epochs", type=int, default=2, help="counted, after one to warm up")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()

@@ -44,6 +44,7 @@ class Fake:
     """A home that gives the same few samples again and again, and a requester that asks until told to stop."""
 
     def __init__(self, sample_bytes: int, batch: int) -> None:
+        self.batch = batch
         data = [os.urandom(sample_bytes) for _ in range(batch)]
         self._payloads: list[Payload] = [(FileBytes(d, Stamp(sample_bytes, 0, 0), changed=False),) for d in data]
         self.ask: Callable[[], None] = lambda: None
@@ -101,7 +102,8 @@ def by_peers(view: View, node: int, fake: Fake, seconds: float, start: Any, stop
             def ask() -> None:
                 if trio.current_time() < done:
                     number = next(numbers)
-                    peers.send(Take(node, 0, number, max(0, number - ASKS_AT_ONCE), 0, 1, 1, 1 << 40, 0, 0))
+                    settled = max(0, number - ASKS_AT_ONCE)
+                    peers.send(Take(node, 0, number, settled, 0, 1, fake.batch, 1 << 40, 0, 0))
 
             fake.ask = ask
             for _ in range(ASKS_AT_ONCE):
