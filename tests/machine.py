@@ -54,6 +54,11 @@ class Machine:
         told: dict[str, Any] = json.loads(((mountpoint or self.mnt) / ".redoxfs/stats.json").read_text())
         return told
 
+    def nodes(self, mountpoint: Path) -> list[str]:
+        """The addresses of the nodes that share a mount's dataset."""
+        told: list[str] = json.loads(self.ok("nodes", mountpoint, "--json").stdout)["nodes"]
+        return told
+
     def pid(self, mountpoint: Path | None = None) -> int:
         return int(self.stats(mountpoint)["pid"])
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from watched import Watched
 
 from redoxfs.protocol import (
     Answer,
@@ -665,24 +666,6 @@ def check_pools(network: Pools, *, requests: int, workers: int) -> None:
     assert all(worker.is_through for worker in network.workers)
 
 
-class WatchedSlots(SlotPolicy):
-    """Notes the lap in which each sample is given out."""
-
-    def __init__(self, *args: object, **keywords: object) -> None:
-        super().__init__(*args, **keywords)  # type: ignore[arg-type]
-        self.gave: Counter[tuple[int, int]] = Counter()
-
-    def request(self, sample: int) -> Served:
-        return self._noted(super().request(sample))
-
-    def take(self, reserved: int) -> Served:
-        return self._noted(super().take(reserved))
-
-    def _noted(self, served: Served) -> Served:
-        self.gave[served.sample, int(self.laps(np.array([served.sample]))[0])] += 1
-        return served
-
-
 class Slots(Network[SlotNode]):
     """The paper's protocol on several nodes."""
 
@@ -705,7 +688,7 @@ class Slots(Network[SlotNode]):
         self.window, self.room, self.reads_alone, self.count = window, room, reads_alone, nodes
         self.columns = SlotPolicy(self.cells, self.starts, samples=self.cells.size, seed=0).columns
         self.homes = homes_by_vc(self.columns, CHUNK_SIZE, nodes)
-        self.policies: list[WatchedSlots] = []
+        self.policies: list[Watched] = []
         self.turns: Counter[int] = Counter()
         self.degraded_before = 0
         self.epoch = 0
@@ -714,7 +697,7 @@ class Slots(Network[SlotNode]):
 
     def new_node(self, number: int, start: int) -> SlotNode:
         seed = self.seed + number + 10 * start
-        policy = WatchedSlots(self.cells, self.starts, samples=self.samples, seed=seed)
+        policy = Watched(self.cells, self.starts, samples=self.samples, seed=seed)
         self.policies.append(policy)
         return SlotNode(
             number,

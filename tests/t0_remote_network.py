@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import given
 from hypothesis import strategies as st
+from watched import Watched
 
-from redoxfs.protocol import Answer, Message, Pending, Served, SlotNode, SlotPolicy, homes_by_vc
+from redoxfs.protocol import Answer, Message, Pending, Served, SlotNode, homes_by_vc
 
 CHUNK_SIZE = 4
 
@@ -25,24 +26,6 @@ SENT_AGAIN = 0.2
 
 STEPS_PER_REQUEST = 1000
 """One that takes more waits for ever: a request takes ten at most, a message that is lost ten times a hundred."""
-
-
-class Watched(SlotPolicy):
-    """Notes the lap in which each sample is given out, wherever it goes."""
-
-    def __init__(self, *args: object, **keywords: object) -> None:
-        super().__init__(*args, **keywords)  # type: ignore[arg-type]
-        self.gave: Counter[tuple[int, int]] = Counter()
-
-    def request(self, sample: int) -> Served:
-        return self._noted(super().request(sample))
-
-    def take(self, reserved: int) -> Served:
-        return self._noted(super().take(reserved))
-
-    def _noted(self, served: Served) -> Served:
-        self.gave[served.sample, int(self.laps(np.array([served.sample]))[0])] += 1
-        return served
 
 
 @dataclass(frozen=True, slots=True)

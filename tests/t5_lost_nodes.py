@@ -169,7 +169,7 @@ def test_a_node_that_was_started_again_takes_part_again(
     mountpoints = start(machine, source, options)
     names = names_of(source)
     epoch(mountpoints, names)
-    nodes = json.loads(machine.ok("nodes", mountpoints[0], "--json").stdout)["nodes"]
+    nodes = machine.nodes(mountpoints[0])
     machine.kill(signal.SIGKILL, mountpoints[1])
     epoch([mountpoints[0], mountpoints[2]], names)
     rank = ("--nodes", ",".join(nodes), "--node-rank", "1")
@@ -196,7 +196,7 @@ def check_recovered(machine: Machine, mountpoints: Sequence[Path], names: Sequen
     # A lap that had begun before, whole ones, and one that goes on afterwards.
     assert set(counts) == set(names)
     assert max(counts.values()) - min(counts.values()) <= 2
-    nodes = json.loads(machine.ok("nodes", mountpoints[0], "--json").stdout)["nodes"]
+    nodes = machine.nodes(mountpoints[0])
     for mountpoint in mountpoints:
         machine.ok("nodes", mountpoint, "--set", ",".join(nodes))
     until(lambda: all(states(machine, mountpoint) == ["ready", "ready"] for mountpoint in mountpoints))
@@ -210,7 +210,7 @@ def test_a_new_view_gives_the_chunks_of_a_lost_node_new_homes(
     mountpoints = start(machine, source, options)
     names = names_of(source)
     epoch(mountpoints, names)
-    nodes = json.loads(machine.ok("nodes", mountpoints[0], "--json").stdout)["nodes"]
+    nodes = machine.nodes(mountpoints[0])
     machine.kill(signal.SIGKILL, mountpoints[2])
     left = mountpoints[:2]
     for mountpoint in left:
@@ -231,7 +231,7 @@ def test_a_new_view_gives_the_chunks_of_a_lost_node_new_homes(
 def test_a_node_of_an_older_view_is_refused(machine: Machine, source: Path) -> None:
     mountpoints = start(machine, source, ())
     names = names_of(source)
-    nodes = json.loads(machine.ok("nodes", mountpoints[0], "--json").stdout)["nodes"]
+    nodes = machine.nodes(mountpoints[0])
     pid = machine.pid(mountpoints[2])
     os.kill(pid, signal.SIGSTOP)
     try:

@@ -355,7 +355,7 @@ def test_each_node_reads_its_own_shards_where_storage_is_not_shared(machine: Mac
                 seen[served] += 1
         assert seen == dict.fromkeys(seen, 1)
         assert len(seen) == SAMPLES
-    alone = machine.run("nodes", machine.folder / "node0", "--set", first_address(machine, machine.folder / "node0"))
+    alone = machine.run("nodes", machine.folder / "node0", "--set", machine.nodes(machine.folder / "node0")[0])
     assert alone.returncode == 2
     assert "node 0 of 1 has to have samples-000001.tar" in alone.stderr
     for node in range(3):
@@ -363,11 +363,6 @@ def test_each_node_reads_its_own_shards_where_storage_is_not_shared(machine: Mac
         shards_bytes = sum(path.stat().st_size for path in parts[node].glob("samples-*.tar"))
         # Each chunk is read once an epoch, and some for the epoch to come.
         assert machine.stats(machine.folder / f"node{node}")["bytes_read"] < 3 * shards_bytes
-
-
-def first_address(machine: Machine, mountpoint: Path) -> str:
-    told = json.loads(machine.ok("nodes", mountpoint, "--json").stdout)
-    return str(told["nodes"][0])
 
 
 def path_in_or_name(data: bytes) -> str:

@@ -54,7 +54,7 @@ class SamplerSpec:
     """The sampler of the training, as --sampler names it.
 
     ``ranks`` are the processes that share the epoch (None: one for each node), ``tree`` the class tree that is read
-    (None: the only one).
+    (None: the one with the most samples).
     """
 
     kind: str

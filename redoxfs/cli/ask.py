@@ -1,4 +1,4 @@
-"""Asking the daemon of a mount over its control socket: what `trace`, `nodes` and `state` do alike."""
+"""Asking the daemon of a mount: what `trace`, `nodes` and `state` do alike, and how `status` begins."""
 
 from typing import Any
 

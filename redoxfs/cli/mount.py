@@ -23,7 +23,17 @@ from redoxfs.cli.fuse_access import check_fuse
 from redoxfs.cli.mount_options import MountOptions, parse_mount_options
 from redoxfs.cli.nodes import Membership, check_nodes, membership, remote_memory_of, transport_of
 from redoxfs.cli.place import CONTROL_FOLDER, Place, find, settled
-from redoxfs.cli.plan import ALL_IN_MEMORY, Dataset, check_source, dataset_of, memory_of, open_root, say
+from redoxfs.cli.plan import (
+    ALL_IN_MEMORY,
+    Dataset,
+    check_source,
+    dataset_of,
+    fingerprint_of,
+    layout_of,
+    memory_of,
+    open_root,
+    say,
+)
 from redoxfs.cli.probe import read_file
 from redoxfs.cli.runtime_paths import control_path, open_log
 from redoxfs.cli.sizes import format_bytes, format_needed
@@ -214,10 +224,6 @@ def _joining(job: _Job, report: Callable[[Sequence[str]], None]) -> "Joining | N
 
 def _identity(job: _Job, plan: "Plan") -> "Identity":
     """What all nodes must have in common."""
-    import numpy as np
-    import xxhash
-
-    from redoxfs.dataset import fingerprint
     from redoxfs.peers import Identity
 
     settings = {
@@ -226,12 +232,12 @@ def _identity(job: _Job, plan: "Plan") -> "Identity":
         "--seed": job.arguments.seed,
         "--storage": job.arguments.storage,
         "--sampler": job.arguments.sampler,
-        "layout": xxhash.xxh3_64_hexdigest(np.ascontiguousarray(job.dataset.cells.cells).view(np.uint8).data),
+        "layout": layout_of(job.dataset),
     }
     chunks_per_vc = plan.about.get("chunks_per_virtual_chunk")
     if chunks_per_vc is not None:
         settings["number of chunks to a virtual chunk, which follows from --memory,"] = chunks_per_vc
-    return Identity(fingerprint(job.dataset.catalog), {name: str(value) for name, value in settings.items()})
+    return Identity(fingerprint_of(job.dataset), {name: str(value) for name, value in settings.items()})
 
 
 def _who_is_missing(addresses: Sequence[str]) -> str:

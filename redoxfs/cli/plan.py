@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,7 +45,7 @@ _DIRECTORY_CHUNK_SIZE = 8
 _SETTLED = {"classes": "--classes", "samples": "--samples", "groups": "--groups", "rescan": "--rescan"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
     """SOURCE, ready to be served: files where they lie, or packed (`index` is what the pack wrote)."""
 
@@ -85,6 +86,23 @@ class Dataset:
         from redoxfs.packed import PackedStore
 
         return PackedStore(self.index, Path(f"/proc/self/fd/{self.root_fd}"), self.storage)
+
+
+@cache
+def fingerprint_of(dataset: Dataset) -> str:
+    """What tells the dataset from any other; kept, as it takes a while and is asked for more than once."""
+    from redoxfs.dataset import fingerprint
+
+    return fingerprint(dataset.catalog)
+
+
+@cache
+def layout_of(dataset: Dataset) -> str:
+    """What tells which sample is in which chunk; kept likewise."""
+    import numpy as np
+    import xxhash
+
+    return xxhash.xxh3_64_hexdigest(np.ascontiguousarray(dataset.cells.cells).view(np.uint8).data)
 
 
 def dataset_of(

@@ -44,15 +44,19 @@ def open_log(asked: str | None, mountpoint: Path) -> tuple[int, Path]:
             return _open_append(path), path
         except OSError as failure:
             raise UsageError(f"--log {asked}: {failure.strerror}") from None
-    stem = _NOT_PLAIN.sub("_", mountpoint.name)[:_LONGEST_NAME] or "root"
-    name = f"{stem}-{_mark(mountpoint)}.log"
-    path = _state_base() / "redoxfs" / name
+    path = kept_path(mountpoint, "log")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         return _open_append(path), path
     except OSError:
-        path = control_path(mountpoint).parent / name
+        path = control_path(mountpoint).parent / path.name
         return _open_append(path), path
+
+
+def kept_path(mountpoint: Path, kind: str) -> Path:
+    """Where a file that outlives the daemon at `mountpoint` is kept; its folder may have to be made."""
+    stem = _NOT_PLAIN.sub("_", mountpoint.name)[:_LONGEST_NAME] or "root"
+    return _state_base() / "redoxfs" / f"{stem}-{_mark(mountpoint)}.{kind}"
 
 
 def _open_append(path: Path) -> int:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from redoxfs.cli.ask import ask_daemon, live_mount
 from redoxfs.cli.exits import UsageError
 from redoxfs.cli.place import Place, find
-from redoxfs.cli.plan import Dataset, say
-from redoxfs.cli.runtime_paths import _LONGEST_NAME, _NOT_PLAIN, _mark, _state_base
+from redoxfs.cli.plan import Dataset, fingerprint_of, layout_of, say
+from redoxfs.cli.runtime_paths import kept_path
 
 if TYPE_CHECKING:
     from redoxfs.node import Plan
@@ -44,21 +44,17 @@ def told_of(summary: Mapping[str, Any]) -> str:
 
 def settings_of(dataset: Dataset, arguments: argparse.Namespace, plan: "Plan") -> dict[str, str]:
     """A text for each thing that the laps of a plan depend on; memory and chunks are not among them for the pool."""
-    import numpy as np
-    import xxhash
-
-    from redoxfs.dataset import fingerprint
     from redoxfs.node.state import DATASET
 
-    told: dict[str, Any] = {DATASET: fingerprint(dataset.catalog), "--policy": plan.about["policy"]}
+    told: dict[str, Any] = {DATASET: fingerprint_of(dataset), "--policy": plan.about["policy"]}
     if "virtual_chunks" in plan.about:
         told["number of virtual chunks, which follows from --memory,"] = plan.about["virtual_chunks"]
     if plan.sharing is not None:
         share = plan.sharing.share
         told |= {"number of nodes": share.nodes, "--node-rank": share.node, "--storage": arguments.storage}
     if len(told) > 2:
-        layout = xxhash.xxh3_64_hexdigest(np.ascontiguousarray(dataset.cells.cells).view(np.uint8).data)
-        told |= {"--chunk-size": dataset.chunk_size, "--seed": arguments.seed, "the layout of chunks": layout}
+        told |= {"--chunk-size": dataset.chunk_size, "--seed": arguments.seed}
+        told["the layout of chunks"] = layout_of(dataset)
     return {name: str(value) for name, value in told.items()}
 
 
@@ -81,8 +77,7 @@ def state_file_of(arguments: argparse.Namespace, source: Place, target: Place) -
         except OSError as failure:
             raise UsageError(f"--state {arguments.state}: {failure.strerror}") from None
     else:
-        stem = _NOT_PLAIN.sub("_", target.path.name)[:_LONGEST_NAME] or "root"
-        path = _state_base() / "redoxfs" / f"{stem}-{_mark(target.path)}.state"
+        path = kept_path(target.path, "state")
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             file = StateFile(path)

@@ -12,8 +12,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from redoxfs.cli.ask import live_mount
 from redoxfs.cli.exits import DaemonError, MountpointError
-from redoxfs.cli.place import CONTROL_FOLDER, our_mount_at
+from redoxfs.cli.place import CONTROL_FOLDER
 from redoxfs.cli.plan import ALL_IN_MEMORY
 from redoxfs.cli.probe import read_file
 from redoxfs.cli.sizes import format_bytes, format_seconds
@@ -32,9 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def read_stats(asked: str, timeout_s: float) -> tuple[Path, bytes]:
     """Where the mount at a path is, and what it says of itself, as JSON. Raises DaemonError, MountpointError."""
-    place = our_mount_at(asked, timeout_s)
-    if place.is_stale:
-        raise MountpointError(f"{place.path}: its daemon was killed; to clear it: redoxfs umount {place.path}")
+    place = live_mount(asked, timeout_s)
     try:
         return place.path, read_file(place.path / CONTROL_FOLDER / "stats.json", timeout_s)
     except TimeoutError:

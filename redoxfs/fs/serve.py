@@ -88,7 +88,7 @@ def serve(
 
     Raises:
         MountError: the kernel refused.
-        redoxfs.peers.JoinError: another node does not answer, or does not serve the same.
+        redoxfs.node.sharing.JoinError: another node does not answer, or does not serve the same.
     """
     mount = _Mount(source, mountpoint, mount_options, direct_io)
     trio.run(_serve, catalog, plan, store, timeout_s, mount, control_path, state_file, settings, on_ready, joining)
