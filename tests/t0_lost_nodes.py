@@ -431,17 +431,17 @@ class WatchedPool(LocalFirst):
 
     def __init__(self, *args: object, **keywords: object) -> None:
         super().__init__(*args, **keywords)  # type: ignore[arg-type]
-        self.turns: list[tuple[int, int]] = []
+        self.had: list[tuple[int, int]] = []
 
     def _serve(self, cls: int) -> Served | None:
         served = super()._serve(cls)
         if served is not None:
-            self.turns.append((served.sample, self._lap[cls]))
+            self.had.append((served.sample, self._lap[cls]))
         return served
 
     def take(self, reserved: int) -> Served:
         served = super().take(reserved)
-        self.turns.append((reserved, self._lap[self._class_of[reserved]]))
+        self.had.append((reserved, self._lap[self._class_of[reserved]]))
         return served
 
 
@@ -522,7 +522,7 @@ class Pools(Network[LocalFirst]):
     def kill(self, number: int) -> None:
         node = self.processes[number].node
         assert isinstance(node, WatchedPool)
-        self.turns_before.update(node.turns)
+        self.turns_before.update(node.had)
         self.missed_before += node.missed
         self.died_in = np.maximum(self.died_in, self.laps_of(node))
         super().kill(number)
@@ -548,7 +548,7 @@ class Pools(Network[LocalFirst]):
         for number, process in enumerate(self.processes):
             assert isinstance(process.node, WatchedPool)
             if number not in self.dead:
-                turns.update(process.node.turns)
+                turns.update(process.node.had)
         return turns
 
     @property

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from redoxfs.protocol import PoolPolicy, Served
 from redoxfs.protocol.pool import LOADS_PER_REQUEST, SAMPLES_AT_A_TIME
-from redoxfs.protocol.slot import Turns
+from redoxfs.protocol.turns import Turns
 
 SIZE_BYTES = 10
 

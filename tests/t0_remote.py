@@ -92,7 +92,7 @@ def test_the_running_example_of_remote_reads() -> None:
     ((chunk, loaded),) = handled.loads
     of_chunk = [SLOTS * chunk + offset for offset in range(SLOTS)]
     assert sorted(loaded) == of_chunk
-    assert handled.answer == RemoteAnswer(1, 0, of_chunk[3], (of_chunk[0], of_chunk[1]))
+    assert handled.answer == RemoteAnswer(1, 0, of_chunk[3], (of_chunk[0], of_chunk[1]), (1, 1, 1))
     assert received(node0, handled.answer) == (Delivered(0, remote(of_chunk[3])),)
 
     # Read 12 finds its sample in node 0's remote VC. Read 15 is sent: 17 is remembered as prefetched, 16 conflicts
@@ -102,7 +102,7 @@ def test_the_running_example_of_remote_reads() -> None:
     assert message.hits == (Hit(of_chunk[0], 1),)
     handled = node1.handle(message)
     ((second, _),) = handled.loads
-    assert handled.answer == RemoteAnswer(1, 1, SLOTS * second + 3, (of_chunk[2], SLOTS * second + 0))
+    assert handled.answer == RemoteAnswer(1, 1, SLOTS * second + 3, (of_chunk[2], SLOTS * second + 0), (1, 1, 1))
     node0.receive(handled.answer)
 
     served, prefetched = read(node0, node1, file[16])
@@ -284,8 +284,8 @@ def test_a_report_that_is_overtaken_costs_no_sample() -> None:
 
 
 def test_an_answer_names_the_sample_that_is_waited_for_first() -> None:
-    assert RemoteAnswer(1, 0, 7, (5, 6)).samples == (7, 5, 6)
-    assert RemoteAnswer(1, 0, None, (5, 6)).samples == (5, 6)
+    assert RemoteAnswer(1, 0, 7, (5, 6), (1, 1, 1)).samples == (7, 5, 6)
+    assert RemoteAnswer(1, 0, None, (5, 6), (1, 1)).samples == (5, 6)
 
 
 def test_own_samples_are_reserved_as_by_the_policy() -> None:

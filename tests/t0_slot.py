@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redoxfs.protocol import SlotPolicy
-from redoxfs.protocol.slot import Turns
+from redoxfs.protocol.turns import Turns
 
 
 class PseudoCode:

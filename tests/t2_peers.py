@@ -7,7 +7,7 @@ import socket
 import threading
 import tracemalloc
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -35,6 +35,7 @@ from redoxfs.peers.v1 import peers_pb2 as pb
 from redoxfs.protocol.events import Answer, Message
 from redoxfs.protocol.local_first import Given, Take
 from redoxfs.protocol.remote import Hit, RemoteAnswer, RemoteRead
+from redoxfs.protocol.turns import LAST_LAP
 
 PATIENCE_S = 60
 CALL_S = 20.0
@@ -80,6 +81,9 @@ class FakeHost:
         self.silences: list[int] = []
         self.laps: list[int] = []
         self.rejoined: list[list[int]] = []
+        self.files = b"", b""
+        self.resumed: list[dict[str, bytes]] = []
+        self.why_not_resumed = ""
 
     async def handle(self, message: Message) -> Reply | None:
         key = message.requester, message.number
@@ -105,7 +109,7 @@ class FakeHost:
             return Given(message.home, message.number, message.cls, message.lap, samples, len(self.left), 9)
         assert isinstance(message, RemoteRead)
         samples = tuple(self.left.popleft() for _ in range(min(message.room_bytes, len(self.left))))
-        return RemoteAnswer(message.home, message.number, None, samples)
+        return RemoteAnswer(message.home, message.number, None, samples, (1,) * len(samples))
 
     def release(self, reply: Reply) -> None:
         self.unreleased.remove(reply)
@@ -137,6 +141,18 @@ class FakeHost:
     def found(self, node: int) -> None:
         self.silences.remove(node)
         self._tell()
+
+    def kept(self) -> bytes:
+        return self.files[0]
+
+    def turns(self) -> bytes:
+        return self.files[1]
+
+    async def resume(self, kept: Mapping[str, bytes]) -> None:
+        if self.why_not_resumed:
+            raise ValueError(self.why_not_resumed)
+        self.resumed.append(dict(kept))
+        await self.gate.wait()
 
     def begun(self) -> npt.NDArray[np.int32]:
         return np.array(self.laps, np.int32)
@@ -318,8 +334,8 @@ def test_messages_and_answers_of_both_kinds_pass_as_they_are() -> None:
         assert asked(request, 0) == message
     read, took = messages[0], messages[2]
     answers: list[tuple[Message, Answer]] = [
-        (read, RemoteAnswer(0, read.number, None, (3, 2, 1))),
-        (read, RemoteAnswer(0, read.number, 0, ())),
+        (read, RemoteAnswer(0, read.number, None, (3, 2, 1), (1, 2, LAST_LAP))),
+        (read, RemoteAnswer(0, read.number, 0, (), (7,))),
         (took, Given(0, took.number, 3, 9, (5, 0), 2, 1)),
         (took, Given(0, took.number, 0, 1, (), 0, 0)),
     ]
@@ -392,7 +408,7 @@ def test_nothing_is_lost_or_repeated_whatever_the_network_loses(monkeypatch: pyt
     interceptors = [
         [
             Losing(method, lambda: randoms.random() < 0.3, before=before)
-            for method in ("Ask", "Part", "Hello", "Follow")
+            for method in ("Ask", "Part", "Hello", "Follow", "Turns")
             for before in (True, False)
         ]
         for _ in range(nodes)
@@ -680,8 +696,8 @@ def test_another_version_of_the_protocol_and_another_list_are_refused(monkeypatc
         async with running(view, 0, FakeHost()) as here:
             monkeypatch.setattr("redoxfs.peers.view.PROTOCOL_VERSION", 9)
             async with running(view, 1, FakeHost()) as there:
-                await refused(there, f"{found[0]}: has another protocol version (1 there, 9 here)")
-            await refused(here, f"{found[1]}: has another protocol version (9 there, 1 here)")
+                await refused(there, f"{found[0]}: has another protocol version (2 there, 9 here)")
+            await refused(here, f"{found[1]}: has another protocol version (9 there, 2 here)")
         monkeypatch.undo()
         async with running(view, 0, FakeHost()) as here, running(View(1, found), 1, FakeHost()) as there:
             await refused(there, f"{found[0]}: has another view")
@@ -736,12 +752,13 @@ def test_calls_of_strangers_are_refused() -> None:
                             ("Ask", ask(caller, take(0, 1))),
                             ("Part", pb.PartRequest(caller=caller, part=1).SerializeToString()),
                             ("Follow", pb.FollowRequest(caller=caller).SerializeToString()),
+                            ("Turns", pb.TurnsRequest(caller=caller, now=True).SerializeToString()),
                         ):
                             with pytest.raises(grpc.RpcError) as error:
                                 say(channel, method, request)
                             assert error.value.code() is grpc.StatusCode.FAILED_PRECONDITION
                             assert error.value.details() == line
-                    for method in ("Hello", "Ask", "Part", "Follow"):
+                    for method in ("Hello", "Ask", "Part", "Follow", "Turns"):
                         with pytest.raises(grpc.RpcError) as error:
                             say(channel, method, b"\x0a\xff")
                         assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT

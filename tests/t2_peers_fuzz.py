@@ -43,7 +43,7 @@ SAMPLES, CLASSES = 1000, 10
 BOUNDS = Bounds(SAMPLES, CLASSES)
 CALLER = pb.Caller(node=1, incarnation=5, view=1)
 INTRODUCTION = pb.Introduction(
-    version=1,
+    version=2,
     node=1,
     nodes=2,
     incarnation=5,
@@ -51,6 +51,7 @@ INTRODUCTION = pb.Introduction(
     view_digest="ab",
     dataset="d1",
     settings={"--seed": "0", "a": "b"},
+    beginning="laps from one",
 )
 
 MOST_TAKEN_BYTES = 48 << 20
@@ -79,6 +80,7 @@ REQUESTS = [
             (np.arange(3, dtype="<i4").tobytes(),),
         ),
     ),
+    ("Turns", pb.TurnsRequest(caller=CALLER, now=True, offset=9).SerializeToString()),
 ]
 
 
@@ -100,7 +102,7 @@ class StrictHost:
         if isinstance(message, RemoteRead):
             assert all(0 <= sample < SAMPLES for sample in (message.sample, *(hit.sample for hit in message.hits)))
             np.array([message.epoch, message.position, message.room_bytes, *(hit.position for hit in message.hits)])
-            answer: Answer = RemoteAnswer(0, message.number, message.sample, ())
+            answer: Answer = RemoteAnswer(0, message.number, message.sample, (), (1,))
         else:
             assert isinstance(message, Take)
             assert 0 <= message.cls < CLASSES
@@ -114,6 +116,12 @@ class StrictHost:
 
     def release(self, _reply: Reply) -> None:
         self.unreleased -= 1
+
+    def kept(self) -> bytes:
+        return b""
+
+    def turns(self) -> bytes:
+        return bytes(100)
 
     def follow(self, requester: int, epoch: int, order: npt.NDArray[np.int32]) -> None:
         assert requester == 1
@@ -137,6 +145,7 @@ async def door(host: Any, bounds: Bounds | None = BOUNDS, **options: Any) -> Asy
             bridge,
             node=0,
             why_unknown=why_unknown,
+            why_not_yet=lambda: None,
             meet=lambda request: pb.HelloReply(callee=request.caller),
             spawn=lambda act, *words: bridge.post(nursery.start_soon, act, *words),
             threads=4,
@@ -271,7 +280,7 @@ def test_any_message_is_answered_or_refused_and_the_server_goes_on(caplog: pytes
                 with little_memory(4 << 20):
                     seen.add(check(channel, *change))
 
-            @given(st.sampled_from(["Hello", "Ask", "Part", "Follow"]), st.binary(max_size=200))
+            @given(st.sampled_from(["Hello", "Ask", "Part", "Follow", "Turns"]), st.binary(max_size=200))
             def any_bytes(method: str, data: bytes) -> None:
                 with little_memory(4 << 20):
                     seen.add(check(channel, method, data))
@@ -494,7 +503,7 @@ def whole_reply(message: Message) -> bytes:
     answer: Answer = (
         Given(0, message.number, 3, 1, (0, 1), 0, 9)
         if isinstance(message, Take)
-        else RemoteAnswer(0, message.number, 0, (1,))
+        else RemoteAnswer(0, message.number, 0, (1,), (1, 2))
     )
     cut = Cut(payloads)
     return with_payload(reply_head(answer, payloads, cut), cut.pieces(0))
@@ -555,7 +564,7 @@ def test_any_other_reply_is_one_or_one_error(hello: bytes, follow: bytes, part: 
         (Given(0, 9, 3, 1, (1,), 0, 0), "sample 1, which is not of class 3"),
         (Given(0, 9, 3, 1, (0,), 2**31, 0), "left is 2147483648"),
         (Given(0, 9, 3, 1, (0,) * 5, 0, 0), "5 samples, where 4 were asked for"),
-        (RemoteAnswer(0, 9, 1, ()), "a Take was answered with remote_answer"),
+        (RemoteAnswer(0, 9, 1, (), (1,)), "a Take was answered with remote_answer"),
     ],
 )
 def test_an_answer_that_names_what_is_not_there_is_malformed(answer: Answer, line: str) -> None:

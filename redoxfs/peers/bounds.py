@@ -39,6 +39,8 @@ LONGEST_BYTES: dict[type[Proto], int] = {
     pb.PartRequest: 1 << 10,
     pb.FollowRequest: 1 << 10,  # without its payload
     pb.FollowReply: 1 << 10,
+    pb.TurnsRequest: 1 << 10,
+    pb.TurnsReply: 1 << 10,  # without its payload
 }
 """Bytes of a message, far more than a node says: what protobuf makes of a byte may take a hundred."""
 
@@ -91,7 +93,7 @@ def check_introduction(introduction: pb.Introduction) -> None:
     if len(introduction.settings) > MOST_SETTINGS:
         raise ValueError(f"{len(introduction.settings)} settings")
     check_below(SIGNED, incarnation=introduction.incarnation, view=introduction.view)
-    _check_texts(introduction.view_digest, introduction.dataset)
+    _check_texts(introduction.view_digest, introduction.dataset, introduction.beginning)
     for name, value in introduction.settings.items():
         _check_texts(name, value)
 

@@ -170,7 +170,8 @@ class Client:
         self._heard_s = trio.current_time()
         self._max_answer_bytes = max_answer_bytes
         self._methods: dict[str, Any] = {
-            name: channel.unary_unary(f"/{SERVICE}/{name}", None, None) for name in ("Hello", "Ask", "Part", "Follow")
+            name: channel.unary_unary(f"/{SERVICE}/{name}", None, None)
+            for name in ("Hello", "Ask", "Part", "Follow", "Turns")
         }
         self._asks = trio.Semaphore(ASKS_AT_ONCE)
         self._parts = trio.Semaphore(PARTS_AT_ONCE)
@@ -473,6 +474,37 @@ class Client:
             except AgainError as error:
                 await self._again(attempt, error)
                 attempt += 1
+
+    # How far it is
+
+    async def turns(self, *, now: bool, longest_bytes: int) -> bytes:
+        """The file of what the peer handed to its readers, or of what it goes on from; until it is here."""
+        request = pb.TurnsRequest(caller=self._caller, now=now)
+        data = bytearray()
+
+        def read(reply: bytes) -> tuple[int, memoryview]:
+            head, payload = split_payload(reply)
+            total_bytes = parse(pb.TurnsReply, head).total_bytes
+            if total_bytes > longest_bytes or len(payload) != min(PART_BYTES, total_bytes - request.offset):
+                raise ValueError(
+                    f"{len(payload)} bytes of {total_bytes} from {request.offset}, at most {longest_bytes}"
+                )
+            return total_bytes, payload
+
+        for attempt in count():
+            try:
+                while True:
+                    total_bytes, payload = await self._call("Turns", request.SerializeToString(), self._timeout_s, read)
+                    data += payload
+                    request.offset = len(data)
+                    if len(data) == total_bytes:
+                        return bytes(data)
+            except AgainError as error:
+                # It may be another file by now.
+                data.clear()
+                request.offset = 0
+                await self._again(attempt, error)
+        raise AssertionError("there is no end of attempts")
 
     def _become(self, state: str, reason: str) -> None:
         self.reason = reason

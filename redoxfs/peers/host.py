@@ -1,6 +1,6 @@
 """What a node offers to its peers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -51,8 +51,21 @@ class Host(Protocol):
     def restarted(self, node: int) -> None:
         """Another process has taken the place of ``node``: it knows nothing of what was sent before."""
 
+    def kept(self) -> bytes:
+        """What this node's laps go on from, as a file; empty where it goes on from nothing."""
+
+    def turns(self) -> bytes:
+        """How far they are now, as a file. The longest that a peer may say is `Peers`' ``max_turns_bytes``."""
+
+    async def resume(self, kept: Mapping[str, bytes]) -> None:
+        """All nodes begin, and go on from what each kept; ``kept`` has that of the peers, by address.
+
+        Before any message. Raises ValueError: one line.
+        """
+
     def begun(self) -> npt.NDArray[np.int32]:
         """int32[C]: how many laps of each class have begun; for whoever takes the place of another process."""
 
     def rejoin(self, begun: npt.NDArray[np.int32]) -> None:
-        """This process has taken the place of another; ``begun`` is the most that a peer said. Before any message."""
+        """This process has taken the place of another, and the others went on; ``begun`` is the most that a peer said.
+        Before any message."""

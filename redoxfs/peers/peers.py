@@ -7,7 +7,7 @@ may. Nothing here decides about samples; the host does, in the trio task that al
 
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,17 @@ from redoxfs.peers.client import CALLS_AT_ONCE, Client, Trace
 from redoxfs.peers.host import Host
 from redoxfs.peers.server import Server
 from redoxfs.peers.v1 import peers_pb2 as pb
-from redoxfs.peers.view import INCARNATION_BITS, Difference, Identity, View, differences, introduce, refusal
+from redoxfs.peers.view import (
+    ANEW,
+    INCARNATION_BITS,
+    RESUMED,
+    Difference,
+    Identity,
+    View,
+    differences,
+    introduce,
+    refusal,
+)
 from redoxfs.protocol.events import Message
 
 REPORT_S = 5.0
@@ -65,6 +75,9 @@ class Peers:
         timeout_s: the deadline of one call. What failed or took longer is asked for again, until `close`.
         silence_s: a peer that answers nothing for so long is lost to the host, until it answers again.
         max_answer_bytes: an answer of more is an error for each of its samples.
+        max_turns_bytes: the longest file of turns that a peer may have.
+        beginning: what this node's laps go on from, and those of all that join with it: ANEW, RESUMED, or the name of
+            a state that was loaded.
         bounds: of what there is that a message can be about; it is refused otherwise.
         renews: this view follows another: peers may not have heard of it yet.
         listen: where to listen if not at this node's address in the view.
@@ -80,6 +93,8 @@ class Peers:
         timeout_s: float,
         silence_s: float = SILENCE_S,
         max_answer_bytes: int,
+        max_turns_bytes: int = 0,
+        beginning: str = ANEW,
         bounds: Bounds | None = None,
         renews: bool = False,
         listen: str | None = None,
@@ -93,16 +108,18 @@ class Peers:
         self._timeout_s = timeout_s
         self._silence_s = silence_s
         self._max_answer_bytes = max_answer_bytes
+        self._max_turns_bytes = max_turns_bytes
+        self._resumes = beginning == RESUMED
         self._bounds = bounds
         self._renews = renews
         self._listen = listen or view.addresses[node]
         self._transport = transport or Plaintext()
-        self._introduction = introduce(view, node, secrets.randbits(INCARNATION_BITS), identity)
+        self._introduction = introduce(view, node, secrets.randbits(INCARNATION_BITS), identity, beginning)
         # Read by the server's threads; each entry is written at once.
         self._incarnations: list[int | None] = [None] * len(view.addresses)
-        # Processes that took the place of others; and what the peers of this one say if it did.
+        # Processes that took the place of others; and what the peers that this one joins in such a place say of laps.
         self._successors: set[int] = set()
-        self._begun: list[npt.NDArray[np.int32]] = []
+        self._begun: dict[int, npt.NDArray[np.int32]] = {}
         self._clients: dict[int, Client] = {}
         self._server: Server
         self._bridge: Bridge
@@ -125,6 +142,7 @@ class Peers:
             self._bridge,
             node=self._node,
             why_unknown=self._why_unknown,
+            why_not_yet=self._why_not_yet,
             meet=self._meet,
             spawn=self._spawn_from_a_thread,
             bounds=self._bounds,
@@ -163,7 +181,7 @@ class Peers:
 
         Raises:
             JoinTimeoutError: some did not answer.
-            RefusedError: one serves something else.
+            RefusedError: one serves something else, or what it goes on from cannot be taken.
         """
         for client in self._clients.values():
             self._spawn(client.greet)
@@ -189,10 +207,50 @@ class Peers:
                 raise JoinTimeoutError(timeout_s, missing, [client.reason for client in strangers])
             with trio.move_on_at(min(report_at, deadline)):
                 await self._change.wait()
+        if self._resumes and not self._begun:
+            await self._resume(deadline)
         if self._begun:
-            self._host.rejoin(np.maximum.reduce(self._begun))
+            self._host.rejoin(np.maximum.reduce(list(self._begun.values())))
+        self._introduction.beginning = ""
         self._joined = True
         self._server.tell_health(ready=True)
+
+    async def _resume(self, deadline: float) -> None:
+        """Go on from what all nodes kept; unless one of them turns out to go on without this one."""
+        timeout_s = max(0.0, deadline - trio.current_time())
+        try:
+            kept = await self._gather(now=False, timeout_s=max(timeout_s, self._timeout_s))
+        except TimeoutError as missing:
+            raise JoinTimeoutError(timeout_s, missing.args[0], ["met before"] * len(missing.args[0])) from None
+        if self._begun:
+            return
+        try:
+            await self._host.resume(kept)
+        except ValueError as error:
+            raise RefusedError(str(error)) from error
+
+    async def turns(self) -> Mapping[str, bytes]:
+        """How far all peers are now: of each, by address, the file of what it handed to its readers.
+
+        Raises:
+            TimeoutError: ``args[0]``: the addresses of those that do not answer.
+        """
+        return await self._gather(now=True, timeout_s=self._timeout_s)
+
+    async def _gather(self, *, now: bool, timeout_s: float) -> Mapping[str, bytes]:
+        found: dict[str, bytes] = {}
+
+        async def fetch(client: Client) -> None:
+            found[client.address] = await client.turns(now=now, longest_bytes=self._max_turns_bytes)
+
+        with trio.move_on_after(timeout_s):
+            async with trio.open_nursery() as nursery:
+                for client in self._clients.values():
+                    nursery.start_soon(fetch, client)
+        missing = [client.address for client in self._clients.values() if client.address not in found]
+        if missing:
+            raise TimeoutError(missing)
+        return found
 
     @property
     def view(self) -> View:
@@ -276,13 +334,17 @@ class Peers:
         """By the server's threads: why a call of ``caller`` is not answered."""
         if caller.view != self._view.number:
             return f"this is view {self._view.number}, not {caller.view}"
-        if self._begun and not self._joined:
-            return f"node {self._node} does not know yet where the one before it ended"
         if not self._is_peer(caller.node):
             return f"no peer of node {self._node} has the number {caller.node}"
         if self._incarnations[caller.node] != caller.incarnation:
             return f"node {caller.node} has to say Hello first"
         return None
+
+    def _why_not_yet(self) -> str | None:
+        """By the server's threads: why no call about samples is answered."""
+        if self._joined or not (self._begun or self._resumes):
+            return None
+        return f"node {self._node} does not know yet where it goes on"
 
     def _is_peer(self, node: int) -> bool:
         return node < len(self._incarnations) and node != self._node
@@ -301,10 +363,12 @@ class Peers:
             client = self._clients[caller.node]
             if client.state == "joining":
                 client.refuse(refusal(client.address, found))
-        succeeds = not found and request.joins and caller.incarnation in self._successors
+        # As long as nobody has begun there is no place to take.
+        succeeds = not found and request.joins and self._joined and caller.incarnation in self._successors
         return pb.HelloReply(
             callee=self._introduction,
             differences=[pb.Difference(field=d.field, caller=d.there, callee=d.here) for d in found],
+            succeeds=succeeds,
             begun=self._host.begun().astype("<i4").tobytes() if succeeds else b"",
         )
 
@@ -329,8 +393,8 @@ class Peers:
             client.refuse(f"{client.address}: is node {callee.node} of its view, here it is node {node}")
             return False
         self._know(node, callee.incarnation)
-        if reply.begun and client.state == "joining":
-            self._note_begun(client, reply.begun)
+        if reply.succeeds and client.state == "joining":
+            self._note_begun(node, reply.begun)
         return True
 
     def _catch_up(self, other: pb.Introduction) -> bool:
@@ -345,13 +409,13 @@ class Peers:
             client.enter_view(other.view)
         return True
 
-    def _note_begun(self, client: Client, told: bytes) -> None:
+    def _note_begun(self, node: int, told: bytes) -> None:
         classes = len(self._host.begun())
         begun = np.frombuffer(told, "<i4", count=classes) if len(told) == 4 * classes else np.full(1, -1)
         if (begun < 0).any():
-            log.warning("%s: what it says of laps makes no sense", client.address)
+            log.warning("%s: what it says of laps makes no sense", self._clients[node].address)
         else:
-            self._begun.append(begun.astype(np.int32))
+            self._begun[node] = begun.astype(np.int32)
 
     def _know(self, node: int, incarnation: int) -> None:
         known, self._incarnations[node] = self._incarnations[node], incarnation
@@ -360,6 +424,8 @@ class Peers:
         client = self._clients[node]
         log.warning("%s was started again", client.address)
         self._successors.add(incarnation)
+        # Who said that was that process, and this one has begun no more than all others.
+        self._begun.pop(node, None)
         client.give_up_bytes("the peer was started again")
         self._server.forget(node)
         if self._last_trace is not None:

@@ -21,7 +21,7 @@ from redoxfs.peers.channel import SERVER_OPTIONS, Transport, one_line
 from redoxfs.peers.fields import split_payload, with_payload
 from redoxfs.peers.host import Host, Reply
 from redoxfs.peers.outgoing import KEPT_BYTES, CrowdedError, Outbox, Outgoing
-from redoxfs.peers.parts import Cut
+from redoxfs.peers.parts import PART_BYTES, Cut
 from redoxfs.peers.traces import Traces
 from redoxfs.peers.translation import TooManyFilesError, asked, failed_head, parse, reply_head
 from redoxfs.peers.v1 import peers_pb2 as pb
@@ -48,6 +48,7 @@ class Server:
 
     Args:
         why_unknown: why a caller is none that this node has met; None if it has. Called by any thread.
+        why_not_yet: why this node cannot answer anybody about samples yet; None if it can. Called by any thread.
         meet: called in the trio task with what a caller's Hello says; the reply to it.
         spawn: starts an async function in the trio task; called by any thread.
         threads: how many calls are worked on at once.
@@ -62,6 +63,7 @@ class Server:
         *,
         node: int,
         why_unknown: Callable[[pb.Caller], str | None],
+        why_not_yet: Callable[[], str | None],
         meet: Callable[[pb.HelloRequest], pb.HelloReply],
         spawn: Callable[..., None],
         threads: int,
@@ -72,12 +74,15 @@ class Server:
         self._bridge = bridge
         self._node = node
         self._why_unknown = why_unknown
+        self._why_not_yet = why_not_yet
         self._meet = meet
         self._spawn = spawn
         self._threads = threads
         self._bounds = bounds
         self._transport: Transport
         self._traces = Traces(None if bounds is None else bounds.samples)
+        # Files that take more than one part, by who fetches them.
+        self._turns_of: dict[int, bytes] = {}
         self._health = health.HealthServicer()
         self._pool: ThreadPoolExecutor | None = None
         self._server: grpc.Server | None = None
@@ -95,7 +100,13 @@ class Server:
             maximum_concurrent_rpcs=4 * self._threads,
         )
         # Without (de)serializers: bytes in, bytes out.
-        methods = {"Hello": self._hello, "Ask": self._ask, "Part": self._part, "Follow": self._follow}
+        methods = {
+            "Hello": self._hello,
+            "Ask": self._ask,
+            "Part": self._part,
+            "Follow": self._follow,
+            "Turns": self._turns,
+        }
         handlers: dict[str, Any] = {
             name: grpc.unary_unary_rpc_method_handler(method) for name, method in methods.items()
         }
@@ -123,6 +134,7 @@ class Server:
         """``requester`` is another process now."""
         self.outbox.settle(requester)
         self._traces.forget(requester)
+        self._turns_of.pop(requester, None)
 
     def close(self) -> None:
         """End, with every thread; after the bridge, which lets those go that wait."""
@@ -195,6 +207,25 @@ class Server:
             self._in_node(context, self._host.follow, requester, request.epoch, order)
         return pb.FollowReply(received_bytes=received).SerializeToString()
 
+    def _turns(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        try:
+            request = parse(pb.TurnsRequest, data)
+            self._admit_before_all(request.caller, context)
+            check_below(SIGNED, offset=request.offset)
+        except ValueError as error:
+            _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        requester = request.caller.node
+        if request.offset:
+            told = self._turns_of.get(requester, b"")
+        else:
+            told = self._in_node(context, self._host.turns if request.now else self._host.kept)
+            self._turns_of[requester] = told
+        after = request.offset + PART_BYTES
+        if after >= len(told):
+            self._turns_of.pop(requester, None)
+        head = pb.TurnsReply(total_bytes=len(told)).SerializeToString()
+        return with_payload(head, (memoryview(told)[request.offset : after],))
+
     def _check_health(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         try:
             request = parse(health_pb2.HealthCheckRequest, data)
@@ -210,6 +241,13 @@ class Server:
             _refuse(context, grpc.StatusCode.PERMISSION_DENIED, why)
 
     def _admit(self, caller: pb.Caller, context: grpc.ServicerContext) -> None:
+        self._admit_before_all(caller, context)
+        why = self._why_not_yet()
+        if why is not None:
+            _refuse(context, grpc.StatusCode.FAILED_PRECONDITION, why)
+
+    def _admit_before_all(self, caller: pb.Caller, context: grpc.ServicerContext) -> None:
+        """Also while this node does not know yet where it goes on."""
         self._check_name(caller.node, context)
         why = self._why_unknown(caller)
         if why is not None:

@@ -35,6 +35,7 @@ from redoxfs.protocol.events import Answer, Message
 from redoxfs.protocol.local_first import Given, Take
 from redoxfs.protocol.remote import Hit, RemoteAnswer, RemoteRead
 from redoxfs.protocol.trace import OFF_TRACE
+from redoxfs.protocol.turns import LAST_LAP
 
 ERROR_CHARACTERS = 200
 """Of an error's text go over the network; it names a file and says what is wrong."""
@@ -203,7 +204,9 @@ def failed_head(answer: Answer, payloads: Sequence[Payload], error: OSError) -> 
 
 def _head(answer: Answer, header: pb.Header) -> bytes:
     if isinstance(answer, RemoteAnswer):
-        header.remote_answer.CopyFrom(pb.RemoteAnswer(sample=answer.sample, prefetched=answer.prefetched))
+        header.remote_answer.CopyFrom(
+            pb.RemoteAnswer(sample=answer.sample, prefetched=answer.prefetched, laps=answer.laps)
+        )
     elif isinstance(answer, Given):
         header.given.CopyFrom(
             pb.Given(cls=answer.cls, lap=answer.lap, samples=answer.samples, left=answer.left, done=answer.done)
@@ -231,7 +234,11 @@ def received(data: bytes, message: Message, bounds: Bounds | None = None) -> tup
         if len(told.prefetched) > MOST_FILES:
             raise ValueError(f"{len(told.prefetched)} samples sent ahead, more than {MOST_FILES}")
         sample = told.sample if told.HasField("sample") else None
-        answer = RemoteAnswer(message.home, message.number, sample, tuple(told.prefetched))
+        answer = RemoteAnswer(message.home, message.number, sample, tuple(told.prefetched), tuple(told.laps))
+        if len(answer.laps) != len(answer.samples):
+            raise ValueError(f"{len(answer.samples)} samples of {len(answer.laps)} laps")
+        if answer.laps and not 1 <= min(answer.laps) <= max(answer.laps) <= LAST_LAP:
+            raise ValueError(f"a lap beyond 1 to {LAST_LAP}")
     elif kind == "given" and isinstance(message, Take):
         given = header.given
         # One that was put aside comes even where there is room for none.

@@ -11,10 +11,14 @@ from typing import NamedTuple
 
 from redoxfs.peers.v1 import peers_pb2 as pb
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 """Changes with anything in proto/ or in what it means that another version would misread."""
 
 INCARNATION_BITS = 63
+
+ANEW = "laps from one"
+RESUMED = "--resume"
+"""What the laps of nodes that join go on from; or a state that was loaded, by its name."""
 
 SHOWN = 80
 """Characters of a value that go into a line: a peer can send a megabyte."""
@@ -48,7 +52,7 @@ class Difference(NamedTuple):
     there: str
 
 
-def introduce(view: View, node: int, incarnation: int, identity: Identity) -> pb.Introduction:
+def introduce(view: View, node: int, incarnation: int, identity: Identity, beginning: str) -> pb.Introduction:
     return pb.Introduction(
         version=PROTOCOL_VERSION,
         node=node,
@@ -58,6 +62,7 @@ def introduce(view: View, node: int, incarnation: int, identity: Identity) -> pb
         view_digest=view.digest,
         dataset=identity.dataset,
         settings=dict(identity.settings),
+        beginning=beginning,
     )
 
 
@@ -73,6 +78,9 @@ def differences(here: pb.Introduction, there: pb.Introduction) -> tuple[Differen
             for name in sorted({*here.settings, *there.settings})
         ),
     ]
+    # Who has joined goes on, and whoever joins later with it.
+    if here.beginning and there.beginning:
+        pairs.append(("beginning", here.beginning, there.beginning))
     return tuple(Difference(name, ours, theirs) for name, ours, theirs in pairs if ours != theirs)
 
 

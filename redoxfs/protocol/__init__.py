@@ -10,6 +10,7 @@ same order give the same decisions on every machine. The runtime (``redoxfs.node
 ``local_first``  the pool on several nodes: own chunks first, then batches from peers
 ``trace``        a node's order of access, which the remote protocol prefetches by
 ``samplers``     the orders of access that PyTorch's samplers give
+``turns``        how far laps are: what is kept of them, and merged where nodes share them
 ``events``       the records in which all speak, and the interfaces that a policy offers to the binding and to peers
 """
 

@@ -6,8 +6,11 @@ made and read faster still, which is 3 % of what a file costs the daemon. Sample
 integers, the row numbers of the arrays that the layout built.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+from redoxfs.protocol.turns import Turns
 
 
 class Load(NamedTuple):
@@ -206,6 +209,23 @@ class SharedPolicy(Protocol):
         """Another process, which knows nothing, has taken its place, and answers.
 
         To be told before anything of that process is handed in; from then on nothing of the one before it is.
+        """
+
+    @property
+    def given(self) -> int:
+        """How many turns this node gave its readers since the first lap began."""
+
+    def turns(self) -> Turns:
+        """What this node handed to its readers. A copy."""
+
+    def merged(self, of_nodes: Sequence[Turns]) -> Turns:
+        """What nodes handed to theirs together. Raises ValueError where one is of something else."""
+
+    def restore(self, turns: Turns, own: Turns | None = None) -> None:
+        """Go on where all nodes together were: before anything else, and at all of them alike.
+
+        ``own`` is what this node had of ``turns``, where that is known; else each has what lies at it, and
+        ``turns.given`` is its part. Raises ValueError; nothing was changed.
         """
 
     def cancel(self, ticket: int) -> None:

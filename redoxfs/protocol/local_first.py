@@ -55,12 +55,15 @@ Three rules for whoever edits this file:
 3. While somebody waits for a class, a Take of it is unanswered at a peer that is not lost, unless all are: its answer,
    empty or not, is what looks again. `lost`, `found` and `restarted` look again themselves.
 
+What all nodes have to know to go on another time is which samples were done in the lap that their class is in, by
+whomever (`Ledger`, `restore`). What was taken and not done then is its part's again.
+
 Which samples were taken is never undone: they are given to the next readers that ask, here or elsewhere. So a sample
 may be here twice: taken, for this lap, and in the pool, for the next.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -68,10 +71,12 @@ import numpy.typing as npt
 
 from redoxfs.protocol.events import Answer, Delivered, Handled, Load, Message, Pending, Served
 from redoxfs.protocol.pool import PoolPolicy
+from redoxfs.protocol.turns import Ledger, Turns, merged
 
 Int8 = npt.NDArray[np.int8]
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 BATCH = 16
 """Samples of a class that are asked for at once. A node is short of tens of a class of thousand by the end of its lap;
@@ -200,6 +205,7 @@ class LocalFirst:
         self._nodes = nodes
         self._policy = policy
         self._class_array = class_of
+        self._part_array = part_of
         self._class_of: memoryview[int] = class_of.data
         self._bytes_of: memoryview[int] = sample_bytes.data
         self._of_class: memoryview[int] = np.bincount(class_of, minlength=classes).astype(np.int32).data
@@ -252,6 +258,7 @@ class LocalFirst:
         # By class: how many more samples should have been taken by now.
         account = np.random.default_rng(seed).random(classes)
         self._account = cast("memoryview[float]", account.data)
+        self._ledger = Ledger(class_of, classes, policy.members)
 
     def request(self, sample: int) -> Served | Pending:
         """A turn for a sample of ``sample``'s class."""
@@ -276,7 +283,7 @@ class LocalFirst:
         """The turn of a sample that was put aside."""
         cls = self._class_of[reserved]
         served = self._take(cls, reserved)
-        self._done[cls] += 1
+        self._note_done(cls, served)
         if self._exchange:
             self._count_exchange(cls)
         return served
@@ -426,6 +433,57 @@ class LocalFirst:
             self._left[cls] = 0
             self._wounded[cls] = self._came[cls] = lap
 
+    @property
+    def given(self) -> int:
+        """How many turns this node gave its readers since the first lap began."""
+        return self._ledger.given
+
+    def turns(self) -> Turns:
+        """What this node handed to its readers. A copy."""
+        return self._ledger.turns()
+
+    def merged(self, of_nodes: Sequence[Turns]) -> Turns:
+        """What nodes handed to theirs together. Raises ValueError where one is of something else."""
+        return merged(of_nodes, self._class_array)
+
+    def restore(self, turns: Turns, own: Turns | None = None) -> None:
+        """Go on where all nodes together were: before anything else, and at all of them alike. Raises ValueError.
+
+        Whoever did a sample, it counts as done by the node that it lies at in the lap.
+        """
+        had = turns.flags(len(self._lap_array), len(self._class_array))
+        here = self._own_at(self._node, turns.laps)
+        # The pool beneath is in the first lap from there that has any of its samples.
+        laps, is_ahead = turns.laps.copy(), ~self._has_any(here)
+        for ahead in range(1, len(self._parts[self._node])):
+            found = is_ahead & self._has_any(self._own_at(self._node, turns.laps + ahead))
+            laps[found] += ahead
+            is_ahead &= ~found
+        self._policy.restore(Turns(laps, np.packbits(had & here), 0))
+        self._lap_array[:] = turns.laps
+        self._count_own(self._left, self._done, here, had)
+        for node, peer in self._peers.items():
+            self._count_own(peer.left, peer.done, self._own_at(node, turns.laps), had)
+        if own is None:
+            self._ledger.restore_part(turns, here)
+        else:
+            self._ledger.restore(own)
+
+    def _own_at(self, node: int, laps: Int32) -> Flags:
+        """bool[S]: the samples that are a node's own in the lap that its class is in."""
+        parts = np.array(self._parts[node], np.int8)[(laps - 1) % len(self._parts[node])]
+        own: Flags = self._part_array == parts[self._class_array]
+        return own
+
+    def _has_any(self, samples: Flags) -> Flags:
+        """bool[C]: of which classes there are any."""
+        has_any: Flags = np.bincount(self._class_array[samples], minlength=len(self._lap_array)) > 0
+        return has_any
+
+    def _count_own(self, left: "memoryview[int]", done: "memoryview[int]", own: Flags, had: Flags) -> None:
+        np.asarray(left)[:] = np.bincount(self._class_array[own & ~had], minlength=len(left))
+        np.asarray(done)[:] = np.bincount(self._class_array[own & had], minlength=len(done))
+
     def laps(self, samples: npt.NDArray[np.integer]) -> Int32:
         """The lap, counted from 1, that the class of each of ``samples`` is in."""
         laps: Int32 = self._lap_array[self._class_array[samples]]
@@ -459,8 +517,12 @@ class LocalFirst:
         if served is None and self._is_aside(cls) and not self._is_any_free(cls):
             served = self._steal(cls)
         if served is not None:
-            self._done[cls] += 1
+            self._note_done(cls, served)
         return served
+
+    def _note_done(self, cls: int, served: Served) -> None:
+        self._done[cls] += 1
+        self._ledger.note(served.sample, self._lap[cls])
 
     def _next(self, cls: int) -> Served | None:
         """One that is here and not put aside, those taken from others first, leaves; the next lap may begin."""

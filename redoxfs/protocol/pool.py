@@ -55,7 +55,7 @@ import numpy as np
 import numpy.typing as npt
 
 from redoxfs.protocol.events import Load, Served
-from redoxfs.protocol.slot import Turns
+from redoxfs.protocol.turns import Turns
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -359,6 +359,10 @@ class PoolPolicy:
         self._run_over(cls)
         self._begin_lap(cls)
         return let_go
+
+    def members(self, cls: int) -> Int32:
+        """The samples of a class, in some order; a view, good until the next request."""
+        return self._queue_array[self._begun[cls] : self._begun[cls + 1]]
 
     def laps(self, samples: npt.NDArray[np.integer]) -> Int32:
         """The lap, counted from 1, that the class of each of ``samples`` is in."""

@@ -53,6 +53,10 @@ come for are made to be exactly those of the unanswered messages, their hits inc
 that anybody waits for, one for nobody is made, and where somebody waits for a claim that no message will tell, it is
 told again. What is here of that home was given by a process that is no more, and so is stash.
 
+Laps are the home's; with each sample it tells the lap that it is given in, which goes wherever the sample goes. So
+whoever hands it to a reader can note what had its turn in which lap (`Ledger`), and nobody else does: what lies in a
+remote VC or the stash when all nodes end had no turn.
+
 Memory: the remote VCs, the stash and the rooms granted to answers under way never exceed the limit. Samples put aside
 and those that somebody waits for do not count. A sample that does not fit stays here without its bytes (`keeps`).
 
@@ -69,7 +73,7 @@ out of trace order, and a shifted array forgets what was prefetched for a reques
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -79,6 +83,7 @@ import numpy.typing as npt
 from redoxfs.protocol.events import Answer, Delivered, Handled, Load, Message, Pending, Served
 from redoxfs.protocol.slot import SlotPolicy
 from redoxfs.protocol.trace import OFF_TRACE, HomeTrace, OwnTrace
+from redoxfs.protocol.turns import Ledger, Turns, merged
 
 Ints = npt.NDArray[np.integer]
 
@@ -128,13 +133,14 @@ class RemoteAnswer(NamedTuple):
     """A home's answer to RemoteRead ``number``.
 
     ``sample`` is for the claim, None where one that was prefetched is under way for it; ``prefetched`` go into the
-    remote VC, in the order in which the trace needs them.
+    remote VC, in the order in which the trace needs them. ``laps``: of each of `samples`, the lap it is given in.
     """
 
     home: int
     number: int
     sample: int | None
     prefetched: tuple[int, ...]
+    laps: tuple[int, ...]
 
     @property
     def samples(self) -> tuple[int, ...]:
@@ -152,12 +158,19 @@ class _Claim:
     reserves: bool
 
 
-@dataclass(slots=True, eq=False)
-class _Stashed:
-    """A sample in the stash; ``spent``: a position was spent on it; ``kept``: its bytes are in the remote memory."""
+class _Held(NamedTuple):
+    """A sample that the home gave in ``lap``; ``spent``: a position was spent on it."""
 
     sample: int
+    lap: int
     spent: bool
+
+
+@dataclass(slots=True, eq=False)
+class _Stashed:
+    """A sample in the stash; ``kept``: its bytes are in the remote memory."""
+
+    held: _Held
     kept: bool
 
 
@@ -179,6 +192,7 @@ class Requester:
         remote_memory_bytes: the limit of what the remote VCs and the stash hold and are granted.
         reads_alone: whether a sample of a home that is lost can be read here.
         send: takes each message.
+        note: told each sample that has its turn, and its lap.
     """
 
     def __init__(
@@ -191,6 +205,7 @@ class Requester:
         remote_memory_bytes: int,
         reads_alone: bool,
         send: Callable[[RemoteRead], None],
+        note: Callable[[int, int], None],
     ) -> None:
         homes = int(home_of.max(initial=node)) + 1
         self.prefetched = 0
@@ -199,20 +214,22 @@ class Requester:
         self._lost: set[int] = set()
         self._node = node
         self._send = send
+        self._note = note
         self._homes = home_of
         self._home_of: memoryview[int] = home_of.data
         self._column_of: memoryview[int] = columns.data
         self._bytes_of: memoryview[int] = sample_bytes.data
         self._slots = np.full(int(columns.max(initial=-1)) + 1, -1, np.int32)
         self._slot: memoryview[int] = self._slots.data
+        self._slot_lap: memoryview[int] = np.zeros_like(self._slots).data
         home_of_column = np.zeros(len(self._slots), np.int16)
         home_of_column[columns] = home_of
         self._home_of_column: memoryview[int] = home_of_column.data
         # Columns whose slot holds a sample without its bytes.
         self._bare: set[int] = set()
         self._stash: dict[int, deque[_Stashed]] = {}
-        # For each column that has any: the samples put aside, and whether a position was spent on each.
-        self._aside: dict[int, dict[int, bool]] = {}
+        # For each column that has any: the samples put aside.
+        self._aside: dict[int, dict[int, _Held]] = {}
         self._limit_bytes = remote_memory_bytes
         self._free_bytes = remote_memory_bytes
         self._epoch = 0
@@ -240,9 +257,9 @@ class Requester:
         self._left_over.clear()
         for stash in self._stash.values():
             for stashed in stash:
-                stashed.spent = False
+                stashed.held = stashed.held._replace(spent=False)
         for aside in self._aside.values():
-            aside.update(dict.fromkeys(aside, False))
+            aside.update({sample: held._replace(spent=False) for sample, held in aside.items()})
         for claims in self._claims.values():
             for claim in claims:
                 claim.spent = False
@@ -251,9 +268,9 @@ class Requester:
         """A turn for a sample that another home gave or has to give."""
         column = self._column_of[sample]
         if column in self._stash:
-            return Served(self._unstash(sample, column, 0)[0], remote=True)
+            return self._serve(self._unstash(sample, column, 0))
         if self._slot[column] >= 0:
-            return Served(self._hit(sample, column)[0], remote=True)
+            return self._serve(self._hit(sample, column))
         if self._reads_alone and self._home_of[sample] in self._lost:
             position = self._spend_position(sample, column)
             if position != OFF_TRACE:
@@ -268,21 +285,20 @@ class Requester:
             return None
         aside = self._aside.get(column, {})
         for at, stashed in enumerate(self._stash.get(column, ())):
-            if stashed.sample not in aside:
-                return self._put_aside(column, *self._unstash(sample, column, at))
+            if stashed.held.sample not in aside:
+                return self._put_aside(column, self._unstash(sample, column, at))
         held = self._slot[column]
         if held >= 0 and held not in aside:
-            return self._put_aside(column, *self._hit(sample, column))
+            return self._put_aside(column, self._hit(sample, column))
         return None if aside or held >= 0 else self._wait(sample, column, reserves=True)
 
     def take(self, reserved: int) -> Served:
         """The turn of a sample that was put aside."""
-        self._no_longer_aside(reserved)
-        return Served(reserved, remote=True)
+        return self._serve(self._no_longer_aside(reserved))
 
     def put_back(self, reserved: int) -> bool:
         """A sample that was put aside goes to the stash. False where its bytes do not fit."""
-        return self._put_in_stash(reserved, spent=self._no_longer_aside(reserved))
+        return self._put_in_stash(self._no_longer_aside(reserved))
 
     def cancel(self, ticket: int) -> None:
         """What comes for ``ticket`` goes to another claim, else to the stash; nothing where it has come."""
@@ -299,10 +315,10 @@ class Requester:
             return None
         self._free_bytes += sent.room
         delivered = []
-        if answer.sample is not None:
-            delivered += self._arrive(answer.home, answer.sample, answer.number)
-        for sample in answer.prefetched:
-            delivered += self._arrive(answer.home, sample, None)
+        asked = None if answer.sample is None else answer.number
+        for sample, lap in zip(answer.samples, answer.laps, strict=True):
+            delivered += self._arrive(answer.home, sample, lap, asked)
+            asked = None
         return tuple(delivered)
 
     def lost(self, home: int) -> tuple[Delivered, ...]:
@@ -341,7 +357,8 @@ class Requester:
         for column in [column for column in np.flatnonzero(self._slots >= 0).tolist() if self._is_of(home, column)]:
             kept = column not in self._bare
             self._bare.discard(column)
-            self._stash.setdefault(column, deque()).append(_Stashed(self._slot[column], spent=False, kept=kept))
+            held = _Held(self._slot[column], self._slot_lap[column], spent=False)
+            self._stash.setdefault(column, deque()).append(_Stashed(held, kept=kept))
             self._slot[column] = -1
         told: dict[int, list[int]] = {}
         for number, sent in self._unanswered[home].items():
@@ -363,10 +380,14 @@ class Requester:
         column = self._column_of[sample]
         if self._slot[column] == sample and column not in self._bare:
             return True
-        return any(stashed.sample == sample and stashed.kept for stashed in self._stash.get(column, ()))
+        return any(stashed.held.sample == sample and stashed.kept for stashed in self._stash.get(column, ()))
 
     def _is_of(self, home: int, column: int) -> bool:
         return self._home_of_column[column] == home
+
+    def _serve(self, held: _Held) -> Served:
+        self._note(held.sample, held.lap)
+        return Served(held.sample, remote=True)
 
     def _read_alone(self, sample: int) -> Served:
         self.degraded += 1
@@ -426,8 +447,8 @@ class Requester:
         self._send(message)
         return number
 
-    def _hit(self, sample: int, column: int) -> tuple[int, bool]:
-        """Claim what the slot holds: the sample, and whether a position was spent on it."""
+    def _hit(self, sample: int, column: int) -> _Held:
+        """Claim what the slot holds."""
         held = self._slot[column]
         self._slot[column] = -1
         if column in self._bare:
@@ -436,23 +457,24 @@ class Requester:
             self._free_bytes += self._bytes_of[held]
         position = self._spend_position(sample, column)
         self._hits[self._home_of[held]].append(Hit(held, position))
-        return held, position != OFF_TRACE
+        return _Held(held, self._slot_lap[column], position != OFF_TRACE)
 
-    def _unstash(self, sample: int, column: int, at: int) -> tuple[int, bool]:
-        """Take number ``at`` of the column's stash: the sample, and whether a position was spent on it."""
+    def _unstash(self, sample: int, column: int, at: int) -> _Held:
+        """Take number ``at`` of the column's stash."""
         stash = self._stash[column]
         stashed = stash[at]
         del stash[at]
         if not stash:
             del self._stash[column]
+        held = stashed.held
         if stashed.kept:
-            self._free_bytes += self._bytes_of[stashed.sample]
-        return stashed.sample, self._leave_position(sample, column, spent=stashed.spent)
+            self._free_bytes += self._bytes_of[held.sample]
+        return held._replace(spent=self._leave_position(sample, column, spent=held.spent))
 
-    def _put_in_stash(self, sample: int, *, spent: bool) -> bool:
+    def _put_in_stash(self, held: _Held) -> bool:
         """True where the bytes are kept."""
-        kept = self._keep(sample)
-        self._stash.setdefault(self._column_of[sample], deque()).append(_Stashed(sample, spent, kept))
+        kept = self._keep(held.sample)
+        self._stash.setdefault(self._column_of[held.sample], deque()).append(_Stashed(held, kept))
         return kept
 
     def _keep(self, sample: int) -> bool:
@@ -463,20 +485,19 @@ class Requester:
         self._free_bytes -= size
         return True
 
-    def _put_aside(self, column: int, sample: int, spent: bool) -> int:
+    def _put_aside(self, column: int, held: _Held) -> int:
         aside = self._aside.setdefault(column, {})
-        assert sample not in aside
-        aside[sample] = spent
-        return sample
+        assert held.sample not in aside
+        aside[held.sample] = held
+        return held.sample
 
-    def _no_longer_aside(self, sample: int) -> bool:
-        """Whether a position was spent on it."""
+    def _no_longer_aside(self, sample: int) -> _Held:
         column = self._column_of[sample]
         aside = self._aside[column]
-        spent = aside.pop(sample)
+        held = aside.pop(sample)
         if not aside:
             del self._aside[column]
-        return spent
+        return held
 
     def _pass_by(self, sample: int) -> int:
         return OFF_TRACE if self._trace is None else self._trace.pass_by(sample)
@@ -507,7 +528,7 @@ class Requester:
             self._passed[self._home_of[sample]].append(position)
         return True
 
-    def _arrive(self, home: int, sample: int, asked: int | None) -> list[Delivered]:
+    def _arrive(self, home: int, sample: int, lap: int, asked: int | None) -> list[Delivered]:
         """A sample arrived, for message ``asked`` or ahead: to a claim that is waited for, else to a cancelled one,
         of these to the one that it was sent for, else to the oldest; where there is none, into the slot."""
         column = self._column_of[sample]
@@ -515,9 +536,9 @@ class Requester:
         if claims is None:
             if self._slot[column] >= 0:
                 # Of a home that was started again, from before: else it sends no more than one ahead.
-                self._put_in_stash(sample, spent=False)
+                self._put_in_stash(_Held(sample, lap, spent=False))
                 return []
-            self._slot[column] = sample
+            self._slot[column], self._slot_lap[column] = sample, lap
             self.prefetched += 1
             if not self._keep(sample):
                 self._bare.add(column)
@@ -533,13 +554,22 @@ class Requester:
             sent = unanswered[claim.number]
             unanswered[claim.number] = sent._replace(room=sent.room + room)
             self._free_bytes -= room
+        held = _Held(sample, lap, claim.spent)
         if claim.ticket == NOBODY:
-            self._put_in_stash(sample, spent=claim.spent)
+            self._put_in_stash(held)
             return []
         del self._waited[claim.ticket]
-        if claim.reserves:
-            self._put_aside(column, sample, claim.spent)
+        if not claim.reserves:
+            return [Delivered(claim.ticket, self._serve(held))]
+        self._put_aside(column, held)
         return [Delivered(claim.ticket, Served(sample, remote=True))]
+
+
+class _Given(NamedTuple):
+    """A sample that is given away in ``lap``."""
+
+    sample: int
+    lap: int
 
 
 class _Peer:
@@ -606,16 +636,22 @@ class Home:
             for passed in message.passed:
                 trace.pass_by(passed)
         turns: list[Served] = []
-        sent = []
+        sent: list[_Given] = []
         for hit in message.hits:
             if trace is not None:
                 trace.pass_by(hit.position)
             if not self._end_ahead(peer, hit.sample):
                 sent.append(self._give(hit.sample, turns))
-        answer = None if self._end_ahead(peer, message.sample) else self._give(message.sample, turns)
+        asked = [] if self._end_ahead(peer, message.sample) else [self._give(message.sample, turns)]
         if trace is not None and trace.pass_by(message.position) and message.room_bytes > 0 and self._window > 1:
             sent += self._prefetch(peer, trace, message.position, message.room_bytes)
-        kept = RemoteAnswer(self._node, message.number, answer, tuple(sent))
+        kept = RemoteAnswer(
+            self._node,
+            message.number,
+            asked[0].sample if asked else None,
+            tuple([given.sample for given in sent]),
+            tuple([given.lap for given in asked + sent]),
+        )
         peer.answers[message.number] = kept
         loads: tuple[Load, ...] = ()
         for turn in turns:
@@ -651,12 +687,12 @@ class Home:
         peer.ahead[column] = 0
         return True
 
-    def _give(self, sample: int, turns: list[Served]) -> int:
+    def _give(self, sample: int, turns: list[Served]) -> _Given:
         turn = self._policy.request(sample)
         turns.append(turn)
-        return turn.sample
+        return _Given(turn.sample, self._policy.lap_of(turn.sample))
 
-    def _prefetch(self, peer: _Peer, trace: HomeTrace, position: int, room_bytes: int) -> list[int]:
+    def _prefetch(self, peer: _Peer, trace: HomeTrace, position: int, room_bytes: int) -> list[_Given]:
         """Alg. 5, lines 21 to 41: what is in memory for the window's requests and in no conflict, as far as it fits."""
         first, columns, ahead = trace.window(position, self._window)
         held = self._policy.residents_at(columns)
@@ -668,7 +704,8 @@ class Home:
         self.conflicts += len(possible) - len(wanted)
         wanted = wanted[np.cumsum(self._sample_bytes[held[wanted]]) <= room_bytes]
         peer.is_ahead[columns[wanted]] = True
-        return [self._policy.request(sample).sample for sample in trace.samples[first + wanted].tolist()]
+        # They are in memory, so nothing is loaded for them.
+        return [self._give(sample, []) for sample in trace.samples[first + wanted].tolist()]
 
 
 class SlotNode:
@@ -708,6 +745,7 @@ class SlotNode:
         self.home_of = home_of
         self._homes = int(home_of.max(initial=-1)) + 1
         self._home = Home(node, policy, home_of, sample_bytes, window=window)
+        self._ledger = Ledger(policy.columns, policy.column_count, policy.members)
         self._requester = Requester(
             node,
             policy.columns,
@@ -716,6 +754,7 @@ class SlotNode:
             remote_memory_bytes=remote_memory_bytes,
             reads_alone=reads_alone,
             send=lambda message: self.outbox.append(message),
+            note=self._ledger.note,
         )
 
     def follow(self, requester: int, epoch: int, order: Ints) -> None:
@@ -728,7 +767,7 @@ class SlotNode:
     def request(self, sample: int) -> Served | Pending:
         """Alg. 1, ReadFile: a turn for a sample that may stand in for ``sample``."""
         if self._home_of[sample] == self._node:
-            return self._policy.request(sample)
+            return self._note(self._policy.request(sample))
         return self._requester.request(sample)
 
     def reserve(self, sample: int) -> int | Pending | None:
@@ -740,7 +779,7 @@ class SlotNode:
     def take(self, reserved: int) -> Served:
         """The turn of a sample that was put aside."""
         if self._home_of[reserved] == self._node:
-            return self._policy.take(reserved)
+            return self._note(self._policy.take(reserved))
         return self._requester.take(reserved)
 
     def put_back(self, reserved: int) -> bool:
@@ -773,7 +812,29 @@ class SlotNode:
         self._home.restarted(peer)
         if peer < self._homes:
             self._requester.restarted(peer)
+            self._ledger.begin_anew(self.home_of == peer)
         return ()
+
+    @property
+    def given(self) -> int:
+        """How many turns this node gave its readers since the first lap began; none that was `degraded`."""
+        return self._ledger.given
+
+    def turns(self) -> Turns:
+        """What this node handed to its readers. A copy."""
+        return self._ledger.turns()
+
+    def merged(self, of_nodes: Sequence[Turns]) -> Turns:
+        """What nodes handed to theirs together. Raises ValueError where one is of something else."""
+        return merged(of_nodes, self._policy.columns)
+
+    def restore(self, turns: Turns, own: Turns | None = None) -> None:
+        """Go on where all nodes together were: before anything else, and at all of them alike. Raises ValueError."""
+        self._policy.restore(turns)
+        if own is None:
+            self._ledger.restore_part(turns, self.home_of == self._node)
+        else:
+            self._ledger.restore(own)
 
     @property
     def missed(self) -> int:
@@ -812,6 +873,10 @@ class SlotNode:
     def used_bytes(self) -> int:
         """Remote memory that holds samples or is set aside for answers."""
         return self._requester.used_bytes()
+
+    def _note(self, turn: Served) -> Served:
+        self._ledger.note(turn.sample, self._policy.lap_of(turn.sample))
+        return turn
 
     @property
     def prefetched(self) -> int:

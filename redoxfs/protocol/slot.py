@@ -23,45 +23,17 @@ requests alone. FindReplacePC breaks ties with a seeded generator: taking the fi
 come early in every epoch.
 """
 
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from redoxfs.protocol.events import Load, Served
+from redoxfs.protocol.turns import Turns
 
 Int32 = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
-Bytes = npt.NDArray[np.uint8]
 Ints: TypeAlias = "memoryview[int]"
-
-
-class Turns(NamedTuple):
-    """How far a policy's laps are: all that another one needs to go on with them.
-
-    What was loaded or put aside and had no turn is fresh again there, so nothing is said of it.
-
-    ``laps``   int32[...], the lap, from 1, of each column or class
-    ``had``    uint8[ceil(S / 8)], a bit for each sample, the highest of a byte first: whether it had its turn in the
-               lap that its column or class is in
-    ``given``  how many turns were given since the first lap began
-    """
-
-    laps: Int32
-    had: Bytes
-    given: int
-
-    def flags(self, laps: int, samples: int) -> Flags:
-        """bool[S]: ``had``, of so many samples. Raises ValueError where these are the turns of something else."""
-        if len(self.laps) != laps or len(self.had) != (samples + 7) // 8:
-            raise ValueError(f"{len(self.laps)} laps and {len(self.had)} bytes are not of {laps} and {samples} samples")
-        if self.laps.min(initial=1) < 1 or self.laps.max(initial=1) > LAST_LAP:
-            raise ValueError(f"laps are counted from 1 to {LAST_LAP}")
-        return np.unpackbits(self.had, count=samples).view(np.bool_)
-
-
-LAST_LAP = 1 << 30
-"""More than anybody begins; the laps after it still are whole numbers of 32 bits."""
 
 
 class SlotPolicy:
@@ -196,6 +168,16 @@ class SlotPolicy:
         """The sample in the slot of each of ``columns``, -1 where there is none."""
         held: Int32 = self._resident.reshape(-1)[columns]
         return held
+
+    def lap_of(self, sample: int) -> int:
+        """The lap, counted from 1, that the column of ``sample`` is in; of one that was just served, its own."""
+        return int(self._lap[self._column(sample)])
+
+    def members(self, column: int) -> Int32:
+        """The samples of a column."""
+        vc, slot = divmod(column, self._slots)
+        cells = self._cells[self._vc_start[vc] : self._vc_start[vc + 1], slot]
+        return cells[cells >= 0]
 
     def laps(self, samples: npt.NDArray[np.integer]) -> Int32:
         """The lap, counted from 1, that the column of each of ``samples`` is in."""

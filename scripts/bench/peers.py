@@ -17,7 +17,7 @@ import socket
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -78,6 +78,14 @@ class Fake:
         pass
 
     lost = found = restarted
+
+    def kept(self) -> bytes:
+        return b""
+
+    turns = kept
+
+    async def resume(self, kept: Mapping[str, bytes]) -> None:
+        pass
 
     def begun(self) -> np.ndarray[Any, Any]:
         return np.zeros(0, np.int32)

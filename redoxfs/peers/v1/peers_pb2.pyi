@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Introduction(_message.Message):
-    __slots__ = ("version", "node", "nodes", "incarnation", "view", "view_digest", "dataset", "settings")
+    __slots__ = ("version", "node", "nodes", "incarnation", "view", "view_digest", "dataset", "settings", "beginning")
     class SettingsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +23,7 @@ class Introduction(_message.Message):
     VIEW_DIGEST_FIELD_NUMBER: _ClassVar[int]
     DATASET_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    BEGINNING_FIELD_NUMBER: _ClassVar[int]
     version: int
     node: int
     nodes: int
@@ -31,7 +32,8 @@ class Introduction(_message.Message):
     view_digest: str
     dataset: str
     settings: _containers.ScalarMap[str, str]
-    def __init__(self, version: _Optional[int] = ..., node: _Optional[int] = ..., nodes: _Optional[int] = ..., incarnation: _Optional[int] = ..., view: _Optional[int] = ..., view_digest: _Optional[str] = ..., dataset: _Optional[str] = ..., settings: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    beginning: str
+    def __init__(self, version: _Optional[int] = ..., node: _Optional[int] = ..., nodes: _Optional[int] = ..., incarnation: _Optional[int] = ..., view: _Optional[int] = ..., view_digest: _Optional[str] = ..., dataset: _Optional[str] = ..., settings: _Optional[_Mapping[str, str]] = ..., beginning: _Optional[str] = ...) -> None: ...
 
 class HelloRequest(_message.Message):
     __slots__ = ("caller", "joins")
@@ -42,14 +44,16 @@ class HelloRequest(_message.Message):
     def __init__(self, caller: _Optional[_Union[Introduction, _Mapping]] = ..., joins: _Optional[bool] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("callee", "differences", "begun")
+    __slots__ = ("callee", "differences", "succeeds", "begun")
     CALLEE_FIELD_NUMBER: _ClassVar[int]
     DIFFERENCES_FIELD_NUMBER: _ClassVar[int]
+    SUCCEEDS_FIELD_NUMBER: _ClassVar[int]
     BEGUN_FIELD_NUMBER: _ClassVar[int]
     callee: Introduction
     differences: _containers.RepeatedCompositeFieldContainer[Difference]
+    succeeds: bool
     begun: bytes
-    def __init__(self, callee: _Optional[_Union[Introduction, _Mapping]] = ..., differences: _Optional[_Iterable[_Union[Difference, _Mapping]]] = ..., begun: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, callee: _Optional[_Union[Introduction, _Mapping]] = ..., differences: _Optional[_Iterable[_Union[Difference, _Mapping]]] = ..., succeeds: _Optional[bool] = ..., begun: _Optional[bytes] = ...) -> None: ...
 
 class Difference(_message.Message):
     __slots__ = ("field", "caller", "callee")
@@ -170,12 +174,14 @@ class Problem(_message.Message):
     def __init__(self, file: _Optional[int] = ..., errno: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
 
 class RemoteAnswer(_message.Message):
-    __slots__ = ("sample", "prefetched")
+    __slots__ = ("sample", "prefetched", "laps")
     SAMPLE_FIELD_NUMBER: _ClassVar[int]
     PREFETCHED_FIELD_NUMBER: _ClassVar[int]
+    LAPS_FIELD_NUMBER: _ClassVar[int]
     sample: int
     prefetched: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, sample: _Optional[int] = ..., prefetched: _Optional[_Iterable[int]] = ...) -> None: ...
+    laps: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, sample: _Optional[int] = ..., prefetched: _Optional[_Iterable[int]] = ..., laps: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Given(_message.Message):
     __slots__ = ("cls", "lap", "samples", "left", "done")
@@ -228,3 +234,21 @@ class FollowReply(_message.Message):
     RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
     received_bytes: int
     def __init__(self, received_bytes: _Optional[int] = ...) -> None: ...
+
+class TurnsRequest(_message.Message):
+    __slots__ = ("caller", "now", "offset")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    NOW_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    caller: Caller
+    now: bool
+    offset: int
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., now: _Optional[bool] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class TurnsReply(_message.Message):
+    __slots__ = ("total_bytes", "payload")
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    total_bytes: int
+    payload: bytes
+    def __init__(self, total_bytes: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...

@@ -1,0 +1,114 @@
+"""How far laps are: what is kept of them, for one policy and for nodes that share a dataset.
+
+Nodes share their laps, and each knows only what it handed to its own readers. So each keeps a `Ledger` of that, and
+what all of them did is the `merged` ledgers: the latest lap of each column or class that anybody had a turn in, and
+whatever any of them had in it. A ledger that is older than the others leaves out what had its turn since, which then
+comes again; it can never make a sample seem to have had a turn, since what is of an earlier lap does not count. What
+lies at a node unserved, or is under way between two, is in no ledger, and comes again from where it lies on storage.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Int32 = npt.NDArray[np.int32]
+Numbers = npt.NDArray[np.integer]
+Flags = npt.NDArray[np.bool_]
+Bytes = npt.NDArray[np.uint8]
+Ints: TypeAlias = "memoryview[int]"
+
+LAST_LAP = 1 << 30
+"""More than anybody begins; the laps after it still are whole numbers of 32 bits."""
+
+
+class Turns(NamedTuple):
+    """How far a policy's laps are: all that another one needs to go on with them.
+
+    What was loaded or put aside and had no turn is fresh again there, so nothing is said of it.
+
+    ``laps``   int32[...], the lap, from 1, of each column or class
+    ``had``    uint8[ceil(S / 8)], a bit for each sample, the highest of a byte first: whether it had its turn in the
+               lap that its column or class is in
+    ``given``  how many turns were given since the first lap began
+    """
+
+    laps: Int32
+    had: Bytes
+    given: int
+
+    def flags(self, laps: int, samples: int) -> Flags:
+        """bool[S]: ``had``, of so many samples. Raises ValueError where these are the turns of something else."""
+        if len(self.laps) != laps or len(self.had) != (samples + 7) // 8:
+            raise ValueError(f"{len(self.laps)} laps and {len(self.had)} bytes are not of {laps} and {samples} samples")
+        if self.laps.min(initial=1) < 1 or self.laps.max(initial=1) > LAST_LAP:
+            raise ValueError(f"laps are counted from 1 to {LAST_LAP}")
+        return np.unpackbits(self.had, count=samples).view(np.bool_)
+
+
+def merged(of_nodes: Sequence[Turns], unit_of: Numbers) -> Turns:
+    """What nodes had together, given the column or class int[S] of each sample.
+
+    Raises:
+        ValueError: they are not of the same samples.
+    """
+    units = len(of_nodes[0].laps)
+    flags = [turns.flags(units, len(unit_of)) for turns in of_nodes]
+    laps: Int32 = np.maximum.reduce([turns.laps for turns in of_nodes])
+    had = np.zeros(len(unit_of), np.bool_)
+    for turns, own in zip(of_nodes, flags, strict=True):
+        had |= own & (turns.laps == laps)[unit_of]
+    return Turns(laps, np.packbits(had), sum(turns.given for turns in of_nodes))
+
+
+class Ledger:
+    """Which samples one node handed to its readers, in the last lap of each column or class that it had any in.
+
+    Args:
+        unit_of: int[S], the column or class of each sample.
+        units: how many there are.
+        members: the samples of one, int[n].
+    """
+
+    def __init__(self, unit_of: Numbers, units: int, members: Callable[[int], Numbers]) -> None:
+        self._unit_array = unit_of
+        self._unit_of: Ints = unit_of.data
+        self._members = members
+        self._laps = np.ones(units, np.int32)
+        self._lap: Ints = self._laps.data
+        self._had_array = np.zeros(len(unit_of), np.uint8)
+        self._had: Ints = self._had_array.data
+        self.given = 0
+
+    def note(self, sample: int, lap: int) -> None:
+        """A turn of ``sample``, which has it in ``lap``; it may be one that is over elsewhere."""
+        self.given += 1
+        unit = self._unit_of[sample]
+        known = self._lap[unit]
+        if lap != known:
+            if lap < known:
+                return
+            self._had_array[self._members(unit)] = 0
+            self._lap[unit] = lap
+        self._had[sample] = 1
+
+    def turns(self) -> Turns:
+        """A copy."""
+        return Turns(self._laps.copy(), np.packbits(self._had_array), self.given)
+
+    def restore(self, turns: Turns) -> None:
+        """Go on from what this node had. Raises ValueError; nothing was changed."""
+        self._had_array[:] = turns.flags(len(self._laps), len(self._had_array))
+        self._laps[:] = turns.laps
+        self.given = turns.given
+
+    def restore_part(self, turns: Turns, samples: Flags) -> None:
+        """Go on from what all nodes had, of which ``samples``, bool[S], are for this one to tell of from now on."""
+        had = turns.flags(len(self._laps), len(samples))
+        self.restore(turns._replace(had=np.packbits(had & samples)))
+
+    def begin_anew(self, samples: Flags) -> None:
+        """Whoever counts the laps of ``samples``, bool[S], begins again with the first."""
+        self._had_array[samples] = 0
+        self._laps[np.unique(self._unit_array[samples])] = 1

@@ -1,0 +1,190 @@
+"""Nodes that begin again together tell each other what they kept; one that begins alone joins those that went on."""
+
+from typing import Any
+
+import grpc
+import pytest
+import trio
+from t2_peers import CALL_S, PATIENCE_S, FakeHost, Losing, Lossy, addresses, file, first, join_all, quiet, running, take
+
+from redoxfs.peers import JoinTimeoutError, RefusedError, View
+from redoxfs.peers.fields import split_payload
+from redoxfs.peers.parts import PART_BYTES
+from redoxfs.peers.v1 import peers_pb2 as pb
+from redoxfs.peers.view import RESUMED
+
+LONGEST_BYTES = 4 * PART_BYTES
+RESUMES: dict[str, Any] = {"beginning": RESUMED, "max_turns_bytes": LONGEST_BYTES}
+
+
+def keeping(kept: bytes) -> FakeHost:
+    host = FakeHost({0: (file(b"zero"),)})
+    host.files = kept, kept[::-1]
+    return host
+
+
+def test_nodes_that_resume_have_what_all_others_kept_before_they_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redoxfs.peers.client.LONGEST_PAUSE_S", 0.1)
+    losing = [Losing("Turns", first(3), before=True), Losing("Turns", first(3))]
+    files = [b"short", bytes(range(256)) * (2 * PART_BYTES // 256) + b"and more", b""]
+
+    async def main() -> None:
+        view = View(1, addresses(3))
+        hosts = [keeping(data) for data in files]
+        hosts[0].gate = trio.Event()
+        async with (
+            running(view, 0, hosts[0], **RESUMES) as one,
+            running(view, 1, hosts[1], transport=Lossy(*losing), **RESUMES) as two,
+            running(view, 2, hosts[2], **RESUMES) as three,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(one.join, quiet, PATIENCE_S)
+            await join_all(two, three)
+            for node, host in enumerate(hosts):
+                while not host.resumed:
+                    await trio.sleep(0.001)
+                others = {view.addresses[other]: files[other] for other in range(3) if other != node}
+                assert host.resumed == [others]
+            two.send(take(0, 1))
+            client = two._clients[0]
+            while not client.counts.retries:
+                await trio.sleep(0.001)
+            assert not hosts[0].handled, "it does not know yet what is left"
+            hosts[0].gate.set()
+            await hosts[1].until(lambda: 0 in hosts[1].got)
+            assert await three.turns() == {view.addresses[n]: files[n][::-1] for n in (0, 1)}
+            assert not any(host.rejoined for host in hosts)
+        assert all(each.lost == 3 for each in losing), "the test lost nothing"
+
+    trio.run(main)
+
+
+def test_some_that_resume_and_some_that_do_not_refuse_each_other() -> None:
+    async def main() -> None:
+        view = View(1, addresses(2))
+        async with running(view, 0, FakeHost(), **RESUMES) as resumes, running(view, 1, FakeHost()) as begins:
+            lines = {}
+
+            async def refused(node: int) -> None:
+                with pytest.raises(RefusedError) as found:
+                    await (resumes, begins)[node].join(quiet, PATIENCE_S)
+                lines[node] = str(found.value)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(refused, 0)
+                nursery.start_soon(refused, 1)
+            assert lines == {
+                0: f"{view.addresses[1]}: has another beginning (laps from one there, --resume here)",
+                1: f"{view.addresses[0]}: has another beginning (--resume there, laps from one here)",
+            }
+
+    trio.run(main)
+
+
+def test_who_is_started_again_resumes_with_those_that_wait_and_joins_those_that_went_on() -> None:
+    async def main() -> None:
+        view = View(1, addresses(3))
+        hosts = [keeping(b"0"), keeping(b"1"), keeping(b"2")]
+        hosts[0].laps = hosts[2].laps = [4, 7]
+        async with (
+            running(view, 0, hosts[0], **RESUMES) as one,
+            running(view, 1, keeping(b"x"), **RESUMES) as dies,
+            trio.open_nursery() as nursery,
+        ):
+            # It dies before the third is there: nobody has begun.
+            nursery.start_soon(one.join, quiet, PATIENCE_S)
+            nursery.start_soon(dies.join, quiet, PATIENCE_S)
+            while one._clients[1].state != "ready" or dies._clients[0].state != "ready":
+                await trio.sleep(0.001)
+            dies.close()
+            async with running(view, 1, hosts[1], **RESUMES) as two, running(view, 2, hosts[2], **RESUMES) as three:
+                await join_all(two, three)
+                while not one._joined:
+                    await trio.sleep(0.001)
+                assert hosts[1].resumed == [{view.addresses[0]: b"0", view.addresses[2]: b"2"}]
+                assert [host.rejoined for host in hosts] == [[], [], []]
+                two.close()
+                # Now the others have; with --resume or without, it is their laps that go on.
+                for options in (RESUMES, {}):
+                    again = keeping(b"1")
+                    again.laps = [0, 0]
+                    async with running(view, 1, again, **options) as back:
+                        await back.join(quiet, PATIENCE_S)
+                        assert (again.rejoined, again.resumed) == ([[4, 7]], [])
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+def test_what_a_host_cannot_go_on_from_ends_the_start_in_one_line() -> None:
+    async def main() -> None:
+        view = View(1, addresses(2))
+        host = keeping(b"0")
+        host.why_not_resumed = "h:1: what it kept is not taken: it is damaged"
+        async with (
+            running(view, 0, host, **RESUMES) as here,
+            running(view, 1, keeping(b"1"), **RESUMES) as there,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(there.join, quiet, PATIENCE_S)
+            with pytest.raises(RefusedError, match="h:1: what it kept is not taken: it is damaged"):
+                await here.join(quiet, PATIENCE_S)
+
+    trio.run(main)
+
+
+def test_a_file_longer_than_there_can_be_is_not_fetched(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        view = View(1, addresses(2))
+        host = keeping(bytes(LONGEST_BYTES + 1))
+        async with (
+            running(view, 0, keeping(b"0"), timeout_s=1.0, **RESUMES) as here,
+            running(view, 1, host, **RESUMES) as there,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(there.join, quiet, PATIENCE_S)
+            with pytest.raises(JoinTimeoutError, match="no answer within"):
+                await here.join(quiet, 1.0)
+            assert here.stats()["bytes_in"] == 0
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert f"malformed reply to Turns: {PART_BYTES} bytes of {LONGEST_BYTES + 1} from 0" in caplog.text
+
+
+def test_who_is_asked_how_far_it_is_and_does_not_answer_is_named() -> None:
+    async def main() -> None:
+        view = View(1, addresses(2))
+        losing = Losing("Turns", lambda: True, before=True)
+        async with (
+            running(view, 0, keeping(b"0"), timeout_s=0.5) as here,
+            running(view, 1, keeping(b"1"), transport=Lossy(losing)) as there,
+        ):
+            await join_all(here, there)
+            with pytest.raises(TimeoutError) as error:
+                await here.turns()
+            assert error.value.args[0] == [view.addresses[1]]
+
+    trio.run(main)
+
+
+def test_a_part_of_what_is_not_being_fetched_is_empty() -> None:
+    """As after the peer's restart: it begins anew, as the length is another."""
+
+    async def main() -> None:
+        view = View(1, addresses(2))
+        async with running(view, 0, keeping(b"0" * 10)) as here, running(view, 1, keeping(b"1")) as there:
+            await join_all(here, there)
+            client = there._clients[0]
+            request = client._caller
+
+            def part(offset: int) -> bytes:
+                with grpc.insecure_channel(view.addresses[0]) as channel:
+                    call: Any = channel.unary_unary("/redoxfs.v1.Peers/Turns", None, None)
+                    data = pb.TurnsRequest(caller=request, now=True, offset=offset).SerializeToString()
+                    return bytes(split_payload(call(data, timeout=CALL_S))[1])
+
+            assert await trio.to_thread.run_sync(part, 0) == b"0" * 10
+            assert await trio.to_thread.run_sync(part, 4) == b""
+
+    trio.run(main)
