@@ -140,16 +140,6 @@ def _add_mount(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     verb.add_argument("mountpoint", metavar="MOUNTPOINT", nargs="?", help="where to serve it (default: over SOURCE)")
     _add_several_nodes(verb)
     _add_serving(verb)
-    verb.add_argument(
-        "--resume",
-        action="store_true",
-        help="go on where the last mount there was, in the middle of an epoch (default: all laps begin anew)",
-    )
-    verb.add_argument(
-        "--state",
-        metavar="FILE",
-        help="where it is kept how far the laps are, for --resume (default: below ~/.local/state/redoxfs)",
-    )
 
 
 def _add_serving(verb: argparse.ArgumentParser) -> None:
@@ -158,6 +148,18 @@ def _add_serving(verb: argparse.ArgumentParser) -> None:
     _add_timeout(verb)
     verb.add_argument("-f", "--foreground", action="store_true", help="stay in the foreground and log to stderr")
     verb.add_argument("--log", metavar="FILE", help="where the daemon logs (default: below ~/.local/state/redoxfs)")
+    verb.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on where the last mount there was, in the middle of an epoch; several nodes all of them, or none "
+        "(default: all laps begin anew)",
+    )
+    verb.add_argument(
+        "--state",
+        metavar="FILE",
+        help="where it is kept how far the laps are, for --resume; of several nodes node I keeps FILE.I "
+        "(default: below ~/.local/state/redoxfs)",
+    )
     verb.add_argument(
         "-o",
         dest="mount_options",

@@ -61,6 +61,7 @@ class _Job:
     transport: "Transport | None"
     turn: int
     state_file: "StateFile | None"
+    kept: bytes | None
     settings: Callable[["Plan"], Mapping[str, str]]
 
 
@@ -91,6 +92,8 @@ def _prepare(arguments: argparse.Namespace) -> _Job:
     members = membership(arguments)
     if members is not None:
         say(f"this is node {members.rank}, {members.addresses[members.rank]}, of {', '.join(members.addresses)}")
+        if state_file is not None:
+            state_file.number(members.rank)
     transport = None if members is None else transport_of(arguments, members)
     dataset = dataset_of(source, root_fd, arguments, probe=True, members=members)
     say(dataset.catalog.verdict.line)
@@ -98,8 +101,7 @@ def _prepare(arguments: argparse.Namespace) -> _Job:
     # Kept, since what it takes time to find out is asked for every second.
     settings = cache(partial(settings_of, dataset, arguments))
     now = settings(plan)
-    if arguments.resume:
-        resume(state_file, plan, now, len(dataset.catalog.class_of))
+    kept = resume(state_file, plan, now, len(dataset.catalog.class_of)) if arguments.resume else None
     return _Job(
         arguments,
         source,
@@ -112,6 +114,7 @@ def _prepare(arguments: argparse.Namespace) -> _Job:
         transport,
         turn,
         state_file,
+        kept,
         settings,
     )
 
@@ -195,7 +198,7 @@ def _share(dataset: Dataset, arguments: argparse.Namespace, node: int, nodes: in
     )
 
 
-def _joining(job: _Job, report: Callable[[Sequence[str]], None]) -> "Joining | None":
+def _joining(job: _Job, on_news: Callable[[str], None]) -> "Joining | None":
     if job.members is None or job.transport is None:
         return None
     from redoxfs.node.sharing import Joining
@@ -217,8 +220,10 @@ def _joining(job: _Job, report: Callable[[Sequence[str]], None]) -> "Joining | N
         identity=partial(_identity, job),
         timeout_s=job.arguments.join_timeout,
         sampler=job.arguments.sampler,
-        report=report,
+        report=lambda missing: on_news(_who_is_missing(missing)),
         transport=job.transport.for_view,
+        kept=job.kept,
+        say=on_news,
     )
 
 
@@ -270,7 +275,7 @@ def _server(job: _Job) -> Work:
             state_file=job.state_file,
             settings=job.settings,
             on_ready=on_ready,
-            joining=_joining(job, lambda missing: on_news(_who_is_missing(missing))),
+            joining=_joining(job, on_news),
         )
 
     return work

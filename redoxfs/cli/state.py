@@ -2,7 +2,7 @@
 
 `save` has the daemon write the file, as it writes its own every second; `load` hands a file to the daemon, which goes
 on from there at once: what had its turn after the save comes again. That belongs to a checkpoint of the training:
-saved with it, loaded with it.
+saved with it, loaded with it. Of several nodes any saves what all had, and each has to load it.
 """
 
 import argparse
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 def run(arguments: argparse.Namespace) -> int:
     """Save or load; returns 0 once it is done."""
+    from redoxfs.node.state import told_of
+
     place = live_mount(arguments.mountpoint, arguments.timeout)
     path = _outside(arguments.file, arguments.timeout)
     if arguments.what == "save":
@@ -35,24 +37,16 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def told_of(summary: Mapping[str, Any]) -> str:
-    """A state, for a person."""
-    first, last = summary["first_lap"], summary["last_lap"]
-    laps = f"lap {first}" if first == last else f"laps {first} to {last}"
-    return f"{laps}, {summary['had']:,} of {summary['samples']:,} samples had their turn"
-
-
 def settings_of(dataset: Dataset, arguments: argparse.Namespace, plan: "Plan") -> dict[str, str]:
-    """A text for each thing that the laps of a plan depend on; memory and chunks are not among them for the pool."""
+    """A text for each thing that the laps of a plan depend on, those of all nodes together.
+
+    Memory, chunks and the number of nodes are not among them for the pool.
+    """
     from redoxfs.node.state import DATASET
 
     told: dict[str, Any] = {DATASET: fingerprint_of(dataset), "--policy": plan.about["policy"]}
     if "virtual_chunks" in plan.about:
         told["number of virtual chunks, which follows from --memory,"] = plan.about["virtual_chunks"]
-    if plan.sharing is not None:
-        share = plan.sharing.share
-        told |= {"number of nodes": share.nodes, "--node-rank": share.node, "--storage": arguments.storage}
-    if len(told) > 2:
         told |= {"--chunk-size": dataset.chunk_size, "--seed": arguments.seed}
         told["the layout of chunks"] = layout_of(dataset)
     return {name: str(value) for name, value in told.items()}
@@ -89,28 +83,32 @@ def state_file_of(arguments: argparse.Namespace, source: Place, target: Place) -
     return file
 
 
-def resume(file: "StateFile | None", plan: "Plan", settings: Mapping[str, str], samples: int) -> None:
-    """Have ``plan`` go on where the last mount was, where it left anything, and tell it.
+def resume(file: "StateFile | None", plan: "Plan", settings: Mapping[str, str], samples: int) -> bytes:
+    """What the last mount there left, empty where it left nothing; what there is of one node alone goes into ``plan``.
+
+    Several nodes have to meet before they can go on from it.
 
     Raises UsageError: there is a state, and it is of something else or damaged. It is left as it is.
     """
-    from redoxfs.node.state import WRITE_EVERY_S, Lapping, StateError, decode, read_bytes, summary
+    from redoxfs.node.state import WRITE_EVERY_S, StateError, decode, of_one_node, read_bytes, summary, told_of
 
-    if not isinstance(plan.policy, Lapping):
-        raise UsageError("--resume: several nodes begin their laps anew; mount without it")
     if file is None or not os.path.lexists(file.path):
-        say("there is nothing to resume" + ("" if file is None else f": no {file.path}"))
-        return
+        say("there is nothing to resume" + (" here" if plan.nodes > 1 else "") + (f": no {file.path}" if file else ""))
+        return b""
     try:
-        state = decode(read_bytes(file.path))
-        state.check(settings)
-        plan.policy.restore(state.turns)
+        data = read_bytes(file.path)
+        state = decode(data)
+        state.check(of_one_node(settings, plan.nodes))
+        if plan.nodes == 1:
+            plan.policy.restore(state.turns)
     except OSError as failure:
         raise UsageError(f"--resume: {file.path}: {failure.strerror or failure}") from None
     except (StateError, ValueError) as refusal:
         raise UsageError(f"--resume: {file.path}: {refusal}; to begin anew, mount without --resume") from None
-    told = told_of(summary(state.turns, samples))
-    say(f"resumed: {told}; if the daemon was killed, what it served in its last {WRITE_EVERY_S:g} s may come twice")
+    if plan.nodes == 1:
+        told = told_of(summary(state.turns, samples))
+        say(f"resumed: {told}; if the daemon was killed, what it served in its last {WRITE_EVERY_S:g} s may come twice")
+    return data
 
 
 def _outside(name: str, timeout_s: float, option: str = "") -> Path:

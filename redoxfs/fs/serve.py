@@ -82,7 +82,7 @@ def serve(
         timeout_s: the deadline of every wait for storage.
         mount_options: of mount(8), beside ro, nosuid and nodev.
         state_file: where it is kept how far the laps are.
-        settings: what the laps of a plan depend on.
+        settings: what the laps of a plan depend on, of all nodes together.
         on_ready: called when the kernel has taken up the mount.
         joining: the other nodes, if ``plan`` has any. They come together before the kernel hears of the mount.
 
@@ -114,7 +114,7 @@ async def _serve(
     operations = Operations(catalog.tree, direct_io=mount.direct_io, stats=stats, answering=on_ready)
     node = Node(catalog, plan, store, timeout_s=timeout_s, kernel=operations)
     operations.attach(node)
-    state = StateWriter(state_file, lambda: settings(node.plan), len(catalog.class_of), node)
+    state = StateWriter(state_file, lambda: settings(node.plan), lambda: node.plan.nodes, len(catalog.class_of), node)
     host = None
     async with AsyncExitStack() as ends:
         ends.callback(node.stop)
@@ -124,7 +124,8 @@ async def _serve(
             # gRPC, for those who need it; and after the fork, which it does not bear.
             from redoxfs.node.sharing import joined
 
-            host = await ends.enter_async_context(joined(node, catalog, plan, joining, timeout_s=timeout_s))
+            host = await ends.enter_async_context(joined(node, catalog, plan, joining, state, timeout_s=timeout_s))
+            state.share(host)
         verbs: dict[str, Verb] = {"state-save": state.save, "state-load": state.load}
         if host is not None:
             verbs |= {"trace": host.trace, "nodes": host.nodes}

@@ -30,13 +30,12 @@ from redoxfs.node.counters import Counters
 from redoxfs.node.exact import ExactFile, ExactFiles
 from redoxfs.node.memory import Content, Memory
 from redoxfs.node.plan import Plan
-from redoxfs.node.state import Lapping
 from redoxfs.node.supply import Supply
 from redoxfs.node.threads import Threads
 from redoxfs.node.waits import WAITING_OPENS, WAITING_READS, Waits
 from redoxfs.protocol import Binding, Closed, Opened, Pending, Served
 from redoxfs.protocol.binding import UNDECIDED
-from redoxfs.protocol.slot import Turns
+from redoxfs.protocol.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -273,28 +272,27 @@ class Node:
 
     @property
     def given(self) -> int:
-        """How many turns were given since the first lap began; 0 for several nodes, which do not count them."""
-        return self._policy.given if isinstance(self._policy, Lapping) else 0
+        """How many turns were given since the first lap began; by this node, where there are several."""
+        return self._policy.given
 
     def turns(self) -> Turns:
-        """How far the laps are. Raises ValueError where several nodes share them."""
-        return self._lapping().turns()
+        """How far the laps are; what this node gave its readers, where several share them."""
+        return self._policy.turns()
 
     def restore(self, turns: Turns) -> None:
-        """Go on from there. Open files stay as they are; all else that is in memory is read again when it is needed.
-
-        Raises ValueError where that cannot be; nothing was changed.
-        """
-        self._lapping().restore(turns)
+        """Go on from there, as the only node. Raises ValueError where that cannot be; nothing was changed."""
+        self._policy.restore(turns)
         # The same plan, whose policy has nothing in memory now.
-        self.renew(self._plan)
+        self.go_on(self._plan)
+
+    def go_on(self, plan: Plan) -> None:
+        """Another plan from now on, or the same, whose laps go on where others were.
+
+        Open files stay as they are; all else that is in memory is read again when it is needed.
+        """
+        self.renew(plan)
         for path in self.binding.let_go():
             self._memory.release(path)
-
-    def _lapping(self) -> Lapping:
-        if isinstance(self._policy, Lapping):
-            return self._policy
-        raise ValueError("several nodes share its laps, and none of them can go back or on alone")
 
     def void(self, unloaded: Sequence[int], robbed: Sequence[int]) -> None:
         """Samples that the policy has dropped unserved, and those whose reservations it has ended."""

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from redoxfs.chunks import Cells, MemoryTooSmallError, fit, memory_for_share
 from redoxfs.chunks.layout import OPEN_SAMPLES, RESIDENT_SHARE, deal
 from redoxfs.dataset import Catalog
+from redoxfs.node.state import Lapping
 from redoxfs.protocol import (
     LocalFirst,
     Policy,
@@ -36,7 +37,7 @@ class _Serving(Protocol):
         """The physical chunk that ``sample`` lies in."""
 
 
-class ServingPolicy(Policy, _Serving, Protocol):
+class ServingPolicy(Policy, _Serving, Lapping, Protocol):
     """A policy, as a node needs it."""
 
 
@@ -103,6 +104,11 @@ class Plan:
     held_share: float
     about: dict[str, Any]
     sharing: Sharing | None = None
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes serve it together."""
+        return 1 if self.sharing is None else self.sharing.share.nodes
 
     @property
     def claims_bytes(self) -> int:

@@ -2,7 +2,11 @@
 
 A new view comes from the launcher (`redoxfs nodes --set`). It is a new beginning for all nodes of it: another plan,
 laps counted from one, other peers; what is open stays open, and who waits is asked for anew. The port is closed for a
-moment. Nodes that have not heard of it yet are asked until they have.
+moment. Nodes that have not heard of it yet are asked until they have. A state that is loaded is such a view, of the
+same nodes, whose laps go on where that was saved: what was given since then must not be taken in any more.
+
+Nodes that are started with `--resume` tell each other what they kept, and each comes to the same laps by itself. None
+answers for samples before it has.
 
 Messages and answers are the core's; here their samples get their bytes. A sample given to another node leaves the
 slots with its bytes, which are kept until they were sent; should they be asked for once more they are read again.
@@ -27,11 +31,14 @@ from redoxfs.dataset import Catalog
 from redoxfs.node.memory import Content
 from redoxfs.node.node import Node
 from redoxfs.node.plan import Plan, Share, SharedServingPolicy
+from redoxfs.node.state import WRITE_EVERY_S, StateError, StateWriter, longest_bytes, summary, told_of
 from redoxfs.node.supply import all_here
-from redoxfs.node.traces import Sampler, Traces, orders_of, samples_of
+from redoxfs.node.traces import Orders, Sampler, Traces, orders_of, place_in_epoch, samples_of
 from redoxfs.peers import Identity, JoinTimeoutError, Peers, RefusedError, Reply, Transport, View
 from redoxfs.peers.bounds import Bounds
+from redoxfs.peers.view import ANEW, RESUMED
 from redoxfs.protocol import Answer, Delivered, LocalFirst, Message, RemoteRead, SlotNode, Take
+from redoxfs.protocol.turns import Turns
 
 PAUSE_S = 0.005
 """Before peers are asked once more for what none of them had, doubled each time up to `LONGEST_PAUSE_S`: what is
@@ -60,6 +67,8 @@ class Joining:
     ``sampler``    how the job asks, where the policy can use it and it is known
     ``report``     told the addresses that have not answered yet
     ``transport``  what calls go over
+    ``kept``       with --resume what this node's laps go on from, as its file has it, empty where there is none
+    ``say``        told lines for who started this
     """
 
     view: View
@@ -69,11 +78,13 @@ class Joining:
     sampler: Sampler | None
     report: Callable[[Sequence[str]], None]
     transport: Callable[[View], Transport]
+    kept: bytes | None
+    say: Callable[[str], None]
 
 
 @asynccontextmanager
 async def joined(
-    node: Node, catalog: Catalog, plan: Plan, joining: Joining, *, timeout_s: float
+    node: Node, catalog: Catalog, plan: Plan, joining: Joining, state: StateWriter, *, timeout_s: float
 ) -> AsyncIterator["Host"]:
     """The nodes, once all have answered; they may ask this one from then on.
 
@@ -82,7 +93,7 @@ async def joined(
     """
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:
-        host = Host(node, catalog, joining, nursery, timeout_s=timeout_s)
+        host = Host(node, catalog, joining, state, nursery, timeout_s=timeout_s)
         try:
             try:
                 await host.start(plan, joining.view)
@@ -107,11 +118,19 @@ class Host:
     """Answers for a node, and takes in what it asked for. All methods are called in the node's task."""
 
     def __init__(
-        self, node: Node, catalog: Catalog, joining: Joining, nursery: trio.Nursery, *, timeout_s: float
+        self,
+        node: Node,
+        catalog: Catalog,
+        joining: Joining,
+        state: StateWriter,
+        nursery: trio.Nursery,
+        *,
+        timeout_s: float,
     ) -> None:
         self._node = node
         self._catalog = catalog
         self._joining = joining
+        self._state = state
         self._nursery = nursery
         self._timeout_s = timeout_s
         self._contents: dict[int, Sequence[Content]] = {}
@@ -127,18 +146,24 @@ class Host:
         """Meet the others. Raises OSError, ValueError, RefusedError, JoinTimeoutError."""
         assert plan.sharing is not None
         self._own = view.addresses[plan.sharing.share.node]
-        await self._enter(view, plan, renews=False)
+        beginning = ANEW if self._joining.kept is None else RESUMED
+        await self._enter(view, plan, self._orders(plan.nodes), beginning)
         assert self._peers is not None
         await self._peers.join(self._joining.report, self._joining.timeout_s)
         self._view = self._peers.view
+        if self._traces is None:
+            # Nothing was resumed.
+            await self._follow(self._orders(plan.nodes), None)
 
     def close(self) -> None:
         """Leave the others, and end every thread."""
         if self._peers is not None:
             self._peers.close()
 
-    async def _enter(self, view: View, plan: Plan, *, renews: bool) -> None:
-        """Answer the nodes of ``view`` from now on, as ``plan`` says."""
+    async def _enter(
+        self, view: View, plan: Plan, orders: Orders | None, beginning: str, *, turns: Turns | None = None
+    ) -> None:
+        """Answer the nodes of ``view`` from now on, as ``plan`` says, whose laps have come as far as ``turns``."""
         self._view = view
         sharing = plan.sharing
         if sharing is None:
@@ -152,13 +177,17 @@ class Host:
             timeout_s=sharing.timeout_s,
             silence_s=sharing.timeout_s * SILENT_SHARE,
             max_answer_bytes=plan.memory_bytes,
+            max_turns_bytes=longest_bytes(sharing.policy.turns()),
+            beginning=beginning,
             bounds=self._bounds(sharing.policy),
-            renews=renews,
+            renews=view.number > self._joining.view.number,
             transport=self._joining.transport(view),
         )
         self._policy, self._share = sharing.policy, sharing.share
         self._node.attach(self._flush)
-        await self._follow_sampler()
+        self._traces = None
+        if beginning != RESUMED:
+            await self._follow(orders, turns)
         await self._peers.start()
 
     def _bounds(self, policy: SharedServingPolicy) -> Bounds:
@@ -178,28 +207,44 @@ class Host:
             raise ValueError("expected a list of addresses")
         if self._own not in addresses:
             raise ValueError(f"this node, {self._own}, is not among them; to end it: redoxfs umount")
+        await self._renew(tuple(addresses), None, ANEW)
+        await self._state.begin_anew()
+        return {"view": self._view.number, "nodes": self._view.addresses}
+
+    async def _renew(self, addresses: tuple[str, ...], turns: Turns | None, beginning: str) -> None:
+        """Go on with these nodes, from ``turns`` if there are any. Raises ValueError; all stays as it is, then."""
         async with self._renewing:
-            view = View(self._view.number + 1, tuple(addresses))
-            plan = await trio.to_thread.run_sync(
-                self._joining.plan_for, addresses.index(self._own), len(addresses), abandon_on_cancel=True
-            )
+            view = View(self._view.number + 1, addresses)
+            orders = self._orders(len(addresses))
+            plan = await self._plan(addresses.index(self._own), len(addresses), turns)
             self.close()
             for contents in self._contents.values():
                 self._sent(contents)
             self._contents.clear()
             try:
-                await self._enter(view, plan, renews=True)
+                await self._enter(view, plan, orders, beginning, turns=turns)
             except OSError as error:
                 # The port is another's now. The old view is gone: this node goes on as if it were alone.
-                plan = await trio.to_thread.run_sync(self._joining.plan_for, 0, 1)
-                await self._enter(View(view.number, (self._own,)), plan, renews=True)
+                plan = await self._plan(0, 1, turns)
+                await self._enter(View(view.number, (self._own,)), plan, None, beginning)
                 raise ValueError(f"{error}; the node goes on by itself") from error
             finally:
-                self._node.renew(plan)
+                if turns is None:
+                    self._node.renew(plan)
+                else:
+                    self._node.go_on(plan)
             log.info("view %d: %s", view.number, ", ".join(addresses))
             if self._peers is not None:
                 self._nursery.start_soon(self._join_late, self._peers)
-        return {"view": view.number, "nodes": view.addresses}
+
+    async def _plan(self, node: int, nodes: int, turns: Turns | None) -> Plan:
+        def plan_for() -> Plan:
+            plan = self._joining.plan_for(node, nodes)
+            if turns is not None:
+                plan.policy.restore(_part_of(turns, node, nodes))
+            return plan
+
+        return await trio.to_thread.run_sync(plan_for, abandon_on_cancel=True)
 
     async def _join_late(self, peers: Peers) -> None:
         def report(missing: Sequence[str]) -> None:
@@ -212,16 +257,25 @@ class Host:
 
     # Traces
 
-    async def _follow_sampler(self) -> None:
-        """Know the orders of the first epoch, where the policy prefetches by them. Raises ValueError."""
-        policy, sampler = self._policy, self._joining.sampler
+    def _orders(self, nodes: int) -> Orders | None:
+        """How a job on so many nodes asks, where the sampler is known. Raises ValueError."""
+        sampler = self._joining.sampler
+        return None if sampler is None else orders_of(sampler, self._traced(), nodes)
+
+    def _traced(self) -> npt.NDArray[np.int32]:
+        sampler = self._joining.sampler
+        return samples_of(self._catalog, None if sampler is None else sampler.tree)
+
+    async def _follow(self, orders: Orders | None, turns: Turns | None) -> None:
+        """Know the orders of the epoch that is under way, where the policy prefetches by them."""
+        policy = self._policy
         if not isinstance(policy, SlotNode):
             return
-        samples = samples_of(self._catalog, None if sampler is None else sampler.tree)
-        orders = None if sampler is None else orders_of(sampler, samples, self._share.nodes)
+        samples = self._traced()
         self._traces = Traces(self._share.node, policy, samples, len(self._catalog.class_of), orders, self._tell_order)
         self._node.watch_turns(self._traces.note)
-        await self._traces.start(self._nursery)
+        epoch, share = (0, 0.0) if turns is None else place_in_epoch(turns, policy.laps(samples), samples)
+        await self._traces.start(self._nursery, epoch, share)
 
     def _tell_order(self, epoch: int, order: npt.NDArray[np.int32]) -> None:
         if self._peers is not None:
@@ -248,6 +302,61 @@ class Host:
                 raise ValueError(f"{path.decode('utf-8', 'backslashreplace')}: is served as it is, in no order")
             order.append(int(sample_of[entry]))
         return np.array(order, np.int32)
+
+    # How far all are
+
+    def kept(self) -> bytes:
+        """What this node goes on from."""
+        return self._joining.kept or b""
+
+    def turns(self) -> bytes:
+        """What this node gave its readers by now."""
+        return self._state.encoded()
+
+    async def resume(self, kept: Mapping[str, bytes]) -> None:
+        """Go on where all nodes were. Raises ValueError."""
+        of_all = {self._own: self.kept(), **kept}
+        decoded = await self._decoded({address: data for address, data in of_all.items() if data})
+        if not decoded:
+            self._joining.say("there is nothing to resume at any node")
+            return
+        turns = self._policy.merged(list(decoded.values()))
+        nothing = turns._replace(had=np.zeros_like(turns.had), given=0)
+        self._policy.restore(turns, decoded.get(self._own, nothing))
+        told = told_of(summary(turns, len(self._catalog.class_of)))
+        self._joining.say(
+            f"resumed: {told} at all nodes; "
+            f"what a node that was killed had served in its last {WRITE_EVERY_S:g} s may come twice"
+        )
+        lacking = [address for address, data in of_all.items() if not data]
+        if lacking:
+            self._joining.say(f"nothing was kept of {', '.join(lacking)}: what it served in these laps comes again")
+        await self._follow(self._orders(self._share.nodes), turns)
+
+    async def turns_of_all(self) -> Turns:
+        """What all nodes gave their readers by now. Raises ValueError."""
+        if self._peers is None:
+            return self._node.turns()
+        try:
+            of_peers = await self._peers.turns()
+        except TimeoutError as missing:
+            raise ValueError(f"no answer from {', '.join(missing.args[0])}, which gave samples as well") from None
+        decoded = await self._decoded(of_peers)
+        return self._policy.merged([self._node.turns(), *decoded.values()])
+
+    async def go_on(self, turns: Turns, name: str) -> None:
+        """Go on from a state that is loaded; the others once they have it, too. Raises ValueError."""
+        await self._renew(self._view.addresses, turns, name)
+
+    async def _decoded(self, of_nodes: Mapping[str, bytes]) -> dict[str, Turns]:
+        """What the nodes at these addresses say. Raises ValueError."""
+        decoded = {}
+        for address, data in of_nodes.items():
+            try:
+                decoded[address] = await trio.to_thread.run_sync(self._state.decoded, data)
+            except StateError as error:
+                raise ValueError(f"{address}: what it kept is not taken: {error}") from error
+        return decoded
 
     # What others ask
 
@@ -304,6 +413,8 @@ class Host:
 
     def rejoin(self, begun: npt.NDArray[np.int32]) -> None:
         """This process has taken the place of another."""
+        if self._joining.kept is not None:
+            self._joining.say("the others went on without this node, and it goes on with them: nothing is resumed")
         if isinstance(self._policy, LocalFirst):
             log.info("another process was this node before: it takes part again from the next lap of each class")
             self._policy.rejoin(begun)
@@ -382,3 +493,9 @@ class Host:
     def _sent(self, contents: Sequence[Content]) -> None:
         for content in contents:
             self._node.sent(content)
+
+
+def _part_of(turns: Turns, node: int, nodes: int) -> Turns:
+    """What a node goes on from where all do from ``turns``: its part of the turns given are counted as its own."""
+    each, rest = divmod(turns.given, nodes)
+    return turns._replace(given=each + (node < rest))

@@ -12,8 +12,10 @@ the training; after a load what had its turn since the save comes again, which i
     had          a bit for each sample
     checksum     XXH3-128 of all before it
 
-A file is replaced as a whole: written beside, synced, renamed. Nodes that share a dataset keep none: which samples
-had their turn is known to all of them together alone, as some are on their way from one to another.
+A file is replaced as a whole: written beside, synced, renamed.
+
+Of nodes that share a dataset each keeps what it handed to its own readers (`redoxfs.protocol.turns`). They go on from
+what all of them kept, and a file that is saved by hand has all of it: so it is of as many nodes as one likes.
 """
 
 from __future__ import annotations
@@ -28,14 +30,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 import trio
 import xxhash
 
 from redoxfs.dataset.array_files import open_plain
-from redoxfs.protocol.slot import LAST_LAP, Turns
+from redoxfs.protocol.turns import LAST_LAP, Turns
 
 MAGIC = b"RedoxLap"
 VERSION = 1
@@ -44,6 +46,8 @@ WRITE_EVERY_S = 1.0
 
 LONGEST_END_S = 5.0
 """For the last write: an end must not wait for a disk that does not answer."""
+
+LONGEST_ABOUT_BYTES = 64 << 10
 
 LONGEST_FILE_BYTES = 1 << 30
 """Far more than two billion samples take."""
@@ -88,6 +92,13 @@ class State:
 
 DATASET = "dataset"
 """What the fingerprint is called among the things that laps depend on."""
+
+NODES = "number of nodes"
+
+
+def of_one_node(about: Mapping[str, str], nodes: int) -> Mapping[str, str]:
+    """What the file of one node of so many is about, where that of all of them together is ``about``."""
+    return about if nodes == 1 else {**about, NODES: str(nodes)}
 
 
 def encode(about: Mapping[str, str], turns: Turns, written_ns: int) -> bytes:
@@ -148,6 +159,12 @@ def read_bytes(path: Path) -> bytes:
     return bytes(data)
 
 
+def longest_bytes(turns: Turns) -> int:
+    """The most that the file of anybody with the same samples can take: what it is about may be long, if it is of
+    something else."""
+    return _HEAD.size + LONGEST_ABOUT_BYTES + turns.laps.nbytes + turns.had.nbytes + _SUM_BYTES
+
+
 def summary(turns: Turns, samples: int) -> dict[str, int]:
     """What a person wants to know of it."""
     return {
@@ -157,6 +174,13 @@ def summary(turns: Turns, samples: int) -> dict[str, int]:
         "samples": samples,
         "given": turns.given,
     }
+
+
+def told_of(summary: Mapping[str, Any]) -> str:
+    """A summary, for a person."""
+    first, last = summary["first_lap"], summary["last_lap"]
+    laps = f"lap {first}" if first == last else f"laps {first} to {last}"
+    return f"{laps}, {summary['had']:,} of {summary['samples']:,} samples had their turn"
 
 
 class StateFile:
@@ -169,6 +193,10 @@ class StateFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def number(self, node: int) -> None:
+        """Be the file of one node of several: they may all have the same folder and the same path."""
+        self.path = self.path.with_name(f"{self.path.name}.{node}")
 
     def close(self) -> None:
         os.close(self._folder)
@@ -194,37 +222,69 @@ class StateFile:
         os.fsync(self._folder)
 
 
-@runtime_checkable
 class Lapping(Protocol):
-    """Who can go on in the middle of a lap: a policy of one node, and the node."""
+    """Who can go on in the middle of a lap: a policy, and the node."""
 
     @property
     def given(self) -> int:
         """How many turns were given since the first lap began."""
 
     def turns(self) -> Turns:
-        """How far the laps are. A copy. Raises ValueError: this cannot be kept."""
+        """How far the laps are; of several nodes, what this one had. A copy."""
 
     def restore(self, turns: Turns) -> None:
         """Go on from there. Raises ValueError; nothing was changed."""
 
 
+class Lappers(Protocol):
+    """All nodes together that share a dataset. Of one alone: `Alone`."""
+
+    async def turns_of_all(self) -> Turns:
+        """What all of them had. Raises ValueError: one line."""
+
+    async def go_on(self, turns: Turns, name: str) -> None:
+        """This node goes on from there, which has a ``name`` that tells it from all others; so do the others, once they
+        are told the same. Raises ValueError: one line."""
+
+
+class Alone:
+    """One node, which shares its dataset with nobody."""
+
+    def __init__(self, node: Lapping) -> None:
+        self._node = node
+
+    async def turns_of_all(self) -> Turns:
+        return self._node.turns()
+
+    async def go_on(self, turns: Turns, name: str) -> None:
+        del name
+        self._node.restore(turns)
+
+
 class StateWriter:
-    """Keeps the state of a node in a file, and saves and loads it for whoever asks.
+    """Keeps the state of a node in a file, and saves and loads that of all for whoever asks.
 
     Args:
         file: where to; None where it is not kept.
         about: what the laps depend on, as it is now.
+        nodes: how many there are now.
         samples: how many there are.
     """
 
     def __init__(
-        self, file: StateFile | None, about: Callable[[], Mapping[str, str]], samples: int, node: Lapping
+        self,
+        file: StateFile | None,
+        about: Callable[[], Mapping[str, str]],
+        nodes: Callable[[], int],
+        samples: int,
+        node: Lapping,
     ) -> None:
         self._file = file
         self._about = about
+        self._nodes = nodes
         self._samples = samples
         self._node = node
+        self._all: Lappers = Alone(node)
         # As long as nobody asks, what there is stays: a mount by mistake costs no state.
         self._kept = node.given
         self._written_ns = 0
@@ -232,6 +292,27 @@ class StateWriter:
         self._writing = threading.Lock()
         # Of what is to be written: a thread that was left behind must not write what is old by then.
         self._newest = 0
+
+    def share(self, all_nodes: Lappers) -> None:
+        """There are others; before anything is saved or loaded."""
+        self._all = all_nodes
+
+    async def begin_anew(self) -> None:
+        """The laps are others from now on. What was kept of those before is replaced at once: what nodes kept of laps that
+        began differently must not be put together."""
+        self._kept = -1
+        if self._file is not None:
+            await trio.to_thread.run_sync(self._write, *self._following(), abandon_on_cancel=True)
+
+    def encoded(self) -> bytes:
+        """What this node had, as its file has it."""
+        return encode(of_one_node(self._about(), self._nodes()), self._node.turns(), time.time_ns())
+
+    def decoded(self, data: bytes) -> Turns:
+        """What a node of these had, from its file. In any thread. Raises StateError."""
+        state = decode(data)
+        state.check(of_one_node(self._about(), self._nodes()))
+        return state.turns
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Write what has changed, every second, until cancelled."""
@@ -259,7 +340,7 @@ class StateWriter:
         path = Path(os.fsdecode(data))
         if not path.is_absolute() or "\0" in os.fspath(path):
             raise ValueError("expected the whole path of a file")
-        about, turns = self._about(), self._node.turns()
+        about, turns = self._about(), await self._all.turns_of_all()
         try:
             await trio.to_thread.run_sync(self._save, path, about, turns, abandon_on_cancel=True)
         except OSError as error:
@@ -277,11 +358,10 @@ class StateWriter:
             state.check(self._about())
         except StateError as error:
             raise ValueError(f"the state is not taken: {error}") from error
-        self._node.restore(state.turns)
-        self._kept = -1
-        self._newest += 1
+        await self._all.go_on(state.turns, f"the state {data[-_SUM_BYTES:].hex()[:8]}")
+        await self.begin_anew()
         told = summary(state.turns, self._samples)
-        log.info("the laps go on from a state that was loaded: %s", told)
+        log.info("the laps go on from a state that was loaded: %s", told_of(told))
         return told
 
     def stats(self) -> dict[str, Any]:
@@ -294,14 +374,11 @@ class StateWriter:
 
     def _next(self) -> tuple[int, Mapping[str, str], Turns] | None:
         """What is to be written, if anything has changed and can be kept."""
-        if self._node.given == self._kept:
-            return None
-        try:
-            turns = self._node.turns()
-        except ValueError:
-            return None
+        return None if self._node.given == self._kept else self._following()
+
+    def _following(self) -> tuple[int, Mapping[str, str], Turns]:
         self._newest += 1
-        return self._newest, self._about(), turns
+        return self._newest, of_one_node(self._about(), self._nodes()), self._node.turns()
 
     def _write(self, number: int, about: Mapping[str, str], turns: Turns) -> None:
         assert self._file is not None

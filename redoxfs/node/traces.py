@@ -17,11 +17,12 @@ import trio
 from redoxfs.dataset import Catalog
 from redoxfs.protocol import SlotNode
 from redoxfs.protocol.samplers import RandomOrder, distributed_orders, in_step
+from redoxfs.protocol.turns import LAST_LAP, Turns
 
 Int32 = npt.NDArray[np.int32]
 
 Orders = Callable[[int], Sequence[Int32]]
-"""Of an epoch, from 0 and in turn: the samples that each node asks for."""
+"""Of an epoch, from 0 and none before the last that was asked for: the samples that each node asks for."""
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +69,14 @@ def samples_of(catalog: Catalog, tree: str | None) -> Int32:
 def orders_of(sampler: Sampler, samples: Int32, nodes: int) -> Orders:
     """How a job on ``nodes`` nodes asks for ``samples``. Raises ValueError where ranks and nodes do not go together."""
     if sampler.kind == "torch-random":
-        drawn = RandomOrder(len(samples), sampler.seed, loader=True, persistent_workers=sampler.persistent_workers)
-        return lambda _epoch: [samples[next(drawn)]] * nodes
+        drawn = enumerate(
+            RandomOrder(len(samples), sampler.seed, loader=True, persistent_workers=sampler.persistent_workers)
+        )
+
+        def random(epoch: int) -> Sequence[Int32]:
+            return [samples[next(order for number, order in drawn if number == epoch)]] * nodes
+
+        return random
     ranks = nodes if sampler.ranks is None else sampler.ranks
     if ranks % nodes:
         raise ValueError(f"{ranks} ranks cannot be dealt to {nodes} nodes in equal numbers")
@@ -88,6 +95,16 @@ def orders_of(sampler: Sampler, samples: Int32, nodes: int) -> Orders:
         return [in_step(of_rank[node * at_each : (node + 1) * at_each]) for node in range(nodes)]
 
     return distributed
+
+
+def place_in_epoch(turns: Turns, laps: Int32, samples: Int32) -> tuple[int, float]:
+    """The epoch that is under way, from 0, and the share of its requests that were made, where the first lap was the
+    first epoch and ``laps``, int32[n], are those that ``samples`` are in."""
+    first = int(laps.min(initial=LAST_LAP))
+    if not len(samples):
+        return 0, 0.0
+    had = np.unpackbits(turns.had)[samples].view(np.bool_) | (laps > first)
+    return (first, 0.0) if had.all() else (first - 1, float(had.mean()))
 
 
 class Traces:
@@ -120,12 +137,14 @@ class Traces:
         self._left = 0
         self._nursery: trio.Nursery
 
-    async def start(self, nursery: trio.Nursery) -> None:
-        """Know the orders of the first epoch."""
+    async def start(self, nursery: trio.Nursery, epoch: int = 0, share: float = 0.0) -> None:
+        """Know the orders of ``epoch``, of whose requests that share was made before."""
         self._nursery = nursery
+        self._epoch = epoch - 1
         if self._orders is not None:
-            await self._prepare(0)
-            self._begin(0)
+            await self._prepare(epoch)
+            self._begin(epoch)
+            self._left -= round(share * self._left)
 
     def note(self, sample: int) -> None:
         """A turn for ``sample`` was asked for here."""

@@ -1,0 +1,275 @@
+"""Real nodes that all end and go on in the midst of an epoch, and states that go with a checkpoint of their job."""
+
+import os
+import shutil
+import signal
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from images import make_images
+from machine import Machine
+from t5_lost_nodes import NODES, Reads, epoch, names_of, read, states, turns, until
+
+from redoxfs.node.state import decode, read_bytes
+
+CLASSES = {"c2": 2, "c40": 40, "c60": 60, "c99": 99}
+OPTIONS = ("--classes", "dir", "--memory", "6MiB", "--chunk-size", "8", "--peer-timeout", "4")
+SLOT = ("--policy", "slot")
+PREFETCH = (*SLOT, "--sampler", "torch-distributed,no_shuffle")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("images")
+    make_images(root, CLASSES, typical_bytes=4_000)
+    (empty,) = (path for path in root.glob("train/*/*") if not path.stat().st_size)
+    empty.unlink()
+    return root
+
+
+def up(machine: Machine, source: Path, *options: str, nodes: int = NODES) -> tuple[list[Path], str]:
+    told = machine.ok("cluster", "up", "--nodes", str(nodes), source, machine.mnt, *OPTIONS, *options)
+    return [machine.mnt / str(node) for node in range(nodes)], told.stderr
+
+
+def files_of(machine: Machine) -> list[Path]:
+    return sorted((machine.folder / "state/redoxfs").glob("[!.]*.state.?"))
+
+
+def await_write(machine: Machine, turns: int) -> None:
+    """Until the files of all nodes know of so many turns together."""
+    until(lambda: sum(decode(read_bytes(path)).turns.given for path in files_of(machine)) == turns)
+
+
+def read_part(mountpoints: Sequence[Path], names: Sequence[str]) -> Counter[str]:
+    found = epoch(mountpoints, names)
+    assert not sum(reads.failed for reads in found)
+    return turns(found)
+
+
+@pytest.mark.parametrize("options", [(), SLOT, PREFETCH])
+def test_nodes_that_are_killed_in_the_midst_of_an_epoch_are_gone_on_with(
+    machine: Machine, source: Path, options: tuple[str, ...]
+) -> None:
+    mountpoints, _ = up(machine, source, *options)
+    names = names_of(source)
+    counts = read_part(mountpoints, names) + read_part(mountpoints, names[:120])
+    await_write(machine, len(names) + 120)
+    for mountpoint in mountpoints:
+        machine.kill(signal.SIGKILL, mountpoint)
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in files_of(machine))
+    machine.ok("cluster", "down", machine.mnt)
+    mountpoints, told = up(machine, source, *options, "--resume")
+    assert "of 200 samples had their turn at all nodes; what a node that was killed had served in its last 1 s" in told
+    assert sum(machine.stats(mountpoint)["turns"] for mountpoint in mountpoints) == counts.total()
+    counts += read_part(mountpoints, names[120:])
+    assert counts == dict.fromkeys(names, 2)
+    if options == PREFETCH:
+        assert sum(machine.stats(mountpoint)["prefetched"] for mountpoint in mountpoints) > 0, "the order goes on too"
+    assert read_part(mountpoints, names) == dict.fromkeys(names, 1), "and every epoch after it is exact"
+    machine.ok("cluster", "down", machine.mnt)
+    assert machine.nothing_is_left()
+
+
+@pytest.mark.parametrize("options", [("--exchange", "0.3"), PREFETCH])
+def test_unmounts_lose_nothing(machine: Machine, source: Path, options: tuple[str, ...]) -> None:
+    names = names_of(source)
+    counts: Counter[str] = Counter()
+    done = 0
+    for end in (0, 77, 200, 310):
+        mountpoints, told = up(machine, source, *options, "--resume")
+        if done:
+            assert "resumed: " in told
+        else:
+            assert "there is nothing to resume at any node" in told
+        while done < end:
+            upto = min(end, (done // len(names) + 1) * len(names))
+            counts += read_part(mountpoints, names[done % len(names) : upto - done + done % len(names)])
+            done = upto
+        # What a stat has put aside had no turn, wherever it came from.
+        for name in names[:30]:
+            (mountpoints[0] / name).stat()
+        machine.ok("cluster", "down", machine.mnt)
+    mountpoints, _ = up(machine, source, *options, "--resume")
+    counts += read_part(mountpoints, names[done % len(names) :])
+    assert counts == dict.fromkeys(names, 2)
+
+
+@pytest.mark.parametrize("options", [(), SLOT])
+def test_what_is_read_when_all_are_killed_may_come_twice_and_nothing_else(
+    machine: Machine, source: Path, options: tuple[str, ...]
+) -> None:
+    mountpoints, _ = up(machine, source, *options)
+    names = names_of(source)
+    first = read_part(mountpoints, names[:60])
+    await_write(machine, 60)
+    found = [Reads() for _ in mountpoints]
+    threads = [
+        threading.Thread(target=read, args=(mountpoint, names[60 + i :: NODES], reads))
+        for i, (mountpoint, reads) in enumerate(zip(mountpoints, found, strict=True))
+    ]
+    for thread in threads:
+        thread.start()
+    until(lambda: sum(len(reads.served) for reads in found) > 30)
+    for pid in [machine.pid(mountpoint) for mountpoint in mountpoints]:
+        os.kill(pid, signal.SIGKILL)
+    for thread in threads:
+        thread.join()
+    before: Counter[str] = first + turns(found)
+    assert before == dict.fromkeys(before, 1)
+    kept = [decode(read_bytes(path)).turns for path in files_of(machine)]
+    had = np.bitwise_or.reduce([np.unpackbits(turns.had, count=len(names)) for turns in kept])
+    assert 60 <= had.sum() == sum(turns.given for turns in kept)
+    machine.ok("cluster", "down", machine.mnt)
+    mountpoints, told = up(machine, source, *options, "--resume")
+    assert f"resumed: lap 1, {had.sum()} of 200 samples had their turn" in told
+    # What is left of the lap: samples are numbered class by class.
+    left = [name for name, had_turn in zip(names, had, strict=True) if not had_turn]
+    after = read_part(mountpoints, left)
+    assert after == dict.fromkeys(after, 1)
+    # A thread that was answered when its node died has read nothing.
+    assert len(set(names).difference(before, after)) <= NODES
+    assert sum((before & after).values()) <= before.total() - had.sum() + NODES
+    assert read_part(mountpoints, names) == dict.fromkeys(names, 1)
+
+
+@pytest.mark.parametrize("options", [(), SLOT])
+def test_a_state_goes_with_a_checkpoint_of_a_job_on_several_nodes(
+    machine: Machine, source: Path, options: tuple[str, ...]
+) -> None:
+    saved = machine.folder / "checkpoint.state"
+    mountpoints, _ = up(machine, source, *options)
+    names = names_of(source)
+    before = read_part(mountpoints, names[:80])
+    assert ": lap 1, 80 of 200 samples had their turn" in machine.ok("state", "save", mountpoints[1], saved).stdout
+    read_part(mountpoints, names[80:150])
+    for mountpoint in mountpoints:
+        machine.ok("state", "load", mountpoint, saved)
+    until(lambda: all(states(machine, mountpoint) == ["ready", "ready"] for mountpoint in mountpoints))
+    assert before + read_part(mountpoints, names[80:]) == dict.fromkeys(names, 1)
+    assert read_part(mountpoints, names) == dict.fromkeys(names, 1)
+    assert sum(machine.stats(mountpoint)["turns"] for mountpoint in mountpoints) == 2 * len(names)
+    machine.ok("cluster", "down", machine.mnt)
+    # Another time, and on as many nodes as there are then; with the slot policy too, if there are as many VCs.
+    machine.ok("mount", source, machine.mnt, *OPTIONS, *options)
+    machine.ok("state", "load", machine.mnt, saved)
+    assert before + read_part([machine.mnt], names[80:]) == dict.fromkeys(names, 1)
+    machine.ok("umount", machine.mnt)
+    mountpoints, _ = up(machine, source, *options, nodes=2)
+    for mountpoint in mountpoints:
+        machine.ok("state", "load", mountpoint, saved)
+    until(lambda: all(states(machine, mountpoint) == ["ready"] for mountpoint in mountpoints))
+    assert before + read_part(mountpoints, names[80:]) == dict.fromkeys(names, 1)
+
+
+def test_a_state_that_only_some_have_loaded_keeps_them_apart(machine: Machine, source: Path) -> None:
+    """Until all are told the same: laps that began differently must not be put together."""
+    mountpoints, _ = up(machine, source)
+    names = names_of(source)
+    saved = [machine.folder / "one", machine.folder / "two"]
+    read_part(mountpoints, names[:50])
+    machine.ok("state", "save", mountpoints[0], saved[0])
+    read_part(mountpoints, names[50:90])
+    machine.ok("state", "save", mountpoints[0], saved[1])
+    for mountpoint, path in zip(mountpoints, (saved[0], saved[1], saved[0]), strict=True):
+        machine.ok("state", "load", mountpoint, path)
+    until(lambda: "refused" in states(machine, mountpoints[0]))
+    assert "has another beginning (the state " in machine.log()
+    for mountpoint in mountpoints:
+        machine.ok("state", "load", mountpoint, saved[1])
+    until(lambda: all(states(machine, mountpoint) == ["ready", "ready"] for mountpoint in mountpoints))
+    assert read_part(mountpoints, names[90:]).total() == len(names) - 90
+
+
+def test_a_node_that_does_not_answer_is_no_part_of_a_state_and_one_that_was_away_resumes_nothing(
+    machine: Machine, source: Path
+) -> None:
+    mountpoints, _ = up(machine, source)
+    names = names_of(source)
+    nodes = machine.nodes(mountpoints[0])
+    read_part(mountpoints, names[:90])
+    machine.kill(signal.SIGKILL, mountpoints[2])
+    saved = machine.folder / "saved"
+    refused = machine.run("state", "save", mountpoints[0], saved)
+    assert refused.returncode == 2
+    assert f"no answer from {nodes[2]}, which gave samples as well" in refused.stderr
+    assert not saved.exists()
+    rank = ("--nodes", ",".join(nodes), "--node-rank", "2")
+    told = machine.ok("mount", source, mountpoints[2], *OPTIONS, *rank, "--resume").stderr
+    assert "the others went on without this node, and it goes on with them: nothing is resumed" in told
+    until(lambda: states(machine, mountpoints[0]) == ["ready", "ready"])
+    machine.ok("state", "save", mountpoints[0], saved)
+    assert not sum(reads.failed for reads in epoch(mountpoints, names))
+
+
+def test_what_cannot_be_gone_on_from_is_refused_in_one_line(machine: Machine, source: Path) -> None:
+    mountpoints, _ = up(machine, source)
+    names = names_of(source)
+    nodes = machine.nodes(mountpoints[0])
+    before = read_part(mountpoints, names[:90])
+    machine.ok("cluster", "down", machine.mnt)
+    files = files_of(machine)
+    assert [path.name[-8:] for path in files] == [".state.0", ".state.1", ".state.2"]
+    good = [path.read_bytes() for path in files]
+    machine.mnt.joinpath("0").mkdir()
+
+    def refused(line: str, code: int, *command: str | Path) -> None:
+        done = machine.run(*command)
+        assert done.returncode == code, done.stderr
+        assert line in done.stderr.splitlines()[-1]
+        assert "Traceback" not in done.stderr
+
+    one = ("mount", source, machine.mnt / "0", *OPTIONS, "--nodes", ",".join(nodes[:2]), "--node-rank", "0")
+    refused("number of nodes was 3 when it was written, and is 2 now", 2, *one, "--resume")
+    cluster = ("cluster", "up", "--nodes", "3", source, machine.mnt, *OPTIONS, "--resume")
+    files[1].write_bytes(good[1][:-1])
+    refused("cut or damaged", 2, *cluster)
+    assert [path.read_bytes() for path in files] == [good[0], good[1][:-1], good[2]]
+    files[1].write_bytes(good[1])
+    refused("--policy was pool when it was written", 2, *cluster, *SLOT)
+    assert [path.read_bytes() for path in files] == good
+    # Without what one kept the others go on, and say what that means.
+    files[1].unlink()
+    lost = decode(good[1]).turns.given
+    mountpoints, told = up(machine, source, "--resume")
+    now = machine.nodes(mountpoints[0])
+    assert f"nothing was kept of {now[1]}: what it served in these laps comes again" in told
+    counts = before + read_part(mountpoints, names[90:])
+    counts += read_part(mountpoints, names)
+    assert set(counts) == set(names)
+    twice = [name for name, times in counts.items() if times == 3]
+    assert len(twice) <= lost
+    machine.ok("cluster", "down", machine.mnt)
+    assert machine.nothing_is_left()
+
+
+def test_each_node_has_a_file_of_its_own_also_where_all_are_told_the_same(machine: Machine, source: Path) -> None:
+    kept = machine.folder / "kept"
+    kept.mkdir()
+    names = names_of(source)
+    mountpoints, _ = up(machine, source, "--state", str(kept / "state"))
+    counts = read_part(mountpoints, names[:90])
+    machine.ok("cluster", "down", machine.mnt)
+    assert sorted(os.listdir(kept)) == ["state.0", "state.1", "state.2"]
+    shutil.rmtree(machine.folder / "state/redoxfs", ignore_errors=True)
+    mountpoints, _ = up(machine, source, "--state", str(kept / "state"), "--resume")
+    assert counts + read_part(mountpoints, names[90:]) == dict.fromkeys(names, 1)
+
+
+def test_a_new_view_is_a_new_beginning_also_for_what_is_kept(machine: Machine, source: Path) -> None:
+    mountpoints, _ = up(machine, source)
+    names = names_of(source)
+    read_part(mountpoints, names[:90])
+    nodes = ",".join(machine.nodes(mountpoints[0]))
+    for mountpoint in mountpoints:
+        machine.ok("nodes", mountpoint, "--set", nodes)
+    assert [decode(read_bytes(path)).turns.given for path in files_of(machine)] == [0, 0, 0]
+    until(lambda: all(states(machine, mountpoint) == ["ready", "ready"] for mountpoint in mountpoints))
+    counts = read_part(mountpoints, names[:60])
+    machine.ok("cluster", "down", machine.mnt)
+    mountpoints, _ = up(machine, source, "--resume")
+    assert counts + read_part(mountpoints, names[60:]) == dict.fromkeys(names, 1)
