@@ -274,3 +274,14 @@ def test_a_program_on_a_node_that_is_killed_is_told_at_once(machine: Machine, so
                 (mountpoints[0] / name).read_bytes()
             assert refused.value.errno == errno.ENOTCONN
         assert time.monotonic() - began < PEER_TIMEOUT_S
+
+
+def test_nodes_that_the_sampler_does_not_go_with_leave_the_old_view(machine: Machine, source: Path) -> None:
+    mountpoints = start(machine, source, (*SLOT, "--sampler", "torch-distributed,no_shuffle,ranks=3"))
+    names = names_of(source)
+    nodes = machine.nodes(mountpoints[0])
+    refused = machine.run("nodes", mountpoints[0], "--set", ",".join(nodes[:2]))
+    assert refused.returncode == 2
+    assert "3 ranks cannot be dealt to 2 nodes in equal numbers" in refused.stderr
+    assert machine.nodes(mountpoints[0]) == nodes
+    assert turns(epoch(mountpoints, names)) == dict.fromkeys(names, 1)
