@@ -298,8 +298,8 @@ class StateWriter:
         self._all = all_nodes
 
     async def begin_anew(self) -> None:
-        """The laps are others from now on. What was kept of those before is replaced at once: what nodes kept of laps that
-        began differently must not be put together."""
+        """The laps are others from now on. What was kept of those before is replaced at once, since what nodes kept of
+        laps that began differently must not be put together."""
         self._kept = -1
         if self._file is not None:
             await trio.to_thread.run_sync(self._write, *self._following(), abandon_on_cancel=True)
