@@ -375,3 +375,62 @@ def test_what_is_of_other_samples_is_not_merged_and_not_gone_on_with() -> None:
             with pytest.raises(ValueError, match=r"are not of \d+ and 9 samples|laps are counted"):
                 node.restore(bad)
             assert is_same(node.turns(), before)
+
+
+def test_what_a_home_gave_before_it_was_started_again_has_its_turn_in_no_lap() -> None:
+    """Its laps count from one again, and samples of lap 50 are here, put aside, and on the way."""
+    draw = random.Random(2)
+    kind = Slots(draw, 32)
+    kind.starts, kind.window = np.array([0, 4, 8], np.int32), 100
+    kind.unit_of = kind.policy(0).columns
+    nodes = [kind.node(node, 2) for node in range(2)]
+    nothing = np.zeros(4, np.uint8)
+    for node in nodes:
+        node.restore(Turns(np.full(8, 50, np.int32), nothing, 0))
+    here, home = nodes
+    assert isinstance(here, SlotNode)
+    assert isinstance(home, SlotNode)
+    theirs = np.flatnonzero(here.home_of == 1).astype(np.int32)
+    for node in (here, home):
+        node.follow(0, 0, theirs)
+
+    def ask(path: int, other: SharedPolicy) -> int:
+        turn = here.request(path)
+        if isinstance(turn, Served):
+            return turn.sample
+        message = here.outbox.pop()
+        answer = other.handle(message).answer
+        assert answer is not None
+        ((_, served),) = here.receive(answer) or ()
+        return served.sample
+
+    ask(int(theirs[0]), home)
+    assert here.prefetched
+    aside = here.reserve(int(theirs[1]))
+    assert isinstance(aside, int)
+    assert here.turns().laps.max() == 50
+    here.restarted(1)
+    again = kind.node(1, 2)
+    here.take(aside)
+    served = [ask(int(path), again) for path in [*theirs[2:], *theirs[:2]]]
+    turns = here.turns()
+    columns = np.unique(kind.unit_of[theirs])
+    assert set(turns.laps[columns]) == {1}
+    # What came from the process before is not among what had its turn.
+    had = np.flatnonzero(turns.flags(8, 32)[theirs])
+    assert 0 < len(had) < len(theirs)
+    assert set(theirs[had]) <= set(served)
+
+
+def test_laps_that_are_gone_on_with_when_a_node_is_lost_end_without_it() -> None:
+    kind = Pools(random.Random(3), 12)
+    for first in ("lost", "restored"):
+        node = kind.node(0, 2)
+        turns = kind.node(0, 2).turns()
+        if first == "lost":
+            node.lost(1)
+            node.restore(turns)
+        else:
+            node.restore(turns)
+            node.lost(1)
+        assert all(isinstance(node.request(path), Served) for path in range(12))

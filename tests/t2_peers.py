@@ -83,6 +83,8 @@ class FakeHost:
         self.rejoined: list[list[int]] = []
         self.files = b"", b""
         self.resumed: list[dict[str, bytes]] = []
+        self.followed: list[bytes] = []
+        self.origins: list[str] = []
         self.why_not_resumed = ""
 
     async def handle(self, message: Message) -> Reply | None:
@@ -148,11 +150,18 @@ class FakeHost:
     def turns(self) -> bytes:
         return self.files[1]
 
-    async def resume(self, kept: Mapping[str, bytes]) -> None:
+    async def resume(self, kept: Mapping[str, bytes]) -> str:
         if self.why_not_resumed:
             raise ValueError(self.why_not_resumed)
         self.resumed.append(dict(kept))
         await self.gate.wait()
+        return "of the files"
+
+    async def follow_state(self, data: bytes) -> None:
+        self.followed.append(data)
+
+    def originate(self, origin: str) -> None:
+        self.origins.append(origin)
 
     def begun(self) -> npt.NDArray[np.int32]:
         return np.array(self.laps, np.int32)

@@ -188,3 +188,100 @@ def test_a_part_of_what_is_not_being_fetched_is_empty() -> None:
             assert await trio.to_thread.run_sync(part, 4) == b""
 
     trio.run(main)
+
+
+def test_how_far_a_node_is_that_has_not_gone_on_yet_is_not_believed() -> None:
+    async def main() -> None:
+        view = View(1, addresses(3))
+        hosts = [keeping(b"0"), keeping(b"1"), keeping(b"2")]
+        hosts[1].gate = trio.Event()
+        async with (
+            running(view, 0, hosts[0], **RESUMES) as one,
+            running(view, 1, hosts[1], **RESUMES) as two,
+            running(view, 2, hosts[2], **RESUMES) as three,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(two.join, quiet, PATIENCE_S)
+            await join_all(one, three)
+            told: list[bytes] = []
+
+            async def ask() -> None:
+                told.append((await one.turns())[view.addresses[1]])
+
+            nursery.start_soon(ask)
+            client = one._clients[1]
+            while not client.counts.retries:
+                await trio.sleep(0.001)
+            assert not told
+            hosts[1].gate.set()
+            while not told:
+                await trio.sleep(0.001)
+            assert told == [b"1"]
+
+    trio.run(main)
+
+
+def test_who_comes_into_a_later_view_begins_with_it_and_not_with_what_it_kept() -> None:
+    async def main() -> None:
+        view = View(4, addresses(3))
+        later = {"renews": True, "max_turns_bytes": LONGEST_BYTES, "origin": "later", "beginning": "the state ab"}
+        hosts = [keeping(b"all of it"), keeping(b"all of it"), keeping(b"own")]
+        async with (
+            running(view, 0, hosts[0], **later) as one,
+            running(view, 1, hosts[1], **later) as two,
+            running(View(1, view.addresses), 2, hosts[2], origin="mine", **RESUMES) as comes,
+        ):
+            await join_all(one, two, comes)
+            assert (hosts[2].resumed, hosts[2].followed, hosts[2].rejoined) == ([], [b"all of it"], [])
+            assert [host.origins for host in hosts] == [["later"]] * 3
+            # And who comes after it, in its place, does not.
+            comes.close()
+            again = keeping(b"own")
+            async with running(View(1, view.addresses), 2, again, origin="mine", **RESUMES) as comes:
+                await comes.join(quiet, PATIENCE_S)
+                assert (again.resumed, again.followed, again.rejoined) == ([], [], [[]])
+                assert again.origins == ["later"]
+
+    trio.run(main)
+
+
+def test_who_was_refused_in_a_later_view_is_not_once_it_has_the_same() -> None:
+    async def main() -> None:
+        view = View(2, addresses(2))
+        loaded = {"renews": True, "beginning": "the state ab", "silence_s": CALL_S}
+        async with running(view, 0, keeping(b"0"), **loaded) as here, trio.open_nursery() as nursery:
+            nursery.start_soon(here.join, quiet, PATIENCE_S)
+            async with running(view, 1, keeping(b"1"), **{**loaded, "beginning": "the state cd"}) as other:
+                nursery.start_soon(other.join, quiet, PATIENCE_S)
+                while here._clients[1].state != "refused" or other._clients[0].state != "refused":
+                    await trio.sleep(0.001)
+                assert here._clients[1].reason.endswith("has another beginning (the state cd there, the state ab here)")
+                other.close()
+                async with running(view, 1, keeping(b"1"), **loaded) as right:
+                    await right.join(quiet, PATIENCE_S)
+                    while not here._joined:
+                        await trio.sleep(0.001)
+                    assert here._clients[1].state == "ready"
+                nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+def test_nodes_that_begin_anew_have_the_origin_of_node_0() -> None:
+    async def main() -> None:
+        view = View(1, addresses(3))
+        hosts = [keeping(b"") for _ in range(3)]
+        async with (
+            running(view, 0, hosts[0], origin="b") as one,
+            running(view, 1, hosts[1], origin="c") as two,
+            running(view, 2, hosts[2], origin="a") as three,
+        ):
+            await join_all(one, two, three)
+            assert [host.origins for host in hosts] == [["b"]] * 3
+            one.close()
+            again = keeping(b"")
+            async with running(view, 0, again, origin="z") as back:
+                await back.join(quiet, PATIENCE_S)
+                assert again.origins == ["b"], "the others went on"
+
+    trio.run(main)

@@ -163,7 +163,7 @@ def test_a_good_certificate_does_not_open_the_door_for_another_node(ca: Authorit
             # As if all had been met.
             at_home._joined = True
             caller = pb.Caller(node=1, incarnation=5, view=1)
-            at_home._know(1, 5)
+            at_home._know(replaced(at_home._introduction, node=1, incarnation=5))
             hello = pb.HelloRequest(caller=replaced(at_home._introduction, node=1, incarnation=5))
             requests = {
                 "Hello": hello.SerializeToString(),

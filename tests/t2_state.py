@@ -207,7 +207,7 @@ def test_a_second_after_a_turn_it_is_in_the_file(tmp_path: Path) -> None:
 
     async def main() -> None:
         node = pool()
-        writer = StateWriter(StateFile(path), lambda: ABOUT, lambda: 1, SAMPLES, node)
+        writer = StateWriter(StateFile(path), lambda: ABOUT, SAMPLES, node)
         async with trio.open_nursery() as nursery:
             await nursery.start(writer.run)
             await trio.sleep(10)
@@ -241,7 +241,7 @@ def test_a_disk_that_is_full_costs_one_line_and_is_tried_again(
 
     async def main() -> None:
         node = pool()
-        writer = StateWriter(StateFile(path), lambda: ABOUT, lambda: 1, SAMPLES, node)
+        writer = StateWriter(StateFile(path), lambda: ABOUT, SAMPLES, node)
         async with trio.open_nursery() as nursery:
             await nursery.start(writer.run)
             node.request(0)
@@ -266,7 +266,7 @@ def test_what_is_saved_is_loaded_and_nothing_else(tmp_path: Path) -> None:
 
     async def main() -> None:
         node = pool()
-        writer = StateWriter(None, lambda: ABOUT, lambda: 1, SAMPLES, node)
+        writer = StateWriter(None, lambda: ABOUT, SAMPLES, node)
         await writer.run()
         before = [node.request(0).sample for _ in range(12)]
         told = await writer.save(os.fsencode(path))
@@ -301,28 +301,31 @@ def test_of_several_nodes_each_keeps_its_own_and_all_are_saved_and_loaded(tmp_pa
     class All:
         """This node and another, which had the first sample as well."""
 
-        def __init__(self, node: PoolPolicy) -> None:
-            self.node = node
-            self.names: list[str] = []
+        node, nodes, origin = 2, 3, "then"
+
+        def __init__(self, policy: PoolPolicy) -> None:
+            self.policy = policy
+            self.loaded: list[bytes] = []
             self.missing = ""
 
         async def turns_of_all(self) -> Turns:
             if self.missing:
                 raise ValueError(self.missing)
-            own = self.node.turns()
+            own = self.policy.turns()
             other = Turns(own.laps, np.packbits(np.arange(SAMPLES) == 0), 1)
             return merged([own, other], np.zeros(SAMPLES, np.int32))
 
-        async def go_on(self, turns: Turns, name: str) -> None:
-            self.names.append(name)
-            self.node.restore(turns)
+        async def go_on(self, turns: Turns, data: bytes) -> None:
+            self.loaded.append(data)
+            self.policy.restore(turns)
 
     async def main() -> None:
         node = pool()
         path, saved = tmp_path / "state", tmp_path / "saved"
         file = StateFile(path)
-        file.number(2)
-        writer = StateWriter(file, lambda: ABOUT, lambda: 3, SAMPLES, node)
+        file.number(1, 9)
+        file.number(2, 3)
+        writer = StateWriter(file, lambda: ABOUT, SAMPLES, node)
         everybody = All(node)
         writer.share(everybody)
         while not node.turns().had[-1]:
@@ -330,8 +333,10 @@ def test_of_several_nodes_each_keeps_its_own_and_all_are_saved_and_loaded(tmp_pa
         had = node.given
         writer.final()
         kept = decode(read_bytes(tmp_path / "state.2"))
-        assert (kept.about, kept.turns.given) == ({**ABOUT, "number of nodes": "3"}, had)
-        assert writer.decoded(writer.encoded()).had.tolist() == kept.turns.had.tolist()
+        assert kept.about == {**ABOUT, "number of nodes": "3", "origin": "then"}
+        assert kept.turns.given == had
+        of_others = writer.decoded(encode({**kept.about, "origin": "later"}, kept.turns, 0))
+        assert (of_others.origin, of_others.turns.had.tolist()) == ("later", kept.turns.had.tolist())
         with pytest.raises(StateError, match="number of nodes was nothing when it was written, and is 3 now"):
             writer.decoded(encode(ABOUT, TURNS, 0))
         told = await writer.save(os.fsencode(saved))
@@ -341,8 +346,7 @@ def test_of_several_nodes_each_keeps_its_own_and_all_are_saved_and_loaded(tmp_pa
         with pytest.raises(ValueError, match="number of nodes was 3 when it was written, and is nothing now"):
             await writer.load(read_bytes(tmp_path / "state.2"))
         await writer.load(read_bytes(saved))
-        await writer.load(read_bytes(saved))
-        assert len(set(everybody.names)) == 1, "the same state has the same name at all nodes"
+        assert everybody.loaded == [read_bytes(saved)]
         assert decode(read_bytes(tmp_path / "state.2")).turns.given == had + 1, "it is in the file at once"
         everybody.missing = "no answer from h:1"
         with pytest.raises(ValueError, match="no answer from h:1"):

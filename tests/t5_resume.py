@@ -273,3 +273,118 @@ def test_a_new_view_is_a_new_beginning_also_for_what_is_kept(machine: Machine, s
     machine.ok("cluster", "down", machine.mnt)
     mountpoints, _ = up(machine, source, "--resume")
     assert counts + read_part(mountpoints, names[60:]) == dict.fromkeys(names, 1)
+
+
+def mount(machine: Machine, source: Path, at: Path, nodes: Sequence[str], rank: int, *more: str) -> str:
+    where = ("--nodes", ",".join(nodes), "--node-rank", str(rank))
+    return machine.ok("mount", source, at, *OPTIONS, *where, *more).stderr
+
+
+def test_what_was_kept_of_earlier_laps_is_not_put_together_with_these(machine: Machine, source: Path) -> None:
+    """A node that gives nothing writes nothing, and its old file stays."""
+    names = names_of(source)
+    mountpoints, _ = up(machine, source, nodes=2)
+    read_part(mountpoints, names)
+    read_part(mountpoints, names[:150])
+    machine.ok("cluster", "down", machine.mnt)
+    mountpoints, _ = up(machine, source, nodes=2)
+    counts = read_part(mountpoints[:1], names[:30])
+    machine.ok("cluster", "down", machine.mnt)
+    mountpoints, told = up(machine, source, "--resume", nodes=2)
+    assert "resumed: lap 1, 30 of 200 samples" in told
+    assert f"nothing was kept of {machine.nodes(mountpoints[0])[1]}" in told
+    counts += read_part(mountpoints, names[30:])
+    assert counts == dict.fromkeys(names, 1)
+    # The file is of these laps once there was a turn; and it goes on so.
+    machine.ok("cluster", "down", machine.mnt)
+    mountpoints, told = up(machine, source, "--resume", nodes=2)
+    assert "resumed: lap 1, 200 of 200 samples" in told
+    assert "nothing was kept" not in told
+
+
+def test_nodes_that_are_killed_when_only_one_has_loaded_a_state_lose_nothing(machine: Machine, source: Path) -> None:
+    names = names_of(source)
+    saved = machine.folder / "checkpoint"
+    mountpoints, _ = up(machine, source, nodes=2)
+    read_part(mountpoints, names)
+    counts = read_part(mountpoints, names[:50])
+    machine.ok("state", "save", mountpoints[0], saved)
+    read_part(mountpoints, names[50:])
+    read_part(mountpoints, names[:100])
+    await_write(machine, 500)
+    machine.ok("state", "load", mountpoints[0], saved)
+    for mountpoint in mountpoints:
+        machine.kill(signal.SIGKILL, mountpoint)
+    machine.ok("cluster", "down", machine.mnt)
+    mountpoints, told = up(machine, source, "--resume", nodes=2)
+    assert "nothing was kept of" in told
+    for _ in range(2):
+        counts += read_part(mountpoints, names)
+    assert set(counts) == set(names)
+
+
+@pytest.mark.parametrize("how", ["anew", "from a state"])
+@pytest.mark.parametrize("resume", [(), ("--resume",)])
+def test_who_comes_into_a_view_that_others_were_given_begins_where_that_does(
+    machine: Machine, source: Path, how: str, resume: tuple[str, ...]
+) -> None:
+    names = names_of(source)
+    mountpoints, _ = up(machine, source)
+    nodes, left = machine.nodes(mountpoints[0]), mountpoints[:2]
+    saved = machine.folder / "checkpoint"
+    before = read_part(mountpoints, names[:120])
+    machine.ok("state", "save", mountpoints[0], saved)
+    read_part(mountpoints, names[120:])
+    read_part(mountpoints, names[:50])
+    machine.kill(signal.SIGKILL, mountpoints[2])
+    if how == "anew":
+        before.clear()
+        for new in (nodes[:2], nodes):
+            for mountpoint in left:
+                machine.ok("nodes", mountpoint, "--set", ",".join(new))
+    else:
+        for mountpoint in left:
+            machine.ok("state", "load", mountpoint, saved)
+    told = mount(machine, source, mountpoints[2], nodes, 2, *resume)
+    assert "resumed: " not in told
+    assert ("the others go on from the state" in told) == (how != "anew")
+    until(lambda: all(states(machine, mountpoint) == ["ready", "ready"] for mountpoint in mountpoints))
+    assert before + read_part(mountpoints, names[before.total() :]) == dict.fromkeys(names, 1)
+    # And what is kept from then on is of these laps, by the number that each node has now.
+    machine.ok("cluster", "down", machine.mnt)
+    mountpoints, told = up(machine, source, "--resume")
+    assert "resumed: lap 1, 200 of 200" in told
+    assert "nothing was kept" not in told
+
+
+def test_nodes_that_have_other_numbers_keep_their_files_by_these(machine: Machine, source: Path) -> None:
+    names = names_of(source)
+    mountpoints, _ = up(machine, source)
+    nodes = machine.nodes(mountpoints[0])
+    left, new = [mountpoints[0], mountpoints[2]], [nodes[0], nodes[2]]
+    machine.kill(signal.SIGKILL, mountpoints[1])
+    for mountpoint in left:
+        machine.ok("nodes", mountpoint, "--set", ",".join(new))
+    until(lambda: all(states(machine, mountpoint) == ["ready"] for mountpoint in left))
+    counts = read_part(left, names[:100])
+    for mountpoint in left:
+        machine.ok("umount", mountpoint)
+    told: dict[int, str] = {}
+
+    def back(rank: int) -> None:
+        told[rank] = mount(machine, source, left[rank], new, rank, "--resume")
+
+    threads = [threading.Thread(target=back, args=(rank,)) for rank in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all("resumed: lap 1, 100 of 200" in lines and "nothing" not in lines for lines in told.values())
+    assert counts + read_part(left, names[100:]) == dict.fromkeys(names, 1)
+    # Down to one it is as a mount of its own.
+    machine.kill(signal.SIGKILL, left[1])
+    machine.ok("nodes", left[0], "--set", nodes[0])
+    counts = read_part(left[:1], names[:70])
+    machine.ok("umount", left[0])
+    assert "resumed: lap 1, 70 of 200" in machine.ok("mount", source, left[0], *OPTIONS, "--resume").stderr
+    assert counts + read_part(left[:1], names[70:]) == dict.fromkeys(names, 1)

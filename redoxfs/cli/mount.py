@@ -13,7 +13,7 @@ import resource
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,13 +93,12 @@ def _prepare(arguments: argparse.Namespace) -> _Job:
     if members is not None:
         say(f"this is node {members.rank}, {members.addresses[members.rank]}, of {', '.join(members.addresses)}")
         if state_file is not None:
-            state_file.number(members.rank)
+            state_file.number(members.rank, len(members.addresses))
     transport = None if members is None else transport_of(arguments, members)
     dataset = dataset_of(source, root_fd, arguments, probe=True, members=members)
     say(dataset.catalog.verdict.line)
     plan = _plan(dataset, memory_bytes, arguments, members)
-    # Kept, since what it takes time to find out is asked for every second.
-    settings = cache(partial(settings_of, dataset, arguments))
+    settings = partial(settings_of, dataset, arguments)
     now = settings(plan)
     kept = resume(state_file, plan, now, len(dataset.catalog.class_of)) if arguments.resume else None
     return _Job(

@@ -114,7 +114,7 @@ async def _serve(
     operations = Operations(catalog.tree, direct_io=mount.direct_io, stats=stats, answering=on_ready)
     node = Node(catalog, plan, store, timeout_s=timeout_s, kernel=operations)
     operations.attach(node)
-    state = StateWriter(state_file, lambda: settings(node.plan), lambda: node.plan.nodes, len(catalog.class_of), node)
+    state = StateWriter(state_file, lambda: settings(node.plan), len(catalog.class_of), node)
     host = None
     async with AsyncExitStack() as ends:
         ends.callback(node.stop)
@@ -125,10 +125,9 @@ async def _serve(
             from redoxfs.node.sharing import joined
 
             host = await ends.enter_async_context(joined(node, catalog, plan, joining, state, timeout_s=timeout_s))
-            state.share(host)
         verbs: dict[str, Verb] = {"state-save": state.save, "state-load": state.load}
         if host is not None:
-            verbs |= {"trace": host.trace, "nodes": host.nodes}
+            verbs |= {"trace": host.trace, "nodes": host.view}
         await _run(operations, mount, control_path, verbs, state)
 
 

@@ -14,8 +14,11 @@ A sample that comes from another node is there for the core with its answer, and
 byte is in.
 """
 
+import hashlib
 import json
 import logging
+import secrets
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -31,9 +34,18 @@ from redoxfs.dataset import Catalog
 from redoxfs.node.memory import Content
 from redoxfs.node.node import Node
 from redoxfs.node.plan import Plan, Share, SharedServingPolicy
-from redoxfs.node.state import WRITE_EVERY_S, StateError, StateWriter, longest_bytes, summary, told_of
+from redoxfs.node.state import (
+    WRITE_EVERY_S,
+    State,
+    StateError,
+    StateWriter,
+    longest_bytes,
+    name_of,
+    summary,
+    told_of,
+)
 from redoxfs.node.supply import all_here
-from redoxfs.node.traces import Orders, Sampler, Traces, orders_of, place_in_epoch, samples_of
+from redoxfs.node.traces import Orders, Sampler, Traces, orders_of, place_in_epochs, requests_of, samples_of
 from redoxfs.peers import Identity, JoinTimeoutError, Peers, RefusedError, Reply, Transport, View
 from redoxfs.peers.bounds import Bounds
 from redoxfs.peers.view import ANEW, RESUMED
@@ -138,6 +150,10 @@ class Host:
         self._peers: Peers | None = None
         self._view = joining.view
         self._own = ""
+        # Node 0's counts, if all begin anew: later than that of any laps before.
+        self.origin = f"{time.time_ns():020}-{secrets.token_hex(4)}.{0:08}."
+        # What the laps of this view go on from.
+        self._kept = joining.kept or b""
         self._policy: SharedServingPolicy
         self._share: Share
         self._renewing = trio.Lock()
@@ -146,14 +162,12 @@ class Host:
         """Meet the others. Raises OSError, ValueError, RefusedError, JoinTimeoutError."""
         assert plan.sharing is not None
         self._own = view.addresses[plan.sharing.share.node]
+        self._state.share(self)
         beginning = ANEW if self._joining.kept is None else RESUMED
         await self._enter(view, plan, self._orders(plan.nodes), beginning)
         assert self._peers is not None
         await self._peers.join(self._joining.report, self._joining.timeout_s)
         self._view = self._peers.view
-        if self._traces is None:
-            # Nothing was resumed.
-            await self._follow(self._orders(plan.nodes), None)
 
     def close(self) -> None:
         """Leave the others, and end every thread."""
@@ -179,15 +193,14 @@ class Host:
             max_answer_bytes=plan.memory_bytes,
             max_turns_bytes=longest_bytes(sharing.policy.turns()),
             beginning=beginning,
+            origin=self.origin,
             bounds=self._bounds(sharing.policy),
             renews=view.number > self._joining.view.number,
             transport=self._joining.transport(view),
         )
         self._policy, self._share = sharing.policy, sharing.share
         self._node.attach(self._flush)
-        self._traces = None
-        if beginning != RESUMED:
-            await self._follow(orders, turns)
+        await self._follow(orders, turns)
         await self._peers.start()
 
     def _bounds(self, policy: SharedServingPolicy) -> Bounds:
@@ -198,7 +211,7 @@ class Host:
 
     # Views
 
-    async def nodes(self, data: bytes) -> Mapping[str, Any]:
+    async def view(self, data: bytes) -> Mapping[str, Any]:
         """The view; with a JSON list of addresses, a new one of these nodes. Raises ValueError."""
         if not data:
             return {"view": self._view.number, "nodes": self._view.addresses}
@@ -207,20 +220,28 @@ class Host:
             raise ValueError("expected a list of addresses")
         if self._own not in addresses:
             raise ValueError(f"this node, {self._own}, is not among them; to end it: redoxfs umount")
-        await self._renew(tuple(addresses), None, ANEW)
-        await self._state.begin_anew()
+        try:
+            await self._renew(tuple(addresses), None, b"")
+        finally:
+            await self._state.begin_anew()
         return {"view": self._view.number, "nodes": self._view.addresses}
 
-    async def _renew(self, addresses: tuple[str, ...], turns: Turns | None, beginning: str) -> None:
-        """Go on with these nodes, from ``turns`` if there are any. Raises ValueError; all stays as it is, then."""
+    async def _renew(self, addresses: tuple[str, ...], turns: Turns | None, data: bytes) -> None:
+        """Go on with these nodes, from ``turns``, which ``data`` is the file of, if there are any.
+
+        Raises ValueError; all stays as it is, then, unless it says otherwise.
+        """
         async with self._renewing:
             view = View(self._view.number + 1, addresses)
+            beginning = ANEW if turns is None else name_of(data)
             orders = self._orders(len(addresses))
             plan = await self._plan(addresses.index(self._own), len(addresses), turns)
             self.close()
             for contents in self._contents.values():
                 self._sent(contents)
             self._contents.clear()
+            self._kept = data
+            self.origin = _origin_after(self.origin, f"{view.digest} {beginning}")
             try:
                 await self._enter(view, plan, orders, beginning, turns=turns)
             except OSError as error:
@@ -250,10 +271,16 @@ class Host:
         def report(missing: Sequence[str]) -> None:
             log.info("waiting for %s", ", ".join(missing) if missing else "nobody: all nodes are there")
 
-        try:
-            await peers.join(report, self._joining.timeout_s)
-        except (RefusedError, JoinTimeoutError) as error:
-            log.warning("%s", error)
+        while True:
+            try:
+                await peers.join(report, self._joining.timeout_s)
+            except JoinTimeoutError as error:
+                log.warning("%s; it is still waited for", error)
+            except RefusedError as error:
+                log.warning("%s", error)
+                return
+            else:
+                return
 
     # Traces
 
@@ -274,7 +301,10 @@ class Host:
         samples = self._traced()
         self._traces = Traces(self._share.node, policy, samples, len(self._catalog.class_of), orders, self._tell_order)
         self._node.watch_turns(self._traces.note)
-        epoch, share = (0, 0.0) if turns is None else place_in_epoch(turns, policy.laps(samples), samples)
+        epoch, share = 0, 0.0
+        if turns is not None and self._joining.sampler is not None:
+            requests = requests_of(self._joining.sampler, len(samples), self._share.nodes)
+            epoch, share = place_in_epochs(turns, policy.laps(samples), samples, requests)
         await self._traces.start(self._nursery, epoch, share)
 
     def _tell_order(self, epoch: int, order: npt.NDArray[np.int32]) -> None:
@@ -305,21 +335,34 @@ class Host:
 
     # How far all are
 
+    @property
+    def node(self) -> int:
+        """This node's number."""
+        return 0 if self._peers is None else self._share.node
+
+    @property
+    def nodes(self) -> int:
+        """How many there are."""
+        return 1 if self._peers is None else self._share.nodes
+
     def kept(self) -> bytes:
-        """What this node goes on from."""
-        return self._joining.kept or b""
+        """What the laps go on from: this node's part or, of a state that was loaded, all."""
+        return self._kept
 
     def turns(self) -> bytes:
         """What this node gave its readers by now."""
         return self._state.encoded()
 
-    async def resume(self, kept: Mapping[str, bytes]) -> None:
-        """Go on where all nodes were. Raises ValueError."""
-        of_all = {self._own: self.kept(), **kept}
-        decoded = await self._decoded({address: data for address, data in of_all.items() if data})
-        if not decoded:
+    async def resume(self, kept: Mapping[str, bytes]) -> str:
+        """Go on where all nodes were; the origin of these laps. Raises ValueError."""
+        of_all = {self._own: self._kept, **kept}
+        states = await self._decoded({address: data for address, data in of_all.items() if data})
+        if not states:
             self._joining.say("there is nothing to resume at any node")
-            return
+            return ""
+        # Files of laps that began at another time are left over, such as of a node that gave nothing in these.
+        origin = max(state.origin for state in states.values())
+        decoded = {address: state.turns for address, state in states.items() if state.origin == origin}
         turns = self._policy.merged(list(decoded.values()))
         nothing = turns._replace(had=np.zeros_like(turns.had), given=0)
         self._policy.restore(turns, decoded.get(self._own, nothing))
@@ -328,27 +371,47 @@ class Host:
             f"resumed: {told} at all nodes; "
             f"what a node that was killed had served in its last {WRITE_EVERY_S:g} s may come twice"
         )
-        lacking = [address for address, data in of_all.items() if not data]
+        lacking = [address for address in of_all if address not in decoded]
         if lacking:
             self._joining.say(f"nothing was kept of {', '.join(lacking)}: what it served in these laps comes again")
         await self._follow(self._orders(self._share.nodes), turns)
+        return origin
+
+    async def follow_state(self, data: bytes) -> None:
+        """Go on from the state that the others have loaded. Raises ValueError."""
+        try:
+            turns = await trio.to_thread.run_sync(self._state.decoded_whole, data)
+        except StateError as error:
+            raise ValueError(f"the state that the others go on from is not taken: {error}") from error
+        self._kept = data
+        self._policy.restore(_part_of(turns, self._share.node, self._share.nodes))
+        self._joining.say(f"the others go on from {name_of(data)}, and so does this node")
+        await self._follow(self._orders(self._share.nodes), turns)
+
+    def originate(self, origin: str) -> None:
+        """The origin of these laps."""
+        self.origin = origin
 
     async def turns_of_all(self) -> Turns:
         """What all nodes gave their readers by now. Raises ValueError."""
         if self._peers is None:
             return self._node.turns()
-        try:
-            of_peers = await self._peers.turns()
-        except TimeoutError as missing:
-            raise ValueError(f"no answer from {', '.join(missing.args[0])}, which gave samples as well") from None
-        decoded = await self._decoded(of_peers)
-        return self._policy.merged([self._node.turns(), *decoded.values()])
+        async with self._renewing:
+            try:
+                of_peers = await self._peers.turns()
+            except TimeoutError as missing:
+                raise ValueError(f"no answer from {', '.join(missing.args[0])}, which gave samples as well") from None
+            states = await self._decoded(of_peers)
+            return self._policy.merged([self._node.turns(), *(state.turns for state in states.values())])
 
-    async def go_on(self, turns: Turns, name: str) -> None:
+    async def go_on(self, turns: Turns, data: bytes) -> None:
         """Go on from a state that is loaded; the others once they have it, too. Raises ValueError."""
-        await self._renew(self._view.addresses, turns, name)
+        if self._peers is None:
+            self._node.restore(turns)
+        else:
+            await self._renew(self._view.addresses, turns, data)
 
-    async def _decoded(self, of_nodes: Mapping[str, bytes]) -> dict[str, Turns]:
+    async def _decoded(self, of_nodes: Mapping[str, bytes]) -> dict[str, State]:
         """What the nodes at these addresses say. Raises ValueError."""
         decoded = {}
         for address, data in of_nodes.items():
@@ -493,6 +556,13 @@ class Host:
     def _sent(self, contents: Sequence[Content]) -> None:
         for content in contents:
             self._node.sent(content)
+
+
+def _origin_after(origin: str, beginning: str) -> str:
+    """The origin of laps that begin after those of ``origin``: the same wherever these began alike."""
+    first, number, _ = origin.split(".")
+    digest = hashlib.sha256(f"{origin} {beginning}".encode()).hexdigest()[:8]
+    return f"{first}.{int(number) + 1:08}.{digest}"
 
 
 def _part_of(turns: Turns, node: int, nodes: int) -> Turns:

@@ -76,9 +76,13 @@ class State:
     turns: Turns
     written_ns: int
 
+    @property
+    def origin(self) -> str:
+        return self.about.get(ORIGIN, "")
+
     def check(self, about: Mapping[str, str]) -> None:
         """Raises StateError, with what differs, where it is about something else."""
-        names = sorted({*self.about, *about})
+        names = sorted({*self.about, *about} - {ORIGIN})
         # What explains the others first.
         for name in sorted(names, key=lambda name: (name != DATASET, name not in self.about, name not in about)):
             then, now = self.about.get(name, "nothing"), about.get(name, "nothing")
@@ -94,6 +98,9 @@ DATASET = "dataset"
 """What the fingerprint is called among the things that laps depend on."""
 
 NODES = "number of nodes"
+
+ORIGIN = "origin"
+"""Of a node of several: what tells its laps from those that began at another time, the later the greater."""
 
 
 def of_one_node(about: Mapping[str, str], nodes: int) -> Mapping[str, str]:
@@ -165,6 +172,11 @@ def longest_bytes(turns: Turns) -> int:
     return _HEAD.size + LONGEST_ABOUT_BYTES + turns.laps.nbytes + turns.had.nbytes + _SUM_BYTES
 
 
+def name_of(data: bytes) -> str:
+    """What tells a state from all others."""
+    return f"the state {data[-_SUM_BYTES:].hex()[:8]}"
+
+
 def summary(turns: Turns, samples: int) -> dict[str, int]:
     """What a person wants to know of it."""
     return {
@@ -191,20 +203,20 @@ class StateFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self._base = self.path = path
         self._folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
-    def number(self, node: int) -> None:
-        """Be the file of one node of several: they may all have the same folder and the same path."""
-        self.path = self.path.with_name(f"{self.path.name}.{node}")
+    def number(self, node: int, nodes: int) -> None:
+        """Be the file of one node of so many: they may all have the same folder and the same path."""
+        self.path = self._base if nodes == 1 else self._base.with_name(f"{self._base.name}.{node}")
 
     def close(self) -> None:
         os.close(self._folder)
 
     def replace(self, data: bytes) -> None:
         """On the disk when it returns, readable by its owner alone. Raises OSError; the file is then as it was."""
-        # Cut short by a letter for each that is put to it, since a name has an end.
-        beside = f".{self.path.name[:200]}.new"
+        # Cut short by a letter for each that is put to it, since a name has an end; not where its number is.
+        beside = f".{self.path.name[-200:]}.new"
         with suppress(FileNotFoundError):
             os.unlink(beside, dir_fd=self._folder)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -237,18 +249,31 @@ class Lapping(Protocol):
 
 
 class Lappers(Protocol):
-    """All nodes together that share a dataset. Of one alone: `Alone`."""
+    """All nodes together that share a dataset. Of one alone: `Alone`.
+
+    ``node``, ``nodes``  which of them this is, and how many there are
+    ``origin``           of their laps
+    """
+
+    @property
+    def node(self) -> int: ...
+    @property
+    def nodes(self) -> int: ...
+    @property
+    def origin(self) -> str: ...
 
     async def turns_of_all(self) -> Turns:
         """What all of them had. Raises ValueError: one line."""
 
-    async def go_on(self, turns: Turns, name: str) -> None:
-        """This node goes on from there, which has a ``name`` that tells it from all others; so do the others, once they
-        are told the same. Raises ValueError: one line."""
+    async def go_on(self, turns: Turns, data: bytes) -> None:
+        """This node goes on from there, of which ``data`` is the file; so do the others, once they are told the same.
+        Raises ValueError: one line."""
 
 
 class Alone:
     """One node, which shares its dataset with nobody."""
+
+    node, nodes, origin = 0, 1, ""
 
     def __init__(self, node: Lapping) -> None:
         self._node = node
@@ -256,8 +281,8 @@ class Alone:
     async def turns_of_all(self) -> Turns:
         return self._node.turns()
 
-    async def go_on(self, turns: Turns, name: str) -> None:
-        del name
+    async def go_on(self, turns: Turns, data: bytes) -> None:
+        del data
         self._node.restore(turns)
 
 
@@ -267,7 +292,6 @@ class StateWriter:
     Args:
         file: where to; None where it is not kept.
         about: what the laps depend on, as it is now.
-        nodes: how many there are now.
         samples: how many there are.
     """
 
@@ -275,13 +299,11 @@ class StateWriter:
         self,
         file: StateFile | None,
         about: Callable[[], Mapping[str, str]],
-        nodes: Callable[[], int],
         samples: int,
         node: Lapping,
     ) -> None:
         self._file = file
         self._about = about
-        self._nodes = nodes
         self._samples = samples
         self._node = node
         self._all: Lappers = Alone(node)
@@ -302,17 +324,28 @@ class StateWriter:
         laps that began differently must not be put together."""
         self._kept = -1
         if self._file is not None:
+            self._file.number(self._all.node, self._all.nodes)
             await trio.to_thread.run_sync(self._write, *self._following(), abandon_on_cancel=True)
 
     def encoded(self) -> bytes:
         """What this node had, as its file has it."""
-        return encode(of_one_node(self._about(), self._nodes()), self._node.turns(), time.time_ns())
+        return encode(self._own_about(), self._node.turns(), time.time_ns())
 
-    def decoded(self, data: bytes) -> Turns:
+    def decoded(self, data: bytes) -> State:
         """What a node of these had, from its file. In any thread. Raises StateError."""
         state = decode(data)
-        state.check(of_one_node(self._about(), self._nodes()))
+        state.check(self._own_about())
+        return state
+
+    def decoded_whole(self, data: bytes) -> Turns:
+        """What all had, from a file that was saved. In any thread. Raises StateError."""
+        state = decode(data)
+        state.check(self._about())
         return state.turns
+
+    def _own_about(self) -> Mapping[str, str]:
+        about = of_one_node(self._about(), self._all.nodes)
+        return {**about, ORIGIN: self._all.origin} if self._all.nodes > 1 else about
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Write what has changed, every second, until cancelled."""
@@ -354,13 +387,14 @@ class StateWriter:
         What is in memory and had no turn is read again when it is needed. Open files stay as they are.
         """
         try:
-            state = await trio.to_thread.run_sync(decode, data)
-            state.check(self._about())
+            turns = await trio.to_thread.run_sync(self.decoded_whole, data)
         except StateError as error:
             raise ValueError(f"the state is not taken: {error}") from error
-        await self._all.go_on(state.turns, f"the state {data[-_SUM_BYTES:].hex()[:8]}")
-        await self.begin_anew()
-        told = summary(state.turns, self._samples)
+        try:
+            await self._all.go_on(turns, data)
+        finally:
+            await self.begin_anew()
+        told = summary(turns, self._samples)
         log.info("the laps go on from a state that was loaded: %s", told_of(told))
         return told
 
@@ -378,7 +412,7 @@ class StateWriter:
 
     def _following(self) -> tuple[int, Mapping[str, str], Turns]:
         self._newest += 1
-        return self._newest, of_one_node(self._about(), self._nodes()), self._node.turns()
+        return self._newest, self._own_about(), self._node.turns()
 
     def _write(self, number: int, about: Mapping[str, str], turns: Turns) -> None:
         assert self._file is not None

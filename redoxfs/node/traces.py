@@ -17,7 +17,7 @@ import trio
 from redoxfs.dataset import Catalog
 from redoxfs.protocol import SlotNode
 from redoxfs.protocol.samplers import RandomOrder, distributed_orders, in_step
-from redoxfs.protocol.turns import LAST_LAP, Turns
+from redoxfs.protocol.turns import Turns
 
 Int32 = npt.NDArray[np.int32]
 
@@ -97,14 +97,21 @@ def orders_of(sampler: Sampler, samples: Int32, nodes: int) -> Orders:
     return distributed
 
 
-def place_in_epoch(turns: Turns, laps: Int32, samples: Int32) -> tuple[int, float]:
-    """The epoch that is under way, from 0, and the share of its requests that were made, where the first lap was the
-    first epoch and ``laps``, int32[n], are those that ``samples`` are in."""
-    first = int(laps.min(initial=LAST_LAP))
-    if not len(samples):
-        return 0, 0.0
-    had = np.unpackbits(turns.had)[samples].view(np.bool_) | (laps > first)
-    return (first, 0.0) if had.all() else (first - 1, float(had.mean()))
+def requests_of(sampler: Sampler, samples: int, nodes: int) -> int:
+    """How many requests an epoch of all nodes is."""
+    if sampler.kind == "torch-random":
+        return nodes * samples
+    ranks = nodes if sampler.ranks is None else sampler.ranks
+    return ranks * (samples // ranks if sampler.drop_last else -(-samples // ranks))
+
+
+def place_in_epochs(turns: Turns, laps: Int32, samples: Int32, requests: int) -> tuple[int, float]:
+    """The epoch that is under way, from 0, and the share of its ``requests`` that were made.
+
+    Each was a turn of one of ``samples``, int32[n], which are in ``laps``, int32[n].
+    """
+    made = int((laps.astype(np.int64) - 1).sum()) + int(np.unpackbits(turns.had)[samples].sum())
+    return made // max(1, requests), made % max(1, requests) / max(1, requests)
 
 
 class Traces:
@@ -145,6 +152,8 @@ class Traces:
             await self._prepare(epoch)
             self._begin(epoch)
             self._left -= round(share * self._left)
+            if share and not self._left:
+                self._begin(epoch + 1)
 
     def note(self, sample: int) -> None:
         """A turn for ``sample`` was asked for here."""

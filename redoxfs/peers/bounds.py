@@ -93,7 +93,7 @@ def check_introduction(introduction: pb.Introduction) -> None:
     if len(introduction.settings) > MOST_SETTINGS:
         raise ValueError(f"{len(introduction.settings)} settings")
     check_below(SIGNED, incarnation=introduction.incarnation, view=introduction.view)
-    _check_texts(introduction.view_digest, introduction.dataset, introduction.beginning)
+    _check_texts(introduction.view_digest, introduction.dataset, introduction.beginning, introduction.origin)
     for name, value in introduction.settings.items():
         _check_texts(name, value)
 

@@ -223,7 +223,7 @@ class Client:
             try:
                 await self._greet()
             except AgainError:
-                if self.state == "refused":
+                if self.state == "refused" and self._waits:
                     return
                 silent_s = trio.current_time() - self._heard_s
                 if not self._waits and self.state == "joining" and silent_s > self._silence_s:

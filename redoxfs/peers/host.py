@@ -52,16 +52,23 @@ class Host(Protocol):
         """Another process has taken the place of ``node``: it knows nothing of what was sent before."""
 
     def kept(self) -> bytes:
-        """What this node's laps go on from, as a file; empty where it goes on from nothing."""
+        """What the laps of the view go on from, as a file; empty where that is nothing. With --resume it is this node's
+        part of it; of a state that was loaded the whole."""
 
     def turns(self) -> bytes:
         """How far they are now, as a file. The longest that a peer may say is `Peers`' ``max_turns_bytes``."""
 
-    async def resume(self, kept: Mapping[str, bytes]) -> None:
+    async def resume(self, kept: Mapping[str, bytes]) -> str:
         """All nodes begin, and go on from what each kept; ``kept`` has that of the peers, by address.
 
-        Before any message. Raises ValueError: one line.
+        Before any message. Raises ValueError: one line. Returns the origin of the laps, empty where nothing was kept.
         """
+
+    async def follow_state(self, data: bytes) -> None:
+        """The others have loaded a state, and so does this node. Before any message. Raises ValueError: one line."""
+
+    def originate(self, origin: str) -> None:
+        """What tells these laps from those that began at another time; before any turn."""
 
     def begun(self) -> npt.NDArray[np.int32]:
         """int32[C]: how many laps of each class have begun; for whoever takes the place of another process."""

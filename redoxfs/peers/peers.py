@@ -76,8 +76,8 @@ class Peers:
         silence_s: a peer that answers nothing for so long is lost to the host, until it answers again.
         max_answer_bytes: an answer of more is an error for each of its samples.
         max_turns_bytes: the longest file of turns that a peer may have.
-        beginning: what this node's laps go on from, and those of all that join with it: ANEW, RESUMED, or the name of
-            a state that was loaded.
+        beginning: what the laps of the view go on from: ANEW, RESUMED, or the name of a state that was loaded.
+        origin: what tells these laps from those that began at another time; of nodes that begin anew node 0's counts.
         bounds: of what there is that a message can be about; it is refused otherwise.
         renews: this view follows another: peers may not have heard of it yet.
         listen: where to listen if not at this node's address in the view.
@@ -95,6 +95,7 @@ class Peers:
         max_answer_bytes: int,
         max_turns_bytes: int = 0,
         beginning: str = ANEW,
+        origin: str = "",
         bounds: Bounds | None = None,
         renews: bool = False,
         listen: str | None = None,
@@ -109,12 +110,15 @@ class Peers:
         self._silence_s = silence_s
         self._max_answer_bytes = max_answer_bytes
         self._max_turns_bytes = max_turns_bytes
-        self._resumes = beginning == RESUMED
+        # What others say of the laps' origin, those that have joined before node 0, which may be started again.
+        self._origins: dict[int, tuple[bool, str]] = {}
+        # The view was found to be a later one, which began with this.
+        self._caught_up = ""
         self._bounds = bounds
         self._renews = renews
         self._listen = listen or view.addresses[node]
         self._transport = transport or Plaintext()
-        self._introduction = introduce(view, node, secrets.randbits(INCARNATION_BITS), identity, beginning)
+        self._introduction = introduce(view, node, secrets.randbits(INCARNATION_BITS), identity, beginning, origin)
         # Read by the server's threads; each entry is written at once.
         self._incarnations: list[int | None] = [None] * len(view.addresses)
         # Processes that took the place of others; and what the peers that this one joins in such a place say of laps.
@@ -143,6 +147,7 @@ class Peers:
             node=self._node,
             why_unknown=self._why_unknown,
             why_not_yet=self._why_not_yet,
+            kept=self._kept,
             meet=self._meet,
             spawn=self._spawn_from_a_thread,
             bounds=self._bounds,
@@ -191,11 +196,11 @@ class Peers:
         while True:
             self._change = trio.Event()
             for client in self._clients.values():
-                if client.state == "refused":
+                if client.state == "refused" and not self._renews:
                     # The other one has to hear of it, too, or it would wait: the reply to its Hello is on its way.
                     await trio.sleep(FAREWELL_S)
                     raise RefusedError(client.reason)
-            strangers = [client for client in self._clients.values() if client.state == "joining"]
+            strangers = [client for client in self._clients.values() if client.state in ("joining", "refused")]
             missing = [client.address for client in strangers]
             now = trio.current_time()
             if missing != told or now >= report_at:
@@ -207,27 +212,37 @@ class Peers:
                 raise JoinTimeoutError(timeout_s, missing, [client.reason for client in strangers])
             with trio.move_on_at(min(report_at, deadline)):
                 await self._change.wait()
-        if self._resumes and not self._begun:
-            await self._resume(deadline)
-        if self._begun:
-            self._host.rejoin(np.maximum.reduce(list(self._begun.values())))
-        self._introduction.beginning = ""
-        self._joined = True
-        self._server.tell_health(ready=True)
-
-    async def _resume(self, deadline: float) -> None:
-        """Go on from what all nodes kept; unless one of them turns out to go on without this one."""
-        timeout_s = max(0.0, deadline - trio.current_time())
+        introduction = self._introduction
         try:
-            kept = await self._gather(now=False, timeout_s=max(timeout_s, self._timeout_s))
-        except TimeoutError as missing:
-            raise JoinTimeoutError(timeout_s, missing.args[0], ["met before"] * len(missing.args[0])) from None
-        if self._begun:
-            return
-        try:
-            await self._host.resume(kept)
+            introduction.origin = await self._begin(max(self._timeout_s, deadline - trio.current_time()))
         except ValueError as error:
             raise RefusedError(str(error)) from error
+        self._host.originate(introduction.origin)
+        introduction.joined = self._joined = True
+        self._server.tell_health(ready=True)
+
+    async def _begin(self, timeout_s: float) -> str:
+        """Have the host begin where all are; the origin of these laps. Raises ValueError, JoinTimeoutError."""
+        _, origin = max(self._origins.values(), default=(False, self._introduction.origin))
+        if self._begun:
+            self._host.rejoin(np.maximum.reduce(list(self._begun.values())))
+            return origin
+        resumes, follows = self._resumes, self._caught_up not in ("", ANEW, RESUMED)
+        if not resumes and not follows:
+            return origin
+        try:
+            kept = await self._gather(now=False, timeout_s=timeout_s)
+        except TimeoutError as missing:
+            raise JoinTimeoutError(timeout_s, missing.args[0], ["met before"] * len(missing.args[0])) from None
+        if resumes:
+            return await self._host.resume(kept) or origin
+        # Who loaded it has it, all of them the same.
+        await self._host.follow_state(max(kept.values()))
+        return origin
+
+    def _kept(self) -> bytes:
+        """What this node goes on from, for others; nothing that it would have gone on from in another view."""
+        return b"" if self._caught_up else self._host.kept()
 
     async def turns(self) -> Mapping[str, bytes]:
         """How far all peers are now: of each, by address, the file of what it handed to its readers.
@@ -342,9 +357,14 @@ class Peers:
 
     def _why_not_yet(self) -> str | None:
         """By the server's threads: why no call about samples is answered."""
-        if self._joined or not (self._begun or self._resumes):
+        if self._joined or not (self._begun or self._resumes or self._caught_up):
             return None
         return f"node {self._node} does not know yet where it goes on"
+
+    @property
+    def _resumes(self) -> bool:
+        """Whether this node goes on from what all kept: not so in a view that was given later."""
+        return self._introduction.beginning == RESUMED
 
     def _is_peer(self, node: int) -> bool:
         return node < len(self._incarnations) and node != self._node
@@ -357,7 +377,7 @@ class Peers:
         if not found and not self._is_peer(caller.node):
             found = (Difference("peers", f"all but {self._node}", str(caller.node)),)
         if not found:
-            self._know(caller.node, caller.incarnation)
+            self._know(caller)
         # Who is left over from an earlier view is no reason for this one to fail.
         elif self._is_peer(caller.node) and caller.view >= self._introduction.view:
             client = self._clients[caller.node]
@@ -392,7 +412,7 @@ class Peers:
         if callee.node != node:
             client.refuse(f"{client.address}: is node {callee.node} of its view, here it is node {node}")
             return False
-        self._know(node, callee.incarnation)
+        self._know(callee)
         if reply.succeeds and client.state == "joining":
             self._note_begun(node, reply.begun)
         return True
@@ -405,6 +425,8 @@ class Peers:
             return False
         self._view = View(other.view, self._view.addresses)
         self._introduction.view = other.view
+        self._introduction.beginning = self._caught_up = other.beginning
+        self._introduction.origin = other.origin
         for client in self._clients.values():
             client.enter_view(other.view)
         return True
@@ -417,7 +439,10 @@ class Peers:
         else:
             self._begun[node] = begun.astype(np.int32)
 
-    def _know(self, node: int, incarnation: int) -> None:
+    def _know(self, other: pb.Introduction) -> None:
+        node, incarnation = other.node, other.incarnation
+        if not (self._joined or self._renews) and (other.joined or node == 0 or self._caught_up):
+            self._origins[node] = other.joined, other.origin
         known, self._incarnations[node] = self._incarnations[node], incarnation
         if known is None or known == incarnation:
             return

@@ -49,6 +49,7 @@ class Server:
     Args:
         why_unknown: why a caller is none that this node has met; None if it has. Called by any thread.
         why_not_yet: why this node cannot answer anybody about samples yet; None if it can. Called by any thread.
+        kept: called in the trio task: the file of what this node goes on from.
         meet: called in the trio task with what a caller's Hello says; the reply to it.
         spawn: starts an async function in the trio task; called by any thread.
         threads: how many calls are worked on at once.
@@ -64,6 +65,7 @@ class Server:
         node: int,
         why_unknown: Callable[[pb.Caller], str | None],
         why_not_yet: Callable[[], str | None],
+        kept: Callable[[], bytes],
         meet: Callable[[pb.HelloRequest], pb.HelloReply],
         spawn: Callable[..., None],
         threads: int,
@@ -75,6 +77,7 @@ class Server:
         self._node = node
         self._why_unknown = why_unknown
         self._why_not_yet = why_not_yet
+        self._kept = kept
         self._meet = meet
         self._spawn = spawn
         self._threads = threads
@@ -210,7 +213,8 @@ class Server:
     def _turns(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         try:
             request = parse(pb.TurnsRequest, data)
-            self._admit_before_all(request.caller, context)
+            # What this node goes on from is there before it has gone on from that of all.
+            (self._admit if request.now else self._admit_before_all)(request.caller, context)
             check_below(SIGNED, offset=request.offset)
         except ValueError as error:
             _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
@@ -218,7 +222,7 @@ class Server:
         if request.offset:
             told = self._turns_of.get(requester, b"")
         else:
-            told = self._in_node(context, self._host.turns if request.now else self._host.kept)
+            told = self._in_node(context, self._host.turns if request.now else self._kept)
             self._turns_of[requester] = told
         after = request.offset + PART_BYTES
         if after >= len(told):

@@ -18,7 +18,7 @@ INCARNATION_BITS = 63
 
 ANEW = "laps from one"
 RESUMED = "--resume"
-"""What the laps of nodes that join go on from; or a state that was loaded, by its name."""
+"""What the laps of a view go on from; or a state that was loaded, by its name."""
 
 SHOWN = 80
 """Characters of a value that go into a line: a peer can send a megabyte."""
@@ -52,7 +52,9 @@ class Difference(NamedTuple):
     there: str
 
 
-def introduce(view: View, node: int, incarnation: int, identity: Identity, beginning: str) -> pb.Introduction:
+def introduce(
+    view: View, node: int, incarnation: int, identity: Identity, beginning: str, origin: str
+) -> pb.Introduction:
     return pb.Introduction(
         version=PROTOCOL_VERSION,
         node=node,
@@ -63,6 +65,7 @@ def introduce(view: View, node: int, incarnation: int, identity: Identity, begin
         dataset=identity.dataset,
         settings=dict(identity.settings),
         beginning=beginning,
+        origin=origin,
     )
 
 
@@ -79,7 +82,7 @@ def differences(here: pb.Introduction, there: pb.Introduction) -> tuple[Differen
         ),
     ]
     # Who has joined goes on, and whoever joins later with it.
-    if here.beginning and there.beginning:
+    if not here.joined and not there.joined:
         pairs.append(("beginning", here.beginning, there.beginning))
     return tuple(Difference(name, ours, theirs) for name, ours, theirs in pairs if ours != theirs)
 

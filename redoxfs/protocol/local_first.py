@@ -464,6 +464,9 @@ class LocalFirst:
         self._count_own(self._left, self._done, here, had)
         for node, peer in self._peers.items():
             self._count_own(peer.left, peer.done, self._own_at(node, turns.laps), had)
+        if self._wounded_array.any():
+            # A peer was lost, or started again, before this.
+            self._wounded_array[:] = turns.laps
         if own is None:
             self._ledger.restore_part(turns, here)
         else:

@@ -354,10 +354,17 @@ class Requester:
         """``home`` knows nothing but what the messages that are not answered will tell it, and those to come."""
         self._lost.discard(home)
         self._hits[home], self._passed[home] = [], []
+        # Its laps begin anew. What is of the laps before has its turn in none of them.
+        for stash in self._stash.values():
+            for stashed in stash:
+                if self._home_of[stashed.held.sample] == home:
+                    stashed.held = stashed.held._replace(lap=0)
+        for aside in self._aside.values():
+            aside.update({s: held._replace(lap=0) for s, held in aside.items() if self._home_of[s] == home})
         for column in [column for column in np.flatnonzero(self._slots >= 0).tolist() if self._is_of(home, column)]:
             kept = column not in self._bare
             self._bare.discard(column)
-            held = _Held(self._slot[column], self._slot_lap[column], spent=False)
+            held = _Held(self._slot[column], 0, spent=False)
             self._stash.setdefault(column, deque()).append(_Stashed(held, kept=kept))
             self._slot[column] = -1
         told: dict[int, list[int]] = {}

@@ -3,8 +3,9 @@
 Nodes share their laps, and each knows only what it handed to its own readers. So each keeps a `Ledger` of that, and
 what all of them did is the `merged` ledgers: the latest lap of each column or class that anybody had a turn in, and
 whatever any of them had in it. A ledger that is older than the others leaves out what had its turn since, which then
-comes again; it can never make a sample seem to have had a turn, since what is of an earlier lap does not count. What
-lies at a node unserved, or is under way between two, is in no ledger, and comes again from where it lies on storage.
+comes again; it can never make a sample seem to have had a turn, since what is of an earlier lap does not count. That
+holds for laps that began together, which `redoxfs.node.sharing` tells from others. What lies at a node unserved, or is
+under way between two, is in no ledger, and comes again from where it lies on storage.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,6 +22,8 @@ Ints: TypeAlias = "memoryview[int]"
 
 LAST_LAP = 1 << 30
 """More than anybody begins; the laps after it still are whole numbers of 32 bits."""
+
+MOST_GIVEN = (1 << 63) - 1
 
 
 class Turns(NamedTuple):
@@ -59,7 +62,7 @@ def merged(of_nodes: Sequence[Turns], unit_of: Numbers) -> Turns:
     had = np.zeros(len(unit_of), np.bool_)
     for turns, own in zip(of_nodes, flags, strict=True):
         had |= own & (turns.laps == laps)[unit_of]
-    return Turns(laps, np.packbits(had), sum(turns.given for turns in of_nodes))
+    return Turns(laps, np.packbits(had), min(MOST_GIVEN, sum(turns.given for turns in of_nodes)))
 
 
 class Ledger:

@@ -84,7 +84,14 @@ class Fake:
 
     turns = kept
 
-    async def resume(self, kept: Mapping[str, bytes]) -> None:
+    async def resume(self, kept: Mapping[str, bytes]) -> str:
+        del kept
+        return ""
+
+    async def follow_state(self, data: bytes) -> None:
+        pass
+
+    def originate(self, origin: str) -> None:
         pass
 
     def begun(self) -> np.ndarray[Any, Any]:

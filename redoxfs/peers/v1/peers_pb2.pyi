@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Introduction(_message.Message):
-    __slots__ = ("version", "node", "nodes", "incarnation", "view", "view_digest", "dataset", "settings", "beginning")
+    __slots__ = ("version", "node", "nodes", "incarnation", "view", "view_digest", "dataset", "settings", "beginning", "joined", "origin")
     class SettingsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -24,6 +24,8 @@ class Introduction(_message.Message):
     DATASET_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     BEGINNING_FIELD_NUMBER: _ClassVar[int]
+    JOINED_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
     version: int
     node: int
     nodes: int
@@ -33,7 +35,9 @@ class Introduction(_message.Message):
     dataset: str
     settings: _containers.ScalarMap[str, str]
     beginning: str
-    def __init__(self, version: _Optional[int] = ..., node: _Optional[int] = ..., nodes: _Optional[int] = ..., incarnation: _Optional[int] = ..., view: _Optional[int] = ..., view_digest: _Optional[str] = ..., dataset: _Optional[str] = ..., settings: _Optional[_Mapping[str, str]] = ..., beginning: _Optional[str] = ...) -> None: ...
+    joined: bool
+    origin: str
+    def __init__(self, version: _Optional[int] = ..., node: _Optional[int] = ..., nodes: _Optional[int] = ..., incarnation: _Optional[int] = ..., view: _Optional[int] = ..., view_digest: _Optional[str] = ..., dataset: _Optional[str] = ..., settings: _Optional[_Mapping[str, str]] = ..., beginning: _Optional[str] = ..., joined: _Optional[bool] = ..., origin: _Optional[str] = ...) -> None: ...
 
 class HelloRequest(_message.Message):
     __slots__ = ("caller", "joins")

@@ -1,0 +1,102 @@
+"""Where in its epochs a job is, of which all that is known is how many turns each sample has had."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import trio
+
+from redoxfs.node.traces import Orders, Traces, orders_of, place_in_epochs, requests_of
+from redoxfs.protocol import SlotNode, SlotPolicy, homes_by_vc
+from redoxfs.protocol.turns import Turns
+
+SAMPLES = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    kind: str = "torch-distributed"
+    seed: int = 7
+    ranks: int | None = None
+    shuffle: bool = True
+    drop_last: bool = False
+    persistent_workers: bool = False
+    tree: str | None = None
+
+
+class Following(SlotNode):
+    """Notes the orders that it is told to follow."""
+
+    def __init__(self) -> None:
+        cells = np.arange(SAMPLES, dtype=np.int32).reshape(-1, 4)
+        own = SlotPolicy(cells, np.array([0, 5, 10], np.int32), samples=SAMPLES, seed=0)
+        homes = homes_by_vc(own.columns, 4, 2)
+        super().__init__(0, own, homes, np.ones(SAMPLES, np.int64), remote_memory_bytes=9, window=5)
+        self.followed: list[tuple[int, int]] = []
+
+    def follow(self, requester: int, epoch: int, order: npt.NDArray[np.integer]) -> None:
+        self.followed.append((requester, epoch))
+        super().follow(requester, epoch, order)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "nodes", "requests"),
+    [
+        (Sampler(), 3, 42),
+        (Sampler(drop_last=True), 3, 39),
+        (Sampler(ranks=8), 2, 40),
+        (Sampler("torch-random"), 3, 120),
+    ],
+)
+def test_how_many_requests_an_epoch_is(sampler: Sampler, nodes: int, requests: int) -> None:
+    samples = np.arange(SAMPLES, dtype=np.int32)
+    assert requests_of(sampler, SAMPLES, nodes) == requests
+    assert sum(map(len, orders_of(sampler, samples, nodes)(0))) == requests
+
+
+@pytest.mark.parametrize(
+    ("laps", "had", "requests", "place"),
+    [
+        (1, 0, 40, (0, 0.0)),
+        (1, 10, 40, (0, 0.25)),
+        (3, 20, 40, (2, 0.5)),
+        (2, 40, 40, (2, 0.0)),
+        (2, 2, 42, (1, 0.0)),  # the sampler pads
+        (3, 0, 120, (0, 80 / 120)),  # each of three nodes asks for everything
+    ],
+)
+def test_turns_tell_the_epoch(laps: int, had: int, requests: int, place: tuple[int, float]) -> None:
+    samples = np.arange(SAMPLES, dtype=np.int32)
+    turns = Turns(np.full(4, laps, np.int32), np.packbits(samples < had), 0)
+    assert place_in_epochs(turns, np.full(SAMPLES, laps, np.int32), samples, requests) == place
+
+
+@pytest.mark.parametrize(("share", "left"), [(0.0, 20), (0.5, 10), (0.96, 1), (0.99, 20)])
+def test_orders_go_on_from_there_and_with_each_epoch(share: float, left: int) -> None:
+    samples = np.arange(SAMPLES, dtype=np.int32)
+
+    async def main() -> None:
+        orders: Orders = orders_of(Sampler(), samples, 2)
+        policy = Following()
+        traces = Traces(0, policy, samples, SAMPLES, orders, lambda _epoch, _order: None)
+        begun = 5 + (share == 0.99)
+        async with trio.open_nursery() as nursery:
+            await traces.start(nursery, 5, share)
+            for epoch in (begun, begun + 1, begun + 2):
+                while (0, epoch) not in policy.followed or (1, epoch + 1) not in policy.followed:
+                    await trio.sleep(0.001)
+                assert max(e for node, e in policy.followed if node == 0) == epoch
+                for sample in range(left if epoch == begun else 20):
+                    assert max(e for node, e in policy.followed if node == 0) == epoch
+                    traces.note(sample)
+
+    trio.run(main)
+
+
+def test_orders_that_are_drawn_in_turn_are_drawn_up_to_the_epoch() -> None:
+    samples = np.arange(SAMPLES, dtype=np.int32)
+    one, other = (orders_of(Sampler("torch-random"), samples, 2) for _ in range(2))
+    in_turn = [one(epoch)[0].tolist() for epoch in range(5)]
+    assert other(3)[1].tolist() == in_turn[3]
+    assert other(4)[0].tolist() == in_turn[4]
