@@ -98,7 +98,9 @@ PACE_NOTES = 16
 """How often, in as many requests as a lap has samples, it is looked at how often each class is asked."""
 
 RETRY_SHARE = 1 / 4
-"""Of a chunk: the room that has to come free before chunks that were not worth loading are looked at again."""
+"""Of as many chunks as are chosen at a time: the room that has to come free before chunks that were not worth loading
+are looked at again. With memory for all samples nothing is worth loading for most of a lap: a quarter of one chunk of 8
+would then mean a look every other request, which makes decisions three times as dear and loads no more."""
 
 SAMPLES_AT_A_TIME = 64
 """Chunks of fewer samples are chosen several at a time: one by one, chunks of 8 cost twice as much for each request."""
@@ -217,9 +219,9 @@ class PoolPolicy:
         self._free_bytes = capacity_bytes
         self._room_for_next_bytes = 0
         mean_bytes = max(1.0, float(sample_bytes.mean())) if samples else 1.0
-        self._retry_bytes = int(width * mean_bytes * RETRY_SHARE)
         in_capacity = capacity_bytes / (width * mean_bytes)
         self._chunks_at_a_time = int(max(1, min(SAMPLES_AT_A_TIME // width, in_capacity * IN_FLIGHT_SHARE)))
+        self._retry_bytes = int(self._chunks_at_a_time * width * mean_bytes * RETRY_SHARE)
         self._little_bytes = int(LITTLE_SAMPLES * mean_bytes)
         self._capacity_samples = capacity_bytes / mean_bytes
         # Time is counted in samples that storage may have delivered.
