@@ -66,7 +66,8 @@ class Model:
             self.memory |= set(load.samples)
         assert sample in self.memory
         assert sample in self.due(path)
-        self.memory.remove(sample)
+        if not turn.kept:
+            self.memory.remove(sample)
         self.turns[sample] += 1
         _, _, told = self.reserved.pop(path, (None, 0, set[int]()))
         self.answer[path] = sample

@@ -13,7 +13,9 @@ Every sample in memory is one `Content`. It belongs to
 - a peer: given to another node, until it is sent. Counted with the claims;
 - nobody: dropped. A read of it that is still under way is thrown away when it arrives.
 
-A content moves from slots to a path at its turn and is never copied. Used from the node's task alone.
+A content moves from slots to a path at its turn and is never copied. One that the core keeps stays in the slots, and the
+path has a *view* of it: another content with the same bytes, which count where they are kept. Used from the node's
+task alone.
 """
 
 from collections import OrderedDict
@@ -43,7 +45,7 @@ class Content:
     ``remote``      whether it comes from another node.
     """
 
-    __slots__ = ("_arrival", "arrived", "bytes_held", "files", "owner", "read", "remote", "sample", "stamps")
+    __slots__ = ("_arrival", "_views", "arrived", "bytes_held", "files", "owner", "read", "remote", "sample", "stamps")
 
     def __init__(self, sample: int, owner: _Owner, *, remote: bool = False) -> None:
         self.sample = sample
@@ -55,6 +57,8 @@ class Content:
         self.read: Read | None = None
         self.bytes_held = 0
         self._arrival: trio.Event | None = None
+        # Of one that is on its way.
+        self._views: list[Content] = []
 
     @property
     def payload(self) -> Payload:
@@ -72,6 +76,26 @@ class Content:
         self.files = payload
         self.stamps = tuple(f.stamp if isinstance(f, FileBytes) else None for f in payload)
         self.bytes_held = sum(len(f.data) for f in payload if isinstance(f, FileBytes))
+        self._tell()
+        for view in self._views:
+            view._see(self)
+        self._views = []
+
+    def view(self) -> "Content":
+        """The same bytes for a path, once they are here; they count as this one's."""
+        view = Content(self.sample, _Owner.PATH)
+        view.read = self.read
+        if self.arrived:
+            view._see(self)
+        else:
+            self._views.append(view)
+        return view
+
+    def _see(self, content: "Content") -> None:
+        self.files, self.stamps = content.files, content.stamps
+        self._tell()
+
+    def _tell(self) -> None:
         self.arrived = True
         if self._arrival is not None:
             self._arrival.set()
@@ -138,11 +162,17 @@ class Memory:
             self._remote[content.sample] = content
         return expected
 
-    def claim(self, path: int, sample: int, *, remote: bool = False) -> Content | None:
+    def claim(self, path: int, sample: int, *, remote: bool = False, kept: bool = False) -> Content | None:
         """``sample`` has its turn for ``path``; None where the slots had let its bytes go."""
         content = self._leave(sample, remote=remote)
-        if content is not None:
-            self._own(path, content)
+        if content is None:
+            return None
+        if kept:
+            self._slots[sample] = content
+            content.owner = _Owner.SLOTS
+            self.slots_bytes += content.bytes_held
+            content = content.view()
+        self._own(path, content)
         return content
 
     def put_aside(self, sample: int, *, remote: bool = False) -> None:
@@ -294,7 +324,8 @@ class Memory:
 
     def _oldest_to_go(self, contents: OrderedDict[int, Content]) -> int | None:
         for key, content in contents.items():
-            if (content.arrived or contents is not self._open) and not (content.remote and self._keeps_remote):
+            gives = content.bytes_held if content.arrived else contents is not self._open
+            if gives and not (content.remote and self._keeps_remote):
                 return key
         return None
 

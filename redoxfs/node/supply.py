@@ -74,7 +74,7 @@ class Supply:
         if turn.loads:
             self._counters.demand_loads += turn.is_demanded
             self.load(turn.loads, awaited=turn.is_demanded)
-        return self._memory.claim(path, turn.sample, remote=turn.remote)
+        return self._memory.claim(path, turn.sample, remote=turn.remote, kept=turn.kept)
 
     def load(self, loads: Sequence[Load], *, awaited: bool) -> None:
         """Read ``loads`` into the slots; the first sample of the first is waited for where ``awaited`` says so."""

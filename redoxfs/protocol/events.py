@@ -32,12 +32,14 @@ class Served:
     of demand. Otherwise the answer is in memory, or on its way there by a load that was handed out before.
     ``stolen`` is true where the sample had been reserved for another path and was the last that could answer.
     ``remote``: another node read it; its bytes came, or come, with an answer.
+    ``kept``: it stays in memory all the same, for its next turn.
     """
 
     sample: int
     loads: tuple[Load, ...] = ()
     stolen: bool = False
     remote: bool = False
+    kept: bool = False
 
     @property
     def is_demanded(self) -> bool:

@@ -9,6 +9,10 @@ Laps belong to classes: a class's lap ends when each of its samples has had its 
 it comes to the end of the class's samples first, and then *runs over*: samples of the next lap may be loaded, and are
 kept apart until that begins. A class never waits for another, however unevenly they are asked.
 
+Where memory has room for all samples, a sample that has its turn is *kept*: loaded for the next lap without being read.
+So all of them are read once, and drawn at random in each lap. With less memory it would be the samples of the end of a
+lap that are kept, and they would come first in the next.
+
 Where nodes share a dataset, each lap of a class is of one *part* of its samples alone: the part that is this node's in
 that lap (`parts_by_lap`). Otherwise all samples are one part, and every lap is of it.
 
@@ -22,7 +26,7 @@ class's begin; `_at` says where each sample is:
 
 Every step of a sample is one swap across one border, so all is O(1) and the youngest stay in order of age:
 fresh → younger (loaded), younger → arrived (enough requests went by), arrived → had its turn (served), had its turn, or
-has none in this lap → for the next lap (loaded). When the three sections on the right are empty the lap is over: what
+has none in this lap → for the next lap (loaded, or kept). When the three sections on the right are empty the lap is over: what
 was loaded for the next lap becomes its younger section, the next part's other samples its fresh one. Where there is
 one part nothing has to be moved for that; otherwise the stretch is sorted anew, once a lap. A lap whose part has no
 sample of the class is passed over, though it counts.
@@ -217,6 +221,7 @@ class PoolPolicy:
 
         self._capacity_bytes = capacity_bytes
         self._free_bytes = capacity_bytes
+        self._keeps = part_of is None and capacity_bytes >= int(sample_bytes.sum())
         self._room_for_next_bytes = 0
         mean_bytes = max(1.0, float(sample_bytes.mean())) if samples else 1.0
         in_capacity = capacity_bytes / (width * mean_bytes)
@@ -251,9 +256,8 @@ class PoolPolicy:
         # Before the answer has had its turn: what may be loaded for the next lap must not be the answer itself.
         loads = self._load_ahead() if self._free_bytes >= self._room_for_next_bytes else ()
         answer = self._take_out(cls, place)
-        if self._runs_over[cls]:
-            self._become_spare(cls, answer)
-        return Served(answer, loads)
+        self._had_a_turn(cls, answer)
+        return Served(answer, loads, False, False, self._keeps)
 
     def reserve(self, sample: int) -> int | None:
         """Put aside a sample of ``sample``'s class: a resident, else one that a load on demand would read."""
@@ -398,9 +402,8 @@ class PoolPolicy:
         if self._free_bytes >= self._room_for_next_bytes:
             loads += self._load_ahead()
         self._forget_reservation(sample)
-        if self._runs_over[cls]:
-            self._become_spare(cls, sample)
-        return Served(sample, loads, stolen)
+        self._had_a_turn(cls, sample)
+        return Served(sample, loads, stolen, kept=self._keeps)
 
     def _put_fresh_aside(self, cls: int) -> int:
         """The sample that is best read now of a class that has no residents."""
@@ -622,6 +625,17 @@ class PoolPolicy:
                 self._spare[self._chunk_of[sample]] -= 1
         for chunk in np.unique(chunks).tolist():
             self._file(chunk)
+
+    def _had_a_turn(self, cls: int, sample: int) -> None:
+        """It is kept for the next lap, or may be loaded for it."""
+        if self._keeps:
+            border = self._next[cls]
+            self._swap(self._at[sample], border)
+            self._next[cls] = border + 1
+            self._stock[cls] += 1
+            self._free_bytes -= self._bytes[sample]
+        elif self._runs_over[cls]:
+            self._become_spare(cls, sample)
 
     def _become_spare(self, cls: int, sample: int) -> None:
         """A sample of a class that runs over has had its turn."""
