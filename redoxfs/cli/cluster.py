@@ -12,7 +12,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,11 +93,12 @@ def _up(arguments: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     starts: list[_Start] = []
     try:
-        addresses = [f"127.0.0.1:{port}" for port in _free_ports(arguments.nodes)]
-        for place, mountpoint in enumerate(mountpoints):
-            command = _command(arguments, addresses, memory_bytes, place, mountpoint)
-            starts.append(_start(command, place, mountpoint))
-        _await(starts)
+        with _free_ports(arguments.nodes) as ports:
+            addresses = [f"127.0.0.1:{port}" for port in ports]
+            for place, mountpoint in enumerate(mountpoints):
+                command = _command(arguments, addresses, memory_bytes, place, mountpoint)
+                starts.append(_start(command, place, mountpoint))
+            _await(starts)
     except BaseException:
         _end(starts, arguments.timeout)
         _remove_empty(made)
@@ -153,13 +155,20 @@ def _remove_empty(folders: Sequence[Path]) -> None:
             continue  # there is something in it, or it is still mounted on
 
 
-def _free_ports(count: int) -> list[int]:
-    """Different ports of the loopback address that nobody listens at now."""
-    tried = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(each.getsockname()[1]) for each in tried]
-    for each in tried:
-        each.close()
-    return ports
+@contextmanager
+def _free_ports(count: int) -> Iterator[list[int]]:
+    """Different ports of the loopback address that nobody listens at, and that nobody else is given meanwhile.
+
+    Sockets that do not listen hold them. Those do not keep a node from listening there: gRPC's have SO_REUSEADDR, too.
+    """
+    with ExitStack() as held:
+        ports = []
+        for _ in range(count):
+            holder = held.enter_context(socket.socket())
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            holder.bind(("127.0.0.1", 0))
+            ports.append(int(holder.getsockname()[1]))
+        yield ports
 
 
 def _memory_of(arguments: argparse.Namespace) -> int:
