@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ports import reserve
 
 from redoxfs.cli import cluster, main, status
 from redoxfs.cli.addresses import Here, expand, needs_insecure, split_address
@@ -460,8 +461,7 @@ def test_an_address_is_of_this_machine_if_it_can_be_bound() -> None:
 
 @pytest.fixture
 def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
+    return reserve(1)[0]
 
 
 def meet(port: int, rank: int, count: int = 3, *, own_port: int = 0, timeout_s: float = PATIENCE_S) -> tuple[str, ...]:

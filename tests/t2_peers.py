@@ -22,6 +22,7 @@ import trio.testing
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from hypothesis import given
 from hypothesis import strategies as st
+from ports import reserve
 
 from redoxfs.chunks.store import FileBytes, Payload, Stamp
 from redoxfs.peers import Identity, JoinTimeoutError, Peers, Plaintext, RefusedError, Reply, View
@@ -218,11 +219,7 @@ def first(calls: int) -> Callable[[], bool]:
 
 def addresses(count: int) -> tuple[str, ...]:
     """Of ports that nothing listens at."""
-    taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    found = tuple(f"127.0.0.1:{taken_port.getsockname()[1]}" for taken_port in taken)
-    for taken_port in taken:
-        taken_port.close()
-    return found
+    return tuple(f"127.0.0.1:{port}" for port in reserve(count))
 
 
 def quiet(_missing: Sequence[str]) -> None:
