@@ -1,15 +1,19 @@
-"""One rank of a data-parallel job, as an unmodified training script has it; run by t5_nodes as a process of its own.
+"""The ranks of a data-parallel job, each as an unmodified training script has it; run by t5_nodes.
 
-    rank.py MOUNTPOINT RANK RANKS EPOCHS MEET OUT
+    rank.py FOLDER RANKS EPOCHS MEET OUT
 
-A DataLoader with a DistributedSampler over the ImageFolder below MOUNTPOINT/train. After each epoch all ranks wait for
-each other at MEET, a file of torch.distributed, or at none of them does if it is "-". OUT gets one JSON line for each
-epoch: the pairs of the path that was asked for and the path that the image served was made for.
+Rank R has a DataLoader with a DistributedSampler over the ImageFolder below FOLDER/R/train. After each epoch all ranks
+wait for each other at MEET, a file of torch.distributed, or none of them does if it is "-". OUT/rankR.jsonl gets one
+JSON line for each epoch: the pairs of the path that was asked for and the path that the image served was made for.
+
+The ranks are forks of a process with a single thread, since to import PyTorch takes longer than all that they do.
 """
 
 import json
+import multiprocessing
 import os
 import sys
+from multiprocessing.connection import wait
 from pathlib import Path
 
 import torch.distributed
@@ -40,15 +44,14 @@ class Images(Dataset[tuple[str, str]]):
         return f"train/{asked}", path_in(data) if data else self.empty
 
 
-def main() -> None:
-    mountpoint, rank, ranks, epochs, meet, out = sys.argv[1:]
+def train(mountpoint: Path, rank: int, ranks: int, epochs: int, meet: str, out: Path) -> None:
     if meet != "-":
-        torch.distributed.init_process_group("gloo", f"file://{meet}", rank=int(rank), world_size=int(ranks))
-    data = Images(Path(mountpoint) / "train")
-    sampler: DistributedSampler[tuple[str, str]] = DistributedSampler(data, int(ranks), int(rank), seed=7)
+        torch.distributed.init_process_group("gloo", f"file://{meet}", rank=rank, world_size=ranks)
+    data = Images(mountpoint / "train")
+    sampler: DistributedSampler[tuple[str, str]] = DistributedSampler(data, ranks, rank, seed=7)
     loader = DataLoader(data, batch_size=BATCH, sampler=sampler, num_workers=WORKERS)
-    with open(out, "w", encoding="utf-8") as told:
-        for epoch in range(int(epochs)):
+    with out.open("w", encoding="utf-8") as told:
+        for epoch in range(epochs):
             sampler.set_epoch(epoch)
             pairs = [pair for asked, served in loader for pair in zip(asked, served, strict=True)]
             told.write(json.dumps(pairs) + "\n")
@@ -58,5 +61,29 @@ def main() -> None:
         torch.distributed.destroy_process_group()
 
 
+def main() -> int:
+    """Run all ranks; 1 as soon as one of them fails, for the others would wait for it."""
+    folder, ranks, epochs, meet, out = sys.argv[1:]
+    fork = multiprocessing.get_context("fork")
+    running = []
+    for rank in range(int(ranks)):
+        told = Path(out) / f"rank{rank}.jsonl"
+        arguments = (Path(folder) / str(rank), rank, int(ranks), int(epochs), meet, told)
+        running.append(fork.Process(target=train, args=arguments))
+    for process in running:
+        process.start()
+    left = {process.sentinel: process for process in running}
+    while left:
+        for ended in wait(list(left)):
+            assert isinstance(ended, int)
+            process = left.pop(ended)
+            process.join()
+            if process.exitcode:
+                for other in left.values():
+                    other.kill()
+                return 1
+    return 0
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

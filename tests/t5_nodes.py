@@ -4,18 +4,19 @@ import json
 import os
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from certificates import Authority
 from images import make_images, path_in
 from machine import PATIENCE_S, Machine
+from ports import reserve
 
 pytest.importorskip("torch")
 
@@ -59,22 +60,24 @@ def up(machine: Machine, nodes: int, source: Path, *options: str) -> None:
 def train(machine: Machine, nodes: int, *, meet: bool = True) -> list[list[Pairs]]:
     """What each rank was given, by epoch."""
     where = machine.folder / "meet" if meet else "-"
+    # A process with a single thread, which it forks.
+    environment = machine.environment | dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    words = (Path(__file__).with_name("rank.py"), machine.mnt, nodes, EPOCHS, where, machine.folder)
+    with subprocess.Popen(
+        [sys.executable, *map(str, words)],
+        env=environment | {"GLOO_SOCKET_IFNAME": "lo"},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as ranks:
+        try:
+            _, errors = ranks.communicate(timeout=5 * PATIENCE_S)
+        except BaseException:
+            # The ranks and their workers as well, which are of its session.
+            os.killpg(ranks.pid, signal.SIGKILL)
+            raise
+    assert ranks.returncode == 0, errors
     outs = [machine.folder / f"rank{rank}.jsonl" for rank in range(nodes)]
-    environment = machine.environment | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    script = Path(__file__).with_name("rank.py")
-    ranks = []
-    try:
-        for rank, out in enumerate(outs):
-            words = (script, machine.mnt / str(rank), rank, nodes, EPOCHS, where, out)
-            command = [sys.executable, *map(os.fspath, map(str, words))]
-            ranks.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
-        for process in ranks:
-            _, errors = process.communicate(timeout=5 * PATIENCE_S)
-            assert process.returncode == 0, errors
-    finally:
-        for process in ranks:
-            process.kill()
-            process.communicate()
     return [[[(a, s) for a, s in json.loads(line)] for line in out.read_text().splitlines()] for out in outs]
 
 
@@ -262,7 +265,7 @@ def test_an_order_of_files_that_are_not_there_is_refused(machine: Machine, sourc
 
 def mount_pair(machine: Machine, sources: Sequence[Path], *options: Sequence[str]) -> list[tuple[int, str]]:
     """Mount one node at each source with its own options; how each ended, and what it said."""
-    ports = free_ports(len(sources))
+    ports = reserve(len(sources))
     nodes = ",".join(f"127.0.0.1:{port}" for port in ports)
     started = []
     for rank, (source, own) in enumerate(zip(sources, options, strict=True)):
@@ -303,7 +306,7 @@ def test_a_node_with_another_dataset_is_refused_in_one_line(machine: Machine, so
 
 
 def test_a_mount_whose_peers_do_not_come_says_which(machine: Machine, source: Path) -> None:
-    ports = free_ports(3)
+    ports = reserve(3)
     nodes = ",".join(f"127.0.0.1:{port}" for port in ports)
     alone = machine.run(
         "mount", source, machine.mnt, *MEMORY, "--nodes", nodes, "--node-rank", "1", "--join-timeout", "2"
@@ -320,7 +323,7 @@ def test_a_port_that_is_taken_is_told_in_one_line(machine: Machine, source: Path
         other.bind(("127.0.0.1", 0))
         other.listen()
         address = f"127.0.0.1:{other.getsockname()[1]}"
-        nodes = f"{address},127.0.0.1:{free_ports(1)[0]}"
+        nodes = f"{address},127.0.0.1:{reserve(1)[0]}"
         alone = machine.run("mount", source, machine.mnt, *MEMORY, "--nodes", nodes, "--node-rank", "0")
     assert alone.returncode == 10
     assert f"cannot listen at {address}" in alone.stderr.splitlines()[-1]
@@ -367,14 +370,6 @@ def test_each_node_reads_its_own_shards_where_storage_is_not_shared(machine: Mac
 
 def path_in_or_name(data: bytes) -> str:
     return path_in(data) if data else "the empty one"
-
-
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def test_nodes_that_show_certificates_share_a_dataset(machine: Machine, source: Path) -> None:
