@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,8 @@ EPOCHS = 3
 class ImageFolder(Dataset[tuple[str, str, str]]):
     """What torchvision's does, and no more: the label is the directory, the sample is the path."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, known: Mapping[bytes, tuple[str, str]]) -> None:
+        self.known = known
         self.paths = [
             os.path.join(folder.path, name)
             for folder in sorted(os.scandir(root), key=lambda entry: entry.name)
@@ -38,7 +40,8 @@ class ImageFolder(Dataset[tuple[str, str, str]]):
             data = file.read()
         asked = os.path.relpath(path, self.root)
         label = asked.split("/")[1]
-        served_label, served = identity(data, "train", UNEVEN)
+        assert data in self.known, f"{asked}: torn or mixed bytes"
+        served_label, served = self.known[data]
         assert served_label == label, f"{asked} gave {served}"
         return asked, served, label
 
@@ -48,6 +51,15 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("images")
     make_images(root, UNEVEN)
     return root
+
+
+@pytest.fixture(scope="module")
+def known(source: Path) -> dict[bytes, tuple[str, str]]:
+    """What each image of the source says of itself, by its very bytes: nothing else may be served."""
+    images = [path.read_bytes() for path in source.glob("train/*/*.png")]
+    told = {data: identity(data, "train", UNEVEN) for data in images}
+    assert len(told) == sum(UNEVEN.values())
+    return told
 
 
 @pytest.fixture(scope="module")
@@ -72,13 +84,20 @@ def packed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_every_label_is_right_and_every_sample_comes_once_per_epoch(
-    machine: Machine, source: Path, packed: Path, policy: str, store: str, chunk_size: int, memory: str
+    machine: Machine,
+    source: Path,
+    known: Mapping[bytes, tuple[str, str]],
+    packed: Path,
+    policy: str,
+    store: str,
+    chunk_size: int,
+    memory: str,
 ) -> None:
     served_from = packed if store == "packed" else source
     options = ("--policy", policy, "--chunk-size", str(chunk_size))
     budget = machine.inspect(served_from, *options)["memory_for"][memory]
     machine.ok("mount", served_from, machine.mnt, *options, "--memory", str(budget))
-    data = ImageFolder(machine.mnt / "train")
+    data = ImageFolder(machine.mnt / "train", known)
     assert len(data) == sum(UNEVEN.values()) >= 5000
     for persistent in (False, True):
         loader = DataLoader(data, batch_size=64, shuffle=True, num_workers=WORKERS, persistent_workers=persistent)
