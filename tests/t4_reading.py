@@ -21,6 +21,7 @@ from machine import Machine
 from PIL import Image
 
 CLASSES = {"cat": 60, "dog": 45, "eel": 7}
+OPTIONS = ["--classes", "dir", "--chunk-size", "4"]
 HANDLES = 10_000
 
 
@@ -29,21 +30,27 @@ def mode(request: pytest.FixtureRequest) -> list[str]:
     return ["-o", "direct_io"] if request.param == "direct_io" else []
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    root = tmp_path / "data"
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Nothing writes to it but this."""
+    root = tmp_path_factory.mktemp("images")
     make_images(root, CLASSES, typical_bytes=70_000)
     (root / "train/dog/train-dog-9.png").write_bytes(image("train/dog/train-dog-9.png", 1, 9, 3_000_000))
     (root / "train/notes").write_text("served as it is\n")
     return root
 
 
+@pytest.fixture(scope="module")
+def memory(source: Path, tmp_path_factory: pytest.TempPathFactory) -> int:
+    """What holds a quarter of the samples, as the program tells."""
+    told = Machine(tmp_path_factory.mktemp("machine")).inspect(source, *OPTIONS)
+    return int(told["memory_for"]["25%"])
+
+
 @pytest.fixture
-def root(machine: Machine, source: Path, mode: list[str]) -> Iterator[Path]:
-    """The mounted class tree, with memory for a fifth of the samples; after the test the log must be clean."""
-    options = ["--classes", "dir", "--chunk-size", "4"]
-    memory = machine.inspect(source, *options)["memory_for"]["25%"]
-    machine.ok("mount", source, machine.mnt, *options, *mode, "--memory", str(memory))
+def root(machine: Machine, source: Path, memory: int, mode: list[str]) -> Iterator[Path]:
+    """The mounted class tree, with memory for a quarter of the samples; after the test the log must be clean."""
+    machine.ok("mount", source, machine.mnt, *OPTIONS, *mode, "--memory", str(memory))
     yield machine.mnt / "train"
     assert machine.stats()["errors"] == 0
     machine.ok("umount", machine.mnt)
