@@ -6,6 +6,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,19 @@ PATIENCE_S = 60
 
 
 class Machine:
-    """Runs `redoxfs` with caches, logs and sockets under ``folder``."""
+    """Runs `redoxfs` with caches and logs under ``folder``, and sockets in a folder of their own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.mnt = folder / "mnt"
         self.mnt.mkdir()
-        homes = {"XDG_CACHE_HOME": "cache", "XDG_STATE_HOME": "state", "XDG_RUNTIME_DIR": "run"}
-        for name in homes.values():
-            (folder / name).mkdir(mode=0o700)
-        self.environment = os.environ | {key: str(folder / name) for key, name in homes.items()}
+        # Beside the folder, whose path may be too long for one of a socket in it.
+        self.sockets = Path(tempfile.mkdtemp(prefix="run", dir=folder.parent))
+        homes = {"XDG_CACHE_HOME": folder / "cache", "XDG_STATE_HOME": folder / "state"}
+        for home in homes.values():
+            home.mkdir(mode=0o700)
+        homes["XDG_RUNTIME_DIR"] = self.sockets
+        self.environment = os.environ | {name: str(home) for name, home in homes.items()}
 
     def command(self, *arguments: str | Path) -> list[str]:
         return [sys.executable, "-m", "redoxfs", *map(str, arguments)]
@@ -96,7 +100,7 @@ class Machine:
         return "".join(path.read_text() for path in sorted((self.folder / "state").rglob("*.log")))
 
     def nothing_is_left(self) -> bool:
-        sockets = list((self.folder / "run").rglob("*.sock"))
+        sockets = list(self.sockets.rglob("*.sock"))
         return not self.mounts() and not self.daemons() and not sockets
 
     def clear(self) -> None:

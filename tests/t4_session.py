@@ -66,7 +66,7 @@ def test_everything_else_gets_its_turn_under_load(machine: Machine, root: Path) 
             assert len(os.listdir(root / "train/cat")) == 100
             while machine.stats()["opens"] == before:
                 assert time.monotonic() < deadline
-        (socket,) = (machine.folder / "run").rglob("*.sock")
+        (socket,) = machine.sockets.rglob("*.sock")
         send_control(socket, "stop")
         deadline = time.monotonic() + PATIENCE_S
         while machine.daemons():
