@@ -322,8 +322,9 @@ def some_shards_are_done(dst: Path) -> bool:
 @contextmanager
 def packing(machine: Machine, source: Path, dst: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """A pack under way in a process group of its own, as a shell starts it; none of it is left afterwards."""
+    # Where the tests themselves were started with &, SIGINT may be ignored, and that would be inherited.
     with subprocess.Popen(
-        machine.command("pack", source, dst, *options),
+        ["env", "--default-signal=INT", *machine.command("pack", source, dst, *options)],
         env=machine.environment,
         stderr=subprocess.PIPE,
         text=True,
