@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyfuse3
 import trio
 
-import redoxfs
+from redoxfs import __version__
 from redoxfs.chunks import ChunkStore
 from redoxfs.dataset import Catalog
 from redoxfs.fs.backlog import raise_backlog
@@ -107,7 +107,7 @@ async def _serve(
     joining: "Joining | None",
 ) -> None:
     def stats() -> dict[str, Any]:
-        about = {"version": redoxfs.__version__, "pid": os.getpid(), **mount.as_dict()}
+        about = {"version": __version__, "pid": os.getpid(), **mount.as_dict()}
         of_peers = {} if host is None else host.stats()
         return {**about, "verdict": catalog.verdict.line, **node.stats(), **of_peers, **state.stats()}
 
