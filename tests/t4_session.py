@@ -13,8 +13,8 @@ import pytest
 from images import make_images
 from machine import PATIENCE_S, Machine
 
+from redoxfs.cli.ask import send_control
 from redoxfs.cli.detach import detach
-from redoxfs.node import send_control
 
 HAMMER = """
 import os, random, sys

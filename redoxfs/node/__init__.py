@@ -1,6 +1,6 @@
 """One running node, without the filesystem in front of it."""
 
-from redoxfs.node.control import Verb, send_control, serve_control
+from redoxfs.node.control import Verb, serve_control
 from redoxfs.node.node import Kernel, Node, OpenFile
 from redoxfs.node.plan import Plan, Share, plan_pool, plan_slot, pool_memory_for, slot_memory_for
 from redoxfs.node.waits import WAITING_OPENS, WAITING_READS, TooManyWaitingError
@@ -18,7 +18,6 @@ __all__ = [
     "plan_pool",
     "plan_slot",
     "pool_memory_for",
-    "send_control",
     "serve_control",
     "slot_memory_for",
 ]

@@ -3,7 +3,7 @@
 A Unix socket of mode 0600, one JSON object a line each way. `{"do": "stop"}` ends the node as SIGTERM does. A verb that
 takes data is told how much: `{"do": "trace", "bytes": N}`, and N bytes follow the line. The answer is `{"ok": true}`,
 with what the verb has to tell, or `{"error": "…"}`. A line longer than the limit, or one that is not such an object, is
-answered with an error and the connection is closed.
+answered with an error and the connection is closed. Who asks is `redoxfs.cli.ask`.
 """
 
 import json
@@ -11,7 +11,6 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,6 @@ DATA_LIMIT_BYTES = 1 << 30
 
 TIMEOUT_S = 10.0
 """For a client to say what it wants, or the next piece of it: an idle connection must not be held for ever."""
-
-ANSWER_TIMEOUT_S = 600.0
-"""For a node to look up all paths of an epoch."""
 
 PIECE_BYTES = 1 << 16
 
@@ -63,28 +59,6 @@ async def serve_control(
         await trio.serve_listeners(answer, [trio.SocketListener(listening)])
     finally:
         path.unlink(missing_ok=True)
-
-
-def send_control(path: Path, verb: str, data: bytes = b"") -> dict[str, Any]:
-    """Ask the node that listens at ``path``; what it tells.
-
-    Raises:
-        OSError: nobody listens, or the answer does not come.
-        ValueError: the node refused.
-    """
-    request = {"do": verb, "bytes": len(data)} if data else {"do": verb}
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.settimeout(TIMEOUT_S)
-        client.connect(os.fspath(path))
-        with suppress(BrokenPipeError):
-            # It may refuse before it has heard all, and say why.
-            client.sendall(json.dumps(request).encode() + b"\n" + data)
-        client.settimeout(ANSWER_TIMEOUT_S if data else TIMEOUT_S)
-        answer = json.loads(client.makefile("rb").readline(LINE_LIMIT_BYTES) or b'{"error": "no answer"}')
-    if "error" in answer:
-        raise ValueError(answer["error"])
-    assert isinstance(answer, dict)
-    return answer
 
 
 class _Incoming:
