@@ -270,7 +270,8 @@ def test_what_is_saved_is_loaded_and_nothing_else(tmp_path: Path) -> None:
         await writer.run()
         before = [node.request(0).sample for _ in range(12)]
         told = await writer.save(os.fsencode(path))
-        assert told == {"first_lap": 1, "last_lap": 1, "had": 12, "samples": 20, "given": 12}
+        line = "lap 1, 12 of 20 samples had their turn"
+        assert told == {"first_lap": 1, "last_lap": 1, "had": 12, "samples": 20, "given": 12, "told": line}
         for _ in range(15):
             node.request(0)
         assert await writer.load(read_bytes(path)) == told

@@ -24,16 +24,14 @@ if TYPE_CHECKING:
 
 def run(arguments: argparse.Namespace) -> int:
     """Save or load; returns 0 once it is done."""
-    from redoxfs.node.state import told_of
-
     place = live_mount(arguments.mountpoint, arguments.timeout)
     path = _outside(arguments.file, arguments.timeout)
     if arguments.what == "save":
         told = ask_daemon(place, "state-save", os.fsencode(path))
-        print(f"saved: {told_of(told)}")
+        print(f"saved: {told['told']}")
     else:
         told = ask_daemon(place, "state-load", _read(path, arguments.file))
-        print(f"loaded: {told_of(told)}; what had its turn after it was saved comes again")
+        print(f"loaded: {told['told']}; what had its turn after it was saved comes again")
     return 0
 
 

@@ -13,8 +13,8 @@ Every sample in memory is one `Content`. It belongs to
 - a peer: given to another node, until it is sent. Counted with the claims;
 - nobody: dropped. A read of it that is still under way is thrown away when it arrives.
 
-A content moves from slots to a path at its turn and is never copied. One that the core keeps stays in the slots, and the
-path has a *view* of it: another content with the same bytes, which count where they are kept. Used from the node's
+A content moves from slots to a path at its turn and is never copied. One that the core keeps stays in the slots, and
+the path has a *view* of it: another content with the same bytes, which count where they are kept. Used from the node's
 task alone.
 """
 

@@ -195,6 +195,11 @@ def told_of(summary: Mapping[str, Any]) -> str:
     return f"{laps}, {summary['had']:,} of {summary['samples']:,} samples had their turn"
 
 
+def _with_line(summary: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A summary, with a line for who has to do without this module."""
+    return {**summary, "told": told_of(summary)}
+
+
 class StateFile:
     """A file that is replaced as a whole, in a folder that is held open: a mount may hide its path.
 
@@ -378,7 +383,7 @@ class StateWriter:
             await trio.to_thread.run_sync(self._save, path, about, turns, abandon_on_cancel=True)
         except OSError as error:
             raise ValueError(f"{path}: {error.strerror or error}") from error
-        return summary(turns, self._samples)
+        return _with_line(summary(turns, self._samples))
 
     async def load(self, data: bytes) -> Mapping[str, Any]:
         """Go on from the state that ``data`` is, the bytes of a file. Raises ValueError.
@@ -396,7 +401,7 @@ class StateWriter:
             await self.begin_anew()
         told = summary(turns, self._samples)
         log.info("the laps go on from a state that was loaded: %s", told_of(told))
-        return told
+        return _with_line(told)
 
     def stats(self) -> dict[str, Any]:
         """``turns``: given since the first lap began; ``turns_kept``: of these, before the state was last written."""

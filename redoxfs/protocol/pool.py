@@ -26,10 +26,10 @@ class's begin; `_at` says where each sample is:
 
 Every step of a sample is one swap across one border, so all is O(1) and the youngest stay in order of age:
 fresh → younger (loaded), younger → arrived (enough requests went by), arrived → had its turn (served), had its turn, or
-has none in this lap → for the next lap (loaded, or kept). When the three sections on the right are empty the lap is over: what
-was loaded for the next lap becomes its younger section, the next part's other samples its fresh one. Where there is
-one part nothing has to be moved for that; otherwise the stretch is sorted anew, once a lap. A lap whose part has no
-sample of the class is passed over, though it counts.
+has none in this lap → for the next lap (loaded, or kept). When the three sections on the right are empty the lap is
+over: what was loaded for the next lap becomes its younger section, the next part's other samples its fresh one. Where
+there is one part nothing has to be moved for that; otherwise the stretch is sorted anew, once a lap. A lap whose part
+has no sample of the class is passed over, though it counts.
 
 Rules for whoever edits this file:
 

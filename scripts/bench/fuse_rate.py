@@ -91,7 +91,8 @@ def resident_paths(mountpoint: Path) -> list[str]:
     for opened, path in enumerate(paths):
         if opened % 16 == 0:
             now = mounts.stats(mountpoint)
-            if now["in_slots"] == len(paths) - opened and now["memory_used_bytes"] >= now["in_slots"] * FILE_BYTES:
+            # All stay there, those that were opened as well.
+            if now["in_slots"] == len(paths) and now["memory_used_bytes"] >= len(paths) * FILE_BYTES:
                 return paths[opened:]
         with open(path, "rb") as file:
             file.read()

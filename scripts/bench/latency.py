@@ -93,8 +93,7 @@ def resident_after_some(root: Path, names: list[str]) -> list[str]:
     for opened, name in enumerate(names):
         if opened % 64 == 0:
             now = mounts.stats(root)
-            left = len(names) - opened
-            if now["in_slots"] == left and now["memory_used_bytes"] >= left * FILE_BYTES:
+            if now["in_slots"] == len(names) and now["memory_used_bytes"] >= len(names) * FILE_BYTES:
                 return names[opened:]
         (root / name).read_bytes()
     raise SystemExit("the files never were all in memory; is there enough of it?")
