@@ -146,7 +146,7 @@ async def door(host: Any, bounds: Bounds | None = BOUNDS, **options: Any) -> Asy
             node=0,
             why_unknown=why_unknown,
             why_not_yet=lambda: None,
-            kept=host.kept,
+            kept=lambda: b"",
             meet=lambda request: pb.HelloReply(callee=request.caller),
             spawn=lambda act, *words: bridge.post(nursery.start_soon, act, *words),
             threads=4,

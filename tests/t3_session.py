@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import os
+import select
 import signal
 from collections.abc import Awaitable, Coroutine
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redoxfs.fs.handlers import Handled, handler
-from redoxfs.fs.session import NOTHING, ReaderRole, Session, _pulse
+from redoxfs.fs.session import LINGER_MS, NOTHING, ReaderRole, Session, _Lowlevel, _pulse
 
 
 def test_the_installed_pyfuse3_is_one_that_the_loop_was_tested_with() -> None:
@@ -33,6 +34,36 @@ def suspends(awaitable: Awaitable[object]) -> bool:
     except StopIteration:
         return False
     return True
+
+
+@pytest.mark.parametrize("suspended", [0, 1])
+@pytest.mark.parametrize("comes_at", [0, 3, None])
+def test_the_holder_sleeps_only_where_no_request_comes_soon(suspended: int, comes_at: int | None) -> None:
+    """And not at all while a handler waits, for whose sake others have to run."""
+    role = ReaderRole()
+    role.suspended = suspended
+    lowlevel = _Lowlevel(role)
+    there, looks = [(7, select.POLLIN)], list[float]()
+
+    def look(timeout_ms: float) -> list[tuple[int, int]]:
+        looks.append(timeout_ms)
+        return there if comes_at is not None and len(looks) > comes_at else []
+
+    lowlevel._register = lambda _fd, _events: None  # type: ignore[assignment, misc]
+    lowlevel._look = look  # type: ignore[assignment]
+    waiting = lowlevel.wait_readable(7)
+    if comes_at == 0 or (comes_at is not None and not suspended):
+        assert waiting is NOTHING
+        assert looks == [0] * (comes_at + 1)
+    else:
+        assert waiting is not NOTHING
+        waiting.close()  # type: ignore[attr-defined]
+        if suspended:
+            assert looks == [0]
+        else:
+            assert looks[-1] == LINGER_MS
+            assert set(looks[:-1]) == {0}
+            assert len(looks) > 2
 
 
 def test_the_role_stays_until_it_is_handed_over() -> None:

@@ -25,6 +25,7 @@ from redoxfs.cli.nodes import Membership, check_nodes, membership, remote_memory
 from redoxfs.cli.place import CONTROL_FOLDER, Place, find, settled
 from redoxfs.cli.plan import (
     ALL_IN_MEMORY,
+    KEPT,
     Dataset,
     check_source,
     dataset_of,
@@ -327,9 +328,12 @@ def _summary(job: _Job) -> list[str]:
         return [f"{line}, every file as it is"]
     data = format_bytes(int(catalog.sample_bytes.sum()))
     held = f"{format_bytes(job.memory_bytes)} of memory hold {plan.held_share:.0%} of the samples"
+    stays = plan.about["policy"] == "pool" and plan.sharing is None and plan.held_share == 1
     return [
         line,
         f"{len(catalog.class_of):,} samples ({data}) of {len(catalog.class_names):,} classes "
         f"in {plan.about['chunks']:,} chunks of {plan.about['chunk_size']} samples",
-        ALL_IN_MEMORY if plan.about.get("chunks_per_virtual_chunk") == 1 else f"{held} at a time",
+        ALL_IN_MEMORY
+        if plan.about.get("chunks_per_virtual_chunk") == 1
+        else f"{held}{KEPT if stays else ' at a time'}",
     ]

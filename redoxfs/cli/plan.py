@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 # What `mount` and `status` say where the slot policy has one chunk for each virtual chunk.
 ALL_IN_MEMORY = "memory for all samples: each chunk is read once an epoch, nothing needs redirecting"
 
+# And where the pool has: after how many samples it holds.
+KEPT = ": each is read once, and stays there"
+
 
 DEFAULT_CHUNK_SIZE = 64
 

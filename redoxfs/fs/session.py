@@ -7,9 +7,10 @@ than the request. pyfuse3 looks these primitives up in its module attribute ``tr
 replaces it), so a small object is put there:
 
 - `wait_readable` asks the descriptor first. If a request is there, it returns without suspending. If none is there
-  and no handler is suspended, it stays with the descriptor for up to `LINGER_MS`: a program that was just answered
-  asks again sooner than the scheduler could have gone to sleep. Every `REQUESTS_PER_TURN` it goes through a real
-  checkpoint, so that nothing else starves.
+  and no handler is suspended, it stays with the descriptor: a program that was just answered asks again sooner than
+  the scheduler could have gone to sleep. For `SPIN_S` it looks again and again, as to sleep and be woken takes longer
+  and costs more than that, on a virtual machine above all; then it sleeps for up to `LINGER_MS`. Every
+  `REQUESTS_PER_TURN` it goes through a real checkpoint, so that nothing else starves.
 - the role stays with the task that has it. Only a handler that is about to suspend gives it to a parked task
   (`suspending`; `redoxfs.fs.handlers` calls it for every handler).
 
@@ -31,6 +32,7 @@ import signal
 from collections import deque
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
+from time import perf_counter
 from types import TracebackType
 from typing import cast
 
@@ -46,6 +48,11 @@ REQUESTS_PER_TURN = 256
 
 WHILE_SUSPENDED = 4
 """What a request counts for while a handler waits, so that what it waits for is handed on within about 1 ms."""
+
+SPIN_S = 50e-6
+"""Most requests follow an answer within this; one that does not has cost a core so much. It takes less processor time a
+file than to sleep, and gives 1.05 to 2.2 times as many files a second, the more the fewer readers; twice as long gains
+little more."""
 
 LINGER_MS = 1
 """The least that poll(2) takes. Longer than a client's next request, and far less than any deadline or person."""
@@ -152,10 +159,19 @@ class _Lowlevel:
         suspended = self._role.suspended
         self._until_checkpoint -= WHILE_SUSPENDED if suspended else 1
         if self._until_checkpoint > 0:
-            found = self._look(0 if suspended else LINGER_MS)
+            found = self._look(0)
+            if not found and not suspended:
+                found = self._linger()
             if found == self._readable or self._is_ended(found):
                 return NOTHING
         return self._wait()
+
+    def _linger(self) -> list[tuple[int, int]]:
+        look, until = self._look, perf_counter() + SPIN_S
+        while perf_counter() < until:
+            if found := look(0):
+                return found
+        return look(LINGER_MS)
 
     def notify_closing(self, fd: int) -> None:
         trio.lowlevel.notify_closing(fd)
