@@ -12,6 +12,7 @@ from redoxfs.protocol import SlotNode, SlotPolicy, homes_by_vc
 from redoxfs.protocol.turns import Turns
 
 SAMPLES = 40
+PATIENCE_S = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +82,19 @@ def test_orders_go_on_from_there_and_with_each_epoch(share: float, left: int) ->
         policy = Following()
         traces = Traces(0, policy, samples, SAMPLES, orders, lambda _epoch, _order: None)
         begun = 5 + (share == 0.99)
-        async with trio.open_nursery() as nursery:
-            await traces.start(nursery, 5, share)
-            for epoch in (begun, begun + 1, begun + 2):
-                while (0, epoch) not in policy.followed or (1, epoch + 1) not in policy.followed:
-                    await trio.sleep(0.001)
+        with trio.fail_after(PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                await check(nursery, traces, policy, begun)
+
+    async def check(nursery: trio.Nursery, traces: Traces, policy: Following, begun: int) -> None:
+        await traces.start(nursery, 5, share)
+        for epoch in (begun, begun + 1, begun + 2):
+            while (0, epoch) not in policy.followed or (1, epoch + 1) not in policy.followed:
+                await trio.sleep(0.001)
+            assert max(e for node, e in policy.followed if node == 0) == epoch
+            for sample in range(left if epoch == begun else 20):
                 assert max(e for node, e in policy.followed if node == 0) == epoch
-                for sample in range(left if epoch == begun else 20):
-                    assert max(e for node, e in policy.followed if node == 0) == epoch
-                    traces.note(sample)
+                traces.note(sample)
 
     trio.run(main)
 
