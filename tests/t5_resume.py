@@ -12,14 +12,12 @@ import numpy as np
 import pytest
 from images import make_images
 from machine import Machine
-from t5_lost_nodes import NODES, Reads, epoch, names_of, read, states, turns, until
+from t5_lost_nodes import NODES, PREFETCH, SLOT, Reads, epoch, names_of, read, states, turns, until
 
 from redoxfs.node.state import decode, read_bytes
 
 CLASSES = {"c2": 2, "c40": 40, "c60": 60, "c99": 99}
 OPTIONS = ("--classes", "dir", "--memory", "6MiB", "--chunk-size", "8", "--peer-timeout", "4")
-SLOT = ("--policy", "slot")
-PREFETCH = (*SLOT, "--sampler", "torch-distributed,no_shuffle")
 
 
 @pytest.fixture(scope="module")
