@@ -508,8 +508,8 @@ def test_classes_that_are_hardly_asked_do_not_fill_the_memory() -> None:
     turns = Counter(pool.ask_all(asked[:12_000]))
     before = pool.demanded
     turns.update(pool.ask_all(asked[12_000:]))
-    # Were they to fill it, one open in five would wait.
-    assert pool.demanded - before < 0.1 * 12_000
+    # Were they to fill it, 22 of 100 opens would wait.
+    assert pool.demanded - before < 0.15 * 12_000
     for cls in range(20):
         of_class = [turns[s] for s in np.flatnonzero(pool.class_of == cls).tolist()]
         assert max(of_class) - min(of_class) <= 1

@@ -113,6 +113,12 @@ LITTLE_SAMPLES = 2
 """With less room than this it is not worth looking for a chunk: halves what a decision costs where classes are asked
 one after the other in chunks of 8, and changes nothing where they are asked at random."""
 
+SORTED_FOR_ONE = 64
+"""Chunks that can be sorted anew in the time that it takes to put one where it belongs."""
+
+COUNTED_FOR_ONE = 64
+"""Chunks whose counts can be changed as one in the time that one alone takes."""
+
 DRAWS = 4_096
 """Random numbers made at a time: one by one each costs a microsecond."""
 
@@ -342,12 +348,12 @@ class PoolPolicy:
         following, served, loaded = self._next[cls], self._served[cls], self._loaded[cls]
         let_go: list[int] = queue[served:loaded].tolist()
         touched = self._chunk_array[queue[loaded:end]]
-        np.subtract.at(self._due_array, touched, 1)
+        _add(self._due_array, touched, -1)
         reserved = self._reserved.pop(cls, {})
         if self._runs_over[cls]:
             spare = [s for s in queue[following:served].tolist() if s not in reserved and self._is_of_next_lap(cls, s)]
             chunks = self._chunk_array[np.array(spare, np.int32)]
-            np.subtract.at(self._spare_array, chunks, 1)
+            _add(self._spare_array, chunks, -1)
             touched = np.concatenate([touched, chunks])
             self._runs_over[cls] = 0
             self._running_over -= 1
@@ -360,8 +366,7 @@ class PoolPolicy:
         self._stock[cls] -= len(let_go)
         self._free_bytes += self._size_bytes(let_go)
         self._served[cls] = self._ripe[cls] = self._loaded[cls] = end
-        for chunk in np.unique(touched).tolist():
-            self._file(chunk)
+        self._file_all(touched)
         self._run_over(cls)
         self._begin_lap(cls)
         return let_go
@@ -551,7 +556,7 @@ class PoolPolicy:
         return np.bincount(self._chunk_array if samples.all() else self._chunk_array[samples], minlength=len(self._due))
 
     def _sort_chunks(self) -> None:
-        rank = np.where(self._due_array > 0, 0, np.where(self._spare_array > 0, 1, 2))
+        rank = _rank(self._due_array, self._spare_array)
         self._chunks_array[:] = np.argsort(rank, kind="stable")
         self._chunk_at_array[self._chunks_array] = np.arange(len(rank), dtype=np.int32)
         self._due_end = int(np.count_nonzero(rank == 0))
@@ -580,11 +585,9 @@ class PoolPolicy:
         self._running_over -= 1
         if loaded < end:
             chunks = self._chunk_array[self._queue_array[loaded:end]]
-            newly_due = np.unique(chunks[self._due_array[chunks] == 0])
-            np.add.at(self._due_array, chunks, 1)
-            np.subtract.at(self._spare_array, chunks, 1)
-            for chunk in newly_due.tolist():
-                self._file(chunk)
+            _add(self._due_array, chunks, 1)
+            _add(self._spare_array, chunks, -1)
+            self._file_all(chunks)
         self._lap[cls] = self._next_lap(cls)
         if self._part_array is not None:
             self._next_part[cls] = self._parts_by_lap[(self._next_lap(cls) - 1) % len(self._parts_by_lap)]
@@ -619,12 +622,11 @@ class PoolPolicy:
         if self._part_array is not None:
             samples = samples[self._part_array[samples] == self._next_part[cls]]
         chunks = self._chunk_array[samples]
-        np.add.at(self._spare_array, chunks, 1)
+        _add(self._spare_array, chunks, 1)
         for sample in self._reserved.get(cls, ()):
             if self._is_of_next_lap(cls, sample):
                 self._spare[self._chunk_of[sample]] -= 1
-        for chunk in np.unique(chunks).tolist():
-            self._file(chunk)
+        self._file_all(chunks)
 
     def _had_a_turn(self, cls: int, sample: int) -> None:
         """It is kept for the next lap, or may be loaded for it."""
@@ -667,6 +669,20 @@ class PoolPolicy:
         if self._due[chunk]:
             self._swap_chunks(place, self._due_end)
             self._due_end += 1
+
+    def _file_all(self, chunks: Int32) -> None:
+        """`_file` each of ``chunks``, of which one may be there more than once; if they are many, by sorting all."""
+        if len(chunks) > len(self._due):
+            self._sort_chunks()
+            return
+        places = self._chunk_at_array[chunks]
+        is_with = (places >= self._due_end).view(np.uint8) + (places >= self._spare_end)
+        misplaced = chunks[is_with != _rank(self._due_array[chunks], self._spare_array[chunks])]
+        if len(misplaced) > len(self._due) // SORTED_FOR_ONE:
+            self._sort_chunks()
+        else:
+            for chunk in np.unique(misplaced).tolist():
+                self._file(chunk)
 
     # Loads
 
@@ -870,6 +886,20 @@ def _chunk_of(cells: Int32, samples: int) -> Int32:
     if (chunk_of < 0).any():
         raise ValueError("every sample must lie in exactly one cell")
     return chunk_of
+
+
+def _rank(due: npt.NDArray[np.uint16], spare: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint8]:
+    """Chunks' order in `_chunks`: 0 with due samples, 1 with spare ones alone, 2 with neither."""
+    return np.where(due > 0, 0, np.where(spare > 0, 1, 2)).astype(np.uint8)
+
+
+def _add(counts: npt.NDArray[np.uint16], chunks: Int32, change: int) -> None:
+    """Change the counts of ``chunks`` by 1 or -1, as often as each is in it."""
+    do = np.add if change > 0 else np.subtract
+    if len(chunks) > len(counts) // COUNTED_FOR_ONE:
+        do(counts, np.bincount(chunks, minlength=len(counts)).astype(counts.dtype), out=counts)
+    else:
+        do.at(counts, chunks, counts.dtype.type(1))
 
 
 def _of_laps(class_of: Int32, part_of: Int8, parts_by_lap: Sequence[int]) -> Int32:
