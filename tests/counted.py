@@ -1,5 +1,7 @@
-"""The program, with every request that reaches it written down: counted.py LOG COMMAND…"""
+"""The program, with every request that reaches it, and each time it looks through all objects for garbage, written
+down: counted.py LOG COMMAND…"""
 
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -25,8 +27,17 @@ def counting(name: str, log: int) -> Callable[..., Any]:
     return count
 
 
+def collecting(log: int) -> Callable[[str, dict[str, int]], None]:
+    def count(phase: str, about: dict[str, int]) -> None:
+        if phase == "start" and about["generation"] == 2:
+            os.write(log, b"collection\n")
+
+    return count
+
+
 if __name__ == "__main__":
     descriptor = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    gc.callbacks.append(collecting(descriptor))
     for opcode in OPCODES:
         setattr(Operations, opcode, counting(opcode, descriptor))
     sys.exit(main(sys.argv[2:]))

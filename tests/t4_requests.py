@@ -110,3 +110,20 @@ def test_requests_of_a_long_listing(machine: Machine, tmp_path: Path) -> None:
         assert counts["getxattr"] + counts["listxattr"] <= 2
         again = requests(log, lambda: subprocess.run(["ls", "-l", folder], check=True, stdout=subprocess.DEVNULL))
         assert again["getxattr"] + again["listxattr"] == again["lookup"] == 0
+
+
+def test_what_is_in_memory_is_never_looked_through_for_garbage(machine: Machine, tmp_path: Path) -> None:
+    source = tmp_path / "data"
+    source.mkdir()
+    for number in range(5000):
+        (source / f"{number}.jpg").write_bytes(b"x")
+    with counted(machine, source, "--memory", "4MiB") as log:
+        paths = list(machine.mnt.iterdir())
+
+        def read_all() -> None:
+            for path in paths:
+                path.read_bytes()
+
+        counts = requests(log, read_all)
+        assert counts["open"] == machine.stats()["in_slots"] == len(paths)
+        assert counts["collection"] == 0

@@ -13,6 +13,7 @@ The filesystem above calls this with entries of the tree; it knows nothing of sa
 """
 
 import errno
+import gc
 import logging
 import os
 from collections.abc import Callable, Coroutine, Sequence
@@ -264,6 +265,8 @@ class Node:
                 self._waiting[turn.ticket] = each
             else:
                 self._decided(each, turn)
+        # The plan before may be large and part of a cycle; nothing else looks for old ones (`redoxfs.fs.serve`).
+        gc.collect()
 
     @property
     def plan(self) -> Plan:
