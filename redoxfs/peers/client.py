@@ -2,7 +2,7 @@
 
 Everything runs in the trio task but the reading of replies, which gRPC's thread does: there the bytes are copied to
 where they stay, so that the task is only told what has arrived. A message is one task that calls, waits, and calls
-again after whatever went wrong, with the very same bytes; what each status code means is one table.
+again after whatever went wrong, with the very same message; what each status code means is one table.
 """
 
 import errno
@@ -197,6 +197,10 @@ class Client:
             self._telling = True
             self._spawn(self._tell_traces)
 
+    def know(self, incarnation: int) -> None:
+        """The peer is this process: what is called from now on another one must not answer."""
+        self._caller.callee = incarnation
+
     def enter_view(self, number: int) -> None:
         """Calls are of view ``number`` from now on; before any but Hello."""
         self._caller.view = number
@@ -339,11 +343,12 @@ class Client:
         message = incoming.message
         # The core takes an answer for arrived once it has it; the peer has to keep the bytes that are still to come.
         coming = [other.message.number for other in self._incoming if other.sinks]
-        request = ask(self._caller, message, min([message.settled, *coming]))
+        settled = min([message.settled, *coming])
         read = partial(self._read_answer, message)
         self._incoming.add(incoming)
         try:
             for attempt in count():
+                request = ask(self._caller, message, settled)
                 try:
                     async with self._asks:
                         answer, assembly, why_not = await self._call("Ask", request, self._timeout_s, read)
@@ -412,12 +417,11 @@ class Client:
             raise gone[0]
 
     async def _fetch_part(self, number: int, assembly: Assembly, part: int) -> None:
-        request = pb.PartRequest(caller=self._caller, number=number, part=part).SerializeToString()
-
         def read(data: bytes) -> None:
             assembly.fill(part, split_payload(data)[1])
 
         for attempt in count():
+            request = pb.PartRequest(caller=self._caller, number=number, part=part).SerializeToString()
             try:
                 async with self._parts:
                     await self._call("Part", request, self._timeout_s, read)
@@ -455,11 +459,10 @@ class Client:
         self._telling = False
 
     async def _tell(self, trace: Trace) -> None:
-        head = pb.FollowRequest(
-            caller=self._caller, serial=trace.serial, epoch=trace.epoch, total_bytes=len(trace.order)
-        )
+        head = pb.FollowRequest(serial=trace.serial, epoch=trace.epoch, total_bytes=len(trace.order))
         attempt = 0
         while True:
+            head.caller.CopyFrom(self._caller)
             payload = trace.order[head.offset : head.offset + PART_BYTES]
             request = with_payload(head.SerializeToString(), (payload,))
             try:
@@ -479,7 +482,7 @@ class Client:
 
     async def turns(self, *, now: bool, longest_bytes: int) -> bytes:
         """The file of what the peer handed to its readers, or of what it goes on from; until it is here."""
-        request = pb.TurnsRequest(caller=self._caller, now=now)
+        request = pb.TurnsRequest(now=now)
         data = bytearray()
 
         def read(reply: bytes) -> tuple[int, memoryview]:
@@ -492,6 +495,7 @@ class Client:
             return total_bytes, payload
 
         for attempt in count():
+            request.caller.CopyFrom(self._caller)
             try:
                 while True:
                     total_bytes, payload = await self._call("Turns", request.SerializeToString(), self._timeout_s, read)

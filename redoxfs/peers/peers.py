@@ -353,6 +353,9 @@ class Peers:
             return f"no peer of node {self._node} has the number {caller.node}"
         if self._incarnations[caller.node] != caller.incarnation:
             return f"node {caller.node} has to say Hello first"
+        if caller.callee not in (0, self._introduction.incarnation):
+            # Were it answered, it would take the answer for one of the process that was here before.
+            return f"node {self._node} was started again"
         return None
 
     def _why_not_yet(self) -> str | None:
@@ -444,6 +447,7 @@ class Peers:
         if not (self._joined or self._renews) and (other.joined or node == 0 or self._caught_up):
             self._origins[node] = other.joined, other.origin
         known, self._incarnations[node] = self._incarnations[node], incarnation
+        self._clients[node].know(incarnation)
         if known is None or known == incarnation:
             return
         client = self._clients[node]

@@ -70,14 +70,16 @@ class Difference(_message.Message):
     def __init__(self, field: _Optional[str] = ..., caller: _Optional[str] = ..., callee: _Optional[str] = ...) -> None: ...
 
 class Caller(_message.Message):
-    __slots__ = ("node", "incarnation", "view")
+    __slots__ = ("node", "incarnation", "view", "callee")
     NODE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
+    CALLEE_FIELD_NUMBER: _ClassVar[int]
     node: int
     incarnation: int
     view: int
-    def __init__(self, node: _Optional[int] = ..., incarnation: _Optional[int] = ..., view: _Optional[int] = ...) -> None: ...
+    callee: int
+    def __init__(self, node: _Optional[int] = ..., incarnation: _Optional[int] = ..., view: _Optional[int] = ..., callee: _Optional[int] = ...) -> None: ...
 
 class AskRequest(_message.Message):
     __slots__ = ("caller", "number", "settled", "remote_read", "take")
