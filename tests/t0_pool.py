@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redoxfs.protocol import PoolPolicy, Served
+from redoxfs.protocol import pool as pool_module
 from redoxfs.protocol.pool import LOADS_PER_REQUEST, SAMPLES_AT_A_TIME
 from redoxfs.protocol.turns import Turns
 
@@ -297,7 +298,14 @@ def test_whenever_a_policy_is_interrupted_another_goes_on_in_the_midst_of_its_la
 
 
 def run(model: PartsModel, steps: int, data: st.DataObject) -> None:
-    """Ask, stat, open what was stat'ed and forget it, at random."""
+    """Ask, stat, open what was stat'ed and forget it, at random; what changes in many chunks at once, in either way."""
+    with pytest.MonkeyPatch.context() as ways:
+        for constant in ("SORTED_FOR_ONE", "COUNTED_FOR_ONE"):
+            ways.setattr(pool_module, constant, data.draw(st.sampled_from([1, 64])))
+        run_at_random(model, steps, data)
+
+
+def run_at_random(model: PartsModel, steps: int, data: st.DataObject) -> None:
     asked = [s for s, cls in enumerate(model.class_of) if cls in model.lap]
     if not asked:
         return

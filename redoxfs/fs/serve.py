@@ -107,7 +107,6 @@ def _look_for_young_garbage_alone() -> None:
     it is looked for.
     """
     gc.collect()
-    gc.freeze()
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, NEVER)
 
