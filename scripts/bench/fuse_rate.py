@@ -1,11 +1,17 @@
 """Files a second through a mount, everything in memory: redoxfs beside other FUSE filesystems, in one run.
 
-    scripts/bench/fuse_rate.py [--files 4000] [--rounds 3] [--json]
+    scripts/bench/fuse_rate.py [--files 4000] [--rounds 3] [--cores N] [--json]
 
 Every file of 100 kB is read whole with open().read(), for the first time through its mount (others) or in its binding
 (redoxfs), by 1, 2 and 4 processes. bindfs and squashfuse come from the distribution, ratarmount from PyPI; what is not
-installed is left out and said. Rounds are interleaved, and the table gives medians. DataLoader with 2 and 4 workers is
-measured beside WebDataset over a tar of the same files with as many.
+installed is left out and said. Two say what there is to gain: the least that pyfuse3 can do (stock_pyfuse3.py), and the
+least that any program can, in C, for the requests that redoxfs is sent (bare_fuse.c). Rounds are interleaved, and the
+table gives medians. DataLoader with 2 and 4 workers is measured beside WebDataset over a tar of the same files with as
+many.
+
+Beside files a second it tells the processor time that a file costs the server, with 2 readers. On a virtual machine
+most of that may be what it costs to wake a program on another core. ``--cores 1`` leaves one to the server and all
+readers, where waking is a mere switch: less is done at once, and what is left is the work.
 """
 
 import argparse
@@ -34,6 +40,7 @@ from rich.table import Table
 
 FILE_BYTES = 100_000
 READERS = (1, 2, 4)
+COSTED_READERS = 2
 WORKERS = (2, 4)
 
 fork = multiprocessing.get_context("fork")
@@ -107,10 +114,14 @@ class Kinds:
         self.source = work / "data"
         self.left_out: list[str] = []
         self.kinds: dict[str, Callable[[], Any]] = {}
-        for mode, redox, stock in (("page cache", [], []), ("direct_io", ["-o", "direct_io"], ["--direct-io"])):
+        for mode, redox, stock in (("page-cache", [], []), ("direct_io", ["-o", "direct_io"], ["--direct-io"])):
             self.kinds[f"redoxfs, {mode}"] = partial(self._redoxfs, redox)
             stocked = mounts.stock_pyfuse3(self.source / "files", self._mnt, *stock)
             self.kinds[f"stock pyfuse3, {mode}"] = partial(self._plain, stocked)
+            if bare := self._bare():
+                self.kinds[f"bare libfuse in C, {mode}"] = partial(
+                    self._plain, [bare, str(self.source / "files"), str(self._mnt), mode]
+                )
         self._add("bindfs", ["bindfs", "-f", "-r", str(self.source), str(self._mnt)])
         if self._have("mksquashfs"):
             image = work / "files.squashfs"
@@ -123,6 +134,15 @@ class Kinds:
     @property
     def _mnt(self) -> Path:
         return self._work / "mnt"
+
+    def _bare(self) -> str | None:
+        """The program in C, compiled."""
+        program = self._work / "bare_fuse"
+        if not program.exists() and self._have("gcc") and self._have("pkg-config"):
+            flags = subprocess.run(["pkg-config", "--cflags", "--libs", "fuse3"], capture_output=True, text=True).stdout
+            source = mounts.HERE / "bare_fuse.c"
+            subprocess.run(["gcc", "-O2", "-o", program, source, *flags.split()], check=True)
+        return str(program) if program.exists() else None
 
     def _have(self, program: str) -> bool:
         found = shutil.which(program) or shutil.which(program, path=os.path.dirname(sys.executable))
@@ -137,22 +157,22 @@ class Kinds:
             self.kinds[name] = partial(self._plain, [program, *command[1:]])
 
     @contextmanager
-    def _redoxfs(self, options: list[str]) -> Iterator[list[str]]:
+    def _redoxfs(self, options: list[str]) -> Iterator[tuple[list[str], int]]:
         memory = str(3 * sum(FILE_BYTES for _ in (self.source / "files").iterdir()))
         command = mounts.redoxfs(
             self.source, self._mnt, "--classes", "any", "--samples", "*", "--memory", memory, *options
         )
-        with mounts.served_by(command, self._mnt):
-            yield resident_paths(self._mnt)
+        with mounts.served_by(command, self._mnt) as server:
+            yield resident_paths(self._mnt), server.pid
 
     @contextmanager
-    def _plain(self, command: list[str]) -> Iterator[list[str]]:
-        with mounts.served_by(command, self._mnt):
-            yield paths_in(self._mnt)
+    def _plain(self, command: list[str]) -> Iterator[tuple[list[str], int]]:
+        with mounts.served_by(command, self._mnt) as server:
+            yield paths_in(self._mnt), server.pid
 
     @contextmanager
-    def _directory(self) -> Iterator[list[str]]:
-        yield paths_in(self.source)
+    def _directory(self) -> Iterator[tuple[list[str], None]]:
+        yield paths_in(self.source), None
 
 
 def tar_of(work: Path) -> Path:
@@ -217,16 +237,20 @@ def measure(work: Path, files: int, rounds: int) -> dict[str, Any]:
     make_files(work / "data", files)
     kinds = Kinds(work)
     found: dict[str, dict[str, list[float]]] = {name: {} for name in kinds.kinds}
+    costs: dict[str, list[float]] = {}
     loaders: dict[str, dict[str, list[float]]] = {"webdataset": {}}
     for _ in range(rounds):
         for name, kind in kinds.kinds.items():
             for readers in READERS:
-                with kind() as paths:
+                with kind() as (paths, server):
                     random.shuffle(paths)
+                    before = mounts.cpu_s(server) if server else 0.0
                     found[name].setdefault(str(readers), []).append(rate(paths, readers))
+                    if server and readers == COSTED_READERS:
+                        costs.setdefault(name, []).append((mounts.cpu_s(server) - before) / len(paths) * 1e6)
         for workers in WORKERS:
-            for name in ("redoxfs, page cache", "redoxfs, direct_io"):
-                with kinds.kinds[name]() as paths:
+            for name in ("redoxfs, page-cache", "redoxfs, direct_io"):
+                with kinds.kinds[name]() as (paths, _):
                     loaders.setdefault(name, {}).setdefault(str(workers), []).append(through_dataloader(paths, workers))
             loaders["webdataset"].setdefault(str(workers), []).append(through_webdataset(work, workers))
     median = {k: {r: statistics.median(v) for r, v in rs.items()} for k, rs in found.items()}
@@ -236,8 +260,9 @@ def measure(work: Path, files: int, rounds: int) -> dict[str, Any]:
         "file_bytes": FILE_BYTES,
         "rounds": rounds,
         "files_per_second": median,
+        "server_us_per_file": {k: statistics.median(v) for k, v in costs.items()},
         "samples_per_second": {k: {w: statistics.median(v) for w, v in ws.items()} for k, ws in loaders.items()},
-        "all": {"files_per_second": found, "samples_per_second": loaders},
+        "all": {"files_per_second": found, "server_us_per_file": costs, "samples_per_second": loaders},
         "left_out": kinds.left_out,
     }
 
@@ -248,6 +273,7 @@ def show(result: dict[str, Any]) -> None:
     console.print(
         f"{result['files']:,} files of {FILE_BYTES:,} bytes on {on['cores']} cores, {on['cpu']}, Linux {on['kernel']}"
     )
+    costs = result["server_us_per_file"]
     for title, key, heads in (
         ("files a second, by readers", "files_per_second", READERS),
         ("samples a second through DataLoader, by workers", "samples_per_second", WORKERS),
@@ -256,8 +282,12 @@ def show(result: dict[str, Any]) -> None:
         table.add_column("")
         for head in heads:
             table.add_column(str(head), justify="right")
+        costed = key == "files_per_second"
+        if costed:
+            table.add_column("CPU µs a file", justify="right")
         for name, rates in result[key].items():
-            table.add_row(name, *(f"{rates[str(head)]:,.0f}" for head in heads))
+            cost = [f"{costs[name]:,.0f}" if name in costs else ""] if costed else []
+            table.add_row(name, *(f"{rates[str(head)]:,.0f}" for head in heads), *cost)
         console.print(table)
     for program in sorted(set(result["left_out"])):
         console.print(f"left out: {program} is not installed")
@@ -267,8 +297,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--files", type=int, default=4000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cores", type=int, help="how many the servers and readers share (default: all)")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    if arguments.cores:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.cores])
     with tempfile.TemporaryDirectory(prefix="redoxfs-bench-") as folder:
         work = Path(folder)
         (work / "data").mkdir()
