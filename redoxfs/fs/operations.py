@@ -19,6 +19,7 @@ import logging
 import os
 import stat
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from itertools import repeat
 from typing import Any, NoReturn
 
 import pyfuse3
@@ -52,8 +53,9 @@ FOREVER_S = 10 * 365 * 24 * 3600.0
 BLOCK_BYTES = 128 * 1024
 """st_blksize: how much buffered readers ask for at once; halves the reads of PIL against the default."""
 
-NAMES_AT_ONCE = 128
-"""Entries in one reply. The kernel would take 700, which is 3 ms in which nobody else is answered."""
+NAMES_AT_ONCE = 256
+"""Entries in one reply, which take some 0.3 ms in which nobody else is answered. With half of them a listing takes a third
+longer, with more hardly less."""
 
 TEXT_HANDLES = 1 << 62
 """Handles of generated files are numbered from here, those of the node from 1."""
@@ -241,34 +243,49 @@ class Operations(pyfuse3.Operations):
         return told
 
     def _attributes_of(self, view: View, entries: range) -> Iterator[EntryAttributes]:
-        """`_attributes` of each at half the price: read by the column, and set only where they are another's."""
+        """`_attributes` of each at a third of the price: read by the column, and no more than the kernel keeps.
+
+        Of a file that is free it asks before it tells anybody, and times are half of what an entry costs.
+        """
         if view is SERVED:
             yield from (self._attributes(view, entry) for entry in entries)
             return
-        told, node = self._told, self._node
+        told, look, is_as_scanned = self._told, self._node.look, self._node.is_as_scanned
         part = slice(entries.start, entries.stop)
         owners = zip(self._mode[part], self._nlink[part], self._uid[part], self._gid[part], strict=True)
-        columns = zip(entries, owners, self._size[part], self._mtime_ns[part], self._ctime_ns[part], strict=True)
+        redirected = self._node.are_redirected(entries) if view is DATA else repeat(False)
         before: tuple[int, ...] = ()
-        for entry, owner, size, mtime_ns, ctime_ns in columns:
-            good_for_s = FOREVER_S
+        inode = inode_of(view, entries.start)
+        for entry, owner, size, is_redirected in zip(entries, owners, self._size[part], redirected, strict=False):
             if owner != before:
                 told.st_mode, told.st_nlink, told.st_uid, told.st_gid = before = owner
-            told.st_mtime_ns = told.st_atime_ns = mtime_ns
-            told.st_ctime_ns = ctime_ns
-            if view is DATA and node.is_redirected(entry):
-                size, bound = node.look(entry)
+            told.st_ino = inode
+            inode += 1
+            if is_redirected:
+                size, bound = look(entry)
+                told.st_size = size
                 if not bound:
                     self._told_while_free[entry] = 1
-                    good_for_s = 0.0
-            elif not node.is_as_scanned(entry):
-                state = node.exact_state(entry)
-                size, told.st_mtime_ns = state.size, state.mtime_ns
-            told.st_ino = inode_of(view, entry)
-            told.attr_timeout = good_for_s
-            told.st_size = size
+                    told.attr_timeout = 0.0
+                    yield told
+                    continue
+                self._set_times(entry, self._mtime_ns[entry])
+            elif is_as_scanned(entry):
+                told.st_size = size
+                self._set_times(entry, self._mtime_ns[entry])
+            else:
+                state = self._node.exact_state(entry)
+                told.st_size = size = state.size
+                self._set_times(entry, state.mtime_ns)
             told.st_blocks = -(-size // 512)
+            told.attr_timeout = FOREVER_S
             yield told
+
+    def _set_times(self, entry: int, mtime_ns: int) -> None:
+        told = self._told
+        told.st_mtime_ns = mtime_ns
+        told.st_atime_ns = self._mtime_ns[entry]
+        told.st_ctime_ns = self._ctime_ns[entry]
 
     def _redirected(self, entry: int, size: int, bound: bool) -> EntryAttributes:
         if bound:

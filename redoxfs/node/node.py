@@ -155,6 +155,11 @@ class Node:
     def is_redirected(self, entry: int) -> bool:
         return self._sample_of[entry] >= 0
 
+    def are_redirected(self, entries: range) -> list[bool]:
+        """`is_redirected` of each of a contiguous range of entries."""
+        redirected: list[bool] = (self._catalog.sample_of[entries.start : entries.stop] >= 0).tolist()
+        return redirected
+
     # Files of samples
 
     def open(self, entry: int, thread: int) -> OpenFile | Coroutine[Any, Any, OpenFile]:
@@ -446,9 +451,12 @@ class Node:
 
     def look(self, entry: int) -> tuple[int, bool]:
         """What `stat` says while a file is bound, else its own size; on nobody's behalf, changing nothing."""
-        path, file = self._sample_of[entry], self._member_of[entry]
-        stamp = self._bound_stamp(path, file)
-        return (self.supply.size(entry), False) if stamp is None else (stamp.size, True)
+        path = self._sample_of[entry]
+        if self.binding.is_bound(path):
+            stamp = self._bound_stamp(path, self._member_of[entry])
+            if stamp is not None:
+                return stamp.size, True
+        return self.supply.size(entry), False
 
     def read(self, handle: int, offset: int, size: int) -> bytes | memoryview | Coroutine[Any, Any, bytes | memoryview]:
         """At most ``size`` bytes from ``offset`` of an open file; what to await for them if they are not here."""
