@@ -54,8 +54,8 @@ BLOCK_BYTES = 128 * 1024
 """st_blksize: how much buffered readers ask for at once; halves the reads of PIL against the default."""
 
 NAMES_AT_ONCE = 256
-"""Entries in one reply, which take some 0.3 ms in which nobody else is answered. With half of them a listing takes a third
-longer, with more hardly less."""
+"""Entries in one reply, which take some 0.3 ms in which nobody else is answered. With half of them a listing takes a
+third longer, with more hardly less."""
 
 TEXT_HANDLES = 1 << 62
 """Handles of generated files are numbered from here, those of the node from 1."""
