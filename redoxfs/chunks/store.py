@@ -31,7 +31,7 @@ Payload = tuple[FileBytes | OSError, ...]
 """The files of one sample, in the order of its class's roles; an error in place of a file that has one."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Read:
     """Blocking work for a worker thread: ``run`` gives one payload for each of ``samples``, and never raises
     for what the storage does."""

@@ -11,7 +11,7 @@ from ending.
 
 import logging
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 
 import trio
@@ -35,7 +35,8 @@ class Loader:
         self._deliver = deliver
         self._token = trio.lowlevel.current_trio_token()
         self._awaited: deque[Read] = deque()
-        self._others: deque[Read] = deque()
+        # There may be hundreds of thousands, of which any may be hastened.
+        self._others: OrderedDict[Read, None] = OrderedDict()
         self._done: deque[tuple[Read, Sequence[Payload]]] = deque()
         self._wake = threading.Condition()
         self._closing = False
@@ -48,7 +49,7 @@ class Loader:
     def submit(self, reads: Sequence[Read], *, awaited: bool) -> None:
         """Queue reads; the first of them is waited for where ``awaited`` says so."""
         with self._wake:
-            self._others.extend(reads[awaited:])
+            self._others.update(dict.fromkeys(reads[awaited:]))
             if awaited:
                 self._awaited.append(reads[0])
             self._wake.notify(len(reads))
@@ -57,7 +58,7 @@ class Loader:
         """Somebody waits for ``read`` now; nothing changes if it is under way."""
         with self._wake:
             if read in self._others:
-                self._others.remove(read)
+                del self._others[read]
                 self._awaited.append(read)
 
     def close(self) -> None:
@@ -78,7 +79,7 @@ class Loader:
                     self._wake.wait()
                 if self._closing:
                     return
-                read = (self._awaited or self._others).popleft()
+                read = self._awaited.popleft() if self._awaited else self._others.popitem(last=False)[0]
             try:
                 payloads = read.run()
             except Exception:
