@@ -243,9 +243,8 @@ class Operations(pyfuse3.Operations):
         return told
 
     def _attributes_of(self, view: View, entries: range) -> Iterator[EntryAttributes]:
-        """`_attributes` of each at a third of the price: read by the column, and no more than the kernel keeps.
-
-        Of a file that is free it asks before it tells anybody, and times are half of what an entry costs.
+        """`_attributes` of each for less: read by the column, set only where they are another's, and of files that are
+        free without times, as the kernel asks again before it tells anybody of those.
         """
         if view is SERVED:
             yield from (self._attributes(view, entry) for entry in entries)
