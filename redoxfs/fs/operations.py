@@ -262,29 +262,23 @@ class Operations(pyfuse3.Operations):
             inode += 1
             if is_redirected:
                 size, bound = look(entry)
-                told.st_size = size
                 if not bound:
                     self._told_while_free[entry] = 1
                     told.attr_timeout = 0.0
+                    told.st_size = size
                     yield told
                     continue
-                self._set_times(entry, self._mtime_ns[entry])
-            elif is_as_scanned(entry):
-                told.st_size = size
-                self._set_times(entry, self._mtime_ns[entry])
-            else:
+            mtime_ns = self._mtime_ns[entry]
+            told.st_atime_ns = mtime_ns
+            if not is_redirected and not is_as_scanned(entry):
                 state = self._node.exact_state(entry)
-                told.st_size = size = state.size
-                self._set_times(entry, state.mtime_ns)
+                size, mtime_ns = state.size, state.mtime_ns
+            told.st_mtime_ns = mtime_ns
+            told.st_ctime_ns = self._ctime_ns[entry]
+            told.st_size = size
             told.st_blocks = -(-size // 512)
             told.attr_timeout = FOREVER_S
             yield told
-
-    def _set_times(self, entry: int, mtime_ns: int) -> None:
-        told = self._told
-        told.st_mtime_ns = mtime_ns
-        told.st_atime_ns = self._mtime_ns[entry]
-        told.st_ctime_ns = self._ctime_ns[entry]
 
     def _redirected(self, entry: int, size: int, bound: bool) -> EntryAttributes:
         if bound:

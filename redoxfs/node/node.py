@@ -451,12 +451,8 @@ class Node:
 
     def look(self, entry: int) -> tuple[int, bool]:
         """What `stat` says while a file is bound, else its own size; on nobody's behalf, changing nothing."""
-        path = self._sample_of[entry]
-        if self.binding.is_bound(path):
-            stamp = self._bound_stamp(path, self._member_of[entry])
-            if stamp is not None:
-                return stamp.size, True
-        return self.supply.size(entry), False
+        stamp = self._bound_stamp(self._sample_of[entry], self._member_of[entry])
+        return (self.supply.size(entry), False) if stamp is None else (stamp.size, True)
 
     def read(self, handle: int, offset: int, size: int) -> bytes | memoryview | Coroutine[Any, Any, bytes | memoryview]:
         """At most ``size`` bytes from ``offset`` of an open file; what to await for them if they are not here."""
