@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
+from redoxfs.cli.child import forked
 from redoxfs.cli.exits import UNEXPECTED, DaemonError, ReportedError, code_of, line_of
 
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -45,17 +46,16 @@ def start(work: Work, *, log_fd: int, log_path: Path, timeout_s: float, say: Cal
     read_end, write_end = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
-    child = os.fork()
-    if child == 0:
+
+    def be_child() -> None:
         os.close(read_end)
         _be_daemon(work, write_end, log_fd)
-    os.close(write_end)
+
     try:
-        told = _outcome(read_end, timeout_s, say)
-    except (KeyboardInterrupt, TimeoutError) as stop:
-        os.kill(child, signal.SIGTERM)
-        if isinstance(stop, KeyboardInterrupt):
-            raise
+        with forked(be_child, signal.SIGTERM) as child:
+            os.close(write_end)
+            told = _outcome(read_end, timeout_s, say)
+    except TimeoutError:
         raise DaemonError(f"the mount did not answer within {timeout_s:g} s; the daemon's log: {log_path}") from None
     finally:
         os.close(read_end)

@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+
+from redoxfs.cli.child import forked
 
 _ANSWER, _FAILURE = b"+", b"-"
 
@@ -59,16 +60,10 @@ def read_file(path: Path, timeout_s: float) -> bytes:
 def ask(question: Callable[[], bytes], timeout_s: float) -> bytes:
     """The answer of `question`, run in a child. Raises the OSError that it raised, or TimeoutError."""
     read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        _answer(question, write_end)
-    os.close(write_end)
     try:
-        reply = _read_to_end(read_end, timeout_s)
-    except TimeoutError:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, os.WNOHANG)
-        raise
+        with forked(lambda: _answer(question, write_end), signal.SIGKILL) as child:
+            os.close(write_end)
+            reply = _read_to_end(read_end, timeout_s)
     finally:
         os.close(read_end)
     os.waitpid(child, 0)
@@ -78,17 +73,13 @@ def ask(question: Callable[[], bytes], timeout_s: float) -> bytes:
     return reply[1:]
 
 
-def _answer(question: Callable[[], bytes], write_end: int) -> NoReturn:
-    """The child: answer and vanish, without running what the parent has registered for its own exit."""
+def _answer(question: Callable[[], bytes], write_end: int) -> None:
     try:
-        try:
-            reply = _ANSWER + question()
-        except OSError as failure:
-            reply = _FAILURE + str(failure.errno or errno.EIO).encode()
-        while reply:
-            reply = reply[os.write(write_end, reply) :]
-    finally:
-        os._exit(0)
+        reply = _ANSWER + question()
+    except OSError as failure:
+        reply = _FAILURE + str(failure.errno or errno.EIO).encode()
+    while reply:
+        reply = reply[os.write(write_end, reply) :]
 
 
 def _read_to_end(fd: int, timeout_s: float) -> bytes:

@@ -1,0 +1,61 @@
+"""A Ctrl-C at the very moment of a fork: it is not lost, and what was forked does not stay."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# What is raised in a hook around a fork Python can only print.
+INTERRUPTED = """
+import os, signal, sys, time
+from pathlib import Path
+from redoxfs.cli.background import start
+from redoxfs.cli.probe import ask
+from redoxfs.cli.program import line_of
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+
+os.register_at_fork(**{sys.argv[1]: interrupt})
+pid = Path(sys.argv[2])
+
+def work(*_):
+    pid.write_text(str(os.getpid()))
+    time.sleep(600)
+
+def say(line):
+    raise AssertionError(line)
+
+log = os.open(os.devnull, os.O_WRONLY)
+try:
+    if sys.argv[3] == "ask":
+        ask(work, 60)
+    else:
+        start(work, log_fd=log, log_path=Path("log"), timeout_s=60, say=say)
+except KeyboardInterrupt as stop:
+    print(line_of(stop))
+"""
+
+
+@pytest.mark.parametrize("hook", ["before", "after_in_parent"])
+@pytest.mark.parametrize("how", ["ask", "start"])
+def test_an_interrupt_at_a_fork_ends_both(tmp_path: Path, hook: str, how: str) -> None:
+    pid = tmp_path / "pid"
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, hook, str(pid), how],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        # Whoever stays holds the pipes open.
+        told, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+        if pid.exists() and Path(f"/proc/{pid.read_text()}").exists():
+            os.kill(int(pid.read_text()), signal.SIGKILL)
+    assert (told, errors, process.returncode) == ("redoxfs: interrupted\n", "", 0)
