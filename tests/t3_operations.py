@@ -34,6 +34,7 @@ def source(tmp_path: Path) -> Iterator[tuple[Catalog, int]]:
         (root / label).mkdir(parents=True)
         for number in range(4):
             (root / label / f"{number}.jpg").write_bytes(label.encode() * (number + 1))
+    (root / "dog/1.jpg").chmod(0o600)
     (root / "README").write_text("read me")
     (root / "link").symlink_to("README")
     fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
@@ -108,9 +109,11 @@ def test_everything_else_is_told_for_ever(source: tuple[Catalog, int]) -> None:
 KEPT_IN_ANY_CASE = ("st_ino", "st_mode", "st_nlink", "st_uid", "st_gid", "st_size", "attr_timeout", "entry_timeout")
 
 
+# Of bound files fewer, and more, than there are names in a listing.
+@pytest.mark.parametrize("bound", [["cat/2.jpg"], ["cat/0.jpg", "cat/1.jpg", "cat/3.jpg", "dog/1.jpg", "dog/2.jpg"]])
 @pytest.mark.parametrize("view", [View.DATA, View.EXACT, View.SERVED])
 def test_a_listing_tells_what_a_lookup_tells_and_of_free_files_what_is_kept(
-    source: tuple[Catalog, int], view: View, monkeypatch: pytest.MonkeyPatch
+    source: tuple[Catalog, int], view: View, bound: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed: dict[bytes, Mapping[str, int]] = {}
 
@@ -120,16 +123,19 @@ def test_a_listing_tells_what_a_lookup_tells_and_of_free_files_what_is_kept(
 
     async def main() -> None:
         async with operations(source) as ops:
-            # One file is bound, and one that is served as it is has grown since the scan.
+            # Some files are bound, and one that is served as it is has grown since the scan.
             os.write(grown := os.open("README", os.O_WRONLY | os.O_APPEND, dir_fd=source[1]), b", longer")
             os.close(grown)
-            for path in ("cat/2.jpg", "README"):
+            for path in (*bound, "README"):
                 await ops.open(inode_of(View.DATA, entry_at(source, path)), os.O_RDONLY, CALLER)
             for path in ("", "cat", "dog"):
                 listed.clear()
                 folder = inode_of(view, entry_at(source, path))
                 await ops.readdir(FileHandleT(folder), 0, None)  # type: ignore[arg-type]
                 assert len(listed) == 4
+                if view is View.DATA and path:
+                    ours = {f"{path}/{os.fsdecode(name)}" for name, told in listed.items() if told["attr_timeout"]}
+                    assert ours == {name for name in bound if name.startswith(path)}
                 for name, told in listed.items():
                     looked_up = (await ops.lookup(folder, name, CALLER)).__getstate__()
                     # The kernel keeps attributes that are good for no time, and asks before it tells anybody of them.
@@ -137,6 +143,28 @@ def test_a_listing_tells_what_a_lookup_tells_and_of_free_files_what_is_kept(
                     assert {key: told[key] for key in kept} == {key: looked_up[key] for key in kept}
 
     monkeypatch.setattr(pyfuse3, "readdir_reply", reply)
+    trio.run(main)
+
+
+def test_what_a_listing_told_of_a_free_file_is_taken_back_once_when_it_is_bound(
+    source: tuple[Catalog, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken_back: list[int] = []
+
+    async def main() -> None:
+        async with operations(source) as ops:
+            cats, dogs = (
+                [entry_at(source, f"{label}/{number}.jpg") for number in range(4)] for label in ("cat", "dog")
+            )
+            await ops.open(inode_of(View.DATA, cats[2]), os.O_RDONLY, CALLER)
+            await ops.readdir(FileHandleT(inode_of(View.DATA, entry_at(source, "cat"))), 0, None)  # type: ignore[arg-type]
+            ops.bound([*cats, *dogs])
+            assert taken_back == [inode_of(View.DATA, cat) for cat in cats if cat != cats[2]]
+            ops.bound(cats)
+            assert len(taken_back) == 3
+
+    monkeypatch.setattr(pyfuse3, "readdir_reply", lambda *_: True)
+    monkeypatch.setattr(pyfuse3, "invalidate_inode", lambda inode, *_options: taken_back.append(inode))
     trio.run(main)
 
 

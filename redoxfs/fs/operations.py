@@ -18,10 +18,11 @@ import json
 import logging
 import os
 import stat
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from itertools import repeat
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from itertools import count, repeat
 from typing import Any, NoReturn
 
+import numpy as np
 import pyfuse3
 from pyfuse3 import EntryAttributes, FileHandleT, FileInfo, FUSEError, InodeT, RequestContext
 
@@ -173,10 +174,9 @@ class Operations(pyfuse3.Operations):
                     return
             return
         children = self._tree.children_of(entry)[start_id : start_id + NAMES_AT_ONCE]
-        told = self._attributes_of(view, children)
-        listed = zip(self._tree.names_of(children), told, strict=True)
-        for position, (name, attributes) in enumerate(listed, start_id + 1):
-            if not pyfuse3.readdir_reply(token, name, attributes, position):
+        reply, told = pyfuse3.readdir_reply, self._attributes_of(view, children)
+        for name, attributes, position in zip(self._tree.names_of(children), told, count(start_id + 1), strict=False):
+            if not reply(token, name, attributes, position):
                 return
 
     @handler
@@ -249,29 +249,31 @@ class Operations(pyfuse3.Operations):
         if view is SERVED:
             yield from (self._attributes(view, entry) for entry in entries)
             return
-        told, look, is_as_scanned = self._told, self._node.look, self._node.is_as_scanned
-        part = slice(entries.start, entries.stop)
-        owners = zip(self._mode[part], self._nlink[part], self._uid[part], self._gid[part], strict=True)
-        redirected = self._node.are_redirected(entries) if view is DATA else repeat(False)
+        told, node, part = self._told, self._node, slice(entries.start, entries.stop)
+        free: Iterable[bool] = repeat(False)
+        if view is DATA:
+            are_free = node.are_free(entries)
+            np.frombuffer(self._told_while_free, bool)[part] |= are_free
+            free = are_free.tolist()
+        inodes = range(inode_of(view, entries.start), inode_of(view, entries.stop))
         before: tuple[int, ...] = ()
-        inode = inode_of(view, entries.start)
-        for entry, owner, size, is_redirected in zip(entries, owners, self._size[part], redirected, strict=False):
-            if owner != before:
+        for entry, inode, size, is_free, owner in zip(
+            entries, inodes, self._size[part], free, self._owners(part), strict=False
+        ):
+            if owner is not before:
                 told.st_mode, told.st_nlink, told.st_uid, told.st_gid = before = owner
             told.st_ino = inode
-            inode += 1
-            if is_redirected:
-                size, bound = look(entry)
-                if not bound:
-                    self._told_while_free[entry] = 1
-                    told.attr_timeout = 0.0
-                    told.st_size = size
-                    yield told
-                    continue
+            if is_free:
+                told.attr_timeout = 0.0
+                told.st_size = size
+                yield told
+                continue
             mtime_ns = self._mtime_ns[entry]
             told.st_atime_ns = mtime_ns
-            if not is_redirected and not is_as_scanned(entry):
-                state = self._node.exact_state(entry)
+            if view is DATA and node.is_redirected(entry):
+                size, _ = node.look(entry)
+            elif not node.is_as_scanned(entry):
+                state = node.exact_state(entry)
                 size, mtime_ns = state.size, state.mtime_ns
             told.st_mtime_ns = mtime_ns
             told.st_ctime_ns = self._ctime_ns[entry]
@@ -279,6 +281,14 @@ class Operations(pyfuse3.Operations):
             told.st_blocks = -(-size // 512)
             told.attr_timeout = FOREVER_S
             yield told
+
+    def _owners(self, part: slice) -> Iterable[tuple[int, ...]]:
+        """Mode, links, user and group of some entries; the same object where they are all alike, as they mostly are."""
+        tree = self._tree
+        columns = [column[part] for column in (tree.mode, tree.nlink, tree.uid, tree.gid)]
+        if all((column == column[:1]).all() for column in columns):
+            return repeat(tuple(int(value) for column in columns for value in column[:1]))
+        return zip(*(column.tolist() for column in columns), strict=True)
 
     def _redirected(self, entry: int, size: int, bound: bool) -> EntryAttributes:
         if bound:

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import trio
+from numpy.typing import NDArray
 
 from redoxfs.chunks import ChunkStore, FileBytes
 from redoxfs.chunks.store import Stamp
@@ -155,10 +156,18 @@ class Node:
     def is_redirected(self, entry: int) -> bool:
         return self._sample_of[entry] >= 0
 
-    def are_redirected(self, entries: range) -> list[bool]:
-        """`is_redirected` of each of a contiguous range of entries."""
-        redirected: list[bool] = (self._catalog.sample_of[entries.start : entries.stop] >= 0).tolist()
-        return redirected
+    def are_free(self, entries: range) -> NDArray[np.bool_]:
+        """Whether each of a contiguous range of entries is redirected, and has no answer now: bool[len(entries)]."""
+        free: NDArray[np.bool_] = self._catalog.sample_of[entries.start : entries.stop] >= 0
+        bound = self.binding.bound_paths
+        # Mostly a handful, but there may be tens of thousands.
+        if len(bound) < len(entries):
+            asked = [entry for path in bound for entry in self.supply.files_of(path) if entry in entries]
+        else:
+            asked = [entry for entry in entries if self._sample_of[entry] in bound]
+        for entry in asked:
+            free[entry - entries.start] = not self.look(entry)[1]
+        return free
 
     # Files of samples
 

@@ -27,6 +27,7 @@ take one reader's turn for another's second look.
 """
 
 from collections import OrderedDict
+from collections.abc import KeysView
 from enum import Enum, auto
 
 import numpy as np
@@ -252,6 +253,11 @@ class Binding:
     def is_bound(self, path: int) -> bool:
         """Whether a handle on a file of ``path`` is open."""
         return path in self._handles
+
+    @property
+    def bound_paths(self) -> KeysView[int]:
+        """All paths that `is_bound` is true of."""
+        return self._handles.keys()
 
     def answer(self, path: int) -> int | None:
         """The sample that ``path`` last served; None before its first open, and while it is undecided."""

@@ -3,11 +3,11 @@
     scripts/bench/fuse_rate.py [--files 4000] [--rounds 3] [--cores N] [--json]
 
 Every file of 100 kB is read whole with open().read(), for the first time through its mount (others) or in its binding
-(redoxfs), by 1, 2 and 4 processes. bindfs and squashfuse come from the distribution, ratarmount from PyPI; what is not
-installed is left out and said. Two say what there is to gain: the least that pyfuse3 can do (stock_pyfuse3.py), and the
-least that any program can, in C, for the requests that redoxfs is sent (bare_fuse.c). Rounds are interleaved, and the
-table gives medians. DataLoader with 2 and 4 workers is measured beside WebDataset over a tar of the same files with as
-many.
+(redoxfs), by 1, 2 and 4 processes. All were listed before, as a job's own scan does, but for "never listed", whose
+opens look their names up. bindfs and squashfuse come from the distribution, ratarmount from PyPI; what is not installed
+is left out and said. Two say what there is to gain: the least that pyfuse3 can do (stock_pyfuse3.py), and the least
+that any program can, in C, for the requests that redoxfs is sent (bare_fuse.c). Rounds are interleaved, and the table
+gives medians. DataLoader with 2 and 4 workers is measured beside WebDataset over a tar of the same files with as many.
 
 Beside files a second it tells the processor time that a file costs the server, with 2 readers. On a virtual machine
 most of that may be what it costs to wake a program on another core. ``--cores 1`` leaves one to the server and all
@@ -91,9 +91,8 @@ def rate(paths: list[str], readers: int) -> float:
     return len(paths) / took
 
 
-def resident_paths(mountpoint: Path) -> list[str]:
-    """Paths whose answers are all in memory: others are opened until every chunk has been loaded."""
-    paths = paths_in(mountpoint)
+def resident_paths(mountpoint: Path, paths: list[str]) -> list[str]:
+    """Those of ``paths`` whose answers are all in memory: others are opened until every chunk has been loaded."""
     random.shuffle(paths)
     for opened, path in enumerate(paths):
         if opened % 16 == 0:
@@ -114,6 +113,7 @@ class Kinds:
         self.source = work / "data"
         self.left_out: list[str] = []
         self.kinds: dict[str, Callable[[], Any]] = {}
+        self.kinds["redoxfs, page-cache, never listed"] = partial(self._redoxfs, [], is_listed=False)
         for mode, redox, stock in (("page-cache", [], []), ("direct_io", ["-o", "direct_io"], ["--direct-io"])):
             self.kinds[f"redoxfs, {mode}"] = partial(self._redoxfs, redox)
             stocked = mounts.stock_pyfuse3(self.source / "files", self._mnt, *stock)
@@ -157,13 +157,15 @@ class Kinds:
             self.kinds[name] = partial(self._plain, [program, *command[1:]])
 
     @contextmanager
-    def _redoxfs(self, options: list[str]) -> Iterator[tuple[list[str], int]]:
+    def _redoxfs(self, options: list[str], is_listed: bool = True) -> Iterator[tuple[list[str], int]]:
         memory = str(3 * sum(FILE_BYTES for _ in (self.source / "files").iterdir()))
         command = mounts.redoxfs(
             self.source, self._mnt, "--classes", "any", "--samples", "*", "--memory", memory, *options
         )
         with mounts.served_by(command, self._mnt) as server:
-            yield resident_paths(self._mnt), server.pid
+            listed = self._mnt if is_listed else self.source
+            paths = [str(self._mnt / os.path.relpath(path, listed)) for path in paths_in(listed)]
+            yield resident_paths(self._mnt, paths), server.pid
 
     @contextmanager
     def _plain(self, command: list[str]) -> Iterator[tuple[list[str], int]]:
