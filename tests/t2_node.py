@@ -4,6 +4,7 @@ import errno
 import os
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -22,7 +23,7 @@ from redoxfs.chunks.store import Payload
 from redoxfs.cli.ask import send_control
 from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.node import Node, OpenFile, TooManyWaitingError, plan_slot, serve_control
-from redoxfs.node.loader import Loader
+from redoxfs.node.loader import SLICE_S, Loader
 from redoxfs.node.threads import TICKS_PER_S, Threads
 from redoxfs.node.waits import Waits
 
@@ -365,6 +366,44 @@ def test_reads_that_are_waited_for_go_in_their_order_and_before_the_others() -> 
             await done.wait()
         loader.close()
         assert [number for number in order if number] == [1, 2, 3, 8, 9]
+
+    trio.run(main)
+
+
+def test_results_are_handed_over_in_slices_and_first_those_that_are_waited_for() -> None:
+    async def main() -> None:
+        was_read, delivered = [threading.Event() for _ in range(100)], list[int]()
+
+        def deliver(read: Read, _payloads: Sequence[Payload]) -> None:
+            time.sleep(SLICE_S / 5)
+            delivered.extend(read.samples)
+
+        def read(number: int) -> Read:
+            def run() -> Sequence[Payload]:
+                was_read[number].set()
+                return [()]
+
+            return Read((number,), run)
+
+        loader = Loader(deliver, threads=1)
+        reads = [read(number) for number in range(100)]
+        loader.submit(reads[:99], awaited=False)
+        # Nothing is handed over before this task lets the loop go on.
+        assert was_read[98].wait(60)
+        loader.submit(reads[99:], awaited=True)
+        assert was_read[99].wait(60)
+        most = 0
+        with trio.fail_after(60):
+            while len(delivered) < 100:
+                before = len(delivered)
+                await trio.lowlevel.checkpoint()
+                most = max(most, len(delivered) - before)
+        loader.close()
+        # Two slices, as trio may run the one between two turns of this task, and then the other.
+        assert most <= 2 * 6
+        assert delivered.index(99) < 3
+        rest = [number for number in delivered if number != 99]
+        assert rest == sorted(rest)
 
     trio.run(main)
 

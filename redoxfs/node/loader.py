@@ -2,17 +2,19 @@
 
 Why not a trio worker thread for each file: a chunk is up to K reads, and starting and finishing each through the
 event loop costs more there than the read itself. Threads of our own take reads from one queue and put results on
-another; the loop is woken once for as many results as have come in meanwhile.
+another; the loop is woken once for as many results as have come in meanwhile. While all memory is filled, results may
+come in as fast as they are handed over, so that is done in slices, with whatever else the loop has to do between.
 
-Reads that somebody waits for go before those that nobody does, each in the order in which they came. The threads
-hold no lock while they read, and they are daemon threads, so that storage that never answers cannot keep a process
-from ending.
+Reads that somebody waits for go before those that nobody does, each in the order in which they came, and so do their
+results. The threads hold no lock while they read, and they are daemon threads, so that storage that never answers
+cannot keep a process from ending.
 """
 
 import logging
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from time import perf_counter
 
 import trio
 
@@ -20,6 +22,9 @@ from redoxfs.chunks.store import Payload, Read
 
 JOIN_S = 2.0
 """How long a clean end waits for reads that are under way; a hung one is left to the end of the process."""
+
+SLICE_S = 1e-3
+"""How long results are handed over at a time: some hundred of them, and the longest that an open waits for that."""
 
 log = logging.getLogger(__name__)
 
@@ -79,20 +84,26 @@ class Loader:
                     self._wake.wait()
                 if self._closing:
                     return
-                read = self._awaited.popleft() if self._awaited else self._others.popitem(last=False)[0]
+                awaited = bool(self._awaited)
+                read = self._awaited.popleft() if awaited else self._others.popitem(last=False)[0]
             try:
                 payloads = read.run()
             except Exception:
                 log.exception("a store raised instead of giving an error for each file")
                 payloads = ()
-            self._done.append((read, payloads))
+            put = self._done.appendleft if awaited else self._done.append
+            put((read, payloads))
             try:
                 self._token.run_sync_soon(self._hand_over, idempotent=True)
             except trio.RunFinishedError:
                 return
 
     def _hand_over(self) -> None:
+        until = perf_counter() + SLICE_S
         while self._done:
+            if perf_counter() > until:
+                self._token.run_sync_soon(self._hand_over, idempotent=True)
+                return
             try:
                 self._deliver(*self._done.popleft())
             except Exception:
