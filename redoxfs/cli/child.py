@@ -1,8 +1,9 @@
 """A forked child, and no Ctrl-C that is lost at the fork.
 
 Python runs what was registered for a fork (logging has something) around it, and can only print what is raised there:
-a KeyboardInterrupt that falls there ends nothing, and one that falls just after it would forget the child's pid. So the
-signal is put off until the child is known.
+a KeyboardInterrupt that falls there ends nothing, and one that falls just after it would forget the child's pid. So an
+interrupt is only noted until the child is known. To block the signal would not do: the threads of numpy's BLAS get it
+too, and for them Python raises it here all the same.
 """
 
 import os
@@ -17,22 +18,31 @@ from redoxfs.cli.exits import UNEXPECTED
 def forked(work: Callable[[], None], end: signal.Signals) -> Iterator[int]:
     """Fork a child that does `work` and vanishes, without what the parent has registered for its own exit.
 
-    Gives the child's pid; the child is sent `end` when what is done meanwhile raises. It is the caller's to reap.
+    Gives the child's pid; the child is sent `end` when what is done meanwhile raises. It is the caller's to reap. Only
+    in the main thread.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    interrupted = False
+
+    def note(_number: int, _frame: object) -> None:
+        nonlocal interrupted
+        interrupted = True
+
+    before = signal.signal(signal.SIGINT, note)
     try:
         child = os.fork()
     except OSError:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, before)
         raise
     if child == 0:
         try:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            signal.signal(signal.SIGINT, before)
             work()
         finally:
             os._exit(UNEXPECTED)
     try:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, before)
+        if interrupted:
+            signal.raise_signal(signal.SIGINT)
         yield child
     except BaseException:
         os.kill(child, end)
