@@ -372,7 +372,7 @@ def test_reads_that_are_waited_for_go_in_their_order_and_before_the_others() -> 
 
 def test_results_are_handed_over_in_slices_and_first_those_that_are_waited_for() -> None:
     async def main() -> None:
-        was_read, delivered = [threading.Event() for _ in range(100)], list[int]()
+        was_begun, gate, delivered = [threading.Event() for _ in range(104)], threading.Event(), list[int]()
 
         def deliver(read: Read, _payloads: Sequence[Payload]) -> None:
             time.sleep(SLICE_S / 5)
@@ -380,32 +380,65 @@ def test_results_are_handed_over_in_slices_and_first_those_that_are_waited_for()
 
         def read(number: int) -> Read:
             def run() -> Sequence[Payload]:
-                was_read[number].set()
+                was_begun[number].set()
+                if number == 102:
+                    gate.wait()
                 return [()]
 
             return Read((number,), run)
 
+        # Nothing is handed over before this task lets the loop go on; what the one thread begins, it has ended before.
         loader = Loader(deliver, threads=1)
-        reads = [read(number) for number in range(100)]
-        loader.submit(reads[:99], awaited=False)
-        # Nothing is handed over before this task lets the loop go on.
-        assert was_read[98].wait(60)
-        loader.submit(reads[99:], awaited=True)
-        assert was_read[99].wait(60)
+        reads = [read(number) for number in range(104)]
+        loader.submit(reads[:100], awaited=False)
+        assert was_begun[99].wait(60)
+        loader.submit(reads[100:101], awaited=True)
+        assert was_begun[100].wait(60)
+        loader.submit(reads[101:102], awaited=True)
+        assert was_begun[101].wait(60)
+        loader.submit(reads[102:103], awaited=False)
+        assert was_begun[102].wait(60)
+        loader.hasten(reads[60])  # here
+        loader.hasten(reads[102])  # under way
+        gate.set()
+        loader.submit(reads[103:], awaited=False)
+        assert was_begun[103].wait(60)
         most = 0
         with trio.fail_after(60):
-            while len(delivered) < 100:
+            while len(delivered) < 104:
                 before = len(delivered)
                 await trio.lowlevel.checkpoint()
                 most = max(most, len(delivered) - before)
         loader.close()
         # Two slices, as trio may run the one between two turns of this task, and then the other.
         assert most <= 2 * 6
-        assert delivered.index(99) < 3
-        rest = [number for number in delivered if number != 99]
-        assert rest == sorted(rest)
+        assert delivered == [100, 101, 60, 102, *(number for number in range(104) if number not in (100, 101, 60, 102))]
 
     trio.run(main)
+
+
+def test_a_loop_that_ends_with_results_to_hand_over_ends_well() -> None:
+    delivered: list[int] = []
+
+    def deliver(read: Read, _payloads: Sequence[Payload]) -> None:
+        time.sleep(SLICE_S)
+        delivered.extend(read.samples)
+
+    async def main() -> Loader:
+        was_begun = threading.Event()
+
+        def begin() -> Sequence[Payload]:
+            was_begun.set()
+            return [()]
+
+        loader = Loader(deliver, threads=1)
+        loader.submit([*(Read((number,), lambda: [()]) for number in range(9)), Read((9,), begin)], awaited=False)
+        assert was_begun.wait(60)
+        return loader
+
+    loader = trio.run(main)
+    assert len(delivered) < 9
+    loader.close()
 
 
 def test_a_store_that_raises_is_an_error_for_its_own_samples(source: tuple[Catalog, int]) -> None:

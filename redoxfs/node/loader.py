@@ -42,7 +42,10 @@ class Loader:
         self._awaited: deque[Read] = deque()
         # There may be hundreds of thousands, of which any may be hastened.
         self._others: OrderedDict[Read, None] = OrderedDict()
-        self._done: deque[tuple[Read, Sequence[Payload]]] = deque()
+        # What is being read, and what has been, for nobody as yet; the results that somebody waits for.
+        self._under_way: set[Read] = set()
+        self._here: OrderedDict[Read, Sequence[Payload]] = OrderedDict()
+        self._awaited_here: deque[tuple[Read, Sequence[Payload]]] = deque()
         self._wake = threading.Condition()
         self._closing = False
         self._threads = [
@@ -60,11 +63,15 @@ class Loader:
             self._wake.notify(len(reads))
 
     def hasten(self, read: Read) -> None:
-        """Somebody waits for ``read`` now; nothing changes if it is under way."""
+        """Somebody waits for ``read`` now."""
         with self._wake:
             if read in self._others:
                 del self._others[read]
                 self._awaited.append(read)
+            elif read in self._here:
+                self._awaited_here.append((read, self._here.pop(read)))
+            else:
+                self._under_way.discard(read)
 
     def close(self) -> None:
         """End the threads. Queued reads are dropped; those under way are waited for a little."""
@@ -75,7 +82,8 @@ class Loader:
             self._wake.notify_all()
         for thread in self._threads:
             thread.join(JOIN_S / len(self._threads))
-        self._done.clear()
+        self._here.clear()
+        self._awaited_here.clear()
 
     def _work(self) -> None:
         while True:
@@ -84,28 +92,42 @@ class Loader:
                     self._wake.wait()
                 if self._closing:
                     return
-                awaited = bool(self._awaited)
-                read = self._awaited.popleft() if awaited else self._others.popitem(last=False)[0]
+                if self._awaited:
+                    read = self._awaited.popleft()
+                else:
+                    read, _ = self._others.popitem(last=False)
+                    self._under_way.add(read)
             try:
                 payloads = read.run()
             except Exception:
                 log.exception("a store raised instead of giving an error for each file")
                 payloads = ()
-            put = self._done.appendleft if awaited else self._done.append
-            put((read, payloads))
-            try:
-                self._token.run_sync_soon(self._hand_over, idempotent=True)
-            except trio.RunFinishedError:
+            with self._wake:
+                if read in self._under_way:
+                    self._under_way.remove(read)
+                    self._here[read] = payloads
+                else:
+                    self._awaited_here.append((read, payloads))
+            if not self._call(self._hand_over):
                 return
 
     def _hand_over(self) -> None:
         until = perf_counter() + SLICE_S
-        while self._done:
-            if perf_counter() > until:
-                self._token.run_sync_soon(self._hand_over, idempotent=True)
-                return
+        while self._awaited_here or self._here:
+            result = self._awaited_here.popleft() if self._awaited_here else self._here.popitem(last=False)
             try:
-                self._deliver(*self._done.popleft())
+                self._deliver(*result)
             except Exception:
                 # It would end the event loop, and with it the mount.
                 log.exception("a bug in redoxfs: please report it")
+            if perf_counter() > until:
+                self._call(self._hand_over)
+                return
+
+    def _call(self, function: Callable[[], None]) -> bool:
+        """Have the loop call ``function`` soon; False where there is no loop any more."""
+        try:
+            self._token.run_sync_soon(function, idempotent=True)
+        except trio.RunFinishedError:
+            return False
+        return True
