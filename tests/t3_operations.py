@@ -19,6 +19,7 @@ from stores import NoKernel
 
 from redoxfs.chunks import DirectoryStore, build_cells, memory_for_share
 from redoxfs.dataset import Catalog, build_catalog, read_tree
+from redoxfs.fs import operations as operations_module
 from redoxfs.fs.handlers import errno_of, handler
 from redoxfs.fs.inodes import CONTROL_INODE, STATS_INODE, View, inode_of, view_and_entry
 from redoxfs.fs.operations import FOREVER_S, MUTATIONS, Operations
@@ -112,8 +113,9 @@ KEPT_IN_ANY_CASE = ("st_ino", "st_mode", "st_nlink", "st_uid", "st_gid", "st_siz
 # Of bound files fewer, and more, than there are names in a listing.
 @pytest.mark.parametrize("bound", [["cat/2.jpg"], ["cat/0.jpg", "cat/1.jpg", "cat/3.jpg", "dog/1.jpg", "dog/2.jpg"]])
 @pytest.mark.parametrize("view", [View.DATA, View.EXACT, View.SERVED])
+@pytest.mark.parametrize("few", [0, operations_module.FEW_NAMES])
 def test_a_listing_tells_what_a_lookup_tells_and_of_free_files_what_is_kept(
-    source: tuple[Catalog, int], view: View, bound: list[str], monkeypatch: pytest.MonkeyPatch
+    source: tuple[Catalog, int], view: View, bound: list[str], few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed: dict[bytes, Mapping[str, int]] = {}
 
@@ -143,11 +145,41 @@ def test_a_listing_tells_what_a_lookup_tells_and_of_free_files_what_is_kept(
                     assert {key: told[key] for key in kept} == {key: looked_up[key] for key in kept}
 
     monkeypatch.setattr(pyfuse3, "readdir_reply", reply)
+    monkeypatch.setattr(operations_module, "FEW_NAMES", few)
     trio.run(main)
 
 
-def test_what_a_listing_told_of_a_free_file_is_taken_back_once_when_it_is_bound(
+def test_a_listing_goes_on_where_the_reply_was_full(
     source: tuple[Catalog, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room, listed = 0, list[tuple[bytes, int]]()
+
+    def reply(_token: object, name: bytes, _told: EntryAttributes, position: int) -> bool:
+        if len(listed) == room:
+            return False
+        listed.append((name, position))
+        return True
+
+    async def main() -> None:
+        nonlocal room
+        async with operations(source) as ops:
+            folder = FileHandleT(inode_of(View.DATA, entry_at(source, "cat")))
+            for at_a_time in (3, 1, 2, 1, 4, 5):
+                listed.clear()
+                before = -1
+                while before < (before := len(listed)):
+                    room = before + at_a_time
+                    await ops.readdir(folder, listed[-1][1] if listed else 0, None)  # type: ignore[arg-type]
+                assert [name for name, _ in listed] == [b"0.jpg", b"1.jpg", b"2.jpg", b"3.jpg"]
+
+    monkeypatch.setattr(pyfuse3, "readdir_reply", reply)
+    monkeypatch.setattr(operations_module, "FEW_NAMES", 1)
+    trio.run(main)
+
+
+@pytest.mark.parametrize("few", [0, operations_module.FEW_NAMES])
+def test_what_a_listing_told_of_a_free_file_is_taken_back_once_when_it_is_bound(
+    source: tuple[Catalog, int], few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken_back: list[int] = []
 
@@ -164,6 +196,7 @@ def test_what_a_listing_told_of_a_free_file_is_taken_back_once_when_it_is_bound(
             assert len(taken_back) == 3
 
     monkeypatch.setattr(pyfuse3, "readdir_reply", lambda *_: True)
+    monkeypatch.setattr(operations_module, "FEW_NAMES", few)
     monkeypatch.setattr(pyfuse3, "invalidate_inode", lambda inode, *_options: taken_back.append(inode))
     trio.run(main)
 

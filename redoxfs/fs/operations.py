@@ -58,6 +58,9 @@ NAMES_AT_ONCE = 256
 """Entries in one reply, which take some 0.3 ms in which nobody else is answered. With half of them a listing takes a
 third longer, with more hardly less."""
 
+FEW_NAMES = 16
+"""So many are told one by one as quickly as by the column."""
+
 TEXT_HANDLES = 1 << 62
 """Handles of generated files are numbered from here, those of the node from 1."""
 
@@ -88,6 +91,8 @@ class Operations(pyfuse3.Operations):
         self._told.st_blksize = BLOCK_BYTES
         # Files of whose size the kernel was told while they had no answer.
         self._told_while_free = bytearray(len(tree))
+        # As many as there is room for: older kernels read a directory by the page, which takes some 25.
+        self._names_at_once = NAMES_AT_ONCE
         self._direct_io = direct_io
         self._stats = stats
         self._answering = answering
@@ -173,11 +178,14 @@ class Operations(pyfuse3.Operations):
                 if not pyfuse3.readdir_reply(token, name, self._lookup_control(name), position):
                     return
             return
-        children = self._tree.children_of(entry)[start_id : start_id + NAMES_AT_ONCE]
+        children = self._tree.children_of(entry)[start_id : start_id + self._names_at_once]
         reply, told = pyfuse3.readdir_reply, self._attributes_of(view, children)
         for name, attributes, position in zip(self._tree.names_of(children), told, count(start_id + 1), strict=False):
             if not reply(token, name, attributes, position):
+                self._names_at_once = max(FEW_NAMES, position - start_id)
                 return
+        if len(children) == self._names_at_once:
+            self._names_at_once = min(2 * self._names_at_once, NAMES_AT_ONCE)
 
     @handler
     def releasedir(self, fh: FileHandleT) -> None:
@@ -246,7 +254,7 @@ class Operations(pyfuse3.Operations):
         """`_attributes` of each for less: read by the column, set only where they are another's, and of files that are
         free without times, as the kernel asks again before it tells anybody of those.
         """
-        if view is SERVED:
+        if view is SERVED or len(entries) < FEW_NAMES:
             yield from (self._attributes(view, entry) for entry in entries)
             return
         told, node, part = self._told, self._node, slice(entries.start, entries.stop)
