@@ -17,7 +17,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, TextIO
 
 from redoxfs.cli.child import forked
 from redoxfs.cli.exits import UNEXPECTED, DaemonError, ReportedError, code_of, line_of
@@ -47,9 +47,9 @@ def start(work: Work, *, log_fd: int, log_path: Path, timeout_s: float, say: Cal
     sys.stdout.flush()
     sys.stderr.flush()
 
-    def be_child() -> None:
+    def be_child() -> int:
         os.close(read_end)
-        _be_daemon(work, write_end, log_fd)
+        return _be_daemon(work, write_end, log_fd)
 
     try:
         with forked(be_child, signal.SIGTERM) as child:
@@ -68,8 +68,8 @@ def start(work: Work, *, log_fd: int, log_path: Path, timeout_s: float, say: Cal
     return child
 
 
-def _be_daemon(work: Work, write_end: int, log_fd: int) -> NoReturn:
-    """The child, up to its end, by os._exit: what the parent registered for its exit is the parent's."""
+def _be_daemon(work: Work, write_end: int, log_fd: int) -> int:
+    """The child, up to its end; its exit code."""
     code = UNEXPECTED
     try:
         os.setsid()
@@ -87,8 +87,7 @@ def _be_daemon(work: Work, write_end: int, log_fd: int) -> NoReturn:
         sys.stderr.flush()
     except BaseException:
         traceback.print_exc()
-    finally:
-        os._exit(code)
+    return code
 
 
 def _work_and_tell(work: Work, write_end: int) -> int:

@@ -15,11 +15,11 @@ from redoxfs.cli.exits import UNEXPECTED
 
 
 @contextmanager
-def forked(work: Callable[[], None], end: signal.Signals) -> Iterator[int]:
-    """Fork a child that does `work` and vanishes, without what the parent has registered for its own exit.
+def forked(work: Callable[[], int], end: signal.Signals) -> Iterator[int]:
+    """Fork a child that does `work`, which gives its exit code, and vanishes.
 
-    Gives the child's pid; the child is sent `end` when what is done meanwhile raises. It is the caller's to reap. Only
-    in the main thread.
+    What the parent has registered for its own exit is not run in it. Gives the child's pid; the child is sent `end`
+    when what is done meanwhile raises. It is the caller's to reap. Only in the main thread.
     """
     interrupted = False
 
@@ -34,11 +34,12 @@ def forked(work: Callable[[], None], end: signal.Signals) -> Iterator[int]:
         signal.signal(signal.SIGINT, before)
         raise
     if child == 0:
+        code = UNEXPECTED
         try:
             signal.signal(signal.SIGINT, before)
-            work()
+            code = work()
         finally:
-            os._exit(UNEXPECTED)
+            os._exit(code)
     try:
         signal.signal(signal.SIGINT, before)
         if interrupted:

@@ -73,13 +73,14 @@ def ask(question: Callable[[], bytes], timeout_s: float) -> bytes:
     return reply[1:]
 
 
-def _answer(question: Callable[[], bytes], write_end: int) -> None:
+def _answer(question: Callable[[], bytes], write_end: int) -> int:
     try:
         reply = _ANSWER + question()
     except OSError as failure:
         reply = _FAILURE + str(failure.errno or errno.EIO).encode()
     while reply:
         reply = reply[os.write(write_end, reply) :]
+    return 0
 
 
 def _read_to_end(fd: int, timeout_s: float) -> bytes:

@@ -108,7 +108,7 @@ class Loader:
                     self._here[read] = payloads
                 else:
                     self._awaited_here.append((read, payloads))
-            if not self._call(self._hand_over):
+            if not self._hand_over_soon():
                 return
 
     def _hand_over(self) -> None:
@@ -121,13 +121,13 @@ class Loader:
                 # It would end the event loop, and with it the mount.
                 log.exception("a bug in redoxfs: please report it")
             if perf_counter() > until:
-                self._call(self._hand_over)
+                self._hand_over_soon()
                 return
 
-    def _call(self, function: Callable[[], None]) -> bool:
-        """Have the loop call ``function`` soon; False where there is no loop any more."""
+    def _hand_over_soon(self) -> bool:
+        """Have the loop do it; False where there is no loop any more."""
         try:
-            self._token.run_sync_soon(function, idempotent=True)
+            self._token.run_sync_soon(self._hand_over, idempotent=True)
         except trio.RunFinishedError:
             return False
         return True

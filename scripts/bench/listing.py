@@ -82,16 +82,10 @@ LISTINGS: dict[str, Callable[..., None]] = {
 }
 
 
-def cpu_ticks(pid: int) -> int:
-    """CPU time that a process has used, in clock ticks."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
-
-
 def settle(pid: int) -> None:
     """Wait until a daemon has nothing to do any more."""
-    before = -1
-    while before != (before := cpu_ticks(pid)):
+    before = -1.0
+    while before != (before := mounts.cpu_s(pid)):
         time.sleep(0.1)
 
 
