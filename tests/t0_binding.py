@@ -119,6 +119,86 @@ def test_fairness_outranks_a_reservation() -> None:
     assert read(binding, 0, 100) in (0, 1)
 
 
+def list_all(binding: Binding, paths: int, threads: range) -> None:
+    """As a program does that asks for the size of every file and opens none."""
+    for path in range(paths):
+        binding.stat(path, IMAGE, threads[path % len(threads)])
+
+
+@pytest.mark.parametrize("threads", [range(900, 901), range(900, 908)], ids=["one thread", "many threads"])
+@pytest.mark.parametrize("vc_size", [16, 4])
+def test_what_a_reader_is_told_is_what_it_gets_however_often_others_list(threads: range, vc_size: int) -> None:
+    binding = job(vc_size=vc_size)
+    for epoch in range(3):
+        served = []
+        for at, path in enumerate(shuffled(epoch)):
+            if at in (8, 32, 33, 60):
+                list_all(binding, 64, range(threads.start + 10 * at, threads.stop + 10 * at))
+            told = binding.stat(path, IMAGE, 100 + epoch).sample
+            served.append(read(binding, path, 100 + epoch))
+            assert told == served[-1]
+        assert sorted(served) == list(range(64))
+
+
+def test_a_lister_takes_nothing_from_who_read_before() -> None:
+    binding = job(columns=1, length=4)
+    read(binding, 0, 100)
+    batch = {path: binding.stat(path, IMAGE, 100).sample for path in (1, 2, 3)}
+    for path in (0, 1, 2, 3):
+        binding.stat(path, IMAGE, 900)
+    assert binding.stat(0, IMAGE, 900).sample is None, "all that is left is promised to a reader"
+    assert {path: read(binding, path, 100) for path in batch} == batch
+
+
+def test_an_open_takes_what_a_lister_reserved_before_what_a_reader_did() -> None:
+    binding = job(columns=1, length=4)
+    read(binding, 0, 100)
+    awaited = binding.stat(1, IMAGE, 100).sample
+    listed = [binding.stat(path, IMAGE, 900).sample for path in (2, 3)]
+    taken = [binding.open(0, IMAGE, 200 + at) for at in range(2)]
+    assert taken[0].sample in listed
+    assert binding.stat(1, IMAGE, 100).sample == awaited == read(binding, 1, 100)
+
+
+def test_a_thread_that_listed_all_and_then_reads_gets_what_it_is_told() -> None:
+    binding = job(columns=1, length=128)
+    list_all(binding, 128, range(100, 101))
+    read(binding, 127, 100)
+    for path in range(126, -1, -1):
+        told = binding.stat(path, IMAGE, 100).sample
+        assert told == read(binding, path, 100)
+
+
+def test_a_reader_takes_over_what_it_reserved_itself_and_went_past() -> None:
+    binding = job(columns=1, length=5)
+    read(binding, 0, 100)
+    read(binding, 1, 100)
+    past = [binding.stat(path, IMAGE, 100).sample for path in (2, 3, 4)]
+    told = binding.stat(0, IMAGE, 100).sample
+    assert told in past
+    assert binding.open(0, IMAGE, 200).sample == told
+
+
+def test_a_promise_outlives_a_thread_if_another_heard_it_too() -> None:
+    binding = job(columns=1, length=4)
+    promised = binding.stat(1, IMAGE, 900).sample
+    assert binding.stat(1, IMAGE, 100).sample == promised
+    binding.stat(2, IMAGE, 900)
+    assert len(binding.thread(900).unloaded) == 1, "what nobody else was told of"
+    assert list(binding.reservers) == [100]
+    assert read(binding, 1, 100) == promised
+
+
+def test_threads_are_remembered_up_to_a_bound() -> None:
+    cells = np.arange(8, dtype=np.int32).reshape(8, 1)
+    policy = SlotPolicy(cells, np.array([0, 8], np.int32), samples=8, seed=1)
+    binding = Binding(policy, np.ones(8, int), reservations_per_thread=2, callers=4)
+    assert [binding.stat(path, IMAGE, 900).sample is None for path in range(3)] == [False, False, True]
+    for thread in range(100, 104):
+        read(binding, 0, thread)
+    assert binding.stat(4, IMAGE, 900).sample is not None, "one that was forgotten is new"
+
+
 def test_every_open_joins_while_a_handle_is_open() -> None:
     binding = job()
     first = binding.open(3, IMAGE, 100)

@@ -6,6 +6,7 @@ under the slot policy, those of a class under the pool.
 """
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise
 from random import Random
@@ -18,7 +19,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from redoxfs.protocol import Binding, PoolPolicy, Served, SlotPolicy
 
 THREADS = st.sampled_from([0, 101, 102, 103])
-PER_THREAD, RESERVATIONS, HOLDS = 3, 5, 6
+LISTERS = range(201, 209)
+PER_THREAD, HOLDS = 3, 6
+RESERVATIONS = [5, 100]
+"""Fewer than one class may have, and more than all have together."""
 
 
 class Model:
@@ -31,11 +35,14 @@ class Model:
         self.opened: dict[int, set[int]] = {s: set() for s in self.column}
         self.handles = dict.fromkeys(self.column, 0)
         self.holds: list[tuple[int, int]] = []
-        self.reserved: dict[int, tuple[int, int, set[int]]] = {}  # path: (sample, owner, told)
+        self.reserved: dict[int, tuple[int, int, dict[int, int]]] = {}  # path: (sample, owner, told)
+        self.readers: set[int] = set()
+        self.asked: Counter[int] = Counter()
+        self.since: Counter[int] = Counter()
 
     def expect(self, path: int, file: int, thread: int) -> int | None:
         """The sample that an open must serve; None where the policy has the choice."""
-        sample, _, told = self.reserved.get(path, (None, 0, set()))
+        sample, _, told = self.reserved.get(path, (None, 0, {}))
         if self.handles[path] or (thread, path) in self.holds:
             return self.answer[path]
         if thread in told:
@@ -54,6 +61,24 @@ class Model:
         least = min(self.turns[s] for s in self.column[path])
         return {s for s in self.column[path] if self.turns[s] == least}
 
+    def is_awaited(self, path: int) -> bool:
+        """Whether a reader was told the size of what is reserved for ``path``, and has asked for no other since."""
+        _, _, told = self.reserved[path]
+        return any(
+            t in self.readers and self.asked[t] == asked and self.since[t] <= PER_THREAD for t, asked in told.items()
+        )
+
+    def reserved_like(self, path: int) -> list[int]:
+        """The paths whose reservations an open of ``path`` may take."""
+        return [p for p, (sample, _, _) in self.reserved.items() if sample in self.column[path]]
+
+    def victim(self, path: int, sample: int) -> int:
+        """The path that lost its reservation of ``sample`` to ``path``: none that is awaited while others are not."""
+        like = self.reserved_like(path)
+        (victim,) = (p for p in like if self.reserved[p][0] == sample)
+        assert not self.is_awaited(victim) or all(self.is_awaited(p) for p in like)
+        return victim
+
     def put_aside(self) -> set[int]:
         return {sample for sample, _, _ in self.reserved.values()}
 
@@ -69,7 +94,7 @@ class Model:
         if not turn.kept:
             self.memory.remove(sample)
         self.turns[sample] += 1
-        _, _, told = self.reserved.pop(path, (None, 0, set[int]()))
+        _, _, told = self.reserved.pop(path, (None, 0, {}))
         self.answer[path] = sample
         self.opened[path] = set()
         self.holds = [h for h in self.holds if h[1] != path]
@@ -93,13 +118,16 @@ class Model:
 class BindingMachine(RuleBasedStateMachine):
     policy: SlotPolicy | PoolPolicy
 
-    def set_up(self, policy: SlotPolicy | PoolPolicy, columns: list[list[int]], files: dict[int, int]) -> None:
+    def set_up(
+        self, policy: SlotPolicy | PoolPolicy, columns: list[list[int]], files: dict[int, int], reservations: int
+    ) -> None:
         self.model = Model(columns, files)
+        self.reservations = reservations
         self.policy = policy
         self.binding = Binding(
             policy,
             np.array([files[s] for s in range(len(files))]),
-            reservations=RESERVATIONS,
+            reservations=reservations,
             reservations_per_thread=PER_THREAD,
             holds=HOLDS,
         )
@@ -116,18 +144,18 @@ class BindingMachine(RuleBasedStateMachine):
         expected, is_turn = model.expect(path, file, thread), model.is_turn(path, file, thread)
         free = model.due(path) - model.put_aside()
         at_hand = free & model.memory
-        oldest = [s for s, _, _ in model.reserved.values() if s in model.column[path]]
         result = self.binding.open(path, file, thread)
         assert (result.turn is not None) == is_turn
         if is_turn:
             assert isinstance(result.turn, Served)
             assert result.turn.sample == result.sample
             if expected is None:
-                assert result.sample in (free or {oldest[0]})
                 assert result.turn.stolen == (not free)
                 assert not at_hand or result.sample in at_hand
-                for victim in [p for p, r in model.reserved.items() if r[0] == result.sample]:
-                    del model.reserved[victim]
+                if free:
+                    assert result.sample in free
+                else:
+                    del model.reserved[model.victim(path, result.sample)]
             assert all(self.policy.chunk_of(s) == load.chunk for load in result.turn.loads for s in load.samples)
             model.take_turn(path, result.turn)
         if expected is not None:
@@ -140,6 +168,8 @@ class BindingMachine(RuleBasedStateMachine):
         if thread:
             assert set(result.released) == model.unhold(thread, path)
             model.hold(thread, path)
+            model.readers.add(thread)
+            model.since[thread] = 0
         self.open_handles.append((path, thread))
         if fails == 0:
             self.open_handles.pop()
@@ -149,7 +179,16 @@ class BindingMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), thread=THREADS)
     def stat(self, data: st.DataObject, thread: int) -> None:
+        self.ask(*self.pick(data), thread)
+
+    @rule(data=st.data(), listers=st.permutations(LISTERS))
+    def list_a_class(self, data: st.DataObject, listers: list[int]) -> None:
+        """As programs do that ask for the size of every file from many threads, and open none."""
         path, file = self.pick(data)
+        for at, each in enumerate(sorted(self.model.column[path])):
+            self.ask(each, file, listers[at % len(listers)])
+
+    def ask(self, path: int, file: int, thread: int) -> None:
         model = self.model
         expected, is_turn = model.expect(path, file, thread), model.is_turn(path, file, thread)
         free = model.due(path) - model.put_aside()
@@ -159,19 +198,39 @@ class BindingMachine(RuleBasedStateMachine):
             assert told.sample == expected
             if told.bound:
                 model.hold(thread, path)
-        elif expected is not None:
+            elif thread and path in model.reserved and thread in model.reserved[path][2]:
+                model.reserved[path][2][thread] = model.asked[thread]
+            return
+        if expected is not None:
             assert told.sample == expected
             if thread:
-                model.reserved[path][2].add(thread)
-        elif not thread or sum(r[1] == thread for r in model.reserved.values()) == PER_THREAD or not free:
+                model.reserved[path][2][thread] = model.asked[thread]
+            return
+        if not thread:
             assert told.sample is None
-        else:
+            return
+        model.asked[thread] += 1
+        model.since[thread] += 1
+        if model.since[thread] > PER_THREAD:
+            assert told.sample is None
+        elif free:
             assert told.sample in (free & model.memory or free)
-            assert told.sample is not None
             assert told.reserved
-            model.reserved[path] = (told.sample, thread, {thread})
-            if len(model.reserved) > RESERVATIONS:
-                assert self.put_back([next(iter(model.reserved))]) == set(told.unloaded)
+        elif told.sample is None:
+            assert thread not in model.readers or all(model.is_awaited(p) for p in model.reserved_like(path))
+        else:
+            assert not told.reserved
+            victim = model.victim(path, told.sample)
+            assert not model.is_awaited(victim)
+            del model.reserved[victim]
+        unloaded: set[int] = set()
+        if told.sample is not None:
+            model.reserved[path] = (told.sample, thread, {thread: model.asked[thread]})
+            mine = [p for p, (_, owner, _) in model.reserved.items() if owner == thread]
+            unloaded = self.put_back(mine[: len(mine) > PER_THREAD])
+        if len(model.reserved) > self.reservations:
+            unloaded |= self.put_back([next(iter(model.reserved))])
+        assert unloaded == set(told.unloaded)
 
     @precondition(lambda self: self.open_handles)
     @rule(data=st.data())
@@ -182,12 +241,21 @@ class BindingMachine(RuleBasedStateMachine):
         assert closed.last == (not self.model.handles[path])
         self.check_closed(path, closed.released)
 
-    @rule(thread=THREADS.filter(bool))
+    @rule(thread=st.one_of(THREADS.filter(bool), st.sampled_from(LISTERS)))
     def die(self, thread: int) -> None:
+        model = self.model
+        assert set(self.binding.reservers) == {owner for _, owner, _ in model.reserved.values()}
         ended = self.binding.thread(thread)
-        reserved = [p for p, r in self.model.reserved.items() if r[1] == thread]
-        assert self.put_back(reserved) == set(ended.unloaded)
-        assert set(ended.released) == self.model.unhold(thread, None)
+        alone = []
+        for path, (sample, owner, told) in model.reserved.items():
+            if owner == thread:
+                del told[thread]
+                alone += [] if told else [path]
+                model.reserved[path] = sample, next(iter(told), 0), told
+        assert self.put_back(alone) == set(ended.unloaded)
+        assert set(ended.released) == model.unhold(thread, None)
+        model.readers.discard(thread)
+        del model.asked[thread], model.since[thread]
 
     def put_back(self, paths: Iterable[int]) -> set[int]:
         """Those that are in no slot any more: never loaded, or others have taken the room."""
@@ -224,7 +292,7 @@ class BindingMachine(RuleBasedStateMachine):
     def tables_stay_bounded(self) -> None:
         if hasattr(self, "model"):
             counts = self.binding.counts()
-            assert counts["reservations"] == len(self.model.reserved) <= RESERVATIONS
+            assert counts["reservations"] == len(self.model.reserved) <= self.reservations
             assert counts["holds"] == len(self.model.holds) <= HOLDS
             assert counts["bound"] == sum(n > 0 for n in self.model.handles.values())
 
@@ -234,8 +302,9 @@ class SlotMachine(BindingMachine):
         columns=st.lists(st.tuples(st.integers(1, 6), st.integers(1, 3)), min_size=1, max_size=5),
         vc_size=st.integers(1, 4),
         seed=st.integers(0, 3),
+        reservations=st.sampled_from(RESERVATIONS),
     )
-    def lay_out(self, columns: list[tuple[int, int]], vc_size: int, seed: int) -> None:
+    def lay_out(self, columns: list[tuple[int, int]], vc_size: int, seed: int, reservations: int) -> None:
         rows = max(length for length, _ in columns)
         cells = np.full((rows, len(columns)), -1, np.int32)
         files: dict[int, int] = {}
@@ -246,7 +315,7 @@ class SlotMachine(BindingMachine):
         starts = np.unique([*range(0, rows, vc_size), rows]).astype(np.int32)
         groups = [cells[a:b, c] for a, b in pairwise(starts) for c in range(len(columns))]
         policy = SlotPolicy(cells, starts, samples=len(files), seed=seed)
-        self.set_up(policy, [[int(s) for s in g if s >= 0] for g in groups if (g >= 0).any()], files)
+        self.set_up(policy, [[int(s) for s in g if s >= 0] for g in groups if (g >= 0).any()], files, reservations)
 
     def check_memory(self, unreserved: set[int]) -> None:
         for column in self.model.column.values():
@@ -259,7 +328,8 @@ class PoolMachine(BindingMachine):
         chunk_size=st.integers(1, 6),
         holes=st.integers(0, 5),
         capacity_bytes=st.integers(0, 40),
-        tunables=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+        tunables=st.tuples(st.integers(1, 3), st.integers(1, 3), st.sampled_from([0, 16])),
+        reservations=st.sampled_from(RESERVATIONS),
         random=st.randoms(use_true_random=False),
     )
     def lay_out(
@@ -268,7 +338,8 @@ class PoolMachine(BindingMachine):
         chunk_size: int,
         holes: int,
         capacity_bytes: int,
-        tunables: tuple[int, int],
+        tunables: tuple[int, int, int],
+        reservations: int,
         random: Random,
     ) -> None:
         class_of = np.repeat(np.arange(len(classes)), [length for length, _ in classes]).astype(np.int32)
@@ -286,9 +357,10 @@ class PoolMachine(BindingMachine):
             seed=random.randint(0, 3),
             chunks_drawn=tunables[0],
             loads_per_request=tunables[1],
+            ample_samples=tunables[2],
         )
         columns = [np.flatnonzero(class_of == c).tolist() for c in range(len(classes))]
-        self.set_up(policy, columns, files)
+        self.set_up(policy, columns, files, reservations)
 
     def check_memory(self, unreserved: set[int]) -> None:
         held_bytes = sum(self.sizes[s] for s in unreserved)

@@ -96,6 +96,17 @@ def test_however_unevenly_classes_are_asked_no_two_samples_of_one_are_a_turn_apa
         assert all(pool.policy.is_resident(s) == (s in held) for s in range(pool.samples))
 
 
+def test_a_chunk_of_which_all_that_is_wanted_is_put_aside_is_not_loaded() -> None:
+    """Programs list a class whole, while another is asked so rarely that it has enough in memory."""
+    for seed in range(5):
+        pool = Pool([40, 40, 40], chunk_size=2, resident=0.8, seed=seed)
+        listed = [pool.policy.reserve(sample) for sample in range(80, 120)]
+        assert len(set(listed)) == 40
+        for _ in range(20):
+            assert sorted(pool.ask_all(range(40))) == list(range(40))
+            assert all(load.samples for load in pool.ask(40).loads)
+
+
 class PartsModel:
     """What a policy whose laps are of parts may do, the plain way; asserts it at every step.
 

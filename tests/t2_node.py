@@ -44,13 +44,18 @@ def source(tmp_path: Path) -> Iterator[tuple[Catalog, int]]:
 
 @asynccontextmanager
 async def running(
-    source: tuple[Catalog, int], store: HeldStore, *, share: float = 0.25, timeout_s: float = 60.0
+    source: tuple[Catalog, int],
+    store: HeldStore,
+    *,
+    share: float = 0.25,
+    timeout_s: float = 60.0,
+    threads: Threads | None = None,
 ) -> AsyncIterator[Node]:
     catalog, _ = source
     cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=4, seed=0)
     memory = memory_for_share(cells, catalog.sample_bytes, share)
     plan = plan_slot(catalog, cells, memory_bytes=memory, seed=0)
-    node = Node(catalog, plan, store, timeout_s=timeout_s, kernel=NoKernel())
+    node = Node(catalog, plan, store, timeout_s=timeout_s, kernel=NoKernel(), threads=threads)
     node.start()
     try:
         with trio.fail_after(60):
@@ -525,6 +530,79 @@ def test_a_thread_born_now_is_another_than_one_heard_of_before() -> None:
     threads.hear(threading.get_native_id())
     now[0] = 1.0
     assert threads.is_another(threading.get_native_id())
+
+
+def test_a_stat_by_a_new_thread_makes_it_no_heir_of_the_old_ones_second_look(
+    source: tuple[Catalog, int], tmp_path: Path
+) -> None:
+    async def main() -> None:
+        now = [100.0]
+        threads = Threads(tmp_path, lambda: now[0], signal=lambda *_: None)
+        write_stat(tmp_path, 7, born_s=90)
+        async with running(source, HeldStore(), threads=threads) as node:
+            first, other = entries(source)[:2]
+            before = await whole(node, first, 7)
+            write_stat(tmp_path, 7, born_s=150)
+            now[0] = 200.0
+            node.stat(other, 7)
+            assert await whole(node, first, 7) != before
+            assert node.counters.joined == 0
+
+    trio.run(main)
+
+
+def test_what_a_thread_reserved_that_is_gone_is_free_again(source: tuple[Catalog, int]) -> None:
+    async def main() -> None:
+        now = [100.0]
+        alive = {7, 8}
+
+        def signal(thread: int, _signal: int) -> None:
+            if thread not in alive:
+                raise ProcessLookupError
+
+        async with running(source, HeldStore(), threads=Threads(clock_s=lambda: now[0], signal=signal)) as node:
+            first, *others = entries(source)[:PER_CLASS]
+            for entry in others:
+                node.stat(entry, 7)
+            alive.remove(7)
+            now[0] += 1
+            node.stat(first, 8)
+            assert node.binding.counts()["reservations"] == 1
+            assert node.stats()["put_aside"] == 0
+
+    trio.run(main)
+
+
+def test_threads_that_are_gone_are_found_and_not_looked_for_all_the_time() -> None:
+    now = [100.0]
+    threads = Threads(clock_s=lambda: now[0])
+    over, both_there, ids = threading.Event(), threading.Barrier(3), list[int]()
+
+    def live() -> None:
+        ids.append(threading.get_native_id())
+        both_there.wait(60)
+        over.wait(60)
+
+    helpers = [threading.Thread(target=live) for _ in range(2)]
+    for helper in helpers:
+        helper.start()
+    both_there.wait(60)
+    assert threads.gone([*ids, threading.get_native_id()]) == []
+    over.set()
+    for helper, number in zip(helpers, ids, strict=True):
+        helper.join()
+        while Path(f"/proc/{number}").exists():
+            os.sched_yield()
+    assert threads.gone(ids) == [], "it was looked a moment ago"
+    now[0] += 1
+    assert threads.gone([*ids, threading.get_native_id()]) == ids
+
+
+def test_a_thread_of_somebody_else_who_may_not_be_signalled_is_there() -> None:
+    def refuse(_thread: int, _signal: int) -> None:
+        raise PermissionError
+
+    assert Threads(signal=refuse).gone([7]) == []
 
 
 # The control socket

@@ -179,7 +179,7 @@ class Node:
         path, file = self._sample_of[entry], self._member_of[entry]
         if path < 0:
             return self.open_exact(entry)
-        self._meet(thread, path)
+        self._meet(thread, path, opens=True)
         self.counters.opens += 1
         opened = self.binding.open(path, file, thread)
         try:
@@ -418,7 +418,7 @@ class Node:
             return stamp.size, True
         if path in self._undecided:
             return self._stat_late(entry, thread, self._undecided[path].over)
-        self._meet(thread, path)
+        self._meet(thread, path, opens=False)
         told = self.binding.stat(path, file, thread)
         if self._flush is not None:
             self._flush()
@@ -590,14 +590,22 @@ class Node:
         if path in self._undecided and not self.binding.is_bound(path):
             self._give_up(path)
 
-    def _meet(self, thread: int, path: int) -> None:
-        if self.binding.depends_on(thread, path) and self._threads.is_another(thread):
-            ended = self.binding.thread(thread)
-            for released in ended.released:
-                self._memory.release(released)
-            for sample in ended.unloaded:
-                self._unload(sample)
+    def _meet(self, thread: int, path: int, *, opens: bool) -> None:
+        if self.binding.depends_on(thread, path, opens=opens) and self._threads.is_another(thread):
+            self._forget(thread)
         self._threads.hear(thread)
+        reservers = self.binding.reservers
+        if reservers:
+            for gone in self._threads.gone(reservers):
+                self._forget(gone)
+
+    def _forget(self, thread: int) -> None:
+        """A thread is no more."""
+        ended = self.binding.thread(thread)
+        for released in ended.released:
+            self._memory.release(released)
+        for sample in ended.unloaded:
+            self._unload(sample)
 
     # Numbers
 

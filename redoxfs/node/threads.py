@@ -1,14 +1,14 @@
-"""Telling one calling thread from the next that got its number.
+"""Telling one calling thread from the next that got its number, and from one that is gone.
 
 FUSE names the caller by thread number, and numbers come again: a hold of a worker that died would otherwise give
 a stranger a second look. A thread that was born after its number was last heard of is another one. The time of
-birth is read from /proc only when an open might be a second look, which is rare. Called from the node's task alone.
+birth is read from /proc only when it matters who asks, which is rare. Called from the node's task alone.
 """
 
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from redoxfs.protocol.binding import HOLDS, UNKNOWN_THREAD
@@ -22,18 +22,36 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 RECYCLED_S = 0.05
 """All other numbers are given out before one comes again, which takes longer than this."""
 
+GONE_S = 0.05
+"""How often at most it is looked which threads are gone."""
+
+GONE_SHARE = 1 / 50
+"""And how much time that may take."""
+
 
 def _since_boot_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Threads:
-    """When each thread number was last heard of. ``proc`` is where the kernel lists threads."""
+    """When each thread number was last heard of.
 
-    def __init__(self, proc: Path = Path("/proc"), clock_s: Callable[[], float] = _since_boot_s) -> None:
+    Args:
+        proc: where the kernel lists threads.
+        signal: as `os.kill`.
+    """
+
+    def __init__(
+        self,
+        proc: Path = Path("/proc"),
+        clock_s: Callable[[], float] = _since_boot_s,
+        signal: Callable[[int, int], None] = os.kill,
+    ) -> None:
         self._proc = proc
         self._clock_s = clock_s
+        self._signal = signal
         self._heard_s: OrderedDict[int, float] = OrderedDict()
+        self._look_s = 0.0
 
     def hear(self, thread: int) -> None:
         """A thread asks for something now."""
@@ -56,3 +74,23 @@ class Threads:
             # Gone, or /proc hides other users' processes: then numbers are all there is.
             return False
         return born_s > heard_s
+
+    def gone(self, threads: Iterable[int]) -> list[int]:
+        """Those of ``threads`` that are no more; none where it was looked a moment ago."""
+        start_s = self._clock_s()
+        if start_s < self._look_s:
+            return []
+        gone = [thread for thread in threads if not self._exists(thread)]
+        now_s = self._clock_s()
+        self._look_s = now_s + max(GONE_S, (now_s - start_s) / GONE_SHARE)
+        return gone
+
+    def _exists(self, thread: int) -> bool:
+        # Not by /proc, which may hide other users' processes.
+        try:
+            self._signal(thread, 0)
+        except ProcessLookupError:
+            return False
+        except OSError:
+            return True
+        return True

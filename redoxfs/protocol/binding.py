@@ -12,6 +12,10 @@ Theory of operation. All behaviour is in `_outcome`, which names what an open by
     RESERVED   a stat put a sample aside for A
     TURN       the policy decides
 
+Where all samples that a column's lap has left are reserved, an open takes one of them, and a stat takes one over if it
+is less likely to be opened than what it reserves itself (`_weight`). So a program that lists the tree, and opens
+nothing, does not change what a reader is told.
+
 On several nodes the policy may answer a turn later (`Pending`). The path is bound at once, its answer UNDECIDED until
 `decide`; those who open it meanwhile join. A stat whose reservation is Pending is told again after `promise`.
 
@@ -27,8 +31,9 @@ take one reader's turn for another's second look.
 """
 
 from collections import OrderedDict
-from collections.abc import KeysView
+from collections.abc import Iterable, KeysView
 from enum import Enum, auto
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -44,11 +49,18 @@ UNKNOWN_THREAD = 0
 RESERVATIONS_PER_THREAD = 64
 """A batch that is stat'ed as one fits in; a walker, which stats on and on, is told apart after this many."""
 
+VICTIMS_LOOKED_AT = 256
+"""Reservations among which the one that goes is chosen. A walker's are old, so they are among the first; to look at
+more would make opens slow where thousands are reserved in one column."""
+
 RESERVATIONS = 16_384
 """In all: 256 threads with a full batch each. Past it the oldest goes."""
 
 HOLDS = 65_536
 """Threads that a node sees in one epoch, with room; a hold lost early costs one size or second look."""
+
+CALLERS = 65_536
+"""Threads of which it is known whether they read or walk: likewise. One that was forgotten counts as new."""
 
 MAX_FILES_PER_SAMPLE = 64
 """One bit each in a 64-bit word says which files of a group were opened under its answer."""
@@ -71,15 +83,31 @@ LAST = Closed(last=True, released=())
 NONE: frozenset[int] = frozenset()
 
 
+class _Caller:
+    """What is known of a thread: whether it ever ``opened`` a file, how many sizes it ``asked`` for, and how many of
+    them ``since`` it last opened one. Sizes that it need not have been told anew do not count."""
+
+    __slots__ = ("asked", "opened", "since")
+
+    def __init__(self) -> None:
+        self.opened = False
+        self.asked = 0
+        self.since = 0
+
+
 class _Reservation:
-    """A sample put aside for a path by ``owner``; ``told`` are the threads that were told its size."""
+    """A sample put aside for a path: the ``number``-th, by ``owner``.
 
-    __slots__ = ("owner", "sample", "told")
+    ``told`` has the threads that were told its size, the owner among them: what each had ``asked`` for by then.
+    """
 
-    def __init__(self, sample: int, owner: int) -> None:
+    __slots__ = ("number", "owner", "sample", "told")
+
+    def __init__(self, sample: int, owner: int, number: int) -> None:
         self.sample = sample
         self.owner = owner
-        self.told = {owner}
+        self.number = number
+        self.told: dict[int, int] = {}
 
 
 class Binding:
@@ -88,7 +116,7 @@ class Binding:
     Args:
         policy: decides the turns.
         files: int[S], how many files each sample has (1 where there are no groups, at most 64).
-        reservations, reservations_per_thread, holds: bounds of the tables.
+        reservations, reservations_per_thread, holds, callers: bounds of the tables.
     """
 
     def __init__(
@@ -99,10 +127,12 @@ class Binding:
         reservations: int = RESERVATIONS,
         reservations_per_thread: int = RESERVATIONS_PER_THREAD,
         holds: int = HOLDS,
+        callers: int = CALLERS,
     ) -> None:
         if files.size and files.max() > MAX_FILES_PER_SAMPLE:
             raise ValueError(f"a sample may have at most {MAX_FILES_PER_SAMPLE} files")
         self._policy = policy
+        policy.choose_victim = self._choose_victim
         self._answer: memoryview[int] = np.full(len(files), -1, np.int32).data
         # Which files were opened under the answer. With one file each, an answer is opened as it is made.
         grouped = bool(files.size) and int(files.max()) > 1
@@ -115,9 +145,12 @@ class Binding:
         self._reservations: OrderedDict[int, _Reservation] = OrderedDict()
         self._reserved_for: dict[int, int] = {}
         self._reserved_by: dict[int, set[int]] = {}
+        self._reservations_made = 0
+        self._callers: OrderedDict[int, _Caller] = OrderedDict()
         self._max_reservations = reservations
         self._max_reservations_per_thread = reservations_per_thread
         self._max_holds = holds
+        self._max_callers = callers
 
     def open(self, path: int, file: int, thread: int) -> Opened:
         """An open of file number ``file`` of sample ``path`` by ``thread``."""
@@ -140,6 +173,10 @@ class Binding:
         handles = self._handles.get(path, 0)
         fresh = self._mark_opened(path, file) if self._opened is not None else handles == 0
         self._handles[path] = handles + 1
+        if thread != UNKNOWN_THREAD:
+            caller = self._callers.get(thread) or self._meet(thread)
+            caller.opened = True
+            caller.since = 0
         released = self._move_hold(thread, path)
         return Opened(self._answer[path], turn, fresh, released)
 
@@ -148,6 +185,7 @@ class Binding:
         for path in tuple(self._reservations):
             self._drop_reservation(path)
         self._policy = policy
+        policy.choose_victim = self._choose_victim
 
     def let_go(self) -> tuple[int, ...]:
         """Whoever opens a path that is closed now takes a turn; paths whose last answer may go."""
@@ -188,19 +226,25 @@ class Binding:
             return Told(self._answer[path], bound)
         if outcome is RESERVED:
             reservation = self._reservations[path]
-            if thread != UNKNOWN_THREAD:
-                reservation.told.add(thread)
+            self._tell(reservation, thread)
             return Told(reservation.sample, bound=False)
-        mine = self._reserved_by.get(thread, ())
-        if thread == UNKNOWN_THREAD or len(mine) >= self._max_reservations_per_thread:
+        if thread == UNKNOWN_THREAD:
+            return Told(None, bound=False)
+        caller = self._callers.get(thread) or self._meet(thread)
+        caller.asked += 1
+        caller.since += 1
+        if caller.since > self._max_reservations_per_thread:
             return Told(None, bound=False)
         reserved = self._policy.reserve(path)
-        if reserved is None:
-            return Told(None, bound=False)
         if isinstance(reserved, Pending):
             return Told(None, bound=False, pending=reserved)
+        is_new = reserved is not None
+        if reserved is None:
+            reserved = self._take_over(path, thread)
+            if reserved is None:
+                return Told(None, bound=False)
         unloaded = self._reserve(path, thread, reserved)
-        return Told(reserved, bound=False, reserved=True, unloaded=unloaded)
+        return Told(reserved, bound=False, reserved=is_new, unloaded=unloaded)
 
     def promise(self, path: int, thread: int, sample: int) -> Told:
         """The policy has put ``sample`` aside for a stat of ``path`` by ``thread``, which may ask again now.
@@ -232,23 +276,43 @@ class Binding:
         return self.close(path)
 
     def thread(self, thread: int) -> Ended:
-        """``thread`` is dead. Its holds and reservations end."""
-        reserved = tuple(self._reserved_by.get(thread, ()))
-        unloaded = tuple(s for path in reserved for s in self._undo_reservation(path))
-        return Ended(self._end_holds(thread, None), unloaded)
+        """``thread`` is dead. Its holds end, and those of its reservations whose size it alone was told."""
+        self._callers.pop(thread, None)
+        unloaded: list[int] = []
+        for path in sorted(self._reserved_by.get(thread, ())):
+            reservation = self._reservations[path]
+            del reservation.told[thread]
+            if reservation.told:
+                self._pass_on(path, next(iter(reservation.told)))
+            else:
+                unloaded += self._undo_reservation(path)
+        return Ended(self._end_holds(thread, None), tuple(unloaded))
+
+    @property
+    def reservers(self) -> KeysView[int]:
+        """The threads that have reservations."""
+        return self._reserved_by.keys()
 
     def holds(self, thread: int, path: int) -> bool:
         """Whether ``thread`` opened ``path``, or was told its size, under the present answer."""
         return path in self._paths_of.get(thread, NONE)
 
-    def depends_on(self, thread: int, path: int) -> bool:
-        """Whether it matters to what ``thread`` asks of ``path`` now that it is the thread it was."""
+    def depends_on(self, thread: int, path: int, *, opens: bool) -> bool:
+        """Whether it matters to what ``thread`` asks of ``path`` now that it is the thread it was.
+
+        An open ends the thread's other holds. A stat leaves them, so that they would be taken for the new thread's.
+        """
+        if not opens and thread in self._paths_of:
+            return True
         if path in self._handles:
             return False
         if path in self._paths_of.get(thread, NONE):
             return True
         reservation = self._reservations.get(path)
-        return (reservation is not None and thread in reservation.told) or thread in self._reserved_by
+        if (reservation is not None and thread in reservation.told) or thread in self._reserved_by:
+            return True
+        caller = self._callers.get(thread)
+        return caller is not None and caller.since >= self._max_reservations_per_thread
 
     def is_bound(self, path: int) -> bool:
         """Whether a handle on a file of ``path`` is open."""
@@ -353,14 +417,75 @@ class Binding:
                     released.append(path)
         return tuple(released)
 
+    def _meet(self, thread: int) -> _Caller:
+        """A thread that nothing is known of."""
+        caller = self._callers[thread] = _Caller()
+        if len(self._callers) > self._max_callers:
+            self._callers.popitem(last=False)
+        return caller
+
+    def _tell(self, reservation: _Reservation, thread: int) -> None:
+        """``thread`` is told the size of what is reserved."""
+        if thread != UNKNOWN_THREAD:
+            reservation.told[thread] = (self._callers.get(thread) or self._meet(thread)).asked
+
+    def _unlikely(self, thread: int, asked: int) -> int:
+        """How unlikely it is that ``thread`` opens what it was told the size of, when it had ``asked`` for so many.
+
+        A reader opens what it asked for last. Likelier than a thread that never opened anything is one that did, and
+        least likely is one that walks.
+        """
+        limit = self._max_reservations_per_thread
+        caller = self._callers.get(thread)
+        if caller is None:
+            return 3 * limit
+        behind = 0 if caller.opened else limit
+        if caller.since > limit:
+            behind = 2 * limit
+        return behind + caller.asked - asked
+
+    def _weight(self, sample: int) -> tuple[int, int]:
+        """By what of several samples that are put aside the one is chosen whose reservation goes: the greatest."""
+        path = self._reserved_for.get(sample)
+        if path is None:
+            # A policy of several nodes may put several aside at once, before their paths hear of it.
+            return -1, 0
+        reservation = self._reservations[path]
+        return min([self._unlikely(*told) for told in reservation.told.items()]), -reservation.number
+
+    def _choose_victim(self, reserved: Iterable[int]) -> int:
+        """The one of some samples that are put aside whose reservation goes."""
+        return max(islice(reserved, VICTIMS_LOOKED_AT), key=self._weight)
+
+    def _take_over(self, path: int, thread: int) -> int | None:
+        """A sample that was put aside for another path and is less likely to be opened there than ``path`` now."""
+        victim = max(islice(self._policy.reserved(path), VICTIMS_LOOKED_AT), key=self._weight, default=None)
+        if victim is None or self._weight(victim)[0] <= self._unlikely(thread, self._callers[thread].asked):
+            return None
+        self.rob(victim)
+        return victim
+
     def _reserve(self, path: int, thread: int, sample: int) -> tuple[int, ...]:
         """Samples of reservations that had to go for it, and that are in no slot any more."""
-        self._reservations[path] = _Reservation(sample, thread)
+        self._reservations_made += 1
+        reservation = self._reservations[path] = _Reservation(sample, thread, self._reservations_made)
+        self._tell(reservation, thread)
         self._reserved_for[sample] = path
-        self._reserved_by.setdefault(thread, set()).add(path)
+        mine = self._reserved_by.setdefault(thread, set())
+        mine.add(path)
+        unloaded: tuple[int, ...] = ()
+        if len(mine) > self._max_reservations_per_thread:
+            unloaded = self._undo_reservation(min(mine, key=lambda each: self._reservations[each].number))
         if len(self._reservations) > self._max_reservations:
-            return self._undo_reservation(next(iter(self._reservations)))
-        return ()
+            unloaded += self._undo_reservation(next(iter(self._reservations)))
+        return unloaded
+
+    def _pass_on(self, path: int, thread: int) -> None:
+        """Another of those that were told its size owns the reservation of ``path`` from now on."""
+        reservation = self._reservations[path]
+        _discard(self._reserved_by, reservation.owner, path)
+        reservation.owner = thread
+        self._reserved_by.setdefault(thread, set()).add(path)
 
     def _drop_reservation(self, path: int) -> _Reservation:
         reservation = self._reservations.pop(path)

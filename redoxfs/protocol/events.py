@@ -6,22 +6,34 @@ made and read faster still, which is 3 % of what a file costs the daemon. Sample
 integers, the row numbers of the arrays that the layout built.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self, TypeAlias
 
 from redoxfs.protocol.turns import Turns
 
 
-class Load(NamedTuple):
+class _Load(NamedTuple):
+    chunk: int
+    samples: tuple[int, ...]
+
+
+class Load(_Load):
     """Read these samples of one physical chunk; from now on the core counts them as in memory.
 
     ``samples`` are those that found their slot empty (the useful refills of Alg. 3), the one that is waited
     for first. The chunk's other samples need not be read.
+
+    Raises:
+        ValueError: there are no samples. Whoever carries a load out looks at its first one.
     """
 
-    chunk: int
-    samples: tuple[int, ...]
+    __slots__ = ()
+
+    def __new__(cls, chunk: int, samples: tuple[int, ...]) -> Self:
+        if not samples:
+            raise ValueError(f"a load of chunk {chunk} must have samples")
+        return super().__new__(cls, chunk, samples)
 
 
 @dataclass(slots=True)
@@ -100,12 +112,26 @@ class Closed(NamedTuple):
     released: tuple[int, ...]
 
 
+ChooseVictim: TypeAlias = Callable[[Iterable[int]], int]
+"""From samples that are put aside, at least one and the oldest first, the one whose reservation goes."""
+
+
+def oldest(reserved: Iterable[int]) -> int:
+    """The `ChooseVictim` of a policy that knows nothing of who asks."""
+    return next(iter(reserved))
+
+
 class Policy(Protocol):
     """Decides which sample has the next turn among those that may stand in for the one asked for.
 
     Every method is a function of the calls before it and of the seed: never of time, never of bytes that
     have or have not arrived.
+
+    ``choose_victim`` picks which of several samples that are put aside is taken for another turn. Without it the
+    oldest is.
     """
+
+    choose_victim: ChooseVictim
 
     def request(self, sample: int) -> Served:
         """Give a turn to a sample that may stand in for ``sample``."""
@@ -118,6 +144,9 @@ class Policy(Protocol):
 
     def put_back(self, reserved: int) -> bool:
         """Undo a reservation. True: the sample's bytes stay in memory for another; False: they may go."""
+
+    def reserved(self, sample: int) -> Iterable[int]:
+        """What is put aside and may stand in for ``sample``, oldest first."""
 
 
 class Message(Protocol):
@@ -183,6 +212,7 @@ class SharedPolicy(Protocol):
     reservation is void. ``missed``: how many samples, as far as this node knows, laps ended without.
     """
 
+    choose_victim: ChooseVictim
     outbox: list[Message]
     unloaded: list[int]
     robbed: list[int]
@@ -194,6 +224,7 @@ class SharedPolicy(Protocol):
     def reserve(self, sample: int) -> int | Pending | None: ...
     def take(self, reserved: int) -> Served: ...
     def put_back(self, reserved: int) -> bool: ...
+    def reserved(self, sample: int) -> Iterable[int]: ...
 
     def handle(self, message: Message) -> Handled:
         """Another node asks this one."""

@@ -63,13 +63,13 @@ may be here twice: taken, for this lap, and in the pool, for the next.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from redoxfs.protocol.events import Answer, Delivered, Handled, Load, Message, Pending, Served
+from redoxfs.protocol.events import Answer, ChooseVictim, Delivered, Handled, Load, Message, Pending, Served, oldest
 from redoxfs.protocol.pool import PoolPolicy
 from redoxfs.protocol.turns import Ledger, Turns, merged
 
@@ -201,6 +201,7 @@ class LocalFirst:
         self.unloaded: list[int] = []
         self.robbed: list[int] = []
         self.missed = 0
+        self.choose_victim: ChooseVictim = oldest
         self._node = node
         self._nodes = nodes
         self._policy = policy
@@ -301,6 +302,10 @@ class LocalFirst:
             return True
         self._bare.add(reserved)
         return False
+
+    def reserved(self, sample: int) -> Iterable[int]:
+        """What is put aside here of ``sample``'s class: this node's own, then what was taken, each oldest first."""
+        return self._aside(self._class_of[sample])
 
     def handle(self, message: Message) -> Handled:
         """Give a peer samples of a class: no more than its part of what is left here; one put aside if nothing else."""
@@ -576,8 +581,8 @@ class LocalFirst:
         return Served(reserved, (), stolen, remote=True)
 
     def _steal(self, cls: int) -> Served:
-        """The oldest that is put aside leaves."""
-        return self._take(cls, next(self._aside(cls)), stolen=True)
+        """One that is put aside leaves."""
+        return self._take(cls, self.choose_victim(self._aside(cls)), stolen=True)
 
     def _aside(self, cls: int) -> Iterator[int]:
         yield from self._own_aside.get(cls, ())
@@ -719,13 +724,13 @@ class LocalFirst:
         return delivered
 
     def _promise(self, cls: int) -> Served | None:
-        """A sample put aside for who waits: that of an older reservation where every peer was asked in vain."""
+        """A sample put aside for who waits: another reservation's where every peer was asked in vain."""
         served = self._put_aside(cls)
         if served is not None or not self._is_aside(cls):
             return served
         if not self._rounds_in_vain(cls) and not self._is_rest_aside(cls):
             return None
-        sample = next(self._aside(cls))
+        sample = self.choose_victim(self._aside(cls))
         is_taken = _remove(self._taken_aside, cls, sample)
         if not is_taken:
             del self._own_aside[cls][sample]

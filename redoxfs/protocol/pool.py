@@ -43,8 +43,9 @@ Rules for whoever edits this file:
 4. `_due[chunk]` counts the chunk's fresh samples, `_spare[chunk]` those that may be loaded for the next lap: of a class
    that runs over, in "had its turn, or has none", of the next lap's part, and not put aside. `_chunks` has the chunks
    with due samples first, then those with spare ones alone, then the others.
-5. `_had` is true of the samples of the lap's part that are no longer resident or fresh in it: left of `_served`. It is
-   kept beside `_at` because `turns` is asked for every second, and would otherwise look at every sample for it.
+5. `_had` says which samples of the lap's part are no longer resident or fresh in it, left of `_served`: those that had
+   their turn, and those that are ASIDE. It is kept beside `_at` because `turns` is asked for every second, and would
+   otherwise look at every sample for it; and because a look at chunks must tell the two apart at once.
 
 Which resident goes out is drawn at random among those that have arrived: in order of age, samples that are neighbours
 on storage would come out together, fifty pairs in a batch where a permutation has two. What has arrived is guessed from
@@ -52,13 +53,13 @@ counts, since a decision that depends on what has really arrived could not be re
 oldest goes out: it is the first to arrive.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from redoxfs.protocol.events import Load, Served
+from redoxfs.protocol.events import ChooseVictim, Load, Served, oldest
 from redoxfs.protocol.turns import Turns
 
 Int32 = npt.NDArray[np.int32]
@@ -122,6 +123,9 @@ COUNTED_FOR_ONE = 64
 DRAWS = 4_096
 """Random numbers made at a time: one by one each costs a microsecond."""
 
+NOT_YET, HAD_TURN, ASIDE = 0, 1, 2
+"""The values of `_had`."""
+
 
 class PoolPolicy:
     """Which sample answers a request, and which chunks are read ahead of those to come.
@@ -137,7 +141,7 @@ class PoolPolicy:
         part_of: int8[S], the part of each sample; None where all are of part 0. A chunk's samples are best of one part:
             what is of another costs the chunk another load.
         parts_by_lap: lap L, from 1, of every class is of its samples of part parts_by_lap[(L - 1) % their number].
-        chunks_drawn, loads_per_request: see the constants.
+        chunks_drawn, loads_per_request, ample_samples: see the constants.
 
     Raises:
         ValueError: a sample is not in exactly one cell, a chunk is too large, or there is no part.
@@ -155,6 +159,7 @@ class PoolPolicy:
         parts_by_lap: Sequence[int] = (0,),
         chunks_drawn: int = CHUNKS_DRAWN,
         loads_per_request: int = LOADS_PER_REQUEST,
+        ample_samples: int = AMPLE_SAMPLES,
     ) -> None:
         samples, (chunks, width) = len(class_of), cells.shape
         if width > np.iinfo(np.uint16).max:
@@ -213,6 +218,8 @@ class PoolPolicy:
         # Per class that has any, oldest first: the reserved sample, and whether it was in memory already.
         self._reserved: dict[int, dict[int, bool]] = {}
 
+        self.choose_victim: ChooseVictim = oldest
+
         self._random = np.random.default_rng(seed)
         self._draws = iter(self._random.random(DRAWS).tolist())
         self._due_array, self._spare_array = np.zeros((2, chunks), np.uint16)
@@ -224,6 +231,7 @@ class PoolPolicy:
         self._begin_first_laps()
         self._chunks_drawn = chunks_drawn
         self._loads_per_request = loads_per_request
+        self._ample_samples = ample_samples
 
         self._capacity_bytes = capacity_bytes
         self._free_bytes = capacity_bytes
@@ -254,7 +262,7 @@ class PoolPolicy:
         if place < 0 and self._is_all_loaded(cls):
             reserved = self._reserved.get(cls)
             if reserved:
-                return self._turn_of_reserved(next(iter(reserved)), stolen=True)
+                return self._turn_of_reserved(self.choose_victim(reserved), stolen=True)
             self._begin_lap(cls)
             place = self._resident_place(cls)
         if place < 0:
@@ -277,6 +285,7 @@ class PoolPolicy:
         if place < 0:
             return self._put_fresh_aside(cls)
         chosen = self._take_out(cls, place)
+        self._had_turn[chosen] = ASIDE
         self._reserved.setdefault(cls, {})[chosen] = True
         return chosen
 
@@ -290,7 +299,7 @@ class PoolPolicy:
         cls = self._class_of[reserved]
         place = self._served[cls] - 1
         self._swap(self._at[reserved], place)
-        self._had_turn[reserved] = 0
+        self._had_turn[reserved] = NOT_YET
         if self._forget_reservation(reserved) and self._bytes[reserved] <= self._free_bytes:
             self._served[cls] = place
             self._stock[cls] += 1
@@ -299,6 +308,10 @@ class PoolPolicy:
         self._make_fresh_again(cls, reserved, place)
         return False
 
+    def reserved(self, sample: int) -> Iterable[int]:
+        """What is put aside of ``sample``'s class, oldest first."""
+        return self._reserved.get(self._class_of[sample], ())
+
     @property
     def given(self) -> int:
         """How many turns were given since the first lap began, those before a `restore` included."""
@@ -306,12 +319,7 @@ class PoolPolicy:
 
     def turns(self) -> Turns:
         """How far the laps are. A copy."""
-        had = np.packbits(self._had)
-        bits: Ints = had.data
-        for of_class in self._reserved.values():
-            for sample in of_class:
-                bits[sample // 8] &= 0xFF ^ 0x80 >> sample % 8
-        return Turns(self._lap.copy(), had, self.given)
+        return Turns(self._lap.copy(), np.packbits(self._had == HAD_TURN), self.given)
 
     def restore(self, turns: Turns) -> None:
         """Go on where another policy of the same samples was; what is in memory or put aside is so no more.
@@ -407,6 +415,7 @@ class PoolPolicy:
         if self._free_bytes >= self._room_for_next_bytes:
             loads += self._load_ahead()
         self._forget_reservation(sample)
+        self._had_turn[sample] = HAD_TURN
         self._had_a_turn(cls, sample)
         return Served(sample, loads, stolen, kept=self._keeps)
 
@@ -416,7 +425,7 @@ class PoolPolicy:
         self._reserved.setdefault(cls, {})[chosen] = False
         place = self._loaded[cls]
         self._swap(self._at[chosen], place)
-        self._had_turn[chosen] = 1
+        self._had_turn[chosen] = ASIDE
         self._served[cls] = self._ripe[cls] = self._loaded[cls] = place + 1
         chunk = self._chunk_of[chosen]
         self._due[chunk] -= 1
@@ -449,7 +458,7 @@ class PoolPolicy:
         served = self._served[cls]
         sample = self._queue[place]
         self._swap(place, served)
-        self._had_turn[sample] = 1
+        self._had_turn[sample] = HAD_TURN
         self._served[cls] = served + 1
         if self._ripe[cls] == served:
             self._ripe[cls] = served + 1
@@ -492,12 +501,12 @@ class PoolPolicy:
     def _begin_laps(self) -> None:
         """Be in the laps that `_lap` says, those in `_had` being through with theirs, and nothing in memory."""
         begun = np.asarray(self._begun)
-        fresh: Flags = self._had == 0
+        fresh: Flags = self._had == NOT_YET
         parts = self._parts_in(self._lap)
         if self._part_array is not None:
             fresh &= self._part_array == parts[self._class_array]
             # Of a lap's part alone: what a lap leaves out had no turn in it.
-            self._had[self._part_array != parts[self._class_array]] = 0
+            self._had[self._part_array != parts[self._class_array]] = NOT_YET
         self._next_array[:] = begun[:-1]
         self._served_array[:] = begun[:-1]
         if not fresh.all():
@@ -577,7 +586,7 @@ class PoolPolicy:
         served = begun
         if self._part_array is not None:
             served, loaded = self._sort_for_next_lap(cls)
-        self._had[self._queue_array[begun:end]] = 0
+        self._had[self._queue_array[begun:end]] = NOT_YET
         self._next[cls] = begun
         self._served[cls] = self._ripe[cls] = served
         self._loaded[cls] = loaded
@@ -709,7 +718,7 @@ class PoolPolicy:
                 if need[best] <= 0:
                     self._room_for_next_bytes = min(self._free_bytes + self._retry_bytes, self._capacity_bytes)
                     return tuple(loads)
-                samples = self._without_reserved(rows[best][wanted[best]].tolist())
+                samples = rows[best][wanted[best]].tolist()
                 size_bytes = self._size_bytes(samples)
                 self._room_for_next_bytes = min(self._chunks_at_a_time * size_bytes, self._capacity_bytes)
                 if size_bytes > self._free_bytes:
@@ -747,6 +756,8 @@ class PoolPolicy:
             if self._running_over:
                 due: Flags = np.any(wanted, axis=1)
                 spare = self._runs_over_array.take(classes) & (places < self._served_array.take(classes)) & exists
+                if self._reserved:
+                    spare &= self._had.take(rows) != ASIDE
                 if self._part_array is not None:
                     spare &= self._part_array.take(rows) == self._next_part_array.take(classes)
                 for_next = places < self._next_array.take(classes)
@@ -767,7 +778,7 @@ class PoolPolicy:
         share = self._asked_array / max(1.0, float(self._asked_array.sum()))
         self._asked_array[:] = share * self._window
         self._pace_array[:] = share * len(share)
-        self._ample_array[:] = AMPLE_TIMES * self._capacity_samples * share + AMPLE_SAMPLES
+        self._ample_array[:] = AMPLE_TIMES * self._capacity_samples * share + self._ample_samples
 
     def _choose_for(self, cls: int) -> int:
         """The fresh sample of a class whose chunk is best loaded now: first those of which all fits.
@@ -790,7 +801,7 @@ class PoolPolicy:
         """Read ``answer``, which goes right out, and with it what its chunk has for other turns, as far as it fits."""
         chunk = self._chunk_of[answer]
         rows, wanted, _ = self._look_at(np.array([chunk], np.int32))
-        others = self._without_reserved(rows[wanted].tolist())
+        others = rows[wanted].tolist()
         if self._size_bytes(others) > self._free_bytes:
             others = self._scarcest(others)
         self._load(chunk, others)
@@ -810,11 +821,6 @@ class PoolPolicy:
                 room_bytes -= self._bytes[sample]
                 kept.append(sample)
         return kept
-
-    def _without_reserved(self, samples: list[int]) -> list[int]:
-        if not self._reserved:
-            return samples
-        return [sample for sample in samples if sample not in self._reserved.get(self._class_of[sample], ())]
 
     def _load(self, chunk: int, samples: list[int]) -> None:
         """Make residents of samples of a chunk: of this lap if they are fresh, else of the next."""

@@ -73,14 +73,14 @@ out of trace order, and a shifted array forgets what was prefetched for a reques
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from redoxfs.protocol.events import Answer, Delivered, Handled, Load, Message, Pending, Served
+from redoxfs.protocol.events import Answer, ChooseVictim, Delivered, Handled, Load, Message, Pending, Served
 from redoxfs.protocol.slot import SlotPolicy
 from redoxfs.protocol.trace import OFF_TRACE, HomeTrace, OwnTrace
 from redoxfs.protocol.turns import Ledger, Turns, merged
@@ -299,6 +299,10 @@ class Requester:
     def put_back(self, reserved: int) -> bool:
         """A sample that was put aside goes to the stash. False where its bytes do not fit."""
         return self._put_in_stash(self._no_longer_aside(reserved))
+
+    def reserved(self, sample: int) -> Iterable[int]:
+        """What is put aside of ``sample``'s column, oldest first."""
+        return self._aside.get(self._column_of[sample], ())
 
     def cancel(self, ticket: int) -> None:
         """What comes for ``ticket`` goes to another claim, else to the stash; nothing where it has come."""
@@ -794,6 +798,21 @@ class SlotNode:
         if self._home_of[reserved] == self._node:
             return self._policy.put_back(reserved)
         return self._requester.put_back(reserved)
+
+    def reserved(self, sample: int) -> Iterable[int]:
+        """What is put aside and may stand in for ``sample``, oldest first."""
+        if self._home_of[sample] == self._node:
+            return self._policy.reserved(sample)
+        return self._requester.reserved(sample)
+
+    @property
+    def choose_victim(self) -> ChooseVictim:
+        """Which of the samples that are put aside here a turn takes. What another home gave is taken from nobody."""
+        return self._policy.choose_victim
+
+    @choose_victim.setter
+    def choose_victim(self, choose: ChooseVictim) -> None:
+        self._policy.choose_victim = choose
 
     def handle(self, message: Message) -> Handled:
         """Another node asks this one: see `Home.handle`."""

@@ -23,12 +23,13 @@ requests alone. FindReplacePC breaks ties with a seeded generator: taking the fi
 come early in every epoch.
 """
 
+from collections.abc import Iterable
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from redoxfs.protocol.events import Load, Served
+from redoxfs.protocol.events import ChooseVictim, Load, Served, oldest
 from redoxfs.protocol.turns import Turns
 
 Int32 = npt.NDArray[np.int32]
@@ -73,6 +74,7 @@ class SlotPolicy:
         # Per column that has any, oldest first: the reserved sample, and whether it was in memory already.
         self._reserved: dict[tuple[int, int], dict[int, bool]] = {}
         self._given = 0
+        self.choose_victim: ChooseVictim = oldest
         self._random = np.random.default_rng(seed)
 
     def request(self, sample: int) -> Served:
@@ -88,7 +90,7 @@ class SlotPolicy:
         if not fresh.any():
             reserved = self._reserved.get((vc, slot))
             if reserved:
-                return self._turn_of_reserved(next(iter(reserved)), stolen=True)
+                return self._turn_of_reserved(self.choose_victim(reserved), stolen=True)
             fresh = self._begin_lap(vc, slot)
         chunk = self._find_replace_pc(vc, fresh)
         answer = int(self._cells[chunk, slot])
@@ -128,6 +130,10 @@ class SlotPolicy:
             return True
         self._loaded[reserved] = False
         return False
+
+    def reserved(self, sample: int) -> Iterable[int]:
+        """What is put aside of ``sample``'s column, oldest first."""
+        return self._reserved.get(self._column(sample), ())
 
     @property
     def given(self) -> int:
