@@ -8,7 +8,8 @@ after the opener's own and leave the kernel with the wrong size.
 
 Pages: they are dropped when a path is freed and not kept by the open that makes a binding, so that the page cache
 never holds bytes of an answer that is over. There is no handle on a freed path, so no page of it can be under
-read, which dropping it from here would wait for.
+read, which dropping it from here would wait for. With direct_io, too: sendfile and splice go through the page cache,
+and the kernel cuts what they have sent and nobody received yet if the file becomes shorter while it has the page.
 
 Missing on purpose: xattrs (ENOSYS once spares two requests a file in `ls -l`), flush and access (ENOSYS, once).
 """
@@ -114,7 +115,7 @@ class Operations(pyfuse3.Operations):
 
     def freed(self, entries: Sequence[int]) -> None:
         for entry in entries:
-            self._void(InodeT(entry + 1), attr_only=self._direct_io)
+            self._void(InodeT(entry + 1), attr_only=False)
 
     def changed(self, entry: int) -> None:
         # Its pages are left to the replies to opens: somebody may be reading them.

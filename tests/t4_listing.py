@@ -1,0 +1,121 @@
+"""A job reads while other programs list the mount: what its readers are told of sizes stays true."""
+
+import os
+import random
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from images import image, make_images, path_in
+from machine import PATIENCE_S, Machine
+
+CLASSES = {"ant": 55, "bee": 55, "cow": 55}
+LISTINGS = (["ls", "-lR"], ["du", "-a"], ["find", ".", "-size", "+1k"])
+OPTIONS = ("--classes", "dir", "--chunk-size", "4")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files of as many sizes as there are files, so that a size tells which sample it is of."""
+    root = tmp_path_factory.mktemp("images")
+    make_images(root, CLASSES)
+    for at, path in enumerate(sorted(root.glob("train/*/*.png"))):
+        name = str(path.relative_to(root))
+        path.write_bytes(image(name, 0, at, 2_000 + 100 * at))
+    return root
+
+
+def list_twice(root: Path) -> list[subprocess.Popen[bytes]]:
+    """Start every program that lists ``root``, two of each."""
+    return [subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL) for command in LISTINGS * 2]
+
+
+def read_by_stat(path: Path) -> bytes:
+    """As TensorFlow does: ask for the size, open, read exactly so much."""
+    size = path.stat().st_size
+    with path.open("rb", buffering=0) as file:
+        data = file.read(size)
+        assert len(data) == size, f"{path}: shorter than stat said"
+        assert file.read(1) == b"", f"{path}: longer than stat said"
+    return data
+
+
+def epoch(paths: list[Path], at: int, listed: Path, *, wait: bool) -> Counter[str]:
+    """Read all ``paths`` once, in a thread of its own; other programs list ``listed`` meanwhile, or in between."""
+    paths = random.Random(at).sample(paths, len(paths))
+
+    def read_all() -> Counter[str]:
+        served: Counter[str] = Counter()
+        listings: list[subprocess.Popen[bytes]] = []
+        for number, path in enumerate(paths):
+            if number in (len(paths) // 4, len(paths) // 2, len(paths) - 12):
+                started = list_twice(listed)
+                if wait:
+                    assert all(listing.wait(PATIENCE_S) == 0 for listing in started)
+                listings += started
+            data = read_by_stat(path)
+            name = path_in(data)
+            assert Path(name).parent.name == path.parent.name
+            served[name] += 1
+        assert all(listing.wait(PATIENCE_S) == 0 for listing in listings)
+        return served
+
+    with ThreadPoolExecutor(1) as reader:
+        return reader.submit(read_all).result()
+
+
+@pytest.mark.parametrize("mode", [(), ("-o", "direct_io")], ids=["page cache", "direct_io"])
+@pytest.mark.parametrize("share", ["10%", "25%", "all"])
+@pytest.mark.parametrize("policy", ["pool", "slot"])
+def test_a_size_that_a_reader_was_told_is_what_it_reads_whatever_else_lists_the_tree(
+    machine: Machine, source: Path, policy: str, share: str, mode: tuple[str, ...]
+) -> None:
+    options = (*OPTIONS, "--policy", policy)
+    memory = str(machine.inspect(source, *options)["memory_for"][share])
+    machine.ok("mount", source, machine.mnt, *options, *mode, "--memory", memory)
+    paths = sorted(machine.mnt.glob("train/*/*.png"))
+    for at in range(4):
+        served = epoch(paths, at, machine.mnt, wait=at % 2 == 0)
+        assert len(served) == served.total() == len(paths)
+    assert machine.stats()["errors"] == 0
+    machine.ok("umount", machine.mnt)
+    assert machine.nothing_is_left()
+    assert machine.log() == ""
+
+
+def by_sendfile(file: int, size: int, out: int) -> int:
+    return os.sendfile(out, file, 0, size)
+
+
+def by_splice(file: int, size: int, out: int) -> int:
+    return os.splice(file, out, size, offset_src=0)
+
+
+@pytest.mark.parametrize("mode", [(), ("-o", "direct_io")], ids=["page cache", "direct_io"])
+@pytest.mark.parametrize("send", [by_sendfile, by_splice])
+def test_what_was_sent_and_is_not_yet_received_stays_whole_when_its_path_gets_another_answer(
+    machine: Machine, source: Path, mode: tuple[str, ...], send: Callable[[int, int, int], int]
+) -> None:
+    machine.ok("mount", source, machine.mnt, *OPTIONS, *mode, "--memory", "200KiB")
+    shrunk = 0
+    with ThreadPoolExecutor(1) as other:
+        for path in sorted(machine.mnt.glob("train/*/*.png")):
+            # A pipe holds the very pages, unlike a socket that copies what is small.
+            received, out = os.pipe()
+            try:
+                with path.open("rb") as file:
+                    size = os.fstat(file.fileno()).st_size
+                    assert send(file.fileno(), size, out) == size
+                while machine.stats()["bound"]:
+                    pass  # the kernel tells of a close a little later
+                shrunk += len(other.submit(read_by_stat, path).result()) < size
+                path_in(os.read(received, size))
+            finally:
+                os.close(received)
+                os.close(out)
+    assert shrunk > 40
+    machine.ok("umount", machine.mnt)
+    assert machine.nothing_is_left()
