@@ -1,0 +1,116 @@
+"""`--classes auto` on public datasets as they unpack: no class that it makes mixes labels or splits.
+
+`public_trees` has the trees and the truth. Classes are judged by the truth alone: two samples of one class must
+have one label and one split, whatever the verdict says.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from functools import cache
+from pathlib import Path, PurePosixPath
+
+import pytest
+from public_trees import TREES, Public
+
+from redoxfs.dataset import Catalog, build_catalog, read_tree
+from redoxfs.dataset.samples import DATA_EXTENSIONS
+
+SEEN = [tree for tree in TREES if not tree.blind]
+BLIND = [tree for tree in TREES if tree.blind]
+
+
+# Tens of thousands of files take a busy disk longer than everything else here.
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else None
+
+
+@cache
+def classes_of(tree: Public) -> dict[str, list[list[str]]]:
+    """What redoxfs makes of the tree with `--classes` auto and dir: its classes, as paths below the unpacked archive."""
+    with tempfile.TemporaryDirectory(dir=MEMORY) as top:
+        fd = os.open(tree.build(Path(top)), os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            scanned = read_tree(fd, workers=1)
+            return {value: paths_of(tree, build_catalog(scanned, classes=value)) for value in ("auto", "dir")}
+        finally:
+            os.close(fd)
+
+
+def paths_of(tree: Public, found: Catalog) -> list[list[str]]:
+    made: list[list[str]] = [[] for _ in found.class_names]
+    for sample, number in enumerate(found.class_of.tolist()):
+        path = found.tree.path(int(found.members[found.member_at[sample]])).decode()
+        made[number].append(str(PurePosixPath(tree.source) / path))
+    return made
+
+
+def directories_of(tree: Public) -> list[list[str]]:
+    """Classes as somebody makes them who takes every directory for a label, whatever it is."""
+    directories: dict[PurePosixPath, list[str]] = {}
+    for path in map(PurePosixPath, tree.files):
+        if path.is_relative_to(tree.source) and path.suffix.lower().encode() in DATA_EXTENSIONS:
+            directories.setdefault(path.parent, []).append(str(path))
+    return list(directories.values())
+
+
+def pure_splits(tree: Public) -> tuple[set[str], set[str]]:
+    """The splits in which no directory mixes, of those with a directory of two or more samples; and all splits."""
+    every, several, mixed = set(), set(), set()
+    for paths in directories_of(tree):
+        splits = {tree.split(path) for path in paths}
+        every |= splits
+        several |= splits if len(paths) > 1 else set()
+        mixed |= splits if tree.mixing([paths]) else set()
+    return several - mixed, every
+
+
+def ideal_of(tree: Public) -> str:
+    pure, every = pure_splits(tree)
+    if not pure:
+        return "none"
+    if pure != every:
+        return " ".join(sorted(pure))
+    labels = {tree.label(path) for paths in directories_of(tree) for path in paths}
+    return "dir" if len(labels) > 1 else "any"
+
+
+def kept_back(tree: Public, made: list[list[str]]) -> set[str]:
+    """Splits in which the directory is the label, and of which no two samples may stand in for each other."""
+    if tree.ideal == "any":
+        return set()
+    redirected = {tree.split(path) for paths in made if len(paths) > 1 for path in paths}
+    return pure_splits(tree)[0] - redirected
+
+
+@pytest.mark.parametrize("tree", TREES, ids=[tree.name for tree in TREES])
+def test_the_ideal_answer_follows_from_the_truth_of(tree: Public) -> None:
+    assert " ".join(sorted(tree.ideal.split())) == ideal_of(tree)
+
+
+@pytest.mark.parametrize("tree", SEEN, ids=[tree.name for tree in SEEN])
+def test_auto_mixes_neither_labels_nor_splits_of(tree: Public) -> None:
+    assert tree.mixing(classes_of(tree)["auto"]) == []
+
+
+@pytest.mark.parametrize("tree", BLIND, ids=[tree.name for tree in BLIND])
+def test_auto_mixes_what_no_name_in_the_source_can_tell_of(tree: Public) -> None:
+    assert tree.mixing(classes_of(tree)["auto"]) != []
+
+
+def test_the_judge_sees_what_mixes_where_every_directory_is_taken_for_a_label() -> None:
+    assert sum(bool(tree.mixing(directories_of(tree))) for tree in TREES) == 0
+
+
+def test_how_many_trees_dir_mixes() -> None:
+    assert sum(bool(tree.mixing(classes_of(tree)["dir"])) for tree in TREES) == 0
+
+
+def test_what_auto_redirects() -> None:
+    redirected = {tree.name for tree in TREES if any(len(paths) > 1 for paths in classes_of(tree)["auto"])}
+    assert redirected == set()
+
+
+def test_what_auto_keeps_back_though_the_directory_is_the_label() -> None:
+    refused = {tree.name for tree in TREES if kept_back(tree, classes_of(tree)["auto"])}
+    assert refused == set()
