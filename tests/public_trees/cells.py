@@ -33,6 +33,19 @@ INSIDE = [
         ideal="dir",
     ),
     public(
+        "brain_tumor_validation_split",
+        [
+            f"{s}/{c}/{s[:2]}-{c[:2]}_{i:04d}.jpg"
+            for s in ("Training", "Testing")
+            for c in TUMOURS.split()
+            for i in range(10, 22)
+        ],
+        label=parent,
+        split=below({"Training": drawn}, part(0)),
+        ideal="Testing",
+        blind="many scripts hold a fifth of Training back; the tree is that of Brain-Tumor-MRI-Dataset",
+    ),
+    public(
         "brain-tumor-classification-mri",
         at("Training/{c}/{w} ({i}).jpg", c="glioma_tumor meningioma_tumor no_tumor", w="gg", i=range(1, 12)),
         at("Testing/{c}/image({i}).jpg", c="glioma_tumor meningioma_tumor no_tumor", i=range(1, 9)),
