@@ -36,7 +36,7 @@ LONGEST_PAUSE_S = 2.0
 """Before a call is made again: doubled each time, and no two nodes at the same moment."""
 
 ASKS_AT_ONCE = 16
-"""Calls under way to one peer; 16 fill the network (MEASURED.md), and each holds one of the peer's threads."""
+"""Calls under way to one peer; each holds one of its threads. `scripts/bench/peers.py` measures what so many carry."""
 
 PARTS_AT_ONCE = 8
 

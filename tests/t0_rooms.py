@@ -1,0 +1,59 @@
+"""What ARCHITECTURE.md says of the rooms is what they import, and a document that the code cites is there."""
+
+import ast
+import re
+from pathlib import Path
+
+import redoxfs
+
+assert redoxfs.__file__ is not None
+PACKAGE = Path(redoxfs.__file__).parent
+ROOT = PACKAGE.parent
+
+ROOM = re.compile(r"^      (\w+)/ .*→ (.+)$", re.MULTILINE)
+"""A line of the table of rooms: its name, and what its arrow points to."""
+
+
+def said() -> dict[str, set[str]]:
+    """By room, the rooms that it imports as ARCHITECTURE.md has it."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    rooms = dict(ROOM.findall(text))
+    return {room: {other for other in re.findall(r"\w+", told) if other in rooms} for room, told in rooms.items()}
+
+
+def imported(room: str) -> set[str]:
+    """The rooms that the modules of a room import, wherever in them."""
+    modules: set[str] = set()
+    for source in (PACKAGE / room).rglob("*.py"):
+        for node in ast.walk(ast.parse(source.read_text())):
+            if isinstance(node, ast.Import):
+                modules |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, source
+                modules.add(node.module or "")
+    return {parts[1] for module in modules if (parts := module.split("."))[0] == "redoxfs" and len(parts) > 1} - {room}
+
+
+def test_each_room_imports_the_rooms_that_its_arrow_points_to() -> None:
+    rooms = said()
+    assert set(rooms) == {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert {room: imported(room) for room in rooms} == rooms
+
+
+def test_arrows_point_down() -> None:
+    rooms = list(said().items())
+    for number, (room, others) in enumerate(rooms):
+        below = {name for name, _ in rooms[number + 1 :]}
+        assert others <= below, room
+
+
+def test_a_document_that_the_code_cites_is_in_the_repository() -> None:
+    cited = {
+        (source, name)
+        for folder in ("redoxfs", "proto", "scripts", "tests")
+        for source in (ROOT / folder).rglob("*")
+        if source.suffix in (".py", ".proto", "") and source.is_file()
+        for name in re.findall(r"\b(?:[\w-]+/)*[A-Z][\w-]*\.md\b", source.read_text())
+    }
+    assert cited
+    assert not {(source, name) for source, name in cited if not (ROOT / name).exists()}
