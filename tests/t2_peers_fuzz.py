@@ -611,6 +611,33 @@ def test_an_answer_of_too_many_files_is_an_error_for_each_and_not_asked_for_agai
         _cut(Reply(Given(0, 0, 3, 1, (0,), 0, 9), few))
 
 
+def test_an_answer_that_cannot_be_cut_is_released_and_asked_for_anew(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has more files than may be said even without their bytes."""
+    monkeypatch.setattr("redoxfs.peers.translation.MOST_FILES", 1)
+    monkeypatch.setattr("redoxfs.peers.translation.MOST_FAILED_FILES", 1)
+    host = Large(files=2)
+
+    async def main() -> None:
+        async with door(host) as (server, address):
+
+            def talk() -> None:
+                with grpc.insecure_channel(address) as channel:
+                    for _ in range(2):
+                        refused = outcome(channel, "Ask", ask(CALLER, take(0, 1)))
+                        assert isinstance(refused, grpc.RpcError)
+                        assert "an answer of 2 files, more than 1" in str(refused.details())
+
+            await trio.to_thread.run_sync(talk)
+            assert host.handled == [0, 0]
+            assert not host.unreleased
+            assert not len(server.outbox)
+
+    trio.run(main)
+    assert "message 0 of node 1 is not answered yet" in caplog.text
+
+
 def prepared(outbox: Outbox, requester: int, number: int, size: int, released: list[Reply]) -> Reply:
     """An answer that was asked for, and whose first part was sent."""
     answer, is_new = outbox.take(requester, number, lambda: None)  # type: ignore[arg-type, return-value]
@@ -690,16 +717,18 @@ def test_an_answer_that_was_let_go_is_asked_for_anew() -> None:
 
 
 class Large:
-    """Gives two parts each time."""
+    """Gives files of two parts each time."""
 
-    def __init__(self) -> None:
+    def __init__(self, files: int = 1) -> None:
+        self.files = files
         self.handled: list[int] = []
         self.unreleased: list[Reply] = []
 
     async def handle(self, message: Message) -> Reply | None:
         assert isinstance(message, Take)
         self.handled.append(message.number)
-        reply = Reply(Given(0, message.number, 3, 1, (1,), 0, 0), [(file(bytes(2 * PART_BYTES)),)])
+        payload = (file(bytes(2 * PART_BYTES)),) * self.files
+        reply = Reply(Given(0, message.number, 3, 1, (1,), 0, 0), [payload])
         self.unreleased.append(reply)
         return reply
 

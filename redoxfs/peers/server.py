@@ -290,7 +290,7 @@ class Server:
         try:
             reply = await self._host.handle(message)
             if reply is not None:
-                self.outbox.prepared(answer, reply, *_cut(reply))
+                self.outbox.prepared(answer, reply, *self._cut(reply))
         except Exception as error:
             is_bug = not isinstance(error, (OSError, trio.TooSlowError))
             told = "message %d of node %d is not answered yet: %r"
@@ -301,6 +301,14 @@ class Server:
         if reply is None:
             self.outbox.drop(answer)
         keep(answer.ready, reply is not None)
+
+    def _cut(self, reply: Reply) -> tuple[bytes, Cut]:
+        """As `_cut` below. A reply that cannot be cut is released, since the outbox never has it."""
+        try:
+            return _cut(reply)
+        except BaseException:
+            self._host.release(reply)
+            raise
 
 
 def _cut(reply: Reply) -> tuple[bytes, Cut]:
