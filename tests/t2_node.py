@@ -1,6 +1,8 @@
 """The node without a filesystem: waiting, failing, whose bytes they are, and what is left at the end."""
 
 import errno
+import json
+import logging
 import os
 import socket
 import threading
@@ -669,6 +671,35 @@ def test_the_control_socket_refuses_data_that_ends_early(tmp_path: Path) -> None
 
     answer, _ = control(path, ask)
     assert answer == b'{"error": "10 bytes were announced, and 4 came"}\n'
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        (b'{"do": "count", "bytes": 10}\nonly', "10 bytes were announced, and 4 came within 10 s"),
+        (b'{"do": "cou', "no line came within 10 s"),
+    ],
+)
+def test_the_control_socket_tells_a_client_that_is_too_slow_and_nobody_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, said: bytes, line: str
+) -> None:
+    path = tmp_path / "control"
+
+    async def count(data: bytes) -> dict[str, Any]:
+        raise AssertionError(f"called with {data!r}")
+
+    async def main() -> bytes:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serve_control, path, {"count": count})
+            async with await trio.open_unix_socket(path) as client:
+                await client.send_all(said)
+                answer = b"".join([part async for part in client])
+            nursery.cancel_scope.cancel()
+        return answer
+
+    answer = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.01))
+    assert json.loads(answer) == {"error": line}
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 @pytest.mark.parametrize("verb", ["explode", "", "stop " * 100_000])

@@ -3,7 +3,8 @@
 A Unix socket of mode 0600, one JSON object a line each way. `{"do": "stop"}` ends the node as SIGTERM does. A verb that
 takes data is told how much: `{"do": "trace", "bytes": N}`, and N bytes follow the line. The answer is `{"ok": true}`,
 with what the verb has to tell, or `{"error": "…"}`. A line longer than the limit, or one that is not such an object, is
-answered with an error and the connection is closed. Who asks is `redoxfs.cli.ask`.
+answered with an error and the connection is closed; so is a client that does not go on for `TIMEOUT_S`. Who asks is
+`redoxfs.cli.ask`.
 """
 
 import json
@@ -69,41 +70,58 @@ class _Incoming:
         self._ahead = b""
 
     async def line(self) -> bytes:
+        """Raises ValueError where none comes in time."""
         line = bytearray()
-        with trio.fail_after(TIMEOUT_S):
+        with trio.move_on_after(TIMEOUT_S) as in_time:
             while b"\n" not in line and len(line) <= LINE_LIMIT_BYTES:
                 part = await self._stream.receive_some(4096)
                 if not part:
                     break
                 line += part
+        if in_time.cancelled_caught:
+            raise ValueError(f"no line came within {TIMEOUT_S:g} s")
         first, _, self._ahead = bytes(line).partition(b"\n")
         return first
 
     async def data(self, size: int) -> bytes:
-        """Raises ValueError where fewer come."""
+        """Raises ValueError where fewer come, or not in time."""
         data = bytearray(self._ahead)
         while len(data) < size:
-            with trio.fail_after(TIMEOUT_S):
+            with trio.move_on_after(TIMEOUT_S) as in_time:
                 part = await self._stream.receive_some(PIECE_BYTES)
-            if not part:
-                raise ValueError(f"{size} bytes were announced, and {len(data)} came")
+            late = f" within {TIMEOUT_S:g} s" if in_time.cancelled_caught else ""
+            if late or not part:
+                raise ValueError(f"{size} bytes were announced, and {len(data)} came{late}")
             data += part
         return bytes(data[:size])
 
 
 async def _answer(incoming: _Incoming, verbs: Mapping[str, Verb]) -> Mapping[str, Any]:
     try:
-        asked = json.loads(await incoming.line())
+        verb, size = _parsed(await incoming.line(), verbs)
+        return await _call(verb, await incoming.data(size))
+    except ValueError as refusal:
+        return {"error": str(refusal)}
+
+
+def _parsed(line: bytes, verbs: Mapping[str, Verb]) -> tuple[Verb, int]:
+    """What a line asks for, and how many bytes follow it. Raises ValueError."""
+    try:
+        asked = json.loads(line)
         verb, size = verbs[asked["do"]], int(asked.get("bytes", 0))
         if not 0 <= size <= DATA_LIMIT_BYTES:
             raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
-        return {"error": f"expected one of: {', '.join(verbs)}"}
+        raise ValueError(f"expected one of: {', '.join(verbs)}") from None
+    return verb, size
+
+
+async def _call(verb: Verb, data: bytes) -> Mapping[str, Any]:
+    """What ``verb`` tells. Raises ValueError where it refuses, and nothing else: that would end the mount."""
     try:
-        return {"ok": True, **await verb(await incoming.data(size))}
-    except ValueError as refusal:
-        return {"error": str(refusal)}
+        return {"ok": True, **await verb(data)}
+    except ValueError:
+        raise
     except Exception:
-        # It would end the mount.
         log.exception("a bug in redoxfs: please report it")
         return {"error": "a bug in redoxfs: its log has more"}
