@@ -164,7 +164,7 @@ class Host:
         self._own = view.addresses[plan.sharing.share.node]
         self._state.share(self)
         beginning = ANEW if self._joining.kept is None else RESUMED
-        await self._enter(view, plan, self._orders(plan.nodes), beginning)
+        await self._enter(view, plan, self._orders(plan.nodes), beginning, self.origin)
         assert self._peers is not None
         await self._peers.join(self._joining.report, self._joining.timeout_s)
         self._view = self._peers.view
@@ -175,15 +175,25 @@ class Host:
             self._peers.close()
 
     async def _enter(
-        self, view: View, plan: Plan, orders: Orders | None, beginning: str, *, turns: Turns | None = None
+        self,
+        view: View,
+        plan: Plan,
+        orders: Orders | None,
+        beginning: str,
+        origin: str,
+        *,
+        turns: Turns | None = None,
     ) -> None:
-        """Answer the nodes of ``view`` from now on, as ``plan`` says, whose laps have come as far as ``turns``."""
-        self._view = view
+        """Answer the nodes of ``view`` from now on, as ``plan`` says, whose laps have come as far as ``turns``.
+
+        Until that is possible all that this tells is of the view before.
+        """
         sharing = plan.sharing
         if sharing is None:
+            self._view, self.origin = view, origin
             self._peers = self._traces = None
             return
-        self._peers = Peers(
+        peers = Peers(
             view,
             sharing.share.node,
             self._joining.identity(plan),
@@ -193,15 +203,17 @@ class Host:
             max_answer_bytes=plan.memory_bytes,
             max_turns_bytes=longest_bytes(sharing.policy.turns()),
             beginning=beginning,
-            origin=self.origin,
+            origin=origin,
             bounds=self._bounds(sharing.policy),
             renews=view.number > self._joining.view.number,
             transport=self._joining.transport(view),
         )
+        traces = await self._traces_of(sharing.policy, sharing.share, orders, turns)
+        await peers.start()
+        self._view, self.origin, self._peers = view, origin, peers
         self._policy, self._share = sharing.policy, sharing.share
         self._node.attach(self._flush)
-        await self._follow(orders, turns)
-        await self._peers.start()
+        self._follow(traces)
 
     def _bounds(self, policy: SharedServingPolicy) -> Bounds:
         catalog = self._catalog
@@ -241,13 +253,13 @@ class Host:
                 self._sent(contents)
             self._contents.clear()
             self._kept = data
-            self.origin = _origin_after(self.origin, f"{view.digest} {beginning}")
+            origin = _origin_after(self.origin, f"{view.digest} {beginning}")
             try:
-                await self._enter(view, plan, orders, beginning, turns=turns)
+                await self._enter(view, plan, orders, beginning, origin, turns=turns)
             except OSError as error:
                 # The port is another's now. The old view is gone: this node goes on as if it were alone.
                 plan = await self._plan(0, 1, turns)
-                await self._enter(View(view.number, (self._own,)), plan, None, beginning)
+                await self._enter(View(view.number, (self._own,)), plan, None, beginning, origin)
                 raise ValueError(f"{error}; the node goes on by itself") from error
             finally:
                 if turns is None:
@@ -293,19 +305,31 @@ class Host:
         sampler = self._joining.sampler
         return samples_of(self._catalog, None if sampler is None else sampler.tree)
 
-    async def _follow(self, orders: Orders | None, turns: Turns | None) -> None:
-        """Know the orders of the epoch that is under way, where the policy prefetches by them."""
-        policy = self._policy
+    async def _traces_of(
+        self, policy: SharedServingPolicy, share: Share, orders: Orders | None, turns: Turns | None
+    ) -> Traces | None:
+        """What knows the orders of the epoch that is under way, where the policy prefetches by them."""
         if not isinstance(policy, SlotNode):
-            return
+            return None
         samples = self._traced()
-        self._traces = Traces(self._share.node, policy, samples, len(self._catalog.class_of), orders, self._tell_order)
-        self._node.watch_turns(self._traces.note)
-        epoch, share = 0, 0.0
+        traces = Traces(share.node, policy, samples, len(self._catalog.class_of), orders, self._tell_order)
+        epoch, share_made = 0, 0.0
         if turns is not None and self._joining.sampler is not None:
-            requests = requests_of(self._joining.sampler, len(samples), self._share.nodes)
-            epoch, share = place_in_epochs(turns, policy.laps(samples), samples, requests)
-        await self._traces.start(self._nursery, epoch, share)
+            requests = requests_of(self._joining.sampler, len(samples), share.nodes)
+            epoch, share_made = place_in_epochs(turns, policy.laps(samples), samples, requests)
+        await traces.start(self._nursery, epoch, share_made)
+        return traces
+
+    def _follow(self, traces: Traces | None) -> None:
+        """Prefetch by ``traces`` from now on."""
+        self._traces = traces
+        if traces is not None:
+            self._node.watch_turns(traces.note)
+
+    async def _follow_from(self, turns: Turns) -> None:
+        """Prefetch by the orders of the epoch that is under way after ``turns``."""
+        orders = self._orders(self._share.nodes)
+        self._follow(await self._traces_of(self._policy, self._share, orders, turns))
 
     def _tell_order(self, epoch: int, order: npt.NDArray[np.int32]) -> None:
         if self._peers is not None:
@@ -374,7 +398,7 @@ class Host:
         lacking = [address for address in of_all if address not in decoded]
         if lacking:
             self._joining.say(f"nothing was kept of {', '.join(lacking)}: what it served in these laps comes again")
-        await self._follow(self._orders(self._share.nodes), turns)
+        await self._follow_from(turns)
         return origin
 
     async def follow_state(self, data: bytes) -> None:
@@ -386,7 +410,7 @@ class Host:
         self._kept = data
         self._policy.restore(_part_of(turns, self._share.node, self._share.nodes))
         self._joining.say(f"the others go on from {name_of(data)}, and so does this node")
-        await self._follow(self._orders(self._share.nodes), turns)
+        await self._follow_from(turns)
 
     def originate(self, origin: str) -> None:
         """The origin of these laps."""
@@ -504,7 +528,6 @@ class Host:
         if self._peers is None:
             return {**told, "node": 0, "nodes": 1, "peers": []}
         of_peers = self._peers.stats()
-        addresses = [address for number, address in enumerate(self._view.addresses) if number != self._share.node]
         if isinstance(self._policy, SlotNode):
             told["prefetched"] = self._policy.prefetched
             told["conflicts"] = self._policy.conflicts
@@ -517,7 +540,7 @@ class Host:
             "remote_bytes_in": of_peers["bytes_in"],
             "remote_bytes_out": of_peers["bytes_out"],
             "retries": of_peers["retries"],
-            "peers": [{"address": address, **of_peers["peers"][address]} for address in addresses],
+            "peers": [{"address": address, **of_peer} for address, of_peer in of_peers["peers"].items()],
         }
 
     def _deliver(self, delivered: Sequence[Delivered]) -> None:
