@@ -101,7 +101,7 @@ def _read_part(root_fd: int, path: bytes, stamp: Stamp, offset: int, size: int) 
     try:
         data = _read(fd, offset, size)
         # Looked at after the read: what was written before it must not pass for what the handle is of.
-        if _stamp(fd) != stamp or len(data) != max(0, min(size, stamp.size - offset)):
+        if not stamp.is_of(_stamp(fd)) or len(data) != max(0, min(size, stamp.size - offset)):
             raise OSError(errno.ESTALE, "the file changed while it was open", os.fsdecode(path))
         return data
     finally:

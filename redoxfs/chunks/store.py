@@ -9,13 +9,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+NO_INODE = 0
+"""No file has it."""
+
 
 class Stamp(NamedTuple):
-    """What told a file's content apart when it was read: size in bytes, time in nanoseconds."""
+    """What told a file's content apart when it was read: size in bytes, time in nanoseconds.
+
+    ``inode``: NO_INODE where the content was read from a copy of the file, whose inode is another.
+    """
 
     size: int
     mtime_ns: int
     inode: int
+
+    def is_of(self, file: "Stamp") -> bool:
+        """Whether ``file``, which has an inode, still has the content."""
+        return self == file or self == file._replace(inode=NO_INODE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from redoxfs.chunks import ChunkStore, FileBytes, Read
-from redoxfs.chunks.store import Payload, Stamp
+from redoxfs.chunks.store import NO_INODE, Payload, Stamp
 from redoxfs.dataset import Catalog
 from redoxfs.node.counters import Counters
 from redoxfs.node.loader import Loader
@@ -42,6 +42,7 @@ class Supply:
     ) -> None:
         self._tree = catalog.tree
         self._tree_size: memoryview[int] = catalog.tree.size.data
+        self._tree_mtime_ns: memoryview[int] = catalog.tree.mtime_ns.data
         self._members: memoryview[int] = catalog.members.data
         self._member_at: memoryview[int] = catalog.member_at.data
         self._store = store
@@ -123,7 +124,22 @@ class Supply:
             self._counters.degraded += 1
             self.read(content)
         else:
-            self._deliver(content, payload)
+            self._deliver(content, self._as_here(content.sample, payload))
+
+    def _as_here(self, sample: int, payload: Payload) -> Payload:
+        """A payload of another node, stamped for this one, which may have a copy with other times and inodes.
+
+        A file that is what the scan saw there has the content that the scan saw here. Where it is not, the stamp stays:
+        its time is right if both nodes see one file, and fits nothing here if they do not.
+        """
+        stamped: list[FileBytes | OSError] = []
+        for entry, file in zip(self.files_of(sample), payload, strict=True):
+            if isinstance(file, FileBytes) and not file.changed:
+                stamp = Stamp(file.stamp.size, self._tree_mtime_ns[entry], NO_INODE)
+                stamped.append(FileBytes(file.data, stamp, changed=False))
+            else:
+                stamped.append(file)
+        return tuple(stamped)
 
     # Files
 

@@ -1,0 +1,233 @@
+"""Nodes that share a dataset, without a filesystem: real stores, real messages, all in one process."""
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import trio
+from ports import reserve
+from stores import NoKernel
+
+from redoxfs.chunks import DirectoryStore, build_cells
+from redoxfs.cli.arguments import SamplerSpec
+from redoxfs.dataset import Catalog, build_catalog, read_tree
+from redoxfs.node import Node, OpenFile, Plan, Share, plan_pool, plan_slot
+from redoxfs.node.sharing import Host, Joining, joined
+from redoxfs.node.state import StateWriter, encode
+from redoxfs.peers import Identity, Plaintext, View
+
+PATIENCE_S = 60
+PEER_TIMEOUT_S = 20.0
+CLASSES, PER_CLASS = 2, 24
+FILE_BYTES = 4000
+
+LITTLE_BYTES = 64_000
+"""A third of the dataset."""
+
+
+class Member(NamedTuple):
+    """One of the nodes."""
+
+    catalog: Catalog
+    node: Node
+    host: Host
+    state: StateWriter
+
+    async def open(self, entry: int, thread: int) -> int:
+        opening = self.node.open(entry, thread)
+        return (opening if isinstance(opening, OpenFile) else await opening).handle
+
+    async def read(self, handle: int, offset: int, size: int) -> bytes:
+        reading = self.node.read(handle, offset, size)
+        return bytes(reading if isinstance(reading, bytes | memoryview) else await reading)
+
+
+def content(name: str) -> bytes:
+    return name.encode().ljust(FILE_BYTES, b".")
+
+
+def fill(root: Path) -> Path:
+    """A dataset whose files say their names."""
+    for label in range(CLASSES):
+        (root / f"class{label}").mkdir(parents=True)
+        for number in range(PER_CLASS):
+            name = f"class{label}/{label}-{number}.jpg"
+            (root / name).write_bytes(content(name))
+    return root
+
+
+@asynccontextmanager
+async def sharing(
+    roots: Sequence[Path], *, policy: str, memory_bytes: int = 1 << 20, sampler: SamplerSpec | None = None
+) -> AsyncIterator[list[Member]]:
+    """A node for each of ``roots``, all of which have met."""
+    view = View(1, tuple(f"127.0.0.1:{port}" for port in reserve(len(roots))))
+    members: dict[int, Member] = {}
+    all_there, over = trio.Event(), trio.Event()
+
+    async def run(number: int, root_fd: int) -> None:
+        catalog = build_catalog(read_tree(root_fd), classes="dir")
+        cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=4, seed=0)
+
+        def plan_for(node: int, nodes: int) -> Plan:
+            share = None
+            if nodes > 1:
+                remote_bytes = memory_bytes // 8
+                share = Share(node, nodes, remote_bytes, True, None, PEER_TIMEOUT_S, exchange=0.0, window=6000)
+            plan = plan_pool if policy == "pool" else plan_slot
+            return plan(catalog, cells, memory_bytes=memory_bytes, seed=0, share=share)
+
+        joining = Joining(
+            view=view,
+            plan_for=plan_for,
+            identity=lambda _plan: Identity("d1"),
+            timeout_s=PATIENCE_S,
+            sampler=sampler,
+            report=lambda _missing: None,
+            transport=Plaintext().for_view,
+            kept=None,
+            say=lambda _line: None,
+        )
+        plan = plan_for(number, len(roots))
+        node = Node(catalog, plan, DirectoryStore(catalog, root_fd), timeout_s=PATIENCE_S, kernel=NoKernel())
+        state = StateWriter(None, lambda: {"dataset": "d1"}, len(catalog.class_of), node)
+        node.start()
+        try:
+            async with joined(node, catalog, plan, joining, state, timeout_s=PATIENCE_S) as host:
+                members[number] = Member(catalog, node, host, state)
+                if len(members) == len(roots):
+                    all_there.set()
+                await over.wait()
+        finally:
+            node.stop()
+
+    fds = [os.open(root, os.O_RDONLY | os.O_DIRECTORY) for root in roots]
+    try:
+        with trio.fail_after(PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                for number, fd in enumerate(fds):
+                    nursery.start_soon(run, number, fd)
+                await all_there.wait()
+                yield [members[number] for number in range(len(roots))]
+                over.set()
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+# Nodes that have a copy each
+
+
+def copy_of(root: Path, place: Path) -> Path:
+    """The same files with other inodes and other times."""
+    shutil.copytree(root, place)
+    for number, path in enumerate(place.rglob("*.jpg")):
+        os.utime(path, ns=(number, number))
+    return place
+
+
+async def open_all_of_a_class(member: Member) -> list[int]:
+    """Handles on all files of class 0, about half of which another node gives."""
+    catalog = member.catalog
+    entries = [int(catalog.members[catalog.member_at[sample]]) for sample in np.flatnonzero(catalog.class_of == 0)]
+    return [await member.open(entry, 1000 + entry) for entry in entries]
+
+
+@pytest.mark.parametrize("policy", ["pool", "slot"])
+def test_bytes_of_another_nodes_copy_that_were_dropped_are_read_from_this_nodes(tmp_path: Path, policy: str) -> None:
+    root = fill(tmp_path / "data")
+
+    async def main() -> None:
+        copy = copy_of(root, tmp_path / "copy")
+        async with sharing([root, copy], policy=policy, memory_bytes=LITTLE_BYTES) as (member, _):
+            handles = await open_all_of_a_class(member)
+            stats = member.node.stats()
+            assert stats["dropped"] > len(handles) / 2
+            assert stats["remote_samples"] > len(handles) / 4
+            served = set()
+            for handle in handles:
+                head = await member.read(handle, 0, 100)
+                assert head + await member.read(handle, 100, FILE_BYTES) == content(head.rstrip(b".").decode())
+                served.add(head)
+                member.node.close(handle)
+            assert len(served) == len(handles) == PER_CLASS
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("whose", ["here", "there"])
+def test_a_copy_that_is_not_what_was_served_is_an_error_and_not_mixed(tmp_path: Path, whose: str) -> None:
+    """A file changed at this node after it was served, or at the other before."""
+    root = fill(tmp_path / "data")
+
+    def change(place: Path) -> None:
+        for path in place.rglob("*.jpg"):
+            path.write_bytes(b"!" * FILE_BYTES)
+
+    async def main() -> None:
+        copy = copy_of(root, tmp_path / "copy")
+        async with sharing([root, copy], policy="pool", memory_bytes=LITTLE_BYTES) as (member, _):
+            if whose == "there":
+                change(copy)
+            handles = await open_all_of_a_class(member)
+            if whose == "here":
+                change(root)
+            stale = 0
+            for handle in handles:
+                try:
+                    whole = await member.read(handle, 0, 100) + await member.read(handle, 100, FILE_BYTES)
+                except OSError as error:
+                    stale += error.errno == errno.ESTALE
+                else:
+                    changed_there = whole == b"!" * FILE_BYTES
+                    assert changed_there or whole == content(whole.rstrip(b".").decode())
+            assert stale > len(handles) / 4
+
+    trio.run(main)
+
+
+# Statistics
+
+
+@pytest.mark.parametrize("policy", ["pool", "slot"])
+@pytest.mark.parametrize("how", ["another view", "a state"])
+def test_statistics_can_be_had_while_a_node_goes_over_to_another_view(tmp_path: Path, policy: str, how: str) -> None:
+    """At every moment of it: with a sampler the orders of an epoch are worked out in between."""
+    root = fill(tmp_path / "data")
+    sampler = SamplerSpec("torch-distributed", seed=0, ranks=6)
+
+    async def main() -> None:
+        async with sharing([root] * 3, policy=policy, sampler=sampler) as members:
+            changing = members[0]
+            data = encode({"dataset": "d1"}, changing.node.turns(), 0)
+            nodes_then = 3
+            if how == "another view":
+                # Fewer nodes, and this one has another number among them.
+                first, _, last = (await changing.host.view(b""))["nodes"]
+                data, nodes_then = json.dumps([last, first]).encode(), 2
+            seen: list[dict[str, Any]] = []
+            done = trio.Event()
+
+            async def change() -> None:
+                await (changing.state.load(data) if how == "a state" else changing.host.view(data))
+                done.set()
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(change)
+                while not done.is_set():
+                    seen.append(changing.host.stats())
+                    await trio.lowlevel.checkpoint()
+                seen.append(changing.host.stats())
+            assert {stats["view"] for stats in seen} == {1, 2}
+            for stats in seen:
+                nodes = 3 if stats["view"] == 1 else nodes_then
+                assert (stats["nodes"], len(stats["peers"])) == (nodes, nodes - 1)
+
+    trio.run(main)
