@@ -26,6 +26,7 @@ from ports import reserve
 
 from redoxfs.chunks.store import FileBytes, Payload, Stamp
 from redoxfs.peers import Identity, JoinTimeoutError, Peers, Plaintext, RefusedError, Reply, View
+from redoxfs.peers.bounds import LAST_LAP_TOLD
 from redoxfs.peers.client import Client
 from redoxfs.peers.fields import PAYLOAD_TAG, split_payload, with_payload
 from redoxfs.peers.parts import PART_BYTES, Assembly, Cut, FileHead
@@ -36,7 +37,6 @@ from redoxfs.peers.v1 import peers_pb2 as pb
 from redoxfs.protocol.events import Answer, Message
 from redoxfs.protocol.local_first import Given, Take
 from redoxfs.protocol.remote import Hit, RemoteAnswer, RemoteRead
-from redoxfs.protocol.turns import LAST_LAP
 
 PATIENCE_S = 60
 CALL_S = 20.0
@@ -340,7 +340,7 @@ def test_messages_and_answers_of_both_kinds_pass_as_they_are() -> None:
         assert asked(request, 0) == message
     read, took = messages[0], messages[2]
     answers: list[tuple[Message, Answer]] = [
-        (read, RemoteAnswer(0, read.number, None, (3, 2, 1), (1, 2, LAST_LAP))),
+        (read, RemoteAnswer(0, read.number, None, (3, 2, 1), (1, 2, LAST_LAP_TOLD))),
         (read, RemoteAnswer(0, read.number, 0, (), (7,))),
         (took, Given(0, took.number, 3, 9, (5, 0), 2, 1)),
         (took, Given(0, took.number, 0, 1, (), 0, 0)),
@@ -1045,7 +1045,7 @@ def test_hostile_answers_cost_no_memory_and_the_right_one_is_taken_after_them(
 
 
 def test_a_huge_claim_within_the_rules_is_refused_before_anything_is_allocated() -> None:
-    head = pb.Header(given=pb.Given(samples=[1]), file_counts=[1], lengths=[1 << 60], sizes=[1])
+    head = pb.Header(given=pb.Given(lap=1, samples=[1]), file_counts=[1], lengths=[1 << 60], sizes=[1])
     head.MergeFrom(pb.Header(mtimes_ns=[1], inodes=[1], changed=[False]))
     head.total_bytes, head.part_count = 1 << 60, 2**32 - 1
     with pytest.raises(ValueError, match="in all, said to be"):

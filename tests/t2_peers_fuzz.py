@@ -17,11 +17,14 @@ import trio
 from grpc_health.v1 import health_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from t0_local_first import nodes_of
 from t2_peers import CALL_S, MOST_BYTES, PATIENCE_S, addresses, file, take
 
+from redoxfs.chunks import build_cells, deal, fit
 from redoxfs.chunks.store import Payload
+from redoxfs.node.state import decode, encode
 from redoxfs.peers import Bounds, Plaintext, Reply
-from redoxfs.peers.bounds import MOST_FAILED_FILES, MOST_FILES, MOST_HITS
+from redoxfs.peers.bounds import LAST_LAP_TOLD, MOST_FAILED_FILES, MOST_FILES, MOST_HITS
 from redoxfs.peers.bridge import Bridge
 from redoxfs.peers.channel import HEADER_LIMIT_BYTES, REQUEST_LIMIT_BYTES
 from redoxfs.peers.client import Client
@@ -32,9 +35,11 @@ from redoxfs.peers.server import HEALTH_SERVICE, SERVICE, Server, _cut
 from redoxfs.peers.traces import FEWEST_BYTES, Traces
 from redoxfs.peers.translation import ask, parse, received, reply_head
 from redoxfs.peers.v1 import peers_pb2 as pb
+from redoxfs.protocol import LocalFirst, Pending, SlotNode, SlotPolicy, homes_by_vc
 from redoxfs.protocol.events import Answer, Message
 from redoxfs.protocol.local_first import Given, Take
 from redoxfs.protocol.remote import Hit, RemoteAnswer, RemoteRead
+from redoxfs.protocol.turns import LAST_LAP
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -89,8 +94,39 @@ def examples(fewest: int) -> int:
     return max(fewest, settings().max_examples)
 
 
+CLASS_OF = np.where(np.arange(SAMPLES) < 2, 3, np.arange(SAMPLES) % CLASSES).astype(np.int32)
+CELLS = build_cells(CLASS_OF, np.ones(SAMPLES, np.int64), chunk_size=10, seed=0)
+
+
+def pool_node() -> LocalFirst:
+    """Node 0 of two."""
+    return nodes_of(CLASS_OF, deal(CELLS, 2, seed=0), CELLS.cells, nodes=2)[0]
+
+
+def slot_node() -> SlotNode:
+    """Node 0 of two, at which all samples live."""
+    sizes = np.ones(SAMPLES, np.int64)
+    layout = fit(CELLS, sizes, SAMPLES // 2)
+    policy = SlotPolicy(layout.cells, layout.vc_start, samples=SAMPLES, seed=0)
+    homes = np.zeros_like(homes_by_vc(policy.columns, layout.chunk_size, 1))
+    return SlotNode(0, policy, homes, sizes, remote_memory_bytes=100, window=20)
+
+
+def goes_on(node: LocalFirst | SlotNode, sample: int) -> None:
+    """What this node can serve of a lap of the class of ``sample`` is served, and more; a file keeps its turns."""
+    for _ in range(SAMPLES // CLASSES + 1):
+        turn = node.request(sample)
+        if isinstance(turn, Pending):
+            node.cancel(turn.ticket)
+    node.laps(np.arange(SAMPLES))
+    state = decode(encode({}, node.turns(), 0))
+    node.merged([node.turns(), state.turns])
+    again = pool_node() if isinstance(node, LocalFirst) else slot_node()
+    again.restore(state.turns)
+
+
 class StrictHost:
-    """Fails where the core would: on whatever is not in its arrays."""
+    """Hands what comes to the cores themselves, new ones each time, and has them go on."""
 
     def __init__(self) -> None:
         self.handled = 0
@@ -99,18 +135,19 @@ class StrictHost:
 
     async def handle(self, message: Message) -> Reply | None:
         self.handled += 1
+        assert (message.requester, message.home) == (1, 0)
         if isinstance(message, RemoteRead):
-            assert all(0 <= sample < SAMPLES for sample in (message.sample, *(hit.sample for hit in message.hits)))
-            np.array([message.epoch, message.position, message.room_bytes, *(hit.position for hit in message.hits)])
+            slot = slot_node()
+            slot.follow(1, message.epoch, np.arange(SAMPLES, dtype=np.int32))
+            slot.handle(message)
+            goes_on(slot, message.sample)
             answer: Answer = RemoteAnswer(0, message.number, message.sample, (), (1,))
         else:
             assert isinstance(message, Take)
-            assert 0 <= message.cls < CLASSES
-            assert message.lap > 0
-            np.array([message.lap, message.most, message.again, message.done], np.int32)
+            pool = pool_node()
+            pool.handle(message)
+            goes_on(pool, CLASS_OF.tolist().index(message.cls))
             answer = Given(0, message.number, message.cls, message.lap, (3,), 0, 0)
-        assert (message.requester, message.home) == (1, 0)
-        np.array([message.number, message.settled], np.int64)
         self.unreleased += 1
         return Reply(answer, [(file(b"bytes"),)])
 
@@ -124,9 +161,7 @@ class StrictHost:
         return bytes(100)
 
     def follow(self, requester: int, epoch: int, order: npt.NDArray[np.int32]) -> None:
-        assert requester == 1
-        assert epoch >= 0
-        assert not len(order) or (order.min() >= 0 and order.max() < SAMPLES)
+        slot_node().follow(requester, epoch, order)
         self.followed += 1
 
 
@@ -312,7 +347,25 @@ def test_any_message_is_answered_or_refused_and_the_server_goes_on(caplog: pytes
     assert threading.active_count() <= threads + 2, "trio keeps its threads for a while"
 
 
-NUMBERS = st.sampled_from([0, 1, 9, 10, SAMPLES - 1, SAMPLES, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1])
+NUMBERS = st.sampled_from(
+    [
+        0,
+        1,
+        9,
+        10,
+        SAMPLES - 1,
+        SAMPLES,
+        LAST_LAP_TOLD,
+        LAST_LAP,
+        LAST_LAP + 1,
+        2**31 - 1,
+        2**31,
+        2**32 - 1,
+        2**63 - 1,
+        2**63,
+        2**64 - 1,
+    ]
+)
 
 
 def narrow(number: int, bits: int) -> int:
@@ -386,8 +439,10 @@ def test_no_numbers_that_the_core_cannot_take_get_there(caplog: pytest.LogCaptur
         (READ._replace(number=2**63, settled=0), "number is"),
         (READ._replace(settled=8), "says that it is answered itself"),
         (TAKE, "a Take, which the policy of this job does not know"),
-        (TAKE._replace(lap=0), "lap 0"),
-        (TAKE._replace(lap=2**31), "lap is 2147483648"),
+        (TAKE._replace(lap=0), "lap 0, where laps are 1 to 536870912"),
+        (TAKE._replace(lap=LAST_LAP_TOLD + 1), "lap 536870913, where laps are 1 to 536870912"),
+        (TAKE._replace(lap=2**31 - 1), "lap 2147483647, where"),
+        (TAKE._replace(lap=2**31), "lap 2147483648, where"),
         (TAKE._replace(most=2**31), "most is 2147483648"),
         (TAKE._replace(done=2**32), "done is"),
     ],
@@ -460,17 +515,19 @@ def test_a_message_that_is_all_of_one_thing_takes_little(caplog: pytest.LogCaptu
 def huge_replies() -> Iterator[bytes]:
     count = HEADER_LIMIT_BYTES // 5 - 100
     none = [0] * count
-    head = pb.Header(given=pb.Given(samples=[1]), file_counts=[count], lengths=none, sizes=none, mtimes_ns=none)
+    head = pb.Header(given=pb.Given(lap=1, samples=[1]), file_counts=[count], lengths=none, sizes=none, mtimes_ns=none)
     head.MergeFrom(pb.Header(inodes=none, changed=[False] * count))
     yield pb.AskReply(header=head).SerializeToString()
     many = [1] * (HEADER_LIMIT_BYTES - 100)
-    yield pb.AskReply(header=pb.Header(given=pb.Given(samples=many))).SerializeToString()
-    yield pb.AskReply(header=pb.Header(given=pb.Given(samples=[1]), file_counts=many)).SerializeToString()
+    yield pb.AskReply(header=pb.Header(given=pb.Given(lap=1, samples=many))).SerializeToString()
+    yield pb.AskReply(header=pb.Header(given=pb.Given(lap=1, samples=[1]), file_counts=many)).SerializeToString()
     yield pb.AskReply(header=pb.Header(remote_answer=pb.RemoteAnswer(prefetched=many))).SerializeToString()
     problem = b"\x4a\x00" * (HEADER_LIMIT_BYTES // 2 - 100)
-    told = pb.Header(given=pb.Given(samples=[1]), file_counts=[1]).SerializeToString() + problem
+    told = pb.Header(given=pb.Given(lap=1, samples=[1]), file_counts=[1]).SerializeToString() + problem
     yield b"\x0a" + varint(len(told)) + told
-    failed = pb.Header(given=pb.Given(samples=[1]), file_counts=[MOST_FAILED_FILES + 1], problems=[pb.Problem(errno=5)])
+    failed = pb.Header(
+        given=pb.Given(lap=1, samples=[1]), file_counts=[MOST_FAILED_FILES + 1], problems=[pb.Problem(errno=5)]
+    )
     failed.part_count = 1
     yield pb.AskReply(header=failed).SerializeToString()
     failed.file_counts[0] = 2**32 - 1
@@ -489,6 +546,8 @@ def test_a_reply_that_is_all_of_one_thing_takes_little() -> None:
         pb.HelloReply(differences=[pb.Difference(field="a\nb")]),
         pb.HelloReply(callee=pb.Introduction(settings={"\0": ""})),
         pb.HelloReply(begun=b"123"),
+        pb.HelloReply(begun=np.array([1, LAST_LAP_TOLD + 1], "<i4").tobytes()),
+        pb.HelloReply(begun=np.array([1, -1], "<i4").tobytes()),
     ):
         with pytest.raises(ValueError, match=r"."):
             parse(pb.HelloReply, hello.SerializeToString())
@@ -564,6 +623,8 @@ def test_any_other_reply_is_one_or_one_error(hello: bytes, follow: bytes, part: 
         (Given(0, 9, 4, 1, (0,), 0, 0), "class 4, where class 3 was asked for"),
         (Given(0, 9, 3, 1, (1,), 0, 0), "sample 1, which is not of class 3"),
         (Given(0, 9, 3, 1, (0,), 2**31, 0), "left is 2147483648"),
+        (Given(0, 9, 3, LAST_LAP_TOLD + 1, (0,), 0, 0), "lap 536870913, where laps are 1 to 536870912"),
+        (Given(0, 9, 3, 0, (0,), 0, 0), "lap 0, where laps are 1 to 536870912"),
         (Given(0, 9, 3, 1, (0,) * 5, 0, 0), "5 samples, where 4 were asked for"),
         (RemoteAnswer(0, 9, 1, (), (1,)), "a Take was answered with remote_answer"),
     ],

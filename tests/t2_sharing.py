@@ -22,6 +22,7 @@ from redoxfs.node import Node, OpenFile, Plan, Share, plan_pool, plan_slot
 from redoxfs.node.sharing import Host, Joining, joined
 from redoxfs.node.state import StateWriter, encode
 from redoxfs.peers import Identity, Plaintext, View
+from redoxfs.peers.bounds import LAST_LAP_TOLD
 
 PATIENCE_S = 60
 PEER_TIMEOUT_S = 20.0
@@ -65,9 +66,14 @@ def fill(root: Path) -> Path:
 
 @asynccontextmanager
 async def sharing(
-    roots: Sequence[Path], *, policy: str, memory_bytes: int = 1 << 20, sampler: SamplerSpec | None = None
+    roots: Sequence[Path],
+    *,
+    policy: str,
+    memory_bytes: int = 1 << 20,
+    sampler: SamplerSpec | None = None,
+    kept: Sequence[bytes] | None = None,
 ) -> AsyncIterator[list[Member]]:
-    """A node for each of ``roots``, all of which have met."""
+    """A node for each of ``roots``, all of which have met; ``kept`` is what each goes on from."""
     view = View(1, tuple(f"127.0.0.1:{port}" for port in reserve(len(roots))))
     members: dict[int, Member] = {}
     all_there, over = trio.Event(), trio.Event()
@@ -92,7 +98,7 @@ async def sharing(
             sampler=sampler,
             report=lambda _missing: None,
             transport=Plaintext().for_view,
-            kept=None,
+            kept=None if kept is None else kept[number],
             say=lambda _line: None,
         )
         plan = plan_for(number, len(roots))
@@ -191,6 +197,30 @@ def test_a_copy_that_is_not_what_was_served_is_an_error_and_not_mixed(tmp_path: 
             assert stale > len(handles) / 4
 
     trio.run(main)
+
+
+# Laps
+
+
+@pytest.mark.parametrize("policy", ["pool", "slot"])
+def test_a_peer_that_says_it_is_in_a_lap_that_nobody_comes_to_is_not_followed_there(
+    tmp_path: Path, policy: str
+) -> None:
+    """A file of the laps after it would be refused."""
+    root = fill(tmp_path / "data")
+    about = {"dataset": "d1", "number of nodes": "2", "origin": "1.0."}
+
+    async def main() -> None:
+        async with sharing([root, root], policy=policy) as (member, _):
+            turns = member.node.turns()
+        far = turns._replace(laps=np.full_like(turns.laps, LAST_LAP_TOLD + 1))
+        async with sharing([root, root], policy=policy, kept=[encode(about, turns, 0), encode(about, far, 0)]):
+            pass
+
+    with pytest.raises(ExceptionGroup) as refused:
+        trio.run(main)
+    lines = [str(error) for error in refused.value.exceptions]
+    assert any("what it kept is not taken: lap 536870913, where laps are 1 to 536870912" in line for line in lines)
 
 
 # Statistics

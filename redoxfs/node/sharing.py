@@ -47,7 +47,7 @@ from redoxfs.node.state import (
 from redoxfs.node.supply import all_here
 from redoxfs.node.traces import Orders, Sampler, Traces, orders_of, place_in_epochs, requests_of, samples_of
 from redoxfs.peers import Identity, JoinTimeoutError, Peers, RefusedError, Reply, Transport, View
-from redoxfs.peers.bounds import Bounds
+from redoxfs.peers.bounds import LAST_LAP_TOLD, Bounds, check_laps
 from redoxfs.peers.view import ANEW, RESUMED
 from redoxfs.protocol import Answer, Delivered, LocalFirst, Message, RemoteRead, SlotNode, Take
 from redoxfs.protocol.turns import Turns
@@ -405,6 +405,7 @@ class Host:
         """Go on from the state that the others have loaded. Raises ValueError."""
         try:
             turns = await trio.to_thread.run_sync(self._state.decoded_whole, data)
+            _check_told(turns)
         except StateError as error:
             raise ValueError(f"the state that the others go on from is not taken: {error}") from error
         self._kept = data
@@ -441,6 +442,8 @@ class Host:
         for address, data in of_nodes.items():
             try:
                 decoded[address] = await trio.to_thread.run_sync(self._state.decoded, data)
+                if address != self._own:
+                    _check_told(decoded[address].turns)
             except StateError as error:
                 raise ValueError(f"{address}: what it kept is not taken: {error}") from error
         return decoded
@@ -586,6 +589,14 @@ def _origin_after(origin: str, beginning: str) -> str:
     first, number, _ = origin.split(".")
     digest = hashlib.sha256(f"{origin} {beginning}".encode()).hexdigest()[:8]
     return f"{first}.{int(number) + 1:08}.{digest}"
+
+
+def _check_told(turns: Turns) -> None:
+    """Raises StateError if another node told turns of laps that it cannot be in."""
+    try:
+        check_laps(turns.laps[turns.laps > LAST_LAP_TOLD][:1].tolist())
+    except ValueError as error:
+        raise StateError(str(error)) from error
 
 
 def _part_of(turns: Turns, node: int, nodes: int) -> Turns:

@@ -14,6 +14,7 @@ from redoxfs.peers.v1 import peers_pb2 as pb
 from redoxfs.protocol.events import Message
 from redoxfs.protocol.local_first import Take
 from redoxfs.protocol.remote import RemoteRead
+from redoxfs.protocol.turns import LAST_LAP
 
 MOST_FILES = 1 << 17
 """Of an answer. What a header has of each takes 16 bytes on the wire, and many times that here."""
@@ -33,6 +34,9 @@ SIGNED = 1 << 63
 """What is below it is a number wherever it goes here: in numpy, in a memoryview."""
 
 SIGNED_32 = 1 << 31
+
+LAST_LAP_TOLD = LAST_LAP // 2
+"""That a peer may be in. A node that follows it there has as many laps to go before a file of its turns is refused."""
 
 LONGEST_BYTES: dict[type[Proto], int] = {
     pb.HelloRequest: 64 << 10,
@@ -110,6 +114,13 @@ def check_below(limit: int, **fields: int) -> None:
             raise ValueError(f"{name} is {number}")
 
 
+def check_laps(laps: Iterable[int]) -> None:
+    """Raises ValueError if nobody is in one of them."""
+    for lap in laps:
+        if not 1 <= lap <= LAST_LAP_TOLD:
+            raise ValueError(f"lap {lap}, where laps are 1 to {LAST_LAP_TOLD}")
+
+
 def check_hello_reply(reply: pb.HelloReply) -> None:
     """Raises ValueError, as `check_introduction`."""
     check_introduction(reply.callee)
@@ -119,3 +130,6 @@ def check_hello_reply(reply: pb.HelloReply) -> None:
         _check_texts(difference.field, difference.caller, difference.callee)
     if len(reply.begun) % 4:
         raise ValueError(f"laps of classes in {len(reply.begun)} bytes")
+    begun = np.frombuffer(reply.begun, "<i4")
+    if begun.min(initial=0) < 0 or begun.max(initial=0) > LAST_LAP_TOLD:
+        raise ValueError(f"{begun.min()} to {begun.max()} laps begun, where laps are 1 to {LAST_LAP_TOLD}")

@@ -436,11 +436,10 @@ class Peers:
 
     def _note_begun(self, node: int, told: bytes) -> None:
         classes = len(self._host.begun())
-        begun = np.frombuffer(told, "<i4", count=classes) if len(told) == 4 * classes else np.full(1, -1)
-        if (begun < 0).any():
-            log.warning("%s: what it says of laps makes no sense", self._clients[node].address)
+        if len(told) == 4 * classes:
+            self._begun[node] = np.frombuffer(told, "<i4").astype(np.int32)
         else:
-            self._begun[node] = begun.astype(np.int32)
+            log.warning("%s: what it says of laps makes no sense", self._clients[node].address)
 
     def _know(self, other: pb.Introduction) -> None:
         node, incarnation = other.node, other.incarnation

@@ -26,6 +26,7 @@ from redoxfs.peers.bounds import (
     check_below,
     check_hello_reply,
     check_introduction,
+    check_laps,
 )
 from redoxfs.peers.channel import HEADER_LIMIT_BYTES, one_line
 from redoxfs.peers.fields import split_payload
@@ -35,7 +36,6 @@ from redoxfs.protocol.events import Answer, Message
 from redoxfs.protocol.local_first import Given, Take
 from redoxfs.protocol.remote import Hit, RemoteAnswer, RemoteRead
 from redoxfs.protocol.trace import OFF_TRACE
-from redoxfs.protocol.turns import LAST_LAP
 
 ERROR_CHARACTERS = 200
 """Of an error's text go over the network; it names a file and says what is wrong."""
@@ -135,9 +135,8 @@ def asked(request: pb.AskRequest, home: int, bounds: Bounds | None = None) -> Me
     elif kind == "take":
         take = request.take
         check_below(SIGNED, room_bytes=take.room_bytes)
-        check_below(SIGNED_32, cls=take.cls, lap=take.lap, most=take.most, again=take.again, done=take.done)
-        if not take.lap:
-            raise ValueError("lap 0, where laps count from 1")
+        check_below(SIGNED_32, cls=take.cls, most=take.most, again=take.again, done=take.done)
+        check_laps((take.lap,))
         message = Take(
             requester=requester,
             home=home,
@@ -237,14 +236,14 @@ def received(data: bytes, message: Message, bounds: Bounds | None = None) -> tup
         answer = RemoteAnswer(message.home, message.number, sample, tuple(told.prefetched), tuple(told.laps))
         if len(answer.laps) != len(answer.samples):
             raise ValueError(f"{len(answer.samples)} samples of {len(answer.laps)} laps")
-        if answer.laps and not 1 <= min(answer.laps) <= max(answer.laps) <= LAST_LAP:
-            raise ValueError(f"a lap beyond 1 to {LAST_LAP}")
+        check_laps(answer.laps)
     elif kind == "given" and isinstance(message, Take):
         given = header.given
         # One that was put aside comes even where there is room for none.
         if len(given.samples) > max(1, message.most):
             raise ValueError(f"{len(given.samples)} samples, where {message.most} were asked for")
-        check_below(SIGNED_32, cls=given.cls, lap=given.lap, left=given.left, done=given.done)
+        check_below(SIGNED_32, cls=given.cls, left=given.left, done=given.done)
+        check_laps((given.lap,))
         answer = Given(
             home=message.home,
             number=message.number,
