@@ -23,6 +23,7 @@ def test_a_mountinfo_is_parsed_with_its_escapes_and_optional_fields() -> None:
     assert mounts[40].mountpoint == "/mnt/a b\tc\\d"
     assert mounts[40].source == "/data/set 1"
     assert mounts[40].ours
+    assert mounts[40].device == "0:50"
     assert not mounts[27].ours
     assert mounts[27].super_options == {"rw", "discard"}
     assert (mounts[41].root, mounts[41].mountpoint, mounts[41].source) == ("/sub", "/mnt/ä", "")
@@ -65,7 +66,7 @@ def test_a_path_is_on_the_last_mount_made_where_it_is_visible(order: list[str], 
 
 
 def _mount(mount_id: int, parent_id: int, place: str) -> Mount:
-    return Mount(mount_id, parent_id, "/", place, "tmpfs", "none", frozenset())
+    return Mount(mount_id, parent_id, "0:1", "/", place, "tmpfs", "none", frozenset())
 
 
 def _below(path: str, place: str) -> bool:

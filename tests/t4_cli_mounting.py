@@ -14,6 +14,8 @@ from machine import PATIENCE_S, Machine
 
 from redoxfs.cli.mount_table import read_mounts, topmost_at
 
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="bind mounts and mount namespaces need root")
+
 
 class WithData(Machine):
     """A machine with two classes of twenty."""
@@ -224,6 +226,71 @@ def test_a_daemon_that_hangs_hangs_nobody(machine: WithData) -> None:
     finally:
         os.kill(pid, signal.SIGCONT)
     machine.kill(signal.SIGTERM, machine.mnt)
+    assert machine.nothing_is_left()
+
+
+def test_a_daemon_that_hangs_is_unmounted_also_after_it_was_asked(machine: WithData) -> None:
+    """What asks it waits in the mount, and must be gone before that is unmounted."""
+    machine.ok("mount", machine.data, machine.mnt)
+    pid = machine.pid(machine.mnt)
+    daemon = os.pidfd_open(pid)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert machine.run("status", machine.mnt, "--timeout", "0.2").returncode == 1
+        done = machine.ok("umount", machine.mnt, "--timeout", "0.2")
+        assert "its daemon could not be asked for its pid" in done.stderr
+        assert not machine.mounts()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+        assert has_ended(daemon)
+    assert machine.nothing_is_left()
+
+
+def has_ended(process: int) -> bool:
+    """Whether the process of this pidfd ends in time; the descriptor is closed."""
+    try:
+        waiting = select.poll()
+        waiting.register(process, select.POLLIN)
+        return bool(waiting.poll(PATIENCE_S * 1000))
+    finally:
+        os.close(process)
+
+
+@needs_root
+def test_an_unmount_that_leaves_a_bind_mount_says_where_that_is(machine: WithData) -> None:
+    machine.ok("mount", machine.data, machine.mnt)
+    daemon = os.pidfd_open(machine.pid(machine.mnt))
+    other = machine.folder / "bound here"
+    other.mkdir()
+    subprocess.run(["mount", "--bind", machine.mnt, other], check=True)
+    try:
+        done = machine.run("umount", machine.mnt)
+        assert (done.returncode, done.stderr.count("\n")) == (8, 1)
+        assert f"{machine.mnt} is unmounted" in done.stderr
+        assert f"it is also mounted at {other}" in done.stderr
+        assert machine.mounts() == [str(other)]
+    finally:
+        subprocess.run(["umount", other], check=True)
+        assert has_ended(daemon)
+    assert machine.nothing_is_left()
+
+
+@needs_root
+def test_an_unmount_that_another_mount_namespace_has_not_seen_says_whose_that_is(machine: WithData) -> None:
+    machine.ok("mount", machine.data, machine.mnt)
+    daemon = os.pidfd_open(machine.pid(machine.mnt))
+    words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", "echo ready; read line"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as container:
+        try:
+            assert container.stdout is not None
+            assert container.stdout.readline() == b"ready\n"
+            done = machine.run("umount", machine.mnt)
+            assert (done.returncode, done.stderr.count("\n")) == (8, 1)
+            assert f"process {container.pid} (sh) has it mounted at {machine.mnt} in another" in done.stderr
+            assert not machine.mounts()
+        finally:
+            container.communicate(b"\n")
+            assert has_ended(daemon)
     assert machine.nothing_is_left()
 
 

@@ -19,10 +19,14 @@ _ESCAPE = re.compile(rb"\\([0-7]{3})")
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One line of mountinfo. Paths are decoded as os.fsdecode does, so any bytes survive."""
+    """One line of mountinfo. Paths are decoded as os.fsdecode does, so any bytes survive.
+
+    All mounts of one filesystem have one ``device``, major:minor, wherever they are.
+    """
 
     mount_id: int
     parent_id: int
+    device: str
     root: str
     mountpoint: str
     fstype: str
@@ -38,6 +42,39 @@ class Mount:
 def read_mounts() -> tuple[Mount, ...]:
     """The mounts of this process's mount namespace."""
     return parse_mountinfo(Path("/proc/self/mountinfo").read_bytes())
+
+
+def also_mounted(mount: Mount) -> str | None:
+    """Where else the filesystem of ``mount`` is mounted, now that this is not: a clause; None where that is not known.
+
+    Another mount namespace is seen through any process in it that is ours to look at.
+    """
+    here = [other.mountpoint for other in read_mounts() if other.ours and other.device == mount.device]
+    if here:
+        return f"it is also mounted at {', '.join(here)}"
+    own = _namespace("self")
+    for process in Path("/proc").glob("[0-9]*"):
+        if _namespace(process.name) in (own, None):
+            continue
+        try:
+            mounts = parse_mountinfo((process / "mountinfo").read_bytes())
+            name = os.fsdecode((process / "comm").read_bytes()).rstrip("\n")
+        except OSError:
+            continue
+        for other in mounts:
+            if other.ours and other.device == mount.device:
+                return (
+                    f"process {process.name} ({name}) has it mounted at {other.mountpoint} in another mount namespace"
+                )
+    return None
+
+
+def _namespace(pid: str) -> str | None:
+    """What tells a process's mount namespace from others; None where we may not know."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/mnt")
+    except OSError:
+        return None
 
 
 def parse_mountinfo(text: bytes) -> tuple[Mount, ...]:
@@ -85,6 +122,7 @@ def _parse_line(line: bytes) -> Mount | None:
         return Mount(
             mount_id=int(fields[0]),
             parent_id=int(fields[1]),
+            device=os.fsdecode(fields[2]),
             root=_unescape(fields[3]),
             mountpoint=_unescape(fields[4]),
             fstype=_unescape(fstype),

@@ -1,9 +1,9 @@
 """Questions to a filesystem that may never answer.
 
 A stat of a mount whose daemon hangs blocks in the kernel, and not even SIGKILL ends it once the request has
-been sent. So each question is asked by a forked child with a deadline, and a child that does not answer is
-left to the kernel. A thread would not do: it would keep the whole program from ending. Call this only while
-the process has a single thread.
+been taken up. So each question is asked by a forked child with a deadline, and a child that does not answer is
+killed, and left to the kernel if that does not end it. A thread would not do: it would keep the whole program from
+ending. Call this only while the process has a single thread.
 """
 
 import errno
@@ -19,6 +19,9 @@ from pathlib import Path
 from redoxfs.cli.child import forked
 
 _ANSWER, _FAILURE = b"+", b"-"
+
+# Far more than the end of a process takes that nothing holds up.
+_KILLED_WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,9 @@ def ask(question: Callable[[], bytes], timeout_s: float) -> bytes:
         with forked(lambda: _answer(question, write_end), signal.SIGKILL) as child:
             os.close(write_end)
             reply = _read_to_end(read_end, timeout_s)
+    except TimeoutError:
+        _await_killed(child)
+        raise
     finally:
         os.close(read_end)
     os.waitpid(child, 0)
@@ -81,6 +87,18 @@ def _answer(question: Callable[[], bytes], write_end: int) -> int:
     while reply:
         reply = reply[os.write(write_end, reply) :]
     return 0
+
+
+def _await_killed(child: int) -> None:
+    """A child that was killed is gone when this returns, so that it keeps no mount busy, unless the kernel keeps it."""
+    process = os.pidfd_open(child)
+    try:
+        ended = select.poll()
+        ended.register(process, select.POLLIN)
+        if ended.poll(_KILLED_WAIT_S * 1000):
+            os.waitpid(child, 0)
+    finally:
+        os.close(process)
 
 
 def _read_to_end(fd: int, timeout_s: float) -> bytes:

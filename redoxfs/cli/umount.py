@@ -15,6 +15,7 @@ from pathlib import Path
 
 from redoxfs.cli.detach import detach, unmount
 from redoxfs.cli.exits import DaemonError, MountpointError, StillInUseError
+from redoxfs.cli.mount_table import also_mounted
 from redoxfs.cli.place import CONTROL_FOLDER, Place, clear_stale, our_mount_at
 from redoxfs.cli.plan import say
 from redoxfs.cli.probe import read_file
@@ -22,6 +23,8 @@ from redoxfs.cli.probe import read_file
 # A daemon has little to do at its end: loads in flight are abandoned. Longer than this is a daemon that
 # hangs.
 _END_WAIT_S = 30.0
+# After so long it is worth a look whether somebody else keeps the filesystem mounted.
+_LOOK_AFTER_S = 2.0
 # One detached with --lazy may live as long as its last user; this only covers the case that there is none.
 _LAZY_END_WAIT_S = 2.0
 # A daemon that does not tell its pid at once may hang, which must not keep it from being unmounted.
@@ -71,11 +74,18 @@ def _end(place: Place, way: Callable[[Path], None]) -> None:
 def _await_end(daemon: int | None, place: Place, timeout_s: float) -> None:
     if daemon is None:
         say(f"{place.path} is unmounted; its daemon could not be asked for its pid, so it was not waited for")
-    elif not _has_ended(daemon, timeout_s):
-        raise DaemonError(
-            f"{place.path} is unmounted, but its daemon has not ended within {timeout_s:g} s: a container or mount "
-            "namespace that began meanwhile may still have it mounted; else see its log"
-        )
+        return
+    look_after_s = min(_LOOK_AFTER_S, timeout_s)
+    for wait_s in (look_after_s, timeout_s - look_after_s):
+        if _has_ended(daemon, wait_s):
+            return
+        elsewhere = None if place.mount is None else also_mounted(place.mount)
+        if elsewhere is not None:
+            raise StillInUseError(f"{place.path} is unmounted, but {elsewhere}; its daemon ends when that is unmounted")
+    raise DaemonError(
+        f"{place.path} is unmounted, but its daemon has not ended within {timeout_s:g} s: a mount namespace of "
+        "another user may still have it mounted; else see its log"
+    )
 
 
 def _await_lazy(daemon: int | None, place: Place) -> None:
