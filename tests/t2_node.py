@@ -673,6 +673,28 @@ def test_the_control_socket_refuses_data_that_ends_early(tmp_path: Path) -> None
     assert answer == b'{"error": "10 bytes were announced, and 4 came"}\n'
 
 
+def test_the_control_socket_of_another_that_listens_there_by_now_stays(tmp_path: Path) -> None:
+    """A mount that was detached ends when its last user is done, and another may be in its place by then."""
+    path = tmp_path / "control"
+
+    async def name(data: bytes, *, of: str) -> dict[str, Any]:
+        del data
+        return {"name": of}
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            async with trio.open_nursery() as detached:
+                await detached.start(serve_control, path, {"name": partial(name, of="first")})
+                await nursery.start(serve_control, path, {"name": partial(name, of="second")})
+                detached.cancel_scope.cancel()
+            told = await trio.to_thread.run_sync(send_control, path, "name")
+            assert told == {"ok": True, "name": "second"}
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert not os.listdir(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("said", "line"),
     [

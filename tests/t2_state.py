@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -296,6 +297,44 @@ def test_what_is_saved_is_loaded_and_nothing_else(tmp_path: Path) -> None:
         assert encode(ABOUT, node.turns(), 0) == encode(ABOUT, now, 0)
 
     trio.run(main)
+
+
+def test_who_hands_a_file_over_writes_what_it_had_and_then_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+
+    def asked(path: Path, s: float = PATIENCE_S) -> bytes:
+        return b"%d %s" % (time.monotonic_ns() + s * 1e9, os.fsencode(path))
+
+    async def main() -> None:
+        node = pool()
+        writer = StateWriter(StateFile(path), lambda: ABOUT, SAMPLES, node)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(writer.run)
+            node.request(0)
+            await writer.hand_over(asked(tmp_path / "another"))
+            assert not path.exists(), "it is another file that is wanted"
+            await kept(writer, 1)
+            node.request(0)
+            await writer.hand_over(asked(path))
+            assert decode(read_bytes(path)).turns.given == 2
+            path.write_bytes(b"another's")
+            node.request(0)
+            await trio.sleep(10)
+            assert (writer.stats()["turns"], writer.stats()["turns_kept"]) == (3, 2)
+            await writer.begin_anew()
+            writer.final()
+            assert path.read_bytes() == b"another's"
+            await writer.hand_over(asked(path))
+            nursery.cancel_scope.cancel()
+        # Who hears of it when nobody waits any more leaves the file to the other at once.
+        late = StateWriter(StateFile(path), lambda: ABOUT, SAMPLES, node)
+        node.request(0)
+        await late.hand_over(asked(path, -1))
+        node.request(0)
+        late.final()
+        assert path.read_bytes() == b"another's"
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.001))
 
 
 def test_of_several_nodes_each_keeps_its_own_and_all_are_saved_and_loaded(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+import select
 import shutil
 import signal
 import subprocess
@@ -290,4 +291,60 @@ def test_a_state_that_can_no_longer_be_written_costs_one_line(machine: Machine, 
     assert sorted(read(machine, order)) == sorted(order)
     machine.ok("umount", machine.mnt)
     assert machine.log().count("cannot be written") == 1
+    assert machine.nothing_is_left()
+
+
+@pytest.mark.parametrize("how", [(), ("--resume",)])
+def test_a_mount_in_place_of_one_that_was_detached_has_socket_and_state_for_itself(
+    machine: Machine, source: Path, order: list[str], how: tuple[str, ...]
+) -> None:
+    machine.ok("mount", source, machine.mnt, *OPTIONS)
+    read(machine, order[:10])
+    detached = os.pidfd_open(machine.pid())
+    # Whoever is in the old mount goes on taking turns in it.
+    root = os.open(machine.mnt, os.O_RDONLY | os.O_DIRECTORY)
+    machine.ok("umount", "--lazy", machine.mnt)
+    told = machine.ok("mount", source, machine.mnt, *OPTIONS, *how).stderr
+    known = 10 if how else 0
+    if how:
+        assert "resumed: lap 1, 10 of 80 samples had their turn" in told
+    read(machine, order[10:15])
+    await_write(machine, known + 5)
+    for path in order[15:35]:
+        os.close(os.open(path, os.O_RDONLY, dir_fd=root))
+    os.close(root)
+    waiting = select.poll()
+    waiting.register(detached, select.POLLIN)
+    assert waiting.poll(PATIENCE_S * 1000)
+    os.close(detached)
+    assert given(state_file(machine)) == known + 5
+    # The socket of the new one is there.
+    assert "saved: " in machine.ok("state", "save", machine.mnt, machine.folder / "saved").stdout
+    assert f"{state_file(machine)} is another mount's now" in machine.log()
+    machine.ok("umount", machine.mnt)
+    assert machine.nothing_is_left()
+
+
+def test_a_detached_daemon_that_does_not_answer_holds_up_no_mount(
+    machine: Machine, source: Path, order: list[str]
+) -> None:
+    machine.ok("mount", source, machine.mnt, *OPTIONS)
+    read(machine, order[:10])
+    await_write(machine, 10)
+    pid = machine.pid()
+    detached = os.pidfd_open(pid)
+    with open(machine.mnt / order[10], "rb"):
+        machine.ok("umount", "--lazy", machine.mnt)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            told = machine.ok("mount", source, machine.mnt, *OPTIONS, "--resume", "--timeout", "3").stderr
+        finally:
+            os.kill(pid, signal.SIGCONT)
+    assert f"a mount that was detached from {machine.mnt} does not answer; it may still write" in told
+    assert "resumed: lap 1, 1" in told
+    waiting = select.poll()
+    waiting.register(detached, select.POLLIN)
+    assert waiting.poll(PATIENCE_S * 1000)
+    os.close(detached)
+    machine.ok("umount", machine.mnt)
     assert machine.nothing_is_left()

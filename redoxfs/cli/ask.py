@@ -51,8 +51,8 @@ def ask_daemon(place: Place, verb: str, data: bytes = b"") -> dict[str, Any]:
         raise UsageError(f"{place.path}: {refusal}") from None
 
 
-def send_control(path: Path, verb: str, data: bytes = b"") -> dict[str, Any]:
-    """Ask the node that listens at ``path``; what it tells.
+def send_control(path: Path, verb: str, data: bytes = b"", timeout_s: float = LONG_TIMEOUT_S) -> dict[str, Any]:
+    """Ask the node that listens at ``path``; what it tells, after ``timeout_s`` at most once it has the data.
 
     Raises:
         OSError: nobody listens, or the answer does not come.
@@ -65,7 +65,7 @@ def send_control(path: Path, verb: str, data: bytes = b"") -> dict[str, Any]:
         with suppress(BrokenPipeError):
             # It may refuse before it has heard all, and say why.
             client.sendall(json.dumps(request).encode() + b"\n" + data)
-        client.settimeout(LONG_TIMEOUT_S if data else TIMEOUT_S)
+        client.settimeout(timeout_s if data else TIMEOUT_S)
         answer = json.loads(client.makefile("rb").readline(ANSWER_LIMIT_BYTES) or b'{"error": "no answer"}')
     if "error" in answer:
         raise ValueError(answer["error"])

@@ -38,7 +38,7 @@ from redoxfs.cli.plan import (
 from redoxfs.cli.probe import read_file
 from redoxfs.cli.runtime_paths import control_path, open_log
 from redoxfs.cli.sizes import format_bytes, format_needed
-from redoxfs.cli.state import resume, settings_of, state_file_of
+from redoxfs.cli.state import resume, settings_of, state_file_of, take_over
 
 if TYPE_CHECKING:
     from redoxfs.node import Plan, Share
@@ -101,6 +101,8 @@ def _prepare(arguments: argparse.Namespace) -> _Job:
     plan = _plan(dataset, memory_bytes, arguments, members)
     settings = partial(settings_of, dataset, arguments)
     now = settings(plan)
+    if state_file is not None:
+        take_over(state_file, target, arguments.timeout)
     kept = resume(state_file, plan, now, len(dataset.catalog.class_of)) if arguments.resume else None
     return _Job(
         arguments,

@@ -7,15 +7,16 @@ saved with it, loaded with it. Of several nodes any saves what all had, and each
 
 import argparse
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redoxfs.cli.ask import ask_daemon, live_mount
+from redoxfs.cli.ask import ask_daemon, live_mount, send_control
 from redoxfs.cli.exits import UsageError
 from redoxfs.cli.place import Place, find
 from redoxfs.cli.plan import Dataset, fingerprint_of, layout_of, say
-from redoxfs.cli.runtime_paths import kept_path
+from redoxfs.cli.runtime_paths import control_path, kept_path
 
 if TYPE_CHECKING:
     from redoxfs.node import Plan
@@ -79,6 +80,19 @@ def state_file_of(arguments: argparse.Namespace, source: Place, target: Place) -
     if not os.access(path.parent, os.W_OK):
         say(f"{path}: cannot be written; what happens from here on cannot be resumed")
     return file
+
+
+def take_over(file: "StateFile", target: Place, timeout_s: float) -> None:
+    """Have a daemon that was detached from the mountpoint, if there is one, write its turns and leave the file."""
+    by_ns = time.monotonic_ns() + int(timeout_s * 1e9)
+    asked = b"%d %s" % (by_ns, os.fsencode(file.base))
+    try:
+        send_control(control_path(target.path), "state-hand-over", asked, timeout_s)
+    except TimeoutError:
+        say(f"a mount that was detached from {target.path} does not answer; it may still write {file.base}")
+    except (OSError, ValueError):
+        # Nobody listens, or one that knows no such thing.
+        return
 
 
 def resume(file: "StateFile | None", plan: "Plan", settings: Mapping[str, str], samples: int) -> bytes:

@@ -142,7 +142,11 @@ async def _serve(
             from redoxfs.node.sharing import joined
 
             host = await ends.enter_async_context(joined(node, catalog, plan, joining, state, timeout_s=timeout_s))
-        verbs: dict[str, Verb] = {"state-save": state.save, "state-load": state.load}
+        verbs: dict[str, Verb] = {
+            "state-save": state.save,
+            "state-load": state.load,
+            "state-hand-over": state.hand_over,
+        }
         if host is not None:
             verbs |= {"trace": host.trace, "nodes": host.view}
         await _run(operations, mount, control_path, verbs, state)

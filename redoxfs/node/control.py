@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,11 @@ log = logging.getLogger(__name__)
 async def serve_control(
     path: Path, verbs: Mapping[str, Verb], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Listen at ``path`` until cancelled, then remove it. Whatever lay there before is replaced."""
+    """Listen at ``path`` until cancelled, then remove it. Whatever lay there before is replaced.
+
+    A mount may be made in place of one that was detached, whose daemon lives on for those who are in it. Then the older
+    daemon leaves the socket of the newer one when it ends.
+    """
     path.unlink(missing_ok=True)
     listening = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     mask = os.umask(0o177)
@@ -45,6 +50,8 @@ async def serve_control(
         await listening.bind(os.fspath(path))
     finally:
         os.umask(mask)
+    # As long as it is held no other file has its inode.
+    own = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     listening.listen()
 
     async def answer(stream: trio.SocketStream) -> None:
@@ -59,7 +66,10 @@ async def serve_control(
         task_status.started()
         await trio.serve_listeners(answer, [trio.SocketListener(listening)])
     finally:
-        path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.lstat(path), os.fstat(own)):
+                path.unlink()
+        os.close(own)
 
 
 class _Incoming:

@@ -12,7 +12,8 @@ the training; after a load what had its turn since the save comes again, which i
     had          a bit for each sample
     checksum     XXH3-128 of all before it
 
-A file is replaced as a whole: written beside, synced, renamed.
+A file is replaced as a whole: written beside, synced, renamed. A daemon that was detached from its mountpoint lives on
+for those who are in its mount; one that is mounted in its place has it hand the file over (`StateWriter.hand_over`).
 
 Of nodes that share a dataset each keeps what it handed to its own readers (`redoxfs.protocol.turns`). They go on from
 what all of them kept, and a file that is saved by hand has all of it: so it is of as many nodes as one likes.
@@ -203,17 +204,19 @@ def _with_line(summary: Mapping[str, Any]) -> Mapping[str, Any]:
 class StateFile:
     """A file that is replaced as a whole, in a folder that is held open: a mount may hide its path.
 
+    ``base``  its path where it is that of one node alone
+
     Raises:
         OSError: there is no such folder.
     """
 
     def __init__(self, path: Path) -> None:
-        self._base = self.path = path
+        self.base = self.path = path
         self._folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def number(self, node: int, nodes: int) -> None:
         """Be the file of one node of so many: they may all have the same folder and the same path."""
-        self.path = self._base if nodes == 1 else self._base.with_name(f"{self._base.name}.{node}")
+        self.path = self.base if nodes == 1 else self.base.with_name(f"{self.base.name}.{node}")
 
     def close(self) -> None:
         os.close(self._folder)
@@ -385,6 +388,19 @@ class StateWriter:
             raise ValueError(f"{path}: {error.strerror or error}") from error
         return _with_line(summary(turns, self._samples))
 
+    async def hand_over(self, data: bytes) -> Mapping[str, Any]:
+        """Write what has changed, and nothing after that: another mount has the file. Raises ValueError.
+
+        ``data`` is a deadline, in ns of CLOCK_MONOTONIC, and the path of the file. Past it nothing is written any more,
+        since the other mount does not wait any more and may have written.
+        """
+        by_ns, _, path = data.partition(b" ")
+        is_late = time.monotonic_ns() > int(by_ns)
+        if self._file is not None and self._file.base == Path(os.fsdecode(path)):
+            following = None if is_late else self._next()
+            await trio.to_thread.run_sync(self._write_last, following)
+        return {}
+
     async def load(self, data: bytes) -> Mapping[str, Any]:
         """Go on from the state that ``data`` is, the bytes of a file. Raises ValueError.
 
@@ -419,26 +435,36 @@ class StateWriter:
         self._newest += 1
         return self._newest, self._own_about(), self._node.turns()
 
+    def _write_last(self, following: tuple[int, Mapping[str, str], Turns] | None) -> None:
+        with self._writing:
+            file, self._file = self._file, None
+            if file is None:
+                return
+            if following is not None and self._replace(file, *following[1:]):
+                self._kept = following[2].given
+        log.info("%s is another mount's now: what is served here from now on is not kept", file.path)
+
     def _write(self, number: int, about: Mapping[str, str], turns: Turns) -> None:
-        assert self._file is not None
-        now_ns = time.time_ns()
-        try:
-            with self._writing:
-                if number != self._newest:
-                    return
-                self._file.replace(encode(about, turns, now_ns))
-        except OSError as error:
-            if not self._failed:
-                log.warning(
-                    "%s cannot be written, and is tried again every second: %s", self._file.path, error.strerror
-                )
-            self._failed = True
-            return
-        if self._failed:
-            log.info("%s is written again", self._file.path)
-        self._failed, self._written_ns = False, now_ns
+        with self._writing:
+            if self._file is None or number != self._newest or not self._replace(self._file, about, turns):
+                return
         if number == self._newest:
             self._kept = turns.given
+
+    def _replace(self, file: StateFile, about: Mapping[str, str], turns: Turns) -> bool:
+        """Whether the file could be written; that it cannot is one line, until it can again."""
+        now_ns = time.time_ns()
+        try:
+            file.replace(encode(about, turns, now_ns))
+        except OSError as error:
+            if not self._failed:
+                log.warning("%s cannot be written, and is tried again every second: %s", file.path, error.strerror)
+            self._failed = True
+            return False
+        if self._failed:
+            log.info("%s is written again", file.path)
+        self._failed, self._written_ns = False, now_ns
+        return True
 
     def _save(self, path: Path, about: Mapping[str, str], turns: Turns) -> None:
         file = StateFile(path)
