@@ -67,6 +67,14 @@ def test_less_than_the_least_memory_is_refused_and_says_what_is_needed(dataset: 
     assert (refused.value.needed_bytes, refused.value.given_bytes) == (least, least - 1)
 
 
+def test_a_sample_that_is_much_larger_than_all_others_has_to_fit_twice_and_not_more() -> None:
+    """Once among what is loaded, once among what is open."""
+    sizes = np.full(6400, 1000)
+    sizes[77] = 3 << 30
+    cells = build_cells(np.arange(6400) % 10, sizes, chunk_size=8, seed=0)
+    assert 2 * sizes[77] < memory_for_share(cells, sizes, 0) < 2.01 * sizes[77]
+
+
 def test_memory_for_a_share_holds_that_share() -> None:
     class_of = np.repeat(np.arange(192), 1280)
     sizes = np.random.default_rng(0).integers(50_000, 150_000, len(class_of))

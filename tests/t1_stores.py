@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -320,6 +321,24 @@ def test_a_load_reads_each_wanted_file_whole_the_asked_one_first(store: Director
         label, number = catalog.tree.path(int(catalog.members[one.samples[0]])).decode().split("/")
         assert file.data == f"{label} {number[0]}".encode() * int(number[0])
         assert not file.changed
+
+
+def test_a_file_that_takes_several_reads_takes_its_memory_once(
+    store: DirectoryStore, catalog: Catalog, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux reads 2 GiB at once, here a mebibyte."""
+    monkeypatch.setattr("redoxfs.chunks.directory.LONGEST_READ_BYTES", 1 << 20)
+    content = random.Random(0).randbytes(8 << 20)
+    (root / "cat/4.jpg").write_bytes(content)
+    tracemalloc.start()
+    try:
+        file = read(store, sample_at(catalog, "cat/4.jpg"))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert isinstance(file, FileBytes)
+    assert file.data == content
+    assert peak_bytes < 1.2 * len(content)
 
 
 def test_a_changed_file_is_read_as_it_is_now_and_marked(store: DirectoryStore, catalog: Catalog, root: Path) -> None:

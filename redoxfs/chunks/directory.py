@@ -24,6 +24,10 @@ ATTEMPTS = 2
 """A read that fails is tried once more: what a network drops is mostly there the second time."""
 
 
+LONGEST_READ_BYTES = 0x7FFF_F000
+"""Linux reads no more at once (read(2))."""
+
+
 class DirectoryStore:
     """Reads the samples of ``catalog`` from the tree under ``root_fd``, which stays the caller's to close."""
 
@@ -99,7 +103,7 @@ class DirectoryFile:
 def _read_part(root_fd: int, path: bytes, stamp: Stamp, offset: int, size: int) -> bytes:
     fd = open_beneath(root_fd, path)
     try:
-        data = _read(fd, offset, size)
+        data = bytes(_read(fd, offset, size))
         # Looked at after the read: what was written before it must not pass for what the handle is of.
         if not stamp.is_of(_stamp(fd)) or len(data) != max(0, min(size, stamp.size - offset)):
             raise OSError(errno.ESTALE, "the file changed while it was open", os.fsdecode(path))
@@ -108,7 +112,7 @@ def _read_part(root_fd: int, path: bytes, stamp: Stamp, offset: int, size: int) 
         os.close(fd)
 
 
-def _read_whole(root_fd: int, path: bytes) -> tuple[bytes, Stamp]:
+def _read_whole(root_fd: int, path: bytes) -> tuple[bytes | memoryview, Stamp]:
     fd = open_beneath(root_fd, path)
     try:
         before = _stamp(fd)
@@ -128,17 +132,18 @@ def _stamp(fd: int) -> Stamp:
     return Stamp(now.st_size, now.st_mtime_ns, now.st_ino)
 
 
-def _read(fd: int, offset: int, size: int) -> bytes:
+def _read(fd: int, offset: int, size: int) -> bytes | memoryview:
     """``size`` bytes from ``offset``, less where the file ends; one copy in the usual case of one read."""
+    if size > LONGEST_READ_BYTES:
+        return _read_long(fd, offset, size)
     data = os.pread(fd, size, offset)
-    if len(data) == size or not data:
-        return data
-    parts = [data]
-    got = len(data)
-    while got < size:
-        part = os.pread(fd, size - got, offset + got)
-        if not part:
-            break
-        parts.append(part)
-        got += len(part)
-    return b"".join(parts)
+    return data if len(data) == size or not data else _read_long(fd, offset, size)
+
+
+def _read_long(fd: int, offset: int, size: int) -> memoryview:
+    """The same in several reads, into one buffer: to join them would take the memory twice."""
+    buffer = np.empty(size, np.uint8).data
+    got = 0
+    while got < size and (part := os.preadv(fd, [buffer[got : got + LONGEST_READ_BYTES]], offset + got)):
+        got += part
+    return buffer[:got].toreadonly()

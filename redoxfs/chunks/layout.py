@@ -42,7 +42,8 @@ RESIDENT_SHARE = 0.75
 """Of --memory: what the slots may take. The rest holds the bytes of open files (node.memory)."""
 
 OPEN_SAMPLES = 4
-"""The rest has room for at least so many of the largest sample, so that one large open does not drop itself."""
+"""The rest has room for at least so many, whichever they are, so that one large open drops neither itself nor the few
+that are open beside it."""
 
 
 class MemoryTooSmallError(Exception):
@@ -139,18 +140,18 @@ def fit(cells: Cells, sample_bytes: Ints, memory_bytes: int, *, nodes: int = 1) 
     """
     cell_bytes = _cell_bytes(cells.cells, sample_bytes)
     most = int(np.diff(cells.group_start).max(initial=1))
-    largest = int(sample_bytes.max(initial=0))
+    open_bytes = room_for_open(sample_bytes)
 
     def cost(chunks_per_vc: int) -> int:
         return _resident_bytes(cell_bytes, _vc_start(cells.group_start, chunks_per_vc), nodes)
 
-    needed = _memory(cost(most), largest)
+    needed = _memory(cost(most), open_bytes)
     if memory_bytes < needed:
         raise MemoryTooSmallError(needed, memory_bytes)
     low, high = 1, most
     while low < high:
         middle = (low + high) // 2
-        if _memory(cost(middle), largest) <= memory_bytes:
+        if _memory(cost(middle), open_bytes) <= memory_bytes:
             high = middle
         else:
             low = middle + 1
@@ -162,7 +163,15 @@ def memory_for_share(cells: Cells, sample_bytes: Ints, share: float) -> int:
     most = int(np.diff(cells.group_start).max(initial=1))
     chunks_per_vc = most if share * most < 1 else int(np.ceil(1 / share))
     held = _resident_bytes(_cell_bytes(cells.cells, sample_bytes), _vc_start(cells.group_start, chunks_per_vc))
-    return _memory(held, int(sample_bytes.max(initial=0)))
+    return _memory(held, room_for_open(sample_bytes))
+
+
+def room_for_open(sample_bytes: Ints) -> int:
+    """The least room for open files: for the largest `OPEN_SAMPLES` samples. One that is much larger than all others
+    counts once, not as often as there may be files open."""
+    if len(sample_bytes) > OPEN_SAMPLES:
+        sample_bytes = np.partition(sample_bytes, -OPEN_SAMPLES)[-OPEN_SAMPLES:]
+    return int(sample_bytes.sum())
 
 
 def deal(cells: Cells, nodes: int, *, seed: int) -> Int8:
@@ -192,8 +201,8 @@ def deal(cells: Cells, nodes: int, *, seed: int) -> Int8:
     return part_of
 
 
-def _memory(resident_bytes: int, largest_bytes: int) -> int:
-    return max(int(np.ceil(resident_bytes / RESIDENT_SHARE)), resident_bytes + OPEN_SAMPLES * largest_bytes)
+def _memory(resident_bytes: int, open_bytes: int) -> int:
+    return max(int(np.ceil(resident_bytes / RESIDENT_SHARE)), resident_bytes + open_bytes)
 
 
 def _rows(of_class: Ints, chunk_size: int) -> int:

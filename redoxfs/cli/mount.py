@@ -41,6 +41,7 @@ from redoxfs.cli.sizes import format_bytes, format_needed
 from redoxfs.cli.state import resume, settings_of, state_file_of, take_over
 
 if TYPE_CHECKING:
+    from redoxfs.dataset import Catalog
     from redoxfs.node import Plan, Share
     from redoxfs.node.sharing import Joining
     from redoxfs.node.state import StateFile
@@ -181,7 +182,18 @@ def _plan(dataset: Dataset, memory_bytes: int, arguments: argparse.Namespace, me
         raise TooLittleMemoryError(
             f"{format_bytes(error.given_bytes)} of memory is too little for this dataset in chunks of "
             f"{dataset.chunk_size}; it takes at least --memory {format_needed(error.needed_bytes)}"
+            f"{_what_is_large(dataset.catalog, error.needed_bytes)}"
         ) from None
+
+
+def _what_is_large(catalog: "Catalog", needed_bytes: int) -> str:
+    """Why a dataset needs so much, where that is one sample of it; else nothing."""
+    sample = int(catalog.sample_bytes.argmax())
+    size_bytes = int(catalog.sample_bytes[sample])
+    if size_bytes * 3 <= needed_bytes:
+        return ""
+    path = os.fsdecode(catalog.tree.path(int(catalog.members[catalog.member_at[sample]])))
+    return f", since {path} ({format_bytes(size_bytes)}) must fit twice: among what is loaded and among what is open"
 
 
 def _share(dataset: Dataset, arguments: argparse.Namespace, node: int, nodes: int, memory_bytes: int) -> "Share":

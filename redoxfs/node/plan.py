@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from redoxfs.chunks import Cells, MemoryTooSmallError, fit, memory_for_share
-from redoxfs.chunks.layout import OPEN_SAMPLES, RESIDENT_SHARE, deal
+from redoxfs.chunks.layout import RESIDENT_SHARE, deal, room_for_open
 from redoxfs.dataset import Catalog
 from redoxfs.node.state import Lapping
 from redoxfs.protocol import (
@@ -171,22 +171,22 @@ def slot_memory_for(catalog: Catalog, cells: Cells, share: float) -> int:
 def pool_memory_for(catalog: Catalog, cells: Cells, share: float) -> int:
     """Bytes of --memory with which the pool holds ``share`` of the samples at a time, 0 for the least."""
     sizes = catalog.sample_bytes
-    held, largest = share * int(sizes.sum()), int(sizes.max(initial=0))
-    return max(_least_for_pool(sizes, cells), math.ceil(max(held / RESIDENT_SHARE, held + OPEN_SAMPLES * largest)))
+    held = share * int(sizes.sum())
+    return max(_least_for_pool(sizes, cells), math.ceil(max(held / RESIDENT_SHARE, held + room_for_open(sizes))))
 
 
 def _least_for_pool(sizes: npt.NDArray[np.int64], cells: Cells) -> int:
     """Some open files, and one chunk."""
     largest_chunk = int(np.append(sizes, 0)[cells.cells].sum(axis=1).max(initial=0))
-    return OPEN_SAMPLES * int(sizes.max(initial=0)) + largest_chunk
+    return room_for_open(sizes) + largest_chunk
 
 
 def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, share: Share | None = None) -> Plan:
     """The pool, for which any memory will do that holds a few samples. Raises MemoryTooSmallError."""
     sizes = catalog.sample_bytes
-    total, largest = int(sizes.sum()), int(sizes.max(initial=0))
+    total = int(sizes.sum())
     remote_bytes = 0 if share is None else share.memory_bytes
-    open_bytes = max(OPEN_SAMPLES * largest, int((memory_bytes - remote_bytes) * (1 - RESIDENT_SHARE)))
+    open_bytes = max(room_for_open(sizes), int((memory_bytes - remote_bytes) * (1 - RESIDENT_SHARE)))
     needed = _least_for_pool(sizes, cells) + remote_bytes
     if memory_bytes < needed:
         raise MemoryTooSmallError(needed, memory_bytes)
