@@ -50,19 +50,19 @@ except KeyboardInterrupt as stop:
 @pytest.mark.parametrize("how", ["ask", "start"])
 def test_an_interrupt_at_a_fork_ends_both(tmp_path: Path, hook: str, how: str) -> None:
     pid = tmp_path / "pid"
-    process = subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTED, hook, str(pid), how],
+    # A shell that starts the tests with & has SIGINT ignored, and children inherit that.
+    with subprocess.Popen(
+        ["env", "--default-signal=INT", sys.executable, "-c", INTERRUPTED, hook, str(pid), how],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    try:
-        # Whoever stays holds the pipes open.
-        told, errors = process.communicate(timeout=30)
-    finally:
-        process.kill()
-        process.wait()
-        child = pid.read_text() if pid.exists() else ""
-        if child and Path(f"/proc/{child}").exists():
-            os.kill(int(child), signal.SIGKILL)
+    ) as process:
+        try:
+            # A child that stays holds the pipes open.
+            told, errors = process.communicate(timeout=30)
+        finally:
+            process.kill()
+            child = pid.read_text() if pid.exists() else ""
+            if child and Path(f"/proc/{child}").exists():
+                os.kill(int(child), signal.SIGKILL)
     assert (told, errors, process.returncode) == ("redoxfs: interrupted\n", "", 0)
