@@ -1,7 +1,7 @@
 """`redoxfs simulate`: shapes of what it prints, and what it refuses."""
 
-import importlib.util
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -108,8 +108,11 @@ def test_a_bad_value_is_one_line_and_exit_code_2(line: str, capfd: pytest.Captur
     assert err.count("\n") == 1
 
 
-@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is not None, reason="matplotlib is installed")
-def test_without_matplotlib_the_line_says_what_to_install(capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_matplotlib_the_line_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # None stands for a module that cannot be imported.
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert main(["simulate", "chunk-size", "--plot", "x.png"]) == 2
     assert "pip install 'redoxfs[plot]'" in capfd.readouterr().err
 
