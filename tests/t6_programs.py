@@ -1,0 +1,227 @@
+"""Programs of other projects on a real mount: each gets every sample once in an epoch, whole and with its label."""
+
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import wave
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from machine import Machine
+from PIL import Image
+
+PROGRAMS = Path(__file__).with_name("programs.py")
+DEMO_IMAGES = Path(__file__).parents[1] / "scripts/demo_images.py"
+
+ROUNDS = 2
+HUGGING_FACE_ROUNDS = 10 if os.environ.get("REDOXFS_TEST_PROFILE") == "thorough" else ROUNDS
+
+LABELS = ("bell", "drum", "flute", "gong")
+COUNTS = {"train": 60, "val": 15}
+"""Samples of each label. No name is in both splits, or under two labels."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A tree of SPLIT/LABEL/NAME, and what programs that decode one of its files must come to."""
+
+    root: Path
+    paths: dict[str, str]
+    """The path of a file, by the digest of what it decodes to. Each file has its own."""
+
+
+def digest(decoded: bytes) -> str:
+    return hashlib.sha256(decoded).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Samples:
+    """The demo's, decoded by Pillow."""
+    root = tmp_path_factory.mktemp("images") / "shapes"
+    subprocess.run([sys.executable, DEMO_IMAGES, root], check=True)
+    paths = {}
+    for path in root.glob("*/*/*.png"):
+        with Image.open(path) as image:
+            paths[digest(image.convert("RGB").tobytes())] = path.relative_to(root).as_posix()
+    assert len(paths) == 2400
+    return Samples(root, paths)
+
+
+@pytest.fixture(scope="module")
+def sounds(tmp_path_factory: pytest.TempPathFactory) -> Samples:
+    """Noise of 16 bits, 0.3 to 2 kB."""
+
+    def write(path: Path, noise: np.ndarray[Any, Any]) -> None:
+        with wave.open(str(path), "wb") as file:
+            file.setnchannels(1)
+            file.setsampwidth(noise.itemsize)
+            file.setframerate(8000)
+            file.writeframes(noise.tobytes())
+
+    return make_samples(tmp_path_factory.mktemp("sounds"), "wav", "<i2", write)
+
+
+@pytest.fixture(scope="module")
+def arrays(tmp_path_factory: pytest.TempPathFactory) -> Samples:
+    """Arrays of integers, 1 to 8 kB."""
+    return make_samples(tmp_path_factory.mktemp("arrays"), "npy", "<i8", np.save)
+
+
+def make_samples(root: Path, suffix: str, kind: str, write: Any) -> Samples:
+    random = np.random.default_rng(0)
+    paths = {}
+    for split, count in COUNTS.items():
+        for label in LABELS:
+            (root / split / label).mkdir(parents=True)
+            for number in range(count):
+                path = f"{split}/{label}/{split}-{label}-{number}.{suffix}"
+                noise = random.integers(-(2**15), 2**15, random.integers(150, 1000)).astype(kind)
+                write(root / path, noise)
+                paths[digest(noise.tobytes())] = path
+    return Samples(root, paths)
+
+
+def run(machine: Machine, program: str, folder: Path, rounds: int) -> list[list[tuple[str, str]]]:
+    """For each round, the label that the program gave to each sample, and the digest of what it decoded."""
+    homes = {"HF_HOME": str(machine.folder / "hugging-face"), "MPLCONFIGDIR": str(machine.folder)}
+    done = subprocess.run(
+        [sys.executable, PROGRAMS, program, folder, str(rounds)],
+        env=machine.environment | homes | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def each_comes_once_with_its_label(told: list[tuple[str, str]], samples: Samples) -> None:
+    wrong = [
+        f"{label} for {samples.paths.get(found, 'torn or mixed bytes')}"
+        for label, found in told
+        if samples.paths.get(found, "").rpartition("/")[0] != label
+    ]
+    assert wrong == []
+    assert Counter(samples.paths[found] for _, found in told) == dict.fromkeys(samples.paths.values(), 1)
+
+
+def redirected_epochs(machine: Machine, samples: Samples, program: str, rounds: int, *options: str) -> None:
+    """Mount the samples with ``options`` and have a program read them."""
+    machine.ok("mount", samples.root, machine.mnt, *options)
+    told = run(machine, program, machine.mnt, rounds)
+    assert len(told) == rounds
+    for epoch in told:
+        each_comes_once_with_its_label(epoch, samples)
+    stats = machine.stats()
+    assert stats["errors"] == 0
+    assert stats["lap"] == dict.fromkeys(COUNTS, rounds)
+    assert stats["redirected"] > rounds * len(samples.paths) / 2
+    machine.ok("umount", machine.mnt)
+    assert machine.nothing_is_left()
+
+
+def skip_without(library: str) -> None:
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed; scripts/setup installs it")
+
+
+@pytest.mark.parametrize(
+    ("program", "library", "kind", "policy"),
+    [
+        ("torchvision_image_folder", "torchvision", "images", "pool"),
+        ("opencv", "cv2", "images", "pool"),
+        ("opencv", "cv2", "images", "slot"),
+        ("hugging_face_sounds", "datasets", "sounds", "pool"),
+        ("sound_file", "soundfile", "sounds", "pool"),
+        ("sound_file", "soundfile", "sounds", "slot"),
+        ("numpy_load", "numpy", "arrays", "pool"),
+        ("numpy_load", "numpy", "arrays", "slot"),
+        ("numpy_mmap", "numpy", "arrays", "pool"),
+        ("numpy_mmap", "numpy", "arrays", "slot"),
+    ],
+)
+def test_a_program_reads_every_sample_once_with_its_label_twice_in_a_row(
+    machine: Machine, request: pytest.FixtureRequest, program: str, library: str, kind: str, policy: str
+) -> None:
+    skip_without(library)
+    samples: Samples = request.getfixturevalue(kind)
+    least = machine.inspect(samples.root, "--policy", policy)["memory_for"]["least"]
+    redirected_epochs(machine, samples, program, ROUNDS, "--policy", policy, "--memory", str(least))
+
+
+@pytest.mark.parametrize("memory", ["34KiB", "1MiB", "all"])
+def test_hugging_face_image_folder_reads_every_sample_once_with_its_label(
+    machine: Machine, images: Samples, memory: str
+) -> None:
+    """Its stats of all files come from many threads, before any open, and reserve whole classes."""
+    skip_without("datasets")
+    budget = str(machine.inspect(images.root)["memory_for"]["all"]) if memory == "all" else memory
+    redirected_epochs(machine, images, "hugging_face_images", HUGGING_FACE_ROUNDS, "--memory", budget)
+
+
+def test_webdataset_reads_every_sample_once_from_the_shards_of_a_packed_dataset(
+    machine: Machine, images: Samples, tmp_path: Path
+) -> None:
+    """Each shard is a sample here, and any shard stands in for any other."""
+    skip_without("webdataset")
+    machine.ok("pack", images.root, tmp_path / "packed", "--shard-size", "128KiB", "--jobs", "1")
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    for shard in (tmp_path / "packed").glob("samples-*.tar"):
+        os.link(shard, shards / shard.name)
+    count = len(os.listdir(shards))
+    options = ("--samples", "*.tar", "--classes", "any")
+    least = machine.inspect(shards, *options)["memory_for"]["least"]
+    machine.ok("mount", shards, machine.mnt, *options, "--memory", str(least))
+    for told in run(machine, "web_dataset", machine.mnt, ROUNDS):
+        each_comes_once_with_its_label(told, images)
+    stats = machine.stats()
+    assert (stats["samples"], stats["errors"], stats["lap"]) == (count, 0, {".": ROUNDS})
+    assert stats["redirected"] > ROUNDS * count / 2
+
+
+COPIES = {
+    "cp": 'cp -r "$FROM" "$TO"',
+    "rsync": 'rsync -a "$FROM/" "$TO/"',
+    "tar": 'mkdir "$TO"; tar -C "$FROM" -c . | tar -C "$TO" -x',
+    "sha256sum": 'cd "$FROM"; sha256sum --quiet -c "$SUMS"; cp -r . "$TO"',
+}
+
+
+@pytest.mark.parametrize("tool", COPIES)
+def test_a_copy_of_the_exact_files_is_the_source_twice_in_a_row(
+    machine: Machine, images: Samples, tmp_path: Path, tool: str
+) -> None:
+    if shutil.which(tool) is None:
+        pytest.skip(f"{tool} is not installed; scripts/setup installs it")
+    sums = tmp_path / "sums"
+    lines = [f"{digest((images.root / path).read_bytes())}  {path}\n" for path in images.paths.values()]
+    sums.write_text("".join(lines))
+    least = machine.inspect(images.root)["memory_for"]["least"]
+    machine.ok("mount", images.root, machine.mnt, "--memory", str(least))
+    for number in range(ROUNDS):
+        copy = tmp_path / f"copy-{number}"
+        places = {"FROM": str(machine.mnt / ".redoxfs/exact"), "TO": str(copy), "SUMS": str(sums)}
+        done = subprocess.run(
+            ["bash", "-ec", f"set -o pipefail; {COPIES[tool]}"],
+            env=os.environ | places,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert files_in(copy) == files_in(images.root)
+    stats = machine.stats()
+    assert (stats["redirected"], stats["errors"], stats["lap"]) == (0, 0, dict.fromkeys(COUNTS, 1))
+
+
+def files_in(root: Path) -> dict[str, bytes]:
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
