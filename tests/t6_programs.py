@@ -1,4 +1,4 @@
-"""Programs of other projects on a real mount: each gets every sample once in an epoch, whole and with its label."""
+"""Programs of other projects on a real mount: each reads every sample once in an epoch, whole and with its label."""
 
 import hashlib
 import importlib.util
@@ -31,11 +31,11 @@ COUNTS = {"train": 60, "val": 15}
 
 @dataclass(frozen=True)
 class Samples:
-    """A tree of SPLIT/LABEL/NAME, and what programs that decode one of its files must come to."""
+    """A tree of SPLIT/LABEL/NAME in which no two files decode to the same."""
 
     root: Path
     paths: dict[str, str]
-    """The path of a file, by the digest of what it decodes to. Each file has its own."""
+    """The path of each file, by the digest of what the file decodes to."""
 
 
 def digest(decoded: bytes) -> str:
@@ -44,7 +44,7 @@ def digest(decoded: bytes) -> str:
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Samples:
-    """The demo's, decoded by Pillow."""
+    """Those of the demo, decoded by Pillow."""
     root = tmp_path_factory.mktemp("images") / "shapes"
     subprocess.run([sys.executable, DEMO_IMAGES, root], check=True)
     paths = {}
@@ -104,6 +104,7 @@ def run(machine: Machine, program: str, folder: Path, rounds: int) -> list[list[
 
 
 def each_comes_once_with_its_label(told: list[tuple[str, str]], samples: Samples) -> None:
+    """The digest says which file was read, whatever path the program opened."""
     wrong = [
         f"{label} for {samples.paths.get(found, 'torn or mixed bytes')}"
         for label, found in told
@@ -114,7 +115,7 @@ def each_comes_once_with_its_label(told: list[tuple[str, str]], samples: Samples
 
 
 def redirected_epochs(machine: Machine, samples: Samples, program: str, rounds: int, *options: str) -> None:
-    """Mount the samples with ``options`` and have a program read them."""
+    """A program reads a mount made with ``options``, ``rounds`` times; most opens give another file."""
     machine.ok("mount", samples.root, machine.mnt, *options)
     told = run(machine, program, machine.mnt, rounds)
     assert len(told) == rounds
@@ -161,7 +162,7 @@ def test_a_program_reads_every_sample_once_with_its_label_twice_in_a_row(
 def test_hugging_face_image_folder_reads_every_sample_once_with_its_label(
     machine: Machine, images: Samples, memory: str
 ) -> None:
-    """Its stats of all files come from many threads, before any open, and reserve whole classes."""
+    """The library stats all files from many threads before it opens any, so its stats reserve whole classes."""
     skip_without("datasets")
     budget = str(machine.inspect(images.root)["memory_for"]["all"]) if memory == "all" else memory
     redirected_epochs(machine, images, "hugging_face_images", HUGGING_FACE_ROUNDS, "--memory", budget)
