@@ -1,4 +1,7 @@
-"""`--classes auto` where the names of files and directories are the evidence: rows of the table in docs/classes.md."""
+"""`--classes auto` where the names of files and directories speak against it: rows of the table in docs/classes.md.
+
+Each tree lies below two splits, which would be proof enough if the names said nothing else.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from t1_auto_verdicts import cats_and_dogs, check_verdict, imagenet, make
+from t1_auto_verdicts import ANY, DIR, catalog, cats_and_dogs, check_redirected, check_refused, imagenet, made, make
+
+Build = Callable[[Path], None]
+
+
+def below(build: Build) -> Build:
+    """The tree below two splits."""
+
+    def build_both(root: Path) -> None:
+        for split in ("train", "test"):
+            (root / split).mkdir()
+            build(root / split)
+
+    build_both.__name__ = build.__name__
+    return build_both
 
 
 def food101(root: Path) -> None:
@@ -97,7 +114,7 @@ def products(root: Path) -> None:
 
 def frames(root: Path) -> None:
     for at, name in enumerate(("jump", "run")):
-        make(root, *(f"train/{name}/clip_v{at * 9 + v:02d}_f{f:03d}.jpg" for v in range(3) for f in range(5)))
+        make(root, *(f"{name}/clip_v{at * 9 + v:02d}_f{f:03d}.jpg" for v in range(3) for f in range(5)))
 
 
 def folds(root: Path) -> None:
@@ -192,46 +209,81 @@ def packed_unknown(root: Path) -> None:
     make(root, "things.tab.gz")
 
 
-# (the tree, the mode, words that the line must have)
-VERDICTS: list[tuple[Callable[[Path], None], str, str]] = [
-    (split_and_class_named_files, "dir", "4 directories"),
-    (food101, "dir", "3 directories"),
-    (eurosat, "dir", "3 directories"),
-    (stanford_dogs, "dir", "2 directories"),
-    (digits, "dir", "10 directories"),
-    (numbered_classes, "dir", "3 directories"),
-    (flowers, "dir", "2 directories"),
-    (random_names, "dir", "2 directories"),
-    (speech_commands, "dir", "2 directories"),
-    (birds, "dir", "2 directories"),
-    (glued_splits, "dir", "4 directories (testset 2, trainset 2)"),
-    (documents_beside, "dir", "2 directories"),
-    (label_in_the_name, "none", "lie in one directory and are named in different ways"),
-    (rare_label_in_the_name, "none", "right_lung/scan_0200.png and tumor_1.png lie in one directory"),
-    (products, "none", "bicycle_final/111085122871_0.JPG and 111085122902_0.JPG lie in one directory"),
-    (frames, "none", "train/jump/clip_v00_f000.jpg and clip_v01_f000.jpg lie in one directory"),
-    (folds, "none", "fold1 and fold2 read like numbered things"),
-    (cameras, "none", "cam_a and cam_b read like numbered things"),
-    (speakers, "none", "p225 and p226 read like numbered things"),
-    (padded_numbers, "none", "0000 and 0001 read like numbered things"),
-    (hex_shards, "none", "0a and b3 read like numbered things"),
-    (ids, "none", "1034 and 19 read like numbered things"),
-    (days, "none", "2021-06-01 and 2021-06-02 read like numbered things"),
-    (split_directories, "none", "bounding_box_test is named like a split"),
-    (glued_split_directories, "none", "mytest and mytrain are named like splits"),
-    (training_set, "none", "lies directly in the split TestSet"),
-    (super_resolution, "none", "bicubic/0000x4.png and sharp_ones/0000.png may be parts of one sample"),
-    (own_name_inside, "none", "optics/ROIs1158_spring_optics_p0.tif and radar_one/ROIs1158_spring_radar_one_p0.tif"),
-    (letter_before, "none", "eyes/0000.png and iris/M0000.png may be parts of one sample"),
-    (unknown_at_the_top, "none", "boxes.dat looks like a label table"),
-    (extensionless, "none", "train-idx1-ubyte is no sample and may hold labels"),
-    (named_like_about, "none", "README_labels.txt looks like a label table"),
-    (label_archive, "none", "annotations.zip looks like a label table"),
-    (label_page, "none", "ground_truth.html looks like a label table"),
-    (packed_unknown, "none", "things.tab.gz is no sample and may hold labels"),
+def goes_on(root: Path) -> None:
+    for split in ("train", "test"):
+        for at, name in enumerate(("VG_100K", "VG_100K_2")):
+            make(root, *(f"{split}/{name}/{2316003 + at * 977 + i * 7}.jpg" for i in range(8)))
+
+
+def digits_and_words(root: Path) -> None:
+    """A directory's own number is none of a camera's: 8/IMG_1280 and 7/IMG_1270 have nothing in common."""
+    for number in (7, 8):
+        make(root, *(f"{number}/IMG_1{at}{number}0.jpg" for at in range(1, 9)))
+    make(root, *(f"none/IMG_{3000 + i * 7}.jpg" for i in range(8)))
+
+
+# Trees below two splits whose names say no more than their directories.
+REDIRECTED: list[tuple[Build, int]] = [
+    (food101, 6),
+    (eurosat, 6),
+    (stanford_dogs, 4),
+    (numbered_classes, 6),
+    (flowers, 4),
+    (random_names, 4),
+    (speech_commands, 4),
+    (birds, 4),
+    (digits_and_words, 6),
+]
+
+# (the tree, words that the line must have, the options that it offers besides a table)
+REFUSED: list[tuple[Build, str, set[str]]] = [
+    (below(digits), "all directories of the splits are numbers", {DIR, ANY}),
+    (below(label_in_the_name), "lie in one directory and are named in different ways", {DIR}),
+    (below(rare_label_in_the_name), "right_lung/scan_0200.png and tumor_1.png lie in one directory", {DIR}),
+    (below(products), "bicycle_final/111085122871_0.JPG and 111085122902_0.JPG lie in one directory", {DIR}),
+    (below(frames), "jump/clip_v00_f000.jpg and clip_v01_f000.jpg lie in one directory", {DIR}),
+    (below(folds), "fold1 and test/fold2 read like numbered things", {ANY}),
+    (below(cameras), "cam_a and test/cam_b read like numbered things", {ANY}),
+    (below(speakers), "p225 and test/p226 read like numbered things", {DIR, ANY}),
+    (below(padded_numbers), "0000 and test/0001 read like numbered things", {ANY}),
+    (below(hex_shards), "0a and test/b3 read like numbered things", {DIR, ANY}),
+    (below(ids), "1034 and test/19 read like numbered things", {ANY}),
+    (below(days), "2021-06-01 and test/2021-06-02 read like numbered things", {DIR, ANY}),
+    (goes_on, "VG_100K and test/VG_100K_2 read like numbered things", {DIR, ANY}),
+    (split_directories, "bounding_box_test/1000.jpg lies directly in the split bounding_box_test", {ANY}),
+    (glued_split_directories, "mytest and mytrain are named like splits", {ANY}),
+    (training_set, "lies directly in the split TestSet", {ANY}),
+    (below(super_resolution), "bicubic/0000x4.png and test/sharp_ones/0000.png may be parts of one sample", {DIR}),
+    (
+        below(own_name_inside),
+        "optics/ROIs1158_spring_optics_p0.tif and test/radar_one/ROIs1158_spring_radar_one",
+        {DIR},
+    ),
+    (below(letter_before), "eyes/0000.png and test/iris/M0000.png may be parts of one sample", {DIR}),
+    (unknown_at_the_top, "boxes.dat looks like a label table", {DIR}),
+    (extensionless, "train-idx1-ubyte is no sample and may hold labels", {DIR}),
+    (named_like_about, "README_labels.txt looks like a label table", {DIR}),
+    (label_archive, "annotations.zip looks like a label table", {DIR}),
+    (label_page, "ground_truth.html looks like a label table", {DIR}),
+    (packed_unknown, "things.tab.gz is no sample and may hold labels", {DIR}),
 ]
 
 
-@pytest.mark.parametrize(("build", "mode", "words"), VERDICTS, ids=[row[0].__name__ for row in VERDICTS])
-def test_the_verdict_on(tmp_path: Path, build: Callable[[Path], None], mode: str, words: str) -> None:
-    check_verdict(tmp_path, build, mode, words)
+@pytest.mark.parametrize(("build", "directories"), REDIRECTED, ids=[row[0].__name__ for row in REDIRECTED])
+def test_these_names_say_no_more_than_their_directories(tmp_path: Path, build: Build, directories: int) -> None:
+    root = made(tmp_path, below(build))
+    check_redirected(root, f"{directories} directories", {"train": True, "test": True})
+
+
+@pytest.mark.parametrize(
+    ("build", "directories"),
+    [(split_and_class_named_files, 4), (glued_splits, 4), (documents_beside, 4)],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_lies_about_says_nothing(tmp_path: Path, build: Build, directories: int) -> None:
+    assert catalog(made(tmp_path, build)).verdict.line.startswith(f"redirecting within {directories} directories")
+
+
+@pytest.mark.parametrize(("build", "words", "offered"), REFUSED, ids=[row[0].__name__ for row in REFUSED])
+def test_nothing_is_redirected_of(tmp_path: Path, build: Build, words: str, offered: set[str]) -> None:
+    check_refused(made(tmp_path, build), words, offered)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import string
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from redoxfs.dataset import Catalog, build_catalog, read_tree
+from redoxfs.dataset import Catalog, build_catalog, look_beside, read_tree
 
 
 def make(root: Path, *names: str) -> None:
@@ -21,7 +23,8 @@ def make(root: Path, *names: str) -> None:
 def catalog(root: Path, classes: str = "auto", groups: str | None = None) -> Catalog:
     fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        return build_catalog(read_tree(fd, workers=2), classes=classes, groups=groups)
+        tree = read_tree(fd, workers=2)
+        return build_catalog(tree, classes=classes, groups=groups, root_fd=fd, beside=look_beside(fd))
     finally:
         os.close(fd)
 
@@ -32,10 +35,224 @@ def imagenet(root: Path) -> None:
         make(root, *(f"val/{wnid}/ILSVRC2012_val_{at + 3 * i:08d}.JPEG" for i in range(5)))
 
 
-def imagenet_flat_val(root: Path) -> None:
-    for wnid in ("n01440764", "n01443537"):
-        make(root, *(f"train/{wnid}/{wnid}_{i}.JPEG" for i in range(12)))
-    make(root, *(f"val/ILSVRC2012_val_{i:08d}.JPEG" for i in range(10)))
+def imagenet_as_downloaded(root: Path) -> None:
+    """CLS-LOC: the labels of val/ and test/ are in the development kit."""
+    for at, wnid in enumerate(("n01440764", "n01443537")):
+        make(root, *(f"train/{wnid}/{wnid}_{at + 7 * i}.JPEG" for i in range(12)))
+    make(root, *(f"val/ILSVRC2012_val_{i:08d}.JPEG" for i in range(1, 11)))
+    make(root, *(f"test/ILSVRC2012_test_{i:08d}.JPEG" for i in range(1, 11)))
+
+
+def imagenet_det(root: Path) -> None:
+    """The boxes lie in Annotations/, which is another archive."""
+    for at, wnid in enumerate(("n01440764", "n01443537")):
+        make(root, *(f"train/ILSVRC2013_train/{wnid}/{wnid}_{at + 7 * i}.JPEG" for i in range(12)))
+    make(root, *(f"train/ILSVRC2014_train_0000/ILSVRC2014_train_{i:08d}.JPEG" for i in range(5)))
+    make(root, *(f"val/ILSVRC2012_val_{i:08d}.JPEG" for i in range(5)))
+
+
+def imagenet_det_train(root: Path) -> None:
+    """ILSVRC2013_train alone: a split, but not by its whole name."""
+    for at, wnid in enumerate(("n01440764", "n01443537")):
+        make(root, *(f"ILSVRC2013_train/{wnid}/{wnid}_{at + 7 * i}.JPEG" for i in range(12)))
+
+
+def imagenet_s(root: Path) -> None:
+    """The label of train-semi/ is a mask."""
+    for at, wnid in enumerate(("n01440764", "n01443537")):
+        names = [f"{wnid}_{at + 7 * i}" for i in range(12)]
+        make(root, *(f"train/{wnid}/{name}.JPEG" for name in names))
+        make(root, *(f"train-semi/{wnid}/{name}.JPEG" for name in names[:5]))
+        make(root, *(f"train-semi-segmentation/{wnid}/{name}.png" for name in names[:5]))
+        for i in range(4):
+            make(root, f"validation/{wnid}/ILSVRC2012_val_{at + 3 * i:08d}.JPEG")
+            make(root, f"validation-segmentation/{wnid}/ILSVRC2012_val_{at + 3 * i:08d}.png")
+    make(root, *(f"test/ILSVRC2012_test_{i:08d}.JPEG" for i in range(5)))
+
+
+def tiny_imagenet(root: Path) -> None:
+    make(root, "wnids.txt", "words.txt", "val/val_annotations.txt")
+    for wnid in ("n01443537", "n01629819"):
+        make(root, f"train/{wnid}/{wnid}_boxes.txt", *(f"train/{wnid}/images/{wnid}_{i}.JPEG" for i in range(5)))
+    for split in ("val", "test"):
+        make(root, *(f"{split}/images/{split}_{i}.JPEG" for i in range(5)))
+
+
+def imagenette(root: Path) -> None:
+    imagenet(root)
+    make(root, "train/.DS_Store", "val/.DS_Store")
+
+
+def imagenette_with_noisy_labels(root: Path) -> None:
+    imagenette(root)
+    make(root, "noisy_imagenette.csv")
+
+
+def inaturalist(root: Path) -> None:
+    for at, name in enumerate(
+        ("00000_Animalia_Annelida_Lumbricus_terrestris", "00001_Plantae_Tracheophyta_Acer_rubrum")
+    ):
+        for split in ("train", "val"):
+            make(root, *(f"{split}/{name}/{uuid.UUID(int=1 << 127 | at << 64 | i, version=4)}.jpg" for i in range(8)))
+    make(root, *(f"public_test/{uuid.UUID(int=1 << 126 | i, version=4)}.jpg" for i in range(8)))
+
+
+def places365(root: Path) -> None:
+    for name in ("airfield", "airplane_cabin"):
+        make(root, *(f"train/{name}/{i:08d}.jpg" for i in range(1, 9)))
+        make(root, *(f"val/{name}/Places365_val_{i * 7 + len(name):08d}.jpg" for i in range(4)))
+
+
+def places365_with_lists(root: Path) -> None:
+    places365(root)
+    (root / "train.txt").write_text("train/airfield/00000001.jpg\n")
+
+
+def eurosat(root: Path) -> None:
+    for name in ("AnnualCrop", "Forest", "SeaLake"):
+        make(root, *(f"2750/{name}/{name}_{i}.jpg" for i in range(1, 12)))
+
+
+def flower_photos(root: Path) -> None:
+    make(root, "LICENSE.txt")
+    for at, name in enumerate(("daisy", "dandelion", "tulips")):
+        make(root, *(f"{name}/{10140303 + at * 50 + i}_{0xB88D3D6CEC + i * 7919 + at:x}_n.jpg" for i in range(12)))
+
+
+def oxford_pets(root: Path) -> None:
+    make(root, "annotations/list.txt")
+    for name in ("Abyssinian", "beagle"):
+        make(root, *(f"images/{name}_{i}.jpg" for i in range(1, 6)))
+        make(root, *(f"annotations/trimaps/{name}_{i}.png" for i in range(1, 6)))
+
+
+def visual_genome(root: Path) -> None:
+    make(
+        root, *(f"VG_100K/{2316003 + i * 7}.jpg" for i in range(8)), *(f"VG_100K_2/{51 + i * 9}.jpg" for i in range(8))
+    )
+
+
+def msr_vtt(root: Path) -> None:
+    make(
+        root, *(f"TrainValVideo/video{i}.mp4" for i in range(8)), *(f"TestVideo/video{7010 + i}.mp4" for i in range(8))
+    )
+
+
+def aflw(root: Path) -> None:
+    for at, folder in enumerate((0, 2, 3)):
+        make(root, *(f"flickr/{folder}/image{i * 7 + at:05d}.jpg" for i in range(8)))
+
+
+def redcaps(root: Path) -> None:
+    for at, name in enumerate(("itookapicture", "earthporn")):
+        make(root, *(f"{name}/{0xABC12 + at * 977 + i * 65537:x}z.jpg" for i in range(12)))
+
+
+def dogs_vs_cats(root: Path) -> None:
+    make(root, *(f"train/{name}.{i}.jpg" for name in ("cat", "dog") for i in range(5)))
+    make(root, *(f"test1/{i}.jpg" for i in range(1, 6)), "sampleSubmission.csv")
+
+
+def roboflow(root: Path) -> None:
+    make(root, "README.dataset.txt", "README.roboflow.txt")
+    for at, split in enumerate(("train", "valid", "test")):
+        for name in ("rust", "healthy"):
+            make(
+                root,
+                *(
+                    f"{split}/{name}/{name}-{at}{i}_jpg.rf.{uuid.uuid5(uuid.NAMESPACE_URL, f'{name}{at}{i}').hex}.jpg"
+                    for i in range(6)
+                ),
+            )
+
+
+def unpacked_twice(root: Path) -> None:
+    """Kaggle's archives: each folder in one of its own name."""
+    for at, split in enumerate(("training_set", "test_set")):
+        for name in ("cats", "dogs"):
+            make(root, *(f"{split}/{split}/{name}/{name[:3]}.{at * 4000 + i}.jpg" for i in range(8)))
+        make(root, f"{split}/{split}/_DS_Store")
+
+
+def intel(root: Path) -> None:
+    for at, split in enumerate(("seg_train", "seg_test")):
+        for k, name in enumerate(("buildings", "sea")):
+            make(root, *(f"{split}/{split}/{name}/{at * 1000 + k * 100 + i * 7}.jpg" for i in range(8)))
+
+
+def asl_alphabet(root: Path) -> None:
+    for letter in string.ascii_uppercase:
+        make(root, *(f"asl_alphabet_train/asl_alphabet_train/{letter}/{letter}{i}.jpg" for i in range(1, 6)))
+        make(root, f"asl_alphabet_test/asl_alphabet_test/{letter}_test.jpg")
+
+
+def svhn_like(root: Path) -> None:
+    for at, split in enumerate(("train", "trainval", "extra")):
+        for name in ("house", "number"):
+            make(root, *(f"{split}/{name}/{name}_{at}{i}.png" for i in range(6)))
+
+
+def mnist_png(root: Path) -> None:
+    for at, split in enumerate(("training", "testing")):
+        for digit in range(10):
+            make(root, *(f"{split}/{digit}/{at}{i * 10 + digit}.png" for i in range(6)))
+
+
+def other_classes_to_test(root: Path) -> None:
+    """Few-shot: the classes of test/ are new."""
+    for split, names in (("train", ("cat", "dog")), ("test", ("eel", "fox"))):
+        for name in names:
+            make(root, *(f"{split}/{name}/{name}_{i}.jpg" for i in range(6)))
+
+
+def one_folder_to_test(root: Path) -> None:
+    """Keras wants a folder in test/, whatever its name."""
+    cats_and_dogs(root)
+    make(root, *(f"test/unknown/{i}.jpg" for i in range(8)))
+
+
+def listed_classes(root: Path) -> None:
+    cats_and_dogs(root)
+    (root / "classes.txt").write_text("cats\ndogs\n")
+
+
+def labels_line_by_line(root: Path) -> None:
+    cats_and_dogs(root)
+    (root / "classes.txt").write_text("cats\ndogs\ncats\n")
+
+
+def list_of_other_names(root: Path) -> None:
+    cats_and_dogs(root)
+    (root / "classes.txt").write_text("cats\ndogs\neels\n")
+
+
+def label_beside_the_image(root: Path) -> None:
+    cats_and_dogs(root)
+    (root / "train/cats/cat.0.txt").write_text("dogs\n")
+
+
+def images_and_masks_by_split(root: Path) -> None:
+    for name in ("beach", "city"):
+        make(root, *(f"train_images/{name}/{name}_{i}.jpg" for i in range(6)))
+        make(root, *(f"train_masks/{name}/{name}_{i}.png" for i in range(6)))
+        make(root, *(f"val_images/{name}/{name}_{10 + i}.jpg" for i in range(6)))
+
+
+def flat_masks(root: Path) -> None:
+    cats_and_dogs(root)
+    make(root, *(f"test/{i:03d}.jpg" for i in range(6)), *(f"test_masks/{i:03d}.png" for i in range(6)))
+
+
+def camera_rig(root: Path) -> None:
+    for split in ("train", "val"):
+        for at, name in enumerate(("ring_front_left", "ring_rear_right", "stereo_front")):
+            make(root, *(f"{split}/{name}/{len(split)}{at}{315966 + i * 7919}.jpg" for i in range(6)))
+
+
+def sensor_suite(root: Path) -> None:
+    for split in ("train", "val"):
+        for at, name in enumerate(("CAM_FRONT", "LIDAR_TOP", "RearCamera")):
+            make(root, *(f"{split}/{name}/{len(split)}{at}{315966 + i * 7919}.png" for i in range(6)))
 
 
 def imagenet_one_a_class(root: Path) -> None:
@@ -62,8 +279,19 @@ def class_named_files(root: Path) -> None:
 
 
 def cats_and_dogs(root: Path) -> None:
-    make(root, "README.md", "LICENSE.txt", "cats/Thumbs.db", ".git/index", "cats/.cache/7.jpg")
-    make(root, *(f"cats/cat.{i}.jpg" for i in range(8)), *(f"dogs/dog.{i}.jpg" for i in range(8)))
+    """cats_and_dogs_filtered, and what lies about in such folders."""
+    make(
+        root,
+        "README.md",
+        "LICENSE.txt",
+        "vectorize.py",
+        "train/cats/Thumbs.db",
+        ".git/index",
+        "train/cats/.cache/7.jpg",
+    )
+    for name in ("cats", "dogs"):
+        make(root, *(f"train/{name}/{name[:3]}.{i}.jpg" for i in range(8)))
+        make(root, *(f"validation/{name}/{name[:3]}.{2000 + i}.jpg" for i in range(4)))
 
 
 def coco(root: Path) -> None:
@@ -95,8 +323,19 @@ def cityscapes(root: Path) -> None:
 
 
 def renamed_cityscapes(root: Path) -> None:
-    for i in range(4):
-        make(root, f"train/view/aachen_{i:06d}_leftImg8bit.png", f"train/answer/aachen_{i:06d}_gtFine_labelIds.png")
+    for split, city in (("train", "aachen"), ("val", "frankfurt")):
+        for i in range(4):
+            make(
+                root,
+                f"{split}/view/{city}_{i:06d}_leftImg8bit.png",
+                f"{split}/answer/{city}_{i:06d}_gtFine_labelIds.png",
+            )
+
+
+def cities(root: Path) -> None:
+    """Cityscapes' images under a name that says nothing."""
+    for split, city in (("train", "aachen"), ("train", "bochum"), ("val", "frankfurt"), ("val", "munster")):
+        make(root, *(f"{split}/{city}/{city}_{i:06d}_000019.png" for i in range(4)))
 
 
 def voc(root: Path) -> None:
@@ -114,11 +353,6 @@ def librispeech(root: Path) -> None:
 
 def flat_kaggle(root: Path) -> None:
     make(root, *(f"{name}.{i}.jpg" for name in ("cat", "dog") for i in range(5)))
-
-
-def kaggle_splits(root: Path) -> None:
-    make(root, *(f"train/{name}.{i}.jpg" for name in ("cat", "dog") for i in range(5)))
-    make(root, *(f"test/{i}.jpg" for i in range(5)))
 
 
 def utkface(root: Path) -> None:
@@ -165,7 +399,7 @@ def partial_pair(root: Path) -> None:
 
 def hard_links(root: Path) -> None:
     cats_and_dogs(root)
-    os.link(root / "cats/cat.0.jpg", root / "cats/again.jpg")
+    os.link(root / "train/cats/cat.0.jpg", root / "train/cats/again.jpg")
 
 
 def pix2pix(root: Path) -> None:
@@ -222,7 +456,7 @@ def domains(root: Path) -> None:
 
 def uneven_depth(root: Path) -> None:
     cats_and_dogs(root)
-    make(root, "dogs/puppies/dog.100.jpg")
+    make(root, "train/dogs/puppies/dog.100.jpg")
 
 
 def one_class(root: Path) -> None:
@@ -242,76 +476,140 @@ def packed_table(root: Path) -> None:
     make(root, "extra/answers.csv.gz")
 
 
-# (the tree, the mode, words that the line must have)
-VERDICTS: list[tuple[Callable[[Path], None], str, str]] = [
-    (imagenet, "dir", "6 directories (train 3, val 3): the directory is the label"),
-    (imagenet_one_a_class, "dir", "6 directories"),
-    (cifar_distinct_names, "dir", "6 directories (test 3, train 3)"),
-    (class_named_files, "dir", "4 directories"),
-    (cats_and_dogs, "dir", "2 directories: the directory is the label"),
-    (sign_language, "dir", "5 directories"),
-    (imagenet_flat_val, "none", "val/ILSVRC2012_val_00000000.JPEG lies directly in the split val"),
-    (cifar_equal_names, "none", "if the directory is the label: --classes dir"),
-    (coco, "none", "annotations/instances_train2017.json looks like a label table"),
-    (coco_without_annotations, "none", "train2017/000000000000.jpg lies directly in the split"),
-    (yolo, "none", "data.yaml looks like a label table"),
-    (cityscapes, "none", "gtFine reads like one part of each sample"),
-    (renamed_cityscapes, "none", "train/answer/aachen_000000_gtFine_labelIds.png and train/view/aachen_000000_"),
-    (voc, "none", "Annotations/2007_000000.xml looks like a label table"),
-    (librispeech, "none", "198.trans.txt looks like a label table"),
-    (flat_kaggle, "none", "cat.0.jpg lies at the top"),
-    (kaggle_splits, "none", "test/0.jpg lies directly in the split test"),
-    (utkface, "none", "landmark_list_part1.txt looks like a label table"),
-    (symlinks_by_class, "none", "by_class/cat/0001.jpg is a symlink"),
-    (hub_cache, "none", "is a symlink"),
-    (rgb_and_depth, "none", "depth reads like one part of each sample"),
-    (unnamed_pair, "none", "first/0000.png and second/0000.png may be parts of one sample"),
-    (pair_with_own_words, "none", "one/img_0000.png and two/seg_0000.png may be parts of one sample"),
-    (partial_pair, "none", "may be parts of one sample"),
-    (hard_links, "none", "cats/again.jpg has another name (hard link)"),
-    (pix2pix, "none", "two sides of a pair"),
-    (cyclegan, "none", "trainA reads like one part"),
-    (busi, "none", "benign/benign (0).png and benign (0)_mask.png may be parts of one sample"),
-    (two_formats, "none", "cat/00.jpg and 00.png may be parts of one sample"),
-    (unknown_beside, "none", "cat/00.points is no sample and may hold labels"),
-    (arrays_beside, "none", "answers.npz may hold labels"),
-    (name_splits, "none", "name different splits"),
-    (split_inside_class, "none", "lies directly in the split cat/train"),
-    (domains, "none", "cartoon holds directories of samples and is no split"),
-    (uneven_depth, "none", "--classes dir"),
-    (one_class, "none", "cats is the only directory with samples in ."),
-    (empty, "none", "the source holds no files"),
-    (text_only, "none", "--samples GLOB"),
-    (packed_table, "none", "extra/answers.csv.gz looks like a label table"),
+# (the tree, words that the line must have, and of each split whether it is redirected)
+REDIRECTED: list[tuple[Callable[[Path], None], str, dict[str, bool]]] = [
+    (imagenet, "6 directories (train 3, val 3): the directory is the label", {"train": True, "val": True}),
+    (imagenet_one_a_class, "6 directories", {"train": True, "val": True}),
+    (imagenet_as_downloaded, "2 directories (train 2)", {"train": True, "val": False, "test": False}),
+    (imagenette, "6 directories", {"train": True, "val": True}),
+    (inaturalist, "4 directories (train 2, val 2)", {"train": True, "val": True, "public_test": False}),
+    (cifar_distinct_names, "6 directories (test 3, train 3)", {"train": True, "test": True}),
+    (class_named_files, "4 directories", {"train": True, "val": True}),
+    (cats_and_dogs, "4 directories (train 2, validation 2)", {"train": True, "validation": True}),
+    (roboflow, "6 directories", {"train": True, "valid": True, "test": True}),
+    (unpacked_twice, "4 directories", {"training_set/training_set": True, "test_set/test_set": True}),
+    (intel, "4 directories", {"seg_train/seg_train": True, "seg_test/seg_test": True}),
+    (svhn_like, "6 directories", {"train": True, "trainval": True, "extra": True}),
+    (one_folder_to_test, "4 directories", {"train": True, "validation": True, "test": False}),
+    (listed_classes, "4 directories", {"train": True, "validation": True}),
+]
+
+# What a line may offer; FILE.csv it always does.
+DIR, ANY, STEM = "--classes dir", "--classes any", "--groups stem"
+
+# (the tree, words that the line must have, the options that it offers besides a table)
+REFUSED: list[tuple[Callable[[Path], None], str, set[str]]] = [
+    (imagenet_det, "samples lie at more than one place", {ANY}),
+    (imagenet_det_train, "no other split has the same directories", {DIR, ANY}),
+    (
+        imagenet_s,
+        "train/n01440764/n01440764_0.JPEG and train-semi/n01440764/n01440764_0.JPEG may be parts of one sample",
+        set(),
+    ),
+    (tiny_imagenet, "looks like a label table", set()),
+    (imagenette_with_noisy_labels, "noisy_imagenette.csv looks like a label table", {DIR}),
+    (places365, "train/airfield/00000001.jpg and train/airplane_cabin/00000001.jpg", {DIR}),
+    (places365_with_lists, "train.txt looks like a label table", {DIR}),
+    (eurosat, "nothing shows that 2750/AnnualCrop and 2750/Forest are classes: there is no second split", {DIR, ANY}),
+    (flower_photos, "nothing shows that daisy and dandelion are classes: there is no second split", {DIR, ANY}),
+    (oxford_pets, "annotations/list.txt looks like a label table", set()),
+    (visual_genome, "VG_100K and VG_100K_2 read like numbered things", {ANY}),
+    (msr_vtt, "TestVideo and TrainValVideo are named like splits", {ANY}),
+    (aflw, "nothing shows that flickr/0 and flickr/2 are classes", {DIR, ANY}),
+    (redcaps, "nothing shows that earthporn and itookapicture are classes", {DIR, ANY}),
+    (dogs_vs_cats, "test1/1.jpg lies directly in the split test1", set()),
+    (sign_language, "nothing shows that A and B are classes", {DIR, ANY}),
+    (asl_alphabet, "no other split has the same directories", {DIR, ANY}),
+    (mnist_png, "all directories of the splits are numbers", {DIR, ANY}),
+    (other_classes_to_test, "test/eel and test/fox are classes: no other split has the same directories", {DIR, ANY}),
+    (cities, "no other split has the same directories", {DIR, ANY}),
+    (labels_line_by_line, "classes.txt looks like a label table", {DIR}),
+    (list_of_other_names, "classes.txt looks like a label table", {DIR}),
+    (label_beside_the_image, "train/cats/cat.0.txt looks like a label table", {DIR}),
+    (images_and_masks_by_split, "train_images/beach/beach_0.jpg and train_masks/beach/beach_0.png", set()),
+    (flat_masks, "test/000.jpg and test_masks/000.png may be parts of one sample", set()),
+    (camera_rig, "train/ring_front_left and train/ring_rear_right read like cameras or sensors", set()),
+    (sensor_suite, "train/CAM_FRONT and train/LIDAR_TOP read like cameras or sensors", set()),
+    (cifar_equal_names, "test/airplane/0000.png and test/automobile/0000.png may be parts of one sample", {DIR}),
+    (coco, "annotations/instances_train2017.json looks like a label table", set()),
+    (coco_without_annotations, "train2017/000000000000.jpg lies directly in the split", {ANY}),
+    (yolo, "data.yaml looks like a label table", set()),
+    (cityscapes, "gtFine reads like one part of each sample", set()),
+    (renamed_cityscapes, "train/answer/aachen_000000_gtFine_labelIds.png and train/view/aachen_000000_", {DIR}),
+    (voc, "Annotations/2007_000000.xml looks like a label table", set()),
+    (librispeech, "198.trans.txt looks like a label table", set()),
+    (flat_kaggle, "cat.0.jpg lies at the top", set()),
+    (utkface, "landmark_list_part1.txt looks like a label table", set()),
+    (symlinks_by_class, "by_class/cat/0001.jpg is a symlink", {ANY}),
+    (hub_cache, "is a symlink", set()),
+    (rgb_and_depth, "depth reads like one part of each sample", set()),
+    (unnamed_pair, "first/0000.png and second/0000.png may be parts of one sample", set()),
+    (pair_with_own_words, "one/img_0000.png and two/seg_0000.png may be parts of one sample", set()),
+    (partial_pair, "may be parts of one sample", set()),
+    (hard_links, "train/cats/again.jpg has another name (hard link)", {DIR, ANY}),
+    (pix2pix, "two sides of a pair", set()),
+    (cyclegan, "trainA reads like one part", set()),
+    (busi, "benign/benign (0).png and benign (0)_mask.png may be parts of one sample", set()),
+    (two_formats, "cat/00.jpg and 00.png may be parts of one sample", {STEM, DIR}),
+    (unknown_beside, "cat/00.points is no sample and may hold labels", set()),
+    (arrays_beside, "answers.npz may hold labels", {DIR}),
+    (name_splits, "name different splits", set()),
+    (split_inside_class, "lies directly in the split cat/train", {ANY}),
+    (domains, "cartoon holds directories of samples and is no split", {DIR, ANY}),
+    (uneven_depth, "train/dogs holds samples and directories of samples", {DIR, ANY}),
+    (one_class, "cats is the only directory with samples in .", {ANY}),
+    (empty, "the source holds no files", set()),
+    (text_only, "--samples GLOB", set()),
+    (packed_table, "extra/answers.csv.gz looks like a label table", {DIR}),
 ]
 
 
-def check_verdict(tmp_path: Path, build: Callable[[Path], None], mode: str, words: str) -> None:
-    root = tmp_path / "source"
+def made(tmp_path: Path, build: Callable[[Path], None], name: str = "source") -> Path:
+    root = tmp_path / name
     root.mkdir()
     build(root)
+    return root
+
+
+def check_redirected(root: Path, words: str, splits: dict[str, bool]) -> None:
     found = catalog(root)
-    assert found.verdict.mode == mode, found.verdict.line
+    assert found.verdict.mode == "dir", found.verdict.line
     assert words in found.verdict.line
     assert "\n" not in found.verdict.line
-    if mode == "none":
-        assert found.verdict.line.startswith("not redirecting: ")
-        assert "--" in found.verdict.line or "no files" in found.verdict.line
-        assert (found.sample_of == -1).all()
-    else:
-        assert len(found.class_of) == found.sample_files > 0
+    assert {finding.split: finding.redirected for finding in found.verdict.splits} == splits
+    redirected = [finding for finding in found.verdict.splits if finding.redirected]
+    assert len(found.class_of) == sum(finding.samples for finding in redirected)
+    assert found.sample_files == sum(finding.samples for finding in found.verdict.splits)
+    for entry in found.members.tolist():
+        above = found.tree.path(entry).decode().rsplit("/", 2)[0]
+        assert splits[above]
 
 
-@pytest.mark.parametrize(("build", "mode", "words"), VERDICTS, ids=[row[0].__name__ for row in VERDICTS])
-def test_the_verdict_on(tmp_path: Path, build: Callable[[Path], None], mode: str, words: str) -> None:
-    check_verdict(tmp_path, build, mode, words)
+def check_refused(root: Path, words: str, offered: set[str]) -> None:
+    found = catalog(root)
+    assert found.verdict.mode == "none", found.verdict.line
+    assert words in found.verdict.line
+    assert "\n" not in found.verdict.line
+    assert found.verdict.line.startswith("not redirecting: ")
+    assert {option for option in (DIR, ANY, STEM) if option in found.verdict.line} == offered, found.verdict.line
+    assert "--classes FILE.csv" in found.verdict.line or "no files" in found.verdict.line
+    assert (found.sample_of == -1).all()
+    assert not any(finding.redirected for finding in found.verdict.splits)
+
+
+@pytest.mark.parametrize(("build", "words", "splits"), REDIRECTED, ids=[row[0].__name__ for row in REDIRECTED])
+def test_each_split_of(tmp_path: Path, build: Callable[[Path], None], words: str, splits: dict[str, bool]) -> None:
+    check_redirected(made(tmp_path, build), words, splits)
+
+
+@pytest.mark.parametrize(("build", "words", "offered"), REFUSED, ids=[row[0].__name__ for row in REFUSED])
+def test_nothing_is_redirected_of(tmp_path: Path, build: Callable[[Path], None], words: str, offered: set[str]) -> None:
+    check_refused(made(tmp_path, build), words, offered)
 
 
 def test_a_source_that_is_one_half_of_a_pair_is_told_by_its_own_name(tmp_path: Path) -> None:
     cityscapes(tmp_path)
-    found = catalog(tmp_path / "leftImg8bit")
-    assert found.verdict.mode == "none"
-    assert "the source is called leftImg8bit" in found.verdict.line
+    check_refused(tmp_path / "leftImg8bit", "the source is called leftImg8bit", set())
 
 
 def test_odd_names_stay_on_one_line(tmp_path: Path) -> None:
@@ -337,7 +635,9 @@ def test_equal_names_in_sibling_classes_are_redirected_on_request(tmp_path: Path
 
 
 def test_a_few_chance_twins_among_many_files_are_no_doubt(tmp_path: Path) -> None:
-    make(tmp_path, *(f"cat/{i:04d}.jpg" for i in range(30)), *(f"dog/{i:04d}.jpg" for i in range(29, 59)))
+    for split in ("train", "val"):
+        make(tmp_path, *(f"{split}/cat/{i:04d}.jpg" for i in range(30)))
+        make(tmp_path, *(f"{split}/dog/{i:04d}.jpg" for i in range(29, 59)))
     assert catalog(tmp_path).verdict.mode == "dir"
-    make(tmp_path, "dog/0001.jpg", "dog/0002.jpg", "dog/0003.jpg")
+    make(tmp_path, "train/dog/0001.jpg", "train/dog/0002.jpg", "train/dog/0003.jpg")
     assert catalog(tmp_path).verdict.mode == "none"

@@ -9,10 +9,11 @@ import json
 import os
 import stat
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from redoxfs.cli.place import find
-from redoxfs.cli.plan import Dataset, check_source, dataset_of, memory_of, open_root
+from redoxfs.cli.plan import Dataset, check_source, dataset_of, evidence, memory_of, open_root
 from redoxfs.cli.sizes import format_bytes, format_needed
 from redoxfs.cli.table import print_table
 
@@ -52,6 +53,8 @@ def gather(dataset: Dataset, *, policy: str, seed: int, memory_bytes: int) -> di
         "verdict": verdict.line,
         "classes_asked": verdict.asked,
         "classes_mode": verdict.mode,
+        "splits": [asdict(finding) for finding in verdict.splits],
+        "evidence": evidence(verdict),
         "saw": list(verdict.saw),
         "entries": len(tree),
         "files": files,
@@ -114,7 +117,9 @@ def _memory(dataset: Dataset, policy: str, memory_bytes: int) -> dict[str, Any]:
 
 def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     """The table's rows, for people."""
-    shown = [("classes", facts["verdict"]), *(("saw", line) for line in facts["saw"])]
+    shown = [("classes", facts["verdict"])]
+    shown += [("evidence", line) for line in facts["evidence"]]
+    shown += [("saw", line) for line in facts["saw"]]
     if facts["packed"]:
         shown.append(("packed", f"{facts['shards']:,} shards, {format_bytes(facts['shards_bytes'])}"))
     shown += [

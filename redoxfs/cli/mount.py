@@ -34,6 +34,7 @@ from redoxfs.cli.plan import (
     memory_of,
     open_root,
     say,
+    say_verdict,
 )
 from redoxfs.cli.probe import read_file
 from redoxfs.cli.runtime_paths import control_path, open_log
@@ -69,8 +70,6 @@ class _Job:
 
 def run(arguments: argparse.Namespace) -> int:
     """Mount; returns 0 once the mount answers (or, with -f, once it has ended)."""
-    # numpy's linear algebra, which nothing here uses, would start a thread for each core before our fork.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     job = _prepare(arguments)
     work = _server(job)
     if arguments.foreground:
@@ -98,7 +97,7 @@ def _prepare(arguments: argparse.Namespace) -> _Job:
             state_file.number(members.rank, len(members.addresses))
     transport = None if members is None else transport_of(arguments, members)
     dataset = dataset_of(source, root_fd, arguments, probe=True, members=members)
-    say(dataset.catalog.verdict.line)
+    say_verdict(dataset.catalog.verdict)
     plan = _plan(dataset, memory_bytes, arguments, members)
     settings = partial(settings_of, dataset, arguments)
     now = settings(plan)

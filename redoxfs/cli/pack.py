@@ -8,7 +8,7 @@ from pathlib import Path
 
 from redoxfs.cli.exits import DestinationError, SourceUnusableError
 from redoxfs.cli.place import find
-from redoxfs.cli.plan import DEFAULT_CHUNK_SIZE, catalog_of, cells_of, check_source, open_root, say
+from redoxfs.cli.plan import DEFAULT_CHUNK_SIZE, catalog_of, cells_of, check_source, open_root, say, say_verdict
 from redoxfs.cli.progress import showing
 from redoxfs.cli.sizes import format_bytes, format_seconds, parse_size
 
@@ -26,9 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     if is_packed(root_fd):
         raise SourceUnusableError(f"{source.asked}: is a packed dataset already")
     catalog = catalog_of(source, root_fd, arguments)
-    say(catalog.verdict.line)
-    for line in catalog.verdict.saw:
-        say(line)
+    say_verdict(catalog.verdict)
     cells = cells_of(catalog, arguments.chunk_size or DEFAULT_CHUNK_SIZE, arguments.seed)
     with showing("packing") as show:
         packed = pack(

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from redoxfs.cli.exits import SourceUnusableError, UsageError
 from redoxfs.cli.place import EXACT_FOLDER, Place
+from redoxfs.cli.probe import ask
 from redoxfs.cli.sizes import available_memory, default_memory, format_bytes, format_seconds, parse_size
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from redoxfs.chunks import Cells, ChunkStore, Storage
     from redoxfs.cli.nodes import Membership
-    from redoxfs.dataset import Catalog
+    from redoxfs.dataset import Beside, Catalog, Verdict
     from redoxfs.packed import Index
 
 # What `mount` and `status` say where the slot policy has one chunk for each virtual chunk.
@@ -255,6 +256,7 @@ def catalog_of(source: Place, root_fd: int, arguments: argparse.Namespace) -> "C
     """
     from redoxfs.dataset import build_catalog, default_cache_dir, load_or_scan
 
+    beside = _look_beside(source, root_fd, arguments)
     begin = time.monotonic()
     try:
         with _counting_files() as progress:
@@ -273,8 +275,46 @@ def catalog_of(source: Place, root_fd: int, arguments: argparse.Namespace) -> "C
     else:
         say(f"catalog: {files:,} files, scanned in {format_seconds(time.monotonic() - begin)}")
     return build_catalog(
-        tree, classes=arguments.classes or "auto", samples=tuple(arguments.samples), groups=arguments.groups
+        tree,
+        classes=arguments.classes or "auto",
+        samples=tuple(arguments.samples),
+        groups=arguments.groups,
+        root_fd=root_fd,
+        beside=beside,
     )
+
+
+def _look_beside(source: Place, root_fd: int, arguments: argparse.Namespace) -> "Beside | None":
+    """What lies beside a SOURCE that is a split by name; None where that is no evidence, or does not answer."""
+    from redoxfs.dataset import Beside, look_beside
+    from redoxfs.dataset.splits import is_split
+
+    if arguments.classes not in (None, "auto") or not is_split(os.fsencode(source.path.name)):
+        return None
+    try:
+        return Beside.from_text(ask(lambda: look_beside(root_fd).as_text().encode("ascii"), arguments.timeout).decode())
+    except OSError:
+        return None
+
+
+def say_verdict(verdict: "Verdict") -> None:
+    """What was decided about classes, and the evidence, a line each."""
+    say(verdict.line)
+    for line in (*evidence(verdict), *verdict.saw):
+        say(line)
+
+
+def evidence(verdict: "Verdict") -> list[str]:
+    """What `auto` found out about the splits, alike ones in one line; nothing where the verdict's line says it all."""
+    if verdict.asked != "auto" or not any(finding.redirected for finding in verdict.splits):
+        return []
+    splits: dict[tuple[bool, str], list[str]] = {}
+    for finding in verdict.splits:
+        splits.setdefault((finding.redirected, finding.because), []).append(finding.split)
+    return [
+        f"{', '.join(names)}: {'' if redirected else 'served exactly: '}{because}"
+        for (redirected, because), names in splits.items()
+    ]
 
 
 def say(line: str) -> None:

@@ -57,6 +57,8 @@ def _dispatch(argv: Sequence[str] | None) -> int:
     if arguments.verb is None:
         *others, last = _VERBS
         raise UsageError(f"say what to do: {', '.join(others)} or {last} (try: redoxfs --help)")
+    # numpy's linear algebra, which nothing here uses, would start a thread for each core before our forks.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     verb = importlib.import_module(_VERBS[arguments.verb])
     code: int = verb.run(arguments)
     sys.stdout.flush()

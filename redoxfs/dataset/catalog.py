@@ -17,13 +17,15 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from redoxfs.dataset.beside import Beside
 from redoxfs.dataset.classes import Classes, label_by_directory, label_by_table, make_classes, refuse_two_labels
 from redoxfs.dataset.errors import show
-from redoxfs.dataset.evidence import find_doubt
+from redoxfs.dataset.evidence import Finding, judge
 from redoxfs.dataset.groups import Groups, make_groups
 from redoxfs.dataset.samples import sample_mask
 from redoxfs.dataset.table import label_groups, read_table
 from redoxfs.dataset.tree import CONTROL_NAME, Tree
+from redoxfs.dataset.users_word import take_word
 
 Mode = Literal["dir", "any", "none", "csv"]
 
@@ -36,13 +38,14 @@ class Verdict:
     """What was decided about classes, in words.
 
     `line` is one line: what was chosen, why, and the option that turns it on or off. `saw` are further
-    facts worth telling.
+    facts worth telling. `splits` is what `auto` and `dir` found out about each split.
     """
 
     asked: str
     mode: Mode
     line: str
     saw: tuple[str, ...] = ()
+    splits: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,27 +67,38 @@ class Catalog:
 
 
 def build_catalog(
-    tree: Tree, *, classes: str = "auto", samples: tuple[str, ...] = (), groups: str | None = None
+    tree: Tree,
+    *,
+    classes: str = "auto",
+    samples: tuple[str, ...] = (),
+    groups: str | None = None,
+    root_fd: int | None = None,
+    beside: Beside | None = None,
 ) -> Catalog:
     """Decide what of `tree` is redirected within what.
 
     `classes` is auto, dir, any, none or the path of a csv; `samples` are globs that replace the list of
-    data extensions; `groups` is None, "stem" or a template. ClassesError where these contradict the tree or
-    themselves. A tree in which nothing can be redirected is not an error: the verdict says so.
+    data extensions; `groups` is None, "stem" or a template. `root_fd`, open on the directory, and `beside` are evidence
+    for auto, which redirects less without them. ClassesError where the options contradict the tree or themselves. A
+    tree in which nothing can be redirected is not an error: the verdict says so.
     """
     mask = sample_mask(tree, samples)
     sample_files = int(np.count_nonzero(mask))
     saw = [f"{tree.skipped:,} sockets, fifos and devices are left out"] if tree.skipped else []
     if tree.control_left_out:
         saw.append(f"{show(CONTROL_NAME)} in the source is left out: the mount has a control folder of that name")
+    splits: tuple[Finding, ...] = ()
     if classes == "none":
         line = "not redirecting: --classes none; every file is served exactly"
         return _nothing(tree, Verdict(classes, "none", line, tuple(saw)), sample_files)
     if classes == "auto":
-        doubt = find_doubt(tree, mask, grouped=groups is not None)
-        if doubt is not None:
-            return _nothing(tree, Verdict(classes, "none", f"not redirecting: {doubt}", tuple(saw)), sample_files)
+        judged = judge(tree, mask, grouped=groups is not None, root_fd=root_fd, beside=beside)
+        splits = judged.findings
+        if judged.refusal is not None:
+            line = f"not redirecting: {judged.refusal}"
+            return _nothing(tree, Verdict(classes, "none", line, tuple(saw), splits), sample_files)
     mode: Mode = "dir" if classes in ("auto", "dir") else "any" if classes == "any" else "csv"
+    nothing = _no_samples(mode, samples, groups)
     if mode == "csv":
         table = read_table(tree, classes)
         sample_files = int(np.count_nonzero(mask | (table.label >= 0)))
@@ -98,17 +112,28 @@ def build_catalog(
         saw += table.saw
     else:
         found = make_groups(tree, mask, groups, named=bool(samples))
+        if classes == "auto":
+            found = found.only(np.isin(tree.parent[found.first], judged.directories))
+        if classes == "dir":
+            word = take_word(tree, mask, found, grouped=groups is not None)
+            found = found.only(np.isin(tree.parent[found.first], word.directories))
+            splits = word.findings
+            saw += word.warnings
+            if word.exact is not None and len(found):
+                saw.append(word.exact)
+            elif word.exact is not None:
+                nothing = f"not redirecting: {word.exact}"
         if mode == "dir":
             labels = label_by_directory(tree, found)
         else:
             labels = label_by_table(tree, found, np.zeros(len(found), np.int64), [""])
     saw += found.saw
     if not len(found):
-        return _nothing(tree, Verdict(classes, mode, _no_samples(mode, samples, groups), tuple(saw)), sample_files)
+        return _nothing(tree, Verdict(classes, mode, nothing, tuple(saw), splits), sample_files)
     refuse_two_labels(tree, found, labels)
     made = make_classes(tree, found, labels)
     saw += made.saw
-    verdict = Verdict(classes, mode, _line(classes, mode, made, len(found)), tuple(saw))
+    verdict = Verdict(classes, mode, _line(classes, mode, made, len(found)), tuple(saw), splits)
     return _number(tree, found, made, verdict, sample_files)
 
 

@@ -6,13 +6,17 @@ table that redoxfs took for something else.
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 
 import numpy as np
 
+from redoxfs.dataset.class_trees import place_of
+from redoxfs.dataset.errors import show
 from redoxfs.dataset.samples import ARRAYS
-from redoxfs.dataset.scene import OPTIONS, Scene
+from redoxfs.dataset.scan import read_small
+from redoxfs.dataset.scene import Against, Doubt, Scene
 
 # Formats that hold labels, captions, boxes, or lists of files often enough.
 TABLE_EXTENSIONS = frozenset(
@@ -36,39 +40,97 @@ ABOUT_EXTENSIONS = frozenset((b"", b".txt", b".md", b".rst"))
 OTHER_EXTENSIONS = frozenset(
     b".md .rst .html .htm .pdf .doc .docx .rtf .py .pyc .sh .ipynb .log .zip .tar .tgz .rar .7z".split()
 ) | frozenset(b".css .js .bib .cff .md5 .sha1 .sha256 .aria2 .torrent".split())
-# What desktops leave behind.
-LITTER = frozenset((b"thumbs.db", b"desktop.ini"))
+# What desktops leave behind (_DS_Store where a host takes no name with a dot in front), the form that a competition's
+# answers have, whose labels are made up, and what Roboflow tells about an export.
+LITTER = frozenset(
+    b"thumbs.db desktop.ini _ds_store sample_submission.csv samplesubmission.csv readme.dataset.txt"
+    b" readme.roboflow.txt".split()
+)
+# A list of class names is a text of lines, and no longer than this: 10,000 names of 100 bytes.
+NAME_LIST_EXTENSIONS = frozenset((b"", b".txt", b".lst", b".list", b".names"))
+NAME_LIST_MAX_BYTES = 1 << 20
+NAME_LISTS_MAX = 16
 _LABEL_WORD = re.compile(
     rb"label|annot|box|caption|class|meta|split|truth|mask|target|answer|landmark|keypoint|transcript|list"
     rb"|(?:^|[^a-z])(?:gt|ann|anno|cls|lbl)(?![a-z])"
 )
 
 
-def label_files(scene: Scene) -> str | None:
+def label_files(scene: Scene) -> Doubt | None:
     """The labels may be in a file: anything that is neither a sample nor known to be harmless."""
     tree = scene.tree
     other = tree.kind_mask(stat.S_IFREG)
     other[scene.samples] = False
+    lists = _NameLists(scene)
     for entry in np.flatnonzero(other).tolist():
         name = tree.name(entry).lower()
         if _is_table(name):
             # Hidden ones too: nobody names a .csv for nothing.
-            if not scene.hidden[entry] or _has_table_extension(name):
-                return f"{scene.path(entry)} looks like a label table; {OPTIONS}"
+            if (not scene.hidden[entry] or _has_table_extension(name)) and not lists.has(entry):
+                return Doubt(f"{scene.path(entry)} looks like a label table", Against.DIR_UNPROVEN | Against.ANY)
         elif not scene.hidden[entry] and not _is_harmless(name):
-            return f"{scene.path(entry)} is no sample and may hold labels, or belong to a sample; {OPTIONS}"
+            return Doubt(
+                f"{scene.path(entry)} is no sample and may hold labels, or belong to a sample",
+                Against.DIR_UNPROVEN | Against.ANY,
+            )
     return None
 
 
-def arrays_beside(scene: Scene) -> str | None:
+def label_files_beside(scene: Scene) -> Doubt | None:
+    """Where SOURCE is a split by name, a table for all splits lies beside it."""
+    if not scene.own_split:
+        return None
+    for file in scene.beside.names.files:
+        name = os.fsencode(file)
+        if _is_table(name.lower()):
+            return Doubt(f"{show(name)} beside the source looks like a label table", Against.DIR_UNPROVEN | Against.ANY)
+    return None
+
+
+def arrays_beside(scene: Scene) -> Doubt | None:
     """An array beside samples of another kind may hold their labels."""
     tree = scene.tree
     kinds = tree.extension[scene.samples]
     is_array = np.array([name in ARRAYS for name in tree.extensions], bool)[kinds]
     if is_array.any() and not is_array.all():
         entry = scene.samples[np.argmax(is_array)]
-        return f"{scene.path(entry)} may hold labels of the other files; {OPTIONS}"
+        return Doubt(f"{scene.path(entry)} may hold labels of the other files", Against.DIR_UNPROVEN | Against.ANY)
     return None
+
+
+class _NameLists:
+    """Tells the texts that list the class directories, each once: they say no more than the directories do.
+
+    A text with one name for each sample lists labels, and repeats itself; one that lies in a directory of samples may
+    label these.
+    """
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._left = NAME_LISTS_MAX
+        self._names: frozenset[bytes] | None = None
+
+    def has(self, entry: int) -> bool:
+        tree, root_fd = self._scene.tree, self._scene.root_fd
+        _, extension = _parts(tree.name(entry).lower())
+        size = int(tree.size[entry])
+        if root_fd is None or not self._left or extension not in NAME_LIST_EXTENSIONS or size > NAME_LIST_MAX_BYTES:
+            return False
+        classes = self._scene.trees.classes
+        if not self._lies_above_classes(int(tree.parent[entry])):
+            return False
+        self._left -= 1
+        if self._names is None:
+            self._names = frozenset(tree.name(at) for holders in classes.values() for at in holders)
+        text = read_small(root_fd, tree.path(entry), NAME_LIST_MAX_BYTES)
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return bool(lines) and len(set(lines)) == len(lines) and self._names.issuperset(lines)
+
+    def _lies_above_classes(self, directory: int) -> bool:
+        for above in self._scene.trees.classes:
+            if directory == 0 or directory in (above, place_of(self._scene.tree, above)):
+                return True
+        return False
 
 
 def _parts(name: bytes) -> tuple[bytes, bytes]:

@@ -35,16 +35,22 @@ SCATTER = np.uint64(0x9FB21C651E98DF25)
 _UNNAMED = np.uint64(0xC2B2AE3D27D4EB4F)
 _BEHIND = np.uint64(0xD6E8FEB86659FD93)  # keeps hashes of endings apart from hashes of beginnings
 
+_SPLITS = np.array([hash_text(word) for word in SPLIT_WORDS], np.uint64)
+
 _Rows = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.bool_]]
 Pair = tuple[int, int]
 
 
-def across(tree: Tree, entries: NDArray[np.int64]) -> Pair | None:
-    """Two of `entries` (ascending samples) in sibling directories that look like parts of one sample, or None.
+def across(tree: Tree, entries: NDArray[np.int64], group: NDArray[np.int32] | None = None) -> Pair | None:
+    """Two of `entries` (ascending samples) in directories of one group that look like parts of one sample, or None.
 
-    Given only where a tenth of a directory's samples have such a twin in another directory with the same
-    parent.
+    Given only where a tenth of a directory's samples have such a twin in another directory of its group. `group`
+    is the number of each directory's group (int32[N]); by default a directory's siblings are its group.
     """
+    if not len(entries):
+        return None
+    if group is None:
+        group = tree.parent
     pieces = [
         rows
         for stems, lone in _each(tree, entries)
@@ -52,7 +58,7 @@ def across(tree: Tree, entries: NDArray[np.int64]) -> Pair | None:
     ]
     keys, of, whole = (np.concatenate(column) for column in zip(*pieces, strict=True))
     parent = tree.parent[of].astype(np.int64)
-    keys ^= tree.parent[parent].astype(np.uint64) * SCATTER
+    keys ^= group[parent].astype(np.uint64) * SCATTER
     order = np.lexsort((parent, keys))
     keys, of, whole, parent = keys[order], of[order], whole[order], parent[order]
     del order
@@ -170,6 +176,9 @@ def _rows_unnamed(stems: Stems, tree: Tree) -> _Rows:
     owner, place = owner[fits], place[fits]
     hit = stems.hash_of(place, place + length[owner]) == name[owner]
     owner, place = owner[hit], place[hit]
+    # A number is one as a whole: IMG_1280 in 8 says nothing of the directory.
+    within_number = stems.splits_number(owner, place) | stems.splits_number(owner, place + length[owner])
+    owner, place = owner[~within_number], place[~within_number]
     first = np.ones(len(owner), bool)
     first[1:] = owner[1:] != owner[:-1]
     owner, place = owner[first], place[first]
@@ -188,8 +197,10 @@ def _rows_within(stems: Stems) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     # A tail or a head without digits is a role; one with digits counts (g01_c02, frame7).
     tail = place[last] + 1
     ends = stems.end[owner[last]]
-    role = last[(ends > tail) & ~stems.any_digit(tail, ends)]
-    lead = first[~stems.any_digit(stems.start[owner[first]], place[first])]
+    # train_01 beside val_01 are of two splits (see places.nested_splits), and no parts of one sample.
+    role = last[(ends > tail) & ~stems.any_digit(tail, ends) & ~np.isin(stems.hash_of(tail, ends), _SPLITS)]
+    heads = stems.start[owner[first]]
+    lead = first[~stems.any_digit(heads, place[first]) & ~np.isin(stems.hash_of(heads, place[first]), _SPLITS)]
     keys = np.concatenate(
         (
             stems.whole(),

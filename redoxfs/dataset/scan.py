@@ -100,10 +100,29 @@ def open_below(root_fd: int, path: bytes) -> int:
             os.close(held)
 
 
+def read_small(root_fd: int, path: bytes, most_bytes: int) -> bytes:
+    """The regular file at `path` under `root_fd`, no component followed; b"" where it is longer, or cannot be read."""
+    above, _, name = path.rpartition(b"/")
+    try:
+        directory = _open_by_component(root_fd, above)
+        try:
+            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+        finally:
+            os.close(directory)
+    except OSError:
+        return b""
+    with open(fd, "rb") as file:
+        try:
+            text = file.read(most_bytes + 1) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+        except OSError:
+            return b""
+    return text if len(text) <= most_bytes else b""
+
+
 def _open_by_component(root_fd: int, path: bytes) -> int:
     """As open_below, with no component followed: slower, and safe from a directory swapped for a symlink meanwhile."""
     at = os.open(b".", _OPEN_DIRECTORY, dir_fd=root_fd)
-    for part in path.split(b"/"):
+    for part in filter(None, path.split(b"/")):
         try:
             step = os.open(part, _OPEN_DIRECTORY, dir_fd=at)
         finally:

@@ -1,30 +1,59 @@
-"""What the checks of `--classes auto` look at (see evidence)."""
+"""What the checks of `--classes auto` look at, and what a check says (see evidence)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Flag, auto
 
 import numpy as np
 from numpy.typing import NDArray
 
+from redoxfs.dataset.beside import Beside, own_name
+from redoxfs.dataset.class_trees import ClassTrees
 from redoxfs.dataset.errors import show
+from redoxfs.dataset.splits import is_split
 from redoxfs.dataset.tree import Tree
 
-IF_LABEL = "if the directory is the label use --classes dir"
-OPTIONS = f"{IF_LABEL}, if there are no labels --classes any, else --classes FILE.csv"
+
+class Against(Flag):
+    """What a doubt speaks against: the options that would give wrong labels if it is right."""
+
+    NOTHING = 0
+    DIR_UNPROVEN = auto()  # --classes dir, unless several splits have the same directories
+    DIR = auto()
+    ANY = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A reason not to redirect by directory, as a clause; `instead` is an option that only this reason brings up."""
+
+    what: str
+    against: Against = Against.NOTHING
+    instead: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scene:
-    """What the checks look at: the tree, its samples, the directories that hold them (P) and those above (G)."""
+    """The tree, its samples, the directories that hold them (P) and those above (G), and what lies around SOURCE."""
 
     tree: Tree
     samples: NDArray[np.int64]  # entries, ascending
+    classified: NDArray[np.int64]  # those of them that do not lie directly in a split by name
     holders: NDArray[np.int64]  # P, ascending
     above: NDArray[np.int64]  # G, ascending
+    trees: ClassTrees
     hidden: NDArray[np.bool_]  # [N]
     grouped: bool
+    beside: Beside
+    root_fd: int | None  # the directory itself, to read a list of names in it; None: nothing is read
+
+    @property
+    def own_split(self) -> bytes:
+        """The name of SOURCE where that is a split by name with directories of samples; else b""."""
+        own = own_name(self.tree)
+        return own if 0 in self.trees.classes and is_split(own) else b""
 
     def path(self, entry: int) -> str:
         return show(self.tree.path(int(entry)))
@@ -33,4 +62,21 @@ class Scene:
         return show(self.tree.name(int(entry)))
 
 
-Check = Callable[[Scene], str | None]
+Check = Callable[[Scene], Doubt | None]
+
+
+def hint(against: Against, *, is_proven: bool, has_directories: bool, is_single: bool, instead: str = "") -> str:
+    """The options that fit what was seen, as the end of a line. A table always fits.
+
+    `is_single`: all class directories lie in one tree, so the script has to split it, and no name says how.
+    """
+    fits = [instead] if instead else []
+    dir_is_out = Against.DIR in against or (Against.DIR_UNPROVEN in against and not is_proven)
+    if has_directories and not dir_is_out:
+        caution = (
+            " takes your word, but a split that the script makes itself (random_split, validation_split) would mix"
+        )
+        fits.append(f"if the directory is the label: --classes dir{caution if is_single else ''}")
+    if Against.ANY not in against:
+        fits.append("if there are no labels: --classes any")
+    return "; ".join([*fits, "else: --classes FILE.csv"]) if fits else "name the classes with --classes FILE.csv"

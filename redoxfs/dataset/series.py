@@ -29,6 +29,8 @@ _Rows = tuple[NDArray[np.uint64], NDArray[np.int64]]
 
 def several(tree: Tree, entries: NDArray[np.int64]) -> Pair | None:
     """Two of `entries` (ascending samples) of one directory with names of two kinds, or None."""
+    if not len(entries):
+        return None
     heads: list[_Rows] = []
     skeletons: list[_Rows] = []
     for stems in stems_of(tree.names, tree.name_at, entries):

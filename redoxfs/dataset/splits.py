@@ -4,6 +4,9 @@ Too many splits cost a little mixing; one too few trains on validation data. So 
 reads like the name of a split counts: a whole component (`val`, `train2017`, `train-clean-100`,
 `images_val`, `trainset`), and a word of a file's own name (`train_0001.jpg`, `0001_test.png`,
 `COCO_val2014_000000000042.jpg`).
+
+Where a split is evidence for `--classes auto`, less counts: `is_split` wants the word at one end of the name,
+`is_split_word` wants nothing else in it.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from redoxfs.dataset.tree import Tree
 SPLIT_WORDS = (
     b"train",
     b"training",
+    b"trainval",
     b"val",
     b"valid",
     b"validation",
@@ -29,20 +33,43 @@ SPLIT_WORDS = (
     b"dev",
     b"eval",
     b"holdout",
+    b"extra",
 )
+# Which part of the data a word means, where that is not the word itself.
+_PARTS = {
+    b"training": (b"train",),
+    b"trainval": (b"train", b"val"),
+    b"valid": (b"val",),
+    b"validation": (b"val",),
+    b"testing": (b"test",),
+}
 
 _WORDS = b"(?:%s)(?:_?(?:set|data|images|imgs|files))?" % b"|".join(SPLIT_WORDS)
-# A split by its own name: the word, digits, or the word and a separator and anything.
-_IS_SPLIT = re.compile(rb"(?:%s)(?:\d+|\d*[-_. ].*)?" % _WORDS, re.IGNORECASE | re.DOTALL)
+# A split by its own name: the word at either end and a separator and anything, digits after it allowed.
+_IS_SPLIT = re.compile(rb"(?:%s)(?:\d+|\d*[-_. ].*)?|.*[-_. ()](?:%s)\d*" % (_WORDS, _WORDS), re.IGNORECASE | re.DOTALL)
 # The word stands anywhere in the name, between separators, digits after it allowed.
 _HAS_SPLIT = re.compile(rb"(?:.*[-_. ()])?(?:%s)\d*(?:[-_. ()].*)?" % _WORDS, re.IGNORECASE | re.DOTALL)
+_EACH_SPLIT = re.compile(
+    rb"(?<![^-_. ()])(%s)(?:_?(?:set|data|images|imgs|files))?\d*(?![^-_. ()])" % b"|".join(SPLIT_WORDS), re.IGNORECASE
+)
 
 _ANY_SPLIT = re.compile(b"|".join(sorted(SPLIT_WORDS, reverse=True)))
 
 
 def is_split(component: bytes) -> bool:
-    """Whether a directory of this name is a split: train, val2017, train-clean-100, test_A."""
+    """Whether a directory of this name is a split: train, val2017, train-clean-100, test_A, seg_test."""
     return _IS_SPLIT.fullmatch(component) is not None
+
+
+def is_split_word(component: bytes) -> bool:
+    """Whether the whole name is the word: train, Validation."""
+    return component.lower() in SPLIT_WORDS
+
+
+def parts_named(component: bytes) -> frozenset[bytes]:
+    """The parts of the data that a name speaks of: {train} for training_set, {train, val} for trainval2012."""
+    words = (word.lower() for word in _EACH_SPLIT.findall(component))
+    return frozenset(part for word in words for part in _PARTS.get(word, (word,)))
 
 
 def names_split(component: bytes) -> bool:

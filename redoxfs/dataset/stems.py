@@ -175,6 +175,13 @@ class Stems:
         """Whether text[start:end] holds a digit, elementwise."""
         return _any(_DIGIT[self.text], start, end)
 
+    def splits_number(self, owner: NDArray[np.int64], place: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether a cut before text[place] of the stem `owner` falls between two digits, elementwise."""
+        digit = np.append(_DIGIT[self.text], False)
+        inside: NDArray[np.bool_] = (place > self.start[owner]) & (place < self.end[owner])
+        inside &= digit[place - 1] & digit[place]
+        return inside
+
     def any_letter(self, start: NDArray[np.int64], end: NDArray[np.int64], but: tuple[bytes, ...]) -> NDArray[np.bool_]:
         """Whether text[start:end] holds a letter that is not in one of the words `but`, elementwise."""
         _, first, last = self.words()

@@ -28,7 +28,7 @@ import numpy.typing as npt
 import xxhash
 
 from redoxfs.chunks import Cells
-from redoxfs.dataset import CONTROL_NAME, Catalog, Tree, Verdict, array_files, show
+from redoxfs.dataset import CONTROL_NAME, Catalog, Finding, Tree, Verdict, array_files, show
 from redoxfs.dataset.groups import MEMBERS_MAX
 from redoxfs.packed.headers import BLOCK_BYTES
 from redoxfs.packed.plan import Places
@@ -156,7 +156,12 @@ def describe(catalog: Catalog, cells: Cells, places: Places, *, seed: int, asked
         "seed": seed,
         "chunk_size": cells.chunk_size,
         "asked": asked,
-        "verdict": {**verdict, "line": catalog.verdict.line.removesuffix(OFF), "saw": list(catalog.verdict.saw)},
+        "verdict": {
+            **verdict,
+            "line": catalog.verdict.line.removesuffix(OFF),
+            "saw": list(catalog.verdict.saw),
+            "splits": list(verdict["splits"]),
+        },
         "class_names": catalog.class_names,
         "class_trees": catalog.class_trees,
         "sample_files": catalog.sample_files,
@@ -247,10 +252,18 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+_FINDING = {"redirected": bool, "directories": int, "samples": int}
+
+
 def _must_be_text(manifest: dict[str, Any]) -> None:
     """What is printed as it is, or looked up by name. Raises TypeError."""
     verdict = manifest["verdict"]
     said = [*verdict["saw"], *(verdict[name] for name in ("asked", "mode", "line"))]
+    # A dataset that was packed before this was kept has none.
+    for finding in verdict.get("splits", ()):
+        said += [finding["split"], finding["because"]]
+        if any(type(finding[name]) is not kind for name, kind in _FINDING.items()):
+            raise TypeError(f"{finding!r:.40} tells of no split")
     for text in (*said, *manifest["class_names"], *manifest["class_trees"]):
         if not isinstance(text, str):
             raise TypeError(f"{text!r:.40} is no text")
@@ -340,7 +353,13 @@ def _assemble(manifest: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> 
         class_trees=[str(name) for name in manifest["class_trees"]],
         tree_of_class=arrays["tree_of_class"],
         sample_bytes=np.add.reduceat(tree.size[members], member_at[:-1]) if samples else np.zeros(0, np.int64),
-        verdict=Verdict(verdict["asked"], verdict["mode"], verdict["line"], tuple(verdict["saw"])),
+        verdict=Verdict(
+            verdict["asked"],
+            verdict["mode"],
+            verdict["line"],
+            tuple(verdict["saw"]),
+            tuple(Finding(**finding) for finding in verdict.get("splits", ())),
+        ),
         sample_files=int(manifest["sample_files"]),
     )
     if (tree.size < 0).any() or (tree.size >= 1 << 60).any():

@@ -1,0 +1,112 @@
+"""What lies beside SOURCE, by name: the second split where SOURCE is one itself.
+
+A job may mount imagenet/train and imagenet/val one by one. Whether they hold the same directories can then only
+be seen in the directory above. It is reached from SOURCE's own descriptor by "..", so a mount over SOURCE does
+not matter. Names are read and nothing else: no file is opened, no symlink followed, and no more names are read
+than NAMES_MAX in one directory. What cannot be looked at is no evidence.
+
+A directory beside SOURCE may be a mount that hangs, so the command line asks from a process of its own with a
+deadline. That is why what was seen has a text form.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+
+from redoxfs.dataset.samples import APPLIANCE_DIRECTORIES
+from redoxfs.dataset.splits import names_split
+from redoxfs.dataset.tree import Tree
+
+NAMES_MAX = 100_000
+SPLITS_MAX = 32
+
+_OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names in one directory, hidden ones left out. Names as `os.fsdecode` gives them."""
+
+    directories: list[str] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)  # and symlinks, and whatever else is no directory
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """The names beside SOURCE, and those in each directory there that is a split by name (None: could not be read)."""
+
+    names: Names = field(default_factory=Names)
+    splits: dict[str, Names | None] = field(default_factory=dict)
+
+    def as_text(self) -> str:
+        """For `from_text`, in ASCII."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> Beside:
+        found = json.loads(text)
+        splits = {name: None if names is None else Names(**names) for name, names in found["splits"].items()}
+        return cls(Names(**found["names"]), splits)
+
+
+def own_name(tree: Tree) -> bytes:
+    """The name of SOURCE itself; b"" where its paths do not agree on one, or are not known."""
+    names = {root.rpartition(b"/")[2] for root in tree.roots}
+    return names.pop() if len(names) == 1 else b""
+
+
+def look_beside(root_fd: int) -> Beside:
+    """What lies beside the directory that `root_fd` is open on. Raises nothing for what cannot be read."""
+    try:
+        own = os.path.basename(os.readlink(f"/proc/self/fd/{root_fd}"))
+        above = os.open("..", _OPEN_DIRECTORY, dir_fd=root_fd)
+    except OSError:
+        return Beside()
+    try:
+        if os.path.samestat(os.fstat(above), os.fstat(root_fd)):
+            return Beside()
+        names = _names_in(above)
+        if names is None:
+            return Beside()
+        others = Names(_without(names.directories, own), _without(names.files, own))
+        splits = [name for name in others.directories if names_split(os.fsencode(name))]
+        return Beside(others, {name: _look_into(above, name) for name in splits[:SPLITS_MAX]})
+    finally:
+        os.close(above)
+
+
+def _look_into(above: int, name: str) -> Names | None:
+    try:
+        fd = os.open(name, _OPEN_DIRECTORY, dir_fd=above)
+    except OSError:
+        return None
+    try:
+        return _names_in(fd)
+    finally:
+        os.close(fd)
+
+
+def _names_in(fd: int) -> Names | None:
+    """None where they cannot be read, or are too many to be those of class directories."""
+    found = Names()
+    try:
+        with os.scandir(fd) as children:
+            for read, child in enumerate(children):
+                if read == NAMES_MAX:
+                    return None
+                if child.name.startswith(".") or os.fsencode(child.name) in APPLIANCE_DIRECTORIES:
+                    continue
+                is_directory = child.is_dir(follow_symlinks=False)
+                (found.directories if is_directory else found.files).append(child.name)
+    except OSError:
+        return None
+    found.directories.sort()
+    found.files.sort()
+    return found
+
+
+def _without(names: Iterable[str], own: str) -> list[str]:
+    return [name for name in names if name != own]

@@ -1,0 +1,107 @@
+"""Where the samples lie: the directories that could be classes, the trees that they form, and splits without any.
+
+A *class tree* is a directory whose child directories hold samples: train/cat and train/dog lie in the class tree train.
+What holds samples and is a split by name is *flat*: it is no class, whatever it lies beside.
+
+A directory whose only entry is a directory of its own name (training_set/training_set, as many an archive unpacks)
+stands for that one: what lies in the inner one counts as beside what lies next to the outer one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from redoxfs.dataset.beside import own_name
+from redoxfs.dataset.splits import is_split, names_split, split_of_directory, without_split
+from redoxfs.dataset.tree import Tree
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClassTrees:
+    """Each directory that holds samples is in one of the two, as an entry of the tree."""
+
+    classes: dict[int, list[int]]  # class tree -> the directories of samples in it, both ascending
+    flat: list[int]  # splits by name that hold samples; ascending
+
+    @property
+    def directories(self) -> NDArray[np.int64]:
+        """All that may be class directories, ascending."""
+        return np.array(sorted(entry for entries in self.classes.values() for entry in entries), np.int64)
+
+
+def find_trees(tree: Tree, holders: NDArray[np.int64]) -> ClassTrees:
+    """The class trees of the directories `holders`, which hold samples."""
+    classes: dict[int, list[int]] = {}
+    flat: list[int] = []
+    for holder in holders.tolist():
+        if is_split(tree.name(holder)):
+            flat.append(holder)
+        else:
+            classes.setdefault(place_of(tree, holder), []).append(holder)
+    return ClassTrees(dict(sorted(classes.items())), flat)
+
+
+def place_of(tree: Tree, directory: int) -> int:
+    """The directory that this one lies in, past those that hold nothing but one of their own name."""
+    while directory:
+        parent = int(tree.parent[directory])
+        if parent == 0 or tree.name(parent) != tree.name(directory) or _shown_in(tree, parent) > 1:
+            return parent
+        directory = parent
+    return 0
+
+
+def _shown_in(tree: Tree, directory: int) -> int:
+    return sum(not name.startswith(b".") for name in tree.names_of(tree.children_of(directory)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unnamed:
+    """Directories that `--classes dir` makes no class of: their names cannot be labels. Entries, ascending."""
+
+    in_source: list[int]  # SOURCE itself, at most
+    splits: list[int]
+    lone: list[int]
+
+
+def classes_by_word(tree: Tree, holders: NDArray[np.int64]) -> tuple[NDArray[np.int64], Unnamed]:
+    """Of the directories `holders`, which hold samples, those that `--classes dir` takes for classes, and the rest.
+
+    The rest are SOURCE itself, splits by name, and lone directories: a class means something only beside another, and
+    what is the only one in its place to hold samples (train/images, all) is a folder of samples rather than a class.
+    """
+    rest = Unnamed([], [], [])
+    beside: dict[int, list[int]] = {}
+    glued = _glued_splits(tree, holders)
+    for holder in holders.tolist():
+        if holder == 0:
+            rest.in_source.append(holder)
+        elif names_split(tree.name(holder)) or holder in glued:
+            rest.splits.append(holder)
+        else:
+            beside.setdefault(place_of(tree, holder), []).append(holder)
+    rest.lone.extend(sorted(entries[0] for entries in beside.values() if len(entries) == 1))
+    taken = sorted(entry for entries in beside.values() if len(entries) > 1 for entry in entries)
+    return np.array(taken, np.int64), rest
+
+
+def is_single(tree: Tree, directories: NDArray[np.int64]) -> bool:
+    """Whether no split's name tells any of the class directories from another: the script has to split them itself."""
+    if not len(directories) or (is_split(own_name(tree)) and not tree.parent[directories].any()):
+        return False
+    of_directory, _ = split_of_directory(tree)
+    return not of_directory[directories].any()
+
+
+def _glued_splits(tree: Tree, holders: NDArray[np.int64]) -> frozenset[int]:
+    """TrainVideo beside TestVideo: names of siblings that differ in nothing but a split's word."""
+    alike: dict[tuple[int, bytes], dict[int, bytes]] = {}
+    for holder in holders.tolist():
+        found = without_split(tree.name(holder))
+        if found is not None:
+            word, rest = found
+            alike.setdefault((int(tree.parent[holder]), rest), {})[holder] = word
+    return frozenset(holder for words in alike.values() if len(set(words.values())) > 1 for holder in words)

@@ -1,0 +1,99 @@
+"""`--classes dir`: the user's word that the directory is the label, and what speaks against it.
+
+The word is taken for directories that can be classes (`class_trees.classes_by_word`). What lies elsewhere has no label
+that its directory could name: a class of all of val would mix every label that there is. So those samples are served
+exactly, and a line says so. What `auto` would have seen is told where it is a sign of wrong labels: a table beside the
+data, pairs within a directory, and a tree without splits, where only the script knows which sample is in which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from redoxfs.dataset.class_trees import Unnamed, classes_by_word, is_single, place_of
+from redoxfs.dataset.errors import show
+from redoxfs.dataset.evidence import Finding, parts_within, scene_of
+from redoxfs.dataset.groups import Groups
+from redoxfs.dataset.label_files import label_files
+from redoxfs.dataset.tree import Tree
+
+# Directories named in a line before it says "…".
+SHOWN_MAX = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UsersWord:
+    """The class directories (entries, ascending), what became of each split, and lines for people."""
+
+    directories: NDArray[np.int64]
+    findings: tuple[Finding, ...]
+    exact: str | None  # what is served exactly all the same, as a sentence
+    warnings: tuple[str, ...]
+
+
+def take_word(tree: Tree, mask: NDArray[np.bool_], groups: Groups, *, grouped: bool) -> UsersWord:
+    """What `--classes dir` makes of the samples `groups`; `mask` and `grouped` as for `evidence.judge`."""
+    place = tree.parent[groups.first].astype(np.int64)
+    directories, rest = classes_by_word(tree, np.unique(place))
+    sizes = np.bincount(place, minlength=len(tree))
+    exact = int(sizes.sum() - sizes[directories].sum())
+    warnings = list(_warnings(tree, mask, groups, directories, grouped=grouped)) if len(directories) else []
+    findings = tuple(_findings(tree, directories, rest, sizes))
+    return UsersWord(directories, findings, _exact(tree, rest, exact) if exact else None, tuple(warnings))
+
+
+def _findings(tree: Tree, directories: NDArray[np.int64], rest: Unnamed, sizes: NDArray[np.int64]) -> Iterator[Finding]:
+    trees: dict[int, list[int]] = {}
+    for directory in directories.tolist():
+        trees.setdefault(place_of(tree, directory), []).append(directory)
+    for entry, inside in trees.items():
+        yield Finding(
+            show(tree.path(entry)), True, "--classes dir takes your word for it", len(inside), int(sizes[inside].sum())
+        )
+    for entries, why in (
+        (rest.in_source, "samples lie in no class directory"),
+        (rest.splits, "samples lie directly in it"),
+        (rest.lone, "no other directory beside it holds samples"),
+    ):
+        for entry in entries:
+            yield Finding(show(tree.path(entry)), False, why, 1, int(sizes[entry]))
+
+
+def _exact(tree: Tree, rest: Unnamed, samples: int) -> str:
+    where = ["in the source itself"] if rest.in_source else []
+    if rest.splits:
+        where.append(f"directly in a split by name ({_some(tree, rest.splits)})")
+    if rest.lone:
+        where.append(f"in the only directory of samples in its place ({_some(tree, rest.lone)})")
+    return (
+        f"{samples:,} samples are served exactly, as they lie {' or '.join(where)}; to redirect them name their classes"
+        " with --classes FILE.csv"
+    )
+
+
+def _some(tree: Tree, entries: list[int]) -> str:
+    shown = [show(tree.path(entry)) for entry in entries[:SHOWN_MAX]]
+    return ", ".join(shown + ["…"] * (len(entries) > SHOWN_MAX))
+
+
+def _warnings(
+    tree: Tree, mask: NDArray[np.bool_], groups: Groups, directories: NDArray[np.int64], *, grouped: bool
+) -> Iterator[str]:
+    samples = mask.copy()
+    samples[groups.members] = True
+    scene = scene_of(tree, samples, grouped=grouped)
+    table = label_files(scene)
+    if table is not None:
+        yield f"{table.what}; --classes dir does not read it, --classes FILE.csv is for labels from a table"
+    pair = None if grouped else parts_within(scene)
+    if pair is not None:
+        yield f"{pair.what}; --classes dir answers one with the other, --groups keeps the files of a sample together"
+    if is_single(tree, directories):
+        yield (
+            "no directory is a split by name: if the script makes a split itself (random_split, validation_split), its"
+            " parts mix"
+        )
