@@ -581,8 +581,8 @@ def check_redirected(root: Path, words: str, splits: dict[str, bool]) -> None:
     assert len(found.class_of) == sum(finding.samples for finding in redirected)
     assert found.sample_files == sum(finding.samples for finding in found.verdict.splits)
     for entry in found.members.tolist():
-        above = found.tree.path(entry).decode().rsplit("/", 2)[0]
-        assert splits[above]
+        path = Path(found.tree.path(entry).decode())
+        assert splits[str(path.parent.parent)]
 
 
 def check_refused(root: Path, words: str, offered: set[str]) -> None:

@@ -72,25 +72,28 @@ def flat(found: Catalog) -> dict[str, list[str]]:
 
 def test_the_directory_is_the_class_and_formats_stay_apart(tmp_path: Path) -> None:
     make(tmp_path, "train/cat/1.jpg", "train/cat/2.PNG", "train/cat/3.JPG", "val/cat/1.jpg", "train/cat/notes.txt")
-    make(tmp_path, "top.jpg")
+    make(tmp_path, "train/dog/4.jpg", "val/dog/2.jpg")
     found = catalog(tmp_path)
     assert flat(found) == {
-        ".": ["top.jpg"],
         "train/cat *.jpg": ["train/cat/1.jpg", "train/cat/3.JPG"],
         "train/cat *.png": ["train/cat/2.PNG"],
+        "train/dog": ["train/dog/4.jpg"],
         "val/cat": ["val/cat/1.jpg"],
+        "val/dog": ["val/dog/2.jpg"],
     }
-    assert [found.class_trees[at] for at in found.tree_of_class] == [".", "train", "train", "val"]
-    assert found.sample_files == 5
+    assert [found.class_trees[at] for at in found.tree_of_class] == ["train", "train", "train", "val", "val"]
+    assert found.sample_files == 6
     assert found.verdict.mode == "dir"
 
 
 def test_a_split_in_the_name_of_a_file_keeps_a_directory_apart(tmp_path: Path) -> None:
     make(tmp_path, "cat/train_1.jpg", "cat/val_1.jpg", "cat/2_TRAIN.jpg", "cat/train3.jpg", "cat/trained.jpg")
+    make(tmp_path, "dog/4.jpg")
     assert flat(catalog(tmp_path)) == {
         "cat": ["cat/trained.jpg"],
         "cat (train)": ["cat/2_TRAIN.jpg", "cat/train3.jpg", "cat/train_1.jpg"],
         "cat (val)": ["cat/val_1.jpg"],
+        "dog": ["dog/4.jpg"],
     }
 
 
@@ -124,6 +127,11 @@ def test_any_never_mixes_splits(tmp_path: Path) -> None:
         (b"trainA", False),
         (b"value", False),
         (b"mytest", False),
+        (b"seg_train", True),
+        (b"trainval", True),
+        (b"extra", True),
+        (b"my_test_640", False),
+        (b"contest", False),
         (b"", False),
     ],
 )
@@ -156,7 +164,7 @@ def test_samples_by_extension_and_never_hidden(tmp_path: Path) -> None:
 )
 def test_samples_by_glob(tmp_path: Path, globs: tuple[str, ...], expected: list[str]) -> None:
     make(tmp_path, "a/1.bin", "b/c/2.bin", "a/3.jpg", "a/.1.bin")
-    found = catalog(tmp_path, "dir", samples=globs)
+    found = catalog(tmp_path, "any", samples=globs)
     assert sorted(chain(*flat(found).values())) == expected
     if not expected:
         assert found.verdict.line == f"not redirecting: no file matches --samples {' '.join(globs)}"
@@ -170,12 +178,13 @@ def test_more_files_of_one_stem_than_a_sample_may_have_are_refused(tmp_path: Pat
 
 def test_files_of_one_stem_are_one_sample_in_role_order(tmp_path: Path) -> None:
     make(tmp_path, "d/1.jpg", "d/1.txt", "d/1.seg.png", "d/2.txt", "d/2.jpg", "d/2.SEG.png", "d/3.jpg", "d/3.txt")
-    make(tmp_path, "d/img.0001.jpg", "d/img.0002.jpg", "d/alone.txt", "e/1.txt")
+    make(tmp_path, "d/img.0001.jpg", "d/img.0002.jpg", "d/alone.txt", "e/1.txt", "f/9.jpg")
     found = catalog(tmp_path, "dir", groups="stem")
     assert content(found) == {
         "d *.jpg": [["d/img.0001.jpg"], ["d/img.0002.jpg"]],
         "d *.jpg+.seg.png+.txt": [["d/1.jpg", "d/1.seg.png", "d/1.txt"], ["d/2.jpg", "d/2.SEG.png", "d/2.txt"]],
         "d *.jpg+.txt": [["d/3.jpg", "d/3.txt"]],
+        "f": [["f/9.jpg"]],
     }
 
 
@@ -216,7 +225,8 @@ def test_a_template_joins_across_directories(tmp_path: Path) -> None:
         "val": [["images/val/3.jpg", "masks/val/3.png"]],
     }
     assert found.verdict.saw == ("2 keys lack a file of the template and are served exactly",)
-    assert list(content(catalog(tmp_path, "dir", groups=template))) == ["images/train", "images/val"]
+    make(tmp_path, "images/cat/6.jpg", "masks/cat/6.png", "images/dog/7.jpg", "masks/dog/7.png")
+    assert list(content(catalog(tmp_path, "dir", groups=template))) == ["images/cat", "images/dog"]
 
 
 @pytest.mark.parametrize(
@@ -253,16 +263,16 @@ def test_hard_links_within_a_class_are_fine_and_across_an_error(tmp_path: Path) 
 
 @pytest.mark.parametrize("target", ["../all/1.jpg", "../short/1.jpg", "{root}/all/1.jpg"])
 def test_a_symlink_from_another_directory_to_a_sample_is_an_error_under_dir(tmp_path: Path, target: str) -> None:
-    make(tmp_path, "all/1.jpg")
+    make(tmp_path, "all/1.jpg", "more/2.jpg")
     (tmp_path / "short").symlink_to("all")
-    assert flat(catalog(tmp_path)) == {"all": ["all/1.jpg"]}
+    assert flat(catalog(tmp_path)) == {"all": ["all/1.jpg"], "more": ["more/2.jpg"]}
     (tmp_path / "all/same.jpg").symlink_to("1.jpg")
-    assert flat(catalog(tmp_path)) == {"all": ["all/1.jpg"]}
+    assert flat(catalog(tmp_path)) == {"all": ["all/1.jpg"], "more": ["more/2.jpg"]}
     (tmp_path / "cat").mkdir()
     (tmp_path / "cat/1.jpg").symlink_to(target.format(root=tmp_path))
     with pytest.raises(ClassesError, match=r"cat/1.jpg is a symlink to all/1.jpg, whose class is another directory"):
         catalog(tmp_path)
-    assert flat(catalog(tmp_path, "any")) == {".": ["all/1.jpg"]}
+    assert flat(catalog(tmp_path, "any")) == {".": ["all/1.jpg", "more/2.jpg"]}
 
 
 def table(base: Path, text: str | bytes) -> str:

@@ -17,6 +17,7 @@ from redoxfs.dataset.errors import show
 from redoxfs.dataset.samples import ARRAYS
 from redoxfs.dataset.scan import read_small
 from redoxfs.dataset.scene import Against, Doubt, Scene
+from redoxfs.dataset.splits import is_split_word
 
 # Formats that hold labels, captions, boxes, or lists of files often enough.
 TABLE_EXTENSIONS = frozenset(
@@ -82,7 +83,8 @@ def label_files_beside(scene: Scene) -> Doubt | None:
         return None
     for file in scene.beside.names.files:
         name = os.fsencode(file)
-        if _is_table(name.lower()):
+        # A link called val is hardly a list of names; it leads to a split.
+        if _is_table(name.lower()) and not is_split_word(name):
             return Doubt(f"{show(name)} beside the source looks like a label table", Against.DIR_UNPROVEN | Against.ANY)
     return None
 

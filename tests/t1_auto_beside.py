@@ -1,0 +1,200 @@
+"""`--classes auto` on one split of a dataset: what lies beside SOURCE is the proof, or speaks against it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from t1_auto_verdicts import ANY, DIR, catalog, check_redirected, check_refused, imagenet, imagenet_s, make
+
+from redoxfs.dataset import Beside, build_catalog, look_beside, read_tree
+from redoxfs.dataset.beside import NAMES_MAX
+
+Build = Callable[[Path], None]
+
+
+def pets(root: Path) -> None:
+    for at, split in enumerate(("train", "val")):
+        for name in ("cat", "dog"):
+            make(root, *(f"{split}/{name}/{name}_{at}{i}.jpg" for i in range(6)))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder whose own name is no split, as that of the test may be."""
+    root = tmp_path / "pets"
+    root.mkdir()
+    return root
+
+
+def beside(root: Path) -> Beside:
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return look_beside(fd)
+    finally:
+        os.close(fd)
+
+
+def test_a_split_beside_the_source_with_the_same_directories_is_proof(root: Path) -> None:
+    pets(root)
+    check_redirected(root / "train", "2 directories: the directory is the label", {".": True})
+    (finding,) = catalog(root / "train").verdict.splits
+    assert finding.because == "val beside the source has the same 2 class directories"
+
+
+def test_wordnet_ids_directly_in_a_source_named_for_a_split_are_proof(root: Path) -> None:
+    imagenet(root)
+    (root / "val").rename(root.parent / "elsewhere")
+    check_redirected(root / "train", "3 directories", {".": True})
+    (root / "train").rename(root / "training2012")
+    check_refused(root / "training2012", "no other split has the same directories", {DIR, ANY})
+    (root / "training2012").rename(root / "images_of_dogs")
+    check_refused(root / "images_of_dogs", "there is no second split", {DIR, ANY})
+
+
+def test_what_lies_beside_a_source_that_is_no_split_itself_does_not_matter(root: Path) -> None:
+    pets(root)
+    (root / "train").rename(root / "pictures_of_pets")
+    check_refused(root / "pictures_of_pets", "there is no second split", {DIR, ANY})
+    make(
+        root / "test_of_all",
+        *(f"{split}/{name}/{number}.jpg" for split in ("train", "val") for number, name in enumerate("xyz")),
+    )
+    make(root, "test_of_none/x/1.jpg", "labels.csv")
+    check_redirected(root / "test_of_all", "6 directories", {"train": True, "val": True})
+
+
+def remove_a_class(root: Path) -> None:
+    for file in (root / "val/dog").iterdir():
+        file.unlink()
+    (root / "val/dog").rmdir()
+
+
+def link_val(root: Path) -> None:
+    (root / "val").rename(root / "elsewhere")
+    (root / "val").symlink_to("elsewhere")
+
+
+def same_part(root: Path) -> None:
+    (root / "val").rename(root / "training")
+
+
+def numbers_only(root: Path) -> None:
+    for split in ("train", "val"):
+        for number, name in enumerate(("cat", "dog")):
+            for at, file in enumerate((root / split / name).iterdir()):
+                file.rename(file.with_name(f"{number + 2 * at}.jpg"))
+            (root / split / name).rename(root / split / str(number))
+
+
+def too_many_names(root: Path) -> None:
+    for number in range(NAMES_MAX):
+        os.mkdir(root / "val" / f"{number}")
+
+
+def nothing_beside(root: Path) -> None:
+    (root / "val").rename(root.parent / "val")
+
+
+@pytest.mark.parametrize(
+    ("change", "offered"),
+    [
+        (remove_a_class, {DIR, ANY}),
+        (link_val, {DIR, ANY}),
+        (same_part, set()),
+        (numbers_only, {DIR, ANY}),
+        (nothing_beside, {DIR, ANY}),
+    ],
+)
+def test_less_than_the_same_directories_in_another_part_is_no_proof(
+    root: Path, change: Build, offered: set[str]
+) -> None:
+    pets(root)
+    change(root)
+    check_refused(root / "train", "", offered)
+
+
+def masks(root: Path) -> None:
+    make(root, *(f"train_masks/{name}/{name}_0{i}.png" for name in ("cat", "dog") for i in range(6)))
+
+
+def flat_masks(root: Path) -> None:
+    make(root, *(f"train_masks/{name}_0{i}.png" for name in ("cat", "dog") for i in range(6)))
+
+
+def table(root: Path) -> None:
+    make(root, "train_labels.csv")
+
+
+def annotated(root: Path) -> None:
+    make(root, "annotations/1.bin")
+
+
+@pytest.mark.parametrize(
+    ("add", "words", "offered"),
+    [
+        (masks, "train_masks beside the source is of the same part of the data", set()),
+        (flat_masks, "train_masks beside the source is of the same part of the data", set()),
+        (table, "train_labels.csv beside the source looks like a label table", {DIR}),
+        (annotated, "annotations beside the source reads like one part of each sample", {ANY}),
+    ],
+)
+def test_what_may_hold_labels_beside_the_source_is_a_doubt(
+    root: Path, add: Build, words: str, offered: set[str]
+) -> None:
+    pets(root)
+    add(root)
+    check_refused(root / "train", words, offered)
+
+
+def test_one_split_of_imagenet_s_is_refused_like_the_whole(root: Path) -> None:
+    imagenet_s(root)
+    for split in ("train", "train-semi", "train-semi-segmentation", "validation", "validation-segmentation"):
+        check_refused(root / split, "beside the source is of the same part of the data", set())
+
+
+def test_a_source_in_a_folder_named_for_a_part_is_a_doubt(root: Path) -> None:
+    pets(root)
+    root = root.rename(root.parent / "images")
+    check_refused(root / "train", "the source lies in images, and its labels may lie beside that", {ANY})
+
+
+def test_what_cannot_be_looked_at_is_no_proof_and_may_be_a_doubt(root: Path) -> None:
+    pets(root)
+    fd = os.open(root / "train", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        tree = read_tree(fd)
+        seen = look_beside(fd)
+    finally:
+        os.close(fd)
+    assert build_catalog(tree, beside=seen).verdict.mode == "dir"
+    assert build_catalog(tree).verdict.mode == "none"
+    unread = Beside(seen.names, {"val": None})
+    assert build_catalog(tree, beside=unread).verdict.mode == "none"
+    also_unread = Beside(seen.names, {**seen.splits, "train_more": None})
+    assert "train_more beside the source" in build_catalog(tree, beside=also_unread).verdict.line
+
+
+def test_only_names_of_the_first_entries_are_read(root: Path) -> None:
+    pets(root)
+    too_many_names(root)
+    assert beside(root / "train").splits == {"val": None}
+
+
+def test_what_lies_beside_is_told_by_name_and_survives_as_text(root: Path) -> None:
+    pets(root)
+    make(root, ".hidden/x", "notes.txt", "val/README", "val/.git/x")
+    with open(os.fsencode(root) + b"/caf\xe9", "wb"):
+        pass
+    found = beside(root / "train")
+    assert (found.names.directories, found.names.files) == (["val"], ["caf\udce9", "notes.txt"])
+    assert [(name, inside.directories, inside.files) for name, inside in found.splits.items() if inside] == [
+        ("val", ["cat", "dog"], ["README"])
+    ]
+    assert Beside.from_text(found.as_text()) == found
+
+
+def test_nothing_lies_beside_the_root() -> None:
+    assert beside(Path("/")) == Beside()
