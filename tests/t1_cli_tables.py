@@ -38,7 +38,7 @@ def test_a_status_has_rows_for_trouble_only_where_there_is_some(count: int) -> N
     ("samples", "words"), [(41, "41; all are samples"), (40, "41; 40 are samples by name"), (0, "41; none is a")]
 )
 def test_inspect_tells_how_many_files_are_samples(samples: int, words: str) -> None:
-    facts = {"verdict": "", "saw": [], "packed": False, "files": 41, "sample_files": samples}
+    facts = {"verdict": "", "evidence": [], "saw": [], "packed": False, "files": 41, "sample_files": samples}
     facts |= {"exact_files": 0, "samples": 0}
     assert dict(inspect.rows(facts))["files"].startswith(words)
 

@@ -309,10 +309,10 @@ def evidence(verdict: "Verdict") -> list[str]:
     if verdict.asked != "auto" or not any(finding.redirected for finding in verdict.splits):
         return []
     splits: dict[tuple[bool, str], list[str]] = {}
-    for finding in verdict.splits:
+    for finding in sorted(verdict.splits, key=lambda finding: not finding.redirected):
         splits.setdefault((finding.redirected, finding.because), []).append(finding.split)
     return [
-        f"{', '.join(names)}: {'' if redirected else 'served exactly: '}{because}"
+        f"{', '.join(names)}: {'redirected' if redirected else 'served exactly'}, as {because}"
         for (redirected, because), names in splits.items()
     ]
 

@@ -115,7 +115,7 @@ def build_catalog(
         if classes == "auto":
             found = found.only(np.isin(tree.parent[found.first], judged.directories))
         if classes == "dir":
-            word = take_word(tree, mask, found, grouped=groups is not None)
+            word = take_word(tree, mask, found, grouped=groups is not None, root_fd=root_fd)
             found = found.only(np.isin(tree.parent[found.first], word.directories))
             splits = word.findings
             saw += word.warnings

@@ -83,7 +83,7 @@ def _findings(scene: Scene, doubt: Doubt | None, proofs: dict[int, str | None]) 
         holders = scene.trees.classes.get(split, [split])
         proof = proofs.get(split)
         if split not in scene.trees.classes:
-            because = "samples lie directly in it"
+            because = "samples lie directly in the split"
         else:
             because = doubt.what if doubt is not None else proof or _lack(scene, split)
         yield Finding(_shown(scene, split), bool(proof), because, len(holders), int(sizes[holders].sum()))

@@ -19,6 +19,7 @@ from redoxfs.dataset.errors import show
 from redoxfs.dataset.evidence import Finding, parts_within, scene_of
 from redoxfs.dataset.groups import Groups
 from redoxfs.dataset.label_files import label_files
+from redoxfs.dataset.scene import Scene
 from redoxfs.dataset.tree import Tree
 
 # Directories named in a line before it says "…".
@@ -35,13 +36,18 @@ class UsersWord:
     warnings: tuple[str, ...]
 
 
-def take_word(tree: Tree, mask: NDArray[np.bool_], groups: Groups, *, grouped: bool) -> UsersWord:
-    """What `--classes dir` makes of the samples `groups`; `mask` and `grouped` as for `evidence.judge`."""
+def take_word(
+    tree: Tree, mask: NDArray[np.bool_], groups: Groups, *, grouped: bool, root_fd: int | None = None
+) -> UsersWord:
+    """What `--classes dir` makes of the samples `groups`; `mask`, `grouped` and `root_fd` as for `evidence.judge`."""
     place = tree.parent[groups.first].astype(np.int64)
     directories, rest = classes_by_word(tree, np.unique(place))
     sizes = np.bincount(place, minlength=len(tree))
     exact = int(sizes.sum() - sizes[directories].sum())
-    warnings = list(_warnings(tree, mask, groups, directories, grouped=grouped)) if len(directories) else []
+    seen = mask.copy()
+    seen[groups.members] = True
+    scene = scene_of(tree, seen, grouped=grouped, root_fd=root_fd)
+    warnings = _warnings(scene, directories) if len(directories) else ()
     findings = tuple(_findings(tree, directories, rest, sizes))
     return UsersWord(directories, findings, _exact(tree, rest, exact) if exact else None, tuple(warnings))
 
@@ -56,7 +62,7 @@ def _findings(tree: Tree, directories: NDArray[np.int64], rest: Unnamed, sizes: 
         )
     for entries, why in (
         (rest.in_source, "samples lie in no class directory"),
-        (rest.splits, "samples lie directly in it"),
+        (rest.splits, "samples lie directly in the split"),
         (rest.lone, "no other directory beside it holds samples"),
     ):
         for entry in entries:
@@ -69,10 +75,8 @@ def _exact(tree: Tree, rest: Unnamed, samples: int) -> str:
         where.append(f"directly in a split by name ({_some(tree, rest.splits)})")
     if rest.lone:
         where.append(f"in the only directory of samples in its place ({_some(tree, rest.lone)})")
-    return (
-        f"{samples:,} samples are served exactly, as they lie {' or '.join(where)}; to redirect them name their classes"
-        " with --classes FILE.csv"
-    )
+    what = "1 sample" if samples == 1 else f"{samples:,} samples"
+    return f"served exactly: {what} {' or '.join(where)}; to redirect them name their classes with --classes FILE.csv"
 
 
 def _some(tree: Tree, entries: list[int]) -> str:
@@ -80,19 +84,14 @@ def _some(tree: Tree, entries: list[int]) -> str:
     return ", ".join(shown + ["…"] * (len(entries) > SHOWN_MAX))
 
 
-def _warnings(
-    tree: Tree, mask: NDArray[np.bool_], groups: Groups, directories: NDArray[np.int64], *, grouped: bool
-) -> Iterator[str]:
-    samples = mask.copy()
-    samples[groups.members] = True
-    scene = scene_of(tree, samples, grouped=grouped)
+def _warnings(scene: Scene, directories: NDArray[np.int64]) -> Iterator[str]:
     table = label_files(scene)
     if table is not None:
         yield f"{table.what}; --classes dir does not read it, --classes FILE.csv is for labels from a table"
-    pair = None if grouped else parts_within(scene)
+    pair = None if scene.grouped else parts_within(scene)
     if pair is not None:
         yield f"{pair.what}; --classes dir answers one with the other, --groups keeps the files of a sample together"
-    if is_single(tree, directories):
+    if is_single(scene.tree, directories):
         yield (
             "no directory is a split by name: if the script makes a split itself (random_split, validation_split), its"
             " parts mix"

@@ -1,0 +1,152 @@
+"""`--classes dir`: what the user's word is not taken for, and what is said against it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from t1_auto_verdicts import (
+    busi,
+    catalog,
+    cats_and_dogs,
+    coco_without_annotations,
+    flower_photos,
+    imagenet_as_downloaded,
+    intel,
+    listed_classes,
+    made,
+    make,
+    msr_vtt,
+    oxford_pets,
+    two_formats,
+)
+
+Build = Callable[[Path], None]
+
+
+def redirected(root: Path, groups: str | None = None) -> dict[str, int]:
+    """The samples of each class."""
+    found = catalog(root, "dir", groups)
+    return dict(Counter(found.class_names[number] for number in found.class_of.tolist()))
+
+
+def with_a_sample_at_the_top(root: Path) -> None:
+    cats_and_dogs(root)
+    make(root, "logo.png")
+
+
+def with_a_folder_of_all(root: Path) -> None:
+    cats_and_dogs(root)
+    make(root, *(f"all/{i}.jpg" for i in range(5)), *(f"train/cats/more/{i}.jpg" for i in range(3)))
+
+
+CATS_AND_DOGS = {"train/cats": 8, "train/dogs": 8, "validation/cats": 4, "validation/dogs": 4}
+
+
+@pytest.mark.parametrize(
+    ("build", "classes", "said"),
+    [
+        (
+            imagenet_as_downloaded,
+            {"train/n01440764": 12, "train/n01443537": 12},
+            "served exactly: 20 samples directly in a split by name (test, val); to redirect them name"
+            " their classes with --classes FILE.csv",
+        ),
+        (
+            with_a_sample_at_the_top,
+            CATS_AND_DOGS,
+            "served exactly: 1 sample in the source itself; to redirect them name their classes with"
+            " --classes FILE.csv",
+        ),
+        (
+            with_a_folder_of_all,
+            CATS_AND_DOGS,
+            "served exactly: 8 samples in the only directory of samples in its place (all,"
+            " train/cats/more); to redirect them name their classes with --classes FILE.csv",
+        ),
+    ],
+)
+def test_what_no_directory_names_is_served_exactly_and_said(
+    tmp_path: Path, build: Build, classes: dict[str, int], said: str
+) -> None:
+    root = made(tmp_path, build)
+    assert redirected(root) == classes
+    verdict = catalog(root, "dir").verdict
+    assert verdict.saw[-1] == said
+    exact = sum(finding.samples for finding in verdict.splits if not finding.redirected)
+    assert exact == int(said.split()[2])
+    assert sum(finding.samples for finding in verdict.splits if finding.redirected) == sum(classes.values())
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (
+            coco_without_annotations,
+            "served exactly: 10 samples directly in a split by name (train2017,",
+        ),
+        (
+            oxford_pets,
+            "served exactly: 20 samples in the only directory of samples in its place (images,",
+        ),
+        (msr_vtt, "served exactly: 16 samples directly in a split by name (TestVideo, TrainValVideo)"),
+    ],
+)
+def test_where_no_directory_can_be_a_class_nothing_is_redirected(tmp_path: Path, build: Build, words: str) -> None:
+    found = catalog(made(tmp_path, build), "dir")
+    assert found.verdict.line.startswith(f"not redirecting: {words}")
+    assert found.verdict.line.endswith("--classes FILE.csv")
+    assert not len(found.class_of)
+
+
+def test_a_directory_of_its_own_name_stands_for_the_one_in_it(tmp_path: Path) -> None:
+    assert redirected(made(tmp_path, intel)) == {
+        f"seg_{split}/seg_{split}/{name}": 8 for split in ("train", "test") for name in ("buildings", "sea")
+    }
+
+
+def with_a_table(root: Path) -> None:
+    cats_and_dogs(root)
+    make(root, "train.csv")
+
+
+PAIR = (
+    "benign/benign (0).png and benign (0)_mask.png may be parts of one sample; --classes dir answers one with the other"
+)
+SINGLE = "no directory is a split by name: if the script makes a split itself (random_split, validation_split)"
+
+
+@pytest.mark.parametrize(
+    ("build", "groups", "warnings"),
+    [
+        (cats_and_dogs, None, []),
+        (listed_classes, None, []),
+        (with_a_table, None, ["train.csv looks like a label table; --classes dir does not read it"]),
+        (flower_photos, None, [SINGLE]),
+        (busi, None, [PAIR, SINGLE]),
+        (two_formats, None, ["cat/00.jpg and 00.png may be parts of one sample", SINGLE]),
+        (two_formats, "stem", [SINGLE]),
+    ],
+)
+def test_what_speaks_against_the_users_word_is_said(
+    tmp_path: Path, build: Build, groups: str | None, warnings: list[str]
+) -> None:
+    verdict = catalog(made(tmp_path, build), "dir", groups).verdict
+    assert verdict.mode == "dir"
+    assert verdict.line.startswith("redirecting within ")
+    assert len(verdict.saw) == len(warnings), verdict.saw
+    for line, words in zip(verdict.saw, warnings, strict=True):
+        assert line.startswith(words)
+        assert "\n" not in line
+
+
+def test_captions_of_a_group_are_no_label_table(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        make(tmp_path, *(f"train/{name}/{name}{i}.{ending}" for i in range(4) for ending in ("jpg", "txt")))
+    assert catalog(tmp_path, "dir", "stem").verdict.saw == ()
+    assert catalog(tmp_path, "dir").verdict.saw == (
+        "train/cat/cat0.txt looks like a label table; --classes dir does not read it, --classes FILE.csv is for labels"
+        " from a table",
+    )

@@ -1,0 +1,96 @@
+"""ImageNet as it is downloaded, on a real mount: train/ is redirected, flat val/ and test/ are what they are."""
+
+import json
+from pathlib import Path
+
+import pytest
+from images import image, path_in
+from machine import Machine
+
+WNIDS = ("n01440764", "n01443537", "n01484850")
+IN_TRAIN = dict.fromkeys(WNIDS, 40)
+FLAT = ("val", "test")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    root = tmp_path / "CLS-LOC"
+    for label, wnid in enumerate(WNIDS):
+        for number in range(IN_TRAIN[wnid]):
+            write(root, f"train/{wnid}/{wnid}_{number * 7 + label}.JPEG", label, number)
+    for split in FLAT:
+        for number in range(1, 31):
+            write(root, f"{split}/ILSVRC2012_{split}_{number:08d}.JPEG", 0, number)
+    return root
+
+
+def write(root: Path, path: str, label: int, number: int) -> None:
+    file = root / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(image(path, label, number, 300 + number * 37 % 500))
+
+
+def check_epochs(machine: Machine, source: Path) -> None:
+    """Two epochs over train/ with right labels, each sample once; every other file is its own, at any time."""
+    train = sorted(path.relative_to(source).as_posix() for path in source.glob("train/*/*"))
+    others = [path.relative_to(source) for split in FLAT for path in sorted(source.glob(f"{split}/*"))]
+    moved = 0
+    for _ in range(2):
+        served = {name: path_in((machine.mnt / name).read_bytes()) for name in reversed(train)}
+        assert sorted(served.values()) == train
+        assert all(name.split("/")[:2] == sample.split("/")[:2] for name, sample in served.items())
+        moved += sum(name != sample for name, sample in served.items())
+        for other in others:
+            assert (machine.mnt / other).read_bytes() == (source / other).read_bytes()
+    assert moved > len(train)
+    assert machine.stats()["redirected"] == moved
+
+
+@pytest.mark.parametrize("options", [[], ["--classes", "dir"]], ids=["auto", "dir"])
+@pytest.mark.parametrize("packed", [False, True], ids=["directory", "packed"])
+def test_imagenet_as_downloaded_is_redirected_in_train_alone(
+    machine: Machine, tmp_path: Path, source: Path, options: list[str], packed: bool
+) -> None:
+    served_from = source
+    if packed:
+        served_from = tmp_path / "packed"
+        machine.ok("pack", source, served_from, *options, "--chunk-size", "4")
+        options = []
+    facts = machine.inspect(served_from, *options, "--chunk-size", "4")
+    assert {split["split"]: split["redirected"] for split in facts["splits"]} == {
+        "train": True,
+        "val": False,
+        "test": False,
+    }
+    assert facts["samples"] == sum(IN_TRAIN.values())
+    assert facts["class_trees"] == ["train"]
+    memory = str(facts["memory_for"]["25%"])
+    machine.ok("mount", served_from, machine.mnt, *options, "--chunk-size", "4", "--memory", memory)
+    check_epochs(machine, source)
+
+
+def test_one_split_of_a_dataset_is_mounted_over_itself(machine: Machine, source: Path) -> None:
+    """SOURCE is train/, which is proof by its own name, and val/, which has no directories."""
+    options = ("--chunk-size", "4")
+    assert machine.inspect(source / "train", *options)["splits"][0]["redirected"]
+    for split, redirected in (("train", True), ("val", False)):
+        assert (machine.inspect(source / split, *options)["samples"] > 0) is redirected
+        machine.ok("mount", source / split, *options, "--memory", "1MiB")
+    assert machine.inspect(source / "test")["samples"] == 0
+    for path in sorted((source / "train").glob("*/*")):
+        assert path_in(path.read_bytes()).split("/")[1] == path.parent.name
+    told = json.loads((source / "train/.redoxfs/stats.json").read_text())
+    assert told["verdict"].startswith("redirecting within 3 directories: the directory is the label")
+
+
+def test_what_was_decided_is_told_split_by_split(machine: Machine, source: Path) -> None:
+    said = machine.ok("mount", source, machine.mnt, "--memory", "1MiB").stderr
+    lines = (
+        "redirecting within 3 directories (train 3): the directory is the label; off with --classes none",
+        "train: redirected, as its 3 class directories are WordNet ids",
+        "test, val: served exactly, as samples lie directly in the split",
+    )
+    assert [line for line in said.splitlines() if line in lines] == list(lines)
+    table = " ".join(machine.ok("inspect", source).stdout.replace("│", " ").split())
+    for line in lines:
+        assert line in table
