@@ -1,11 +1,11 @@
 """`--classes auto`: proof that the directory is the label, split by split, or the doubt that there is.
 
 The absence of reasons against it proves nothing: a tree of cameras, cities or speakers may look like one of classes,
-with the labels in a file outside SOURCE. So a split is redirected only where the tree says twice what the classes are
-(`_proof`): the same directories under several splits, or names from WordNet. And whatever speaks against it stops it:
-each check below looks for one other reading of the tree and returns it as a Doubt; the first decides, for all splits.
-No check weighs for against: a wrong "none" costs the user one option, a wrong "dir" costs a training run with wrong
-labels and no sign of it.
+with the labels in a file outside SOURCE. So a split is redirected only where there is proof of its own (see proof). And
+whatever speaks against it stops it: each check below looks for one other reading of the tree and returns it as a Doubt.
+One is enough, for all splits: where one part of the data is not what it seems, the others may not be either. What
+concerns one split alone, such as samples directly in it, is no doubt. No check weighs for against: a wrong "none" costs
+the user one option, a wrong "dir" costs a training run with wrong labels and no sign of it.
 
 A check is a function from the Scene to a Doubt or None. To add one, add it to CHECKS, cheap and telling ones first,
 and a row to the table in docs/classes.md.
@@ -14,7 +14,6 @@ and a row to the table in docs/classes.md.
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,15 +27,13 @@ from redoxfs.dataset import mirrors, series
 from redoxfs.dataset.beside import Beside
 from redoxfs.dataset.class_trees import classes_by_word, find_trees, is_single
 from redoxfs.dataset.directory_names import numbered, role_directories, sensors
-from redoxfs.dataset.errors import show
 from redoxfs.dataset.label_files import arrays_beside, label_files, label_files_beside
 from redoxfs.dataset.places import nested_splits, parallel_beside, parallel_splits, shape, split_classes
+from redoxfs.dataset.proof import Proof, prove
 from redoxfs.dataset.samples import hidden
 from redoxfs.dataset.scene import Against, Check, Doubt, Scene, hint
-from redoxfs.dataset.splits import is_split, is_split_word, parts_named
+from redoxfs.dataset.splits import is_split
 from redoxfs.dataset.tree import Tree
-
-_WORDNET = re.compile(rb"n\d{8}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,25 +65,56 @@ def judge(
     directory itself; `beside` is what lies beside it, for a source that is a split itself.
     """
     scene = scene_of(tree, mask, grouped=grouped, root_fd=root_fd, beside=beside)
-    doubt = next((found for check in CHECKS if (found := check(scene)) is not None), None)
-    proofs = {} if doubt is not None else {split: _proof(scene, split) for split in scene.trees.classes}
-    taken = sorted(entry for split, proof in proofs.items() if proof for entry in scene.trees.classes[split])
-    refusal = None
-    if not taken:
-        refusal = _refusal(scene, doubt or _unproven(scene))
-    return Judgement(np.array(taken, np.int64), tuple(_findings(scene, doubt, proofs)), refusal)
+    checks = CHECKS if len(scene.samples) else (links, no_samples)
+    doubts = [found for check in checks if (found := check(scene)) is not None]
+    proofs = prove(scene)
+    taken = [split for split, proof in proofs.items() if proof.holds] if not doubts else []
+    directories = np.array(sorted(entry for split in taken for entry in scene.trees.classes[split]), np.int64)
+    refusal = None if taken else _refusal(scene, doubts, proofs)
+    return Judgement(directories, tuple(_findings(scene, doubts, proofs)), refusal)
 
 
-def _findings(scene: Scene, doubt: Doubt | None, proofs: dict[int, str | None]) -> Iterator[Finding]:
-    sizes = np.bincount(scene.tree.parent[scene.samples], minlength=len(scene.tree))
-    for split in sorted([*scene.trees.classes, *scene.trees.flat]):
-        holders = scene.trees.classes.get(split, [split])
-        proof = proofs.get(split)
-        if split not in scene.trees.classes:
+def _findings(scene: Scene, doubts: list[Doubt], proofs: dict[int, Proof]) -> Iterator[Finding]:
+    tree, classes, flat = scene.tree, scene.trees.classes, scene.trees.flat
+    if doubts and not all(is_split(tree.name(split)) for split in classes):
+        # Not laid out in splits: the doubt is of the whole.
+        yield Finding(".", False, doubts[0].what, len(scene.holders), len(scene.samples))
+        return
+    sizes = np.bincount(tree.parent[scene.samples], minlength=len(tree))
+    for split in sorted([*classes, *flat]):
+        holders = classes.get(split, [split])
+        is_taken = split in classes and not doubts and proofs[split].holds
+        if split not in classes:
             because = "samples lie directly in the split"
         else:
-            because = doubt.what if doubt is not None else proof or _lack(scene, split)
-        yield Finding(_shown(scene, split), bool(proof), because, len(holders), int(sizes[holders].sum()))
+            because = doubts[0].what if doubts else proofs[split].because
+        yield Finding(scene.path(split), is_taken, because, len(holders), int(sizes[holders].sum()))
+
+
+def _refusal(scene: Scene, doubts: list[Doubt], proofs: dict[int, Proof]) -> str:
+    """The line for people: the first doubt, or what is missing, and the options that no doubt speaks against."""
+    doubt = doubts[0] if doubts else _unproven(scene, proofs)
+    against = reduce(or_, (found.against for found in doubts), Against.NOTHING)
+    if not scene.tree.kind_mask(stat.S_IFREG).any():
+        return doubt.what
+    if not len(scene.samples) or series.several(scene.tree, scene.samples) is not None:
+        # Also of what lies directly in a split: the label may be in the name.
+        against |= Against.ANY
+    directories, _ = classes_by_word(scene.tree, scene.holders)
+    options = hint(
+        against,
+        is_proven=any(proof.holds for proof in proofs.values()),
+        has_directories=len(directories) > 0,
+        is_single=is_single(scene.tree, directories),
+        instead=doubt.instead,
+    )
+    return f"{doubt.what}; {options}"
+
+
+def _unproven(scene: Scene, proofs: dict[int, Proof]) -> Doubt:
+    """What is missing where nothing is proven: of the first split that has several directories, else of the first."""
+    several = (split for split, holders in scene.trees.classes.items() if len(holders) > 1)
+    return Doubt(proofs[next(several, next(iter(proofs)))].because)
 
 
 def scene_of(
@@ -99,92 +127,6 @@ def scene_of(
     trees = find_trees(tree, holders)
     classified = samples[~np.isin(tree.parent[samples], trees.flat)]
     return Scene(tree, samples, classified, holders, above, trees, hidden(tree), grouped, beside or Beside(), root_fd)
-
-
-def _proof(scene: Scene, split: int) -> str | None:
-    """What shows that the directories of `split` are classes, as a clause."""
-    holders, names = scene.trees.classes[split], _names(scene, split)
-    own = _split_name(scene, split)
-    if len(holders) < 2 or not is_split(own):
-        return None
-    if is_split_word(own) and all(map(_WORDNET.fullmatch, names)):
-        return f"its {len(names):,} class directories are WordNet ids"
-    twins = _twins(scene, split)
-    if twins and not all(name.isdigit() for name in names):
-        return f"{twins[0]} has the same {len(names):,} class directories"
-    return None
-
-
-def _twins(scene: Scene, split: int) -> list[str]:
-    """The splits of another part of the data that have directories of the same names."""
-    names = _names(scene, split)
-    own = parts_named(_split_name(scene, split))
-    found = [
-        _shown(scene, other)
-        for other in scene.trees.classes
-        if other != split and not own & parts_named(_split_name(scene, other)) and _names(scene, other) == names
-    ]
-    if split == 0:
-        for text, inside in scene.beside.splits.items():
-            name, held = os.fsencode(text), set() if inside is None else set(map(os.fsencode, inside.directories))
-            if is_split(name) and not own & parts_named(name) and held == names:
-                found.append(f"{show(name)} beside the source")
-    return found
-
-
-def _lack(scene: Scene, split: int) -> str:
-    """Why there is no proof for `split`, as a clause."""
-    holders = scene.trees.classes[split]
-    if len(holders) == 1:
-        return f"{scene.path(holders[0])} is the only directory with samples in {_shown(scene, split)}"
-    if not is_split(_split_name(scene, split)):
-        what = "nothing shows that {} are classes: there is no second split (train, val, …) with the same directories"
-    elif _twins(scene, split):
-        what = "nothing shows that {} are classes: all directories of the splits are numbers"
-    else:
-        what = "nothing shows that {} are classes: no other split has the same directories"
-    return what.format(" and ".join(scene.path(holder) for holder in holders[:2]))
-
-
-def _unproven(scene: Scene) -> Doubt:
-    """What is missing where nothing is proven: of the first split that has several directories, else of the first."""
-    classes = scene.trees.classes
-    split = next((entry for entry, holders in classes.items() if len(holders) > 1), next(iter(classes)))
-    return Doubt(_lack(scene, split))
-
-
-def _refusal(scene: Scene, doubt: Doubt) -> str:
-    """The line for people: the doubt, and the options that nothing that was seen speaks against."""
-    if not scene.tree.kind_mask(stat.S_IFREG).any():
-        return doubt.what
-    if not len(scene.holders):
-        options = hint(Against.ANY, is_proven=False, has_directories=False, is_single=False, instead=doubt.instead)
-        return f"{doubt.what}; {options}"
-    others = [found.against for check in CHECKS if (found := check(scene)) is not None]
-    if series.several(scene.tree, scene.samples) is not None:
-        # Also where they lie directly in a split: the label may be in the name.
-        others.append(Against.ANY)
-    directories, _ = classes_by_word(scene.tree, scene.holders)
-    options = hint(
-        reduce(or_, others, doubt.against),
-        is_proven=any(_proof(scene, split) for split in scene.trees.classes),
-        has_directories=len(directories) > 0,
-        is_single=is_single(scene.tree, directories),
-        instead=doubt.instead,
-    )
-    return f"{doubt.what}; {options}"
-
-
-def _names(scene: Scene, split: int) -> frozenset[bytes]:
-    return frozenset(scene.tree.name(entry) for entry in scene.trees.classes[split])
-
-
-def _split_name(scene: Scene, split: int) -> bytes:
-    return scene.tree.name(split) if split else scene.own_split
-
-
-def _shown(scene: Scene, split: int) -> str:
-    return scene.path(split)
 
 
 def links(scene: Scene) -> Doubt | None:

@@ -1,0 +1,73 @@
+"""What shows that the directories of a split are classes, for `--classes auto` (see evidence).
+
+Either of two things does: another part of the data (val beside train) has directories of the same names, which are not
+all numbers; or all of them are WordNet ids, in a split that is called nothing but that. ILSVRC2013_train is a split,
+too, but of a dataset whose labels are boxes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from redoxfs.dataset.errors import show
+from redoxfs.dataset.scene import Scene
+from redoxfs.dataset.splits import is_split, is_split_word, parts_named
+
+_WORDNET = re.compile(rb"n\d{8}")
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Whether the directories of a split are classes beyond doubt, and a clause that says why or what is missing."""
+
+    holds: bool
+    because: str
+
+
+def prove(scene: Scene) -> dict[int, Proof]:
+    """Of each class tree (entry)."""
+    names = {split: frozenset(map(scene.tree.name, holders)) for split, holders in scene.trees.classes.items()}
+    splits: dict[frozenset[bytes], list[int]] = {}
+    for split, inside in names.items():
+        if is_split(_name(scene, split)):
+            splits.setdefault(inside, []).append(split)
+    return {split: _prove(scene, split, inside, splits.get(inside, [])) for split, inside in names.items()}
+
+
+def _prove(scene: Scene, split: int, names: frozenset[bytes], alike: list[int]) -> Proof:
+    holders, own = scene.trees.classes[split], _name(scene, split)
+    if len(holders) == 1:
+        return Proof(False, f"{scene.path(holders[0])} is the only directory with samples in {scene.path(split)}")
+    what = "nothing shows that " + " and ".join(map(scene.path, holders[:2])) + " are classes"
+    if not is_split(own):
+        return Proof(False, f"{what}: there is no second split (train, val, …) with the same directories")
+    if is_split_word(own) and all(map(_WORDNET.fullmatch, names)):
+        return Proof(True, f"its {len(names):,} class directories are WordNet ids")
+    twin = next((scene.path(other) for other in alike if not _shares_part(own, _name(scene, other))), None)
+    if twin is None and split == 0:
+        twin = _twin_beside(scene, names)
+    if twin is None:
+        return Proof(False, f"{what}: no other split has the same directories")
+    if all(name.isdigit() for name in names):
+        return Proof(False, f"{what}: all directories of the splits are numbers")
+    return Proof(True, f"{twin} has the same {len(names):,} class directories")
+
+
+def _twin_beside(scene: Scene, names: frozenset[bytes]) -> str | None:
+    for text, inside in scene.beside.splits.items():
+        name = os.fsencode(text)
+        if inside is None or not is_split(name) or _shares_part(scene.own_split, name):
+            continue
+        if names == frozenset(map(os.fsencode, inside.directories)):
+            return f"{show(name)} beside the source"
+    return None
+
+
+def _shares_part(one: bytes, other: bytes) -> bool:
+    return not parts_named(one).isdisjoint(parts_named(other))
+
+
+def _name(scene: Scene, split: int) -> bytes:
+    return scene.tree.name(split) if split else scene.own_split
