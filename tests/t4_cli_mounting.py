@@ -23,10 +23,10 @@ class WithData(Machine):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.data = folder / "data"
-        for label in ("cat", "dog"):
-            (self.data / "train" / label).mkdir(parents=True)
-            for number in range(20):
-                (self.data / "train" / label / f"{label}{number}.jpg").write_bytes(f"{label} {number}".encode() * 100)
+        for label, wnid, first in (("cat", "n02121808", 0), ("dog", "n02084071", 20)):
+            (self.data / "train" / wnid).mkdir(parents=True)
+            for number in range(first, first + 20):
+                (self.data / "train" / wnid / f"{label}{number}.jpg").write_bytes(f"{label} {number}".encode() * 100)
         (self.data / "README").write_text("a dataset\n")
 
 
@@ -49,7 +49,7 @@ def test_mount_returns_when_the_mount_answers_and_umount_when_all_is_gone(machin
     assert mount.ours
     assert mount.source == str(machine.data)
     assert sorted(os.listdir(machine.mnt)) == ["README", "train"]
-    assert (machine.mnt / "train/cat/cat3.jpg").read_bytes().startswith(b"cat ")
+    assert (machine.mnt / "train/n02121808/cat3.jpg").read_bytes().startswith(b"cat ")
     assert machine.daemons() == [machine.pid(machine.mnt)]
     machine.ok("umount", machine.mnt)
     assert machine.nothing_is_left()
@@ -58,14 +58,14 @@ def test_mount_returns_when_the_mount_answers_and_umount_when_all_is_gone(machin
 
 def test_one_path_mounts_over_it_and_shows_it_again_afterwards(machine: WithData) -> None:
     machine.ok("mount", machine.data)
-    assert (machine.data / "train/dog/dog3.jpg").read_bytes().startswith(b"dog ")
-    assert (machine.data / ".redoxfs/exact/train/dog/dog3.jpg").read_bytes() == b"dog 3" * 100
+    assert (machine.data / "train/n02084071/dog23.jpg").read_bytes().startswith(b"dog ")
+    assert (machine.data / ".redoxfs/exact/train/n02084071/dog23.jpg").read_bytes() == b"dog 23" * 100
     again = machine.run("mount", machine.data)
     assert (again.returncode, again.stderr.count("\n")) == (4, 1)
     assert "live redoxfs mount" in again.stderr
     machine.ok("umount", machine.data)
     assert machine.nothing_is_left()
-    assert (machine.data / "train/dog/dog3.jpg").read_bytes() == b"dog 3" * 100
+    assert (machine.data / "train/n02084071/dog23.jpg").read_bytes() == b"dog 23" * 100
     assert not (machine.data / ".redoxfs").exists()
 
 
@@ -121,7 +121,7 @@ def test_a_stale_mount_is_cleared_by_the_next_mount(machine: WithData, over: boo
     done = machine.ok("mount", *paths)
     assert done.stderr.count("cleared the stale mount") == 1
     assert machine.mounts() == [str(paths[-1])]
-    assert (paths[-1] / "train/cat/cat3.jpg").read_bytes().startswith(b"cat ")
+    assert (paths[-1] / "train/n02121808/cat3.jpg").read_bytes().startswith(b"cat ")
     machine.ok("umount", paths[-1])
     assert machine.nothing_is_left()
 
@@ -135,7 +135,7 @@ def test_umount_clears_a_stale_mount(machine: WithData) -> None:
 
 def test_a_mount_in_use_stays_and_lazy_lets_its_users_finish(machine: WithData) -> None:
     machine.ok("mount", machine.data, machine.mnt)
-    with open(machine.mnt / "train/cat/cat3.jpg", "rb") as held:
+    with open(machine.mnt / "train/n02121808/cat3.jpg", "rb") as held:
         done = machine.run("umount", machine.mnt)
         assert (done.returncode, done.stderr.count("\n")) == (8, 1)
         assert "still in use" in done.stderr
@@ -182,7 +182,7 @@ def test_in_the_foreground_a_signal_is_a_clean_end(machine: WithData, how: signa
 
 def test_status_and_its_json_tell_the_same(machine: WithData) -> None:
     machine.ok("mount", machine.data, machine.mnt, "--memory", "64MiB")
-    (machine.mnt / "train/cat/cat3.jpg").read_bytes()
+    (machine.mnt / "train/n02121808/cat3.jpg").read_bytes()
     told = json.loads(machine.ok("status", machine.mnt, "--json").stdout)
     assert told["opens"] == 1
     assert told["samples"] == 40
@@ -194,7 +194,7 @@ def test_status_and_its_json_tell_the_same(machine: WithData) -> None:
     for words in ("errors", "open files", "changed files"):
         assert words not in table
     assert all(line == line.rstrip() for line in table.splitlines())
-    with open(machine.mnt / "train/cat/cat3.jpg", "rb"):
+    with open(machine.mnt / "train/n02121808/cat3.jpg", "rb"):
         assert "open files" in machine.ok("status", machine.mnt).stdout
     machine.ok("umount", machine.mnt)
 

@@ -310,7 +310,8 @@ def evidence(verdict: "Verdict") -> list[str]:
         return []
     splits: dict[tuple[bool, str], list[str]] = {}
     for finding in sorted(verdict.splits, key=lambda finding: not finding.redirected):
-        splits.setdefault((finding.redirected, finding.because), []).append(finding.split)
+        shown = "the source" if finding.split == "." else finding.split
+        splits.setdefault((finding.redirected, finding.because), []).append(shown)
     return [
         f"{', '.join(names)}: {'redirected' if redirected else 'served exactly'}, as {because}"
         for (redirected, because), names in splits.items()

@@ -45,14 +45,15 @@ def _prove(scene: Scene, split: int, names: frozenset[bytes], alike: list[int]) 
         return Proof(False, f"{what}: there is no second split (train, val, …) with the same directories")
     if is_split_word(own) and all(map(_WORDNET.fullmatch, names)):
         return Proof(True, f"its {len(names):,} class directories are WordNet ids")
-    twin = next((scene.path(other) for other in alike if not _shares_part(own, _name(scene, other))), None)
-    if twin is None and split == 0:
-        twin = _twin_beside(scene, names)
-    if twin is None:
+    if not all(_shares_part(own, _name(scene, other)) for other in alike):
+        because = f"{len(alike)} splits have the same {len(names):,} class directories"
+    elif split == 0 and (twin := _twin_beside(scene, names)) is not None:
+        because = f"{twin} beside the source has the same {len(names):,} class directories"
+    else:
         return Proof(False, f"{what}: no other split has the same directories")
     if all(name.isdigit() for name in names):
         return Proof(False, f"{what}: all directories of the splits are numbers")
-    return Proof(True, f"{twin} has the same {len(names):,} class directories")
+    return Proof(True, because)
 
 
 def _twin_beside(scene: Scene, names: frozenset[bytes]) -> str | None:
@@ -61,7 +62,7 @@ def _twin_beside(scene: Scene, names: frozenset[bytes]) -> str | None:
         if inside is None or not is_split(name) or _shares_part(scene.own_split, name):
             continue
         if names == frozenset(map(os.fsencode, inside.directories)):
-            return f"{show(name)} beside the source"
+            return show(name)
     return None
 
 
