@@ -5,7 +5,7 @@ from pathlib import Path
 
 import redoxfs.protocol
 
-PURE = {"collections", "dataclasses", "enum", "numpy", "redoxfs.protocol", "typing"}
+PURE = {"collections", "dataclasses", "enum", "itertools", "numpy", "redoxfs.protocol", "typing"}
 
 
 def test_the_core_imports_nothing_that_does_io() -> None:
