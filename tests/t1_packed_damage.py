@@ -607,6 +607,11 @@ MANIFESTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "no class trees": (in_manifest("class_trees", value=[]), "counted wrong"),
     "a verdict of nested lists": (in_manifest("verdict", value=nested(50)), "makes no sense"),
     "a line that is a list": (in_manifest("verdict", "line", value=["x"]), "is no text"),
+    "splits are a number": (in_manifest("verdict", "splits", value=5), "makes no sense"),
+    "a split without a name": (in_manifest("verdict", "splits", 0, value={}), "makes no sense"),
+    "a split's reason is a list": (in_manifest("verdict", "splits", 0, "because", value=["x"]), "is no text"),
+    "a split's samples are text": (in_manifest("verdict", "splits", 0, "samples", value="9"), "tells of no split"),
+    "a split tells more than is known": (in_manifest("verdict", "splits", 0, "more", value=1), "makes no sense"),
     "skipped is null": (in_manifest("skipped", value=None), "makes no sense"),
 }
 ARRAYS: dict[str, tuple[Callable[[Path], None], str]] = {

@@ -24,6 +24,7 @@ from packs import (
     made_up_tree,
     manifest_of,
     pack_here,
+    reseal,
     seal_made_up,
     shards_of,
 )
@@ -364,6 +365,15 @@ def test_a_source_without_samples_is_packed_and_one_of_nothing_but_directories(t
     assert [shard.name for shard in shards_of(tmp_path / "notes")] == ["tree-000000.tar"]
     assert (len(index.catalog.tree), len(index.catalog.class_of), index.cells.cells.shape) == (4, 0, (0, 8))
     assert verify(tmp_path / "notes", jobs=1).problems == ()
+
+
+def test_what_was_found_out_about_each_split_comes_back_and_may_be_missing(grouped: Path, tmp_path: Path) -> None:
+    pack_here(grouped, tmp_path / "dst", GROUPED)
+    known = catalog_of(grouped, GROUPED).verdict
+    assert known.splits
+    assert load_index(tmp_path / "dst").catalog.verdict == known
+    reseal(tmp_path / "dst", lambda manifest: manifest["verdict"].pop("splits"))
+    assert load_index(tmp_path / "dst").catalog.verdict == dataclasses.replace(known, splits=())
 
 
 def test_manifest_says_what_was_asked_and_begins_with_what_it_is(grouped: Path, tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """ImageNet as it is downloaded, on a real mount: train/ is redirected, flat val/ and test/ are what they are."""
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -81,6 +83,27 @@ def test_one_split_of_a_dataset_is_mounted_over_itself(machine: Machine, source:
         assert path_in(path.read_bytes()).split("/")[1] == path.parent.name
     told = json.loads((source / "train/.redoxfs/stats.json").read_text())
     assert told["verdict"].startswith("redirecting within 3 directories: the directory is the label")
+
+
+def test_a_split_beside_the_source_that_does_not_answer_is_no_proof(machine: Machine, tmp_path: Path) -> None:
+    root = tmp_path / "pets"
+    for split, first in (("train", 0), ("val", 100)):
+        for label, name in enumerate(("cat", "dog")):
+            for number in range(first, first + 8):
+                write(root, f"{split}/{name}/{name}-{number}.jpg", label, number)
+    inspected = ("--chunk-size", "4", "--timeout", "2")
+    assert machine.inspect(root / "train", *inspected)["samples"] == 16
+    machine.ok("mount", root / "val", "--classes", "none")
+    daemon = machine.pid(root / "val")
+    assert machine.inspect(root / "train", *inspected)["samples"] == 16
+    os.kill(daemon, signal.SIGSTOP)
+    try:
+        facts = machine.inspect(root / "train", *inspected)
+    finally:
+        os.kill(daemon, signal.SIGCONT)
+    assert "no other split has the same directories" in facts["verdict"]
+    machine.kill(signal.SIGKILL, root / "val")
+    assert "no other split has the same directories" in machine.inspect(root / "train", *inspected)["verdict"]
 
 
 def test_what_was_decided_is_told_split_by_split(machine: Machine, source: Path) -> None:

@@ -126,7 +126,7 @@ def sensors(scene: Scene) -> Doubt | None:
 
 def _is_sensor(name: bytes) -> bool:
     # CamFront and cam2 are two words each.
-    words = re.findall(rb"[A-Z]?[a-z]+|[A-Z]+|[^A-Za-z\d\W_]+", name)
+    words = re.findall(rb"[A-Z]?[a-z]+|[A-Z]+|[\x80-\xff]+", name)
     return bool(words) and all(word.lower() in _SENSORS for word in words)
 
 

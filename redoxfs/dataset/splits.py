@@ -44,6 +44,9 @@ _PARTS = {
     b"testing": (b"test",),
 }
 
+# Of a file's own name: titles of pictures say "extra" for other reasons. (The last, so that the others keep their bits.)
+_WORDS_OF_FILES = tuple(word for word in SPLIT_WORDS if word != b"extra")
+
 _WORDS = b"(?:%s)(?:_?(?:set|data|images|imgs|files))?" % b"|".join(SPLIT_WORDS)
 # A split by its own name: the word at either end and a separator and anything, digits after it allowed.
 _IS_SPLIT = re.compile(rb"(?:%s)(?:\d+|\d*[-_. ].*)?|.*[-_. ()](?:%s)\d*" % (_WORDS, _WORDS), re.IGNORECASE | re.DOTALL)
@@ -110,7 +113,7 @@ def split_of_directory(tree: Tree) -> tuple[NDArray[np.int32], list[tuple[bytes,
 
 def split_of_name(tree: Tree, entries: NDArray[np.int64]) -> NDArray[np.int32]:
     """The split words in the files' own names: a bit set over SPLIT_WORDS, int32[len(entries)]. `entries` ascend."""
-    known = np.array([hash_text(word) for word in SPLIT_WORDS], np.uint64)
+    known = np.array([hash_text(word) for word in _WORDS_OF_FILES], np.uint64)
     order = np.argsort(known)
     known = known[order]
     bit = (1 << order).astype(np.int32)
