@@ -44,7 +44,7 @@ _PARTS = {
     b"testing": (b"test",),
 }
 
-# Of the name of a file: titles of pictures say "extra" for other reasons. It is the last, so the others keep their bits.
+# For names of files: titles of pictures say "extra" for other reasons. It is the last, so the others keep their bits.
 _WORDS_OF_FILES = tuple(word for word in SPLIT_WORDS if word != b"extra")
 
 _WORDS = b"(?:%s)(?:_?(?:set|data|images|imgs|files))?" % b"|".join(SPLIT_WORDS)
