@@ -42,6 +42,11 @@ def with_a_folder_of_all(root: Path) -> None:
     make(root, *(f"all/{i}.jpg" for i in range(5)), *(f"train/cats/more/{i}.jpg" for i in range(3)))
 
 
+def with_flat_splits_among_classes(root: Path) -> None:
+    for at, name in enumerate(("cats", "dogs", "val", "all_test_640")):
+        make(root, *(f"{name}/{at}{i}.jpg" for i in range(4)))
+
+
 CATS_AND_DOGS = {"train/cats": 8, "train/dogs": 8, "validation/cats": 4, "validation/dogs": 4}
 
 
@@ -53,6 +58,12 @@ CATS_AND_DOGS = {"train/cats": 8, "train/dogs": 8, "validation/cats": 4, "valida
             {"train/n01440764": 12, "train/n01443537": 12},
             "served exactly: 20 samples directly in a split by name (test, val); to redirect them name"
             " their classes with --classes FILE.csv",
+        ),
+        (
+            with_flat_splits_among_classes,
+            {"cats": 4, "dogs": 4},
+            "served exactly: 8 samples directly in a split by name (all_test_640, val); to redirect them name their"
+            " classes with --classes FILE.csv",
         ),
         (
             with_a_sample_at_the_top,

@@ -205,6 +205,13 @@ def other_classes_to_test(root: Path) -> None:
             make(root, *(f"{split}/{name}/{name}_{i}.jpg" for i in range(6)))
 
 
+def two_trainings(root: Path) -> None:
+    """Two releases, or two cameras: no other part of the data says that these are classes."""
+    for at, split in enumerate(("train2014", "train2017")):
+        for name in ("cat", "dog"):
+            make(root, *(f"{split}/{name}/{name}_{at}{i}.jpg" for i in range(6)))
+
+
 def one_folder_to_test(root: Path) -> None:
     """Keras wants a folder in test/, whatever its name."""
     cats_and_dogs(root)
@@ -522,6 +529,7 @@ REFUSED: list[tuple[Callable[[Path], None], str, set[str]]] = [
     (asl_alphabet, "no other split has the same directories", {DIR, ANY}),
     (mnist_png, "all directories of the splits are numbers", {DIR, ANY}),
     (other_classes_to_test, "test/eel and test/fox are classes: no other split has the same directories", {DIR, ANY}),
+    (two_trainings, "no other split has the same directories", {DIR, ANY}),
     (cities, "no other split has the same directories", {DIR, ANY}),
     (labels_line_by_line, "classes.txt looks like a label table", {DIR}),
     (list_of_other_names, "classes.txt looks like a label table", {DIR}),
