@@ -379,7 +379,7 @@ def test_nodes_that_show_certificates_share_a_dataset(machine: Machine, source: 
     shown = authority.issue("node", "IP:127.0.0.1")
     tls = ("--tls-cert", str(shown.cert), "--tls-key", str(shown.key), "--tls-ca", str(authority.file))
     up(machine, 2, source, *SLOT, *tls)
-    paths = sorted(source.glob("train/c100/*"))
+    paths = sorted(source.glob("train/n00000100/*"))
     read = Counter(path_in((machine.mnt / "0" / path.relative_to(source)).read_bytes()) for path in paths)
     assert read == dict.fromkeys(read, 1)
     assert len(read) == len(paths)
