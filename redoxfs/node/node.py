@@ -600,7 +600,7 @@ class Node:
                 self._forget(gone)
 
     def _forget(self, thread: int) -> None:
-        """A thread is no more."""
+        """A thread has ended: so do its holds and reservations."""
         ended = self.binding.thread(thread)
         for released in ended.released:
             self._memory.release(released)

@@ -23,10 +23,10 @@ RECYCLED_S = 0.05
 """All other numbers are given out before one comes again, which takes longer than this."""
 
 GONE_S = 0.05
-"""How often at most it is looked which threads are gone."""
+"""Between two checks for threads that are gone, at least."""
 
 GONE_SHARE = 1 / 50
-"""And how much time that may take."""
+"""The share of the time that these checks may take."""
 
 
 def _since_boot_s() -> float:
@@ -76,7 +76,7 @@ class Threads:
         return born_s > heard_s
 
     def gone(self, threads: Iterable[int]) -> list[int]:
-        """Those of ``threads`` that are no more; none where it was looked a moment ago."""
+        """Those of ``threads`` that have ended; none if the last check was a moment ago."""
         start_s = self._clock_s()
         if start_s < self._look_s:
             return []

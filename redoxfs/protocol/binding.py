@@ -50,8 +50,8 @@ RESERVATIONS_PER_THREAD = 64
 """A batch that is stat'ed as one fits in; a walker, which stats on and on, is told apart after this many."""
 
 VICTIMS_LOOKED_AT = 256
-"""Reservations among which the one that goes is chosen. A walker's are old, so they are among the first; to look at
-more would make opens slow where thousands are reserved in one column."""
+"""How many reservations of a column are compared to choose the one that goes. A walker's are old, so they are among the
+first. Comparing more would slow opens down where a column has thousands."""
 
 RESERVATIONS = 16_384
 """In all: 256 threads with a full batch each. Past it the oldest goes."""
@@ -85,7 +85,7 @@ NONE: frozenset[int] = frozenset()
 
 class _Caller:
     """What is known of a thread: whether it ever ``opened`` a file, how many sizes it ``asked`` for, and how many of
-    them ``since`` it last opened one. Sizes that it need not have been told anew do not count."""
+    them ``since`` it last opened one. Asking again for the same answer does not count."""
 
     __slots__ = ("asked", "opened", "since")
 
@@ -432,8 +432,8 @@ class Binding:
     def _unlikely(self, thread: int, asked: int) -> int:
         """How unlikely it is that ``thread`` opens what it was told the size of, when it had ``asked`` for so many.
 
-        A reader opens what it asked for last. Likelier than a thread that never opened anything is one that did, and
-        least likely is one that walks.
+        A reader opens what it asked for last. A thread that never opened a file is less likely to open this one, and a
+        walker is the least likely.
         """
         limit = self._max_reservations_per_thread
         caller = self._callers.get(thread)
@@ -445,7 +445,7 @@ class Binding:
         return behind + caller.asked - asked
 
     def _weight(self, sample: int) -> tuple[int, int]:
-        """By what of several samples that are put aside the one is chosen whose reservation goes: the greatest."""
+        """Among samples that are put aside, the reservation of the one with the greatest weight goes first."""
         path = self._reserved_for.get(sample)
         if path is None:
             # A policy of several nodes may put several aside at once, before their paths hear of it.
