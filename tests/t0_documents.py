@@ -1,0 +1,61 @@
+"""The documents cite tests that exist, and every promise cites a test."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent
+DOCUMENTS = [ROOT / "ARCHITECTURE.md", ROOT / "README.md", ROOT / "SEMANTICS.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+CITATION = re.compile(r"`(?:tests/)?(t\d_[a-z]\w+)(?:\.py)?(?:::(test_\w+)(…?))?`")
+"""A test file, and perhaps one of its tests by its name, or by the beginning of its name before an ellipsis."""
+
+MENTION = re.compile(r"\bt\d_[a-z]\w+|\btest_\w+")
+ITEM = re.compile(r"^### (.+)\n((?:(?!#).*\n)*)", re.MULTILINE)
+PARTS = ["Promise", "Exceptions", "Tests"]
+
+
+@cache
+def names_in(file: Path) -> list[str]:
+    """The names of a file's tests."""
+    nodes = ast.walk(ast.parse(file.read_text()))
+    return [node.name for node in nodes if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+
+
+def exists(file: str, test: str, ellipsis: str) -> bool:
+    path = TESTS / f"{file}.py"
+    if not path.is_file():
+        return False
+    return not test or any(name == test or (ellipsis and name.startswith(test)) for name in names_in(path))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_a_cited_test_exists(document: Path) -> None:
+    citations: list[tuple[str, str, str]] = CITATION.findall(document.read_text())
+    assert not [citation for citation in citations if not exists(*citation)]
+
+
+@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "SEMANTICS.md", "docs/RELIABILITY.md"])
+def test_every_mention_of_a_test_is_a_citation(name: str) -> None:
+    text = "\n".join(line for line in (ROOT / name).read_text().splitlines() if not line.startswith("    "))
+    assert CITATION.search(text)
+    assert MENTION.findall(CITATION.sub("", text)) == []
+
+
+def test_every_promise_has_its_exceptions_and_cites_a_test() -> None:
+    items: list[tuple[str, str]] = ITEM.findall((ROOT / "SEMANTICS.md").read_text())
+    assert len(items) > 20
+    for title, text in items:
+        assert re.findall(r"^\*\*(\w+)\.\*\* ?", text, re.MULTILINE) == PARTS, title
+        assert CITATION.search(text.split("**Tests.**")[1]), title
+
+
+def test_every_fault_in_the_summary_cites_a_test() -> None:
+    _, summary, *_ = re.split(r"^## .*\n", (ROOT / "docs/RELIABILITY.md").read_text(), flags=re.MULTILINE)
+    rows = [line for line in summary.splitlines() if line.startswith("| ")][1:]
+    assert rows
+    assert not [row for row in rows if not CITATION.search(row.rsplit("|", 2)[1])]
