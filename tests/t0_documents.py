@@ -55,7 +55,7 @@ def test_every_promise_has_its_exceptions_and_cites_a_test() -> None:
 
 
 def test_every_fault_in_the_summary_cites_a_test() -> None:
-    _, summary, *_ = re.split(r"^## .*\n", (ROOT / "docs/RELIABILITY.md").read_text(), flags=re.MULTILINE)
+    summary = (ROOT / "docs/RELIABILITY.md").read_text().partition("\n## Summary\n")[2].partition("\n## ")[0]
     rows = [line for line in summary.splitlines() if line.startswith("| ")][1:]
     assert rows
     assert not [row for row in rows if not CITATION.search(row.rsplit("|", 2)[1])]
