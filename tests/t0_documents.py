@@ -59,3 +59,11 @@ def test_every_fault_in_the_summary_cites_a_test() -> None:
     rows = [line for line in summary.splitlines() if line.startswith("| ")][1:]
     assert rows
     assert not [row for row in rows if not CITATION.search(row.rsplit("|", 2)[1])]
+
+
+def test_a_file_that_the_architecture_names_exists() -> None:
+    named = set(re.findall(r"\b(?:\w+/)+\w+\.py\b", (ROOT / "ARCHITECTURE.md").read_text()))
+    assert named
+    assert not [
+        name for name in sorted(named) if not (ROOT / name).is_file() and not (ROOT / "redoxfs" / name).is_file()
+    ]
