@@ -72,7 +72,7 @@ def main() -> None:
         for images, labels in train_loader:
             loss = nn.functional.cross_entropy(model(images), labels)
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             schedule.step()
             total_loss += loss.item() * len(labels)

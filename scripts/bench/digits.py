@@ -126,7 +126,7 @@ class Training:
             seen: list[int] = []
             for images, labels, numbers in loader:
                 optimizer.zero_grad()
-                nn.functional.cross_entropy(model(images), labels).backward()  # type: ignore[no-untyped-call]
+                nn.functional.cross_entropy(model(images), labels).backward()
                 optimizer.step()
                 asked += labels.tolist()
                 seen += numbers.tolist()

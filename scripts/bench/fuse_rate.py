@@ -213,9 +213,7 @@ def samples_a_second(loader: Any) -> float:
 def through_dataloader(paths: list[str], workers: int) -> float:
     from torch.utils.data import DataLoader
 
-    return samples_a_second(
-        DataLoader(Bytes(paths), batch_size=64, shuffle=True, num_workers=workers, collate_fn=list)  # type: ignore[arg-type]
-    )
+    return samples_a_second(DataLoader(Bytes(paths), batch_size=64, shuffle=True, num_workers=workers, collate_fn=list))
 
 
 def through_webdataset(work: Path, workers: int) -> float:
