@@ -1,4 +1,4 @@
-"""Settings that every tier shares."""
+"""Settings that every tier shares, and the markers that follow from a tier."""
 
 import os
 from collections.abc import Iterator
@@ -13,6 +13,24 @@ from machine import Machine
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=10_000)
 settings.load_profile(os.environ.get("REDOXFS_TEST_PROFILE", "default"))
+
+# What the tests of a tier need. A file whose tests need something else sets `pytestmark`, and gets none of these.
+NEEDS = {
+    **dict.fromkeys(("t0", "t1", "t2", "t3"), ("fast",)),
+    "t4": ("mount",),
+    "t5": ("mount", "nodes"),
+    "t6": ("mount", "programs"),
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    needs = {name for names in NEEDS.values() for name in names}
+    for item in items:
+        own = {mark.name for mark in item.iter_markers()}
+        if not own & needs:
+            for name in NEEDS[item.path.name[:2]]:
+                if name != "fast" or "slow" not in own:
+                    item.add_marker(name)
 
 
 @pytest.fixture(autouse=True)

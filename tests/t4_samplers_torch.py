@@ -8,6 +8,8 @@ import pytest
 
 from redoxfs.protocol.samplers import RandomOrder, distributed_order, distributed_orders
 
+pytestmark = pytest.mark.programs
+
 torch = pytest.importorskip("torch")
 data = pytest.importorskip("torch.utils.data")
 distributed = pytest.importorskip("torch.utils.data.distributed")
