@@ -1,0 +1,113 @@
+"""What a user installs: the source distribution, and the wheel that is built from it, in a venv of their own.
+
+Nothing is fetched. The build runs without isolation, and the venv takes the dependencies from where the tests have
+them. The source distribution is built from the files of this clone, so the wheel is of the code that is tested.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from images import make_images
+
+pytestmark = pytest.mark.programs
+
+ROOT = Path(__file__).parents[1]
+
+IMPORT_ALL = """
+import importlib, pkgutil, redoxfs
+for module in pkgutil.walk_packages(redoxfs.__path__, "redoxfs."):
+    if module.name != "redoxfs.__main__":
+        importlib.import_module(module.name)
+print(redoxfs.__file__)
+"""
+
+METADATA = """
+import importlib.metadata, json
+metadata = importlib.metadata.metadata("redoxfs")
+print(json.dumps([metadata["License-Expression"], metadata["Author"], metadata.get_all("Classifier")]))
+"""
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    homes = {f"XDG_{name}_HOME": str(cwd / name.lower()) for name in ("CACHE", "STATE")}
+    done = subprocess.run(
+        command, cwd=cwd, env=environment | homes, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def build(source: Path, out: Path, *options: str) -> None:
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, *options, source, cwd=out.parent)
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a source distribution and the wheel that was built from it."""
+    dist = tmp_path_factory.mktemp("package") / "dist"
+    build(ROOT, dist)
+    return dist
+
+
+@pytest.fixture(scope="module")
+def venv(dist: Path) -> Path:
+    """A venv with the wheel installed. The dependencies are those of the tests, but not their redoxfs."""
+    venv = dist.parent / "venv"
+    run(sys.executable, "-m", "venv", "--without-pip", venv, cwd=dist.parent)
+    (site_packages,) = venv.glob("lib/python3*/site-packages")
+    # A .pth file names folders whose own .pth files are not read: an editable redoxfs there is not found.
+    dependencies = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    (site_packages / "dependencies.pth").write_text("\n".join(dependencies) + "\n")
+    (wheel,) = dist.glob("*.whl")
+    install = ("install", "--quiet", "--no-deps", "--no-index", "--disable-pip-version-check", wheel)
+    run(sys.executable, "-m", "pip", "--python", venv / "bin/python", *install, cwd=dist.parent)
+    return venv
+
+
+def test_the_source_distribution_has_all_that_a_contributor_needs(dist: Path) -> None:
+    (sdist,) = dist.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    for needed in ("pyproject.toml", "LICENSE", "PKG-INFO", "README.md", "CONTRIBUTING.md", "docs/redoxfs.1"):
+        assert needed in names
+    for folder in ("proto", "redoxfs", "scripts", "tests"):
+        files = (path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+        assert {path.relative_to(ROOT).as_posix() for path in files} <= names
+    hidden = {name for name in names if name.startswith(".") or "__pycache__" in name}
+    assert hidden <= {".gitignore"}
+
+
+def test_the_wheel_is_the_same_from_the_clone_and_from_the_sdist(dist: Path, tmp_path: Path) -> None:
+    build(ROOT, tmp_path / "direct", "--wheel")
+    contents = []
+    for folder in (dist, tmp_path / "direct"):
+        (wheel,) = folder.glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            contents.append({name: archive.read(name) for name in archive.namelist()})
+    assert contents[0] == contents[1]
+
+
+def test_the_installed_command_works_and_the_wheel_is_whole(venv: Path, tmp_path: Path) -> None:
+    make_images(tmp_path / "data", {"cat": 3, "dog": 3})
+    version = run(venv / "bin/redoxfs", "--version", cwd=tmp_path)
+    found = json.loads(run(venv / "bin/redoxfs", "inspect", tmp_path / "data", "--json", cwd=tmp_path))
+    module = Path(run(venv / "bin/python", "-c", IMPORT_ALL, cwd=tmp_path).strip())
+    assert version.startswith("redoxfs ")
+    assert found["files"] == 6
+    assert module.is_relative_to(venv)
+    assert (module.parent / "py.typed").is_file()
+    assert (venv / "share/man/man1/redoxfs.1").read_bytes() == (ROOT / "docs/redoxfs.1").read_bytes()
+
+
+def test_the_metadata_has_license_authors_and_tested_pythons(venv: Path, tmp_path: Path) -> None:
+    license_expression, author, classifiers = json.loads(run(venv / "bin/python", "-c", METADATA, cwd=tmp_path))
+    assert (license_expression, author) == ("Apache-2.0", "The redoxfs authors")
+    ours = f"Programming Language :: Python :: {sys.version_info.major}.{sys.version_info.minor}"
+    assert ours in classifiers
