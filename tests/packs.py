@@ -15,9 +15,9 @@ import xxhash
 from redoxfs.chunks import Cells, Storage, build_cells
 from redoxfs.dataset import Catalog, Tree, Verdict, array_files, build_catalog, read_tree
 from redoxfs.packed import MANIFEST, Index, PackedStore, load_index, pack
-from redoxfs.packed.index import FOLDER, arrays_of, block_positions, describe, seal, store_arrays, tree_of
+from redoxfs.packed.index import FOLDER, arrays_of, block_offsets, describe, seal, store_arrays, tree_of
 from redoxfs.packed.pack import Packed
-from redoxfs.packed.plan import plan_places
+from redoxfs.packed.positions import assign_positions
 
 STORAGE = Storage(seek_s=0.002, bytes_per_s=200e6)
 
@@ -141,10 +141,10 @@ def made_up_tree(
             "mode": mode,
             "parent": np.array([0, *(parent for parent, _, _ in entries)], np.int32),
             "names": np.frombuffer(b"".join(names), np.uint8),
-            "name_at": _positions(names),
+            "name_at": _offsets(names),
             "link_entry": np.flatnonzero(mode & np.uint32(0o170000) == stat.S_IFLNK).astype(np.int32),
             "link_names": np.frombuffer(b"".join(targets), np.uint8),
-            "link_at": _positions(targets),
+            "link_at": _offsets(targets),
         },
         skipped=0,
         control_left_out=0,
@@ -178,17 +178,17 @@ def made_up_catalog(tree: Tree, class_of: Sequence[int], groups: Sequence[Sequen
 
 def seal_made_up(dst: Path, catalog: Catalog, cells: Cells) -> None:
     """A packed dataset of a made-up tree: the index, and shards of the right length with nothing in them."""
-    places = plan_places(catalog, cells, shard_bytes=1 << 30)
+    positions = assign_positions(catalog, cells, shard_bytes=1 << 30)
     (dst / FOLDER).mkdir(parents=True)
-    arrays = arrays_of(catalog, cells, places)
-    blocks = int(block_positions(catalog.tree)[-1])
+    arrays = arrays_of(catalog, cells, positions)
+    blocks = int(block_offsets(catalog.tree)[-1])
     records = store_arrays(dst / FOLDER, {**arrays, "sums": np.zeros(blocks, np.uint64)})
-    manifest = describe(catalog, cells, places, seed=0, asked={})
+    manifest = describe(catalog, cells, positions, seed=0, asked={})
     (dst / MANIFEST).write_bytes(seal({**manifest, "arrays": records}))
-    for name, length in zip(places.shard_names, places.shard_bytes, strict=True):
+    for name, length in zip(positions.shard_names, positions.shard_bytes, strict=True):
         (dst / name).touch()
         os.truncate(dst / name, length)
 
 
-def _positions(parts: Sequence[bytes]) -> np.ndarray[Any, Any]:
+def _offsets(parts: Sequence[bytes]) -> np.ndarray[Any, Any]:
     return np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)

@@ -283,12 +283,12 @@ def test_any_flipped_byte_of_a_header_is_told_by_verify_and_changes_nothing_that
     dst: Path, truth: Truth
 ) -> None:
     index = load_index(dst)
-    tree, places = index.catalog.tree, index.places
+    tree, positions = index.catalog.tree, index.positions
     flipped: list[bytes] = []
     for entry in range(len(tree)):
-        shard = dst / places.shard_names[places.shard[entry]]
+        shard = dst / positions.shard_names[positions.shard[entry]]
         length = len(header_of(tree, entry))
-        flip(shard, int(places.data_at[entry]) - length + (37 * entry) % length, entry % 8)
+        flip(shard, int(positions.data_at[entry]) - length + (37 * entry) % length, entry % 8)
         flipped.append(tree.path(entry) or b".")
     assert serve(dst, truth) == set()
     problems = verify(dst, jobs=1).problems
@@ -299,10 +299,10 @@ def test_any_flipped_byte_of_a_header_is_told_by_verify_and_changes_nothing_that
 
 def test_any_flipped_byte_of_a_file_is_eio_for_that_file_and_told_by_verify(dst: Path, truth: Truth) -> None:
     index = load_index(dst)
-    tree, places = index.catalog.tree, index.places
+    tree, positions = index.catalog.tree, index.positions
     for entry in np.flatnonzero(tree.kind_mask(stat.S_IFREG)).tolist():
-        size, at = int(tree.size[entry]), int(places.data_at[entry])
-        shard = dst / places.shard_names[places.shard[entry]]
+        size, at = int(tree.size[entry]), int(positions.data_at[entry])
+        shard = dst / positions.shard_names[positions.shard[entry]]
         for offset in (0, size // 2, size - 1) if size else ():
             flip(shard, at + offset, offset % 8)
             name = tree.path(entry)
@@ -315,8 +315,8 @@ def test_any_flipped_byte_of_a_file_is_eio_for_that_file_and_told_by_verify(dst:
 def test_of_a_large_file_only_the_part_that_is_damaged_is_lost(dst: Path, truth: Truth) -> None:
     index = load_index(dst)
     entry = index.catalog.tree.find(b"large.bin")
-    shard = dst / index.places.shard_names[index.places.shard[entry]]
-    flip(shard, int(index.places.data_at[entry]) + (1 << 20) + 5)
+    shard = dst / index.positions.shard_names[index.positions.shard[entry]]
+    flip(shard, int(index.positions.data_at[entry]) + (1 << 20) + 5)
     content = truth[b"large.bin"][2]
     with store_of(dst) as (_, store):
         file = store.open_file(entry)
@@ -329,11 +329,11 @@ def test_of_a_large_file_only_the_part_that_is_damaged_is_lost(dst: Path, truth:
 
 def test_bytes_between_and_behind_the_files_that_are_no_zeros_are_told(dst: Path, truth: Truth) -> None:
     index = load_index(dst)
-    tree, places = index.catalog.tree, index.places
+    tree, positions = index.catalog.tree, index.positions
     entry = tree.find(b"notes.txt")
-    shard = dst / places.shard_names[places.shard[entry]]
-    flip(shard, int(places.data_at[entry]) + int(tree.size[entry]) + 3)
-    last = dst / places.shard_names[0]
+    shard = dst / positions.shard_names[positions.shard[entry]]
+    flip(shard, int(positions.data_at[entry]) + int(tree.size[entry]) + 3)
+    last = dst / positions.shard_names[0]
     flip(last, last.stat().st_size - 1)
     assert serve(dst, truth) == set()
     problems = verify(dst, jobs=1).problems
@@ -359,15 +359,15 @@ def test_a_shard_cut_while_it_is_served_is_eio_for_what_was_cut_off(dst: Path, t
         for length in spread(len(data), 8):
             with store_of(dst) as (index, store):
                 os.truncate(shard, length)
-                tree, places = index.catalog.tree, index.places
+                tree, positions = index.catalog.tree, index.positions
                 for chunk, row in enumerate(index.cells.cells):
                     for read in store.reads(chunk, row[row >= 0].tolist()):
                         for sample, payload in zip(read.samples, read.run(), strict=True):
                             first = int(index.catalog.member_at[sample])
                             for number, file in enumerate(payload):
                                 entry = int(index.catalog.members[first + number])
-                                end = int(places.data_at[entry] + tree.size[entry])
-                                here = places.shard_names[places.shard[entry]] == shard.name
+                                end = int(positions.data_at[entry] + tree.size[entry])
+                                here = positions.shard_names[positions.shard[entry]] == shard.name
                                 if here and tree.size[entry] and end > length:
                                     assert isinstance(file, OSError)
                                     assert file.errno == errno.EIO
@@ -500,9 +500,9 @@ def files_apart(shard: int) -> Callable[[Path], None]:
     """The second file of a sample is said to be at the beginning of a shard."""
 
     def work(dst: Path) -> None:
-        catalog, places = load_index(dst).catalog, load_index(dst).places
-        in_first = np.flatnonzero(places.shard[catalog.members[::2]] == 0)
-        last = in_first[np.argmax(places.data_at[catalog.members[::2]][in_first])]
+        catalog, positions = load_index(dst).catalog, load_index(dst).positions
+        in_first = np.flatnonzero(positions.shard[catalog.members[::2]] == 0)
+        last = in_first[np.argmax(positions.data_at[catalog.members[::2]][in_first])]
         entry = int(catalog.members[2 * last + 1])
         in_array("shard", put(entry, shard))(dst)
         in_array("data_at", put(entry, BLOCK_BYTES))(dst)
@@ -693,7 +693,7 @@ ARRAYS: dict[str, tuple[Callable[[Path], None], str]] = {
     "an entry far before its shard": (in_array("data_at", put(1, -LARGEST)), "outside its shard"),
     "an entry behind its shard": (in_array("data_at", put(1, 1 << 40)), "outside its shard"),
     "an entry between blocks": (in_array("data_at", lambda v: v + (np.arange(len(v)) == 1)), "outside its shard"),
-    "places too few": (in_array("data_at", lambda v: v[:-1]), "differ in length"),
+    "positions too few": (in_array("data_at", lambda v: v[:-1]), "differ in length"),
     "the files of a sample in different shards": (files_apart(shard=1), "side by side"),
     "the files of a sample out of order": (files_apart(shard=0), "side by side"),
     "checksums too few": (in_array("sums", lambda v: v[:-1]), "not as many"),
@@ -855,10 +855,10 @@ def test_a_manifest_that_is_longer_than_any_is_not_read(dst: Path) -> None:
 
 
 def test_entries_that_lie_upon_each_other_are_eio_and_told(dst: Path, truth: Truth) -> None:
-    tree, places = load_index(dst).catalog.tree, load_index(dst).places
+    tree, positions = load_index(dst).catalog.tree, load_index(dst).positions
     one, other = tree.find(b"large.bin"), tree.find(b"notes.txt")
-    replace_array(dst, "shard", np.where(np.arange(len(tree)) == other, places.shard[one], places.shard))
-    replace_array(dst, "data_at", np.where(np.arange(len(tree)) == other, places.data_at[one], places.data_at))
+    replace_array(dst, "shard", np.where(np.arange(len(tree)) == other, positions.shard[one], positions.shard))
+    replace_array(dst, "data_at", np.where(np.arange(len(tree)) == other, positions.data_at[one], positions.data_at))
     assert serve(dst, truth) == {b"notes.txt"}
     problems = verify(dst, jobs=1).problems
     assert any("notes.txt: overlaps what lies before it" in problem for problem in problems)
@@ -867,10 +867,10 @@ def test_entries_that_lie_upon_each_other_are_eio_and_told(dst: Path, truth: Tru
 
 def test_a_shard_that_is_said_to_be_mostly_holes_takes_no_memory(dst: Path, truth: Truth) -> None:
     length = 1 << 42
-    tree, places = load_index(dst).catalog.tree, load_index(dst).places
+    tree, positions = load_index(dst).catalog.tree, load_index(dst).positions
     entry = tree.find(b"notes.txt")
-    shard = int(places.shard[entry])
-    os.truncate(dst / places.shard_names[shard], length)
+    shard = int(positions.shard[entry])
+    os.truncate(dst / positions.shard_names[shard], length)
     in_manifest("shards", shard, "bytes", value=length)(dst)
     tracemalloc.start()
     try:
@@ -929,7 +929,7 @@ def test_a_header_made_elsewhere_is_refused_by_name(dst: Path, truth: Truth, nam
     header, words = FOREIGN[name]
     shard = dst / "samples-000000.tar"
     index = load_index(dst)
-    first = np.flatnonzero((index.places.shard == 0) & (index.places.data_at == BLOCK_BYTES))[0]
+    first = np.flatnonzero((index.positions.shard == 0) & (index.positions.data_at == BLOCK_BYTES))[0]
     own = index.catalog.tree.path(int(first)).decode()
     data = shard.read_bytes()
     shard.write_bytes(header + data[len(header) :])
@@ -954,7 +954,7 @@ def test_a_whole_tar_made_elsewhere_serves_nothing_of_its_own(dst: Path, truth: 
     data = (tmp_path / "foreign.tar").read_bytes()
     shard.write_bytes(data[:length].ljust(length, b"\0"))
     index = load_index(dst)
-    inside = np.flatnonzero((index.places.shard == 0) & (index.catalog.tree.size > 0))
+    inside = np.flatnonzero((index.positions.shard == 0) & (index.catalog.tree.size > 0))
     assert serve(dst, truth) == {index.catalog.tree.path(entry) for entry in inside.tolist()}
     problems = verify(dst, jobs=1).problems
     assert "/etc/passwd, which leads out of the tree" in problems[0]

@@ -33,7 +33,7 @@ from redoxfs.chunks import Cells, build_cells
 from redoxfs.dataset import Catalog
 from redoxfs.packed import load_index, verify
 from redoxfs.packed.headers import BLOCK_BYTES, RECORD_BYTES, header_bytes, header_of
-from redoxfs.packed.plan import files_in_order, plan_places
+from redoxfs.packed.positions import assign_positions, files_in_order
 
 OLD_NS = -5_000_000_123
 """A time before 1970, with a fraction."""
@@ -250,18 +250,18 @@ def test_a_file_over_8_gib_is_read_by_both(tmp_path: Path) -> None:
         [(0, b"after.jpg", stat.S_IFREG | 0o644), (0, b"large.jpg", stat.S_IFREG | 0o644)], size=[0, 3, size]
     )
     catalog = made_up_catalog(tree, [0, 0], [[2], [1]])
-    places = plan_places(
+    positions = assign_positions(
         catalog, Cells(np.array([[0], [1]], np.int32), np.array([0, 2], np.int32)), shard_bytes=1 << 40
     )
-    shard = tmp_path / places.shard_names[0]
+    shard = tmp_path / positions.shard_names[0]
     with open(shard, "wb") as file:
         for entry in (1, 2):
             header = header_of(tree, entry)
-            file.seek(int(places.data_at[entry]) - len(header))
+            file.seek(int(positions.data_at[entry]) - len(header))
             file.write(header)
-        file.seek(int(places.data_at[1]))
+        file.seek(int(positions.data_at[1]))
         file.write(b"end")
-        file.truncate(places.shard_bytes[0])
+        file.truncate(positions.shard_bytes[0])
     assert os.stat(shard).st_blocks * 512 < 1 << 20
     assert [line.split()[2] for line in run_tar("-tvf", shard).splitlines()] == [b"%d" % size, b"3"]
     with tarfile.open(shard) as tar:
@@ -299,7 +299,7 @@ def test_chunks_follow_one_another_whole_and_the_files_of_a_sample_side_by_side(
     index = load_index(tmp_path / "dst")
     stored: list[bytes] = []
     shard_of: dict[bytes, int] = {}
-    for number, name in enumerate(index.places.shard_names):
+    for number, name in enumerate(index.positions.shard_names):
         with tarfile.open(tmp_path / "dst" / name) as tar:
             inside = [os.fsencode(told.name) for told in tar]
         shard_of |= dict.fromkeys(inside, number)
@@ -324,16 +324,16 @@ def test_chunks_follow_one_another_whole_and_the_files_of_a_sample_side_by_side(
 def test_a_shard_ends_with_the_chunk_that_fills_it(grouped: Path, shard_bytes: int) -> None:
     catalog = catalog_of(grouped, GROUPED)
     cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=5, seed=0)
-    places = plan_places(catalog, cells, shard_bytes=shard_bytes)
-    end = places.data_at + np.where(catalog.tree.kind_mask(stat.S_IFREG), catalog.tree.size, 0)
+    positions = assign_positions(catalog, cells, shard_bytes=shard_bytes)
+    end = positions.data_at + np.where(catalog.tree.kind_mask(stat.S_IFREG), catalog.tree.size, 0)
     chunk_of = np.full(len(catalog.tree), -1)
     for chunk, row in enumerate(cells.cells):
         chunk_of[files_in_order(catalog, row[row >= 0])] = chunk
-    sample_shards = [number for number, name in enumerate(places.shard_names) if name.startswith("samples")]
+    sample_shards = [number for number, name in enumerate(positions.shard_names) if name.startswith("samples")]
     for shard in sample_shards:
-        inside = np.flatnonzero(places.shard == shard)
-        assert places.shard_bytes[shard] >= end[inside].max() + 2 * BLOCK_BYTES
-        assert places.shard_bytes[shard] - end[inside].max() <= 3 * BLOCK_BYTES + RECORD_BYTES
+        inside = np.flatnonzero(positions.shard == shard)
+        assert positions.shard_bytes[shard] >= end[inside].max() + 2 * BLOCK_BYTES
+        assert positions.shard_bytes[shard] - end[inside].max() <= 3 * BLOCK_BYTES + RECORD_BYTES
         without_last = end[inside][chunk_of[inside] < chunk_of[inside].max()]
         assert without_last.max(initial=0) < shard_bytes
         if shard != sample_shards[-1]:
@@ -419,7 +419,7 @@ def python_calls(work: Callable[[], object]) -> int:
 
 def test_of_many_files_none_costs_a_call_in_the_plan(many: Catalog) -> None:
     cells = build_cells(many.class_of, many.sample_bytes, chunk_size=64, seed=0)
-    assert python_calls(lambda: plan_places(many, cells, shard_bytes=1 << 26)) < 20_000
+    assert python_calls(lambda: assign_positions(many, cells, shard_bytes=1 << 26)) < 20_000
 
 
 def test_of_many_files_none_costs_a_call_when_the_index_is_opened(many: Catalog, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from packs import Options, catalog_of, files_in, opened, pack_here, shards_of
 from redoxfs.dataset import SourceError
 from redoxfs.packed import MANIFEST, DamagedDatasetError, PackError, is_packed, load_index, verify
 from redoxfs.packed.index import FOLDER, PACKING
-from redoxfs.packed.pack import LOCK, PLAN
+from redoxfs.packed.pack import DRAFT, LOCK
 
 OPTIONS = Options(chunk_size=3, shard_bytes=4000)
 
@@ -396,7 +396,7 @@ def test_what_an_unfinished_plan_left_behind_does_not_matter(
     (making / "plan").mkdir()
     for name in ("plan/size.npy", "index/size.npy", "plan.new", "samples-000000.tar.part", MANIFEST):
         (making / name).write_text("half of it")
-    assert not (making / PLAN).exists()
+    assert not (making / DRAFT).exists()
     pack_here(source, tmp_path / "dst", OPTIONS)
     assert files_in(tmp_path / "dst") == reference
 

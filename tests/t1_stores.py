@@ -213,13 +213,13 @@ class TestPackedStore(StoreTests):
     @pytest.fixture(params=[0.002, 1e-9], ids=["what is between is read", "what is between is skipped"])
     def subject(self, grouped: Path, packed: Path, request: pytest.FixtureRequest) -> Iterator[Subject]:
         with store_of(packed, Storage(seek_s=request.param, bytes_per_s=200e6)) as (index, store):
-            tree, places = index.catalog.tree, index.places
+            tree, positions = index.catalog.tree, index.positions
 
             @contextmanager
             def without(sample: int) -> Iterator[None]:
                 entry = int(index.catalog.members[index.catalog.member_at[sample]])
-                with open(packed / places.shard_names[places.shard[entry]], "r+b", buffering=0) as shard:
-                    at = int(places.data_at[entry])
+                with open(packed / positions.shard_names[positions.shard[entry]], "r+b", buffering=0) as shard:
+                    at = int(positions.data_at[entry])
                     byte = os.pread(shard.fileno(), 1, at)
                     os.pwrite(shard.fileno(), bytes([byte[0] ^ 1]), at)
                     try:

@@ -22,7 +22,7 @@ from packs import files_in, shards_of
 from redoxfs.cli import program
 from redoxfs.packed import MANIFEST, load_index
 from redoxfs.packed.index import FOLDER, PACKING
-from redoxfs.packed.pack import PLAN
+from redoxfs.packed.pack import DRAFT
 
 CLASSES = {"cat": 40, "dog": 30}
 OPTIONS = ["--classes", "dir", "--chunk-size", "4"]
@@ -162,7 +162,7 @@ def test_inspect_tells_of_both_forms_the_same(machine: Machine, source: Path, ds
 def test_a_damaged_file_is_eio_for_one_open_an_epoch_and_a_line_that_says_where(machine: Machine, dst: Path) -> None:
     index = load_index(dst)
     entry = index.catalog.tree.find(b"train/dog/train-dog-7.png")
-    shard, at = index.places.shard_names[index.places.shard[entry]], int(index.places.data_at[entry])
+    shard, at = index.positions.shard_names[index.positions.shard[entry]], int(index.positions.data_at[entry])
     flip(dst / shard, at + 70)
     memory = machine.inspect(dst)["memory_for"]["25%"]
     machine.ok("mount", dst, machine.mnt, "--memory", str(memory))
@@ -307,8 +307,8 @@ def wait_for_the_end(pids: list[int]) -> None:
             os.close(process)
 
 
-def plan_is_made(dst: Path) -> bool:
-    return (dst / PACKING / PLAN).exists()
+def draft_is_saved(dst: Path) -> bool:
+    return (dst / PACKING / DRAFT).exists()
 
 
 def a_shard_is_done(dst: Path) -> bool:
@@ -345,7 +345,7 @@ def reach(moment: Moment, process: subprocess.Popen[str], dst: Path) -> None:
         assert process.poll() is None, process.communicate()[1]
 
 
-@pytest.mark.parametrize("moment", [plan_is_made, some_shards_are_done], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("moment", [draft_is_saved, some_shards_are_done], ids=lambda m: m.__name__)
 def test_a_killed_pack_leaves_no_process_and_goes_on_to_the_same_bytes(
     machine: Machine, source: Path, tmp_path: Path, moment: Moment
 ) -> None:
@@ -365,7 +365,9 @@ def test_a_killed_pack_leaves_no_process_and_goes_on_to_the_same_bytes(
     assert files_in(dst) == files_in(tmp_path / "other")
 
 
-@pytest.mark.parametrize(("moment", "jobs"), [(plan_is_made, "2"), (some_shards_are_done, "2"), (a_shard_is_done, "1")])
+@pytest.mark.parametrize(
+    ("moment", "jobs"), [(draft_is_saved, "2"), (some_shards_are_done, "2"), (a_shard_is_done, "1")]
+)
 def test_ctrl_c_is_one_line_and_leaves_no_process(
     machine: Machine, source: Path, tmp_path: Path, moment: Moment, jobs: str
 ) -> None:

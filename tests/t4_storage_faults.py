@@ -451,9 +451,12 @@ def test_a_shard_that_is_cut_under_a_mount_costs_what_was_cut_off(
 def places_in(dst: Path, names: Iterable[str]) -> dict[str, tuple[Path, int]]:
     """The shard of each file, and where in it its bytes begin."""
     index = load_index(dst)
-    tree, places = index.catalog.tree, index.places
+    tree, positions = index.catalog.tree, index.positions
     entries = {name: tree.find(name.encode()) for name in names}
-    return {name: (dst / places.shard_names[places.shard[e]], int(places.data_at[e])) for name, e in entries.items()}
+    return {
+        name: (dst / positions.shard_names[positions.shard[e]], int(positions.data_at[e]))
+        for name, e in entries.items()
+    }
 
 
 # Below a mount: a filesystem, and a disk

@@ -92,7 +92,7 @@ def _packed(dataset: Dataset) -> dict[str, Any]:
     index = dataset.index
     if index is None:
         return {"packed": False}
-    lengths = index.places.shard_bytes
+    lengths = index.positions.shard_bytes
     return {
         "packed": True,
         "shards": len(lengths),

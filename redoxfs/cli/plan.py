@@ -73,11 +73,11 @@ class Dataset:
         from redoxfs.packed import shards_at
 
         is_needed = shards_at(node, nodes)
-        for shard, name in enumerate(self.index.places.shard_names):
+        for shard, name in enumerate(self.index.positions.shard_names):
             if is_needed(shard, name) and not os.path.lexists(f"/proc/self/fd/{self.root_fd}/{name}"):
                 raise SourceUnusableError(f"node {node} of {nodes} has to have {name}, which is not here")
         catalog = self.catalog
-        shard_of = self.index.places.shard[catalog.members[catalog.member_at[:-1]]]
+        shard_of = self.index.positions.shard[catalog.members[catalog.member_at[:-1]]]
         parts: npt.NDArray[np.int8] = (shard_of % nodes).astype("int8")
         return parts
 
@@ -159,7 +159,7 @@ def _packed(
     else:
         index = load_index(source.path)
     files = int(index.catalog.tree.kind_mask(stat.S_IFREG).sum())
-    shards = len(index.places.shard_names)
+    shards = len(index.positions.shard_names)
     say(f"packed dataset: {files:,} files in {shards:,} shards, opened in {format_seconds(time.monotonic() - begin)}")
     storage = _storage(index, root_fd, arguments) if probe else None
     measured = storage if arguments.storage_speed is not None or members is None else None
@@ -194,7 +194,7 @@ def _storage(index: "Index", root_fd: int, arguments: argparse.Namespace) -> "St
         reads_per_s, bytes_per_s = arguments.storage_speed
         return Storage(1 / reads_per_s, bytes_per_s)
     try:
-        paths = [Path(f"/proc/self/fd/{root_fd}/{name}") for name in index.places.shard_names]
+        paths = [Path(f"/proc/self/fd/{root_fd}/{name}") for name in index.positions.shard_names]
         storage = measure([path for path in paths if path.exists()])
     except OSError as failure:
         raise SourceUnusableError(f"a shard could not be read: {failure.strerror}") from None

@@ -1,12 +1,12 @@
 """The packed form of a dataset: plain tar shards in the order of the chunks, and an index beside them.
 
-``headers``  the tar header of a tree entry, which follows from the tree alone
-``plan``     which entry lies where in which shard
-``index``    the folder on disk: its arrays and its manifest, checked before anything is believed
-``shard``    writing one shard, and checking one
-``pack``     `redoxfs pack`: all shards, on all cores, resumable
-``verify``   `redoxfs verify`
-``store``    the chunk store that reads shards
+``headers``    the tar header of a tree entry, which follows from the tree alone
+``positions``  which entry lies where in which shard
+``index``      the folder on disk: its arrays and its manifest, checked before anything is believed
+``shard``      writing one shard, and checking one
+``pack``       `redoxfs pack`: all shards, on all cores, resumable
+``verify``     `redoxfs verify`
+``store``      the chunk store that reads shards
 """
 
 from redoxfs.packed.index import MANIFEST, DamagedDatasetError, Index, is_packed, load_index, shards_at

@@ -1,6 +1,6 @@
 """The folder of a packed dataset: shards, an index of plain arrays, a manifest.
 
-    DST/samples-000000.tar …   the samples, chunk after chunk (packed.plan)
+    DST/samples-000000.tar …   the samples, chunk after chunk (packed.positions)
     DST/tree-000000.tar …      everything else
     DST/index/NAME.npy         the tree, the classes, the chunks, and where each entry lies; memory-mapped
     DST/manifest.json          format version, options, counts, length and checksum of each array
@@ -31,7 +31,7 @@ from redoxfs.chunks import Cells
 from redoxfs.dataset import CONTROL_NAME, Catalog, Finding, Tree, Verdict, array_files, show
 from redoxfs.dataset.groups import MEMBERS_MAX
 from redoxfs.packed.headers import BLOCK_BYTES
-from redoxfs.packed.plan import Places
+from redoxfs.packed.positions import Positions
 
 MANIFEST = "manifest.json"
 FOLDER = "index"
@@ -99,7 +99,7 @@ class Index:
 
     catalog: Catalog
     cells: Cells
-    places: Places
+    positions: Positions
     sums: Sums
     block_at: npt.NDArray[np.int64]
     seed: int
@@ -123,13 +123,13 @@ def is_packed(folder_fd: int) -> bool:
     return bool(names & {FOLDER, PACKING, MANIFEST}) and any(_SHARD_NAME.fullmatch(name) for name in names)
 
 
-def block_positions(tree: Tree) -> npt.NDArray[np.int64]:
+def block_offsets(tree: Tree) -> npt.NDArray[np.int64]:
     """int64[N + 1]: where in the checksums those of each entry begin."""
     sizes = np.where(tree.kind_mask(stat.S_IFREG), tree.size, 0)
     return np.concatenate([[0], np.cumsum(-(-sizes // SUM_BLOCK_BYTES))]).astype(np.int64)
 
 
-def arrays_of(catalog: Catalog, cells: Cells, places: Places) -> dict[str, npt.NDArray[Any]]:
+def arrays_of(catalog: Catalog, cells: Cells, positions: Positions) -> dict[str, npt.NDArray[Any]]:
     """All arrays of the index but the checksums, by name."""
     tree = catalog.tree
     return {
@@ -137,8 +137,8 @@ def arrays_of(catalog: Catalog, cells: Cells, places: Places) -> dict[str, npt.N
         **{name: getattr(catalog, name) for name in _CLASSES},
         "cells": cells.cells,
         "group_start": cells.group_start,
-        "shard": places.shard,
-        "data_at": places.data_at,
+        "shard": positions.shard,
+        "data_at": positions.data_at,
     }
 
 
@@ -147,7 +147,9 @@ def store_arrays(folder: Path, arrays: dict[str, npt.NDArray[Any]]) -> dict[str,
     return {name: array_files.store(folder, name, values.astype(_ARRAYS[name])) for name, values in arrays.items()}
 
 
-def describe(catalog: Catalog, cells: Cells, places: Places, *, seed: int, asked: dict[str, Any]) -> dict[str, Any]:
+def describe(
+    catalog: Catalog, cells: Cells, positions: Positions, *, seed: int, asked: dict[str, Any]
+) -> dict[str, Any]:
     """The manifest of a dataset, without the records of its arrays."""
     verdict = dataclasses.asdict(catalog.verdict)
     return {
@@ -167,7 +169,7 @@ def describe(catalog: Catalog, cells: Cells, places: Places, *, seed: int, asked
         "sample_files": catalog.sample_files,
         "skipped": catalog.tree.skipped,
         "control_left_out": catalog.tree.control_left_out,
-        "shards": [{"name": n, "bytes": b} for n, b in zip(places.shard_names, places.shard_bytes, strict=True)],
+        "shards": [{"name": n, "bytes": b} for n, b in zip(positions.shard_names, positions.shard_bytes, strict=True)],
     }
 
 
@@ -202,14 +204,14 @@ def load_index(folder: Path, is_needed: Callable[[int, str], bool] = lambda _sha
             _damaged(folder, "the chunks are not of the size that the manifest says")
         index = _assemble(manifest, arrays)
         wrong = _wrong_tree(index.catalog.tree) or _wrong_catalog(index.catalog) or _wrong_cells(index)
-        wrong = wrong or _wrong_places(index)
+        wrong = wrong or _wrong_positions(index)
     except array_files.DamagedArrayError as error:
         raise DamagedDatasetError(str(error)) from None
     except (KeyError, TypeError, ValueError, IndexError, OverflowError, RecursionError) as error:
         _damaged(folder, f"the manifest says something that makes no sense ({type(error).__name__}: {error})")
     if wrong:
         _damaged(folder, wrong)
-    for shard, (name, length) in enumerate(zip(index.places.shard_names, index.places.shard_bytes, strict=True)):
+    for shard, (name, length) in enumerate(zip(index.positions.shard_names, index.positions.shard_bytes, strict=True)):
         if is_needed(shard, name) or os.path.lexists(folder / name):
             _check_shard(folder / name, length)
     return index
@@ -314,9 +316,9 @@ def tree_of(arrays: Mapping[str, npt.NDArray[Any]], *, skipped: int, control_lef
     )
 
 
-def places_of(arrays: Mapping[str, npt.NDArray[Any]], shards: Sequence[dict[str, Any]]) -> Places:
+def positions_of(arrays: Mapping[str, npt.NDArray[Any]], shards: Sequence[dict[str, Any]]) -> Positions:
     """Where the entries lie; ``shards`` as the manifest lists them."""
-    return Places(
+    return Positions(
         shard=arrays["shard"],
         data_at=arrays["data_at"],
         shard_names=tuple(str(shard["name"]) for shard in shards),
@@ -329,11 +331,11 @@ def _assemble(manifest: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> 
     tree = tree_of(arrays, skipped=skipped, control_left_out=left_out)
     count = len(tree)
     if len(arrays["shard"]) != count or len(arrays["data_at"]) != count:
-        raise ValueError("the columns of the places differ in length")
+        raise ValueError("the columns of the positions differ in length")
     verdict = manifest["verdict"]
     members, member_at = arrays["members"], arrays["member_at"]
     samples = len(arrays["class_of"])
-    if not _are_positions(member_at, samples, len(members)) or (member_at[1:] == member_at[:-1]).any():
+    if not _are_offsets(member_at, samples, len(members)) or (member_at[1:] == member_at[:-1]).any():
         raise ValueError("the files of the samples are counted wrong")
     lengths = np.diff(member_at)
     if len(members) and not (members.min() >= 0 and members.max() < count):
@@ -367,9 +369,9 @@ def _assemble(manifest: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> 
     return Index(
         catalog=catalog,
         cells=Cells(arrays["cells"], arrays["group_start"]),
-        places=places_of(arrays, manifest["shards"]),
+        positions=positions_of(arrays, manifest["shards"]),
         sums=arrays["sums"],
-        block_at=block_positions(tree),
+        block_at=block_offsets(tree),
         seed=int(manifest["seed"]),
         asked=dict(manifest["asked"]),
         checksum=_checksum(manifest),
@@ -378,9 +380,9 @@ def _assemble(manifest: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> 
 
 def _wrong_tree(tree: Tree) -> str:
     """What makes the tree unfit to be served; "" if nothing does."""
-    if not _are_positions(tree.name_at, len(tree), len(tree.names)):
+    if not _are_offsets(tree.name_at, len(tree), len(tree.names)):
         return "the names overlap"
-    if not _are_positions(tree.link_at, len(tree.link_entry), len(tree.link_names)):
+    if not _are_offsets(tree.link_at, len(tree.link_entry), len(tree.link_names)):
         return "the links' targets overlap"
     kinds = tree.mode & np.uint32(0o170000)
     directory, link = kinds == stat.S_IFDIR, kinds == stat.S_IFLNK
@@ -418,7 +420,7 @@ def _first(tree: Tree, mask: npt.NDArray[np.bool_]) -> str:
     return show(tree.path(int(np.flatnonzero(mask)[0])))
 
 
-def _are_positions(at: npt.NDArray[np.int64], count: int, length: int) -> bool:
+def _are_offsets(at: npt.NDArray[np.int64], count: int, length: int) -> bool:
     # Neighbours are compared as they are: a difference may be more than fits, and come out the other way round.
     return len(at) == count + 1 and at[0] == 0 and at[-1] == length and bool((at[1:] >= at[:-1]).all())
 
@@ -494,31 +496,31 @@ def _wrong_cells(index: Index) -> str:
     return ""
 
 
-def _wrong_places(index: Index) -> str:
-    places, tree = index.places, index.catalog.tree
-    if not all(_SHARD_NAME.fullmatch(name) for name in places.shard_names):
+def _wrong_positions(index: Index) -> str:
+    positions, tree = index.positions, index.catalog.tree
+    if not all(_SHARD_NAME.fullmatch(name) for name in positions.shard_names):
         return "a shard has a name that no shard has"
-    if len(set(places.shard_names)) != len(places.shard_names):
+    if len(set(positions.shard_names)) != len(positions.shard_names):
         return "a shard is listed twice"
-    if not _in_range(places.shard, len(places.shard_names)):
+    if not _in_range(positions.shard, len(positions.shard_names)):
         return "an entry lies in no shard"
     sizes = np.where(tree.kind_mask(stat.S_IFREG), tree.size, 0)
-    room = np.array(places.shard_bytes, np.int64)[places.shard] - places.data_at
-    outside = (places.data_at < BLOCK_BYTES) | (places.data_at % BLOCK_BYTES != 0) | (sizes > room)
+    room = np.array(positions.shard_bytes, np.int64)[positions.shard] - positions.data_at
+    outside = (positions.data_at < BLOCK_BYTES) | (positions.data_at % BLOCK_BYTES != 0) | (sizes > room)
     if outside.any():
         return f"{_first(tree, outside)} lies outside its shard"
-    if _are_apart(index.catalog, places):
+    if _are_apart(index.catalog, positions):
         return "the files of a sample do not lie side by side"
     if len(index.sums) != index.block_at[-1]:
         return "the checksums are not as many as the files have blocks"
     return ""
 
 
-def _are_apart(catalog: Catalog, places: Places) -> bool:
+def _are_apart(catalog: Catalog, positions: Positions) -> bool:
     """Whether a file of a sample lies elsewhere than behind the one before it: a sweep reads what is between."""
     members = catalog.members
     beside = catalog.sample_of[members[1:]] == catalog.sample_of[members[:-1]]
     before, after = members[:-1][beside], members[1:][beside]
-    gap = places.data_at[after] - places.data_at[before] - catalog.tree.size[before]
-    other_shard = places.shard[after] != places.shard[before]
+    gap = positions.data_at[after] - positions.data_at[before] - catalog.tree.size[before]
+    other_shard = positions.shard[after] != positions.shard[before]
     return bool((other_shard | (gap < 0) | (gap > GROUP_GAP_MAX_BYTES)).any())

@@ -2,7 +2,7 @@
 
 The order of steps is what makes a killed pack harmless:
 
-1. The plan (all arrays but the checksums) goes to DST/.packing. It follows from the source and the options, so a
+1. The draft (all arrays but the checksums) goes to DST/.packing. It follows from the source and the options, so a
    second run makes the same one and knows by its checksums that it may go on.
 2. Each shard is written to DST/.packing, synced, its checksums stored beside it, and only then renamed into DST.
    A second run keeps a shard that is there if every byte of it is what its checksums say, and writes it again if not.
@@ -34,19 +34,19 @@ from redoxfs.packed.index import (
     DamagedDatasetError,
     Sums,
     arrays_of,
-    block_positions,
+    block_offsets,
     describe,
-    places_of,
+    positions_of,
     read_manifest,
     seal,
     store_arrays,
     tree_of,
 )
-from redoxfs.packed.plan import Places, plan_places
+from redoxfs.packed.positions import Positions, assign_positions
 from redoxfs.packed.shard import AT_REST, ShardMap, check_shard, write_shard
 from redoxfs.packed.workers import Done, Tally, Work, each_shard
 
-PLAN = "plan.json"
+DRAFT = "plan.json"
 LOCK = "lock"
 
 READABLE_BY_ALL = {stat.S_IFREG: 0o444, stat.S_IFDIR: 0o555}
@@ -100,22 +100,22 @@ def pack(
         SourceError: a file cannot be read, or the source changed; what is done is kept.
     """
     tree = catalog.tree
-    places = plan_places(catalog, cells, shard_bytes=shard_bytes)
-    manifest = describe(catalog, cells, places, seed=seed, asked=asked)
+    positions = assign_positions(catalog, cells, shard_bytes=shard_bytes)
+    manifest = describe(catalog, cells, positions, seed=seed, asked=asked)
     totals = Totals(len(tree), int(tree.size[tree.kind_mask(stat.S_IFREG)].sum()))
     try:
         making = _enter(dst)
         with _alone(making):
-            records = _store_plan(making, arrays_of(catalog, cells, places), manifest)
+            records = _save_draft(making, arrays_of(catalog, cells, positions), manifest)
             if (dst / MANIFEST).exists():
                 return _already(dst, manifest, records, making)
-            sums, kept, rewritten = _shards(tree, places, root_fd, dst, jobs, lambda done: look(done, totals))
+            sums, kept, rewritten = _shards(tree, positions, root_fd, dst, jobs, lambda done: look(done, totals))
             _must_be_at_rest(tree, root_fd)
             _finish(dst, making, manifest, records, sums, private=_is_private(tree))
     except OSError as error:
         where = os.fsdecode(error.filename) if error.filename is not None else dst
         raise PackError(f"{where}: {error.strerror or error}; run the same command again to go on") from None
-    return Packed(len(places.shard_names), kept, rewritten, sum(places.shard_bytes))
+    return Packed(len(positions.shard_names), kept, rewritten, sum(positions.shard_bytes))
 
 
 def _enter(dst: Path) -> Path:
@@ -151,7 +151,7 @@ def _alone(making: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def _store_plan(
+def _save_draft(
     making: Path, arrays: dict[str, np.ndarray[Any, Any]], manifest: dict[str, Any]
 ) -> dict[str, dict[str, Any]]:
     """The arrays in DST/.packing/index; those of a run before are kept if they are the same."""
@@ -160,9 +160,9 @@ def _store_plan(
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir()
     records = store_arrays(fresh, arrays)
-    plan = json.dumps({"manifest": manifest, "arrays": records}, sort_keys=True).encode()
-    if (making / PLAN).exists():
-        if (making / PLAN).read_bytes() != plan:
+    draft = json.dumps({"manifest": manifest, "arrays": records}, sort_keys=True).encode()
+    if (making / DRAFT).exists():
+        if (making / DRAFT).read_bytes() != draft:
             shutil.rmtree(fresh)
             raise PackError(
                 f"{making.parent}: holds an unfinished pack of something else, or with other options; "
@@ -170,13 +170,13 @@ def _store_plan(
             )
         shutil.rmtree(folder, ignore_errors=True)
     else:
-        # What is there ended before its plan was complete: nothing of it counts.
+        # What is there ended before its draft was complete: nothing of it counts.
         for name in set(os.listdir(making)) - {fresh.name, LOCK}:
             _remove(making / name)
     fresh.rename(folder)
-    if not (making / PLAN).exists():
-        array_files.write_file(making / "plan.new", plan)
-        (making / "plan.new").rename(making / PLAN)
+    if not (making / DRAFT).exists():
+        array_files.write_file(making / "plan.new", draft)
+        (making / "plan.new").rename(making / DRAFT)
     array_files.sync_directory(making)
     return records
 
@@ -205,17 +205,17 @@ def _already(dst: Path, manifest: dict[str, Any], records: dict[str, dict[str, A
 
 
 def _shards(
-    tree: Tree, places: Places, root_fd: int, dst: Path, jobs: int, look: Callable[[Done], None]
+    tree: Tree, positions: Positions, root_fd: int, dst: Path, jobs: int, look: Callable[[Done], None]
 ) -> tuple[Sums, int, int]:
     """The checksums of all shards, how many shards were kept, and how many of those there were written again."""
-    block_at = block_positions(tree)
-    shards = ShardMap.of(tree, places, block_at)
+    block_at = block_offsets(tree)
+    shards = ShardMap.of(tree, positions, block_at)
     sums = np.zeros(int(block_at[-1]), np.uint64)
     kept = rewritten = 0
     # What the index has no use for and the order of reading has.
     np.save(dst / PACKING / "inode.npy", tree.inode, allow_pickle=False)
     work = Work(_prepare, (Path(f"/proc/{os.getpid()}/fd/{root_fd}"), dst), _carry_out)
-    for shard, (of_shard, was_there, was_whole) in each_shard(work, range(len(places.shard_names)), jobs, look):
+    for shard, (of_shard, was_there, was_whole) in each_shard(work, range(len(positions.shard_names)), jobs, look):
         sums[shards.blocks(shard)] = of_shard
         kept += was_whole
         rewritten += was_there and not was_whole
@@ -232,10 +232,10 @@ class _State:
 def _prepare(argument: tuple[Path, Path]) -> _State:
     root, dst = argument
     making = dst / PACKING
-    plan = json.loads((making / PLAN).read_bytes())
-    arrays = {name: _map(making / FOLDER / f"{name}.npy") for name in plan["arrays"]}
+    draft = json.loads((making / DRAFT).read_bytes())
+    arrays = {name: _map(making / FOLDER / f"{name}.npy") for name in draft["arrays"]}
     tree = replace(tree_of(arrays, skipped=0, control_left_out=0), inode=_map(making / "inode.npy"))
-    shards = ShardMap.of(tree, places_of(arrays, plan["manifest"]["shards"]), block_positions(tree))
+    shards = ShardMap.of(tree, positions_of(arrays, draft["manifest"]["shards"]), block_offsets(tree))
     return _State(shards, os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), dst)
 
 
@@ -251,7 +251,7 @@ def _map(path: Path) -> np.ndarray[Any, Any]:
 def _carry_out(state: _State, shard: int, tally: Tally) -> tuple[Sums, bool, bool]:
     """The checksums of a shard, whether it was there, and whether it was whole."""
     making = state.dst / PACKING
-    name = state.shards.places.shard_names[shard]
+    name = state.shards.positions.shard_names[shard]
     final, sums_at = state.dst / name, making / f"{name}.sums.npy"
     was_there = final.exists()
     if was_there:

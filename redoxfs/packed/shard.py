@@ -27,7 +27,7 @@ from redoxfs.chunks import open_beneath
 from redoxfs.dataset import SourceError, Tree, show
 from redoxfs.packed.headers import BLOCK_BYTES, RECORD_BYTES, header_of
 from redoxfs.packed.index import SUM_BLOCK_BYTES, Sums
-from redoxfs.packed.plan import Places
+from redoxfs.packed.positions import Positions
 
 READS_IN_FLIGHT = 32
 """Files read at once by one worker: what a network store or a cloud volume needs for its full rate."""
@@ -56,16 +56,16 @@ class ShardMap:
     """Which entries each shard holds, in their order, and where their checksums are among all."""
 
     tree: Tree
-    places: Places
+    positions: Positions
     block_at: npt.NDArray[np.int64]
     order: npt.NDArray[np.int64]
     starts: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, tree: Tree, places: Places, block_at: npt.NDArray[np.int64]) -> "ShardMap":
-        order = np.lexsort((places.data_at, places.shard))
-        starts = np.searchsorted(places.shard[order], np.arange(len(places.shard_names) + 1))
-        return cls(tree, places, block_at, order, starts)
+    def of(cls, tree: Tree, positions: Positions, block_at: npt.NDArray[np.int64]) -> "ShardMap":
+        order = np.lexsort((positions.data_at, positions.shard))
+        starts = np.searchsorted(positions.shard[order], np.arange(len(positions.shard_names) + 1))
+        return cls(tree, positions, block_at, order, starts)
 
     def entries(self, shard: int) -> npt.NDArray[np.int64]:
         """The entries of a shard in their order."""
@@ -104,7 +104,7 @@ def write_shard(
         for entry in batch:
             if failed.is_set() or stopping():
                 raise StoppedError
-            data_at = int(shards.places.data_at[entry])
+            data_at = int(shards.positions.data_at[entry])
             for size in _copy(tree, entry, root_fd, fd, data_at, sums, int(first_block[entry])):
                 progress(0, size)
                 if failed.is_set() or stopping():
@@ -112,7 +112,7 @@ def write_shard(
             progress(1, 0)
 
     try:
-        _reserve(fd, shards.places.shard_bytes[shard])
+        _reserve(fd, shards.positions.shard_bytes[shard])
         by_inode = entries[np.argsort(tree.inode[entries], kind="stable")].tolist()
         batches = [by_inode[i : i + BATCH_FILES] for i in range(0, len(by_inode), BATCH_FILES)]
         with ThreadPoolExecutor(READS_IN_FLIGHT, thread_name_prefix="redoxfs-pack") as pool:
@@ -244,8 +244,8 @@ def check_shard(
 def _problems(
     shards: ShardMap, shard: int, fd: int, sums: Sums, progress: Progress, stopping: Callable[[], bool]
 ) -> Iterator[str]:
-    tree, places = shards.tree, shards.places
-    length = places.shard_bytes[shard]
+    tree, positions = shards.tree, shards.positions
+    length = positions.shard_bytes[shard]
     found = os.fstat(fd).st_size
     if found != length:
         yield f"{found:,} bytes long instead of {length:,}"
@@ -253,7 +253,7 @@ def _problems(
     for entry in shards.entries(shard).tolist():
         if stopping():
             raise StoppedError
-        header, data_at = header_of(tree, entry), int(places.data_at[entry])
+        header, data_at = header_of(tree, entry), int(positions.data_at[entry])
         begin = data_at - len(header)
         if begin < at:
             yield f"{show(tree.path(entry))}: overlaps what lies before it"

@@ -67,8 +67,8 @@ class PackedStore:
         self._index = index
         self._catalog = index.catalog
         self._storage = storage
-        self._shard_of: memoryview[int] = index.places.shard.data
-        self._data_at: memoryview[int] = index.places.data_at.data
+        self._shard_of: memoryview[int] = index.positions.shard.data
+        self._data_at: memoryview[int] = index.positions.data_at.data
         self._members: memoryview[int] = index.catalog.members.data
         self._member_at: memoryview[int] = index.catalog.member_at.data
         self._size: memoryview[int] = index.catalog.tree.size.data
@@ -80,7 +80,7 @@ class PackedStore:
         self._uncached = RWF_DONTCACHE
         self._scratch = threading.local()
         try:
-            for name in index.places.shard_names:
+            for name in index.positions.shard_names:
                 self._fds.append(_open_if_there(folder / name))
         except OSError:
             self.close()
@@ -128,7 +128,7 @@ class PackedStore:
         shard = self._shard_of[entry]
         fd = self._fds[shard]
         if fd == NOT_HERE:
-            raise OSError(errno.ENOENT, f"{self._index.places.shard_names[shard]} lies at another node")
+            raise OSError(errno.ENOENT, f"{self._index.positions.shard_names[shard]} lies at another node")
         return fd
 
     def stamp(self, entry: int) -> Stamp:
@@ -240,7 +240,7 @@ class PackedStore:
         os.posix_fadvise(fd, at, size, os.POSIX_FADV_DONTNEED)
         data = self._pread(fd, at, size)
         if len(data) < size or not self._is_right(entry, memoryview(data), block):
-            name, shard = show(self._catalog.tree.path(entry)), self._index.places.shard_names[self._shard_of[entry]]
+            name, shard = show(self._catalog.tree.path(entry)), self._index.positions.shard_names[self._shard_of[entry]]
             raise OSError(errno.EIO, f"{name}: wrong checksum, {shard} at {at}")
         return data
 

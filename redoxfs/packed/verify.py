@@ -9,7 +9,7 @@ import numpy as np
 
 from redoxfs.dataset import Catalog, show
 from redoxfs.packed.index import Index, load_index
-from redoxfs.packed.plan import files_in_order
+from redoxfs.packed.positions import files_in_order
 from redoxfs.packed.shard import ShardMap, check_shard
 from redoxfs.packed.workers import Done, Tally, Work, each_shard
 
@@ -39,14 +39,14 @@ def verify(folder: Path, *, jobs: int, look: Callable[[Done, int], None] = lambd
         DamagedDatasetError: the index is damaged, so the shards cannot be judged by it.
     """
     index = load_index(folder)
-    tree, places = index.catalog.tree, index.places
+    tree, positions = index.catalog.tree, index.positions
     size = int(tree.size[tree.kind_mask(0o100000)].sum())
     work = Work(_prepare, folder, _carry_out)
-    problems = dict(each_shard(work, range(len(places.shard_names)), jobs, lambda done: look(done, size)))
-    strays = sorted(set(_tars(folder)) - set(places.shard_names))
+    problems = dict(each_shard(work, range(len(positions.shard_names)), jobs, lambda done: look(done, size)))
+    strays = sorted(set(_tars(folder)) - set(positions.shard_names))
     count, names = _not_for_webdataset(index.catalog)
     return Verified(
-        shards=len(places.shard_names),
+        shards=len(positions.shard_names),
         files=int(tree.kind_mask(0o100000).sum()),
         size=size,
         problems=(
@@ -64,12 +64,12 @@ def _tars(folder: Path) -> list[str]:
 
 def _prepare(folder: Path) -> tuple[Index, ShardMap, Path]:
     index = load_index(folder)
-    return index, ShardMap.of(index.catalog.tree, index.places, index.block_at), folder
+    return index, ShardMap.of(index.catalog.tree, index.positions, index.block_at), folder
 
 
 def _carry_out(state: tuple[Index, ShardMap, Path], shard: int, tally: Tally) -> list[str]:
     index, shards, folder = state
-    name = index.places.shard_names[shard]
+    name = index.positions.shard_names[shard]
     sums = index.sums[shards.blocks(shard)]
     try:
         return check_shard(shards, shard, folder / name, sums, progress=tally.add, stopping=tally.stopping)

@@ -27,8 +27,8 @@ from rich.table import Table
 from redoxfs.chunks import build_cells
 from redoxfs.dataset import Catalog, Tree, Verdict
 from redoxfs.packed import MANIFEST
-from redoxfs.packed.index import FOLDER, arrays_of, block_positions, describe, seal, store_arrays, tree_of
-from redoxfs.packed.plan import plan_places
+from redoxfs.packed.index import FOLDER, arrays_of, block_offsets, describe, seal, store_arrays, tree_of
+from redoxfs.packed.positions import assign_positions
 
 CHUNK_SIZE = 64
 SHARD_BYTES = 1 << 30
@@ -109,13 +109,13 @@ def make(dst: Path, samples: int, classes: int) -> int:
     """Write the index; its bytes."""
     catalog = made_up_catalog(samples, classes)
     cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=CHUNK_SIZE, seed=0)
-    places = plan_places(catalog, cells, shard_bytes=SHARD_BYTES)
-    sums: npt.NDArray[np.uint64] = np.zeros(int(block_positions(catalog.tree)[-1]), np.uint64)
+    positions = assign_positions(catalog, cells, shard_bytes=SHARD_BYTES)
+    sums: npt.NDArray[np.uint64] = np.zeros(int(block_offsets(catalog.tree)[-1]), np.uint64)
     (dst / FOLDER).mkdir(parents=True)
-    records = store_arrays(dst / FOLDER, {**arrays_of(catalog, cells, places), "sums": sums})
-    manifest = describe(catalog, cells, places, seed=0, asked={})
+    records = store_arrays(dst / FOLDER, {**arrays_of(catalog, cells, positions), "sums": sums})
+    manifest = describe(catalog, cells, positions, seed=0, asked={})
     (dst / MANIFEST).write_bytes(seal({**manifest, "arrays": records}))
-    for name, length in zip(places.shard_names, places.shard_bytes, strict=True):
+    for name, length in zip(positions.shard_names, positions.shard_bytes, strict=True):
         (dst / name).touch()
         os.truncate(dst / name, length)
     return sum(record["bytes"] for record in records.values())

@@ -8,7 +8,7 @@ Order of a dataset's entries in its shards:
   first. Directories come last because one that may not be written to, extracted first, would keep out what is in it.
 
 As every position is known beforehand, the files of a shard may be read in whatever order suits the storage and
-written to their places, and what a killed pack had finished is found again.
+written to their positions, and what a killed pack had finished is found again.
 """
 
 import stat
@@ -26,7 +26,7 @@ Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Places:
+class Positions:
     """Where N tree entries lie in the shards.
 
     ``shard``        int32[N]: the number of the shard
@@ -41,7 +41,7 @@ class Places:
     shard_bytes: tuple[int, ...]
 
 
-def plan_places(catalog: Catalog, cells: Cells, *, shard_bytes: int) -> Places:
+def assign_positions(catalog: Catalog, cells: Cells, *, shard_bytes: int) -> Positions:
     """Give every entry its place. A shard ends as soon as it holds ``shard_bytes``."""
     tree = catalog.tree
     headers = header_bytes(tree)
@@ -63,7 +63,7 @@ def plan_places(catalog: Catalog, cells: Cells, *, shard_bytes: int) -> Places:
         closed = np.append(before[1:], after[-1]) - before
         names += [f"{kind}-{n:06d}.tar" for n in range(len(starts))]
         ends += [_whole_records(int(end)) for end in closed]
-    return Places(shard, data_at, tuple(names), tuple(ends))
+    return Positions(shard, data_at, tuple(names), tuple(ends))
 
 
 def files_in_order(catalog: Catalog, samples: npt.NDArray[np.integer]) -> Int64:
