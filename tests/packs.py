@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from redoxfs.chunks import Cells, Storage, build_cells
+from redoxfs.chunks import Cells, StorageSpeed, build_cells
 from redoxfs.dataset import Catalog, Tree, Verdict, array_files, build_catalog, read_tree
 from redoxfs.packed import MANIFEST, Index, PackedStore, load_index, pack
 from redoxfs.packed.index import FOLDER, arrays_of, block_offsets, describe, seal, store_arrays, tree_of
 from redoxfs.packed.pack import Packed
 from redoxfs.packed.positions import assign_positions
 
-STORAGE = Storage(seek_s=0.002, bytes_per_s=200e6)
+SPEED = StorageSpeed(seek_s=0.002, bytes_per_s=200e6)
 
 
 @contextmanager
@@ -70,9 +70,9 @@ def pack_here(source: Path | bytes, dst: Path, options: Options = DEFAULT, *, ca
 
 
 @contextmanager
-def store_of(dst: Path, storage: Storage = STORAGE) -> Iterator[tuple[Index, PackedStore]]:
+def store_of(dst: Path, speed: StorageSpeed = SPEED) -> Iterator[tuple[Index, PackedStore]]:
     index = load_index(dst)
-    store = PackedStore(index, dst, storage)
+    store = PackedStore(index, dst, speed)
     try:
         yield index, store
     finally:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redoxfs.chunks.layout import build_cells
-from redoxfs.chunks.storage import Storage
+from redoxfs.chunks.storage_speed import StorageSpeed
 from redoxfs.protocol import Load, SlotPolicy, homes_by_vc
 from redoxfs.simulate.breakdown import PAPER, VARIANTS, Scale, breakdown
 from redoxfs.simulate.chunk_size import chunk_sizes
@@ -151,7 +151,7 @@ def test_an_order_deals_every_sample_and_pads_to_equal_length(samples: int, node
 
 
 def test_larger_chunks_cost_loads_and_save_seeks() -> None:
-    storage = Storage(seek_s=0.02, bytes_per_s=1e6)
+    storage = StorageSpeed(seek_s=0.02, bytes_per_s=1e6)
     rows = list(chunk_sizes("slot", DATASET, storage, sample_bytes=1000, sizes=(1, 4, 64)))
     plain, small, large = rows
     assert (plain.loads_per_chunk, plain.bytes_read) == (1, DATASET.files * 1000)

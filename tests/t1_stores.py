@@ -20,7 +20,7 @@ from redoxfs.chunks import (
     DirectoryStore,
     FileBytes,
     Read,
-    Storage,
+    StorageSpeed,
     beneath,
     build_cells,
     open_beneath,
@@ -212,7 +212,7 @@ def packed(grouped: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 class TestPackedStore(StoreTests):
     @pytest.fixture(params=[0.002, 1e-9], ids=["what is between is read", "what is between is skipped"])
     def subject(self, grouped: Path, packed: Path, request: pytest.FixtureRequest) -> Iterator[Subject]:
-        with store_of(packed, Storage(seek_s=request.param, bytes_per_s=200e6)) as (index, store):
+        with store_of(packed, StorageSpeed(seek_s=request.param, bytes_per_s=200e6)) as (index, store):
             tree, positions = index.catalog.tree, index.positions
 
             @contextmanager
@@ -236,7 +236,7 @@ class TestPackedStore(StoreTests):
         with store_of(packed) as (index, store):
             wanted = index.cells.cells[0][index.cells.cells[0] >= 0][::2].tolist()
             assert len(store.reads(0, wanted)) == 1
-        with store_of(packed, Storage(seek_s=1e-9, bytes_per_s=200e6)) as (_, store):
+        with store_of(packed, StorageSpeed(seek_s=1e-9, bytes_per_s=200e6)) as (_, store):
             assert len(store.reads(0, wanted)) == len(wanted)
 
     def test_shards_are_closed(self, packed: Path) -> None:

@@ -19,8 +19,8 @@ from redoxfs.chunks.layout import (
     fit,
     memory_for_share,
 )
-from redoxfs.chunks.probe import measure
-from redoxfs.chunks.storage import Storage
+from redoxfs.chunks.measurement import measure_storage
+from redoxfs.chunks.storage_speed import StorageSpeed
 from redoxfs.chunks.store import ChunkStore, FileBytes, Read, SourceFile, Stamp
 
 __all__ = [
@@ -33,12 +33,12 @@ __all__ = [
     "Read",
     "SourceFile",
     "Stamp",
-    "Storage",
+    "StorageSpeed",
     "build_cells",
     "build_layout",
     "deal",
     "fit",
-    "measure",
+    "measure_storage",
     "memory_for_share",
     "open_beneath",
 ]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from redoxfs.chunks import Cells, ChunkStore, Storage
+    from redoxfs.chunks import Cells, ChunkStore, StorageSpeed
     from redoxfs.cli.nodes import Membership
     from redoxfs.dataset import Beside, Catalog, Verdict
     from redoxfs.packed import Index
@@ -57,7 +57,7 @@ class Dataset:
     cells: "Cells"
     root_fd: int
     index: "Index | None"
-    storage: "Storage | None"
+    storage: "StorageSpeed | None"
 
     @property
     def chunk_size(self) -> int:
@@ -167,7 +167,7 @@ def _packed(
     return Dataset(index.catalog, index.cells.split(chunk_size), root_fd, index, storage)
 
 
-def _chunk_size(source: Place, index: "Index", storage: "Storage | None", arguments: argparse.Namespace) -> int:
+def _chunk_size(source: Place, index: "Index", storage: "StorageSpeed | None", arguments: argparse.Namespace) -> int:
     """As given, else for the pool the smallest that is read about as quickly as a sweep, else as it was packed."""
     packed = index.cells.chunk_size
     if arguments.chunk_size is not None:
@@ -187,15 +187,15 @@ def _chunk_size(source: Place, index: "Index", storage: "Storage | None", argume
     return chosen
 
 
-def _storage(index: "Index", root_fd: int, arguments: argparse.Namespace) -> "Storage":
-    from redoxfs.chunks import Storage, measure
+def _storage(index: "Index", root_fd: int, arguments: argparse.Namespace) -> "StorageSpeed":
+    from redoxfs.chunks import StorageSpeed, measure_storage
 
     if arguments.storage_speed is not None:
         reads_per_s, bytes_per_s = arguments.storage_speed
-        return Storage(1 / reads_per_s, bytes_per_s)
+        return StorageSpeed(1 / reads_per_s, bytes_per_s)
     try:
         paths = [Path(f"/proc/self/fd/{root_fd}/{name}") for name in index.positions.shard_names]
-        storage = measure([path for path in paths if path.exists()])
+        storage = measure_storage([path for path in paths if path.exists()])
     except OSError as failure:
         raise SourceUnusableError(f"a shard could not be read: {failure.strerror}") from None
     say(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from redoxfs.chunks.storage import Storage
+from redoxfs.chunks.storage_speed import StorageSpeed
 from redoxfs.cli.exits import UsageError
 from redoxfs.cli.sizes import format_bytes, format_seconds
 from redoxfs.simulate import breakdown, chunk_size, plots, policies, randomness, remote_memory
@@ -101,7 +101,7 @@ def _policies(arguments: argparse.Namespace) -> None:
 
 
 def _chunk_size(arguments: argparse.Namespace) -> None:
-    storage = Storage(arguments.seek_time, arguments.bandwidth)
+    storage = StorageSpeed(arguments.seek_time, arguments.bandwidth)
     sizes = [size for size in chunk_size.SIZES if size <= arguments.files]
     found = chunk_size.chunk_sizes(arguments.policy, _dataset(arguments), storage, sizes=sizes)
     rows = _gathered(found, len(sizes))

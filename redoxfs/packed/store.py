@@ -3,7 +3,7 @@
 A sweep is a preadv whose buffers are, in turn, one for a file's bytes and scratch for what lies between files:
 headers, and files that nobody asked for. So memory is freed file by file, and nothing is copied. Where few of a
 chunk's samples are wanted the sweep is cut at every gap that would take longer to read than to skip, by what the
-storage does (`chunks.storage`).
+storage does (`chunks.storage_speed`).
 
 The page cache is left alone: what is read goes to one reader, and will be asked for again in an epoch. Where the
 kernel knows uncached reads (Linux 6.14, RWF_DONTCACHE) the pages go as soon as they were copied; else they are
@@ -27,7 +27,7 @@ import numpy as np
 import xxhash
 
 from redoxfs.chunks import FileBytes, Read, SourceFile, Stamp
-from redoxfs.chunks.storage import Storage
+from redoxfs.chunks.storage_speed import StorageSpeed
 from redoxfs.chunks.store import Payload
 from redoxfs.dataset import show
 from redoxfs.packed.index import SUM_BLOCK_BYTES, Index
@@ -63,10 +63,10 @@ class PackedStore:
     depth = 8
     """Sweeps in flight: one fills a disk, a few fill a network store; each that is under way holds a chunk's memory."""
 
-    def __init__(self, index: Index, folder: Path, storage: Storage) -> None:
+    def __init__(self, index: Index, folder: Path, speed: StorageSpeed) -> None:
         self._index = index
         self._catalog = index.catalog
-        self._storage = storage
+        self._speed = speed
         self._shard_of: memoryview[int] = index.positions.shard.data
         self._data_at: memoryview[int] = index.positions.data_at.data
         self._members: memoryview[int] = index.catalog.members.data
@@ -100,7 +100,7 @@ class PackedStore:
             files = self._members[self._member_at[sample] : self._member_at[sample + 1]].tolist()
             placed.append((self._shard_of[files[0]], self._data_at[files[0]], sample, files))
         placed.sort()
-        gap = self._storage.worth_reading_through_bytes
+        gap = self._speed.longest_gap_bytes
         sweeps: list[_Sweep] = []
         in_shard, end = -1, 0
         for shard, begin, sample, files in placed:

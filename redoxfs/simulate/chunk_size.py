@@ -1,6 +1,6 @@
 """How large a chunk should be (§5.5): loads per chunk, bytes read, and epoch time under a model of the storage.
 
-The model: a load is one read of a whole chunk, and a read of n bytes takes ``seek_s + n / bytes_per_s`` (`Storage`).
+The model: a load is one read of a chunk; n bytes take ``seek_s + n / bytes_per_s`` (`StorageSpeed`).
 Small chunks pay for seeks. Large ones pay for waste under the slot policy: the more slots a chunk has, the less
 evenly they are used up, the more of what a load reads finds its slot taken. A chunk size of 1 is plain random reading:
 every file by itself, once.
@@ -9,7 +9,7 @@ every file by itself, once.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from redoxfs.chunks.storage import Storage
+from redoxfs.chunks.storage_speed import StorageSpeed
 from redoxfs.protocol import SlotPolicy
 from redoxfs.simulate.cluster import OneNode
 from redoxfs.simulate.orders import orders
@@ -36,7 +36,12 @@ class Row:
 
 
 def chunk_sizes(
-    name: str, dataset: Dataset, storage: Storage, *, sample_bytes: int = SAMPLE_BYTES, sizes: Iterable[int] = SIZES
+    name: str,
+    dataset: Dataset,
+    speed: StorageSpeed,
+    *,
+    sample_bytes: int = SAMPLE_BYTES,
+    sizes: Iterable[int] = SIZES,
 ) -> Iterator[Row]:
     """A row for each of ``sizes``; ``dataset.chunk_size`` is not looked at."""
     for chunk_size in sizes:
@@ -45,7 +50,7 @@ def chunk_sizes(
         else:
             loads, chunks, samples_read = _epoch(name, dataset, chunk_size)
         bytes_read = samples_read * sample_bytes
-        seconds = loads * storage.seek_s + bytes_read / storage.bytes_per_s
+        seconds = loads * speed.seek_s + bytes_read / speed.bytes_per_s
         yield Row(name, chunk_size, loads / chunks, bytes_read, seconds, bytes_read / seconds)
 
 

@@ -18,7 +18,7 @@ Int32 = npt.NDArray[np.int32]
 
 GAP_SAMPLES = 3
 """400 kB of ImageNet's 105 kB samples: over so much the packed store reads on sooner than it seeks, on a middling
-network store (chunks.storage.UNKNOWN)."""
+network store (chunks.storage_speed.UNKNOWN)."""
 
 
 @dataclass(slots=True)

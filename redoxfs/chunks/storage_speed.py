@@ -14,7 +14,7 @@ STREAMING_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
+class StorageSpeed:
     """``adds``: a read takes the sum of both times rather than the longer of them."""
 
     seek_s: float
@@ -22,7 +22,7 @@ class Storage:
     adds: bool = True
 
     @property
-    def worth_reading_through_bytes(self) -> int:
+    def longest_gap_bytes(self) -> int:
         """A gap up to this long is read and thrown away sooner than skipped."""
         return int(self.seek_s * self.bytes_per_s)
 
@@ -33,5 +33,5 @@ class Storage:
         return math.ceil(self.seek_s * self.bytes_per_s * ratio)
 
 
-UNKNOWN = Storage(seek_s=0.002, bytes_per_s=200e6)
+UNKNOWN = StorageSpeed(seek_s=0.002, bytes_per_s=200e6)
 """A middling network store: where nothing was measured."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from redoxfs.chunks.storage import UNKNOWN, Storage
+from redoxfs.chunks.storage_speed import UNKNOWN, StorageSpeed
 
 READS_AT_ONCE = 8
 """As many as the packed store has sweeps in flight."""
@@ -28,7 +28,7 @@ LEAST_BYTES = 64 << 20
 """In less than this, reads at random would mostly come back to where one has been."""
 
 
-def measure(files: Sequence[Path]) -> Storage:
+def measure_storage(files: Sequence[Path]) -> StorageSpeed:
     """What the storage under ``files`` does now; `UNKNOWN` where they are too small to tell. Raises OSError."""
     sizes = [path.stat().st_size for path in files]
     if sum(sizes) < LEAST_BYTES:
@@ -53,7 +53,7 @@ def measure(files: Sequence[Path]) -> Storage:
         for fd in fds:
             os.close(fd)
     adds = even_s > ADDS_ABOVE * max(seek_s, large_s * even / LARGE_BYTES)
-    return Storage(seek_s, LARGE_BYTES / max(large_s - (seek_s if adds else 0), large_s / 4), adds)
+    return StorageSpeed(seek_s, LARGE_BYTES / max(large_s - (seek_s if adds else 0), large_s / 4), adds)
 
 
 def _read(fd: int, at: int, size: int) -> int:
