@@ -15,7 +15,7 @@ import xxhash
 from redoxfs.chunks import Cells, StorageSpeed, build_cells
 from redoxfs.dataset import Catalog, Tree, Verdict, array_files, build_catalog, read_tree
 from redoxfs.packed import MANIFEST, Index, PackedStore, load_index, pack
-from redoxfs.packed.index import FOLDER, arrays_of, block_offsets, describe, seal, store_arrays, tree_of
+from redoxfs.packed.index import FOLDER, arrays_of, block_offsets, describe, save_arrays, seal, tree_of
 from redoxfs.packed.pack import Packed
 from redoxfs.packed.positions import assign_positions
 
@@ -104,7 +104,7 @@ def reseal(dst: Path, change: Callable[[dict[str, Any]], object]) -> None:
 def replace_array(dst: Path, name: str, values: np.ndarray[Any, Any]) -> None:
     """Put another array into the index, and its record into the manifest."""
     (dst / FOLDER / f"{name}.npy").unlink()
-    record = array_files.store(dst / FOLDER, name, values)
+    record = array_files.save(dst / FOLDER, name, values)
     reseal(dst, lambda manifest: manifest["arrays"].update({name: record}))
 
 
@@ -182,7 +182,7 @@ def seal_made_up(dst: Path, catalog: Catalog, cells: Cells) -> None:
     (dst / FOLDER).mkdir(parents=True)
     arrays = arrays_of(catalog, cells, positions)
     blocks = int(block_offsets(catalog.tree)[-1])
-    records = store_arrays(dst / FOLDER, {**arrays, "sums": np.zeros(blocks, np.uint64)})
+    records = save_arrays(dst / FOLDER, {**arrays, "sums": np.zeros(blocks, np.uint64)})
     manifest = describe(catalog, cells, positions, seed=0, asked={})
     (dst / MANIFEST).write_bytes(seal({**manifest, "arrays": records}))
     for name, length in zip(positions.shard_names, positions.shard_bytes, strict=True):

@@ -4,7 +4,7 @@ Both the kept scan of a source and the index of a packed dataset are folders of 
 its size and checksum are those of the record, so that nothing damaged is ever mapped, and no length that a damaged
 header may claim is ever allocated.
 
-Invariant: what is stored is on the disk when `store` and `write_file` return. Who wants a folder to appear whole
+Invariant: what is saved is on the disk when `save` and `write_file` return. Who wants a folder to appear whole
 writes it beside, syncs it, and renames it.
 """
 
@@ -26,7 +26,7 @@ class DamagedArrayError(Exception):
     """A file is not what its record says; the text names the file and says how."""
 
 
-def store(folder: Path, name: str, values: NDArray[Any]) -> dict[str, Any]:
+def save(folder: Path, name: str, values: NDArray[Any]) -> dict[str, Any]:
     """Write ``values`` to ``folder``/NAME.npy, readable by its owner alone; the record to keep of it."""
     path = folder / f"{name}.npy"
     plain = np.ascontiguousarray(values)

@@ -97,7 +97,7 @@ def load_or_scan(
     scanned_at_ns = clock_ns()
     tree = read_tree(root_fd, progress=progress, roots=(os.fsencode(given),))
     try:
-        _store(tree, place, given, root_fd, scanned_at_ns)
+        _save(tree, place, given, root_fd, scanned_at_ns)
     except OSError as error:
         log.warning("cannot keep the scan of %s in %s (%s); the next mount will scan again", given, cache_dir, error)
     return tree, False
@@ -162,11 +162,11 @@ def check_unchanged(tree: Tree, root_fd: int) -> None:
             pool.shutdown(cancel_futures=True)
 
 
-def _store(tree: Tree, place: Path, given: str, root_fd: int, scanned_at_ns: int) -> None:
+def _save(tree: Tree, place: Path, given: str, root_fd: int, scanned_at_ns: int) -> None:
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     making = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))  # 0700
     try:
-        known = {name: array_files.store(making, name, getattr(tree, name)) for name in _ARRAYS}
+        known = {name: array_files.save(making, name, getattr(tree, name)) for name in _ARRAYS}
         root = os.fstat(root_fd)
         manifest = {
             "format": FORMAT_VERSION,

@@ -142,9 +142,9 @@ def arrays_of(catalog: Catalog, cells: Cells, positions: Positions) -> dict[str,
     }
 
 
-def store_arrays(folder: Path, arrays: dict[str, npt.NDArray[Any]]) -> dict[str, dict[str, Any]]:
+def save_arrays(folder: Path, arrays: dict[str, npt.NDArray[Any]]) -> dict[str, dict[str, Any]]:
     """Write arrays into ``folder``; their records."""
-    return {name: array_files.store(folder, name, values.astype(_ARRAYS[name])) for name, values in arrays.items()}
+    return {name: array_files.save(folder, name, values.astype(_ARRAYS[name])) for name, values in arrays.items()}
 
 
 def describe(

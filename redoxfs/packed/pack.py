@@ -38,8 +38,8 @@ from redoxfs.packed.index import (
     describe,
     positions_of,
     read_manifest,
+    save_arrays,
     seal,
-    store_arrays,
     tree_of,
 )
 from redoxfs.packed.positions import Positions, assign_positions
@@ -159,7 +159,7 @@ def _save_draft(
     fresh = making / "plan"
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir()
-    records = store_arrays(fresh, arrays)
+    records = save_arrays(fresh, arrays)
     draft = json.dumps({"manifest": manifest, "arrays": records}, sort_keys=True).encode()
     if (making / DRAFT).exists():
         if (making / DRAFT).read_bytes() != draft:
@@ -272,7 +272,7 @@ def _carry_out(state: _State, shard: int, tally: Tally) -> tuple[Sums, bool, boo
     sums = write_shard(state.shards, shard, state.root_fd, part, progress=tally.add, stopping=tally.stopping)
     for old in (sums_at, making / f"{name}.new.npy"):
         old.unlink(missing_ok=True)
-    array_files.store(making, f"{name}.new", sums)
+    array_files.save(making, f"{name}.new", sums)
     (making / f"{name}.new.npy").rename(sums_at)
     array_files.sync_directory(making)
     part.rename(final)
@@ -311,7 +311,7 @@ def _finish(
 ) -> None:
     folder = dst / FOLDER
     (making / FOLDER / "sums.npy").unlink(missing_ok=True)
-    records = {**records, "sums": array_files.store(making / FOLDER, "sums", sums)}
+    records = {**records, "sums": array_files.save(making / FOLDER, "sums", sums)}
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(folder)
     (making / FOLDER).rename(folder)

@@ -27,7 +27,7 @@ from rich.table import Table
 from redoxfs.chunks import build_cells
 from redoxfs.dataset import Catalog, Tree, Verdict
 from redoxfs.packed import MANIFEST
-from redoxfs.packed.index import FOLDER, arrays_of, block_offsets, describe, seal, store_arrays, tree_of
+from redoxfs.packed.index import FOLDER, arrays_of, block_offsets, describe, save_arrays, seal, tree_of
 from redoxfs.packed.positions import assign_positions
 
 CHUNK_SIZE = 64
@@ -112,7 +112,7 @@ def make(dst: Path, samples: int, classes: int) -> int:
     positions = assign_positions(catalog, cells, shard_bytes=SHARD_BYTES)
     sums: npt.NDArray[np.uint64] = np.zeros(int(block_offsets(catalog.tree)[-1]), np.uint64)
     (dst / FOLDER).mkdir(parents=True)
-    records = store_arrays(dst / FOLDER, {**arrays_of(catalog, cells, positions), "sums": sums})
+    records = save_arrays(dst / FOLDER, {**arrays_of(catalog, cells, positions), "sums": sums})
     manifest = describe(catalog, cells, positions, seed=0, asked={})
     (dst / MANIFEST).write_bytes(seal({**manifest, "arrays": records}))
     for name, length in zip(positions.shard_names, positions.shard_bytes, strict=True):
