@@ -9,6 +9,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from machine import Machine
 
+# Before the import, so that a failed assertion of StoreTests shows its values.
+pytest.register_assert_rewrite("redoxfs.testing")
+
 # `thorough` is for a night or a change of the protocol: REDOXFS_TEST_PROFILE=thorough scripts/test
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=10_000)

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from unittest.mock import patch
 
-from redoxfs.chunks import ChunkStore, FileBytes, Read, SourceFile, Stamp
-from redoxfs.chunks.store import Payload
+from redoxfs.chunks import ChunkStore, FileBytes, Payload, Read, SourceFile, Stamp
 from redoxfs.dataset import Catalog
 
 

@@ -40,8 +40,7 @@ from stores import (
     raises,
 )
 
-from redoxfs.chunks import ChunkStore, DirectoryStore, Read, build_cells
-from redoxfs.chunks.store import Payload
+from redoxfs.chunks import ChunkStore, DirectoryStore, Payload, Read, build_cells
 from redoxfs.dataset import Catalog
 from redoxfs.node import Node, OpenFile, plan_pool, plan_slot, pool_memory_for, slot_memory_for
 from redoxfs.packed import PackedStore, load_index

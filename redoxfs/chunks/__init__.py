@@ -21,7 +21,7 @@ from redoxfs.chunks.layout import (
 )
 from redoxfs.chunks.measurement import measure_storage
 from redoxfs.chunks.storage_speed import StorageSpeed
-from redoxfs.chunks.store import ChunkStore, FileBytes, Read, SourceFile, Stamp
+from redoxfs.chunks.store import ChunkStore, FileBytes, Payload, Read, SourceFile, Stamp
 
 __all__ = [
     "Cells",
@@ -30,6 +30,7 @@ __all__ = [
     "FileBytes",
     "Layout",
     "MemoryTooSmallError",
+    "Payload",
     "Read",
     "SourceFile",
     "Stamp",

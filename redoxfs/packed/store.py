@@ -26,9 +26,8 @@ from typing import NamedTuple
 import numpy as np
 import xxhash
 
-from redoxfs.chunks import FileBytes, Read, SourceFile, Stamp
+from redoxfs.chunks import FileBytes, Payload, Read, SourceFile, Stamp
 from redoxfs.chunks.storage_speed import StorageSpeed
-from redoxfs.chunks.store import Payload
 from redoxfs.dataset import show
 from redoxfs.packed.index import SUM_BLOCK_BYTES, Index
 
