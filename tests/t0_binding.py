@@ -113,7 +113,7 @@ def test_fairness_outranks_a_reservation() -> None:
     taken = binding.open(1, IMAGE, 300)
     assert isinstance(taken.turn, Served)
     assert taken.sample == reserved
-    assert taken.turn.stolen
+    assert taken.turn.preempted
     binding.close(1)
     # The robbed path is served in the next lap, not refused.
     assert read(binding, 0, 100) in (0, 1)

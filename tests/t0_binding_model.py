@@ -150,7 +150,7 @@ class BindingMachine(RuleBasedStateMachine):
             assert isinstance(result.turn, Served)
             assert result.turn.sample == result.sample
             if expected is None:
-                assert result.turn.stolen == (not free)
+                assert result.turn.preempted == (not free)
                 assert not at_hand or result.sample in at_hand
                 if free:
                     assert result.sample in free

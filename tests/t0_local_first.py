@@ -179,7 +179,7 @@ class Network:
                 self.check(worker.node)
                 return
             served = node.take(aside)
-            assert (served.sample, served.stolen, served.remote) == (aside, False, came)
+            assert (served.sample, served.preempted, served.remote) == (aside, False, came)
             self.turn(worker, served)
         elif worker.asked < 0:
             worker.asked = worker.todo.pop(0)
@@ -239,11 +239,11 @@ class Network:
         here = self.here[take.home]
         if handled.repeated:
             assert not handled.loads
-            assert not handled.stolen
+            assert not handled.preempted
         else:
             self.count_loads(take.home, handled.loads)
             for sample in handled.answer.samples:
-                assert (sample in handled.stolen) == (sample in here.aside)
+                assert (sample in handled.preempted) == (sample in here.aside)
                 self.rob(take.home, sample)
                 here.came.pop(sample, None)
             extra = handled.answer.samples[1:]
@@ -269,13 +269,13 @@ class Network:
                 self.serve(worker, served)
                 continue
             assert served.loads == ()
-            self.put_aside(worker, served.sample, came=served.remote, stolen=served.stolen)
+            self.put_aside(worker, served.sample, came=served.remote, preempted=served.preempted)
         self.check(take.requester)
 
-    def put_aside(self, worker: Worker, sample: int, *, came: bool, stolen: bool = False) -> None:
+    def put_aside(self, worker: Worker, sample: int, *, came: bool, preempted: bool = False) -> None:
         here = self.here[worker.node]
         assert self.class_of[sample] == self.class_of[worker.asked]
-        if stolen:
+        if preempted:
             assert here.aside[sample][1] == came
             self.rob(worker.node, sample)
         else:
@@ -291,8 +291,8 @@ class Network:
 
     def serve(self, worker: Worker, served: Served) -> None:
         here = self.here[worker.node]
-        assert served.stolen == (served.sample in here.aside)
-        came = here.aside[served.sample][1] if served.stolen else here.came.pop(served.sample, None) is not None
+        assert served.preempted == (served.sample in here.aside)
+        came = here.aside[served.sample][1] if served.preempted else here.came.pop(served.sample, None) is not None
         assert served.remote == came
         self.rob(worker.node, served.sample)
         self.turn(worker, served)
@@ -542,12 +542,12 @@ def test_a_lap_s_last_samples_are_given_though_they_are_put_aside() -> None:
     peer.request(0)
     assert isinstance(node.reserve(0), Pending), "the other's may be left"
     ((_, promised),) = node.receive(given_by(peer.handle(taken(node)))) or ()
-    assert promised == Served(0, stolen=True), "it is not, and who waits must not wait for who was promised it"
+    assert promised == Served(0, preempted=True), "it is not, and who waits must not wait for who was promised it"
     assert node.reserve(0) is None, "now it is known"
     pending = peer.request(0)
     assert isinstance(pending, Pending)
     handled = node.handle(taken(peer))
-    assert (given_by(handled).samples, handled.stolen) == ((0,), (0,))
+    assert (given_by(handled).samples, handled.preempted) == ((0,), (0,))
     assert [load.samples[0] for load in handled.loads] == [0]
     assert peer.receive(given_by(handled)) == ((pending.ticket, Served(0, remote=True)),)
 
@@ -559,7 +559,7 @@ def test_an_open_takes_what_is_put_aside_here_rather_than_nothing() -> None:
     pending = node.request(0)
     assert isinstance(pending, Pending)
     ((ticket, served),) = node.receive(given_by(peer.handle(taken(node)))) or ()
-    assert (ticket, served.sample, served.stolen, served.is_demanded) == (pending.ticket, 0, True, True)
+    assert (ticket, served.sample, served.preempted, served.is_demanded) == (pending.ticket, 0, True, True)
 
 
 def test_who_asked_everybody_in_vain_is_told_so() -> None:

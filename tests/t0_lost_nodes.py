@@ -281,7 +281,7 @@ class Network(Generic[N]):
             else:
                 is_taken = node.is_taken(aside)
                 served = node.take(aside)
-                assert (served.sample, served.stolen, served.remote) == (aside, False, is_taken)
+                assert (served.sample, served.preempted, served.remote) == (aside, False, is_taken)
                 self.drain(worker.node)
                 self.turn(worker, served)
         elif worker.asked < 0:
@@ -292,7 +292,7 @@ class Network(Generic[N]):
                 if isinstance(reserved, Pending):
                     worker.ticket, worker.reserves = reserved.ticket, True
                 elif reserved is not None:
-                    self.put_aside(worker, reserved, stolen=False, remote=node.is_taken(reserved))
+                    self.put_aside(worker, reserved, preempted=False, remote=node.is_taken(reserved))
         else:
             turn = node.request(worker.asked)
             self.drain(worker.node)
@@ -361,7 +361,7 @@ class Network(Generic[N]):
             worker.ticket = None
             if worker.reserves:
                 assert not served.loads
-                self.put_aside(worker, served.sample, stolen=served.stolen, remote=served.remote)
+                self.put_aside(worker, served.sample, preempted=served.preempted, remote=served.remote)
             else:
                 self.serve(worker, served)
         self.check(number)
@@ -390,15 +390,15 @@ class Network(Generic[N]):
         (robbed,) = (w for w in self.workers if w.node == number and w.aside == sample)
         robbed.aside = None
 
-    def put_aside(self, worker: Worker, sample: int, *, stolen: bool, remote: bool) -> None:
-        if stolen:
+    def put_aside(self, worker: Worker, sample: int, *, preempted: bool, remote: bool) -> None:
+        if preempted:
             self.rob(worker.node, sample)
         assert not any(w.aside == sample for w in self.workers if w.node == worker.node)
-        self.came_out(worker.node, sample, stolen=stolen, remote=remote)
+        self.came_out(worker.node, sample, preempted=preempted, remote=remote)
         worker.aside = sample
 
     def serve(self, worker: Worker, served: Served) -> None:
-        if served.stolen:
+        if served.preempted:
             self.rob(worker.node, served.sample)
         self.turn(worker, served)
 
@@ -419,7 +419,7 @@ class Network(Generic[N]):
     def came(self, number: int, answer: Answer) -> None:
         """An answer was taken in; nothing of what it led to is known yet."""
 
-    def came_out(self, number: int, sample: int, *, stolen: bool, remote: bool) -> None:
+    def came_out(self, number: int, sample: int, *, preempted: bool, remote: bool) -> None:
         """A sample was put aside."""
 
     def unload(self, number: int, sample: int) -> None:
@@ -591,7 +591,7 @@ class Pools(Network[LocalFirst]):
         samples = handled.answer.samples
         memory.slots.update({s for load in handled.loads for s in load.samples if s not in samples})
         for sample in samples:
-            if sample in handled.stolen:
+            if sample in handled.preempted:
                 self.rob(message.home, sample)
             # What was taken, or is put aside, may be in a slot as well, for the next lap.
             elif sample in self.taken:
@@ -609,8 +609,8 @@ class Pools(Network[LocalFirst]):
         node = self.processes[number].node
         self.bytes[number].came.update(sample for sample in answer.samples if node.keeps(sample))
 
-    def came_out(self, number: int, sample: int, *, stolen: bool, remote: bool) -> None:
-        if not stolen:
+    def came_out(self, number: int, sample: int, *, preempted: bool, remote: bool) -> None:
+        if not preempted:
             (self.bytes[number].came if remote else self.bytes[number].slots).discard(sample)
 
     def unload(self, number: int, sample: int) -> None:
@@ -755,7 +755,7 @@ class Slots(Network[SlotNode]):
         worker.asked = -1
 
     def handled(self, message: Message, handled: Handled) -> None:
-        for sample in handled.stolen:
+        for sample in handled.preempted:
             self.rob(message.home, sample)
 
     def check_turns(self) -> None:

@@ -180,7 +180,7 @@ class Job:
     def serve(self, at: int, path: int, served: Served) -> None:
         assert self.kind.unit_of[served.sample] == self.kind.unit_of[path]
         self.turns[served.sample] += 1
-        if served.stolen:
+        if served.preempted:
             self.rob(at, served.sample)
 
     def rob(self, at: int, sample: int) -> None:
@@ -198,7 +198,7 @@ class Job:
     def arrive(self, what: Message | tuple[int, Answer]) -> None:
         if not isinstance(what, tuple) or hasattr(what, "requester"):
             handled = self.nodes[what.home].handle(what)  # type: ignore[union-attr, arg-type]
-            for sample in handled.stolen:
+            for sample in handled.preempted:
                 self.rob(what.home, sample)  # type: ignore[union-attr]
             assert handled.answer is not None
             self.under_way.append((what.requester, handled.answer))  # type: ignore[union-attr]
@@ -210,7 +210,7 @@ class Job:
             if not reserves:
                 self.serve(at, path, served)
                 continue
-            if served.stolen:
+            if served.preempted:
                 self.rob(at, served.sample)
             self.aside[at, served.sample] = path
         self.flush(at)

@@ -156,7 +156,7 @@ class PartsModel:
         cls = self.class_of[sample]
         self.begin_lap_if_over(cls)
         served = self.policy.request(sample)
-        assert served.stolen == (served.sample in self.aside) == (self.to_come[cls] <= self.aside)
+        assert served.preempted == (served.sample in self.aside) == (self.to_come[cls] <= self.aside)
         self.serve(cls, served)
 
     def reserve(self, sample: int) -> None:
@@ -172,7 +172,7 @@ class PartsModel:
 
     def take(self, reserved: int) -> None:
         served = self.policy.take(reserved)
-        assert (served.sample, served.stolen) == (reserved, False)
+        assert (served.sample, served.preempted) == (reserved, False)
         self.serve(self.class_of[reserved], served)
 
     def put_back(self, reserved: int) -> None:
@@ -585,10 +585,10 @@ def test_an_open_that_finds_all_others_gone_takes_what_was_reserved() -> None:
     assert reserved is not None
     other = policy.request(0)
     assert {reserved, other.sample} == {0, 1}
-    assert not other.stolen
+    assert not other.preempted
     assert policy.reserve(0) is None, "the lap has nothing else"
-    stolen = policy.request(0)
-    assert (stolen.sample, stolen.stolen, stolen.is_demanded) == (reserved, True, True)
+    preempted = policy.request(0)
+    assert (preempted.sample, preempted.preempted, preempted.is_demanded) == (reserved, True, True)
     assert policy.laps(np.array([0])).tolist() == [1]
 
 
@@ -612,7 +612,7 @@ def test_a_reservation_that_was_not_loaded_is_loaded_at_its_turn() -> None:
     assert policy.residents() == 0
     taken = policy.take(reserved)
     assert taken.is_demanded
-    assert not taken.stolen
+    assert not taken.preempted
     assert set(taken.loads[0].samples) == ({0, 1} if reserved == 0 else {2, 3})
 
 

@@ -416,9 +416,9 @@ def test_a_request_takes_what_a_stat_at_the_home_put_aside_where_nothing_else_is
     node0, node1 = two_nodes(*vc_1_of(1), window=5)
     assert node1.reserve(4) == 4
     handled = node1.handle(sent_by(node0, 5))
-    assert handled.stolen == ()
+    assert handled.preempted == ()
     handled = node1.handle(sent_by(node0, 4))
-    assert handled.stolen == (4,)
+    assert handled.preempted == (4,)
     assert isinstance(handled.answer, RemoteAnswer)
     assert handled.answer.sample == 4
 

@@ -178,8 +178,8 @@ class Network:
         if isinstance(outcome, Pending):
             worker.ticket, worker.asked, worker.reserves = outcome.ticket, path, False
             return
-        if outcome.stolen:
-            self.steal(worker.node, [outcome.sample])
+        if outcome.preempted:
+            self.preempt(worker.node, [outcome.sample])
         self.serve(path, outcome)
 
     def serve(self, path: int, served: Served) -> None:
@@ -192,7 +192,7 @@ class Network:
         assert sample not in others, "a sample is put aside for one path"
         worker.aside = path, sample
 
-    def steal(self, node: int, samples: Iterable[int]) -> None:
+    def preempt(self, node: int, samples: Iterable[int]) -> None:
         """Who had one of ``samples`` put aside asks again."""
         for sample in samples:
             (robbed,) = (w for w in self.workers if w.node == node and w.aside is not None and w.aside[1] == sample)
@@ -218,9 +218,9 @@ class Network:
             self.receive(what.to, what.answer)
             return
         handled = self.nodes[what.home].handle(what)
-        self.steal(what.home, handled.stolen)
+        self.preempt(what.home, handled.preempted)
         if handled.repeated:
-            assert (handled.loads, handled.stolen) == ((), ())
+            assert (handled.loads, handled.preempted) == ((), ())
         if handled.answer is None:
             assert (what.requester, what.home, what.number) not in self.unanswered
         else:

@@ -216,7 +216,7 @@ class Node:
 
     def _take_turn(self, path: int, turn: Served) -> Content | None:
         self._kernel.bound(self.supply.files_of(path))
-        self.counters.reservations_taken += turn.stolen
+        self.counters.reservations_taken += turn.preempted
         return self.supply.take_turn(path, turn)
 
     async def _open_late(self, entry: int, thread: int, content: Content, *, keep_pages: bool) -> OpenFile:
@@ -325,7 +325,7 @@ class Node:
         if isinstance(waiting, _Undecided):
             self._decided(waiting, served)
             return
-        if served.stolen:
+        if served.preempted:
             self.binding.rob(served.sample)
         told = self.binding.promise(waiting.path, waiting.thread, served.sample)
         for sample in told.unloaded:

@@ -454,7 +454,7 @@ class Host:
         """The answer to another node's message, with the bytes; None where it has the answer."""
         handled = self._policy.handle(message)
         self._flush()
-        for sample in handled.stolen:
+        for sample in handled.preempted:
             self._node.binding.rob(sample)
         answer = handled.answer
         if answer is None:

@@ -165,7 +165,7 @@ class Binding:
         elif outcome is TURN:
             turn = self._policy.request(path)
             if isinstance(turn, Served):
-                if turn.stolen:
+                if turn.preempted:
                     self.rob(turn.sample)
                 self._answer_anew(path, turn.sample)
             else:
@@ -207,7 +207,7 @@ class Binding:
         """The turn that ``path`` waited for. Only while it is open and undecided."""
         assert path in self._handles
         assert self._answer[path] == UNDECIDED
-        if served.stolen:
+        if served.preempted:
             self.rob(served.sample)
         self._answer[path] = served.sample
 

@@ -42,14 +42,14 @@ class Served:
 
     Where the answer itself has to be read, the first load begins with it and is waited for; all others are ahead
     of demand. Otherwise the answer is in memory, or on its way there by a load that was handed out before.
-    ``stolen`` is true where the sample had been reserved for another path and was the last that could answer.
+    ``preempted`` is true where the sample was reserved for another path and was the last that could answer.
     ``remote``: another node read it; its bytes came, or come, with an answer.
     ``kept``: it stays in memory all the same, for its next turn.
     """
 
     sample: int
     loads: tuple[Load, ...] = ()
-    stolen: bool = False
+    preempted: bool = False
     remote: bool = False
     kept: bool = False
 
@@ -180,15 +180,15 @@ class Answer(Protocol):
 class Handled(NamedTuple):
     """What a home does about a message.
 
-    ``answer``   to be sent; None for a message whose answer the requester has.
-    ``loads``    what to read, each beginning with a sample of the answer or ahead of demand.
-    ``stolen``   samples of the answer that stats of this node had put aside: those reservations are over.
-    ``repeated`` the message came before, and so the answer was given before.
+    ``answer``    to be sent; None for a message whose answer the requester has.
+    ``loads``     what to read, each beginning with a sample of the answer or ahead of demand.
+    ``preempted`` samples of the answer that stats of this node had put aside: those reservations are over.
+    ``repeated``  the message came before, and so the answer was given before.
     """
 
     answer: Answer | None
     loads: tuple[Load, ...] = ()
-    stolen: tuple[int, ...] = ()
+    preempted: tuple[int, ...] = ()
     repeated: bool = False
 
 

@@ -22,8 +22,8 @@ before all of the last one is done, a node's own samples and those that it took 
 same laps: it begins one when it is first asked in it, passing over those in which this node has none of the class.
 
 Fairness outranks a reservation. A sample put aside holds its lap open, and whoever finds nothing else gets it: a
-request or another reservation of this node (`Served.stolen`), or a peer (`Handled.stolen`). Otherwise the lap's last
-samples, put aside by threads that wait for others, would hold all of them up for good.
+request or another reservation of this node (`Served.preempted`), or a peer (`Handled.preempted`). Otherwise the lap's
+last samples, put aside by threads that wait for others, would hold all of them up for good.
 
 Lost nodes: no Take is sent to a peer that is lost, and nobody waits for one that is there already; what it brings
 after all is taken in if its lap is not over. Of such a peer's samples nobody knows which were done. So the lap that a
@@ -335,7 +335,7 @@ class LocalFirst:
         loads: list[Load] = []
         for turn in turns:
             loads += turn.loads
-        return Handled(given, tuple(loads), tuple([turn.sample for turn in turns if turn.stolen]))
+        return Handled(given, tuple(loads), tuple([turn.sample for turn in turns if turn.preempted]))
 
     def receive(self, answer: Answer) -> tuple[Delivered, ...] | None:
         """Take in what a peer gave; who waited for it is answered in turn."""
@@ -523,7 +523,7 @@ class LocalFirst:
         """A turn from what is here; begins the class's next lap where this one is over."""
         served = self._next(cls)
         if served is None and self._is_aside(cls) and not self._is_any_free(cls):
-            served = self._steal(cls)
+            served = self._preempt(cls)
         if served is not None:
             self._note_done(cls, served)
         return served
@@ -570,19 +570,19 @@ class LocalFirst:
         self._own_aside.setdefault(cls, {})[sample] = None
         return Served(sample)
 
-    def _take(self, cls: int, reserved: int, *, stolen: bool = False) -> Served:
+    def _take(self, cls: int, reserved: int, *, preempted: bool = False) -> Served:
         """A sample that is put aside leaves."""
         if _remove(self._own_aside, cls, reserved):
             self._left[cls] -= 1
             own = self._policy.take(reserved)
-            return Served(reserved, own.loads, stolen)
+            return Served(reserved, own.loads, preempted)
         was_aside = _remove(self._taken_aside, cls, reserved)
         assert was_aside
-        return Served(reserved, (), stolen, remote=True)
+        return Served(reserved, (), preempted, remote=True)
 
-    def _steal(self, cls: int) -> Served:
+    def _preempt(self, cls: int) -> Served:
         """One that is put aside leaves."""
-        return self._take(cls, self.choose_victim(self._aside(cls)), stolen=True)
+        return self._take(cls, self.choose_victim(self._aside(cls)), preempted=True)
 
     def _aside(self, cls: int) -> Iterator[int]:
         yield from self._own_aside.get(cls, ())
@@ -603,7 +603,7 @@ class LocalFirst:
         """Samples for a peer, this node's own first: the others have crossed the network once."""
         free = self._free(cls)
         if not free:
-            return [self._steal(cls)] if self._is_aside(cls) else []
+            return [self._preempt(cls)] if self._is_aside(cls) else []
         turns: list[Served] = []
         # Which sample comes next is not known beforehand: each has to fit if it is the largest.
         largest = self._largest_of[cls]
@@ -735,7 +735,7 @@ class LocalFirst:
         if not is_taken:
             del self._own_aside[cls][sample]
         (self._taken_aside if is_taken else self._own_aside).setdefault(cls, {})[sample] = None
-        return Served(sample, (), stolen=True, remote=is_taken)
+        return Served(sample, (), preempted=True, remote=is_taken)
 
     def _look_at_all(self) -> tuple[Delivered, ...]:
         """Who is there has changed: some who wait may not have to, or may wait for another."""

@@ -262,11 +262,11 @@ class PoolPolicy:
         if place < 0 and self._is_all_loaded(cls):
             reserved = self._reserved.get(cls)
             if reserved:
-                return self._turn_of_reserved(self.choose_victim(reserved), stolen=True)
+                return self._turn_of_reserved(self.choose_victim(reserved), preempted=True)
             self._begin_lap(cls)
             place = self._resident_place(cls)
         if place < 0:
-            return self._turn_of_reserved(self._put_fresh_aside(cls), stolen=False)
+            return self._turn_of_reserved(self._put_fresh_aside(cls), preempted=False)
         # Before the answer has had its turn: what may be loaded for the next lap must not be the answer itself.
         loads = self._load_ahead() if self._free_bytes >= self._room_for_next_bytes else ()
         answer = self._take_out(cls, place)
@@ -292,7 +292,7 @@ class PoolPolicy:
     def take(self, reserved: int) -> Served:
         """The turn of a sample that `reserve` put aside."""
         self._now += DELIVERED_PER_REQUEST
-        return self._turn_of_reserved(reserved, stolen=False)
+        return self._turn_of_reserved(reserved, preempted=False)
 
     def put_back(self, reserved: int) -> bool:
         """Undo a reservation: resident again if it was loaded and there still is room, else fresh again."""
@@ -408,7 +408,7 @@ class PoolPolicy:
 
     # Turns
 
-    def _turn_of_reserved(self, sample: int, *, stolen: bool) -> Served:
+    def _turn_of_reserved(self, sample: int, *, preempted: bool) -> Served:
         """A sample is kept out of all loads while it is in `_reserved`, so until those of its turn are decided."""
         cls = self._class_of[sample]
         loads: tuple[Load, ...] = () if self._reserved[cls][sample] else (self._load_on_demand(sample),)
@@ -417,7 +417,7 @@ class PoolPolicy:
         self._forget_reservation(sample)
         self._had_turn[sample] = HAD_TURN
         self._had_a_turn(cls, sample)
-        return Served(sample, loads, stolen, kept=self._keeps)
+        return Served(sample, loads, preempted, kept=self._keeps)
 
     def _put_fresh_aside(self, cls: int) -> int:
         """The sample that is best read now of a class that has no residents."""

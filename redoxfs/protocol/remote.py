@@ -667,7 +667,7 @@ class Home:
         loads: tuple[Load, ...] = ()
         for turn in turns:
             loads += turn.loads
-        return Handled(kept, loads, tuple(turn.sample for turn in turns if turn.stolen))
+        return Handled(kept, loads, tuple(turn.sample for turn in turns if turn.preempted))
 
     def _peer(self, requester: int) -> _Peer:
         peer = self._peers.get(requester)

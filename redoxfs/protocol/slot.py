@@ -90,7 +90,7 @@ class SlotPolicy:
         if not fresh.any():
             reserved = self._reserved.get((vc, slot))
             if reserved:
-                return self._turn_of_reserved(self.choose_victim(reserved), stolen=True)
+                return self._turn_of_reserved(self.choose_victim(reserved), preempted=True)
             fresh = self._begin_lap(vc, slot)
         chunk = self._find_replace_pc(vc, fresh)
         answer = int(self._cells[chunk, slot])
@@ -119,7 +119,7 @@ class SlotPolicy:
     def take(self, reserved: int) -> Served:
         """The turn of a sample that `reserve` put aside."""
         self._given += 1
-        return self._turn_of_reserved(reserved, stolen=False)
+        return self._turn_of_reserved(reserved, preempted=False)
 
     def put_back(self, reserved: int) -> bool:
         """Undo a reservation: back into its slot if it was loaded and the slot is empty, else fresh again."""
@@ -248,11 +248,11 @@ class SlotPolicy:
         self._resident[vc, keep] = kept
         return Load(chunk, (wanted, *(s for s in kept.tolist() if s != wanted)))
 
-    def _turn_of_reserved(self, sample: int, *, stolen: bool) -> Served:
+    def _turn_of_reserved(self, sample: int, *, preempted: bool) -> Served:
         vc, slot = self._column(sample)
         if self._forget_reservation(vc, slot, sample):
-            return Served(sample, (), stolen)
-        return Served(sample, (self._refill(vc, int(self._chunk_of[sample]), sample),), stolen)
+            return Served(sample, (), preempted)
+        return Served(sample, (self._refill(vc, int(self._chunk_of[sample]), sample),), preempted)
 
     def _forget_reservation(self, vc: int, slot: int, sample: int) -> bool:
         """True where the sample was in memory when it was reserved."""
