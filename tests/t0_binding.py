@@ -115,7 +115,7 @@ def test_fairness_outranks_a_reservation() -> None:
     assert taken.sample == reserved
     assert taken.turn.preempted
     binding.close(1)
-    # The robbed path is served in the next lap, not refused.
+    # The path whose reservation was revoked is served in the next lap, not refused.
     assert read(binding, 0, 100) in (0, 1)
 
 

@@ -244,7 +244,7 @@ class Network:
             self.count_loads(take.home, handled.loads)
             for sample in handled.answer.samples:
                 assert (sample in handled.preempted) == (sample in here.aside)
-                self.rob(take.home, sample)
+                self.revoke(take.home, sample)
                 here.came.pop(sample, None)
             extra = handled.answer.samples[1:]
             assert sum(self.sizes[sample] for sample in extra) <= take.room_bytes
@@ -277,24 +277,24 @@ class Network:
         assert self.class_of[sample] == self.class_of[worker.asked]
         if preempted:
             assert here.aside[sample][1] == came
-            self.rob(worker.node, sample)
+            self.revoke(worker.node, sample)
         else:
             assert (here.came.pop(sample, None) is not None) == came
         assert not any(sample in other.aside for other in self.here), "put aside once"
         here.aside[sample] = (worker, came)
         worker.aside = sample
 
-    def rob(self, node: int, sample: int) -> None:
-        robbed, _ = self.here[node].aside.pop(sample, (None, False))
-        if robbed is not None:
-            robbed.aside = None
+    def revoke(self, node: int, sample: int) -> None:
+        revoked, _ = self.here[node].aside.pop(sample, (None, False))
+        if revoked is not None:
+            revoked.aside = None
 
     def serve(self, worker: Worker, served: Served) -> None:
         here = self.here[worker.node]
         assert served.preempted == (served.sample in here.aside)
         came = here.aside[served.sample][1] if served.preempted else here.came.pop(served.sample, None) is not None
         assert served.remote == came
-        self.rob(worker.node, served.sample)
+        self.revoke(worker.node, served.sample)
         self.turn(worker, served)
 
     def turn(self, worker: Worker, served: Served) -> None:

@@ -374,9 +374,9 @@ class Network(Generic[N]):
             self.unanswered[number, message.home, message.number] = message
             self.send(message)
         node.outbox.clear()
-        for sample in node.robbed:
-            self.rob(number, sample)
-        node.robbed.clear()
+        for sample in node.revoked:
+            self.revoke(number, sample)
+        node.revoked.clear()
         for sample in node.unloaded:
             self.unload(number, sample)
         node.unloaded.clear()
@@ -386,20 +386,20 @@ class Network(Generic[N]):
         self.sent_to[message] = home
         self.under_way.append(Letter(message, requester, home))
 
-    def rob(self, number: int, sample: int) -> None:
-        (robbed,) = (w for w in self.workers if w.node == number and w.aside == sample)
-        robbed.aside = None
+    def revoke(self, number: int, sample: int) -> None:
+        (revoked,) = (w for w in self.workers if w.node == number and w.aside == sample)
+        revoked.aside = None
 
     def put_aside(self, worker: Worker, sample: int, *, preempted: bool, remote: bool) -> None:
         if preempted:
-            self.rob(worker.node, sample)
+            self.revoke(worker.node, sample)
         assert not any(w.aside == sample for w in self.workers if w.node == worker.node)
         self.came_out(worker.node, sample, preempted=preempted, remote=remote)
         worker.aside = sample
 
     def serve(self, worker: Worker, served: Served) -> None:
         if served.preempted:
-            self.rob(worker.node, served.sample)
+            self.revoke(worker.node, served.sample)
         self.turn(worker, served)
 
     # What the two policies differ in
@@ -592,7 +592,7 @@ class Pools(Network[LocalFirst]):
         memory.slots.update({s for load in handled.loads for s in load.samples if s not in samples})
         for sample in samples:
             if sample in handled.preempted:
-                self.rob(message.home, sample)
+                self.revoke(message.home, sample)
             # What was taken, or is put aside, may be in a slot as well, for the next lap.
             elif sample in self.taken:
                 memory.came.discard(sample)
@@ -756,7 +756,7 @@ class Slots(Network[SlotNode]):
 
     def handled(self, message: Message, handled: Handled) -> None:
         for sample in handled.preempted:
-            self.rob(message.home, sample)
+            self.revoke(message.home, sample)
 
     def check_turns(self) -> None:
         """A home gives each sample once in a lap. What else is served is counted."""

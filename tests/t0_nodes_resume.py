@@ -181,9 +181,9 @@ class Job:
         assert self.kind.unit_of[served.sample] == self.kind.unit_of[path]
         self.turns[served.sample] += 1
         if served.preempted:
-            self.rob(at, served.sample)
+            self.revoke(at, served.sample)
 
-    def rob(self, at: int, sample: int) -> None:
+    def revoke(self, at: int, sample: int) -> None:
         path = self.aside.pop((at, sample), None)
         if path is not None:
             self.todo[at].appendleft(path)
@@ -191,15 +191,15 @@ class Job:
     def flush(self, at: int) -> None:
         self.under_way += self.nodes[at].outbox
         self.nodes[at].outbox.clear()
-        for sample in self.nodes[at].robbed:
-            self.rob(at, sample)
-        self.nodes[at].robbed.clear()
+        for sample in self.nodes[at].revoked:
+            self.revoke(at, sample)
+        self.nodes[at].revoked.clear()
 
     def arrive(self, what: Message | tuple[int, Answer]) -> None:
         if not isinstance(what, tuple) or hasattr(what, "requester"):
             handled = self.nodes[what.home].handle(what)  # type: ignore[union-attr, arg-type]
             for sample in handled.preempted:
-                self.rob(what.home, sample)  # type: ignore[union-attr]
+                self.revoke(what.home, sample)  # type: ignore[union-attr]
             assert handled.answer is not None
             self.under_way.append((what.requester, handled.answer))  # type: ignore[union-attr]
             self.flush(what.home)  # type: ignore[union-attr]
@@ -211,7 +211,7 @@ class Job:
                 self.serve(at, path, served)
                 continue
             if served.preempted:
-                self.rob(at, served.sample)
+                self.revoke(at, served.sample)
             self.aside[at, served.sample] = path
         self.flush(at)
 

@@ -195,10 +195,10 @@ class Network:
     def preempt(self, node: int, samples: Iterable[int]) -> None:
         """Who had one of ``samples`` put aside asks again."""
         for sample in samples:
-            (robbed,) = (w for w in self.workers if w.node == node and w.aside is not None and w.aside[1] == sample)
-            assert robbed.aside is not None
-            robbed.queue.insert(0, robbed.aside[0])
-            robbed.aside = None
+            (revoked,) = (w for w in self.workers if w.node == node and w.aside is not None and w.aside[1] == sample)
+            assert revoked.aside is not None
+            revoked.queue.insert(0, revoked.aside[0])
+            revoked.aside = None
 
     def send(self, node: SlotNode) -> None:
         for message in node.outbox:

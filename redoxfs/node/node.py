@@ -311,10 +311,10 @@ class Node:
         for path in self.binding.let_go():
             self._memory.release(path)
 
-    def void(self, unloaded: Sequence[int], robbed: Sequence[int]) -> None:
+    def void(self, unloaded: Sequence[int], revoked: Sequence[int]) -> None:
         """Samples that the policy has dropped unserved, and those whose reservations it has ended."""
-        for sample in robbed:
-            self.binding.rob(sample)
+        for sample in revoked:
+            self.binding.revoke(sample)
             self._unload(sample)
         for sample in unloaded:
             self._memory.forget(sample, remote=self._memory.holds_remote(sample))
@@ -326,7 +326,7 @@ class Node:
             self._decided(waiting, served)
             return
         if served.preempted:
-            self.binding.rob(served.sample)
+            self.binding.revoke(served.sample)
         told = self.binding.promise(waiting.path, waiting.thread, served.sample)
         for sample in told.unloaded:
             self._unload(sample)

@@ -455,7 +455,7 @@ class Host:
         handled = self._policy.handle(message)
         self._flush()
         for sample in handled.preempted:
-            self._node.binding.rob(sample)
+            self._node.binding.revoke(sample)
         answer = handled.answer
         if answer is None:
             return None
@@ -554,10 +554,10 @@ class Host:
 
     def _void(self) -> None:
         policy = self._policy
-        if policy.unloaded or policy.robbed:
-            self._node.void(policy.unloaded, policy.robbed)
+        if policy.unloaded or policy.revoked:
+            self._node.void(policy.unloaded, policy.revoked)
             policy.unloaded.clear()
-            policy.robbed.clear()
+            policy.revoked.clear()
 
     def _flush(self) -> None:
         self._void()

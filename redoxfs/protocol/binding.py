@@ -166,7 +166,7 @@ class Binding:
             turn = self._policy.request(path)
             if isinstance(turn, Served):
                 if turn.preempted:
-                    self.rob(turn.sample)
+                    self.revoke(turn.sample)
                 self._answer_anew(path, turn.sample)
             else:
                 self._answer_anew(path, UNDECIDED)
@@ -208,7 +208,7 @@ class Binding:
         assert path in self._handles
         assert self._answer[path] == UNDECIDED
         if served.preempted:
-            self.rob(served.sample)
+            self.revoke(served.sample)
         self._answer[path] = served.sample
 
     def stat(self, path: int, file: int, thread: int) -> Told:
@@ -255,7 +255,7 @@ class Binding:
             return Told(sample, bound=False, reserved=True, unloaded=self._reserve(path, thread, sample))
         return Told(None, bound=False, unloaded=() if self._policy.put_back(sample) else (sample,))
 
-    def rob(self, sample: int) -> None:
+    def revoke(self, sample: int) -> None:
         """The policy has taken ``sample``, which had been put aside for a path, for another turn."""
         self._drop_reservation(self._reserved_for[sample])
 
@@ -462,7 +462,7 @@ class Binding:
         victim = max(islice(self._policy.reserved(path), VICTIMS_LOOKED_AT), key=self._weight, default=None)
         if victim is None or self._weight(victim)[0] <= self._unlikely(thread, self._callers[thread].asked):
             return None
-        self.rob(victim)
+        self.revoke(victim)
         return victim
 
     def _reserve(self, path: int, thread: int, sample: int) -> tuple[int, ...]:

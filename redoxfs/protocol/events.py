@@ -207,15 +207,15 @@ class SharedPolicy(Protocol):
     ``outbox`` has what is to be sent; whoever called any method takes it out and sends it. Nothing more is done about
     a message that was lost: whoever sends it sends it again, the very same, until it is answered.
 
-    ``unloaded`` and ``robbed`` are taken out likewise, before anything else is done about what the method said: samples
-    that were dropped unserved, those that other nodes gave among them, whose bytes may go; and samples put aside whose
+    ``unloaded`` and ``revoked`` are taken out likewise, before anything else is done about what the method returned:
+    samples that were dropped unserved, those that other nodes gave among them, whose bytes may go; and samples whose
     reservation is void. ``missed``: how many samples, as far as this node knows, laps ended without.
     """
 
     choose_victim: ChooseVictim
     outbox: list[Message]
     unloaded: list[int]
-    robbed: list[int]
+    revoked: list[int]
 
     @property
     def missed(self) -> int: ...

@@ -30,11 +30,11 @@ after all is taken in if its lap is not over. Of such a peer's samples nobody kn
 class is in when a peer is lost, or has been restarted, is *wounded*, as is one begun while a peer is lost: whoever
 needs a sample of it, has none, and has asked every peer that is there twice around begins the next one, without what is
 not known to be done (`missed`). Twice, since what was between two of them the first time has come by the second. If it
-is a peer that needs one, and it does not know of the wound, whoever knows asks on its behalf when asked in vain.
+is a peer that needs one, and it does not know that, whoever knows asks on its behalf when asked in vain.
 Nobody waits for a lap of which all samples are at lost peers: it is passed over. Whoever is told of a later lap begins
 that, though it may have samples left: it was stopped, or cut off, while others went on. They are let go and `missed`,
-those put aside too, whose reservations are void (`robbed`): what of a lap is served when the lap is over might have its
-next turn before others.
+those put aside too, whose reservations are `revoked`: what of a lap is served when the lap is over might have its next
+turn before others.
 
 A process that takes the place of another knows nothing. It joins in the lap that others have begun, without samples of
 its own, as it cannot know which of them were done, and takes its part from the next on (`rejoin`). What its
@@ -87,7 +87,7 @@ ROOM_PARTS = 8
 
 
 ROUNDS = 2
-"""How many times every peer is asked in vain before a wounded lap ends without the rest."""
+"""How many times every peer is asked in vain before an wounded lap ends without the rest."""
 
 
 def parts_by_lap(node: int, nodes: int, rotates: bool) -> tuple[int, ...]:
@@ -199,7 +199,7 @@ class LocalFirst:
         classes = int(class_of.max(initial=-1)) + 1
         self.outbox: list[Message] = []
         self.unloaded: list[int] = []
-        self.robbed: list[int] = []
+        self.revoked: list[int] = []
         self.missed = 0
         self.choose_victim: ChooseVictim = oldest
         self._node = node
@@ -674,7 +674,7 @@ class LocalFirst:
 
     def _let_go(self, cls: int, lap: int) -> None:
         """What is here of the laps before ``lap`` has no turn any more."""
-        self.robbed += self._aside(cls)
+        self.revoked += self._aside(cls)
         self._own_aside.pop(cls, None)
         taken, taken_aside = self._taken.pop(cls, ()), self._taken_aside.pop(cls, ())
         self.missed += self._left[cls] + len(taken) + len(taken_aside)
@@ -788,7 +788,7 @@ class LocalFirst:
             if sample in taken:
                 continue
             if _remove(self._taken_aside, cls, sample):
-                self.robbed.append(sample)
+                self.revoked.append(sample)
             new.append(sample)
             if has_room or self._bytes_of[sample] <= self._free_bytes:
                 self._free_bytes -= self._bytes_of[sample]

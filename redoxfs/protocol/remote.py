@@ -749,7 +749,7 @@ class SlotNode:
         self.outbox: list[Message] = []
         # Nothing is ever taken out of a slot, or from who had it put aside, because of another node.
         self.unloaded: list[int] = []
-        self.robbed: list[int] = []
+        self.revoked: list[int] = []
         self._node = node
         self._policy = policy
         self._home_of: memoryview[int] = home_of.data
