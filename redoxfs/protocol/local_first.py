@@ -27,7 +27,7 @@ last samples, put aside by threads that wait for others, would hold all of them 
 
 Lost nodes: no Take is sent to a peer that is lost, and nobody waits for one that is there already; what it brings
 after all is taken in if its lap is not over. Of such a peer's samples nobody knows which were done. So the lap that a
-class is in when a peer is lost, or has been restarted, is *wounded*, as is one begun while a peer is lost: whoever
+class is in when a peer is lost, or has been restarted, is *incomplete*, as is one begun while a peer is lost: whoever
 needs a sample of it, has none, and has asked every peer that is there twice around begins the next one, without what is
 not known to be done (`missed`). Twice, since what was between two of them the first time has come by the second. If it
 is a peer that needs one, and it does not know that, whoever knows asks on its behalf when asked in vain.
@@ -38,7 +38,7 @@ turn before others.
 
 A process that takes the place of another knows nothing. It joins in the lap that others have begun, without samples of
 its own, as it cannot know which of them were done, and takes its part from the next on (`rejoin`). What its
-predecessor did in the lap that is then wounded still counts.
+predecessor did in the lap that is then incomplete still counts.
 
 Exchange: an account for each class grows by a share with each turn, and falls by what comes, taken for need or on
 purpose. From 1 on a Take is sent though nobody waits; what it brings has the next turns.
@@ -87,7 +87,7 @@ ROOM_PARTS = 8
 
 
 ROUNDS = 2
-"""How many times every peer is asked in vain before an wounded lap ends without the rest."""
+"""How many times every peer is asked in vain before an incomplete lap ends without the rest."""
 
 
 def parts_by_lap(node: int, nodes: int, rotates: bool) -> tuple[int, ...]:
@@ -235,8 +235,8 @@ class LocalFirst:
         # Those that are not lost, in the same order.
         self._there = in_turn
         # The last lap of each class that may end short.
-        self._wounded_array = np.zeros(classes, np.int32)
-        self._wounded: memoryview[int] = self._wounded_array.data
+        self._incomplete_array = np.zeros(classes, np.int32)
+        self._incomplete: memoryview[int] = self._incomplete_array.data
         # The last lap of each class in which something came from a peer.
         self._came: memoryview[int] = np.zeros(classes, np.int32).data
         # By class, where there are any: samples taken and not yet served; those put aside, oldest first, which are
@@ -385,7 +385,7 @@ class LocalFirst:
         if peer not in self._there:
             return ()
         self._there.remove(peer)
-        np.maximum(self._wounded_array, self._lap_array, out=self._wounded_array)
+        np.maximum(self._incomplete_array, self._lap_array, out=self._incomplete_array)
         unanswered = self._peers[peer].unanswered
         for number, sent in unanswered.items():
             self._free_bytes += sent.room_bytes
@@ -411,7 +411,7 @@ class LocalFirst:
         np.maximum(before, done, out=before)
         done[:] = 0
         left[self.begun() == self._lap_array] = 0
-        np.maximum(self._wounded_array, self._lap_array, out=self._wounded_array)
+        np.maximum(self._incomplete_array, self._lap_array, out=self._incomplete_array)
         for in_vain in self._in_vain.values():
             in_vain.pop(peer, None)
         return self.found(peer)
@@ -436,7 +436,7 @@ class LocalFirst:
             self._policy.skip(cls, lap + 1)
             self._enter_lap(cls, lap)
             self._left[cls] = 0
-            self._wounded[cls] = self._came[cls] = lap
+            self._incomplete[cls] = self._came[cls] = lap
 
     @property
     def given(self) -> int:
@@ -469,9 +469,9 @@ class LocalFirst:
         self._count_own(self._left, self._done, here, had)
         for node, peer in self._peers.items():
             self._count_own(peer.left, peer.done, self._own_at(node, turns.laps), had)
-        if self._wounded_array.any():
+        if self._incomplete_array.any():
             # A peer was lost, or started again, before this.
-            self._wounded_array[:] = turns.laps
+            self._incomplete_array[:] = turns.laps
         if own is None:
             self._ledger.restore_part(turns, here)
         else:
@@ -634,7 +634,7 @@ class LocalFirst:
             self._begin_lap(cls, self._lap[cls] + 1)
             if self._left[cls]:
                 return
-        if not self._is_wounded(cls) or self._rounds_in_vain(cls) < ROUNDS:
+        if not self._is_incomplete(cls) or self._rounds_in_vain(cls) < ROUNDS:
             return
         lap = self._next_to_be_had(cls)
         if lap is not None:
@@ -642,8 +642,8 @@ class LocalFirst:
             self.missed += max(0, self._of_class[cls] - self._known_done(cls)) + passed_over * self._of_class[cls]
             self._begin_lap(cls, lap)
 
-    def _is_wounded(self, cls: int) -> bool:
-        return self._lap[cls] <= self._wounded[cls]
+    def _is_incomplete(self, cls: int) -> bool:
+        return self._lap[cls] <= self._incomplete[cls]
 
     def _next_to_be_had(self, cls: int) -> int | None:
         """The next lap in which this node, or a peer that is there, has samples of the class."""
@@ -670,7 +670,7 @@ class LocalFirst:
             peer.left[cls] = self._own_in(number, cls, lap)
             peer.done[cls] = peer.before[cls] = 0
         if len(self._there) < len(self._peers):
-            self._wounded[cls] = lap
+            self._incomplete[cls] = lap
 
     def _let_go(self, cls: int, lap: int) -> None:
         """What is here of the laps before ``lap`` has no turn any more."""
@@ -758,7 +758,7 @@ class LocalFirst:
 
     def _seek(self, cls: int) -> None:
         """A peer needs what is not here, either. Unless others have it, this node may have to end the lap."""
-        if not self._is_wounded(cls) or self._next_to_be_had(cls) is None:
+        if not self._is_incomplete(cls) or self._next_to_be_had(cls) is None:
             return
         if not self._there:
             self._begin_next_lap(cls)
