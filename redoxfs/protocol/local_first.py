@@ -252,7 +252,7 @@ class LocalFirst:
         self._sought: set[int] = set()
         self._tickets = 0
         # Among those taken: without bytes here.
-        self._bare: set[int] = set()
+        self._evicted: set[int] = set()
         self._limit_bytes = remote_memory_bytes
         self._free_bytes = remote_memory_bytes
         self._exchange = exchange
@@ -300,7 +300,7 @@ class LocalFirst:
         if self._bytes_of[reserved] <= self._free_bytes:
             self._free_bytes -= self._bytes_of[reserved]
             return True
-        self._bare.add(reserved)
+        self._evicted.add(reserved)
         return False
 
     def reserved(self, sample: int) -> Iterable[int]:
@@ -511,7 +511,7 @@ class LocalFirst:
 
     def keeps(self, sample: int) -> bool:
         """Whether the bytes of ``sample`` count in the remote memory."""
-        return sample in self._taken.get(self._class_of[sample], ()) and sample not in self._bare
+        return sample in self._taken.get(self._class_of[sample], ()) and sample not in self._evicted
 
     def is_taken(self, reserved: int) -> bool:
         """Whether ``reserved``, which is put aside, came from another node."""
@@ -545,8 +545,8 @@ class LocalFirst:
         sample = taken.popleft()
         if not taken:
             del self._taken[cls]
-        if sample in self._bare:
-            self._bare.remove(sample)
+        if sample in self._evicted:
+            self._evicted.remove(sample)
         else:
             self._free_bytes += self._bytes_of[sample]
         return Served(sample, remote=True)
@@ -685,11 +685,11 @@ class LocalFirst:
             cycle = range(len(self._parts[self._node]))
             self.missed += cycles * sum([self._own_in(self._node, cls, 1 + ahead) for ahead in cycle])
         for sample in taken:
-            if sample not in self._bare:
+            if sample not in self._evicted:
                 self._free_bytes += self._bytes_of[sample]
                 self.unloaded.append(sample)
                 continue
-            self._bare.remove(sample)
+            self._evicted.remove(sample)
             if not self._policy.is_resident(sample):
                 # Else it can be read here, and so its bytes went when there was no room for them.
                 self.unloaded.append(sample)
@@ -793,7 +793,7 @@ class LocalFirst:
             if has_room or self._bytes_of[sample] <= self._free_bytes:
                 self._free_bytes -= self._bytes_of[sample]
             else:
-                self._bare.add(sample)
+                self._evicted.add(sample)
         taken.extendleft(reversed(new))
         self._account[cls] -= len(new)
 

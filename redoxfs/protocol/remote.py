@@ -226,7 +226,7 @@ class Requester:
         home_of_column[columns] = home_of
         self._home_of_column: memoryview[int] = home_of_column.data
         # Columns whose slot holds a sample without its bytes.
-        self._bare: set[int] = set()
+        self._evicted: set[int] = set()
         self._stash: dict[int, deque[_Stashed]] = {}
         # For each column that has any: the samples put aside.
         self._aside: dict[int, dict[int, _Held]] = {}
@@ -366,8 +366,8 @@ class Requester:
         for aside in self._aside.values():
             aside.update({s: held._replace(lap=0) for s, held in aside.items() if self._home_of[s] == home})
         for column in [column for column in np.flatnonzero(self._slots >= 0).tolist() if self._is_of(home, column)]:
-            kept = column not in self._bare
-            self._bare.discard(column)
+            kept = column not in self._evicted
+            self._evicted.discard(column)
             held = _Held(self._slot[column], 0, spent=False)
             self._stash.setdefault(column, deque()).append(_Stashed(held, kept=kept))
             self._slot[column] = -1
@@ -389,7 +389,7 @@ class Requester:
     def keeps(self, sample: int) -> bool:
         """Whether the bytes of ``sample`` count in the remote memory."""
         column = self._column_of[sample]
-        if self._slot[column] == sample and column not in self._bare:
+        if self._slot[column] == sample and column not in self._evicted:
             return True
         return any(stashed.held.sample == sample and stashed.kept for stashed in self._stash.get(column, ()))
 
@@ -462,8 +462,8 @@ class Requester:
         """Claim what the slot holds."""
         held = self._slot[column]
         self._slot[column] = -1
-        if column in self._bare:
-            self._bare.remove(column)
+        if column in self._evicted:
+            self._evicted.remove(column)
         else:
             self._free_bytes += self._bytes_of[held]
         position = self._spend_position(sample, column)
@@ -552,7 +552,7 @@ class Requester:
             self._slot[column], self._slot_lap[column] = sample, lap
             self.prefetched += 1
             if not self._keep(sample):
-                self._bare.add(column)
+                self._evicted.add(column)
             return []
         claim = min(claims, key=lambda claim: (claim.ticket == NOBODY, claim.number != asked))
         claims.remove(claim)
