@@ -19,7 +19,7 @@ that lap (`parts_by_lap`). Otherwise all samples are one part, and every lap is 
 The samples of each class are one stretch of `_queue`, cut in five by `_begun`, `_next` to `_loaded` and the next
 class's begin; `_at` says where each sample is:
 
-    begun      next        served      ripe       loaded      the next class's
+    begun      next        served      arrived    loaded      the next class's
       | for the  | had its   | resident, | resident, | fresh: not |
       | next lap | turn, or  | arrived   | younger   | loaded     |
                  | has none
@@ -187,8 +187,8 @@ class PoolPolicy:
         self._next_array, self._served_array, self._loaded_array = (begun[:-1].copy() for _ in range(3))
         self._next: Ints = self._next_array.data
         self._served: Ints = self._served_array.data
-        self._ripe_array = begun[:-1].copy()
-        self._ripe: Ints = self._ripe_array.data
+        self._arrived_array = begun[:-1].copy()
+        self._arrived: Ints = self._arrived_array.data
         self._loaded: Ints = self._loaded_array.data
         self._queue_array = np.argsort(class_of, kind="stable").astype(np.int32)
         self._queue: Ints = self._queue_array.data
@@ -373,7 +373,7 @@ class PoolPolicy:
                 self._next_part[cls] = self._parts_by_lap[(self._next_lap(cls) - 1) % len(self._parts_by_lap)]
         self._stock[cls] -= len(let_go)
         self._free_bytes += self._size_bytes(let_go)
-        self._served[cls] = self._ripe[cls] = self._loaded[cls] = end
+        self._served[cls] = self._arrived[cls] = self._loaded[cls] = end
         self._file_all(touched)
         self._run_over(cls)
         self._begin_lap(cls)
@@ -426,7 +426,7 @@ class PoolPolicy:
         place = self._loaded[cls]
         self._swap(self._at[chosen], place)
         self._had_turn[chosen] = ASIDE
-        self._served[cls] = self._ripe[cls] = self._loaded[cls] = place + 1
+        self._served[cls] = self._arrived[cls] = self._loaded[cls] = place + 1
         chunk = self._chunk_of[chosen]
         self._due[chunk] -= 1
         if not self._due[chunk]:
@@ -441,16 +441,16 @@ class PoolPolicy:
 
     def _resident_place(self, cls: int) -> int:
         """Where in the queue the next answer of a class stands; -1 where nothing is resident for this lap."""
-        served, ripe, loaded = self._served[cls], self._ripe[cls], self._loaded[cls]
-        if ripe < loaded:
-            before = ripe
-            arrived = self._now - self._in_flight
-            while ripe < loaded and self._arrival[self._chunk_of[self._queue[ripe]]] <= arrived:
-                ripe += 1
-            if ripe != before:
-                self._ripe[cls] = ripe
-        if served < ripe:
-            return served + self._draw(ripe - served)
+        served, arrived, loaded = self._served[cls], self._arrived[cls], self._loaded[cls]
+        if arrived < loaded:
+            before = arrived
+            arrived_by = self._now - self._in_flight
+            while arrived < loaded and self._arrival[self._chunk_of[self._queue[arrived]]] <= arrived_by:
+                arrived += 1
+            if arrived != before:
+                self._arrived[cls] = arrived
+        if served < arrived:
+            return served + self._draw(arrived - served)
         return served if served < loaded else -1
 
     def _take_out(self, cls: int, place: int) -> int:
@@ -460,24 +460,24 @@ class PoolPolicy:
         self._swap(place, served)
         self._had_turn[sample] = HAD_TURN
         self._served[cls] = served + 1
-        if self._ripe[cls] == served:
-            self._ripe[cls] = served + 1
+        if self._arrived[cls] == served:
+            self._arrived[cls] = served + 1
         self._stock[cls] -= 1
         self._free_bytes += self._bytes[sample]
         return sample
 
     def _make_fresh_again(self, cls: int, sample: int, place: int) -> None:
         """Move a sample, at ``place``, the last of those that had their turn, over all residents."""
-        ripe, last = self._ripe[cls] - 1, self._loaded[cls] - 1
-        if ripe > place:
-            self._swap(place, ripe)
-        if last > ripe:
-            between = slice(ripe, last)
-            self._queue_array[between] = self._queue_array[ripe + 1 : last + 1].copy()
-            self._at_array[self._queue_array[between]] = np.arange(ripe, last, dtype=np.int32)
+        arrived, last = self._arrived[cls] - 1, self._loaded[cls] - 1
+        if arrived > place:
+            self._swap(place, arrived)
+        if last > arrived:
+            between = slice(arrived, last)
+            self._queue_array[between] = self._queue_array[arrived + 1 : last + 1].copy()
+            self._at_array[self._queue_array[between]] = np.arange(arrived, last, dtype=np.int32)
             self._queue[last] = sample
             self._at[sample] = last
-        self._served[cls], self._ripe[cls], self._loaded[cls] = place, ripe, last
+        self._served[cls], self._arrived[cls], self._loaded[cls] = place, arrived, last
         chunk = self._chunk_of[sample]
         self._due[chunk] += 1
         self._file(chunk)
@@ -512,7 +512,7 @@ class PoolPolicy:
         if not fresh.all():
             self._served_array += np.bincount(self._class_array[~fresh], minlength=len(parts)).astype(np.int32)
             self._put_last(fresh)
-        self._ripe_array[:] = self._loaded_array[:] = self._served_array
+        self._arrived_array[:] = self._loaded_array[:] = self._served_array
         if self._part_array is not None:
             for cls in np.flatnonzero(parts >= 0).tolist():
                 self._next_part[cls] = self._parts_by_lap[(self._next_lap(cls) - 1) % len(self._parts_by_lap)]
@@ -588,7 +588,7 @@ class PoolPolicy:
             served, loaded = self._sort_for_next_lap(cls)
         self._had[self._queue_array[begun:end]] = NOT_YET
         self._next[cls] = begun
-        self._served[cls] = self._ripe[cls] = served
+        self._served[cls] = self._arrived[cls] = served
         self._loaded[cls] = loaded
         self._runs_over[cls] = 0
         self._running_over -= 1
