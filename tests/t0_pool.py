@@ -231,22 +231,22 @@ class PartsModel:
         self.check_counts()
 
     def check_counts(self) -> None:
-        """That `_due` and `_spare` count what they are to count, and `_chunks` is in order."""
+        """That `_this_lap` and `_next_lap` count what they are to count, and `_chunks` is in order."""
         policy = self.policy
-        due, spare = np.zeros(len(self.cells), int), np.zeros(len(self.cells), int)
+        this_lap, next_lap = np.zeros(len(self.cells), int), np.zeros(len(self.cells), int)
         for sample, cls in enumerate(self.class_of):
             chunk = policy.chunk_of(sample)
             if sample in self.held or sample in self.aside or cls not in self.lap:
                 continue
             if sample in self.to_come[cls]:
-                due[chunk] += 1
+                this_lap[chunk] += 1
             elif policy._runs_over[cls] and sample in self.of_lap(cls, self.lap_after(cls, self.lap[cls])):
-                spare[chunk] += 1
-        assert policy._due_array.tolist() == due.tolist()
-        assert policy._spare_array.tolist() == spare.tolist()
-        ranks = [0 if due[chunk] else 1 if spare[chunk] else 2 for chunk in policy._chunks_array.tolist()]
+                next_lap[chunk] += 1
+        assert policy._this_lap_array.tolist() == this_lap.tolist()
+        assert policy._next_lap_array.tolist() == next_lap.tolist()
+        ranks = [0 if this_lap[chunk] else 1 if next_lap[chunk] else 2 for chunk in policy._chunks_array.tolist()]
         assert ranks == sorted(ranks)
-        assert (policy._due_end, policy._spare_end) == (ranks.count(0), len(ranks) - ranks.count(2))
+        assert (policy._this_lap_end, policy._next_lap_end) == (ranks.count(0), len(ranks) - ranks.count(2))
 
 
 @st.composite

@@ -40,9 +40,9 @@ Rules for whoever edits this file:
    leaves the pool: both are in somebody else's budget.
 3. A resident leaves by being served or put aside. Nothing is evicted: memory that is full of classes that nobody asks
    for any more serves the others by loads on demand, a sample at a time where not even one more fits.
-4. `_due[chunk]` counts the chunk's fresh samples, `_spare[chunk]` those that may be loaded for the next lap: of a class
-   that runs over, in "had its turn, or has none", of the next lap's part, and not put aside. `_chunks` has the chunks
-   with due samples first, then those with spare ones alone, then the others.
+4. `_this_lap[chunk]` counts the chunk's fresh samples, `_next_lap[chunk]` those that may be loaded for the next lap:
+   of a class that runs over, in "had its turn, or has none", of the next lap's part, and not put aside. `_chunks` has
+   the chunks with samples for this lap first, then those with samples for the next lap alone, then the others.
 5. `_had` says which samples of the lap's part are no longer resident or fresh in it, left of `_served`: those that had
    their turn, and those that are ASIDE. It is kept beside `_at` because `turns` is asked for every second, and would
    otherwise look at every sample for it; and because a look at chunks must tell the two apart at once.
@@ -222,9 +222,9 @@ class PoolPolicy:
 
         self._random = np.random.default_rng(seed)
         self._draws = iter(self._random.random(DRAWS).tolist())
-        self._due_array, self._spare_array = np.zeros((2, chunks), np.uint16)
-        self._due: Ints = self._due_array.data
-        self._spare: Ints = self._spare_array.data
+        self._this_lap_array, self._next_lap_array = np.zeros((2, chunks), np.uint16)
+        self._this_lap: Ints = self._this_lap_array.data
+        self._next_lap: Ints = self._next_lap_array.data
         self._chunks_array, self._chunk_at_array = np.zeros((2, chunks), np.int32)
         self._chunks: Ints = self._chunks_array.data
         self._chunk_at: Ints = self._chunk_at_array.data
@@ -356,21 +356,23 @@ class PoolPolicy:
         following, served, loaded = self._next[cls], self._served[cls], self._loaded[cls]
         let_go: list[int] = queue[served:loaded].tolist()
         touched = self._chunk_array[queue[loaded:end]]
-        _add(self._due_array, touched, -1)
+        _add(self._this_lap_array, touched, -1)
         reserved = self._reserved.pop(cls, {})
         if self._runs_over[cls]:
-            spare = [s for s in queue[following:served].tolist() if s not in reserved and self._is_of_next_lap(cls, s)]
-            chunks = self._chunk_array[np.array(spare, np.int32)]
-            _add(self._spare_array, chunks, -1)
+            next_lap = [
+                s for s in queue[following:served].tolist() if s not in reserved and self._is_of_next_lap(cls, s)
+            ]
+            chunks = self._chunk_array[np.array(next_lap, np.int32)]
+            _add(self._next_lap_array, chunks, -1)
             touched = np.concatenate([touched, chunks])
             self._runs_over[cls] = 0
             self._running_over -= 1
-        if self._next_lap(cls) < lap:
+        if self._lap_after(cls) < lap:
             let_go += queue[begun:following].tolist()
             self._next[cls] = begun
             self._lap[cls] = lap - 1
             if self._part_array is not None:
-                self._next_part[cls] = self._parts_by_lap[(self._next_lap(cls) - 1) % len(self._parts_by_lap)]
+                self._next_part[cls] = self._parts_by_lap[(self._lap_after(cls) - 1) % len(self._parts_by_lap)]
         self._stock[cls] -= len(let_go)
         self._free_bytes += self._size_bytes(let_go)
         self._served[cls] = self._arrived[cls] = self._loaded[cls] = end
@@ -428,8 +430,8 @@ class PoolPolicy:
         self._had_turn[chosen] = ASIDE
         self._served[cls] = self._arrived[cls] = self._loaded[cls] = place + 1
         chunk = self._chunk_of[chosen]
-        self._due[chunk] -= 1
-        if not self._due[chunk]:
+        self._this_lap[chunk] -= 1
+        if not self._this_lap[chunk]:
             self._file(chunk)
         if self._is_all_loaded(cls):
             self._run_over(cls)
@@ -479,7 +481,7 @@ class PoolPolicy:
             self._at[sample] = last
         self._served[cls], self._arrived[cls], self._loaded[cls] = place, arrived, last
         chunk = self._chunk_of[sample]
-        self._due[chunk] += 1
+        self._this_lap[chunk] += 1
         self._file(chunk)
 
     def _forget_reservation(self, sample: int) -> bool:
@@ -515,19 +517,19 @@ class PoolPolicy:
         self._arrived_array[:] = self._loaded_array[:] = self._served_array
         if self._part_array is not None:
             for cls in np.flatnonzero(parts >= 0).tolist():
-                self._next_part[cls] = self._parts_by_lap[(self._next_lap(cls) - 1) % len(self._parts_by_lap)]
+                self._next_part[cls] = self._parts_by_lap[(self._lap_after(cls) - 1) % len(self._parts_by_lap)]
             self._next_part_array[parts < 0] = -1
         # Not a number that no sample has: where no class runs over `_look_at` has less to do.
         runs_over = (self._loaded_array == begun[1:]) & (begun[:-1] < begun[1:])
         self._runs_over_array[:] = runs_over
         self._running_over = int(np.count_nonzero(runs_over))
-        self._due_array[:] = self._in_chunks(fresh)
-        self._spare_array[:] = 0
+        self._this_lap_array[:] = self._in_chunks(fresh)
+        self._next_lap_array[:] = 0
         if self._running_over:
-            spare: Flags = ~fresh & runs_over[self._class_array]
+            next_lap: Flags = ~fresh & runs_over[self._class_array]
             if self._part_array is not None:
-                spare &= self._part_array == self._next_part_array[self._class_array]
-            self._spare_array[:] = self._in_chunks(spare)
+                next_lap &= self._part_array == self._next_part_array[self._class_array]
+            self._next_lap_array[:] = self._in_chunks(next_lap)
         self._sort_chunks()
 
     def _parts_in(self, laps: Int32) -> Int8:
@@ -562,16 +564,18 @@ class PoolPolicy:
 
     def _in_chunks(self, samples: Flags) -> Int64:
         """int64[chunks]: how many of ``samples`` each chunk has."""
-        return np.bincount(self._chunk_array if samples.all() else self._chunk_array[samples], minlength=len(self._due))
+        return np.bincount(
+            self._chunk_array if samples.all() else self._chunk_array[samples], minlength=len(self._this_lap)
+        )
 
     def _sort_chunks(self) -> None:
-        rank = _rank(self._due_array, self._spare_array)
+        rank = _rank(self._this_lap_array, self._next_lap_array)
         self._chunks_array[:] = np.argsort(rank, kind="stable")
         self._chunk_at_array[self._chunks_array] = np.arange(len(rank), dtype=np.int32)
-        self._due_end = int(np.count_nonzero(rank == 0))
-        self._spare_end = int(np.count_nonzero(rank <= 1))
+        self._this_lap_end = int(np.count_nonzero(rank == 0))
+        self._next_lap_end = int(np.count_nonzero(rank <= 1))
 
-    def _next_lap(self, cls: int) -> int:
+    def _lap_after(self, cls: int) -> int:
         """The lap that comes after a class's: the first that has any of its samples."""
         lap = int(self._lap[cls]) + 1
         if self._part_of is not None:
@@ -594,12 +598,12 @@ class PoolPolicy:
         self._running_over -= 1
         if loaded < end:
             chunks = self._chunk_array[self._queue_array[loaded:end]]
-            _add(self._due_array, chunks, 1)
-            _add(self._spare_array, chunks, -1)
+            _add(self._this_lap_array, chunks, 1)
+            _add(self._next_lap_array, chunks, -1)
             self._file_all(chunks)
-        self._lap[cls] = self._next_lap(cls)
+        self._lap[cls] = self._lap_after(cls)
         if self._part_array is not None:
-            self._next_part[cls] = self._parts_by_lap[(self._next_lap(cls) - 1) % len(self._parts_by_lap)]
+            self._next_part[cls] = self._parts_by_lap[(self._lap_after(cls) - 1) % len(self._parts_by_lap)]
         if loaded == end:
             self._run_over(cls)
 
@@ -631,10 +635,10 @@ class PoolPolicy:
         if self._part_array is not None:
             samples = samples[self._part_array[samples] == self._next_part[cls]]
         chunks = self._chunk_array[samples]
-        _add(self._spare_array, chunks, 1)
+        _add(self._next_lap_array, chunks, 1)
         for sample in self._reserved.get(cls, ()):
             if self._is_of_next_lap(cls, sample):
-                self._spare[self._chunk_of[sample]] -= 1
+                self._next_lap[self._chunk_of[sample]] -= 1
         self._file_all(chunks)
 
     def _had_a_turn(self, cls: int, sample: int) -> None:
@@ -646,48 +650,48 @@ class PoolPolicy:
             self._stock[cls] += 1
             self._free_bytes -= self._bytes[sample]
         elif self._runs_over[cls]:
-            self._become_spare(cls, sample)
+            self._open_to_next_lap(cls, sample)
 
-    def _become_spare(self, cls: int, sample: int) -> None:
+    def _open_to_next_lap(self, cls: int, sample: int) -> None:
         """A sample of a class that runs over has had its turn."""
         if not self._is_of_next_lap(cls, sample):
             return
         chunk = self._chunk_of[sample]
-        self._spare[chunk] += 1
-        if self._spare[chunk] == 1:
+        self._next_lap[chunk] += 1
+        if self._next_lap[chunk] == 1:
             self._file(chunk)
 
     def _is_of_next_lap(self, cls: int, sample: int) -> bool:
         return self._part_of is None or self._part_of[sample] == self._next_part[cls]
 
     def _file(self, chunk: int) -> None:
-        """Put a chunk where it belongs in `_chunks`: with the due, the spare, or those with nothing to load."""
+        """Put a chunk where it belongs in `_chunks`: with those for this lap, for the next, or with nothing to load."""
         place = self._chunk_at[chunk]
-        if place < self._due_end:
-            if self._due[chunk]:
+        if place < self._this_lap_end:
+            if self._this_lap[chunk]:
                 return
-            self._due_end -= 1
-            place = self._swap_chunks(place, self._due_end)
-        if place < self._spare_end:
-            if not self._due[chunk] and not self._spare[chunk]:
-                self._spare_end -= 1
-                self._swap_chunks(place, self._spare_end)
-        elif self._due[chunk] or self._spare[chunk]:
-            place = self._swap_chunks(place, self._spare_end)
-            self._spare_end += 1
-        if self._due[chunk]:
-            self._swap_chunks(place, self._due_end)
-            self._due_end += 1
+            self._this_lap_end -= 1
+            place = self._swap_chunks(place, self._this_lap_end)
+        if place < self._next_lap_end:
+            if not self._this_lap[chunk] and not self._next_lap[chunk]:
+                self._next_lap_end -= 1
+                self._swap_chunks(place, self._next_lap_end)
+        elif self._this_lap[chunk] or self._next_lap[chunk]:
+            place = self._swap_chunks(place, self._next_lap_end)
+            self._next_lap_end += 1
+        if self._this_lap[chunk]:
+            self._swap_chunks(place, self._this_lap_end)
+            self._this_lap_end += 1
 
     def _file_all(self, chunks: Int32) -> None:
         """`_file` each of ``chunks``, of which one may be there more than once; if they are many, by sorting all."""
-        if len(chunks) > len(self._due):
+        if len(chunks) > len(self._this_lap):
             self._sort_chunks()
             return
         places = self._chunk_at_array[chunks]
-        is_with = (places >= self._due_end).view(np.uint8) + (places >= self._spare_end)
-        misplaced = chunks[is_with != _rank(self._due_array[chunks], self._spare_array[chunks])]
-        if len(misplaced) > len(self._due) // SORTED_FOR_ONE:
+        is_with = (places >= self._this_lap_end).view(np.uint8) + (places >= self._next_lap_end)
+        misplaced = chunks[is_with != _rank(self._this_lap_array[chunks], self._next_lap_array[chunks])]
+        if len(misplaced) > len(self._this_lap) // SORTED_FOR_ONE:
             self._sort_chunks()
         else:
             for chunk in np.unique(misplaced).tolist():
@@ -700,8 +704,8 @@ class PoolPolicy:
 
         Of small chunks several at a time, once there is room for them, so that a look is not dearer for a sample.
 
-        A chunk without due samples is for the next lap. It waits until all of it can be loaded, or the samples that
-        still wait for their turn would cost it a second load.
+        A chunk without samples for this lap is for the next. It waits until all of it can be loaded, or the samples
+        that still wait for their turn would cost it a second load.
         """
         loads: list[Load] = []
         while len(loads) < self._loads_per_request and self._room_for_next_bytes <= self._free_bytes:
@@ -729,14 +733,14 @@ class PoolPolicy:
         return tuple(loads)
 
     def _draw_chunks(self) -> Int32:
-        """Some of the chunks with due samples; where they are few all of them, and some of those with spare ones."""
-        count, due, spare = self._chunks_drawn, self._due_end, self._spare_end - self._due_end
-        if due > count:
-            return self._chunks_array[(self._random.random(count) * due).astype(np.intp)]
-        if not spare:
-            return self._chunks_array[:due].copy()  # loading one moves the others
-        picks = due + (self._random.random(count - due) * spare).astype(np.intp)
-        return np.concatenate([self._chunks_array[:due], self._chunks_array[picks]])
+        """Some of the chunks for this lap; where they are few all of them, and some of those for the next."""
+        count, this_lap, next_lap = self._chunks_drawn, self._this_lap_end, self._next_lap_end - self._this_lap_end
+        if this_lap > count:
+            return self._chunks_array[(self._random.random(count) * this_lap).astype(np.intp)]
+        if not next_lap:
+            return self._chunks_array[:this_lap].copy()  # loading one moves the others
+        picks = this_lap + (self._random.random(count - this_lap) * next_lap).astype(np.intp)
+        return np.concatenate([self._chunks_array[:this_lap], self._chunks_array[picks]])
 
     def _look_at(self, chunks: Int32) -> tuple[Int32, Flags, Floats]:
         """Samples int32[n, K] of ``chunks``, which of them to load, and float32[n]: how much each chunk is needed.
@@ -750,19 +754,19 @@ class PoolPolicy:
         classes = self._class_array.take(rows)
         exists: Flags = rows >= 0
         wanted, waits = exists, np.zeros(len(rows), np.bool_)
-        if np.count_nonzero(exists) != self._due_array.take(chunks).sum():
+        if np.count_nonzero(exists) != self._this_lap_array.take(chunks).sum():
             places = self._at_array.take(rows)
             wanted = exists & (places >= self._loaded_array.take(classes))
             if self._running_over:
-                due: Flags = np.any(wanted, axis=1)
-                spare = self._runs_over_array.take(classes) & (places < self._served_array.take(classes)) & exists
+                this_lap: Flags = np.any(wanted, axis=1)
+                next_lap = self._runs_over_array.take(classes) & (places < self._served_array.take(classes)) & exists
                 if self._reserved:
-                    spare &= self._had.take(rows) != ASIDE
+                    next_lap &= self._had.take(rows) != ASIDE
                 if self._part_array is not None:
-                    spare &= self._part_array.take(rows) == self._next_part_array.take(classes)
+                    next_lap &= self._part_array.take(rows) == self._next_part_array.take(classes)
                 for_next = places < self._next_array.take(classes)
-                wanted |= spare & ~for_next
-                waits = ~due & ~np.all(wanted | for_next | ~exists, axis=1)
+                wanted |= next_lap & ~for_next
+                waits = ~this_lap & ~np.all(wanted | for_next | ~exists, axis=1)
         stock = self._stock_array.take(classes)
         wanted = wanted & (stock <= self._ample_array.take(classes))
         need = self._pace_array.take(classes) / (stock + np.float32(1))
@@ -825,13 +829,13 @@ class PoolPolicy:
     def _load(self, chunk: int, samples: list[int]) -> None:
         """Make residents of samples of a chunk: of this lap if they are fresh, else of the next."""
         queue, at, loaded = self._queue, self._at, self._loaded
-        due = 0
+        this_lap = 0
         all_loaded = []
         for sample in samples:
             cls, place = self._class_of[sample], at[sample]
             border = loaded[cls]
             if place >= border:
-                due += 1
+                this_lap += 1
                 loaded[cls] = border + 1
                 if self._is_all_loaded(cls):
                     all_loaded.append(cls)
@@ -844,8 +848,8 @@ class PoolPolicy:
             at[sample], at[other] = border, place
             self._stock[cls] += 1
             self._free_bytes -= self._bytes[sample]
-        self._due[chunk] -= due
-        self._spare[chunk] -= len(samples) - due
+        self._this_lap[chunk] -= this_lap
+        self._next_lap[chunk] -= len(samples) - this_lap
         self._file(chunk)
         for cls in all_loaded:
             self._run_over(cls)
@@ -894,9 +898,9 @@ def _chunk_of(cells: Int32, samples: int) -> Int32:
     return chunk_of
 
 
-def _rank(due: npt.NDArray[np.uint16], spare: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint8]:
-    """Chunks' order in `_chunks`: 0 with due samples, 1 with spare ones alone, 2 with neither."""
-    return np.where(due > 0, 0, np.where(spare > 0, 1, 2)).astype(np.uint8)
+def _rank(this_lap: npt.NDArray[np.uint16], next_lap: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint8]:
+    """Chunks' order in `_chunks`: 0 with samples for this lap, 1 for the next alone, 2 with neither."""
+    return np.where(this_lap > 0, 0, np.where(next_lap > 0, 1, 2)).astype(np.uint8)
 
 
 def _add(counts: npt.NDArray[np.uint16], chunks: Int32, change: int) -> None:
