@@ -476,7 +476,7 @@ def test_a_peer_gives_no_more_than_its_part_of_what_is_left() -> None:
     assert len(given.samples) == 2
     again = peer.handle(take)
     assert (again.answer, again.loads, again.repeated) == (given, (), True), "a repeated message takes nothing more"
-    assert peer.handle(take._replace(number=1, settled=1)).answer is not None
+    assert peer.handle(take._replace(number=1, acked_below=1)).answer is not None
     assert peer.handle(take) == Handled(None, repeated=True), "the answer has come, and is forgotten"
 
 

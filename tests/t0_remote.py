@@ -199,14 +199,14 @@ def test_an_answer_is_kept_until_the_requester_has_it() -> None:
     first = sent_by(node0, 4)
     brought = answer_of(node1, first)
     second = sent_by(node0, 8)
-    assert second.settled == 0, "the first answer has not arrived"
+    assert second.acked_below == 0, "the first answer has not arrived"
     late = answer_of(node1, second)
     assert node1.handle(first).answer == brought
     for answer in (brought, late):
         node0.receive(answer)
     node0.request(5)
     third = sent_by(node0, 9)
-    assert third.settled == 2
+    assert third.acked_below == 2
     answer_of(node1, third)
     for message in (first, second):
         handled = node1.handle(message)

@@ -44,8 +44,8 @@ MOST_BYTES = 64 << 20
 IDENTITY = Identity("d1", {"chunk_size": "64", "seed": "0"})
 
 
-def take(number: int, most: int, *, home: int = 0, requester: int = 1, settled: int = 0) -> Take:
-    return Take(requester, home, number, settled, cls=3, lap=1, most=most, room_bytes=1 << 40, again=0, done=0)
+def take(number: int, most: int, *, home: int = 0, requester: int = 1, acked_below: int = 0) -> Take:
+    return Take(requester, home, number, acked_below, cls=3, lap=1, most=most, room_bytes=1 << 40, again=0, done=0)
 
 
 def file(data: bytes, inode: int = 7) -> FileBytes:
@@ -91,7 +91,7 @@ class FakeHost:
     async def handle(self, message: Message) -> Reply | None:
         key = message.requester, message.number
         self.handled.append(message.number)
-        for old in [k for k in self.given if k[0] == message.requester and k[1] < message.settled]:
+        for old in [k for k in self.given if k[0] == message.requester and k[1] < message.acked_below]:
             del self.given[old]
         if key not in self.given:
             self.given[key] = self._decide(message)
@@ -331,7 +331,7 @@ def test_messages_and_answers_of_both_kinds_pass_as_they_are() -> None:
     messages: list[Message] = [
         RemoteRead(1, 0, 7, 5, 99, 3, -1, 1 << 40, (Hit(4, -1), Hit(5, 2**33)), (1, 2)),
         RemoteRead(1, 0, 0, 0, 0, 0, 0, 0, (), ()),
-        take(2**40, 16, settled=2**40),
+        take(2**40, 16, acked_below=2**40),
         replace_take(take(3, 0), again=12, room_bytes=0, done=77),
     ]
     for message in messages:
@@ -379,7 +379,7 @@ def test_an_answer_that_is_not_wanted_is_not_fetched() -> None:
             await requester.until(lambda: len(requester.answers) == 1)
             assert len(home.unreleased) == 1, "the other parts may be asked for"
             requester.wanted = True
-            asking.send(take(1, 1, settled=1))
+            asking.send(take(1, 1, acked_below=1))
             await requester.until(lambda: 1 in requester.got)
             await trio.testing.wait_all_tasks_blocked(0.01)
             assert not home.unreleased, "what is settled is let go"
@@ -494,7 +494,7 @@ def test_a_later_message_does_not_take_away_bytes_that_are_still_to_come() -> No
             asking.send(take(0, 1))
             await requester.until(lambda: len(requester.answers) == 1)
             # The core says that message 0 is answered.
-            asking.send(take(1, 1, settled=1))
+            asking.send(take(1, 1, acked_below=1))
             await requester.until(lambda: 1 in requester.got)
             held.set()
             await requester.until(lambda: 0 in requester.got)

@@ -343,12 +343,12 @@ class Client:
         message = incoming.message
         # The core takes an answer for arrived once it has it; the peer has to keep the bytes that are still to come.
         coming = [other.message.number for other in self._incoming if other.sinks]
-        settled = min([message.settled, *coming])
+        acked_below = min([message.acked_below, *coming])
         read = partial(self._read_answer, message)
         self._incoming.add(incoming)
         try:
             for attempt in count():
-                request = ask(self._caller, message, settled)
+                request = ask(self._caller, message, acked_below)
                 try:
                     async with self._asks:
                         answer, assembly, why_not = await self._call("Ask", request, self._timeout_s, read)

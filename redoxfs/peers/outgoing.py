@@ -116,11 +116,11 @@ class Outbox:
             self._drop(answer)
             self._let_go(answer)
 
-    def settle(self, requester: int, settled: int | None = None) -> None:
-        """The requester has the answers to all messages below ``settled``, or is another process now and wants none."""
+    def settle(self, requester: int, acked_below: int | None = None) -> None:
+        """The requester has all answers below ``acked_below``, or is another process now and wants none."""
         with self._lock:
             answers = self._answers.get(requester, {})
-            for number in [n for n in answers if settled is None or n < settled]:
+            for number in [n for n in answers if acked_below is None or n < acked_below]:
                 answer = answers[number]
                 self._drop(answer)
                 self._let_go(answer)

@@ -166,7 +166,7 @@ class Server:
             message = asked(request, self._node, self._bounds)
         except ValueError as error:
             _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        self.outbox.settle(message.requester, message.settled)
+        self.outbox.settle(message.requester, message.acked_below)
         try:
             answer, is_new = self.outbox.take(message.requester, message.number, self._bridge.promise)
         except CrowdedError as error:

@@ -73,10 +73,10 @@ def parse(kind: type[M], data: bytes | memoryview) -> M:
     return message
 
 
-def ask(caller: pb.Caller, message: Message, settled: int | None = None) -> bytes:
-    """An AskRequest; ``settled`` in place of the message's own where bytes of answers below that are still to come."""
-    settled = message.settled if settled is None else settled
-    request = pb.AskRequest(caller=caller, number=message.number, settled=settled)
+def ask(caller: pb.Caller, message: Message, acked_below: int | None = None) -> bytes:
+    """An AskRequest; ``acked_below`` replaces the message's own where bytes of answers below that are still to come."""
+    acked_below = message.acked_below if acked_below is None else acked_below
+    request = pb.AskRequest(caller=caller, number=message.number, settled=acked_below)
     if isinstance(message, RemoteRead):
         request.remote_read.CopyFrom(
             pb.RemoteRead(
@@ -106,9 +106,9 @@ def ask(caller: pb.Caller, message: Message, settled: int | None = None) -> byte
 
 def asked(request: pb.AskRequest, home: int, bounds: Bounds | None = None) -> Message:
     """The message in an AskRequest to ``home``. Raises ValueError if it is none, or about what ``bounds`` lack."""
-    requester, number, settled = request.caller.node, request.number, request.settled
+    requester, number, acked_below = request.caller.node, request.number, request.settled
     check_below(SIGNED, number=number)
-    if settled > number:
+    if acked_below > number:
         raise ValueError(f"message {number} says that it is answered itself")
     kind = request.WhichOneof("body")
     message: Message
@@ -122,7 +122,7 @@ def asked(request: pb.AskRequest, home: int, bounds: Bounds | None = None) -> Me
             requester=requester,
             home=home,
             number=number,
-            settled=settled,
+            acked_below=acked_below,
             sample=read.sample,
             epoch=read.epoch,
             position=read.position,
@@ -141,7 +141,7 @@ def asked(request: pb.AskRequest, home: int, bounds: Bounds | None = None) -> Me
             requester=requester,
             home=home,
             number=number,
-            settled=settled,
+            acked_below=acked_below,
             cls=take.cls,
             lap=take.lap,
             most=take.most,

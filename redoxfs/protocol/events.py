@@ -152,7 +152,7 @@ class Policy(Protocol):
 class Message(Protocol):
     """What one node asks another, its ``home``.
 
-    ``number`` counts the messages from this requester to this home, from 0; ``settled``: the answers to all lower
+    ``number`` counts the messages from this requester to this home, from 0; ``acked_below``: the answers to all lower
     numbers have arrived.
     """
 
@@ -163,7 +163,7 @@ class Message(Protocol):
     @property
     def number(self) -> int: ...
     @property
-    def settled(self) -> int: ...
+    def acked_below(self) -> int: ...
 
 
 class Answer(Protocol):

@@ -98,7 +98,7 @@ def parts_by_lap(node: int, nodes: int, rotates: bool) -> tuple[int, ...]:
 class Take(NamedTuple):
     """A node asks ``home`` for ``most`` samples, or fewer, of a class, in ``lap``.
 
-    ``number`` counts the messages between the two, ``settled``: the answers to all lower numbers have arrived.
+    ``number`` counts the messages between the two, ``acked_below``: the answers to all lower numbers have arrived.
     ``room_bytes``: what the samples after the first may take. ``again``: so many times in a row every peer was asked
     for this class and had nothing; from 1 on it is better to wait a little before this one is sent. ``done``: how many
     samples the requester has handed to readers in ``lap``.
@@ -107,7 +107,7 @@ class Take(NamedTuple):
     requester: int
     home: int
     number: int
-    settled: int
+    acked_below: int
     cls: int
     lap: int
     most: int
@@ -149,11 +149,11 @@ class _Peer:
     ``left``, ``done``   int32[C], as it last said
     ``before``           int32[C], what the process before it had done, as far as it had said
     ``unanswered``       messages to it, oldest first
-    ``answers``          to its messages, by their number, from ``settled``
+    ``answers``          to its messages, by their number, from ``acked_below``
     ``first``            the number of the first message that surely no process before it answers
     """
 
-    __slots__ = ("answers", "before", "done", "first", "left", "number", "settled", "unanswered")
+    __slots__ = ("acked_below", "answers", "before", "done", "first", "left", "number", "unanswered")
 
     def __init__(self, of_class: Int32) -> None:
         self.left: memoryview[int] = of_class.copy().data
@@ -162,7 +162,7 @@ class _Peer:
         self.number = self.first = 0
         self.unanswered: dict[int, _Sent] = {}
         self.answers: dict[int, Given] = {}
-        self.settled = 0
+        self.acked_below = 0
 
 
 class LocalFirst:
@@ -311,14 +311,14 @@ class LocalFirst:
         """Give a peer samples of a class: no more than its part of what is left here; one put aside if nothing else."""
         assert isinstance(message, Take)
         peer = self._peers[message.requester]
-        if message.number < peer.settled:
+        if message.number < peer.acked_below:
             return Handled(None, repeated=True)
         kept = peer.answers.get(message.number)
         if kept is not None:
             return Handled(kept, repeated=True)
-        if message.settled > peer.settled:
-            peer.settled = message.settled
-            for number in [n for n in peer.answers if n < message.settled]:
+        if message.acked_below > peer.acked_below:
+            peer.acked_below = message.acked_below
+            for number in [n for n in peer.answers if n < message.acked_below]:
                 del peer.answers[number]
         cls = message.cls
         if message.lap > self._lap[cls]:
@@ -405,7 +405,7 @@ class LocalFirst:
         before it must be from then on but answers to messages sent before."""
         known = self._peers[peer]
         known.answers.clear()
-        known.settled = 0
+        known.acked_below = 0
         known.first = known.number
         before, done, left = np.asarray(known.before), np.asarray(known.done), np.asarray(known.left)
         np.maximum(before, done, out=before)
@@ -839,9 +839,9 @@ class LocalFirst:
         peer.unanswered[number] = _Sent(set_aside_bytes, self._lap[cls])
         self._free_bytes -= set_aside_bytes
         self._asked[cls] = home, number
-        settled = next(iter(peer.unanswered))
+        acked_below = next(iter(peer.unanswered))
         lap, done = self._lap[cls], self._done[cls]
-        self.outbox.append(Take(self._node, home, number, settled, cls, lap, most, room_bytes, again, done))
+        self.outbox.append(Take(self._node, home, number, acked_below, cls, lap, most, room_bytes, again, done))
 
 
 def _remove(aside: dict[int, dict[int, None]], cls: int, sample: int) -> bool:

@@ -109,7 +109,7 @@ class RemoteRead(NamedTuple):
     """A requester's message to a home.
 
     ``number``    counts the messages from this requester to this home, from 0.
-    ``settled``   the answers to all lower numbers have arrived.
+    ``acked_below``   the answers to all lower numbers have arrived.
     ``sample``    what is asked for.
     ``epoch``, ``position``    its place in the requester's trace among what lives at the home, or OFF_TRACE.
     ``room_bytes``    how much remote memory the answer's prefetched samples may take.
@@ -120,7 +120,7 @@ class RemoteRead(NamedTuple):
     requester: int
     home: int
     number: int
-    settled: int
+    acked_below: int
     sample: int
     epoch: int
     position: int
@@ -452,8 +452,8 @@ class Requester:
         self._free_bytes -= room
         hits, self._hits[home] = tuple(self._hits[home]), []
         passed, self._passed[home] = tuple(self._passed[home]), []
-        settled = next(iter(unanswered), number)
-        message = RemoteRead(self._node, home, number, settled, sample, self._epoch, position, room, hits, passed)
+        acked_below = next(iter(unanswered), number)
+        message = RemoteRead(self._node, home, number, acked_below, sample, self._epoch, position, room, hits, passed)
         unanswered[number] = _Sent(message, room)
         self._send(message)
         return number
@@ -586,13 +586,13 @@ class _Given(NamedTuple):
 class _Peer:
     """What a home knows of one requester."""
 
-    __slots__ = ("ahead", "answers", "is_ahead", "settled", "traces")
+    __slots__ = ("acked_below", "ahead", "answers", "is_ahead", "traces")
 
     def __init__(self, columns: int) -> None:
         self.is_ahead = np.zeros(columns, np.bool_)
         self.ahead: memoryview[int] = self.is_ahead.view(np.uint8).data
         self.answers: dict[int, RemoteAnswer] = {}
-        self.settled = 0
+        self.acked_below = 0
         self.traces: dict[int, HomeTrace] = {}
 
 
@@ -636,12 +636,12 @@ class Home:
     def handle(self, message: RemoteRead) -> Handled:
         """Alg. 4 and 5: give the requester a sample, and those that it will want soon."""
         peer = self._peer(message.requester)
-        if message.number < peer.settled:
+        if message.number < peer.acked_below:
             return Handled(None, repeated=True)
         kept = peer.answers.get(message.number)
         if kept is not None:
             return Handled(kept, repeated=True)
-        self._settle(peer, message.settled)
+        self._forget_answers(peer, message.acked_below)
         trace = self._trace(peer, message.epoch)
         if trace is not None:
             for passed in message.passed:
@@ -675,11 +675,11 @@ class Home:
             peer = self._peers[requester] = _Peer(self._policy.column_count)
         return peer
 
-    def _settle(self, peer: _Peer, settled: int) -> None:
-        """Forget the answers below ``settled``."""
-        if settled > peer.settled:
-            peer.settled = settled
-            for number in [n for n in peer.answers if n < settled]:
+    def _forget_answers(self, peer: _Peer, acked_below: int) -> None:
+        """Forget the answers below ``acked_below``."""
+        if acked_below > peer.acked_below:
+            peer.acked_below = acked_below
+            for number in [n for n in peer.answers if n < acked_below]:
                 del peer.answers[number]
 
     def _trace(self, peer: _Peer, epoch: int) -> HomeTrace | None:

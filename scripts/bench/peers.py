@@ -117,8 +117,8 @@ def by_peers(view: View, node: int, fake: Fake, seconds: float, start: Any, stop
             def ask() -> None:
                 if trio.current_time() < done:
                     number = next(numbers)
-                    settled = max(0, number - ASKS_AT_ONCE)
-                    peers.send(Take(node, 0, number, settled, 0, 1, fake.batch, 1 << 40, 0, 0))
+                    acked_below = max(0, number - ASKS_AT_ONCE)
+                    peers.send(Take(node, 0, number, acked_below, 0, 1, fake.batch, 1 << 40, 0, 0))
 
             fake.ask = ask
             for _ in range(ASKS_AT_ONCE):
