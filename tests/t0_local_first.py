@@ -575,10 +575,10 @@ def test_who_asked_everybody_in_vain_is_told_so() -> None:
     asked = []
     for _ in range(2):
         take = taken(nodes[0])
-        asked.append((take.home, take.again))
+        asked.append((take.home, take.attempt))
         assert nodes[0].receive(given_by(nodes[take.home].handle(take))) == ()
     take = taken(nodes[0])
-    assert [*asked, (take.home, take.again)] == [(1, 0), (2, 0), (1, 1)], "the last is under way"
+    assert [*asked, (take.home, take.attempt)] == [(1, 0), (2, 0), (1, 1)], "the last is under way"
     assert isinstance(pending, Pending)
     assert nodes[1].receive(last) == ((pending.ticket, Served(2, remote=True)),)
     ((_, served),) = nodes[0].receive(given_by(nodes[1].handle(take))) or ()

@@ -45,7 +45,9 @@ IDENTITY = Identity("d1", {"chunk_size": "64", "seed": "0"})
 
 
 def take(number: int, most: int, *, home: int = 0, requester: int = 1, acked_below: int = 0) -> Take:
-    return Take(requester, home, number, acked_below, cls=3, lap=1, most=most, room_bytes=1 << 40, again=0, done=0)
+    return Take(
+        requester, home, number, acked_below, cls=3, lap=1, max_samples=most, room_bytes=1 << 40, attempt=0, done=0
+    )
 
 
 def file(data: bytes, inode: int = 7) -> FileBytes:
@@ -108,7 +110,7 @@ class FakeHost:
 
     def _decide(self, message: Message) -> Answer:
         if isinstance(message, Take):
-            samples = tuple(self.left.popleft() for _ in range(min(message.most, len(self.left))))
+            samples = tuple(self.left.popleft() for _ in range(min(message.max_samples, len(self.left))))
             return Given(message.home, message.number, message.cls, message.lap, samples, len(self.left), 9)
         assert isinstance(message, RemoteRead)
         samples = tuple(self.left.popleft() for _ in range(min(message.room_bytes, len(self.left))))
@@ -332,7 +334,7 @@ def test_messages_and_answers_of_both_kinds_pass_as_they_are() -> None:
         RemoteRead(1, 0, 7, 5, 99, 3, -1, 1 << 40, (Hit(4, -1), Hit(5, 2**33)), (1, 2)),
         RemoteRead(1, 0, 0, 0, 0, 0, 0, 0, (), ()),
         take(2**40, 16, acked_below=2**40),
-        replace_take(take(3, 0), again=12, room_bytes=0, done=77),
+        replace_take(take(3, 0), attempt=12, room_bytes=0, done=77),
     ]
     for message in messages:
         request = parse(pb.AskRequest, ask(caller, message))

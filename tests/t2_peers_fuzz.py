@@ -443,7 +443,7 @@ def test_no_numbers_that_the_core_cannot_take_get_there(caplog: pytest.LogCaptur
         (TAKE._replace(lap=LAST_LAP_TOLD + 1), "lap 536870913, where laps are 1 to 536870912"),
         (TAKE._replace(lap=2**31 - 1), "lap 2147483647, where"),
         (TAKE._replace(lap=2**31), "lap 2147483648, where"),
-        (TAKE._replace(most=2**31), "most is 2147483648"),
+        (TAKE._replace(max_samples=2**31), "most is 2147483648"),
         (TAKE._replace(done=2**32), "done is"),
     ],
 )

@@ -568,9 +568,9 @@ class Host:
         outbox.clear()
         for message in messages:
             self._node.counters.remote_requests += 1
-            again = message.again if isinstance(message, Take) else 0
-            if again:
-                pause_s = min(LONGEST_PAUSE_S, PAUSE_S * 2 ** min(again, 8))
+            attempt = message.attempt if isinstance(message, Take) else 0
+            if attempt:
+                pause_s = min(LONGEST_PAUSE_S, PAUSE_S * 2 ** min(attempt, 8))
                 self._nursery.start_soon(self._send_late, self._peers, message, pause_s)
             else:
                 self._peers.send(message)

@@ -93,9 +93,9 @@ def ask(caller: pb.Caller, message: Message, acked_below: int | None = None) -> 
             pb.Take(
                 cls=message.cls,
                 lap=message.lap,
-                most=message.most,
+                most=message.max_samples,
                 room_bytes=message.room_bytes,
-                again=message.again,
+                again=message.attempt,
                 done=message.done,
             )
         )
@@ -144,9 +144,9 @@ def asked(request: pb.AskRequest, home: int, bounds: Bounds | None = None) -> Me
             acked_below=acked_below,
             cls=take.cls,
             lap=take.lap,
-            most=take.most,
+            max_samples=take.most,
             room_bytes=take.room_bytes,
-            again=take.again,
+            attempt=take.again,
             done=take.done,
         )
     else:
@@ -240,8 +240,8 @@ def received(data: bytes, message: Message, bounds: Bounds | None = None) -> tup
     elif kind == "given" and isinstance(message, Take):
         given = header.given
         # One that was put aside comes even where there is room for none.
-        if len(given.samples) > max(1, message.most):
-            raise ValueError(f"{len(given.samples)} samples, where {message.most} were asked for")
+        if len(given.samples) > max(1, message.max_samples):
+            raise ValueError(f"{len(given.samples)} samples, where {message.max_samples} were asked for")
         check_below(SIGNED_32, cls=given.cls, left=given.left, done=given.done)
         check_laps((given.lap,))
         answer = Given(

@@ -96,10 +96,10 @@ def parts_by_lap(node: int, nodes: int, rotates: bool) -> tuple[int, ...]:
 
 
 class Take(NamedTuple):
-    """A node asks ``home`` for ``most`` samples, or fewer, of a class, in ``lap``.
+    """A node asks ``home`` for ``max_samples`` samples, or fewer, of a class, in ``lap``.
 
     ``number`` counts the messages between the two, ``acked_below``: the answers to all lower numbers have arrived.
-    ``room_bytes``: what the samples after the first may take. ``again``: so many times in a row every peer was asked
+    ``room_bytes``: what the samples after the first may take. ``attempt``: so many times in a row every peer was asked
     for this class and had nothing; from 1 on it is better to wait a little before this one is sent. ``done``: how many
     samples the requester has handed to readers in ``lap``.
     """
@@ -110,9 +110,9 @@ class Take(NamedTuple):
     acked_below: int
     cls: int
     lap: int
-    most: int
+    max_samples: int
     room_bytes: int
-    again: int
+    attempt: int
     done: int
 
 
@@ -326,8 +326,8 @@ class LocalFirst:
         turns: list[Served] = []
         if message.lap == self._lap[cls]:
             peer.done[cls] = max(message.done, peer.done[cls])
-            turns = self._give(cls, message.most, message.room_bytes)
-            if not turns and message.again:
+            turns = self._give(cls, message.max_samples, message.room_bytes)
+            if not turns and message.attempt:
                 self._seek(cls)
         samples = tuple([turn.sample for turn in turns])
         given = Given(self._node, message.number, cls, self._lap[cls], samples, self._free(cls), self._done[cls])
@@ -599,7 +599,7 @@ class LocalFirst:
         """Whether a peer is known to have some that are not put aside."""
         return any(self._peers[number].left[cls] for number in self._there)
 
-    def _give(self, cls: int, most: int, room_bytes: int) -> list[Served]:
+    def _give(self, cls: int, max_samples: int, room_bytes: int) -> list[Served]:
         """Samples for a peer, this node's own first: the others have crossed the network once."""
         free = self._free(cls)
         if not free:
@@ -607,7 +607,7 @@ class LocalFirst:
         turns: list[Served] = []
         # Which sample comes next is not known beforehand: each has to fit if it is the largest.
         largest = self._largest_of[cls]
-        while len(turns) < min(most, -(-free // self._nodes)) and (not turns or largest <= room_bytes):
+        while len(turns) < min(max_samples, -(-free // self._nodes)) and (not turns or largest <= room_bytes):
             is_own = self._left[cls] > len(self._own_aside.get(cls, ()))
             turns.append(self._next_own(cls) if is_own else self._next_taken(cls))
             if len(turns) > 1:
@@ -802,13 +802,13 @@ class LocalFirst:
         if not self._there:
             return
         waiting = len(self._waiting.get(cls, ()))
-        most = max(BATCH, waiting) if waiting else 1
+        max_samples = max(BATCH, waiting) if waiting else 1
         home = self._richest(cls)
         if not self._peers[home].left[cls]:
             in_vain = self._in_vain.get(cls, {})
             home = min(self._there, key=lambda number: in_vain.get(number, 0))
-        room_bytes = self._room_for(cls, most - 1)
-        self._send(home, cls, most, room_bytes, room_bytes, self._rounds_in_vain(cls))
+        room_bytes = self._room_for(cls, max_samples - 1)
+        self._send(home, cls, max_samples, room_bytes, room_bytes, self._rounds_in_vain(cls))
 
     def _count_exchange(self, cls: int) -> None:
         """One turn more; take what the account says, for turns to come. Their first sample needs room as well."""
@@ -819,9 +819,9 @@ class LocalFirst:
         home = self._richest(cls)
         if not self._peers[home].left[cls]:
             return
-        most = min(BATCH, int(self._account[cls]))
-        room_bytes = min(self._room_for(cls, most - 1), self._free_bytes - largest)
-        self._send(home, cls, most, room_bytes, room_bytes + largest, 0)
+        max_samples = min(BATCH, int(self._account[cls]))
+        room_bytes = min(self._room_for(cls, max_samples - 1), self._free_bytes - largest)
+        self._send(home, cls, max_samples, room_bytes, room_bytes + largest, 0)
 
     def _room_for(self, cls: int, samples: int) -> int:
         """Bytes to set aside for so many: their peer gives another only where the class's largest would fit."""
@@ -832,7 +832,7 @@ class LocalFirst:
     def _richest(self, cls: int) -> int:
         return max(self._there, key=lambda number: self._peers[number].left[cls])
 
-    def _send(self, home: int, cls: int, most: int, room_bytes: int, set_aside_bytes: int, again: int) -> None:
+    def _send(self, home: int, cls: int, max_samples: int, room_bytes: int, set_aside_bytes: int, attempt: int) -> None:
         peer = self._peers[home]
         number = peer.number
         peer.number += 1
@@ -841,7 +841,9 @@ class LocalFirst:
         self._asked[cls] = home, number
         acked_below = next(iter(peer.unanswered))
         lap, done = self._lap[cls], self._done[cls]
-        self.outbox.append(Take(self._node, home, number, acked_below, cls, lap, most, room_bytes, again, done))
+        self.outbox.append(
+            Take(self._node, home, number, acked_below, cls, lap, max_samples, room_bytes, attempt, done)
+        )
 
 
 def _remove(aside: dict[int, dict[int, None]], cls: int, sample: int) -> bool:
