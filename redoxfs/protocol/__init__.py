@@ -19,7 +19,6 @@ from redoxfs.protocol.events import (
     Answer,
     Closed,
     Delivered,
-    Ended,
     Handled,
     Load,
     Message,
@@ -28,7 +27,8 @@ from redoxfs.protocol.events import (
     Policy,
     Served,
     SharedPolicy,
-    Told,
+    StatResult,
+    ThreadEnded,
 )
 from redoxfs.protocol.local_first import Given, LocalFirst, Take, parts_by_lap
 from redoxfs.protocol.pool import PoolPolicy
@@ -41,7 +41,6 @@ __all__ = [
     "Binding",
     "Closed",
     "Delivered",
-    "Ended",
     "Given",
     "Handled",
     "Hit",
@@ -59,8 +58,9 @@ __all__ = [
     "SharedPolicy",
     "SlotNode",
     "SlotPolicy",
+    "StatResult",
     "Take",
-    "Told",
+    "ThreadEnded",
     "distributed_order",
     "distributed_orders",
     "homes_by_vc",

@@ -38,7 +38,7 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from redoxfs.protocol.events import Closed, Ended, Opened, Pending, Policy, Served, SharedPolicy, Told
+from redoxfs.protocol.events import Closed, Opened, Pending, Policy, Served, SharedPolicy, StatResult, ThreadEnded
 
 UNDECIDED = -2
 """In place of an answer that another node has to give. No answer at all is -1."""
@@ -211,7 +211,7 @@ class Binding:
             self.revoke(served.sample)
         self._answer[path] = served.sample
 
-    def stat(self, path: int, file: int, thread: int) -> Told:
+    def stat(self, path: int, file: int, thread: int) -> StatResult:
         """A stat of a file: what its open by the same thread would serve; reserves it, loads nothing.
 
         Not of a path that is undecided: whoever asks waits for the answer.
@@ -223,37 +223,37 @@ class Binding:
             # was opened already into a second look.
             if bound:
                 self._hold(thread, path)
-            return Told(self._answer[path], bound)
+            return StatResult(self._answer[path], bound)
         if outcome is RESERVED:
             reservation = self._reservations[path]
             self._tell(reservation, thread)
-            return Told(reservation.sample, bound=False)
+            return StatResult(reservation.sample, bound=False)
         if thread == UNKNOWN_THREAD:
-            return Told(None, bound=False)
+            return StatResult(None, bound=False)
         caller = self._callers.get(thread) or self._meet(thread)
         caller.asked += 1
         caller.since += 1
         if caller.since > self._max_reservations_per_thread:
-            return Told(None, bound=False)
+            return StatResult(None, bound=False)
         reserved = self._policy.reserve(path)
         if isinstance(reserved, Pending):
-            return Told(None, bound=False, pending=reserved)
+            return StatResult(None, bound=False, pending=reserved)
         is_new = reserved is not None
         if reserved is None:
             reserved = self._take_over(path, thread)
             if reserved is None:
-                return Told(None, bound=False)
+                return StatResult(None, bound=False)
         unloaded = self._reserve(path, thread, reserved)
-        return Told(reserved, bound=False, reserved=is_new, unloaded=unloaded)
+        return StatResult(reserved, bound=False, reserved=is_new, unloaded=unloaded)
 
-    def promise(self, path: int, thread: int, sample: int) -> Told:
+    def promise(self, path: int, thread: int, sample: int) -> StatResult:
         """The policy has put ``sample`` aside for a stat of ``path`` by ``thread``, which may ask again now.
 
         Where the path got an answer or a reservation meanwhile, the sample is put back.
         """
         if path not in self._handles and path not in self._reservations:
-            return Told(sample, bound=False, reserved=True, unloaded=self._reserve(path, thread, sample))
-        return Told(None, bound=False, unloaded=() if self._policy.put_back(sample) else (sample,))
+            return StatResult(sample, bound=False, reserved=True, unloaded=self._reserve(path, thread, sample))
+        return StatResult(None, bound=False, unloaded=() if self._policy.put_back(sample) else (sample,))
 
     def revoke(self, sample: int) -> None:
         """The policy has taken ``sample``, which had been put aside for a path, for another turn."""
@@ -275,7 +275,7 @@ class Binding:
             self._unhold_all(path)
         return self.close(path)
 
-    def thread(self, thread: int) -> Ended:
+    def thread(self, thread: int) -> ThreadEnded:
         """``thread`` is dead. Its holds end, and those of its reservations whose size it alone was told."""
         self._callers.pop(thread, None)
         unloaded: list[int] = []
@@ -286,7 +286,7 @@ class Binding:
                 self._pass_on(path, next(iter(reservation.told)))
             else:
                 unloaded += self._undo_reservation(path)
-        return Ended(self._end_holds(thread, None), tuple(unloaded))
+        return ThreadEnded(self._end_holds(thread, None), tuple(unloaded))
 
     @property
     def reservers(self) -> KeysView[int]:

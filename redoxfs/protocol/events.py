@@ -82,7 +82,7 @@ class Opened:
     released: tuple[int, ...]
 
 
-class Told(NamedTuple):
+class StatResult(NamedTuple):
     """What a stat of a path of sample A may say: the size under ``sample``, or A's own where it is None.
 
     ``bound`` is true while a handle is open: only then is the answer good until the path is freed.
@@ -98,8 +98,8 @@ class Told(NamedTuple):
     pending: Pending | None = None
 
 
-class Ended(NamedTuple):
-    """What a thread's death left: paths ``released`` as in Opened, samples ``unloaded`` as in Told."""
+class ThreadEnded(NamedTuple):
+    """What a thread's death left: paths ``released`` as in Opened, samples ``unloaded`` as in StatResult."""
 
     released: tuple[int, ...]
     unloaded: tuple[int, ...]
