@@ -79,7 +79,7 @@ class Model:
         assert not self.is_awaited(victim) or all(self.is_awaited(p) for p in like)
         return victim
 
-    def put_aside(self) -> set[int]:
+    def reserved_samples(self) -> set[int]:
         return {sample for sample, _, _ in self.reserved.values()}
 
     def take_turn(self, path: int, turn: Served) -> None:
@@ -87,7 +87,7 @@ class Model:
         assert turn.is_demanded == (sample not in self.memory)
         for load in turn.loads:
             assert len(set(load.samples)) == len(load.samples) > 0
-            assert not set(load.samples) & (self.memory | self.put_aside() - {sample})
+            assert not set(load.samples) & (self.memory | self.reserved_samples() - {sample})
             self.memory |= set(load.samples)
         assert sample in self.memory
         assert sample in self.due(path)
@@ -142,7 +142,7 @@ class BindingMachine(RuleBasedStateMachine):
         path, file = self.pick(data)
         model = self.model
         expected, is_turn = model.expect(path, file, thread), model.is_turn(path, file, thread)
-        free = model.due(path) - model.put_aside()
+        free = model.due(path) - model.reserved_samples()
         at_hand = free & model.memory
         result = self.binding.open(path, file, thread)
         assert (result.turn is not None) == is_turn
@@ -191,7 +191,7 @@ class BindingMachine(RuleBasedStateMachine):
     def ask(self, path: int, file: int, thread: int) -> None:
         model = self.model
         expected, is_turn = model.expect(path, file, thread), model.is_turn(path, file, thread)
-        free = model.due(path) - model.put_aside()
+        free = model.due(path) - model.reserved_samples()
         told = self.binding.stat(path, file, thread)
         assert told.bound == bool(model.handles[path])
         if not is_turn:
@@ -279,7 +279,7 @@ class BindingMachine(RuleBasedStateMachine):
     @invariant()
     def memory_is_what_the_slots_and_the_reservations_hold(self) -> None:
         if hasattr(self, "model"):
-            unreserved = self.model.memory - self.model.put_aside()
+            unreserved = self.model.memory - self.model.reserved_samples()
             assert self.policy.residents() == len(unreserved)
             assert all(self.policy.is_resident(s) == (s in unreserved) for s in self.model.column)
             self.check_memory(unreserved)

@@ -66,7 +66,7 @@ class Worker:
     """Makes one request at a time, or stats a file and opens it a while later.
 
     ``ticket``   what it waits for; ``reserves``: a stat
-    ``aside``    what was put aside for it
+    ``reserved``    what was reserved for it
     ``stats``    the share of its opens before which it stats the file
     ``sleeps``   it opens no file that it has stat'ed, nor undoes that, before all others are through
     """
@@ -78,18 +78,18 @@ class Worker:
     ticket: int | None = None
     reserves: bool = False
     asked: int = -1
-    aside: int | None = None
+    reserved: int | None = None
 
     @property
     def is_through(self) -> bool:
-        return not self.todo and self.ticket is None and self.aside is None and self.asked < 0
+        return not self.todo and self.ticket is None and self.reserved is None and self.asked < 0
 
 
 @dataclass(slots=True)
 class Here:
-    """What the model knows of a node: what was put aside there, and came there, with the bytes that count."""
+    """What the model knows of a node: what was reserved there, and came there, with the bytes that count."""
 
-    aside: dict[int, tuple[Worker, bool]] = field(default_factory=dict)
+    reserved: dict[int, tuple[Worker, bool]] = field(default_factory=dict)
     came: dict[int, int] = field(default_factory=dict)
     forgiven_bytes: int = 0
 
@@ -149,7 +149,7 @@ class Network:
         ]
         most = STEPS_PER_TURN * (10 + sum(map(len, requests)))
         for _ in range(most):
-            asleep = [worker for worker in crew if worker.sleeps and worker.aside is not None]
+            asleep = [worker for worker in crew if worker.sleeps and worker.reserved is not None]
             ready = [w for w in crew if w.ticket is None and not w.is_through and w not in asleep]
             if not ready and not self.waiting:
                 ready = asleep
@@ -169,26 +169,26 @@ class Network:
     def work(self, worker: Worker) -> None:
         """One step of a worker that waits for nothing."""
         node = self.nodes[worker.node]
-        if worker.aside is not None:
-            aside, worker.aside = worker.aside, None
-            _, came = self.here[worker.node].aside.pop(aside)
+        if worker.reserved is not None:
+            reserved, worker.reserved = worker.reserved, None
+            _, came = self.here[worker.node].reserved.pop(reserved)
             if self.random.random() < 0.3:
-                kept = node.put_back(aside)
+                kept = node.put_back(reserved)
                 if came:
-                    self.here[worker.node].came[aside] = self.sizes[aside] if kept else 0
+                    self.here[worker.node].came[reserved] = self.sizes[reserved] if kept else 0
                 self.check(worker.node)
                 return
-            served = node.take(aside)
-            assert (served.sample, served.preempted, served.remote) == (aside, False, came)
+            served = node.take(reserved)
+            assert (served.sample, served.preempted, served.remote) == (reserved, False, came)
             self.turn(worker, served)
         elif worker.asked < 0:
             worker.asked = worker.todo.pop(0)
             if self.random.random() < worker.stats:
-                reserved = node.reserve(worker.asked)
-                if isinstance(reserved, Pending):
-                    self.wait(worker, reserved, reserves=True)
-                elif reserved is not None:
-                    self.put_aside(worker, reserved, came=node.is_taken(reserved))
+                chosen = node.reserve(worker.asked)
+                if isinstance(chosen, Pending):
+                    self.wait(worker, chosen, reserves=True)
+                elif chosen is not None:
+                    self.note_reserved(worker, chosen, came=node.is_taken(chosen))
         else:
             turn = node.request(worker.asked)
             if isinstance(turn, Pending):
@@ -243,7 +243,7 @@ class Network:
         else:
             self.count_loads(take.home, handled.loads)
             for sample in handled.answer.samples:
-                assert (sample in handled.preempted) == (sample in here.aside)
+                assert (sample in handled.preempted) == (sample in here.reserved)
                 self.revoke(take.home, sample)
                 here.came.pop(sample, None)
             extra = handled.answer.samples[1:]
@@ -269,30 +269,30 @@ class Network:
                 self.serve(worker, served)
                 continue
             assert served.loads == ()
-            self.put_aside(worker, served.sample, came=served.remote, preempted=served.preempted)
+            self.note_reserved(worker, served.sample, came=served.remote, preempted=served.preempted)
         self.check(take.requester)
 
-    def put_aside(self, worker: Worker, sample: int, *, came: bool, preempted: bool = False) -> None:
+    def note_reserved(self, worker: Worker, sample: int, *, came: bool, preempted: bool = False) -> None:
         here = self.here[worker.node]
         assert self.class_of[sample] == self.class_of[worker.asked]
         if preempted:
-            assert here.aside[sample][1] == came
+            assert here.reserved[sample][1] == came
             self.revoke(worker.node, sample)
         else:
             assert (here.came.pop(sample, None) is not None) == came
-        assert not any(sample in other.aside for other in self.here), "put aside once"
-        here.aside[sample] = (worker, came)
-        worker.aside = sample
+        assert not any(sample in other.reserved for other in self.here), "reserved once"
+        here.reserved[sample] = (worker, came)
+        worker.reserved = sample
 
     def revoke(self, node: int, sample: int) -> None:
-        revoked, _ = self.here[node].aside.pop(sample, (None, False))
+        revoked, _ = self.here[node].reserved.pop(sample, (None, False))
         if revoked is not None:
-            revoked.aside = None
+            revoked.reserved = None
 
     def serve(self, worker: Worker, served: Served) -> None:
         here = self.here[worker.node]
-        assert served.preempted == (served.sample in here.aside)
-        came = here.aside[served.sample][1] if served.preempted else here.came.pop(served.sample, None) is not None
+        assert served.preempted == (served.sample in here.reserved)
+        came = here.reserved[served.sample][1] if served.preempted else here.came.pop(served.sample, None) is not None
         assert served.remote == came
         self.revoke(worker.node, served.sample)
         self.turn(worker, served)

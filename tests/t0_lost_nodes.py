@@ -65,7 +65,7 @@ class Worker:
     """Makes one request at a time, or stats a file and opens it a while later.
 
     ``ticket``  what it waits for, for ``asked``; ``reserves``: a stat
-    ``aside``   what was put aside for it
+    ``reserved``   what was reserved for it
     """
 
     node: int
@@ -73,11 +73,11 @@ class Worker:
     ticket: int | None = None
     reserves: bool = False
     asked: int = -1
-    aside: int | None = None
+    reserved: int | None = None
 
     @property
     def is_through(self) -> bool:
-        return not self.todo and self.ticket is None and self.aside is None and self.asked < 0
+        return not self.todo and self.ticket is None and self.reserved is None and self.asked < 0
 
 
 @dataclass(slots=True)
@@ -274,25 +274,25 @@ class Network(Generic[N]):
     def work(self, worker: Worker) -> None:
         """One step of a worker that waits for nothing."""
         node = self.processes[worker.node].node
-        if worker.aside is not None:
-            aside, worker.aside = worker.aside, None
+        if worker.reserved is not None:
+            reserved, worker.reserved = worker.reserved, None
             if self.random.random() < 0.3:
-                self.put_back(worker, aside)
+                self.put_back(worker, reserved)
             else:
-                is_taken = node.is_taken(aside)
-                served = node.take(aside)
-                assert (served.sample, served.preempted, served.remote) == (aside, False, is_taken)
+                is_taken = node.is_taken(reserved)
+                served = node.take(reserved)
+                assert (served.sample, served.preempted, served.remote) == (reserved, False, is_taken)
                 self.drain(worker.node)
                 self.turn(worker, served)
         elif worker.asked < 0:
             worker.asked = worker.todo.pop(0)
             if self.random.random() < self.stats:
-                reserved = node.reserve(worker.asked)
+                chosen = node.reserve(worker.asked)
                 self.drain(worker.node)
-                if isinstance(reserved, Pending):
-                    worker.ticket, worker.reserves = reserved.ticket, True
-                elif reserved is not None:
-                    self.put_aside(worker, reserved, preempted=False, remote=node.is_taken(reserved))
+                if isinstance(chosen, Pending):
+                    worker.ticket, worker.reserves = chosen.ticket, True
+                elif chosen is not None:
+                    self.note_reserved(worker, chosen, preempted=False, remote=node.is_taken(chosen))
         else:
             turn = node.request(worker.asked)
             self.drain(worker.node)
@@ -361,7 +361,7 @@ class Network(Generic[N]):
             worker.ticket = None
             if worker.reserves:
                 assert not served.loads
-                self.put_aside(worker, served.sample, preempted=served.preempted, remote=served.remote)
+                self.note_reserved(worker, served.sample, preempted=served.preempted, remote=served.remote)
             else:
                 self.serve(worker, served)
         self.check(number)
@@ -387,15 +387,15 @@ class Network(Generic[N]):
         self.under_way.append(Letter(message, requester, home))
 
     def revoke(self, number: int, sample: int) -> None:
-        (revoked,) = (w for w in self.workers if w.node == number and w.aside == sample)
-        revoked.aside = None
+        (revoked,) = (w for w in self.workers if w.node == number and w.reserved == sample)
+        revoked.reserved = None
 
-    def put_aside(self, worker: Worker, sample: int, *, preempted: bool, remote: bool) -> None:
+    def note_reserved(self, worker: Worker, sample: int, *, preempted: bool, remote: bool) -> None:
         if preempted:
             self.revoke(worker.node, sample)
-        assert not any(w.aside == sample for w in self.workers if w.node == worker.node)
+        assert not any(w.reserved == sample for w in self.workers if w.node == worker.node)
         self.came_out(worker.node, sample, preempted=preempted, remote=remote)
-        worker.aside = sample
+        worker.reserved = sample
 
     def serve(self, worker: Worker, served: Served) -> None:
         if served.preempted:
@@ -420,7 +420,7 @@ class Network(Generic[N]):
         """An answer was taken in; nothing of what it led to is known yet."""
 
     def came_out(self, number: int, sample: int, *, preempted: bool, remote: bool) -> None:
-        """A sample was put aside."""
+        """A sample was reserved."""
 
     def unload(self, number: int, sample: int) -> None:
         pytest.fail(f"the slot policy drops nothing, but node {number} dropped {sample}")
@@ -593,7 +593,7 @@ class Pools(Network[LocalFirst]):
         for sample in samples:
             if sample in handled.preempted:
                 self.revoke(message.home, sample)
-            # What was taken, or is put aside, may be in a slot as well, for the next lap.
+            # What was taken, or is reserved, may be in a slot as well, for the next lap.
             elif sample in self.taken:
                 memory.came.discard(sample)
             else:

@@ -114,9 +114,9 @@ class Job:
     def begin(self, nodes: Sequence[SharedPolicy]) -> None:
         self.nodes = list(nodes)
         self.under_way: list[Message | tuple[int, Answer]] = []
-        # By node and ticket: the path that waits, and whether for a sample to put aside; and by node and sample.
+        # By node and ticket: the path that waits, and whether for a sample to reserve; and by node and sample.
         self.waiting: dict[tuple[int, int], tuple[int, bool]] = {}
-        self.aside: dict[tuple[int, int], int] = {}
+        self.reserved: dict[tuple[int, int], int] = {}
 
     def begin_epoch(self, epoch: int) -> None:
         order = self.draw.sample(range(self.kind.samples), self.kind.samples)
@@ -131,7 +131,7 @@ class Job:
 
     @property
     def is_through(self) -> bool:
-        return not any(self.todo) and not self.waiting and not self.aside
+        return not any(self.todo) and not self.waiting and not self.reserved
 
     def run(self, most_turns: int = LAST_LAP) -> None:
         """Until all are through, or so many turns were given."""
@@ -147,9 +147,9 @@ class Job:
         what = self.draw.random()
         if what < 0.5 and self.under_way:
             self.arrive(self.under_way.pop(self.draw.randrange(len(self.under_way))))
-        elif what < 0.6 and self.aside:
-            node, sample = self.draw.choice(list(self.aside))
-            path = self.aside.pop((node, sample))
+        elif what < 0.6 and self.reserved:
+            node, sample = self.draw.choice(list(self.reserved))
+            path = self.reserved.pop((node, sample))
             if self.draw.random() < 0.3:
                 self.nodes[node].put_back(sample)
                 self.todo[node].append(path)
@@ -166,7 +166,7 @@ class Job:
             if isinstance(reserved, Pending):
                 self.waiting[at, reserved.ticket] = path, True
             elif reserved is not None:
-                self.aside[at, reserved] = path
+                self.reserved[at, reserved] = path
             else:
                 self.todo[at].append(path)
         else:
@@ -184,7 +184,7 @@ class Job:
             self.revoke(at, served.sample)
 
     def revoke(self, at: int, sample: int) -> None:
-        path = self.aside.pop((at, sample), None)
+        path = self.reserved.pop((at, sample), None)
         if path is not None:
             self.todo[at].appendleft(path)
 
@@ -212,14 +212,14 @@ class Job:
                 continue
             if served.preempted:
                 self.revoke(at, served.sample)
-            self.aside[at, served.sample] = path
+            self.reserved[at, served.sample] = path
         self.flush(at)
 
     def end(self) -> list[int]:
         """All nodes end: the paths that were not read."""
         left = [path for todo in self.todo for path in todo]
         left += [path for path, _ in self.waiting.values()]
-        return [*left, *self.aside.values()]
+        return [*left, *self.reserved.values()]
 
     def go_on(self, turns: Turns, left: Sequence[int], own: Sequence[Turns | None], epoch: int) -> None:
         """New nodes, as many as ``own`` has entries."""
@@ -378,7 +378,7 @@ def test_what_is_of_other_samples_is_not_merged_and_not_gone_on_with() -> None:
 
 
 def test_what_a_home_gave_before_it_was_started_again_has_its_turn_in_no_lap() -> None:
-    """Its laps count from one again, and samples of lap 50 are here, put aside, and on the way."""
+    """Its laps count from one again, and samples of lap 50 are here, reserved, and on the way."""
     draw = random.Random(2)
     kind = Slots(draw, 32)
     kind.starts, kind.window = np.array([0, 4, 8], np.int32), 100
@@ -406,12 +406,12 @@ def test_what_a_home_gave_before_it_was_started_again_has_its_turn_in_no_lap() -
 
     ask(int(theirs[0]), home)
     assert here.prefetched
-    aside = here.reserve(int(theirs[1]))
-    assert isinstance(aside, int)
+    reserved = here.reserve(int(theirs[1]))
+    assert isinstance(reserved, int)
     assert here.turns().laps.max() == 50
     here.restarted(1)
     again = kind.node(1, 2)
-    here.take(aside)
+    here.take(reserved)
     served = [ask(int(path), again) for path in [*theirs[2:], *theirs[:2]]]
     turns = here.turns()
     columns = np.unique(kind.unit_of[theirs])

@@ -110,8 +110,8 @@ def test_a_chunk_of_which_all_that_is_wanted_is_put_aside_is_not_loaded() -> Non
 class PartsModel:
     """What a policy whose laps are of parts may do, the plain way; asserts it at every step.
 
-    ``lap``    each class's; ``to_come`` the samples of it that had no turn yet, ``aside`` those put aside
-    ``held``   what was loaded and neither served nor put aside
+    ``lap``    each class's; ``to_come`` the samples of it that had no turn yet, ``reserved`` those reserved
+    ``held``   what was loaded and neither served nor reserved
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class PartsModel:
         classes = {cls for cls, part in zip(class_of, part_of, strict=True) if part in parts_by_lap}
         self.lap = {cls: self.lap_after(cls, 0) for cls in classes}
         self.to_come = {cls: self.of_lap(cls, lap) for cls, lap in self.lap.items()}
-        self.aside: set[int] = set()
+        self.reserved: set[int] = set()
         self.held: set[int] = set()
 
     def new_policy(self) -> PoolPolicy:
@@ -156,7 +156,7 @@ class PartsModel:
         cls = self.class_of[sample]
         self.begin_lap_if_over(cls)
         served = self.policy.request(sample)
-        assert served.preempted == (served.sample in self.aside) == (self.to_come[cls] <= self.aside)
+        assert served.preempted == (served.sample in self.reserved) == (self.to_come[cls] <= self.reserved)
         self.serve(cls, served)
 
     def reserve(self, sample: int) -> None:
@@ -164,10 +164,10 @@ class PartsModel:
         self.begin_lap_if_over(cls)
         chosen = self.policy.reserve(sample)
         if chosen is None:
-            assert self.to_come[cls] <= self.aside
+            assert self.to_come[cls] <= self.reserved
         else:
-            assert chosen in self.to_come[cls] - self.aside
-            self.aside.add(chosen)
+            assert chosen in self.to_come[cls] - self.reserved
+            self.reserved.add(chosen)
             self.held.discard(chosen)
 
     def take(self, reserved: int) -> None:
@@ -176,7 +176,7 @@ class PartsModel:
         self.serve(self.class_of[reserved], served)
 
     def put_back(self, reserved: int) -> None:
-        self.aside.remove(reserved)
+        self.reserved.remove(reserved)
         if self.policy.put_back(reserved):
             self.held.add(reserved)
 
@@ -188,7 +188,7 @@ class PartsModel:
         assert turns.given == self.given
         policy.restore(turns)
         self.policy = policy
-        self.aside.clear()
+        self.reserved.clear()
         self.held.clear()
 
     def skip(self, cls: int, laps: int) -> None:
@@ -198,7 +198,7 @@ class PartsModel:
             let_go = {sample for sample in self.held if self.class_of[sample] == cls}
             if self.lap_after(cls, self.lap[cls]) >= until:
                 let_go &= self.to_come[cls]
-            self.aside -= self.to_come[cls]
+            self.reserved -= self.to_come[cls]
             self.lap[cls] = self.lap_after(cls, until - 1)
             self.to_come[cls] = self.of_lap(cls, self.lap[cls])
         assert sorted(self.policy.skip(cls, until)) == sorted(let_go)
@@ -211,14 +211,14 @@ class PartsModel:
             for sample in samples:
                 assert self.policy.chunk_of(sample) == chunk
                 assert sample not in self.held
-                assert sample not in self.aside or sample == served.sample
+                assert sample not in self.reserved or sample == served.sample
                 of_sample = self.class_of[sample]
                 lap = self.lap[of_sample]
                 if sample not in self.to_come[of_sample]:
                     assert sample in self.of_lap(of_sample, self.lap_after(of_sample, lap)), "of this lap or the next"
             self.held |= set(samples)
         (self.held.add if served.kept else self.held.discard)(served.sample)
-        self.aside.discard(served.sample)
+        self.reserved.discard(served.sample)
         self.to_come[cls].remove(served.sample)
 
     def check(self) -> None:
@@ -236,7 +236,7 @@ class PartsModel:
         this_lap, next_lap = np.zeros(len(self.cells), int), np.zeros(len(self.cells), int)
         for sample, cls in enumerate(self.class_of):
             chunk = policy.chunk_of(sample)
-            if sample in self.held or sample in self.aside or cls not in self.lap:
+            if sample in self.held or sample in self.reserved or cls not in self.lap:
                 continue
             if sample in self.to_come[cls]:
                 this_lap[chunk] += 1
@@ -324,15 +324,15 @@ def run_at_random(model: PartsModel, steps: int, data: st.DataObject) -> None:
     stats = data.draw(st.sampled_from([0, 0.2, 0.6]))
     model.check()
     for _ in range(steps):
-        held_aside = sorted(model.aside)
+        held_reserved = sorted(model.reserved)
         if random.random() > stats:
             model.request(int(random.choice(asked)))
-        elif not held_aside or random.random() < 0.5:
+        elif not held_reserved or random.random() < 0.5:
             model.reserve(int(random.choice(asked)))
         elif random.random() < 0.5:
-            model.take(int(random.choice(held_aside)))
+            model.take(int(random.choice(held_reserved)))
         else:
-            model.put_back(int(random.choice(held_aside)))
+            model.put_back(int(random.choice(held_reserved)))
         model.check()
 
 

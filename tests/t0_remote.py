@@ -69,8 +69,8 @@ def remote(sample: int) -> Served:
     return Served(sample, remote=True)
 
 
-def put_aside(requester: SlotNode, home: SlotNode, sample: int) -> int:
-    """A reservation that needs a message: the sample put aside."""
+def reserve_remote(requester: SlotNode, home: SlotNode, sample: int) -> int:
+    """A reservation that needs a message: the sample reserved."""
     assert isinstance(requester.reserve(sample), Pending)
     ((_, served),) = received(requester, answer_of(home, taken_out(requester)))
     return served.sample
@@ -155,7 +155,7 @@ def test_an_answer_brings_no_more_than_the_room_that_was_sent() -> None:
         node.follow(0, epoch=0, order=np.array([4, 5, 6, 7]))
     message = sent_by(node0, 4)
     assert message.room_bytes == 25
-    assert node0.used_bytes() == 25, "set aside until the answer is there"
+    assert node0.used_bytes() == 25, "granted until the answer is there"
     answer = answer_of(node1, message)
     assert [sample % SLOTS for sample in answer.prefetched] == [1, 2]
     node0.receive(answer)
@@ -315,7 +315,7 @@ def test_a_reservation_at_another_home_is_a_claim_that_takes_no_turn() -> None:
     assert received(node0, answer) == (Delivered(0, remote(answer.samples[0])),)
     # From the remote VC at once, and the home is told so with the next message.
     assert node0.reserve(5) == answer.samples[1]
-    assert node0.used_bytes() == node0.held() == 1, "what is put aside does not count"
+    assert node0.used_bytes() == node0.held() == 1, "what is reserved does not count"
     assert node0.prefetched == 2
     for sample in answer.samples[:2]:
         assert node0.take(sample) == remote(sample)
@@ -324,7 +324,7 @@ def test_a_reservation_at_another_home_is_a_claim_that_takes_no_turn() -> None:
 
 def test_what_is_put_back_answers_the_next_without_a_message() -> None:
     node0, node1 = two_nodes(*vc_1_of(3), window=5)
-    reserved = put_aside(node0, node1, 4)
+    reserved = reserve_remote(node0, node1, 4)
     assert node0.put_back(reserved)
     assert (node0.keeps(reserved), node0.used_bytes(), node0.held()) == (True, 1, 1)
     assert node0.reserve(8) == reserved
@@ -338,7 +338,7 @@ def test_what_is_put_back_answers_the_next_without_a_message() -> None:
 
 def test_what_is_put_back_stays_without_its_bytes_where_they_do_not_fit() -> None:
     node0, node1 = two_nodes(*vc_1_of(3), window=5, room=9, size=10)
-    reserved = put_aside(node0, node1, 4)
+    reserved = reserve_remote(node0, node1, 4)
     assert not node0.put_back(reserved)
     assert (node0.keeps(reserved), node0.used_bytes(), node0.held()) == (False, 0, 1)
     assert node0.request(8) == remote(reserved)
@@ -350,7 +350,7 @@ def test_none_is_left_to_reserve_where_the_home_might_give_the_same_again() -> N
     assert node0.reserve(4) == Pending(0)
     assert node0.reserve(4) is None, "one is on its way"
     node0.receive(answer_of(node1, taken_out(node0)))
-    assert node0.reserve(4) is None, "one is put aside"
+    assert node0.reserve(4) is None, "one is reserved"
     # A request takes no turn from a reservation. The next lap begins, and its sample is the same.
     assert read(node0, node1, 4)[0] == 4
     assert node0.take(4) == remote(4)
@@ -361,7 +361,7 @@ def test_a_prefetched_sample_that_is_put_aside_already_is_not_put_aside_twice() 
     node0, node1 = two_nodes(*vc_1_of(1), window=5)
     for node in (node0, node1):
         node.follow(0, epoch=0, order=np.array([5, 4]))
-    assert put_aside(node0, node1, 4) == 4
+    assert reserve_remote(node0, node1, 4) == 4
     for sample in (4, 6, 7):
         node1.request(sample)  # the lap of all slots but 5's is over, and 4 in memory for the next
     node0.follow(0, epoch=1, order=np.array([5, 4]))
@@ -398,7 +398,7 @@ def test_who_asks_next_waits_for_what_is_under_way_for_nobody() -> None:
     assert node0.outbox == []
     answer = answer_of(node1, message)
     assert received(node0, answer) == (Delivered(2, remote(answer.sample or 0)),)
-    assert put_aside(node0, node1, 4) != answer.sample
+    assert reserve_remote(node0, node1, 4) != answer.sample
 
 
 def test_what_comes_for_a_cancelled_request_goes_to_another_that_waits() -> None:
@@ -429,7 +429,7 @@ def test_a_position_that_is_left_over_is_spent_by_the_path_that_comes_back() -> 
     for node in (node0, node1):
         node.follow(0, epoch=0, order=np.array([a, p, q]))
     delayed = sent_by(node0, a)
-    node0.put_back(put_aside(node0, node1, p))
+    node0.put_back(reserve_remote(node0, node1, p))
     assert isinstance(node0.request(q), Served)
     message = sent_by(node0, p)
     assert (message.position, message.passed) == (2, ())
@@ -444,7 +444,7 @@ def test_a_position_for_which_no_claim_will_come_is_reported() -> None:
     node0, node1 = two_nodes(*vc_1_of(4), window=5)
     for node in (node0, node1):
         node.follow(0, epoch=0, order=np.array([6, 5, 4]))
-    node0.put_back(put_aside(node0, node1, 9))  # off the trace: by a walk of the tree
+    node0.put_back(reserve_remote(node0, node1, 9))  # off the trace: by a walk of the tree
     assert isinstance(node0.request(5), Served)
     for _ in range(2):
         node1.request(7)  # a load, which fills 5's slot once more
@@ -461,9 +461,9 @@ def test_positions_of_an_epoch_that_is_over_are_void() -> None:
     order = np.array([5, 9, 4])
     for node in (node0, node1):
         node.follow(0, epoch=0, order=order)
-    node0.put_back(put_aside(node0, node1, 5))
+    node0.put_back(reserve_remote(node0, node1, 5))
     assert isinstance(node0.request(9), Served)
-    node0.put_back(put_aside(node0, node1, 4))
+    node0.put_back(reserve_remote(node0, node1, 4))
     node0.follow(0, epoch=1, order=order)
     node1.follow(0, epoch=1, order=order)
     assert isinstance(node0.request(4), Served)

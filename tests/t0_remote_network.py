@@ -52,8 +52,8 @@ class Reply:
 class Worker:
     """Asks for the paths of ``queue`` one after the other.
 
-    ``asked``  the path of the request or reservation that ``ticket`` is waited for; ``aside`` the path and the sample
-    that is put aside for it.
+    ``asked``  the path of the request or reservation that ``ticket`` waits for; ``reserved`` the path and the sample
+    that is reserved for it.
     """
 
     node: int
@@ -61,11 +61,11 @@ class Worker:
     ticket: int | None = None
     asked: int = -1
     reserves: bool = False
-    aside: tuple[int, int] | None = None
+    reserved: tuple[int, int] | None = None
 
     @property
     def is_done(self) -> bool:
-        return not self.queue and self.ticket is None and self.aside is None
+        return not self.queue and self.ticket is None and self.reserved is None
 
 
 class Network:
@@ -146,9 +146,9 @@ class Network:
             node.cancel(worker.ticket)
             worker.ticket = None
             self.ask_again(worker, worker.asked)
-        elif worker.aside is not None:
-            path, sample = worker.aside
-            worker.aside = None
+        elif worker.reserved is not None:
+            path, sample = worker.reserved
+            worker.reserved = None
             if self.random.random() < habits.put_back:
                 kept = node.put_back(sample)
                 if self.homes[sample] != worker.node:
@@ -164,7 +164,7 @@ class Network:
             elif isinstance(reserved, Pending):
                 worker.ticket, worker.asked, worker.reserves = reserved.ticket, path, True
             else:
-                self.put_aside(worker, path, reserved)
+                self.note_reserved(worker, path, reserved)
         self.send(node)
 
     def ask_again(self, worker: Worker, path: int) -> None:
@@ -186,19 +186,21 @@ class Network:
         assert self.columns[served.sample] == self.columns[path]
         self.served.append(served.sample)
 
-    def put_aside(self, worker: Worker, path: int, sample: int) -> None:
+    def note_reserved(self, worker: Worker, path: int, sample: int) -> None:
         assert self.columns[sample] == self.columns[path]
-        others = [w.aside[1] for w in self.workers if w.node == worker.node and w.aside is not None]
-        assert sample not in others, "a sample is put aside for one path"
-        worker.aside = path, sample
+        others = [w.reserved[1] for w in self.workers if w.node == worker.node and w.reserved is not None]
+        assert sample not in others, "a sample is reserved for one path"
+        worker.reserved = path, sample
 
     def preempt(self, node: int, samples: Iterable[int]) -> None:
-        """Who had one of ``samples`` put aside asks again."""
+        """Who had one of ``samples`` reserved asks again."""
         for sample in samples:
-            (revoked,) = (w for w in self.workers if w.node == node and w.aside is not None and w.aside[1] == sample)
-            assert revoked.aside is not None
-            revoked.queue.insert(0, revoked.aside[0])
-            revoked.aside = None
+            (revoked,) = (
+                w for w in self.workers if w.node == node and w.reserved is not None and w.reserved[1] == sample
+            )
+            assert revoked.reserved is not None
+            revoked.queue.insert(0, revoked.reserved[0])
+            revoked.reserved = None
 
     def send(self, node: SlotNode) -> None:
         for message in node.outbox:
@@ -237,7 +239,7 @@ class Network:
             (worker,) = (w for w in self.workers if w.node == at and w.ticket == ticket)
             worker.ticket = None
             if worker.reserves:
-                self.put_aside(worker, worker.asked, served.sample)
+                self.note_reserved(worker, worker.asked, served.sample)
             else:
                 self.serve(worker.asked, served)
         self.send(node)

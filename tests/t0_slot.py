@@ -153,11 +153,11 @@ def test_whenever_a_policy_is_interrupted_another_goes_on_in_the_midst_of_its_la
     policy = policy_of(cells.tolist(), vc_sizes)
     # The plain way: a column's turns may differ by one, those of the lap that it is in.
     turns = np.zeros(samples, int)
-    aside: set[int] = set()
+    reserved: set[int] = set()
 
     def had_turn(sample: int) -> None:
         turns[sample] += 1
-        aside.discard(sample)
+        reserved.discard(sample)
         of_column = turns[policy.columns == policy.columns[sample]]
         assert of_column.max() - of_column.min() <= 1
 
@@ -166,20 +166,20 @@ def test_whenever_a_policy_is_interrupted_another_goes_on_in_the_midst_of_its_la
             asked = int(random.integers(samples))
             if step < 0.6:
                 had_turn(policy.request(asked).sample)
-            elif step < 0.8 or not aside:
-                reserved = policy.reserve(asked)
-                aside |= set() if reserved is None else {reserved}
+            elif step < 0.8 or not reserved:
+                chosen = policy.reserve(asked)
+                reserved |= set() if chosen is None else {chosen}
             elif step < 0.9:
-                had_turn(policy.take(min(aside)).sample)
+                had_turn(policy.take(min(reserved)).sample)
             else:
-                policy.put_back(aside.pop())
+                policy.put_back(reserved.pop())
         state = policy.turns()
         laps = state.laps[policy.columns]
         assert state.given == turns.sum()
         assert turns.tolist() == (laps - 1 + state.flags(policy.column_count, samples)).tolist()
         policy = policy_of(cells.tolist(), vc_sizes, seed=1) if is_new else policy
         policy.restore(state)
-        aside.clear()
+        reserved.clear()
         assert policy.residents() == 0
         assert same(policy.turns(), state)
 

@@ -124,14 +124,14 @@ class Memory:
         self._dropped: dict[int, Content] = {}
         self._resting: OrderedDict[int, Content] = OrderedDict()
         # By sample: whose turn a stat has promised to a path.
-        self._aside: OrderedDict[int, Content] = OrderedDict()
+        self._reserved: OrderedDict[int, Content] = OrderedDict()
         self.slots_bytes = 0
         self.remote_bytes = 0
         self.claims_bytes = 0
 
     def renew(self, claims_limit_bytes: int, *, keeps_remote: bool) -> None:
         """Another policy decides: nothing that waits for a turn is wanted any more. Paths keep what they have."""
-        for contents in (self._slots, self._remote, self._aside):
+        for contents in (self._slots, self._remote, self._reserved):
             for content in contents.values():
                 if content.owner is _Owner.PATH:
                     self.claims_bytes -= content.bytes_held
@@ -175,12 +175,12 @@ class Memory:
         self._own(path, content)
         return content
 
-    def put_aside(self, sample: int, *, remote: bool = False) -> None:
+    def reserve(self, sample: int, *, remote: bool = False) -> None:
         """A stat promised ``sample`` to a path: its slot is free for another."""
         content = self._leave(sample, remote=remote)
         if content is not None:
             content.owner = _Owner.PATH
-            self._aside[sample] = content
+            self._reserved[sample] = content
             self.claims_bytes += content.bytes_held
             self._shed()
 
@@ -245,7 +245,7 @@ class Memory:
 
     def is_remote(self, sample: int) -> bool:
         """Whether ``sample``, which was put aside, came from another node."""
-        content = self._aside.get(sample)
+        content = self._reserved.get(sample)
         return content is not None and content.remote
 
     def arrive(self, content: Content, payload: Payload) -> None:
@@ -274,7 +274,7 @@ class Memory:
             "in_open_files": len(self._open),
             "dropped": len(self._dropped),
             "in_closed_files": len(self._resting),
-            "put_aside": len(self._aside),
+            "put_aside": len(self._reserved),
         }
 
     def _leave(self, sample: int, *, remote: bool) -> Content | None:
@@ -286,10 +286,10 @@ class Memory:
             else:
                 self.slots_bytes -= content.bytes_held
             return content
-        content = self._aside.get(sample)
+        content = self._reserved.get(sample)
         if content is None or content.remote is not remote:
             return None
-        del self._aside[sample]
+        del self._reserved[sample]
         self.claims_bytes -= content.bytes_held
         return content
 
@@ -314,7 +314,7 @@ class Memory:
             return
         for contents, let_go in (
             (self._resting, self.release),
-            (self._aside, self._drop_aside),
+            (self._reserved, self._drop_reserved),
             (self._open, self._drop),
         ):
             while (key := self._oldest_to_go(contents)) is not None:
@@ -329,8 +329,8 @@ class Memory:
                 return key
         return None
 
-    def _drop_aside(self, sample: int) -> None:
-        self._disown(self._aside.pop(sample))
+    def _drop_reserved(self, sample: int) -> None:
+        self._disown(self._reserved.pop(sample))
 
     def _drop(self, path: int) -> None:
         content = self._dropped[path] = self._open.pop(path)

@@ -331,7 +331,7 @@ class Node:
         for sample in told.unloaded:
             self._unload(sample)
         if told.reserved:
-            self._memory.put_aside(served.sample, remote=served.remote)
+            self._memory.reserve(served.sample, remote=served.remote)
         waiting.over.set()
 
     def _decided(self, undecided: _Undecided, served: Served) -> None:
@@ -429,7 +429,7 @@ class Node:
             return self._stat_promised(entry, told.pending.ticket, promise)
         if told.reserved and told.sample is not None:
             remote = self._sharing is not None and self._sharing.policy.is_taken(told.sample)
-            self._memory.put_aside(told.sample, remote=remote)
+            self._memory.reserve(told.sample, remote=remote)
         if stamp is not None:
             return stamp.size, True
         return self.supply.size(entry if told.sample is None else self.supply.file_of(told.sample, file)), False

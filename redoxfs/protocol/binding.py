@@ -9,7 +9,7 @@ Theory of operation. All behaviour is in `_outcome`, which names what an open by
 
     JOIN       a handle on A is open, or (groups) this file was not yet opened under the answer
     LOOK       a second look: the thread holds A, so it gets the same answer again
-    RESERVED   a stat put a sample aside for A
+    RESERVED   a stat reserve a sample for A
     TURN       the policy decides
 
 Where all samples that a column's lap has left are reserved, an open takes one of them, and a stat takes one over if it
@@ -96,7 +96,7 @@ class _Caller:
 
 
 class _Reservation:
-    """A sample put aside for a path: the ``number``-th, by ``owner``.
+    """A sample reserved for a path: the ``number``-th, by ``owner``.
 
     ``told`` has the threads that were told its size, the owner among them: what each had ``asked`` for by then.
     """
@@ -181,7 +181,7 @@ class Binding:
         return Opened(self._answer[path], turn, fresh, released)
 
     def renew(self, policy: Policy | SharedPolicy) -> None:
-        """Another policy decides from now on. What was put aside was so by the one before: it is void."""
+        """Another policy decides from now on. What was reserved was so by the one before: it is void."""
         for path in tuple(self._reservations):
             self._drop_reservation(path)
         self._policy = policy
@@ -247,7 +247,7 @@ class Binding:
         return StatResult(reserved, bound=False, reserved=is_new, unloaded=unloaded)
 
     def promise(self, path: int, thread: int, sample: int) -> StatResult:
-        """The policy has put ``sample`` aside for a stat of ``path`` by ``thread``, which may ask again now.
+        """The policy has reserved ``sample`` for a stat of ``path`` by ``thread``, which may ask again now.
 
         Where the path got an answer or a reservation meanwhile, the sample is put back.
         """
@@ -256,7 +256,7 @@ class Binding:
         return StatResult(None, bound=False, unloaded=() if self._policy.put_back(sample) else (sample,))
 
     def revoke(self, sample: int) -> None:
-        """The policy has taken ``sample``, which had been put aside for a path, for another turn."""
+        """The policy has taken ``sample``, which had been reserved for a path, for another turn."""
         self._drop_reservation(self._reserved_for[sample])
 
     def close(self, path: int) -> Closed:
@@ -445,20 +445,20 @@ class Binding:
         return behind + caller.asked - asked
 
     def _weight(self, sample: int) -> tuple[int, int]:
-        """Among samples that are put aside, the reservation of the one with the greatest weight goes first."""
+        """Among samples that are reserved, the reservation of the one with the greatest weight goes first."""
         path = self._reserved_for.get(sample)
         if path is None:
-            # A policy of several nodes may put several aside at once, before their paths hear of it.
+            # A policy of several nodes may reserve several at once, before their paths hear of it.
             return -1, 0
         reservation = self._reservations[path]
         return min([self._unlikely(*told) for told in reservation.told.items()]), -reservation.number
 
     def _choose_victim(self, reserved: Iterable[int]) -> int:
-        """The one of some samples that are put aside whose reservation goes."""
+        """The one of some samples that are reserved whose reservation goes."""
         return max(islice(reserved, VICTIMS_LOOKED_AT), key=self._weight)
 
     def _take_over(self, path: int, thread: int) -> int | None:
-        """A sample that was put aside for another path and is less likely to be opened there than ``path`` now."""
+        """A sample that was reserved for another path and is less likely to be opened there than ``path`` now."""
         victim = max(islice(self._policy.reserved(path), VICTIMS_LOOKED_AT), key=self._weight, default=None)
         if victim is None or self._weight(victim)[0] <= self._unlikely(thread, self._callers[thread].asked):
             return None

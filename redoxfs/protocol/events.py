@@ -86,9 +86,9 @@ class StatResult(NamedTuple):
     """What a stat of a path of sample A may say: the size under ``sample``, or A's own where it is None.
 
     ``bound`` is true while a handle is open: only then is the answer good until the path is freed.
-    ``reserved``: ``sample`` was put aside for A by this stat.
-    ``unloaded``: samples that had been put aside for others and are in no slot any more; their bytes may go.
-    ``pending``: another node was asked for a sample to put aside; to be asked again after `Binding.promise`.
+    ``reserved``: ``sample`` was reserved for A by this stat.
+    ``unloaded``: samples that had been reserved for others and are in no slot any more; their bytes may go.
+    ``pending``: another node was asked for a sample to reserve; to be asked again after `Binding.promise`.
     """
 
     sample: int | None
@@ -113,7 +113,7 @@ class Closed(NamedTuple):
 
 
 ChooseVictim: TypeAlias = Callable[[Iterable[int]], int]
-"""From samples that are put aside, at least one and the oldest first, the one whose reservation goes."""
+"""From samples that are reserved, at least one and the oldest first, the one whose reservation goes."""
 
 
 def oldest(reserved: Iterable[int]) -> int:
@@ -127,7 +127,7 @@ class Policy(Protocol):
     Every method is a function of the calls before it and of the seed: never of time, never of bytes that
     have or have not arrived.
 
-    ``choose_victim`` picks which of several samples that are put aside is taken for another turn. Without it the
+    ``choose_victim`` picks which of several samples that are reserved is taken for another turn. Without it the
     oldest is.
     """
 
@@ -137,16 +137,16 @@ class Policy(Protocol):
         """Give a turn to a sample that may stand in for ``sample``."""
 
     def reserve(self, sample: int) -> int | None:
-        """Put a sample aside that may stand in for ``sample``; loads nothing; None where none is left."""
+        """Reserve a sample that may stand in for ``sample``; loads nothing; None where none is left."""
 
     def take(self, reserved: int) -> Served:
-        """Give ``reserved``, put aside before, its turn."""
+        """Give ``reserved`` its turn."""
 
     def put_back(self, reserved: int) -> bool:
         """Undo a reservation. True: the sample's bytes stay in memory for another; False: they may go."""
 
     def reserved(self, sample: int) -> Iterable[int]:
-        """What is put aside and may stand in for ``sample``, oldest first."""
+        """What is reserved and may stand in for ``sample``, oldest first."""
 
 
 class Message(Protocol):
@@ -182,7 +182,7 @@ class Handled(NamedTuple):
 
     ``answer``    to be sent; None for a message whose answer the requester has.
     ``loads``     what to read, each beginning with a sample of the answer or ahead of demand.
-    ``preempted`` samples of the answer that stats of this node had put aside: those reservations are over.
+    ``preempted`` samples of the answer that stats of this node had reserved: those reservations are over.
     ``repeated``  the message came before, and so the answer was given before.
     """
 
@@ -193,7 +193,7 @@ class Handled(NamedTuple):
 
 
 class Delivered(NamedTuple):
-    """The turn, or the sample put aside, that ``ticket`` waited for."""
+    """The turn, or the sample reserved, that ``ticket`` waited for."""
 
     ticket: int
     served: Served
@@ -265,7 +265,7 @@ class SharedPolicy(Protocol):
         """Nobody waits for ``ticket`` any more; what comes for it is kept for whoever asks next."""
 
     def is_taken(self, reserved: int) -> bool:
-        """Whether ``reserved``, which is put aside, came from another node."""
+        """Whether ``reserved`` came from another node."""
 
     def keeps(self, sample: int) -> bool:
         """Whether the bytes of ``sample``, which another node gave and nobody took yet, have their place in memory."""

@@ -7,7 +7,7 @@ the network: about one sample in fifty where the paper's protocol moves two of t
                     ├ own chunks have the class ──→ Served, by this node's pool
                     └ else: Take ──→ handle() at the peer with the most left ──→ Given ──→ receive() → who gets what
 
-A reservation goes the same way, and the sample is put aside instead of served.
+A reservation goes the same way, and the sample is reserved instead of served.
 
 Theory of operation. Samples are dealt to the nodes in parts. In each lap of a class every node has one part of it as
 its own; on shared storage the parts go round, so that each node comes to read all of them. A class's lap is one for
@@ -15,15 +15,15 @@ all nodes: it is over when as many of its samples are *done*, handed to readers,
 itself, and learns with every Given what the peer has left and has done. What is done only grows within a lap, so old
 news never ends a lap early; what is left is a hint, whom to ask. Where nobody is known to have any left and the lap is
 not over, the rest is on its way to some node, which will have done it or have some left when it is asked again, or is
-put aside somewhere; peers are then asked in turn.
+reserved somewhere; peers are then asked in turn.
 
 Laps are told along: whoever is behind begins the lap that the other is in. That is safe, since nobody begins a lap
 before all of the last one is done, a node's own samples and those that it took included. The pool beneath counts the
 same laps: it begins one when it is first asked in it, passing over those in which this node has none of the class.
 
-Fairness outranks a reservation. A sample put aside holds its lap open, and whoever finds nothing else gets it: a
+Fairness outranks a reservation. A sample reserved holds its lap open, and whoever finds nothing else gets it: a
 request or another reservation of this node (`Served.preempted`), or a peer (`Handled.preempted`). Otherwise the lap's
-last samples, put aside by threads that wait for others, would hold all of them up for good.
+last samples, reserved by threads that wait for others, would hold all of them up for good.
 
 Lost nodes: no Take is sent to a peer that is lost, and nobody waits for one that is there already; what it brings
 after all is taken in if its lap is not over. Of such a peer's samples nobody knows which were done. So the lap that a
@@ -33,7 +33,7 @@ not known to be done (`missed`). Twice, since what was between two of them the f
 is a peer that needs one, and it does not know that, whoever knows asks on its behalf when asked in vain.
 Nobody waits for a lap of which all samples are at lost peers: it is passed over. Whoever is told of a later lap begins
 that, though it may have samples left: it was stopped, or cut off, while others went on. They are let go and `missed`,
-those put aside too, whose reservations are `revoked`: what of a lap is served when the lap is over might have its next
+those reserved too, whose reservations are `revoked`: what of a lap is served when the lap is over might have its next
 turn before others.
 
 A process that takes the place of another knows nothing. It joins in the lap that others have begun, without samples of
@@ -43,9 +43,9 @@ predecessor did in the lap that is then incomplete still counts.
 Exchange: an account for each class grows by a share with each turn, and falls by what comes, taken for need or on
 purpose. From 1 on a Take is sent though nobody waits; what it brings has the next turns.
 
-Memory: samples that were taken, and the room set aside for answers under way, take no more than the limit. The first
+Memory: samples that were taken, and the room granted to answers under way, take no more than the limit. The first
 sample of an answer goes right out to who waits for it, and so is sent whether or not there is room; should nobody wait
-for it any more it is kept, past the limit. One put aside is in somebody else's budget, as in the pool; put back where
+for it any more it is kept, past the limit. One reserved is in somebody else's budget, as in the pool; put back where
 there is no room, it stays here without its bytes (`keeps`).
 
 Three rules for whoever edits this file:
@@ -119,7 +119,7 @@ class Take(NamedTuple):
 class Given(NamedTuple):
     """The answer: ``samples``, and the home's news of the class in ``lap``.
 
-    ``left``: what it has and is not put aside; ``done``: what it has handed to readers.
+    ``left``: what it has and is not reserved; ``done``: what it has handed to readers.
     """
 
     home: int
@@ -137,7 +137,7 @@ class _Waiting(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """A Take that is not answered: the remote memory that is set aside for the answer, and the lap it was sent in."""
+    """A Take that is not answered: the remote memory that is granted to the answer, and the lap it was sent in."""
 
     room_bytes: int
     lap: int
@@ -177,7 +177,7 @@ class LocalFirst:
         part_of: int8[S], the part of each sample, 0 to ``nodes`` - 1: `chunks.deal`.
         sample_bytes: int64[S], what each takes of the remote memory.
         rotates: whether parts go round with the laps, or part i is always node i's.
-        remote_memory_bytes: the limit of what was taken and what is set aside for answers.
+        remote_memory_bytes: the limit of what was taken and what is granted to answers.
         exchange: the share of samples that is taken from peers, on purpose where need alone takes less.
         seed: of the generator that spreads it over time when each class is exchanged first.
     """
@@ -224,7 +224,7 @@ class LocalFirst:
         means = sums / np.maximum(1, np.bincount(class_of, minlength=classes))
         self._mean_of = cast("memoryview[float]", means.data)
 
-        # Own samples of the lap that are neither served nor given away; those put aside are among them.
+        # Own samples of the lap that are neither served nor given away; those reserved are among them.
         self._left: memoryview[int] = of_part[self._parts[node][0]].copy().data
         self._done: memoryview[int] = np.zeros(classes, np.int32).data
         self._lap_array = np.ones(classes, np.int32)
@@ -239,12 +239,12 @@ class LocalFirst:
         self._incomplete: memoryview[int] = self._incomplete_array.data
         # The last lap of each class in which something came from a peer.
         self._came: memoryview[int] = np.zeros(classes, np.int32).data
-        # By class, where there are any: samples taken and not yet served; those put aside, oldest first, which are
+        # By class, where there are any: samples taken and not yet served; those reserved, oldest first, which are
         # this node's own or were taken; who waits; the peer and the number of the Take that is waited for; how many
         # answers of each peer in a row brought nothing.
         self._taken: dict[int, deque[int]] = {}
-        self._own_aside: dict[int, dict[int, None]] = {}
-        self._taken_aside: dict[int, dict[int, None]] = {}
+        self._own_reserved: dict[int, dict[int, None]] = {}
+        self._taken_reserved: dict[int, dict[int, None]] = {}
         self._waiting: dict[int, deque[_Waiting]] = {}
         self._asked: dict[int, tuple[int, int]] = {}
         self._in_vain: dict[int, dict[int, int]] = {}
@@ -271,17 +271,17 @@ class LocalFirst:
         return turn
 
     def reserve(self, sample: int) -> int | Pending | None:
-        """Put aside a sample of ``sample``'s class; None where all that the lap has left is put aside here."""
+        """Reserve a sample of ``sample``'s class; None where all that the lap has left is reserved here."""
         cls = self._class_of[sample]
-        reserved = self._put_aside(cls)
+        reserved = self._reserve_one(cls)
         if reserved is not None:
             return reserved.sample
-        if self._is_rest_aside(cls) or not self._there:
+        if self._is_rest_reserved(cls) or not self._there:
             return None
         return self._wait(cls, reserves=True)
 
     def take(self, reserved: int) -> Served:
-        """The turn of a sample that was put aside."""
+        """The turn of a sample that was reserved."""
         cls = self._class_of[reserved]
         served = self._take(cls, reserved)
         self._note_done(cls, served)
@@ -292,10 +292,10 @@ class LocalFirst:
     def put_back(self, reserved: int) -> bool:
         """Undo a reservation. One that was taken from a peer is without its bytes where they do not fit."""
         cls = self._class_of[reserved]
-        if _remove(self._own_aside, cls, reserved):
+        if _remove(self._own_reserved, cls, reserved):
             return self._policy.put_back(reserved)
-        was_aside = _remove(self._taken_aside, cls, reserved)
-        assert was_aside
+        was_reserved = _remove(self._taken_reserved, cls, reserved)
+        assert was_reserved
         self._taken.setdefault(cls, deque()).append(reserved)
         if self._bytes_of[reserved] <= self._free_bytes:
             self._free_bytes -= self._bytes_of[reserved]
@@ -304,11 +304,11 @@ class LocalFirst:
         return False
 
     def reserved(self, sample: int) -> Iterable[int]:
-        """What is put aside here of ``sample``'s class: this node's own, then what was taken, each oldest first."""
-        return self._aside(self._class_of[sample])
+        """What is reserved here of ``sample``'s class: this node's own, then what was taken, each oldest first."""
+        return self._reserved_of(self._class_of[sample])
 
     def handle(self, message: Message) -> Handled:
-        """Give a peer samples of a class: no more than its part of what is left here; one put aside if nothing else."""
+        """Give a peer samples of a class: no more than its part of what is left here; one reserved if nothing else."""
         assert isinstance(message, Take)
         peer = self._peers[message.requester]
         if message.number < peer.acked_below:
@@ -502,11 +502,11 @@ class LocalFirst:
         return self._policy.chunk_of(sample)
 
     def used_bytes(self) -> int:
-        """Remote memory that holds samples or is set aside for answers."""
+        """Remote memory that holds samples or is granted to answers."""
         return self._limit_bytes - self._free_bytes
 
     def held(self) -> int:
-        """Samples that were taken and are neither served nor put aside, with and without their bytes."""
+        """Samples that were taken and are neither served nor reserved, with and without their bytes."""
         return sum(map(len, self._taken.values()))
 
     def keeps(self, sample: int) -> bool:
@@ -514,15 +514,15 @@ class LocalFirst:
         return sample in self._taken.get(self._class_of[sample], ()) and sample not in self._evicted
 
     def is_taken(self, reserved: int) -> bool:
-        """Whether ``reserved``, which is put aside, came from another node."""
-        return reserved in self._taken_aside.get(self._class_of[reserved], ())
+        """Whether ``reserved`` came from another node."""
+        return reserved in self._taken_reserved.get(self._class_of[reserved], ())
 
     # Turns
 
     def _serve(self, cls: int) -> Served | None:
         """A turn from what is here; begins the class's next lap where this one is over."""
         served = self._next(cls)
-        if served is None and self._is_aside(cls) and not self._is_any_free(cls):
+        if served is None and self._has_reserved(cls) and not self._is_any_free(cls):
             served = self._preempt(cls)
         if served is not None:
             self._note_done(cls, served)
@@ -533,8 +533,8 @@ class LocalFirst:
         self._ledger.note(served.sample, self._lap[cls])
 
     def _next(self, cls: int) -> Served | None:
-        """One that is here and not put aside, those taken from others first, leaves; the next lap may begin."""
-        if not self._free(cls) and not self._is_aside(cls):
+        """One that is here and not reserved, those taken from others first, leaves; the next lap may begin."""
+        if not self._free(cls) and not self._has_reserved(cls):
             self._begin_next_lap(cls)
         if cls in self._taken:
             return self._next_taken(cls)
@@ -555,60 +555,60 @@ class LocalFirst:
         self._left[cls] -= 1
         return self._policy.request(self._any_of[cls])
 
-    def _put_aside(self, cls: int) -> Served | None:
-        """One that is here and not put aside yet; the next lap may begin."""
-        if not self._free(cls) and not self._is_aside(cls):
+    def _reserve_one(self, cls: int) -> Served | None:
+        """One that is here and not reserved yet; the next lap may begin."""
+        if not self._free(cls) and not self._has_reserved(cls):
             self._begin_next_lap(cls)
         if cls in self._taken:
             served = self._next_taken(cls)
-            self._taken_aside.setdefault(cls, {})[served.sample] = None
+            self._taken_reserved.setdefault(cls, {})[served.sample] = None
             return served
         if not self._free(cls):
             return None
         sample = self._policy.reserve(self._any_of[cls])
         assert sample is not None
-        self._own_aside.setdefault(cls, {})[sample] = None
+        self._own_reserved.setdefault(cls, {})[sample] = None
         return Served(sample)
 
     def _take(self, cls: int, reserved: int, *, preempted: bool = False) -> Served:
-        """A sample that is put aside leaves."""
-        if _remove(self._own_aside, cls, reserved):
+        """A sample that is reserved leaves."""
+        if _remove(self._own_reserved, cls, reserved):
             self._left[cls] -= 1
             own = self._policy.take(reserved)
             return Served(reserved, own.loads, preempted)
-        was_aside = _remove(self._taken_aside, cls, reserved)
-        assert was_aside
+        was_reserved = _remove(self._taken_reserved, cls, reserved)
+        assert was_reserved
         return Served(reserved, (), preempted, remote=True)
 
     def _preempt(self, cls: int) -> Served:
-        """One that is put aside leaves."""
-        return self._take(cls, self.choose_victim(self._aside(cls)), preempted=True)
+        """One that is reserved leaves."""
+        return self._take(cls, self.choose_victim(self._reserved_of(cls)), preempted=True)
 
-    def _aside(self, cls: int) -> Iterator[int]:
-        yield from self._own_aside.get(cls, ())
-        yield from self._taken_aside.get(cls, ())
+    def _reserved_of(self, cls: int) -> Iterator[int]:
+        yield from self._own_reserved.get(cls, ())
+        yield from self._taken_reserved.get(cls, ())
 
-    def _is_aside(self, cls: int) -> bool:
-        return cls in self._own_aside or cls in self._taken_aside
+    def _has_reserved(self, cls: int) -> bool:
+        return cls in self._own_reserved or cls in self._taken_reserved
 
     def _free(self, cls: int) -> int:
-        """Samples of the lap that are here and not put aside."""
-        return self._left[cls] - len(self._own_aside.get(cls, ())) + len(self._taken.get(cls, ()))
+        """Samples of the lap that are here and not reserved."""
+        return self._left[cls] - len(self._own_reserved.get(cls, ())) + len(self._taken.get(cls, ()))
 
     def _is_any_free(self, cls: int) -> bool:
-        """Whether a peer is known to have some that are not put aside."""
+        """Whether a peer is known to have some that are not reserved."""
         return any(self._peers[number].left[cls] for number in self._there)
 
     def _give(self, cls: int, max_samples: int, room_bytes: int) -> list[Served]:
         """Samples for a peer, this node's own first: the others have crossed the network once."""
         free = self._free(cls)
         if not free:
-            return [self._preempt(cls)] if self._is_aside(cls) else []
+            return [self._preempt(cls)] if self._has_reserved(cls) else []
         turns: list[Served] = []
         # Which sample comes next is not known beforehand: each has to fit if it is the largest.
         largest = self._largest_of[cls]
         while len(turns) < min(max_samples, -(-free // self._nodes)) and (not turns or largest <= room_bytes):
-            is_own = self._left[cls] > len(self._own_aside.get(cls, ()))
+            is_own = self._left[cls] > len(self._own_reserved.get(cls, ()))
             turns.append(self._next_own(cls) if is_own else self._next_taken(cls))
             if len(turns) > 1:
                 room_bytes -= self._bytes_of[turns[-1].sample]
@@ -623,10 +623,10 @@ class LocalFirst:
         """More may be done than there are: what a process had that was started again may be done twice."""
         return self._known_done(cls) >= self._of_class[cls]
 
-    def _is_rest_aside(self, cls: int) -> bool:
-        """Whether all of the lap's samples that are not done are put aside here."""
-        aside = len(self._own_aside.get(cls, ())) + len(self._taken_aside.get(cls, ()))
-        return self._known_done(cls) + aside >= self._of_class[cls]
+    def _is_rest_reserved(self, cls: int) -> bool:
+        """Whether all of the lap's samples that are not done are reserved here."""
+        reserved = len(self._own_reserved.get(cls, ())) + len(self._taken_reserved.get(cls, ()))
+        return self._known_done(cls) + reserved >= self._of_class[cls]
 
     def _begin_next_lap(self, cls: int) -> None:
         """Where nothing of the class's lap is here: begin the next if this is over, or if nothing more is to be had."""
@@ -656,7 +656,7 @@ class LocalFirst:
 
     def _begin_lap(self, cls: int, lap: int) -> None:
         """Where this node did not know that all of the laps before is done, it misses what it has left of them."""
-        if self._left[cls] or cls in self._taken or self._is_aside(cls) or lap > self._lap[cls] + 1:
+        if self._left[cls] or cls in self._taken or self._has_reserved(cls) or lap > self._lap[cls] + 1:
             self._let_go(cls, lap)
         self._enter_lap(cls, lap)
 
@@ -674,10 +674,10 @@ class LocalFirst:
 
     def _let_go(self, cls: int, lap: int) -> None:
         """What is here of the laps before ``lap`` has no turn any more."""
-        self.revoked += self._aside(cls)
-        self._own_aside.pop(cls, None)
-        taken, taken_aside = self._taken.pop(cls, ()), self._taken_aside.pop(cls, ())
-        self.missed += self._left[cls] + len(taken) + len(taken_aside)
+        self.revoked += self._reserved_of(cls)
+        self._own_reserved.pop(cls, None)
+        taken, taken_reserved = self._taken.pop(cls, ()), self._taken_reserved.pop(cls, ())
+        self.missed += self._left[cls] + len(taken) + len(taken_reserved)
         cycles, rest = divmod(lap - self._lap[cls] - 1, len(self._parts[self._node]))
         first = self._lap[cls] + 1
         self.missed += sum([self._own_in(self._node, cls, first + ahead) for ahead in range(rest)])
@@ -724,17 +724,17 @@ class LocalFirst:
         return delivered
 
     def _promise(self, cls: int) -> Served | None:
-        """A sample put aside for who waits: another reservation's where every peer was asked in vain."""
-        served = self._put_aside(cls)
-        if served is not None or not self._is_aside(cls):
+        """A sample reserved for who waits: another reservation's where every peer was asked in vain."""
+        served = self._reserve_one(cls)
+        if served is not None or not self._has_reserved(cls):
             return served
-        if not self._rounds_in_vain(cls) and not self._is_rest_aside(cls):
+        if not self._rounds_in_vain(cls) and not self._is_rest_reserved(cls):
             return None
-        sample = self.choose_victim(self._aside(cls))
-        is_taken = _remove(self._taken_aside, cls, sample)
+        sample = self.choose_victim(self._reserved_of(cls))
+        is_taken = _remove(self._taken_reserved, cls, sample)
         if not is_taken:
-            del self._own_aside[cls][sample]
-        (self._taken_aside if is_taken else self._own_aside).setdefault(cls, {})[sample] = None
+            del self._own_reserved[cls][sample]
+        (self._taken_reserved if is_taken else self._own_reserved).setdefault(cls, {})[sample] = None
         return Served(sample, (), preempted=True, remote=is_taken)
 
     def _look_at_all(self) -> tuple[Delivered, ...]:
@@ -747,7 +747,7 @@ class LocalFirst:
     def _look_again(self, cls: int) -> list[Delivered]:
         """Answer those who wait, as far as that is possible, and ask for the others."""
         if cls in self._sought:
-            if not self._free(cls) and not self._is_aside(cls):
+            if not self._free(cls) and not self._has_reserved(cls):
                 self._begin_next_lap(cls)
             if self._rounds_in_vain(cls) >= ROUNDS:
                 # Whoever had samples of a next lap may be lost by now.
@@ -787,7 +787,7 @@ class LocalFirst:
             # A process that was started again may give again what the one before it gave.
             if sample in taken:
                 continue
-            if _remove(self._taken_aside, cls, sample):
+            if _remove(self._taken_reserved, cls, sample):
                 self.revoked.append(sample)
             new.append(sample)
             if has_room or self._bytes_of[sample] <= self._free_bytes:
@@ -824,7 +824,7 @@ class LocalFirst:
         self._send(home, cls, max_samples, room_bytes, room_bytes + largest, 0)
 
     def _room_for(self, cls: int, samples: int) -> int:
-        """Bytes to set aside for so many: their peer gives another only where the class's largest would fit."""
+        """Bytes to granted to so many: their peer gives another only where the class's largest would fit."""
         largest = self._largest_of[cls]
         wanted_bytes = min(samples * largest, largest + int(samples * self._mean_of[cls]))
         return max(0, min(wanted_bytes, self._free_bytes, -(-self._limit_bytes // ROOM_PARTS)))
@@ -832,12 +832,12 @@ class LocalFirst:
     def _richest(self, cls: int) -> int:
         return max(self._there, key=lambda number: self._peers[number].left[cls])
 
-    def _send(self, home: int, cls: int, max_samples: int, room_bytes: int, set_aside_bytes: int, attempt: int) -> None:
+    def _send(self, home: int, cls: int, max_samples: int, room_bytes: int, granted_bytes: int, attempt: int) -> None:
         peer = self._peers[home]
         number = peer.number
         peer.number += 1
-        peer.unanswered[number] = _Sent(set_aside_bytes, self._lap[cls])
-        self._free_bytes -= set_aside_bytes
+        peer.unanswered[number] = _Sent(granted_bytes, self._lap[cls])
+        self._free_bytes -= granted_bytes
         self._asked[cls] = home, number
         acked_below = next(iter(peer.unanswered))
         lap, done = self._lap[cls], self._done[cls]
@@ -846,12 +846,12 @@ class LocalFirst:
         )
 
 
-def _remove(aside: dict[int, dict[int, None]], cls: int, sample: int) -> bool:
+def _remove(reserved: dict[int, dict[int, None]], cls: int, sample: int) -> bool:
     """Whether ``sample`` was there."""
-    of_class = aside.get(cls)
+    of_class = reserved.get(cls)
     if of_class is None or sample not in of_class:
         return False
     del of_class[sample]
     if not of_class:
-        del aside[cls]
+        del reserved[cls]
     return True

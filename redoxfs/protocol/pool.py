@@ -33,18 +33,18 @@ has no sample of the class is passed over, though it counts.
 
 Rules for whoever edits this file:
 
-1. A sample is in exactly one section. One put aside by a stat lies in "had its turn" and is in `_reserved`; it cannot
+1. A sample is in exactly one section. One reserved by a stat lies in "had its turn" and is in `_reserved`; it cannot
    be loaded, and holds its class's lap open. A request that finds nothing else takes it: fairness outranks a
    reservation.
-2. The sum of the bytes of all residents never exceeds the capacity. An asked sample goes right out, and one put aside
+2. The sum of the bytes of all residents never exceeds the capacity. An asked sample goes right out, and one reserved
    leaves the pool: both are in somebody else's budget.
-3. A resident leaves by being served or put aside. Nothing is evicted: memory that is full of classes that nobody asks
+3. A resident leaves by being served or reserved. Nothing is evicted: memory that is full of classes that nobody asks
    for any more serves the others by loads on demand, a sample at a time where not even one more fits.
 4. `_this_lap[chunk]` counts the chunk's fresh samples, `_next_lap[chunk]` those that may be loaded for the next lap:
-   of a class that runs over, in "had its turn, or has none", of the next lap's part, and not put aside. `_chunks` has
+   of a class that runs over, in "had its turn, or has none", of the next lap's part, and not reserved. `_chunks` has
    the chunks with samples for this lap first, then those with samples for the next lap alone, then the others.
 5. `_had` says which samples of the lap's part are no longer resident or fresh in it, left of `_served`: those that had
-   their turn, and those that are ASIDE. It is kept beside `_at` because `turns` is asked for every second, and would
+   their turn, and those that are RESERVED. It is kept beside `_at` because `turns` is asked for every second, and would
    otherwise look at every sample for it; and because a look at chunks must tell the two apart at once.
 
 Which resident goes out is drawn at random among those that have arrived: in order of age, samples that are neighbours
@@ -123,7 +123,7 @@ COUNTED_FOR_ONE = 64
 DRAWS = 4_096
 """Random numbers made at a time: one by one each costs a microsecond."""
 
-NOT_YET, HAD_TURN, ASIDE = 0, 1, 2
+NOT_YET, HAD_TURN, RESERVED = 0, 1, 2
 """The values of `_had`."""
 
 
@@ -266,7 +266,7 @@ class PoolPolicy:
             self._begin_lap(cls)
             place = self._resident_place(cls)
         if place < 0:
-            return self._turn_of_reserved(self._put_fresh_aside(cls), preempted=False)
+            return self._turn_of_reserved(self._reserve_fresh(cls), preempted=False)
         # Before the answer has had its turn: what may be loaded for the next lap must not be the answer itself.
         loads = self._load_ahead() if self._free_bytes >= self._room_for_next_bytes else ()
         answer = self._take_out(cls, place)
@@ -274,7 +274,7 @@ class PoolPolicy:
         return Served(answer, loads, False, False, self._keeps)
 
     def reserve(self, sample: int) -> int | None:
-        """Put aside a sample of ``sample``'s class: a resident, else one that a load on demand would read."""
+        """Reserve a sample of ``sample``'s class: a resident, else one that a load on demand would read."""
         cls = self._class_of[sample]
         place = self._resident_place(cls)
         if place < 0 and self._is_all_loaded(cls):
@@ -283,14 +283,14 @@ class PoolPolicy:
             self._begin_lap(cls)
             place = self._resident_place(cls)
         if place < 0:
-            return self._put_fresh_aside(cls)
+            return self._reserve_fresh(cls)
         chosen = self._take_out(cls, place)
-        self._had_turn[chosen] = ASIDE
+        self._had_turn[chosen] = RESERVED
         self._reserved.setdefault(cls, {})[chosen] = True
         return chosen
 
     def take(self, reserved: int) -> Served:
-        """The turn of a sample that `reserve` put aside."""
+        """The turn of a sample that `reserve` reserved."""
         self._now += DELIVERED_PER_REQUEST
         return self._turn_of_reserved(reserved, preempted=False)
 
@@ -309,7 +309,7 @@ class PoolPolicy:
         return False
 
     def reserved(self, sample: int) -> Iterable[int]:
-        """What is put aside of ``sample``'s class, oldest first."""
+        """What is reserved of ``sample``'s class, oldest first."""
         return self._reserved.get(self._class_of[sample], ())
 
     @property
@@ -322,7 +322,7 @@ class PoolPolicy:
         return Turns(self._lap.copy(), np.packbits(self._had == HAD_TURN), self.given)
 
     def restore(self, turns: Turns) -> None:
-        """Go on where another policy of the same samples was; what is in memory or put aside is so no more.
+        """Go on where another policy of the same samples was; what is in memory or reserved is so no more.
 
         Raises:
             ValueError: the turns are of other samples or parts; nothing was changed.
@@ -342,7 +342,7 @@ class PoolPolicy:
         self._note_pace()
 
     def skip(self, cls: int, lap: int) -> list[int]:
-        """End a class's laps before ``lap`` as if all their samples had had their turn, those put aside among them.
+        """End a class's laps before ``lap`` as if all their samples had had their turn, those reserved among them.
 
         It is then in ``lap``, or in the first after it that has any of its samples. Nothing happens where it is there
         already, or where none has any.
@@ -421,13 +421,13 @@ class PoolPolicy:
         self._had_a_turn(cls, sample)
         return Served(sample, loads, preempted, kept=self._keeps)
 
-    def _put_fresh_aside(self, cls: int) -> int:
+    def _reserve_fresh(self, cls: int) -> int:
         """The sample that is best read now of a class that has no residents."""
         chosen = self._choose_for(cls)
         self._reserved.setdefault(cls, {})[chosen] = False
         place = self._loaded[cls]
         self._swap(self._at[chosen], place)
-        self._had_turn[chosen] = ASIDE
+        self._had_turn[chosen] = RESERVED
         self._served[cls] = self._arrived[cls] = self._loaded[cls] = place + 1
         chunk = self._chunk_of[chosen]
         self._this_lap[chunk] -= 1
@@ -761,7 +761,7 @@ class PoolPolicy:
                 this_lap: Flags = np.any(wanted, axis=1)
                 next_lap = self._runs_over_array.take(classes) & (places < self._served_array.take(classes)) & exists
                 if self._reserved:
-                    next_lap &= self._had.take(rows) != ASIDE
+                    next_lap &= self._had.take(rows) != RESERVED
                 if self._part_array is not None:
                     next_lap &= self._part_array.take(rows) == self._next_part_array.take(classes)
                 for_next = places < self._next_array.take(classes)

@@ -12,7 +12,7 @@ go to whichever of its requests reaches that (VC, O) first. Without prefetch (Al
                     ├ claimed by a request that was cancelled → Pending; what is under way for that one is for this one
                     └ else: RemoteRead, a claim ─→ handle() at the home ─→ RemoteAnswer ─→ receive() → who gets what
 
-A reservation goes the same way, and the sample is put aside instead of served. Put back, it goes to the *stash* of its
+A reservation goes the same way, and the sample is reserved instead of served. Put back, it goes to the *stash* of its
 (VC, O), as does what comes for a request that was cancelled: it was claimed, and so nobody but this node can serve it.
 
 Theory of operation. A *claim* is one sample of a (VC, O) that a requester wants from the home, for a request or for a
@@ -45,7 +45,7 @@ where no such claim will come, as the sample in the stash was claimed off the tr
 Lost nodes: a request of a home that is lost is answered by what was given before, else by the very sample asked for,
 which whoever opens it reads alone (`degraded`). It is no claim, and its position is reported as ``passed``. Whoever
 waited for that home is answered likewise; what still comes for its claim goes to the stash. A reservation that waits
-goes on waiting, as its sample could be put aside twice; whoever made it has a deadline.
+goes on waiting, as its sample could be reserved twice; whoever made it has a deadline.
 
 A home that was started again knows of no claim and has sent nothing ahead. Its whole knowledge will be the messages
 that it answers, and those are the ones that are not answered yet, and those to come. So the claims that nothing has
@@ -57,7 +57,7 @@ Laps are the home's; with each sample it tells the lap that it is given in, whic
 whoever hands it to a reader can note what had its turn in which lap (`Ledger`), and nobody else does: what lies in a
 remote VC or the stash when all nodes end had no turn.
 
-Memory: the remote VCs, the stash and the rooms granted to answers under way never exceed the limit. Samples put aside
+Memory: the remote VCs, the stash and the rooms granted to answers under way never exceed the limit. Samples reserved
 and those that somebody waits for do not count. A sample that does not fit stays here without its bytes (`keeps`).
 
 Three rules for whoever edits this file:
@@ -65,7 +65,7 @@ Three rules for whoever edits this file:
 1. Whatever gives a sample to a requester, or learns of a claim, goes through the set, or the balance is lost.
 2. Both sides take every message and every answer any number of times and in any order. A home keeps an answer until
    the requester has said that it has it: an answer that is decided twice would be a sample lost.
-3. No sample is put aside twice at once at one node. The home may give the last sample of a lap and then, in the next
+3. No sample is reserved twice at once at one node. The home may give the last sample of a lap and then, in the next
    lap, the same again; where that could be, `reserve` says that none is left.
 
 Why a set and not the paper's array of the window, shifted with the serial number: requests of several workers arrive
@@ -175,7 +175,7 @@ class _Stashed:
 
 
 class _Sent(NamedTuple):
-    """A message that is not answered, and the remote memory that is set aside for its answer."""
+    """A message that is not answered, and the remote memory that is granted to its answer."""
 
     message: RemoteRead
     room: int
@@ -228,8 +228,8 @@ class Requester:
         # Columns whose slot holds a sample without its bytes.
         self._evicted: set[int] = set()
         self._stash: dict[int, deque[_Stashed]] = {}
-        # For each column that has any: the samples put aside.
-        self._aside: dict[int, dict[int, _Held]] = {}
+        # For each column that has any: the samples reserved.
+        self._reserved: dict[int, dict[int, _Held]] = {}
         self._limit_bytes = remote_memory_bytes
         self._free_bytes = remote_memory_bytes
         self._epoch = 0
@@ -258,8 +258,8 @@ class Requester:
         for stash in self._stash.values():
             for stashed in stash:
                 stashed.held = stashed.held._replace(spent=False)
-        for aside in self._aside.values():
-            aside.update({sample: held._replace(spent=False) for sample, held in aside.items()})
+        for reserved in self._reserved.values():
+            reserved.update({sample: held._replace(spent=False) for sample, held in reserved.items()})
         for claims in self._claims.values():
             for claim in claims:
                 claim.spent = False
@@ -279,30 +279,30 @@ class Requester:
         return self._wait(sample, column, reserves=False)
 
     def reserve(self, sample: int) -> int | Pending | None:
-        """Put such a sample aside; None where what comes next may be one that is put aside already, or is nothing."""
+        """Reserve such a sample; None where what comes next may be one that is reserved already, or is nothing."""
         column = self._column_of[sample]
         if self._home_of[sample] in self._lost or any(claim.reserves for claim in self._claims.get(column, ())):
             return None
-        aside = self._aside.get(column, {})
+        reserved = self._reserved.get(column, {})
         for at, stashed in enumerate(self._stash.get(column, ())):
-            if stashed.held.sample not in aside:
-                return self._put_aside(column, self._unstash(sample, column, at))
+            if stashed.held.sample not in reserved:
+                return self._reserve_held(column, self._unstash(sample, column, at))
         held = self._slot[column]
-        if held >= 0 and held not in aside:
-            return self._put_aside(column, self._hit(sample, column))
-        return None if aside or held >= 0 else self._wait(sample, column, reserves=True)
+        if held >= 0 and held not in reserved:
+            return self._reserve_held(column, self._hit(sample, column))
+        return None if reserved or held >= 0 else self._wait(sample, column, reserves=True)
 
     def take(self, reserved: int) -> Served:
-        """The turn of a sample that was put aside."""
-        return self._serve(self._no_longer_aside(reserved))
+        """The turn of a sample that was reserved."""
+        return self._serve(self._unreserve(reserved))
 
     def put_back(self, reserved: int) -> bool:
-        """A sample that was put aside goes to the stash. False where its bytes do not fit."""
-        return self._put_in_stash(self._no_longer_aside(reserved))
+        """A sample that was reserved goes to the stash. False where its bytes do not fit."""
+        return self._put_in_stash(self._unreserve(reserved))
 
     def reserved(self, sample: int) -> Iterable[int]:
-        """What is put aside of ``sample``'s column, oldest first."""
-        return self._aside.get(self._column_of[sample], ())
+        """What is reserved of ``sample``'s column, oldest first."""
+        return self._reserved.get(self._column_of[sample], ())
 
     def cancel(self, ticket: int) -> None:
         """What comes for ``ticket`` goes to another claim, else to the stash; nothing where it has come."""
@@ -363,8 +363,8 @@ class Requester:
             for stashed in stash:
                 if self._home_of[stashed.held.sample] == home:
                     stashed.held = stashed.held._replace(lap=0)
-        for aside in self._aside.values():
-            aside.update({s: held._replace(lap=0) for s, held in aside.items() if self._home_of[s] == home})
+        for reserved in self._reserved.values():
+            reserved.update({s: held._replace(lap=0) for s, held in reserved.items() if self._home_of[s] == home})
         for column in [column for column in np.flatnonzero(self._slots >= 0).tolist() if self._is_of(home, column)]:
             kept = column not in self._evicted
             self._evicted.discard(column)
@@ -379,7 +379,7 @@ class Requester:
             self._claim_what_is_told(column, told.get(column, []))
 
     def used_bytes(self) -> int:
-        """Remote memory that holds samples or is set aside for answers."""
+        """Remote memory that holds samples or is granted to answers."""
         return self._limit_bytes - self._free_bytes
 
     def held(self) -> int:
@@ -496,18 +496,18 @@ class Requester:
         self._free_bytes -= size
         return True
 
-    def _put_aside(self, column: int, held: _Held) -> int:
-        aside = self._aside.setdefault(column, {})
-        assert held.sample not in aside
-        aside[held.sample] = held
+    def _reserve_held(self, column: int, held: _Held) -> int:
+        reserved = self._reserved.setdefault(column, {})
+        assert held.sample not in reserved
+        reserved[held.sample] = held
         return held.sample
 
-    def _no_longer_aside(self, sample: int) -> _Held:
+    def _unreserve(self, sample: int) -> _Held:
         column = self._column_of[sample]
-        aside = self._aside[column]
-        held = aside.pop(sample)
-        if not aside:
-            del self._aside[column]
+        reserved = self._reserved[column]
+        held = reserved.pop(sample)
+        if not reserved:
+            del self._reserved[column]
         return held
 
     def _pass_by(self, sample: int) -> int:
@@ -572,7 +572,7 @@ class Requester:
         del self._waited[claim.ticket]
         if not claim.reserves:
             return [Delivered(claim.ticket, self._serve(held))]
-        self._put_aside(column, held)
+        self._reserve_held(column, held)
         return [Delivered(claim.ticket, Served(sample, remote=True))]
 
 
@@ -722,7 +722,7 @@ class Home:
 class SlotNode:
     """One node of the distributed protocol: Alg. 1 for its own requests, a home for those of others.
 
-    A `SharedPolicy`. Where the next sample of a (VC, O) at another home may be one that is put aside here already,
+    A `SharedPolicy`. Where the next sample of a (VC, O) at another home may be one that is reserved here already,
     `reserve` says None.
 
     Args:
@@ -747,7 +747,7 @@ class SlotNode:
         reads_alone: bool = True,
     ) -> None:
         self.outbox: list[Message] = []
-        # Nothing is ever taken out of a slot, or from who had it put aside, because of another node.
+        # Nothing is ever taken out of a slot, or from who had it reserved, because of another node.
         self.unloaded: list[int] = []
         self.revoked: list[int] = []
         self._node = node
@@ -782,13 +782,13 @@ class SlotNode:
         return self._requester.request(sample)
 
     def reserve(self, sample: int) -> int | Pending | None:
-        """Put a sample aside that may stand in for ``sample``; one of another home is claimed there at once."""
+        """Reserve a sample that may stand in for ``sample``; one of another home is claimed there at once."""
         if self._home_of[sample] == self._node:
             return self._policy.reserve(sample)
         return self._requester.reserve(sample)
 
     def take(self, reserved: int) -> Served:
-        """The turn of a sample that was put aside."""
+        """The turn of a sample that was reserved."""
         if self._home_of[reserved] == self._node:
             return self._note(self._policy.take(reserved))
         return self._requester.take(reserved)
@@ -800,14 +800,14 @@ class SlotNode:
         return self._requester.put_back(reserved)
 
     def reserved(self, sample: int) -> Iterable[int]:
-        """What is put aside and may stand in for ``sample``, oldest first."""
+        """What is reserved and may stand in for ``sample``, oldest first."""
         if self._home_of[sample] == self._node:
             return self._policy.reserved(sample)
         return self._requester.reserved(sample)
 
     @property
     def choose_victim(self) -> ChooseVictim:
-        """Which of the samples that are put aside here a turn takes. What another home gave is taken from nobody."""
+        """Which of the samples that are reserved here a turn takes. What another home gave is taken from nobody."""
         return self._policy.choose_victim
 
     @choose_victim.setter
@@ -885,7 +885,7 @@ class SlotNode:
         return self._policy.chunk_of(sample)
 
     def is_taken(self, reserved: int) -> bool:
-        """Whether ``reserved``, which is put aside, is of another home."""
+        """Whether ``reserved`` is of another home."""
         return self._home_of[reserved] != self._node
 
     def keeps(self, sample: int) -> bool:
@@ -897,7 +897,7 @@ class SlotNode:
         return self._requester.held()
 
     def used_bytes(self) -> int:
-        """Remote memory that holds samples or is set aside for answers."""
+        """Remote memory that holds samples or is granted to answers."""
         return self._requester.used_bytes()
 
     def _note(self, turn: Served) -> Served:

@@ -99,7 +99,7 @@ class SlotPolicy:
         return Served(answer, (load,))
 
     def reserve(self, sample: int) -> int | None:
-        """Put aside a sample of ``sample``'s column: the resident one, else what FindReplacePC would load."""
+        """Reserve a sample of ``sample``'s column: the resident one, else what FindReplacePC would load."""
         vc, slot = self._column(sample)
         resident = int(self._resident[vc, slot])
         if resident >= 0:
@@ -117,7 +117,7 @@ class SlotPolicy:
         return chosen
 
     def take(self, reserved: int) -> Served:
-        """The turn of a sample that `reserve` put aside."""
+        """The turn of a sample that `reserve` reserved."""
         self._given += 1
         return self._turn_of_reserved(reserved, preempted=False)
 
@@ -132,7 +132,7 @@ class SlotPolicy:
         return False
 
     def reserved(self, sample: int) -> Iterable[int]:
-        """What is put aside of ``sample``'s column, oldest first."""
+        """What is reserved of ``sample``'s column, oldest first."""
         return self._reserved.get(self._column(sample), ())
 
     @property
@@ -149,7 +149,7 @@ class SlotPolicy:
         return Turns(self._lap.reshape(-1).copy(), np.packbits(had), self._given)
 
     def restore(self, turns: Turns) -> None:
-        """Go on where another policy of the same layout was; what is in memory or put aside is so no more.
+        """Go on where another policy of the same layout was; what is in memory or reserved is so no more.
 
         Raises:
             ValueError: the turns are of another layout; nothing was changed.

@@ -29,7 +29,7 @@ MOST_GIVEN = (1 << 63) - 1
 class Turns(NamedTuple):
     """How far a policy's laps are: all that another one needs to go on with them.
 
-    What was loaded or put aside and had no turn is fresh again there, so nothing is said of it.
+    What was loaded or reserved and had no turn is fresh again there, so nothing is said of it.
 
     ``laps``   int32[...], the lap, from 1, of each column or class
     ``had``    uint8[ceil(S / 8)], a bit for each sample, the highest of a byte first: whether it had its turn in the
