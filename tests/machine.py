@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from redoxfs.cli.detach import detach
-from redoxfs.cli.mount_table import read_mounts
+from redoxfs.linux.mount_table import read_mounts
 
 PATIENCE_S = 60
 """Far more than any of it takes; a test that reaches it has failed."""

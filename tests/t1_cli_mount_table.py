@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redoxfs.cli.mount_table import Mount, mount_of, parse_mountinfo, read_mounts, topmost_at
+from redoxfs.linux.mount_table import Mount, mount_of, parse_mountinfo, read_mounts, topmost_at
 
 SAMPLE = rb"""22 27 0:21 / /proc rw,relatime shared:5 - proc proc rw
 27 1 254:0 / / rw,relatime shared:1 master:2 - ext4 /dev/vda rw,discard

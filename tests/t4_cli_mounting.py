@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from machine import PATIENCE_S, Machine
 
-from redoxfs.cli.mount_table import read_mounts, topmost_at
+from redoxfs.linux.mount_table import read_mounts, topmost_at
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="bind mounts and mount namespaces need root")
 

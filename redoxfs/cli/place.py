@@ -13,8 +13,8 @@ from pathlib import Path
 
 from redoxfs.cli.detach import detach
 from redoxfs.cli.exits import MountpointError
-from redoxfs.cli.mount_table import Mount, mount_of, read_mounts
 from redoxfs.cli.probe import Look, look
+from redoxfs.linux.mount_table import Mount, mount_of, read_mounts
 
 CONTROL_FOLDER = ".redoxfs"
 EXACT_FOLDER = f"{CONTROL_FOLDER}/exact"

@@ -12,7 +12,7 @@ from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
 from pathlib import Path, PurePosixPath
 
 from redoxfs.cli.exits import UsageError
-from redoxfs.cli.mount_table import Mount, parse_mountinfo
+from redoxfs.linux.mount_table import Mount, parse_mountinfo
 
 _LETTERS = "kmgtp"
 _SIZE = re.compile(r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*(?:(%)|([kmgtp]?)(i?)(b?))\s*", re.ASCII | re.IGNORECASE)
