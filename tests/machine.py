@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from redoxfs.cli.detach import detach
+from redoxfs.launch.detach import detach
 from redoxfs.linux.mount_table import read_mounts
 
 PATIENCE_S = 60

@@ -17,7 +17,6 @@ from ports import reserve
 from redoxfs.cli import cluster, main, status
 from redoxfs.cli.addresses import Here, expand, needs_insecure, split_address
 from redoxfs.cli.arguments import parser
-from redoxfs.cli.exits import UsageError
 from redoxfs.cli.nodes import (
     Auto,
     Dns,
@@ -30,6 +29,7 @@ from redoxfs.cli.nodes import (
 )
 from redoxfs.cli.rendezvous import rendezvous
 from redoxfs.cli.trace import relative_paths
+from redoxfs.launch.errors import UsageError
 
 PATIENCE_S = 30.0
 """Far more than any of it takes; a test that reaches it has failed."""

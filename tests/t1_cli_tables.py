@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from redoxfs.cli import inspect, status
-from redoxfs.cli.detach import _ask_helper
 from redoxfs.cli.table import print_table
+from redoxfs.launch.detach import _ask_helper
 
 
 def test_off_a_terminal_nothing_folds_and_no_line_ends_in_blanks(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from images import make_images
 from machine import PATIENCE_S, Machine
 
 from redoxfs.cli.ask import send_control
-from redoxfs.cli.detach import detach
+from redoxfs.launch.detach import detach
 
 HAMMER = """
 import os, random, sys

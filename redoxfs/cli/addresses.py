@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from redoxfs.cli.arguments import DEFAULT_PORT, MOST_NODES
-from redoxfs.cli.exits import UsageError
+from redoxfs.launch.errors import UsageError
 
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?", re.ASCII)
 

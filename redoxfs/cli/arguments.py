@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from redoxfs.cli.exits import UsageError, table_text
+from redoxfs.cli.exits import table_text
 from redoxfs.cli.sizes import parse_size
+from redoxfs.launch.errors import UsageError
 
 # Storage that is merely slow answers within seconds, even a parallel filesystem under load; one that is gone
 # never does. A minute tells one from the other.

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from redoxfs.cli.child import forked
-from redoxfs.cli.exits import UNEXPECTED, DaemonError, ReportedError, code_of, line_of
+from redoxfs.cli.exits import code_of, line_of
+from redoxfs.launch.errors import UNEXPECTED, DaemonError, ReportedError
 
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 

@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from redoxfs.cli.exits import UNEXPECTED
+from redoxfs.launch.errors import UNEXPECTED
 
 
 @contextmanager

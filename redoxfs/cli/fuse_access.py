@@ -10,9 +10,9 @@ import os
 import stat
 from pathlib import Path
 
-from redoxfs.cli.detach import find_helper
-from redoxfs.cli.exits import FuseUnavailableError
 from redoxfs.cli.mount_options import MountOptions
+from redoxfs.launch.detach import find_helper
+from redoxfs.launch.errors import FuseUnavailableError
 
 _DEVICE = Path("/dev/fuse")
 _FUSE_CONF = Path("/etc/fuse.conf")

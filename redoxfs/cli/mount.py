@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redoxfs.cli.background import Work, log_to, start
-from redoxfs.cli.exits import DaemonError, MountpointError, SourceUnusableError, TooLittleMemoryError
 from redoxfs.cli.fuse_access import check_fuse
 from redoxfs.cli.mount_options import MountOptions, parse_mount_options
 from redoxfs.cli.nodes import Membership, check_nodes, membership, remote_memory_of, transport_of
@@ -40,6 +39,7 @@ from redoxfs.cli.probe import read_file
 from redoxfs.cli.runtime_paths import control_path, open_log
 from redoxfs.cli.sizes import format_bytes, format_needed
 from redoxfs.cli.state import resume, settings_of, state_file_of, take_over
+from redoxfs.launch.errors import DaemonError, MountpointError, SourceUnusableError, TooLittleMemoryError
 
 if TYPE_CHECKING:
     from redoxfs.dataset import Catalog

@@ -9,7 +9,7 @@ works. All else is refused: an option that does nothing in silence is a surprise
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from redoxfs.cli.exits import UsageError
+from redoxfs.launch.errors import UsageError
 
 _OURS = "ours"
 _PASSED = "passed to the kernel"

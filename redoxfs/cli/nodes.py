@@ -28,9 +28,9 @@ from redoxfs.cli.addresses import (
     split_address,
 )
 from redoxfs.cli.arguments import DEFAULT_PORT, DEFAULT_PREFETCH_WINDOW, MOST_NODES
-from redoxfs.cli.exits import UsageError
 from redoxfs.cli.rendezvous import rendezvous
 from redoxfs.cli.sizes import format_bytes, parse_size
+from redoxfs.launch.errors import UsageError
 
 if TYPE_CHECKING:
     from redoxfs.peers import Transport

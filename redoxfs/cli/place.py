@@ -11,9 +11,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from redoxfs.cli.detach import detach
-from redoxfs.cli.exits import MountpointError
 from redoxfs.cli.probe import Look, look
+from redoxfs.launch.detach import detach
+from redoxfs.launch.errors import MountpointError
 from redoxfs.linux.mount_table import Mount, mount_of, read_mounts
 
 CONTROL_FOLDER = ".redoxfs"

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from redoxfs.cli.arguments import parser
-from redoxfs.cli.exits import UsageError, code_of, line_of
+from redoxfs.cli.exits import code_of, line_of
+from redoxfs.launch.errors import UsageError
 
 # Each verb is a module with a `run(arguments) -> int`, imported when chosen: mount and inspect pull in numpy.
 _VERBS = {

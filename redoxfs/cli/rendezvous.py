@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from redoxfs.cli.addresses import AGAIN_S, Here, is_literal, is_loopback, joined, split_address
 from redoxfs.cli.arguments import MOST_NODES
-from redoxfs.cli.exits import UsageError
 from redoxfs.cli.plan import say
+from redoxfs.launch.errors import UsageError
 
 # For one attempt to connect: a packet lost on the way is sent again within this.
 _CONNECT_S = 5.0

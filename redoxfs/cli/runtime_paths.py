@@ -11,7 +11,7 @@ import re
 import stat
 from pathlib import Path
 
-from redoxfs.cli.exits import CommandError, UsageError
+from redoxfs.launch.errors import CommandError, UsageError
 
 # sun_path is 108 bytes with its final zero (unix(7)).
 _LONGEST_SOCKET_PATH_BYTES = 107

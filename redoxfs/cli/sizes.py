@@ -11,7 +11,7 @@ import re
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
 from pathlib import Path, PurePosixPath
 
-from redoxfs.cli.exits import UsageError
+from redoxfs.launch.errors import UsageError
 from redoxfs.linux.mount_table import Mount, parse_mountinfo
 
 _LETTERS = "kmgtp"

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from redoxfs.cli.ask import live_mount
-from redoxfs.cli.exits import DaemonError, MountpointError
 from redoxfs.cli.place import CONTROL_FOLDER
 from redoxfs.cli.plan import ALL_IN_MEMORY
 from redoxfs.cli.probe import read_file
 from redoxfs.cli.sizes import format_bytes, format_seconds
 from redoxfs.cli.table import print_table
+from redoxfs.launch.errors import DaemonError, MountpointError
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from redoxfs.cli.ask import ask_daemon, live_mount
-from redoxfs.cli.exits import UsageError
+from redoxfs.launch.errors import UsageError
 
 
 def run(arguments: argparse.Namespace) -> int:
