@@ -19,9 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from redoxfs.cli.child import forked
 from redoxfs.cli.exits import code_of, line_of
 from redoxfs.launch.errors import UNEXPECTED, DaemonError, ReportedError
+from redoxfs.launch.forks import forked
 
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from redoxfs.cli.child import forked
+from redoxfs.launch.forks import forked
 
 _ANSWER, _FAILURE = b"+", b"-"
 
