@@ -13,8 +13,8 @@ from redoxfs.cli import main
 from redoxfs.cli.arguments import SamplerSpec, parser
 from redoxfs.cli.exits import EXITS, code_of, line_of
 from redoxfs.cli.mount_options import parse_mount_options
-from redoxfs.cli.probe import ask, look
 from redoxfs.cli.runtime_paths import control_path, open_log
+from redoxfs.launch.deadline import ask, look
 from redoxfs.launch.errors import CommandError, MountpointError, ReportedError, UsageError
 
 

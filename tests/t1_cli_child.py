@@ -13,7 +13,7 @@ INTERRUPTED = """
 import ctypes, os, signal, sys, time
 from pathlib import Path
 from redoxfs.cli.background import start
-from redoxfs.cli.probe import ask
+from redoxfs.launch.deadline import ask
 from redoxfs.cli.program import line_of
 
 # A thread that does not block signals, as BLAS has, gets what the main thread blocks. Python does not know of this one.

@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from redoxfs.cli.probe import Look, look
+from redoxfs.launch.deadline import Look, look
 from redoxfs.launch.detach import detach
 from redoxfs.launch.errors import MountpointError
 from redoxfs.linux.mount_table import Mount, mount_of, read_mounts

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redoxfs.cli.place import EXACT_FOLDER, Place
-from redoxfs.cli.probe import ask
 from redoxfs.cli.sizes import available_memory, default_memory, format_bytes, format_seconds, parse_size
+from redoxfs.launch.deadline import ask
 from redoxfs.launch.errors import SourceUnusableError, UsageError
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from typing import Any
 from redoxfs.cli.ask import live_mount
 from redoxfs.cli.place import CONTROL_FOLDER
 from redoxfs.cli.plan import ALL_IN_MEMORY
-from redoxfs.cli.probe import read_file
 from redoxfs.cli.sizes import format_bytes, format_seconds
 from redoxfs.cli.table import print_table
+from redoxfs.launch.deadline import read_file
 from redoxfs.launch.errors import DaemonError, MountpointError
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from redoxfs.cli.place import CONTROL_FOLDER, Place, clear_stale, our_mount_at
 from redoxfs.cli.plan import say
-from redoxfs.cli.probe import read_file
+from redoxfs.launch.deadline import read_file
 from redoxfs.launch.detach import detach, unmount
 from redoxfs.launch.errors import DaemonError, MountpointError, StillInUseError
 from redoxfs.linux.mount_table import also_mounted
