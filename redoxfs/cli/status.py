@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from redoxfs.cli.ask import live_mount
-from redoxfs.cli.place import CONTROL_FOLDER
 from redoxfs.cli.plan import ALL_IN_MEMORY
 from redoxfs.cli.sizes import format_bytes, format_seconds
 from redoxfs.cli.table import print_table
 from redoxfs.launch.deadline import read_file
 from redoxfs.launch.errors import DaemonError, MountpointError
+from redoxfs.launch.path_status import CONTROL_FOLDER
 
 
 def run(arguments: argparse.Namespace) -> int:

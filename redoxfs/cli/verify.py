@@ -7,11 +7,11 @@ import os
 import time
 
 from redoxfs.cli.exits import EXITS
-from redoxfs.cli.place import find
 from redoxfs.cli.plan import check_source, open_root, say
 from redoxfs.cli.progress import showing
 from redoxfs.cli.sizes import format_bytes, format_seconds
 from redoxfs.launch.errors import SourceUnusableError
+from redoxfs.launch.path_status import find
 
 _DAMAGED = next(exit_.code for exit_ in EXITS if any("DamagedDatasetError" in name for name in exit_.raised_as))
 
