@@ -13,9 +13,9 @@ from redoxfs.cli import main
 from redoxfs.cli.arguments import SamplerSpec, parser
 from redoxfs.cli.exits import EXITS, code_of, line_of
 from redoxfs.cli.mount_options import parse_mount_options
-from redoxfs.cli.runtime_paths import control_path, open_log
 from redoxfs.launch.deadline import ask, look
 from redoxfs.launch.errors import CommandError, MountpointError, ReportedError, UsageError
+from redoxfs.launch.runtime_paths import control_path, open_log
 
 
 def test_mount_takes_what_the_manual_says() -> None:

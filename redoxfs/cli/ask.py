@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from redoxfs.cli.runtime_paths import control_path
 from redoxfs.launch.errors import DaemonError, MountpointError, UsageError
 from redoxfs.launch.path_status import Place, our_mount_at
+from redoxfs.launch.runtime_paths import control_path
 
 ANSWER_LIMIT_BYTES = 64 * 1024
 """Far more than any answer."""

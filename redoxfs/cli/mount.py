@@ -34,12 +34,12 @@ from redoxfs.cli.plan import (
     say,
     say_verdict,
 )
-from redoxfs.cli.runtime_paths import control_path, open_log
 from redoxfs.cli.sizes import format_bytes, format_needed
 from redoxfs.cli.state import resume, settings_of, state_file_of, take_over
 from redoxfs.launch.deadline import read_file
 from redoxfs.launch.errors import DaemonError, MountpointError, SourceUnusableError, TooLittleMemoryError
 from redoxfs.launch.path_status import CONTROL_FOLDER, Place, find, settled
+from redoxfs.launch.runtime_paths import control_path, open_log
 
 if TYPE_CHECKING:
     from redoxfs.dataset import Catalog
