@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from redoxfs.cli import main
 from redoxfs.cli.arguments import SamplerSpec, parser
 from redoxfs.cli.exits import EXITS, code_of, line_of
-from redoxfs.cli.mount_options import parse_mount_options
 from redoxfs.launch.deadline import ask, look
 from redoxfs.launch.errors import CommandError, MountpointError, ReportedError, UsageError
+from redoxfs.launch.mount_options import parse_mount_options
 from redoxfs.launch.runtime_paths import control_path, open_log
 
 

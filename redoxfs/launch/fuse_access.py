@@ -10,9 +10,9 @@ import os
 import stat
 from pathlib import Path
 
-from redoxfs.cli.mount_options import MountOptions
 from redoxfs.launch.detach import find_helper
 from redoxfs.launch.errors import FuseUnavailableError
+from redoxfs.launch.mount_options import MountOptions
 
 _DEVICE = Path("/dev/fuse")
 _FUSE_CONF = Path("/etc/fuse.conf")
