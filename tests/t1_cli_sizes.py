@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redoxfs.cli.sizes import available_memory, default_memory, format_bytes, format_needed, format_seconds, parse_size
 from redoxfs.launch.errors import UsageError
+from redoxfs.launch.sizes import (
+    available_memory,
+    default_memory,
+    format_bytes,
+    format_needed,
+    format_seconds,
+    parse_size,
+)
 
 GIB = 1 << 30
 MIB = 1 << 20

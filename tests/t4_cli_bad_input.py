@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from redoxfs.cli.sizes import parse_size
+from redoxfs.launch.sizes import parse_size
 
 Redoxfs = Callable[..., subprocess.CompletedProcess[str]]
 

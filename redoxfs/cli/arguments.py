@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from redoxfs.cli.exits import table_text
-from redoxfs.cli.sizes import parse_size
 from redoxfs.launch.errors import UsageError
+from redoxfs.launch.sizes import parse_size
 
 # Storage that is merely slow answers within seconds, even a parallel filesystem under load; one that is gone
 # never does. A minute tells one from the other.

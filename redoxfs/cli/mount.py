@@ -32,7 +32,6 @@ from redoxfs.cli.plan import (
     say,
     say_verdict,
 )
-from redoxfs.cli.sizes import format_bytes, format_needed
 from redoxfs.cli.state import resume, settings_of, state_file_of, take_over
 from redoxfs.launch.deadline import read_file
 from redoxfs.launch.errors import DaemonError, MountpointError, SourceUnusableError, TooLittleMemoryError
@@ -40,6 +39,7 @@ from redoxfs.launch.fuse_access import check_fuse
 from redoxfs.launch.mount_options import MountOptions, parse_mount_options
 from redoxfs.launch.path_status import CONTROL_FOLDER, Place, find, settled
 from redoxfs.launch.runtime_paths import control_path, open_log
+from redoxfs.launch.sizes import format_bytes, format_needed
 
 if TYPE_CHECKING:
     from redoxfs.dataset import Catalog

@@ -29,8 +29,8 @@ from redoxfs.cli.addresses import (
 )
 from redoxfs.cli.arguments import DEFAULT_PORT, DEFAULT_PREFETCH_WINDOW, MOST_NODES
 from redoxfs.cli.rendezvous import rendezvous
-from redoxfs.cli.sizes import format_bytes, parse_size
 from redoxfs.launch.errors import UsageError
+from redoxfs.launch.sizes import format_bytes, parse_size
 
 if TYPE_CHECKING:
     from redoxfs.peers import Transport

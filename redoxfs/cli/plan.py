@@ -18,10 +18,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redoxfs.cli.sizes import available_memory, default_memory, format_bytes, format_seconds, parse_size
 from redoxfs.launch.deadline import ask
 from redoxfs.launch.errors import SourceUnusableError, UsageError
 from redoxfs.launch.path_status import EXACT_FOLDER, Place
+from redoxfs.launch.sizes import available_memory, default_memory, format_bytes, format_seconds, parse_size
 
 if TYPE_CHECKING:
     import numpy as np

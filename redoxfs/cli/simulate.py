@@ -12,8 +12,8 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from redoxfs.chunks.storage_speed import StorageSpeed
-from redoxfs.cli.sizes import format_bytes, format_seconds
 from redoxfs.launch.errors import UsageError
+from redoxfs.launch.sizes import format_bytes, format_seconds
 from redoxfs.simulate import breakdown, chunk_size, plots, policies, randomness, remote_memory
 from redoxfs.simulate.quality import BATCH
 
