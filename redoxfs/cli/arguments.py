@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from redoxfs.cli.addresses import DEFAULT_PORT, MOST_NODES
 from redoxfs.cli.exits import table_text
+from redoxfs.cli.nodes import DEFAULT_PREFETCH_WINDOW
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.sizes import parse_size
 
@@ -28,20 +30,11 @@ SIMULATED_FILES = 1_280_000
 # With the bandwidth of the paper's smaller cluster, 0.38 GB/s, the seek time at which its best chunk size is the best.
 SEEK_TIME_S = 0.02
 
-# IANA has given this port to nobody.
-DEFAULT_PORT = 7420
-
-# Nodes are numbered in seven bits.
-MOST_NODES = 127
-
 # All nodes of a job start at once, but some have to wait for an image to be pulled or a disk to be mounted.
 DEFAULT_JOIN_TIMEOUT_S = 300.0
 
 # A peer answers in milliseconds unless its storage is slow; one that takes this long is better passed over.
 DEFAULT_PEER_TIMEOUT_S = 10.0
-
-# The paper's own choice of P (section 5).
-DEFAULT_PREFETCH_WINDOW = 6000
 
 _RESOLUTION = {
     "--classes": "auto, dir, any, none or FILE.csv: which samples may stand in for each other",

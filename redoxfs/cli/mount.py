@@ -29,7 +29,6 @@ from redoxfs.cli.plan import (
     layout_of,
     memory_of,
     open_root,
-    say,
     say_verdict,
 )
 from redoxfs.cli.state import resume, settings_of, state_file_of, take_over
@@ -39,6 +38,7 @@ from redoxfs.launch.fuse_access import check_fuse
 from redoxfs.launch.mount_options import MountOptions, parse_mount_options
 from redoxfs.launch.path_status import CONTROL_FOLDER, Place, find, settled
 from redoxfs.launch.runtime_paths import control_path, open_log
+from redoxfs.launch.say import say
 from redoxfs.launch.sizes import format_bytes, format_needed
 
 if TYPE_CHECKING:

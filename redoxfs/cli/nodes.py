@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 from redoxfs.cli.addresses import (
     AGAIN_S,
+    DEFAULT_PORT,
+    MOST_NODES,
     Here,
     check_members,
     checked_host,
@@ -27,7 +29,6 @@ from redoxfs.cli.addresses import (
     port_of,
     split_address,
 )
-from redoxfs.cli.arguments import DEFAULT_PORT, DEFAULT_PREFETCH_WINDOW, MOST_NODES
 from redoxfs.cli.rendezvous import rendezvous
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.sizes import format_bytes, parse_size
@@ -44,6 +45,9 @@ _HOSTLISTS = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
 _TORCHRUN = ("MASTER_ADDR", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 _TLS = ("--tls-cert", "--tls-key", "--tls-ca")
+
+# The paper's own choice of P (section 5).
+DEFAULT_PREFETCH_WINDOW = 6000
 
 # A share of --memory is set aside for samples from other nodes.
 _REMOTE_SHARE = 8

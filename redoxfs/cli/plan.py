@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from redoxfs.launch.deadline import ask
 from redoxfs.launch.errors import SourceUnusableError, UsageError
 from redoxfs.launch.path_status import EXACT_FOLDER, Place
+from redoxfs.launch.say import say
 from redoxfs.launch.sizes import available_memory, default_memory, format_bytes, format_seconds, parse_size
 
 if TYPE_CHECKING:
@@ -316,11 +317,6 @@ def evidence(verdict: "Verdict") -> list[str]:
         f"{', '.join(names)}: {'redirected' if redirected else 'served exactly'}, as {because}"
         for (redirected, because), names in splits.items()
     ]
-
-
-def say(line: str) -> None:
-    """A line for the person at the shell, beside whatever stdout is used for."""
-    print(line, file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -12,10 +12,9 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from redoxfs.cli.addresses import AGAIN_S, Here, is_literal, is_loopback, joined, split_address
-from redoxfs.cli.arguments import MOST_NODES
-from redoxfs.cli.plan import say
+from redoxfs.cli.addresses import AGAIN_S, MOST_NODES, Here, is_literal, is_loopback, joined, split_address
 from redoxfs.launch.errors import UsageError
+from redoxfs.launch.say import say
 
 # For one attempt to connect: a packet lost on the way is sent again within this.
 _CONNECT_S = 5.0

@@ -13,11 +13,11 @@ import select
 from collections.abc import Callable
 from pathlib import Path
 
-from redoxfs.cli.plan import say
 from redoxfs.launch.deadline import read_file
 from redoxfs.launch.detach import detach, unmount
 from redoxfs.launch.errors import DaemonError, MountpointError, StillInUseError
 from redoxfs.launch.path_status import CONTROL_FOLDER, Place, clear_stale, our_mount_at
+from redoxfs.launch.say import say
 from redoxfs.linux.mount_table import also_mounted
 
 # A daemon has little to do at its end: loads in flight are abandoned. Longer than this is a daemon that
