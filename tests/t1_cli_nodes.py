@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from ports import reserve
 
 from redoxfs.cli import cluster, main, status
-from redoxfs.cli.addresses import Here, expand, needs_insecure, split_address
 from redoxfs.cli.arguments import parser
 from redoxfs.cli.nodes import (
     Auto,
@@ -27,9 +26,10 @@ from redoxfs.cli.nodes import (
     parse_nodes,
     remote_memory_of,
 )
-from redoxfs.cli.rendezvous import rendezvous
 from redoxfs.cli.trace import relative_paths
+from redoxfs.launch.addresses import Here, expand, needs_insecure, split_address
 from redoxfs.launch.errors import UsageError
+from redoxfs.launch.rendezvous import rendezvous
 
 PATIENCE_S = 30.0
 """Far more than any of it takes; a test that reaches it has failed."""

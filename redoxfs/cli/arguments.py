@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from redoxfs.cli.addresses import DEFAULT_PORT, MOST_NODES
 from redoxfs.cli.exits import table_text
 from redoxfs.cli.nodes import DEFAULT_PREFETCH_WINDOW
+from redoxfs.launch.addresses import DEFAULT_PORT, MOST_NODES
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.sizes import parse_size
 

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from redoxfs.cli.addresses import (
+from redoxfs.launch.addresses import (
     AGAIN_S,
     DEFAULT_PORT,
     MOST_NODES,
@@ -29,8 +29,8 @@ from redoxfs.cli.addresses import (
     port_of,
     split_address,
 )
-from redoxfs.cli.rendezvous import rendezvous
 from redoxfs.launch.errors import UsageError
+from redoxfs.launch.rendezvous import rendezvous
 from redoxfs.launch.sizes import format_bytes, parse_size
 
 if TYPE_CHECKING:

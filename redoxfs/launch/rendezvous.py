@@ -12,7 +12,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from redoxfs.cli.addresses import AGAIN_S, MOST_NODES, Here, is_literal, is_loopback, joined, split_address
+from redoxfs.launch.addresses import AGAIN_S, MOST_NODES, Here, is_literal, is_loopback, joined, split_address
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.say import say
 
