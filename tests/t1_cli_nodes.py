@@ -16,7 +16,10 @@ from ports import reserve
 
 from redoxfs.cli import cluster, main, status
 from redoxfs.cli.arguments import parser
-from redoxfs.cli.nodes import (
+from redoxfs.cli.trace import relative_paths
+from redoxfs.launch.addresses import Here, expand, needs_insecure, split_address
+from redoxfs.launch.errors import UsageError
+from redoxfs.launch.members import (
     Auto,
     Dns,
     Listed,
@@ -26,9 +29,6 @@ from redoxfs.cli.nodes import (
     parse_nodes,
     remote_memory_of,
 )
-from redoxfs.cli.trace import relative_paths
-from redoxfs.launch.addresses import Here, expand, needs_insecure, split_address
-from redoxfs.launch.errors import UsageError
 from redoxfs.launch.rendezvous import rendezvous
 
 PATIENCE_S = 30.0

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from t2_peers import CALL_S, FakeHost, addresses, file, join_all, quiet, replaced, running, take, told
 
 from redoxfs.chunks.store import Payload
-from redoxfs.cli.nodes import Membership, transport_of
 from redoxfs.launch.errors import UsageError
+from redoxfs.launch.members import Membership, transport_of
 from redoxfs.peers import JoinTimeoutError, Peers, Plaintext, RefusedError, Tls, TlsError, Transport, View
 from redoxfs.peers.channel import reason_of
 from redoxfs.peers.server import HEALTH_SERVICE, SERVICE

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from redoxfs.cli.exits import table_text
-from redoxfs.cli.nodes import DEFAULT_PREFETCH_WINDOW
 from redoxfs.launch.addresses import DEFAULT_PORT, MOST_NODES
 from redoxfs.launch.errors import UsageError
+from redoxfs.launch.members import DEFAULT_PREFETCH_WINDOW
 from redoxfs.launch.sizes import parse_size
 
 # Storage that is merely slow answers within seconds, even a parallel filesystem under load; one that is gone

@@ -20,9 +20,9 @@ from typing import Any
 
 from redoxfs.cli import status, umount
 from redoxfs.cli.exits import INTERRUPTED, code_of, line_of
-from redoxfs.cli.nodes import check_sharing
 from redoxfs.cli.table import print_table
 from redoxfs.launch.errors import CommandError, MountpointError, ReportedError
+from redoxfs.launch.members import check_sharing
 from redoxfs.launch.path_status import Place, find
 from redoxfs.launch.say import say
 from redoxfs.launch.sizes import available_memory, default_memory, parse_size

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from redoxfs.chunks import Cells, ChunkStore, StorageSpeed
-    from redoxfs.cli.nodes import Membership
     from redoxfs.dataset import Beside, Catalog, Verdict
+    from redoxfs.launch.members import Membership
     from redoxfs.packed import Index
 
 # What `mount` and `status` say where the slot policy has one chunk for each virtual chunk.

@@ -8,8 +8,8 @@ import argparse
 import json
 
 from redoxfs.cli.ask import ask_daemon, live_mount
-from redoxfs.cli.nodes import Listed, parse_nodes
 from redoxfs.launch.errors import UsageError
+from redoxfs.launch.members import Listed, parse_nodes
 
 
 def run(arguments: argparse.Namespace) -> int:
