@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from redoxfs.cli.plan import Dataset, check_source, dataset_of, evidence, memory_of, open_root
 from redoxfs.cli.table import print_table
 from redoxfs.launch.path_status import find
 from redoxfs.launch.sizes import format_bytes, format_needed
+from redoxfs.launch.source import Dataset, check_source, dataset_of, evidence, memory_of, open_root
 
 # What people try first: how little will do, a few shares, and everything.
 _SHARES = {"least": 0.0, "5%": 0.05, "10%": 0.10, "25%": 0.25, "all": 1.0}

@@ -6,12 +6,12 @@ import stat
 import time
 from pathlib import Path
 
-from redoxfs.cli.plan import DEFAULT_CHUNK_SIZE, catalog_of, cells_of, check_source, open_root, say_verdict
 from redoxfs.cli.progress import showing
 from redoxfs.launch.errors import DestinationError, SourceUnusableError
 from redoxfs.launch.path_status import find
 from redoxfs.launch.say import say
 from redoxfs.launch.sizes import format_bytes, format_seconds, parse_size
+from redoxfs.launch.source import DEFAULT_CHUNK_SIZE, catalog_of, cells_of, check_source, open_root, say_verdict
 
 
 def run(arguments: argparse.Namespace) -> int:

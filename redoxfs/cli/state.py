@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from redoxfs.cli.ask import ask_daemon, live_mount, send_control
-from redoxfs.cli.plan import Dataset, fingerprint_of, layout_of
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.path_status import Place, find
 from redoxfs.launch.runtime_paths import control_path, kept_path
 from redoxfs.launch.say import say
+from redoxfs.launch.source import Dataset, fingerprint_of, layout_of
 
 if TYPE_CHECKING:
     from redoxfs.node import Plan

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from redoxfs.cli.ask import live_mount
-from redoxfs.cli.plan import ALL_IN_MEMORY
 from redoxfs.cli.table import print_table
 from redoxfs.launch.deadline import read_file
 from redoxfs.launch.errors import DaemonError, MountpointError
 from redoxfs.launch.path_status import CONTROL_FOLDER
 from redoxfs.launch.sizes import format_bytes, format_seconds
+from redoxfs.launch.source import ALL_IN_MEMORY
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -7,12 +7,12 @@ import os
 import time
 
 from redoxfs.cli.exits import EXITS
-from redoxfs.cli.plan import check_source, open_root
 from redoxfs.cli.progress import showing
 from redoxfs.launch.errors import SourceUnusableError
 from redoxfs.launch.path_status import find
 from redoxfs.launch.say import say
 from redoxfs.launch.sizes import format_bytes, format_seconds
+from redoxfs.launch.source import check_source, open_root
 
 _DAMAGED = next(exit_.code for exit_ in EXITS if any("DamagedDatasetError" in name for name in exit_.raised_as))
 
