@@ -23,7 +23,7 @@ _VERBS = {
     "cluster": "redoxfs.cli.cluster",
     "trace": "redoxfs.cli.trace",
     "state": "redoxfs.cli.state",
-    "nodes": "redoxfs.cli.view",
+    "nodes": "redoxfs.cli.nodes",
     "inspect": "redoxfs.cli.inspect",
     "pack": "redoxfs.cli.pack",
     "verify": "redoxfs.cli.verify",
