@@ -22,8 +22,8 @@ from stores import HeldStore, NoKernel
 
 from redoxfs.chunks import Read, build_cells, memory_for_share
 from redoxfs.chunks.store import Payload
-from redoxfs.cli.ask import send_control
 from redoxfs.dataset import Catalog, build_catalog, read_tree
+from redoxfs.launch.control import send_control
 from redoxfs.node import Node, OpenFile, TooManyWaitingError, plan_slot, serve_control
 from redoxfs.node.loader import SLICE_S, Loader
 from redoxfs.node.threads import TICKS_PER_S, Threads

@@ -13,7 +13,7 @@ import pytest
 from images import make_images
 from machine import PATIENCE_S, Machine
 
-from redoxfs.cli.ask import send_control
+from redoxfs.launch.control import send_control
 from redoxfs.launch.detach import detach
 
 HAMMER = """

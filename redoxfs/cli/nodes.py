@@ -7,7 +7,7 @@ the new list, in any order. Laps begin anew.
 import argparse
 import json
 
-from redoxfs.cli.ask import ask_daemon, live_mount
+from redoxfs.launch.control import ask_daemon, live_mount
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.members import Listed, parse_nodes
 

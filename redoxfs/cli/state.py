@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redoxfs.cli.ask import ask_daemon, live_mount, send_control
+from redoxfs.launch.control import ask_daemon, live_mount, send_control
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.path_status import Place, find
 from redoxfs.launch.runtime_paths import control_path, kept_path

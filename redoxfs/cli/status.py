@@ -12,8 +12,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from redoxfs.cli.ask import live_mount
 from redoxfs.cli.table import print_table
+from redoxfs.launch.control import live_mount
 from redoxfs.launch.deadline import read_file
 from redoxfs.launch.errors import DaemonError, MountpointError
 from redoxfs.launch.path_status import CONTROL_FOLDER

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from redoxfs.cli.ask import ask_daemon, live_mount
+from redoxfs.launch.control import ask_daemon, live_mount
 from redoxfs.launch.errors import UsageError
 
 

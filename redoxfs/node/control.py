@@ -4,7 +4,7 @@ A Unix socket of mode 0600, one JSON object a line each way. `{"do": "stop"}` en
 takes data is told how much: `{"do": "trace", "bytes": N}`, and N bytes follow the line. The answer is `{"ok": true}`,
 with what the verb has to tell, or `{"error": "…"}`. A line longer than the limit, or one that is not such an object, is
 answered with an error and the connection is closed; so is a client that does not go on for `TIMEOUT_S`. Who asks is
-`redoxfs.cli.ask`.
+`redoxfs.launch.control`.
 """
 
 import json
