@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redoxfs.cli.background import Work, log_to, start
-from redoxfs.cli.state import resume, settings_of, state_file_of, take_over
 from redoxfs.launch.deadline import read_file
 from redoxfs.launch.errors import DaemonError, MountpointError, SourceUnusableError, TooLittleMemoryError
 from redoxfs.launch.fuse_access import check_fuse
 from redoxfs.launch.members import Membership, check_nodes, membership, remote_memory_of, transport_of
 from redoxfs.launch.mount_options import MountOptions, parse_mount_options
 from redoxfs.launch.path_status import CONTROL_FOLDER, Place, find, settled
+from redoxfs.launch.resume import resume, settings_of, state_file_of, take_over
 from redoxfs.launch.runtime_paths import control_path, open_log
 from redoxfs.launch.say import say
 from redoxfs.launch.sizes import format_bytes, format_needed
