@@ -12,9 +12,9 @@ import pytest
 INTERRUPTED = """
 import ctypes, os, signal, sys, time
 from pathlib import Path
-from redoxfs.cli.background import start
+from redoxfs.launch.background import start
 from redoxfs.launch.deadline import ask
-from redoxfs.cli.program import line_of
+from redoxfs.cli.exits import described, line_of
 
 # A thread that does not block signals, as BLAS has, gets what the main thread blocks. Python does not know of this one.
 ended = ctypes.CDLL(None).pause
@@ -40,7 +40,7 @@ try:
     if sys.argv[3] == "ask":
         ask(work, 60)
     else:
-        start(work, log_fd=log, log_path=Path("log"), timeout_s=60, say=say)
+        start(work, log_fd=log, log_path=Path("log"), timeout_s=60, say=say, describe=described)
 except KeyboardInterrupt as stop:
     print(line_of(stop))
 """

@@ -91,6 +91,11 @@ def line_of(error: BaseException) -> str:
     return "redoxfs: " + "".join(c if c.isprintable() or "\udc80" <= c <= "\udcff" else repr(c)[1:-1] for c in text)
 
 
+def described(error: BaseException) -> tuple[int, str]:
+    """The exit code of an exception, and its line without what it begins with."""
+    return code_of(error), line_of(error).removeprefix("redoxfs: ")
+
+
 def table_text() -> str:
     """The table for `--help`."""
     return "\n".join(["exit codes:"] + [f"  {exit_.code:>3}  {exit_.meaning}" for exit_ in EXITS])

@@ -17,7 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redoxfs.cli.background import Work, log_to, start
+from redoxfs.cli.exits import described
+from redoxfs.launch.background import Work, log_to, start
 from redoxfs.launch.deadline import read_file
 from redoxfs.launch.errors import DaemonError, MountpointError, SourceUnusableError, TooLittleMemoryError
 from redoxfs.launch.fuse_access import check_fuse
@@ -319,7 +320,7 @@ def _serve_here(job: _Job, work: Work) -> None:
 def _serve_behind(job: _Job, work: Work) -> None:
     log_fd, log_path = open_log(job.arguments.log, job.target.path)
     timeout_s = job.arguments.timeout + (job.arguments.join_timeout if job.members is not None else 0)
-    pid = start(work, log_fd=log_fd, log_path=log_path, timeout_s=timeout_s, say=say)
+    pid = start(work, log_fd=log_fd, log_path=log_path, timeout_s=timeout_s, say=say, describe=described)
     try:
         # "Ready" says that the daemon's loop runs; what the caller needs is an answer through the kernel.
         read_file(job.target.path / CONTROL_FOLDER / "stats.json", job.arguments.timeout)

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from redoxfs.cli.exits import code_of, line_of
 from redoxfs.launch.errors import UNEXPECTED, DaemonError, ReportedError
 from redoxfs.launch.forks import forked
 
@@ -28,13 +27,18 @@ _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 Work = Callable[[Callable[[], None], Callable[[str], None]], None]
 """What the daemon does; it is given what to call when it is ready, and with lines for the person who waits."""
 
+Described = Callable[[BaseException], tuple[int, str]]
+"""The exit code of an exception, and its line for the person who waits."""
+
 
 def log_to(stream: TextIO) -> None:
     """Everything that is logged from here on goes to `stream`."""
     logging.basicConfig(format=_LOG_FORMAT, level=logging.INFO, stream=stream, force=True)
 
 
-def start(work: Work, *, log_fd: int, log_path: Path, timeout_s: float, say: Callable[[str], None]) -> int:
+def start(
+    work: Work, *, log_fd: int, log_path: Path, timeout_s: float, say: Callable[[str], None], describe: Described
+) -> int:
     """Run `work(on_ready, on_news)` in a child and return the child's pid once it has called `on_ready`.
 
     Lines that it passes to `on_news` before that are passed to `say`.
@@ -50,7 +54,7 @@ def start(work: Work, *, log_fd: int, log_path: Path, timeout_s: float, say: Cal
 
     def be_child() -> int:
         os.close(read_end)
-        return _be_daemon(work, write_end, log_fd)
+        return _be_daemon(work, write_end, log_fd, describe)
 
     try:
         with forked(be_child, signal.SIGTERM) as child:
@@ -69,7 +73,7 @@ def start(work: Work, *, log_fd: int, log_path: Path, timeout_s: float, say: Cal
     return child
 
 
-def _be_daemon(work: Work, write_end: int, log_fd: int) -> int:
+def _be_daemon(work: Work, write_end: int, log_fd: int, describe: Described) -> int:
     """The child, up to its end; its exit code."""
     code = UNEXPECTED
     try:
@@ -83,7 +87,7 @@ def _be_daemon(work: Work, write_end: int, log_fd: int) -> int:
         os.close(null)
         os.close(log_fd)
         log_to(sys.stderr)
-        code = _work_and_tell(work, write_end)
+        code = _work_and_tell(work, write_end, describe)
         logging.shutdown()
         sys.stderr.flush()
     except BaseException:
@@ -91,7 +95,7 @@ def _be_daemon(work: Work, write_end: int, log_fd: int) -> int:
     return code
 
 
-def _work_and_tell(work: Work, write_end: int) -> int:
+def _work_and_tell(work: Work, write_end: int, describe: Described) -> int:
     told = False
 
     def tell(message: dict[str, object], *, last: bool = True) -> None:
@@ -111,9 +115,9 @@ def _work_and_tell(work: Work, write_end: int) -> int:
     try:
         work(lambda: tell({"ready": True}), lambda line: tell({"news": line}, last=False))
     except BaseException as error:
-        code, line = code_of(error), line_of(error)
-        logging.getLogger(__name__).log(logging.ERROR, "%s", line, exc_info=code == UNEXPECTED)
-        tell({"code": code, "line": line.removeprefix("redoxfs: ")})
+        code, line = describe(error)
+        logging.getLogger(__name__).log(logging.ERROR, "redoxfs: %s", line, exc_info=code == UNEXPECTED)
+        tell({"code": code, "line": line})
         return code
     return 0
 
