@@ -25,8 +25,8 @@ from redoxfs.chunks.store import Payload
 from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.launch.control import send_control
 from redoxfs.node import Node, OpenFile, TooManyWaitingError, plan_slot, serve_control
+from redoxfs.node.callers import TICKS_PER_S, Callers
 from redoxfs.node.loader import SLICE_S, Loader
-from redoxfs.node.threads import TICKS_PER_S, Threads
 from redoxfs.node.waits import Waits
 
 CLASSES, PER_CLASS = 4, 16
@@ -51,13 +51,13 @@ async def running(
     *,
     share: float = 0.25,
     timeout_s: float = 60.0,
-    threads: Threads | None = None,
+    callers: Callers | None = None,
 ) -> AsyncIterator[Node]:
     catalog, _ = source
     cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=4, seed=0)
     memory = memory_for_share(cells, catalog.sample_bytes, share)
     plan = plan_slot(catalog, cells, memory_bytes=memory, seed=0)
-    node = Node(catalog, plan, store, timeout_s=timeout_s, kernel=NoKernel(), threads=threads)
+    node = Node(catalog, plan, store, timeout_s=timeout_s, kernel=NoKernel(), callers=callers)
     node.start()
     try:
         with trio.fail_after(60):
@@ -490,7 +490,7 @@ def test_stopping_leaves_no_thread(source: tuple[Catalog, int]) -> None:
     trio.run(main)
 
 
-# Threads
+# Callers
 
 
 def write_stat(proc: Path, thread: int, born_s: float) -> None:
@@ -501,37 +501,37 @@ def write_stat(proc: Path, thread: int, born_s: float) -> None:
 
 def test_a_thread_number_that_comes_again_is_told_by_its_birth(tmp_path: Path) -> None:
     now = [100.0]
-    threads = Threads(tmp_path, lambda: now[0])
+    callers = Callers(tmp_path, lambda: now[0])
     write_stat(tmp_path, 7, born_s=90)
-    assert not threads.is_another(7), "never heard of"
-    threads.hear(7)
-    assert not threads.is_another(7)
+    assert not callers.is_another(7), "never heard of"
+    callers.hear(7)
+    assert not callers.is_another(7)
     now[0] = 200.0
-    assert not threads.is_another(7), "the same thread, later"
+    assert not callers.is_another(7), "the same thread, later"
     write_stat(tmp_path, 7, born_s=150)
-    assert threads.is_another(7)
-    threads.hear(7)
-    assert not threads.is_another(7), "the new one is known from its first request on"
+    assert callers.is_another(7)
+    callers.hear(7)
+    assert not callers.is_another(7), "the new one is known from its first request on"
 
 
 def test_where_births_cannot_be_read_numbers_are_all_there_is(tmp_path: Path) -> None:
-    threads = Threads(tmp_path)
-    threads.hear(8)
-    assert not threads.is_another(8)
+    callers = Callers(tmp_path)
+    callers.hear(8)
+    assert not callers.is_another(8)
 
 
 def test_this_thread_is_itself() -> None:
-    threads = Threads()
-    threads.hear(threading.get_native_id())
-    assert not threads.is_another(threading.get_native_id())
+    callers = Callers()
+    callers.hear(threading.get_native_id())
+    assert not callers.is_another(threading.get_native_id())
 
 
 def test_a_thread_born_now_is_another_than_one_heard_of_before() -> None:
     now = [0.0]
-    threads = Threads(clock_s=lambda: now[0])
-    threads.hear(threading.get_native_id())
+    callers = Callers(clock_s=lambda: now[0])
+    callers.hear(threading.get_native_id())
     now[0] = 1.0
-    assert threads.is_another(threading.get_native_id())
+    assert callers.is_another(threading.get_native_id())
 
 
 def test_a_stat_by_a_new_thread_makes_it_no_heir_of_the_old_ones_second_look(
@@ -539,9 +539,9 @@ def test_a_stat_by_a_new_thread_makes_it_no_heir_of_the_old_ones_second_look(
 ) -> None:
     async def main() -> None:
         now = [100.0]
-        threads = Threads(tmp_path, lambda: now[0], signal=lambda *_: None)
+        callers = Callers(tmp_path, lambda: now[0], signal=lambda *_: None)
         write_stat(tmp_path, 7, born_s=90)
-        async with running(source, HeldStore(), threads=threads) as node:
+        async with running(source, HeldStore(), callers=callers) as node:
             first, other = entries(source)[:2]
             before = await whole(node, first, 7)
             write_stat(tmp_path, 7, born_s=150)
@@ -562,7 +562,7 @@ def test_what_a_thread_reserved_that_is_gone_is_free_again(source: tuple[Catalog
             if thread not in alive:
                 raise ProcessLookupError
 
-        async with running(source, HeldStore(), threads=Threads(clock_s=lambda: now[0], signal=signal)) as node:
+        async with running(source, HeldStore(), callers=Callers(clock_s=lambda: now[0], signal=signal)) as node:
             first, *others = entries(source)[:PER_CLASS]
             for entry in others:
                 node.stat(entry, 7)
@@ -577,7 +577,7 @@ def test_what_a_thread_reserved_that_is_gone_is_free_again(source: tuple[Catalog
 
 def test_threads_that_are_gone_are_found_and_not_looked_for_all_the_time() -> None:
     now = [100.0]
-    threads = Threads(clock_s=lambda: now[0])
+    callers = Callers(clock_s=lambda: now[0])
     over, both_there, ids = threading.Event(), threading.Barrier(3), list[int]()
 
     def live() -> None:
@@ -589,22 +589,22 @@ def test_threads_that_are_gone_are_found_and_not_looked_for_all_the_time() -> No
     for helper in helpers:
         helper.start()
     both_there.wait(60)
-    assert threads.gone([*ids, threading.get_native_id()]) == []
+    assert callers.gone([*ids, threading.get_native_id()]) == []
     over.set()
     for helper, number in zip(helpers, ids, strict=True):
         helper.join()
         while Path(f"/proc/{number}").exists():
             os.sched_yield()
-    assert threads.gone(ids) == [], "it was looked a moment ago"
+    assert callers.gone(ids) == [], "it was looked a moment ago"
     now[0] += 1
-    assert threads.gone([*ids, threading.get_native_id()]) == ids
+    assert callers.gone([*ids, threading.get_native_id()]) == ids
 
 
 def test_a_thread_of_somebody_else_who_may_not_be_signalled_is_there() -> None:
     def refuse(_thread: int, _signal: int) -> None:
         raise PermissionError
 
-    assert Threads(signal=refuse).gone([7]) == []
+    assert Callers(signal=refuse).gone([7]) == []
 
 
 # The control socket

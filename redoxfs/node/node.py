@@ -1,6 +1,6 @@
 """One running node: turns the core's decisions into reads, and holds the bytes between storage and reader.
 
-The way of an open: who calls (`threads`) → what the open means (`protocol.binding`, and the policy) → what has to
+The way of an open: who calls (`callers`) → what the open means (`protocol.binding`, and the policy) → what has to
 be read, and whose bytes they are (`supply`, `loader`, `memory`) → a handle. All state is touched by one trio task at a
 time, and nothing between a decision and its bookkeeping awaits, so there is not one lock here. An open of a sample
 that is in memory returns without yielding to the event loop.
@@ -28,12 +28,12 @@ from numpy.typing import NDArray
 from redoxfs.chunks import ChunkStore, FileBytes
 from redoxfs.chunks.store import Stamp
 from redoxfs.dataset import Catalog
+from redoxfs.node.callers import Callers
 from redoxfs.node.counters import Counters
 from redoxfs.node.exact import ExactFile, ExactFiles
 from redoxfs.node.memory import Content, Memory
 from redoxfs.node.plan import Plan
 from redoxfs.node.supply import Supply
-from redoxfs.node.threads import Threads
 from redoxfs.node.waits import WAITING_OPENS, WAITING_READS, Waits
 from redoxfs.protocol import Binding, Closed, Opened, Pending, Served
 from redoxfs.protocol.binding import UNDECIDED
@@ -111,7 +111,7 @@ class Node:
         *,
         timeout_s: float,
         kernel: Kernel,
-        threads: Threads | None = None,
+        callers: Callers | None = None,
     ) -> None:
         self._catalog = catalog
         self._tree = catalog.tree
@@ -128,7 +128,7 @@ class Node:
         self.supply = Supply(
             catalog, store, self._memory, self._policy.chunk_of, self.counters, reads_any=plan.reads_any
         )
-        self._threads = threads or Threads()
+        self._callers = callers or Callers()
         self._opens = Waits(WAITING_OPENS, timeout_s)
         self._reads = Waits(WAITING_READS, timeout_s)
         self._exact = ExactFiles(catalog.tree, store, self._opens, self._reads)
@@ -591,12 +591,12 @@ class Node:
             self._give_up(path)
 
     def _meet(self, thread: int, path: int, *, opens: bool) -> None:
-        if self.binding.depends_on(thread, path, opens=opens) and self._threads.is_another(thread):
+        if self.binding.depends_on(thread, path, opens=opens) and self._callers.is_another(thread):
             self._forget(thread)
-        self._threads.hear(thread)
+        self._callers.hear(thread)
         reservers = self.binding.reservers
         if reservers:
-            for gone in self._threads.gone(reservers):
+            for gone in self._callers.gone(reservers):
                 self._forget(gone)
 
     def _forget(self, thread: int) -> None:

@@ -33,7 +33,7 @@ def _since_boot_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class Threads:
+class Callers:
     """When each thread number was last heard of.
 
     Args:
