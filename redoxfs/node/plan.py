@@ -14,7 +14,7 @@ import numpy.typing as npt
 from redoxfs.chunks import Cells, MemoryTooSmallError, fit, memory_for_share
 from redoxfs.chunks.layout import RESIDENT_SHARE, deal, room_for_open
 from redoxfs.dataset import Catalog
-from redoxfs.node.state import Lapping
+from redoxfs.node.state import Resumable
 from redoxfs.protocol import (
     LocalFirst,
     Policy,
@@ -37,7 +37,7 @@ class _Serving(Protocol):
         """The physical chunk that ``sample`` lies in."""
 
 
-class ServingPolicy(Policy, _Serving, Lapping, Protocol):
+class ServingPolicy(Policy, _Serving, Resumable, Protocol):
     """A policy, as a node needs it."""
 
 

@@ -242,7 +242,7 @@ class StateFile:
         os.fsync(self._folder)
 
 
-class Lapping(Protocol):
+class Resumable(Protocol):
     """Who can go on in the middle of a lap: a policy, and the node."""
 
     @property
@@ -256,8 +256,8 @@ class Lapping(Protocol):
         """Go on from there. Raises ValueError; nothing was changed."""
 
 
-class Lappers(Protocol):
-    """All nodes together that share a dataset. Of one alone: `Alone`.
+class Cluster(Protocol):
+    """All nodes together that share a dataset. Of one alone: `SingleNode`.
 
     ``node``, ``nodes``  which of them this is, and how many there are
     ``origin``           of their laps
@@ -278,12 +278,12 @@ class Lappers(Protocol):
         Raises ValueError: one line."""
 
 
-class Alone:
+class SingleNode:
     """One node, which shares its dataset with nobody."""
 
     node, nodes, origin = 0, 1, ""
 
-    def __init__(self, node: Lapping) -> None:
+    def __init__(self, node: Resumable) -> None:
         self._node = node
 
     async def turns_of_all(self) -> Turns:
@@ -308,13 +308,13 @@ class StateWriter:
         file: StateFile | None,
         about: Callable[[], Mapping[str, str]],
         samples: int,
-        node: Lapping,
+        node: Resumable,
     ) -> None:
         self._file = file
         self._about = about
         self._samples = samples
         self._node = node
-        self._all: Lappers = Alone(node)
+        self._all: Cluster = SingleNode(node)
         # As long as nobody asks, what there is stays: a mount by mistake costs no state.
         self._kept = node.given
         self._written_ns = 0
@@ -323,7 +323,7 @@ class StateWriter:
         # Of what is to be written: a thread that was left behind must not write what is old by then.
         self._newest = 0
 
-    def share(self, all_nodes: Lappers) -> None:
+    def share(self, all_nodes: Cluster) -> None:
         """There are others; before anything is saved or loaded."""
         self._all = all_nodes
 
