@@ -19,7 +19,7 @@ from redoxfs.chunks import DirectoryStore, build_cells
 from redoxfs.cli.arguments import SamplerSpec
 from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.node import Node, OpenFile, Plan, Share, plan_pool, plan_slot
-from redoxfs.node.sharing import Host, Joining, joined
+from redoxfs.node.sharing import ClusterConfig, Host, joined
 from redoxfs.node.state import StateWriter, encode
 from redoxfs.peers import Identity, Plaintext, View
 from redoxfs.peers.bounds import LAST_LAP_TOLD
@@ -90,7 +90,7 @@ async def sharing(
             plan = plan_pool if policy == "pool" else plan_slot
             return plan(catalog, cells, memory_bytes=memory_bytes, seed=0, share=share)
 
-        joining = Joining(
+        config = ClusterConfig(
             view=view,
             plan_for=plan_for,
             identity=lambda _plan: Identity("d1"),
@@ -106,7 +106,7 @@ async def sharing(
         state = StateWriter(None, lambda: {"dataset": "d1"}, len(catalog.class_of), node)
         node.start()
         try:
-            async with joined(node, catalog, plan, joining, state, timeout_s=PATIENCE_S) as host:
+            async with joined(node, catalog, plan, config, state, timeout_s=PATIENCE_S) as host:
                 members[number] = Member(catalog, node, host, state)
                 if len(members) == len(roots):
                     all_there.set()

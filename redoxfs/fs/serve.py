@@ -30,7 +30,7 @@ from redoxfs.node import WAITING_OPENS, WAITING_READS, Node, Plan, Verb, serve_c
 from redoxfs.node.state import StateFile, StateWriter
 
 if TYPE_CHECKING:
-    from redoxfs.node.sharing import Joining
+    from redoxfs.node.sharing import ClusterConfig
 
 TASKS = WAITING_OPENS + WAITING_READS + 64
 """pyfuse3's max_tasks: as many as may wait, and some that never do."""
@@ -76,7 +76,7 @@ def serve(
     state_file: StateFile | None,
     settings: Callable[[Plan], Mapping[str, str]],
     on_ready: Callable[[], None],
-    joining: "Joining | None" = None,
+    joining: "ClusterConfig | None" = None,
 ) -> None:
     """Serve ``catalog`` at ``mountpoint`` until it is unmounted or told to stop.
 
@@ -121,7 +121,7 @@ async def _serve(
     state_file: StateFile | None,
     settings: Callable[[Plan], Mapping[str, str]],
     on_ready: Callable[[], None],
-    joining: "Joining | None",
+    joining: "ClusterConfig | None",
 ) -> None:
     def stats() -> dict[str, Any]:
         about = {"version": __version__, "pid": os.getpid(), **mount.as_dict()}

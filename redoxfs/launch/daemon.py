@@ -41,7 +41,7 @@ from redoxfs.launch.source import (
 if TYPE_CHECKING:
     from redoxfs.dataset import Catalog
     from redoxfs.node import Plan, Share
-    from redoxfs.node.sharing import Joining
+    from redoxfs.node.sharing import ClusterConfig
     from redoxfs.node.state import StateFile
     from redoxfs.peers import Identity, Transport
 
@@ -197,10 +197,10 @@ def _share(dataset: Dataset, arguments: argparse.Namespace, node: int, nodes: in
     )
 
 
-def _joining(job: Job, on_news: Callable[[str], None]) -> "Joining | None":
+def _joining(job: Job, on_news: Callable[[str], None]) -> "ClusterConfig | None":
     if job.members is None or job.transport is None:
         return None
-    from redoxfs.node.sharing import Joining
+    from redoxfs.node.sharing import ClusterConfig
     from redoxfs.peers import View
 
     def plan_for(node: int, nodes: int) -> "Plan":
@@ -213,7 +213,7 @@ def _joining(job: Job, on_news: Callable[[str], None]) -> "Joining | None":
         except (TooLittleMemoryError, SourceUnusableError) as error:
             raise ValueError(str(error)) from error
 
-    return Joining(
+    return ClusterConfig(
         view=View(1, job.members.addresses),
         plan_for=plan_for,
         identity=partial(_identity, job),

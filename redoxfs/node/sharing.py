@@ -70,7 +70,7 @@ class JoinError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Joining:
+class ClusterConfig:
     """Which nodes are to come together.
 
     ``plan_for``   how the dataset is served by node i of n
@@ -96,7 +96,7 @@ class Joining:
 
 @asynccontextmanager
 async def joined(
-    node: Node, catalog: Catalog, plan: Plan, joining: Joining, state: StateWriter, *, timeout_s: float
+    node: Node, catalog: Catalog, plan: Plan, config: ClusterConfig, state: StateWriter, *, timeout_s: float
 ) -> AsyncIterator["Host"]:
     """The nodes, once all have answered; they may ask this one from then on.
 
@@ -105,10 +105,10 @@ async def joined(
     """
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:
-        host = Host(node, catalog, joining, state, nursery, timeout_s=timeout_s)
+        host = Host(node, catalog, config, state, nursery, timeout_s=timeout_s)
         try:
             try:
-                await host.start(plan, joining.view)
+                await host.start(plan, config.view)
             except OSError as error:
                 raise JoinError(error.strerror or str(error)) from error
             except (ValueError, RefusedError, JoinTimeoutError) as error:
@@ -133,7 +133,7 @@ class Host:
         self,
         node: Node,
         catalog: Catalog,
-        joining: Joining,
+        config: ClusterConfig,
         state: StateWriter,
         nursery: trio.Nursery,
         *,
@@ -141,19 +141,19 @@ class Host:
     ) -> None:
         self._node = node
         self._catalog = catalog
-        self._joining = joining
+        self._config = config
         self._state = state
         self._nursery = nursery
         self._timeout_s = timeout_s
         self._contents: dict[int, Sequence[Content]] = {}
         self._traces: Traces | None = None
         self._peers: Peers | None = None
-        self._view = joining.view
+        self._view = config.view
         self._own = ""
         # Node 0's counts, if all begin anew: later than that of any laps before.
         self.origin = f"{time.time_ns():020}-{secrets.token_hex(4)}.{0:08}."
         # What the laps of this view go on from.
-        self._kept = joining.kept or b""
+        self._kept = config.kept or b""
         self._policy: SharedServingPolicy
         self._share: Share
         self._renewing = trio.Lock()
@@ -163,10 +163,10 @@ class Host:
         assert plan.sharing is not None
         self._own = view.addresses[plan.sharing.share.node]
         self._state.share(self)
-        beginning = ANEW if self._joining.kept is None else RESUMED
+        beginning = ANEW if self._config.kept is None else RESUMED
         await self._enter(view, plan, self._orders(plan.nodes), beginning, self.origin)
         assert self._peers is not None
-        await self._peers.join(self._joining.report, self._joining.timeout_s)
+        await self._peers.join(self._config.report, self._config.timeout_s)
         self._view = self._peers.view
 
     def close(self) -> None:
@@ -196,7 +196,7 @@ class Host:
         peers = Peers(
             view,
             sharing.share.node,
-            self._joining.identity(plan),
+            self._config.identity(plan),
             self,
             timeout_s=sharing.timeout_s,
             silence_s=sharing.timeout_s * SILENT_SHARE,
@@ -205,8 +205,8 @@ class Host:
             beginning=beginning,
             origin=origin,
             bounds=self._bounds(sharing.policy),
-            renews=view.number > self._joining.view.number,
-            transport=self._joining.transport(view),
+            renews=view.number > self._config.view.number,
+            transport=self._config.transport(view),
         )
         traces = await self._traces_of(sharing.policy, sharing.share, orders, turns)
         await peers.start()
@@ -272,7 +272,7 @@ class Host:
 
     async def _plan(self, node: int, nodes: int, turns: Turns | None) -> Plan:
         def plan_for() -> Plan:
-            plan = self._joining.plan_for(node, nodes)
+            plan = self._config.plan_for(node, nodes)
             if turns is not None:
                 plan.policy.restore(_part_of(turns, node, nodes))
             return plan
@@ -285,7 +285,7 @@ class Host:
 
         while True:
             try:
-                await peers.join(report, self._joining.timeout_s)
+                await peers.join(report, self._config.timeout_s)
             except JoinTimeoutError as error:
                 log.warning("%s; it is still waited for", error)
             except RefusedError as error:
@@ -298,11 +298,11 @@ class Host:
 
     def _orders(self, nodes: int) -> Orders | None:
         """How a job on so many nodes asks, where the sampler is known. Raises ValueError."""
-        sampler = self._joining.sampler
+        sampler = self._config.sampler
         return None if sampler is None else orders_of(sampler, self._traced(), nodes)
 
     def _traced(self) -> npt.NDArray[np.int32]:
-        sampler = self._joining.sampler
+        sampler = self._config.sampler
         return samples_of(self._catalog, None if sampler is None else sampler.tree)
 
     async def _traces_of(
@@ -314,8 +314,8 @@ class Host:
         samples = self._traced()
         traces = Traces(share.node, policy, samples, len(self._catalog.class_of), orders, self._tell_order)
         epoch, share_made = 0, 0.0
-        if turns is not None and self._joining.sampler is not None:
-            requests = requests_of(self._joining.sampler, len(samples), share.nodes)
+        if turns is not None and self._config.sampler is not None:
+            requests = requests_of(self._config.sampler, len(samples), share.nodes)
             epoch, share_made = place_in_epochs(turns, policy.laps(samples), samples, requests)
         await traces.start(self._nursery, epoch, share_made)
         return traces
@@ -382,7 +382,7 @@ class Host:
         of_all = {self._own: self._kept, **kept}
         states = await self._decoded({address: data for address, data in of_all.items() if data})
         if not states:
-            self._joining.say("there is nothing to resume at any node")
+            self._config.say("there is nothing to resume at any node")
             return ""
         # Files of laps that began at another time are left over, such as of a node that gave nothing in these.
         origin = max(state.origin for state in states.values())
@@ -391,13 +391,13 @@ class Host:
         nothing = turns._replace(had=np.zeros_like(turns.had), given=0)
         self._policy.restore(turns, decoded.get(self._own, nothing))
         told = told_of(summary(turns, len(self._catalog.class_of)))
-        self._joining.say(
+        self._config.say(
             f"resumed: {told} at all nodes; "
             f"what a node that was killed had served in its last {WRITE_EVERY_S:g} s may come twice"
         )
         lacking = [address for address in of_all if address not in decoded]
         if lacking:
-            self._joining.say(f"nothing was kept of {', '.join(lacking)}: what it served in these laps comes again")
+            self._config.say(f"nothing was kept of {', '.join(lacking)}: what it served in these laps comes again")
         await self._follow_from(turns)
         return origin
 
@@ -410,7 +410,7 @@ class Host:
             raise ValueError(f"the state that the others go on from is not taken: {error}") from error
         self._kept = data
         self._policy.restore(_part_of(turns, self._share.node, self._share.nodes))
-        self._joining.say(f"the others go on from {name_of(data)}, and so does this node")
+        self._config.say(f"the others go on from {name_of(data)}, and so does this node")
         await self._follow_from(turns)
 
     def originate(self, origin: str) -> None:
@@ -503,8 +503,8 @@ class Host:
 
     def rejoin(self, begun: npt.NDArray[np.int32]) -> None:
         """This process has taken the place of another."""
-        if self._joining.kept is not None:
-            self._joining.say("the others went on without this node, and it goes on with them: nothing is resumed")
+        if self._config.kept is not None:
+            self._config.say("the others went on without this node, and it goes on with them: nothing is resumed")
         if isinstance(self._policy, LocalFirst):
             log.info("another process was this node before: it takes part again from the next lap of each class")
             self._policy.rejoin(begun)
