@@ -2,7 +2,7 @@
 
 ``peers``        what a node uses: all other nodes of its job
 ``view``         who they are, and what they must have in common
-``host``         what a node has to offer to them
+``service``      what a node has to offer to them
 ``server``       this node as they see it; ``outgoing``, ``traces``: what it keeps for them
 ``client``       one of them as this node sees it
 ``translation``  the core's messages as protobuf; ``fields``, ``parts``: the bytes of samples, copied once on each side
@@ -17,8 +17,8 @@ May be imported before a fork; a `Peers` must not be started before one.
 import redoxfs.peers.quiet  # noqa: F401
 from redoxfs.peers.bounds import Bounds
 from redoxfs.peers.channel import Plaintext, Transport
-from redoxfs.peers.host import Host, Reply
 from redoxfs.peers.peers import JoinTimeoutError, Peers, RefusedError
+from redoxfs.peers.service import Host, Reply
 from redoxfs.peers.tls import Tls, TlsError
 from redoxfs.peers.view import Identity, View
 

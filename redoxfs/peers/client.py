@@ -24,9 +24,9 @@ from redoxfs.peers.bounds import Bounds
 from redoxfs.peers.bridge import Bridge
 from redoxfs.peers.channel import one_line, reason_of
 from redoxfs.peers.fields import split_payload, with_payload
-from redoxfs.peers.host import Host
 from redoxfs.peers.parts import PART_BYTES, Assembly
 from redoxfs.peers.server import SERVICE
+from redoxfs.peers.service import Host
 from redoxfs.peers.translation import Received, ask, parse, received
 from redoxfs.peers.v1 import peers_pb2 as pb
 from redoxfs.protocol.events import Message

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from redoxfs.peers.host import Reply
 from redoxfs.peers.parts import Cut
+from redoxfs.peers.service import Reply
 
 MOST_ANSWERS = 4096
 """Of one requester, at once. A node asks for 16 at a time, and comes again for those that took too long."""

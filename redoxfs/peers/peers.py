@@ -19,8 +19,8 @@ from redoxfs.peers.bounds import Bounds
 from redoxfs.peers.bridge import Bridge
 from redoxfs.peers.channel import Plaintext, Transport
 from redoxfs.peers.client import CALLS_AT_ONCE, Client, Trace
-from redoxfs.peers.host import Host
 from redoxfs.peers.server import Server
+from redoxfs.peers.service import Host
 from redoxfs.peers.v1 import peers_pb2 as pb
 from redoxfs.peers.view import (
     ANEW,

@@ -19,9 +19,9 @@ from redoxfs.peers.bounds import SIGNED, Bounds, check_below
 from redoxfs.peers.bridge import Bridge, ClosedError, keep, keep_error
 from redoxfs.peers.channel import SERVER_OPTIONS, Transport, one_line
 from redoxfs.peers.fields import split_payload, with_payload
-from redoxfs.peers.host import Host, Reply
 from redoxfs.peers.outgoing import KEPT_BYTES, CrowdedError, Outbox, Outgoing
 from redoxfs.peers.parts import PART_BYTES, Cut
+from redoxfs.peers.service import Host, Reply
 from redoxfs.peers.traces import Traces
 from redoxfs.peers.translation import TooManyFilesError, asked, failed_head, parse, reply_head
 from redoxfs.peers.v1 import peers_pb2 as pb
