@@ -59,7 +59,7 @@ def told(payload: Payload) -> list[object]:
     return [(f.errno, f.strerror) if isinstance(f, OSError) else (bytes(f.data), f.stamp, f.changed) for f in payload]
 
 
-class FakeHost:
+class FakeService:
     """Gives the samples of ``shelf``, each once, and remembers which it gave to whom until they have it.
 
     ``gate`` closed: an answer takes until it is opened. ``wanted``: whether answers are.
@@ -87,7 +87,7 @@ class FakeHost:
         self.files = b"", b""
         self.resumed: list[dict[str, bytes]] = []
         self.followed: list[bytes] = []
-        self.origins: list[str] = []
+        self.lineages: list[str] = []
         self.why_not_resumed = ""
 
     async def handle(self, message: Message) -> Reply | None:
@@ -163,8 +163,8 @@ class FakeHost:
     async def follow_state(self, data: bytes) -> None:
         self.followed.append(data)
 
-    def originate(self, origin: str) -> None:
-        self.origins.append(origin)
+    def set_lap_lineage(self, lap_lineage: str) -> None:
+        self.lineages.append(lap_lineage)
 
     def begun(self) -> npt.NDArray[np.int32]:
         return np.array(self.laps, np.int32)
@@ -229,11 +229,11 @@ def quiet(_missing: Sequence[str]) -> None:
 
 
 @asynccontextmanager
-async def running(view: View, node: int, host: FakeHost, **options: Any) -> AsyncIterator[Peers]:
+async def running(view: View, node: int, host: FakeService, **options: Any) -> AsyncIterator[Peers]:
     """A node that has started and not yet joined."""
     identity = options.pop("identity", IDENTITY)
     settings = {"timeout_s": CALL_S, "max_answer_bytes": MOST_BYTES, **options}
-    peers = Peers(view, node, identity, host, **settings)
+    peers = Peers(view, node, identity, host, host, **settings)
     await peers.start()
     try:
         with trio.fail_after(PATIENCE_S):
@@ -249,7 +249,7 @@ async def join_all(*nodes: Peers) -> None:
 
 
 @asynccontextmanager
-async def pair(home: FakeHost, requester: FakeHost, **options: Any) -> AsyncIterator[tuple[Peers, Peers]]:
+async def pair(home: FakeService, requester: FakeService, **options: Any) -> AsyncIterator[tuple[Peers, Peers]]:
     """Node 0, the home, and node 1, which have met. ``options`` are the home's."""
     view = View(1, addresses(2))
     most = options.pop("max_answer_bytes", MOST_BYTES)
@@ -289,7 +289,7 @@ def test_answers_of_every_shape_arrive_as_they_are() -> None:
     counts = [0, 1, 10, 1, 88, 0, 199, 1, 1, 1, 1, 1, 1, 1]
 
     async def main() -> None:
-        home, requester = FakeHost(shelf), FakeHost()
+        home, requester = FakeService(shelf), FakeService()
         async with pair(home, requester) as (at_home, asking):
             for number, most in enumerate(counts):
                 asking.send(take(number, most))
@@ -315,7 +315,7 @@ def test_a_samples_bytes_keep_nothing_else_alive() -> None:
     shelf: dict[int, Payload] = {n: (file(n.to_bytes(2) * 500),) for n in range(1000)}
 
     async def main() -> None:
-        home, requester = FakeHost(shelf), FakeHost()
+        home, requester = FakeService(shelf), FakeService()
         async with pair(home, requester) as (_, asking):
             asking.send(take(0, 1000))
             await requester.until(lambda: len(requester.got) == 1000)
@@ -374,7 +374,7 @@ def replace_take(message: Take, **fields: int) -> Take:
 
 def test_an_answer_that_is_not_wanted_is_not_fetched() -> None:
     async def main() -> None:
-        home, requester = FakeHost({0: (file(bytes(3 * PART_BYTES)),), 1: (file(b"1"),)}), FakeHost()
+        home, requester = FakeService({0: (file(bytes(3 * PART_BYTES)),), 1: (file(b"1"),)}), FakeService()
         requester.wanted = False
         async with pair(home, requester) as (_, asking):
             asking.send(take(0, 1))
@@ -393,7 +393,7 @@ def test_an_answer_that_is_not_wanted_is_not_fetched() -> None:
 def test_an_answer_beyond_the_limit_is_an_error_for_each_file_of_it(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         shelf: dict[int, Payload] = {0: (file(bytes(2 * PART_BYTES)), file(b"")), 1: (file(b"1"),)}
-        home, requester = FakeHost(shelf), FakeHost()
+        home, requester = FakeService(shelf), FakeService()
         async with pair(home, requester, max_answer_bytes=PART_BYTES) as (_, asking):
             asking.send(take(0, 2))
             await requester.until(lambda: len(requester.got) == 2)
@@ -426,7 +426,7 @@ def test_nothing_is_lost_or_repeated_whatever_the_network_loses(monkeypatch: pyt
         hosts = []
         for node in range(nodes):
             numbers = range(node * 10_000, node * 10_000 + messages * most * (nodes - 1))
-            hosts.append(FakeHost({s: (file(randoms.randbytes(randoms.randrange(600_000))),) for s in numbers}))
+            hosts.append(FakeService({s: (file(randoms.randbytes(randoms.randrange(600_000))),) for s in numbers}))
         view = View(1, addresses(nodes))
         async with trio.open_nursery() as nursery:
             done = [trio.Event() for _ in hosts]
@@ -469,7 +469,7 @@ def test_an_answer_whose_bytes_are_gone_is_asked_for_again_and_fills_what_is_mis
     shelf: dict[int, Payload] = {n: (file(bytes([n]) * 600_000),) for n in range(5)}
 
     async def main() -> None:
-        home, requester = FakeHost(shelf), FakeHost()
+        home, requester = FakeService(shelf), FakeService()
         # The reply is lost after all parts counted as sent.
         losing = Losing("Part", first(1))
         async with pair(home, requester, transport=Lossy(losing)) as (_, asking):
@@ -487,7 +487,7 @@ def test_a_later_message_does_not_take_away_bytes_that_are_still_to_come() -> No
     shelf: dict[int, Payload] = {0: (file(b"0" * (PART_BYTES + 1)),), 1: (file(b"one"),)}
 
     async def main() -> None:
-        home, requester = FakeHost(shelf), FakeHost()
+        home, requester = FakeService(shelf), FakeService()
         held = threading.Event()
         async with pair(home, requester, transport=Lossy(Losing("Part", lambda: not held.is_set(), before=True))) as (
             _,
@@ -508,7 +508,7 @@ def test_a_later_message_does_not_take_away_bytes_that_are_still_to_come() -> No
 
 def test_a_message_that_comes_again_while_its_answer_is_prepared_waits_for_the_same() -> None:
     async def main() -> None:
-        home = FakeHost({0: (file(b"zero"),)})
+        home = FakeService({0: (file(b"zero"),)})
         view = View(1, addresses(2))
         async with running(view, 0, home) as at_home:
             home.gate = trio.Event()
@@ -552,7 +552,7 @@ def say(channel: grpc.Channel, method: str, request: bytes) -> bytes:
 
 
 def test_a_host_that_fails_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
-    class Failing(FakeHost):
+    class Failing(FakeService):
         failures = iter([trio.TooSlowError(), OSError(errno.EIO, "no disk"), ZeroDivisionError()])
 
         async def handle(self, message: Message) -> Reply | None:
@@ -561,7 +561,7 @@ def test_a_host_that_fails_is_asked_again(caplog: pytest.LogCaptureFixture) -> N
             return await super().handle(message)
 
     async def main() -> None:
-        home, requester = Failing({0: (file(b"zero"),)}), FakeHost()
+        home, requester = Failing({0: (file(b"zero"),)}), FakeService()
         async with pair(home, requester) as (_, asking):
             asking.send(take(0, 1))
             await requester.until(lambda: 0 in requester.got)
@@ -572,14 +572,14 @@ def test_a_host_that_fails_is_asked_again(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_a_message_that_was_answered_is_not_asked_for_for_ever() -> None:
-    class Forgetful(FakeHost):
+    class Forgetful(FakeService):
         async def handle(self, message: Message) -> Reply | None:
             self.handled.append(message.number)
             self._tell()
             return None
 
     async def main() -> None:
-        home, requester = Forgetful(), FakeHost()
+        home, requester = Forgetful(), FakeService()
         async with pair(home, requester) as (_, asking):
             asking.send(take(0, 1))
             await home.until(lambda: home.handled == [0])
@@ -593,7 +593,7 @@ def test_a_message_that_was_answered_is_not_asked_for_for_ever() -> None:
 
 def test_a_node_that_was_started_again_is_noticed_and_served() -> None:
     async def main() -> None:
-        home, requester = FakeHost({0: (file(b"zero"),)}), FakeHost()
+        home, requester = FakeService({0: (file(b"zero"),)}), FakeService()
         view = View(1, addresses(2))
         async with running(view, 1, requester) as asking:
             async with running(view, 0, home) as at_home:
@@ -603,7 +603,7 @@ def test_a_node_that_was_started_again_is_noticed_and_served() -> None:
             asking.send(take(0, 1))
             while asking.stats()["peers"][view.addresses[0]]["state"] != "unreachable":
                 await trio.sleep(0.001)
-            again = FakeHost(home.shelf)
+            again = FakeService(home.shelf)
             # It does not join: the requester finds out by itself.
             async with running(view, 0, again):
                 await requester.until(lambda: 0 in requester.got)
@@ -621,7 +621,7 @@ def test_a_node_that_decides_otherwise_after_a_restart_gives_errors_for_what_is_
     closed = threading.Event()
 
     async def main() -> None:
-        home, requester = FakeHost(shelf), FakeHost()
+        home, requester = FakeService(shelf), FakeService()
         view = View(1, addresses(2))
         async with running(view, 1, requester) as asking:
             losing = Losing("Part", lambda: not closed.is_set(), before=True)
@@ -629,7 +629,7 @@ def test_a_node_that_decides_otherwise_after_a_restart_gives_errors_for_what_is_
                 await join_all(at_home, asking)
                 asking.send(take(0, 2))
                 await requester.until(lambda: 0 in requester.got)
-            async with running(view, 0, FakeHost({5: (file(b"five"),)})):
+            async with running(view, 0, FakeService({5: (file(b"five"),)})):
                 await requester.until(lambda: 1 in requester.got)
                 # Of two calls at once, an Ask may overtake the Hello that tells of the other process.
                 assert requester.restarts == [0]
@@ -656,7 +656,7 @@ def test_a_node_that_decides_otherwise_after_a_restart_gives_errors_for_what_is_
 def test_nodes_that_serve_something_else_refuse_each_other_in_one_line(identity: Identity, line: str) -> None:
     async def main() -> None:
         view = View(1, addresses(2))
-        ours, theirs = FakeHost(), FakeHost()
+        ours, theirs = FakeService(), FakeService()
         async with (
             running(view, 0, ours) as here,
             running(view, 1, theirs, identity=identity) as there,
@@ -671,8 +671,11 @@ def test_nodes_that_serve_something_else_refuse_each_other_in_one_line(identity:
 def test_who_starts_after_the_same_nodes_were_given_a_later_view_takes_part_in_that() -> None:
     async def main() -> None:
         view = View(3, addresses(3))
-        async with running(view, 0, FakeHost()) as here, running(view, 1, FakeHost({5: (file(b"five"),)})) as there:
-            late = FakeHost()
+        async with (
+            running(view, 0, FakeService()) as here,
+            running(view, 1, FakeService({5: (file(b"five"),)})) as there,
+        ):
+            late = FakeService()
             async with running(replace(view, number=1), 2, late) as starting:
                 await join_all(here, there, starting)
                 assert starting.view == view
@@ -691,8 +694,8 @@ async def refused(peers: Peers, line: str) -> None:
 def test_a_node_learns_of_a_refusal_from_who_then_ends() -> None:
     async def main() -> None:
         view = View(1, addresses(2))
-        async with running(view, 0, FakeHost()) as here:
-            async with running(view, 1, FakeHost(), identity=Identity("d2")) as there:
+        async with running(view, 0, FakeService()) as here:
+            async with running(view, 1, FakeService(), identity=Identity("d2")) as there:
                 await refused(there, f"{view.addresses[0]}: has another dataset (d1 there, d2 here)")
             await refused(here, f"{view.addresses[1]}: has another dataset (d2 there, d1 here)")
 
@@ -703,13 +706,13 @@ def test_another_version_of_the_protocol_and_another_list_are_refused(monkeypatc
     async def main() -> None:
         found = addresses(3)
         view = View(1, found[:2])
-        async with running(view, 0, FakeHost()) as here:
+        async with running(view, 0, FakeService()) as here:
             monkeypatch.setattr("redoxfs.peers.view.PROTOCOL_VERSION", 9)
-            async with running(view, 1, FakeHost()) as there:
+            async with running(view, 1, FakeService()) as there:
                 await refused(there, f"{found[0]}: has another protocol version (2 there, 9 here)")
             await refused(here, f"{found[1]}: has another protocol version (9 there, 2 here)")
         monkeypatch.undo()
-        async with running(view, 0, FakeHost()) as here, running(View(1, found), 1, FakeHost()) as there:
+        async with running(view, 0, FakeService()) as here, running(View(1, found), 1, FakeService()) as there:
             await refused(there, f"{found[0]}: has another view")
             await refused(here, f"{found[1]}: has another view")
 
@@ -720,9 +723,12 @@ def test_who_is_left_over_from_an_earlier_view_does_not_end_the_start_of_this_on
     async def main() -> None:
         found = addresses(3)
         view = View(2, found[:2])
-        async with running(view, 0, FakeHost()) as here, running(View(1, (found[0], found[2])), 1, FakeHost()) as old:
+        async with (
+            running(view, 0, FakeService()) as here,
+            running(View(1, (found[0], found[2])), 1, FakeService()) as old,
+        ):
             await refused(old, f"{found[0]}: has another view")
-            async with running(view, 1, FakeHost()) as there:
+            async with running(view, 1, FakeService()) as there:
                 await join_all(here, there)
 
     trio.run(main)
@@ -733,8 +739,8 @@ def test_addresses_that_are_mixed_up_are_told() -> None:
         view = View(1, addresses(3))
         # Node 2 listens where node 1 should.
         async with (
-            running(view, 0, FakeHost()) as here,
-            running(view, 2, FakeHost(), listen=view.addresses[1]),
+            running(view, 0, FakeService()) as here,
+            running(view, 2, FakeService(), listen=view.addresses[1]),
         ):
             await refused(here, f"{view.addresses[1]}: is node 2 of its view, here it is node 1")
 
@@ -744,7 +750,7 @@ def test_addresses_that_are_mixed_up_are_told() -> None:
 def test_calls_of_strangers_are_refused() -> None:
     async def main() -> None:
         view = View(3, addresses(2))
-        host = FakeHost({0: (file(b"zero"),)})
+        host = FakeService({0: (file(b"zero"),)})
         async with running(view, 0, host) as at_home:
             introduction = replaced(at_home._introduction, node=1, incarnation=5)
             strangers = {
@@ -784,7 +790,7 @@ def test_a_join_that_takes_too_long_says_who_is_missing() -> None:
     async def main() -> None:
         view = View(1, addresses(3))
         reports: list[list[str]] = []
-        async with running(view, 0, FakeHost()) as here, running(view, 1, FakeHost()):
+        async with running(view, 0, FakeService()) as here, running(view, 1, FakeService()):
             with pytest.raises(JoinTimeoutError) as error:
                 await here.join(lambda missing: reports.append(list(missing)), 0.5)
             assert error.value.missing == view.addresses[2:]
@@ -804,10 +810,10 @@ def test_whoever_joins_is_told_of_each_change() -> None:
             reports.append(list(names))
             missing.set()
 
-        async with running(view, 0, FakeHost()) as here, trio.open_nursery() as nursery:
+        async with running(view, 0, FakeService()) as here, trio.open_nursery() as nursery:
             nursery.start_soon(here.join, report, PATIENCE_S)
             await missing.wait()
-            async with running(view, 1, FakeHost()) as there:
+            async with running(view, 1, FakeService()) as there:
                 await there.join(quiet, PATIENCE_S)
                 while reports[-1]:
                     await trio.sleep(0.001)
@@ -820,14 +826,18 @@ def test_an_address_in_use_is_an_error_that_names_it() -> None:
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             address = f"127.0.0.1:{taken.getsockname()[1]}"
-            peers = Peers(View(1, (address,)), 0, IDENTITY, FakeHost(), timeout_s=CALL_S, max_answer_bytes=1)
+            peers = Peers(
+                View(1, (address,)), 0, IDENTITY, FakeService(), FakeService(), timeout_s=CALL_S, max_answer_bytes=1
+            )
             with pytest.raises(OSError, match=f"cannot listen at {address}: Address already in use") as error:
                 await peers.start()
             assert error.value.errno == errno.EADDRINUSE
         view = View(1, addresses(1))
-        async with running(view, 0, FakeHost()):
+        async with running(view, 0, FakeService()):
             with pytest.raises(OSError, match="cannot listen"):
-                await Peers(view, 0, IDENTITY, FakeHost(), timeout_s=CALL_S, max_answer_bytes=1).start()
+                await Peers(
+                    view, 0, IDENTITY, FakeService(), FakeService(), timeout_s=CALL_S, max_answer_bytes=1
+                ).start()
 
     trio.run(main)
 
@@ -835,7 +845,7 @@ def test_an_address_in_use_is_an_error_that_names_it() -> None:
 def test_the_health_service_says_when_a_node_has_joined() -> None:
     async def main() -> None:
         view = View(1, addresses(1))
-        async with running(view, 0, FakeHost()) as alone:
+        async with running(view, 0, FakeService()) as alone:
 
             def status() -> int:
                 with grpc.insecure_channel(view.addresses[0]) as channel:
@@ -858,7 +868,7 @@ def test_close_leaves_no_thread_and_no_waiting_sample() -> None:
 
     async def main() -> None:
         shelf: dict[int, Payload] = {n: (file(bytes(2 * PART_BYTES)),) for n in range(2)}
-        home, requester = FakeHost(shelf), FakeHost()
+        home, requester = FakeService(shelf), FakeService()
         asleep = Losing("Part", lambda: True, before=True)
         async with pair(home, requester, transport=Lossy(asleep)) as (at_home, asking):
             asking.send(take(0, 1))
@@ -1028,8 +1038,8 @@ def test_hostile_answers_cost_no_memory_and_the_right_one_is_taken_after_them(
             return grpc.unary_unary_rpc_method_handler(lambda _data, _context: replies.popleft())
 
     async def main() -> None:
-        requester = FakeHost()
-        async with pair(FakeHost(), requester, transport=Lossy(Replacing())) as (_, asking):
+        requester = FakeService()
+        async with pair(FakeService(), requester, transport=Lossy(Replacing())) as (_, asking):
             tracemalloc.start()
             asking.send(take(0, 2))
             await requester.until(lambda: len(requester.got) == 2)

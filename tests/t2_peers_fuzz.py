@@ -182,6 +182,7 @@ async def door(host: Any, bounds: Bounds | None = BOUNDS, **options: Any) -> Asy
             why_unknown=why_unknown,
             why_not_yet=lambda: None,
             kept=lambda: b"",
+            turns=lambda: bytes(100),
             meet=lambda request: pb.HelloReply(callee=request.caller),
             spawn=lambda act, *words: bridge.post(nursery.start_soon, act, *words),
             threads=4,

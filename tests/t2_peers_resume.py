@@ -5,7 +5,20 @@ from typing import Any
 import grpc
 import pytest
 import trio
-from t2_peers import CALL_S, PATIENCE_S, FakeHost, Losing, Lossy, addresses, file, first, join_all, quiet, running, take
+from t2_peers import (
+    CALL_S,
+    PATIENCE_S,
+    FakeService,
+    Losing,
+    Lossy,
+    addresses,
+    file,
+    first,
+    join_all,
+    quiet,
+    running,
+    take,
+)
 
 from redoxfs.peers import JoinTimeoutError, RefusedError, View
 from redoxfs.peers.fields import split_payload
@@ -14,11 +27,11 @@ from redoxfs.peers.v1 import peers_pb2 as pb
 from redoxfs.peers.view import RESUMED
 
 LONGEST_BYTES = 4 * PART_BYTES
-RESUMES: dict[str, Any] = {"beginning": RESUMED, "max_turns_bytes": LONGEST_BYTES}
+RESUMES: dict[str, Any] = {"start_point": RESUMED, "max_turns_bytes": LONGEST_BYTES}
 
 
-def keeping(kept: bytes) -> FakeHost:
-    host = FakeHost({0: (file(b"zero"),)})
+def keeping(kept: bytes) -> FakeService:
+    host = FakeService({0: (file(b"zero"),)})
     host.files = kept, kept[::-1]
     return host
 
@@ -62,7 +75,7 @@ def test_nodes_that_resume_have_what_all_others_kept_before_they_answer(monkeypa
 def test_some_that_resume_and_some_that_do_not_refuse_each_other() -> None:
     async def main() -> None:
         view = View(1, addresses(2))
-        async with running(view, 0, FakeHost(), **RESUMES) as resumes, running(view, 1, FakeHost()) as begins:
+        async with running(view, 0, FakeService(), **RESUMES) as resumes, running(view, 1, FakeService()) as begins:
             lines = {}
 
             async def refused(node: int) -> None:
@@ -74,8 +87,8 @@ def test_some_that_resume_and_some_that_do_not_refuse_each_other() -> None:
                 nursery.start_soon(refused, 0)
                 nursery.start_soon(refused, 1)
             assert lines == {
-                0: f"{view.addresses[1]}: has another beginning (laps from one there, --resume here)",
-                1: f"{view.addresses[0]}: has another beginning (--resume there, laps from one here)",
+                0: f"{view.addresses[1]}: has another start point (laps from one there, --resume here)",
+                1: f"{view.addresses[0]}: has another start point (--resume there, laps from one here)",
             }
 
     trio.run(main)
@@ -224,23 +237,28 @@ def test_how_far_a_node_is_that_has_not_gone_on_yet_is_not_believed() -> None:
 def test_who_comes_into_a_later_view_begins_with_it_and_not_with_what_it_kept() -> None:
     async def main() -> None:
         view = View(4, addresses(3))
-        later = {"renews": True, "max_turns_bytes": LONGEST_BYTES, "origin": "later", "beginning": "the state ab"}
+        later = {
+            "renews": True,
+            "max_turns_bytes": LONGEST_BYTES,
+            "lap_lineage": "later",
+            "start_point": "the state ab",
+        }
         hosts = [keeping(b"all of it"), keeping(b"all of it"), keeping(b"own")]
         async with (
             running(view, 0, hosts[0], **later) as one,
             running(view, 1, hosts[1], **later) as two,
-            running(View(1, view.addresses), 2, hosts[2], origin="mine", **RESUMES) as comes,
+            running(View(1, view.addresses), 2, hosts[2], lap_lineage="mine", **RESUMES) as comes,
         ):
             await join_all(one, two, comes)
             assert (hosts[2].resumed, hosts[2].followed, hosts[2].rejoined) == ([], [b"all of it"], [])
-            assert [host.origins for host in hosts] == [["later"]] * 3
+            assert [host.lineages for host in hosts] == [["later"]] * 3
             # And who comes after it, in its place, does not.
             comes.close()
             again = keeping(b"own")
-            async with running(View(1, view.addresses), 2, again, origin="mine", **RESUMES) as comes:
+            async with running(View(1, view.addresses), 2, again, lap_lineage="mine", **RESUMES) as comes:
                 await comes.join(quiet, PATIENCE_S)
                 assert (again.resumed, again.followed, again.rejoined) == ([], [], [[]])
-                assert again.origins == ["later"]
+                assert again.lineages == ["later"]
 
     trio.run(main)
 
@@ -248,14 +266,16 @@ def test_who_comes_into_a_later_view_begins_with_it_and_not_with_what_it_kept() 
 def test_who_was_refused_in_a_later_view_is_not_once_it_has_the_same() -> None:
     async def main() -> None:
         view = View(2, addresses(2))
-        loaded = {"renews": True, "beginning": "the state ab", "silence_s": CALL_S}
+        loaded = {"renews": True, "start_point": "the state ab", "silence_s": CALL_S}
         async with running(view, 0, keeping(b"0"), **loaded) as here, trio.open_nursery() as nursery:
             nursery.start_soon(here.join, quiet, PATIENCE_S)
-            async with running(view, 1, keeping(b"1"), **{**loaded, "beginning": "the state cd"}) as other:
+            async with running(view, 1, keeping(b"1"), **{**loaded, "start_point": "the state cd"}) as other:
                 nursery.start_soon(other.join, quiet, PATIENCE_S)
                 while here._clients[1].state != "refused" or other._clients[0].state != "refused":
                     await trio.sleep(0.001)
-                assert here._clients[1].reason.endswith("has another beginning (the state cd there, the state ab here)")
+                assert here._clients[1].reason.endswith(
+                    "has another start point (the state cd there, the state ab here)"
+                )
                 other.close()
                 async with running(view, 1, keeping(b"1"), **loaded) as right:
                     await right.join(quiet, PATIENCE_S)
@@ -272,16 +292,16 @@ def test_nodes_that_begin_anew_have_the_origin_of_node_0() -> None:
         view = View(1, addresses(3))
         hosts = [keeping(b"") for _ in range(3)]
         async with (
-            running(view, 0, hosts[0], origin="b") as one,
-            running(view, 1, hosts[1], origin="c") as two,
-            running(view, 2, hosts[2], origin="a") as three,
+            running(view, 0, hosts[0], lap_lineage="b") as one,
+            running(view, 1, hosts[1], lap_lineage="c") as two,
+            running(view, 2, hosts[2], lap_lineage="a") as three,
         ):
             await join_all(one, two, three)
-            assert [host.origins for host in hosts] == [["b"]] * 3
+            assert [host.lineages for host in hosts] == [["b"]] * 3
             one.close()
             again = keeping(b"")
-            async with running(view, 0, again, origin="z") as back:
+            async with running(view, 0, again, lap_lineage="z") as back:
                 await back.join(quiet, PATIENCE_S)
-                assert again.origins == ["b"], "the others went on"
+                assert again.lineages == ["b"], "the others went on"
 
     trio.run(main)

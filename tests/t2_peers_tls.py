@@ -15,7 +15,7 @@ from certificates import Authority, Files, openssl
 from grpc_health.v1 import health_pb2
 from hypothesis import given
 from hypothesis import strategies as st
-from t2_peers import CALL_S, FakeHost, addresses, file, join_all, quiet, replaced, running, take, told
+from t2_peers import CALL_S, FakeService, addresses, file, join_all, quiet, replaced, running, take, told
 
 from redoxfs.chunks.store import Payload
 from redoxfs.launch.errors import UsageError
@@ -57,7 +57,7 @@ def elsewhere(view: View) -> View:
 
 @asynccontextmanager
 async def couple(
-    view: View, home: FakeHost, requester: FakeHost, *transports: Transport
+    view: View, home: FakeService, requester: FakeService, *transports: Transport
 ) -> AsyncIterator[tuple[Peers, Peers]]:
     async with (
         running(view, 0, home, transport=transports[0]) as at_home,
@@ -71,7 +71,7 @@ def test_nodes_with_certificates_serve_each_other(ca: Authority) -> None:
     shelf: dict[int, Payload] = {n: (file(bytes([n]) * 700_000),) for n in range(5)}
 
     async def main() -> None:
-        home, requester = FakeHost(shelf), FakeHost()
+        home, requester = FakeService(shelf), FakeService()
         view = elsewhere(View(1, addresses(2)))
         both = tls(ca, first, view, node=0), tls(ca, second, view, node=1)
         async with couple(view, home, requester, *both) as (at_home, asking):
@@ -90,7 +90,7 @@ def test_names_are_resolved_and_held_to_the_list(ca: Authority) -> None:
         ports = [address.rpartition(":")[2] for address in addresses(2)]
         view = View(1, (f"localhost:{ports[0]}", f"localhost:{ports[1]}"))
         both = tls(ca, named, view, node=0), tls(ca, named, view, node=1)
-        async with couple(view, FakeHost(), FakeHost(), *both) as nodes:
+        async with couple(view, FakeService(), FakeService(), *both) as nodes:
             await join_all(*nodes)
 
     trio.run(main)
@@ -117,7 +117,7 @@ def test_who_has_no_good_certificate_is_not_met_and_each_join_names_it(
     }
 
     async def main() -> None:
-        home, requester = FakeHost({0: (file(b"zero"),)}), FakeHost()
+        home, requester = FakeService({0: (file(b"zero"),)}), FakeService()
         transports = kinds[mine](), kinds[theirs]()
         async with couple(view, home, requester, *transports) as nodes:
             # What a node of the first kind finds at one of the second.
@@ -158,7 +158,7 @@ def test_a_good_certificate_does_not_open_the_door_for_another_node(ca: Authorit
     async def main() -> None:
         ports = [address.rpartition(":")[2] for address in addresses(3)]
         view = View(1, tuple(f"127.0.0.{node + 1}:{port}" for node, port in enumerate(ports)))
-        host = FakeHost({0: (file(b"zero"),)})
+        host = FakeService({0: (file(b"zero"),)})
         async with running(view, 0, host, transport=tls(ca, here, view)) as at_home:
             # As if all had been met.
             at_home._joined = True
@@ -203,7 +203,7 @@ def test_the_join_of_who_poses_as_another_names_the_peer(ca: Authority, here: Fi
     async def main() -> None:
         view = elsewhere(View(1, addresses(2)))
         impostor = tls(ca, ca.issue("third", "IP:127.0.0.3"), view)
-        async with couple(view, FakeHost(), FakeHost(), tls(ca, here, view), impostor) as (_, posing):
+        async with couple(view, FakeService(), FakeService(), tls(ca, here, view), impostor) as (_, posing):
             said = await in_vain(posing, view.addresses[0])
             assert "the certificate that was shown is for 127.0.0.3" in said
 

@@ -341,7 +341,7 @@ def test_of_several_nodes_each_keeps_its_own_and_all_are_saved_and_loaded(tmp_pa
     class All:
         """This node and another, which had the first sample as well."""
 
-        node, nodes, origin = 2, 3, "then"
+        node, nodes, lap_lineage = 2, 3, "then"
 
         def __init__(self, policy: PoolPolicy) -> None:
             self.policy = policy
@@ -376,7 +376,7 @@ def test_of_several_nodes_each_keeps_its_own_and_all_are_saved_and_loaded(tmp_pa
         assert kept.about == {**ABOUT, "number of nodes": "3", "origin": "then"}
         assert kept.turns.given == had
         of_others = writer.decoded(encode({**kept.about, "origin": "later"}, kept.turns, 0))
-        assert (of_others.origin, of_others.turns.had.tolist()) == ("later", kept.turns.had.tolist())
+        assert (of_others.lap_lineage, of_others.turns.had.tolist()) == ("later", kept.turns.had.tolist())
         with pytest.raises(StateError, match="number of nodes was nothing when it was written, and is 3 now"):
             writer.decoded(encode(ABOUT, TURNS, 0))
         told = await writer.save(os.fsencode(saved))

@@ -176,7 +176,7 @@ def test_a_state_that_only_some_have_loaded_keeps_them_apart(machine: Machine, s
     for mountpoint, path in zip(mountpoints, (saved[0], saved[1], saved[0]), strict=True):
         machine.ok("state", "load", mountpoint, path)
     until(lambda: "refused" in states(machine, mountpoints[0]))
-    assert "has another beginning (the state " in machine.log()
+    assert "has another start point (the state " in machine.log()
     for mountpoint in mountpoints:
         machine.ok("state", "load", mountpoint, saved[1])
     until(lambda: all(states(machine, mountpoint) == ["ready", "ready"] for mountpoint in mountpoints))

@@ -151,7 +151,7 @@ class Host:
         self._view = config.view
         self._own = ""
         # Node 0's counts, if all begin anew: later than that of any laps before.
-        self.origin = f"{time.time_ns():020}-{secrets.token_hex(4)}.{0:08}."
+        self.lap_lineage = f"{time.time_ns():020}-{secrets.token_hex(4)}.{0:08}."
         # What the laps of this view go on from.
         self._kept = config.kept or b""
         self._policy: SharedServingPolicy
@@ -163,8 +163,8 @@ class Host:
         assert plan.sharing is not None
         self._own = view.addresses[plan.sharing.share.node]
         self._state.share(self)
-        beginning = ANEW if self._config.kept is None else RESUMED
-        await self._enter(view, plan, self._orders(plan.nodes), beginning, self.origin)
+        start_point = ANEW if self._config.kept is None else RESUMED
+        await self._enter(view, plan, self._orders(plan.nodes), start_point, self.lap_lineage)
         assert self._peers is not None
         await self._peers.join(self._config.report, self._config.timeout_s)
         self._view = self._peers.view
@@ -179,8 +179,8 @@ class Host:
         view: View,
         plan: Plan,
         orders: Orders | None,
-        beginning: str,
-        origin: str,
+        start_point: str,
+        lap_lineage: str,
         *,
         turns: Turns | None = None,
     ) -> None:
@@ -190,7 +190,7 @@ class Host:
         """
         sharing = plan.sharing
         if sharing is None:
-            self._view, self.origin = view, origin
+            self._view, self.lap_lineage = view, lap_lineage
             self._peers = self._traces = None
             return
         peers = Peers(
@@ -198,19 +198,20 @@ class Host:
             sharing.share.node,
             self._config.identity(plan),
             self,
+            self,
             timeout_s=sharing.timeout_s,
             silence_s=sharing.timeout_s * SILENT_SHARE,
             max_answer_bytes=plan.memory_bytes,
             max_turns_bytes=longest_bytes(sharing.policy.turns()),
-            beginning=beginning,
-            origin=origin,
+            start_point=start_point,
+            lap_lineage=lap_lineage,
             bounds=self._bounds(sharing.policy),
             renews=view.number > self._config.view.number,
             transport=self._config.transport(view),
         )
         traces = await self._traces_of(sharing.policy, sharing.share, orders, turns)
         await peers.start()
-        self._view, self.origin, self._peers = view, origin, peers
+        self._view, self.lap_lineage, self._peers = view, lap_lineage, peers
         self._policy, self._share = sharing.policy, sharing.share
         self._node.attach(self._flush)
         self._follow(traces)
@@ -245,7 +246,7 @@ class Host:
         """
         async with self._renewing:
             view = View(self._view.number + 1, addresses)
-            beginning = ANEW if turns is None else name_of(data)
+            start_point = ANEW if turns is None else name_of(data)
             orders = self._orders(len(addresses))
             plan = await self._plan(addresses.index(self._own), len(addresses), turns)
             self.close()
@@ -253,13 +254,13 @@ class Host:
                 self._sent(contents)
             self._contents.clear()
             self._kept = data
-            origin = _origin_after(self.origin, f"{view.digest} {beginning}")
+            lap_lineage = _lineage_after(self.lap_lineage, f"{view.digest} {start_point}")
             try:
-                await self._enter(view, plan, orders, beginning, origin, turns=turns)
+                await self._enter(view, plan, orders, start_point, lap_lineage, turns=turns)
             except OSError as error:
                 # The port is another's now. The old view is gone: this node goes on as if it were alone.
                 plan = await self._plan(0, 1, turns)
-                await self._enter(View(view.number, (self._own,)), plan, None, beginning, origin)
+                await self._enter(View(view.number, (self._own,)), plan, None, start_point, lap_lineage)
                 raise ValueError(f"{error}; the node goes on by itself") from error
             finally:
                 if turns is None:
@@ -385,8 +386,8 @@ class Host:
             self._config.say("there is nothing to resume at any node")
             return ""
         # Files of laps that began at another time are left over, such as of a node that gave nothing in these.
-        origin = max(state.origin for state in states.values())
-        decoded = {address: state.turns for address, state in states.items() if state.origin == origin}
+        lap_lineage = max(state.lap_lineage for state in states.values())
+        decoded = {address: state.turns for address, state in states.items() if state.lap_lineage == lap_lineage}
         turns = self._policy.merged(list(decoded.values()))
         nothing = turns._replace(had=np.zeros_like(turns.had), given=0)
         self._policy.restore(turns, decoded.get(self._own, nothing))
@@ -399,7 +400,7 @@ class Host:
         if lacking:
             self._config.say(f"nothing was kept of {', '.join(lacking)}: what it served in these laps comes again")
         await self._follow_from(turns)
-        return origin
+        return lap_lineage
 
     async def follow_state(self, data: bytes) -> None:
         """Go on from the state that the others have loaded. Raises ValueError."""
@@ -413,9 +414,9 @@ class Host:
         self._config.say(f"the others go on from {name_of(data)}, and so does this node")
         await self._follow_from(turns)
 
-    def originate(self, origin: str) -> None:
+    def set_lap_lineage(self, lap_lineage: str) -> None:
         """The origin of these laps."""
-        self.origin = origin
+        self.lap_lineage = lap_lineage
 
     async def turns_of_all(self) -> Turns:
         """What all nodes gave their readers by now. Raises ValueError."""
@@ -584,10 +585,10 @@ class Host:
             self._node.sent(content)
 
 
-def _origin_after(origin: str, beginning: str) -> str:
+def _lineage_after(lap_lineage: str, start_point: str) -> str:
     """The origin of laps that begin after those of ``origin``: the same wherever these began alike."""
-    first, number, _ = origin.split(".")
-    digest = hashlib.sha256(f"{origin} {beginning}".encode()).hexdigest()[:8]
+    first, number, _ = lap_lineage.split(".")
+    digest = hashlib.sha256(f"{lap_lineage} {start_point}".encode()).hexdigest()[:8]
     return f"{first}.{int(number) + 1:08}.{digest}"
 
 

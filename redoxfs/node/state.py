@@ -78,12 +78,12 @@ class State:
     written_ns: int
 
     @property
-    def origin(self) -> str:
-        return self.about.get(ORIGIN, "")
+    def lap_lineage(self) -> str:
+        return self.about.get(LAP_LINEAGE, "")
 
     def check(self, about: Mapping[str, str]) -> None:
         """Raises StateError, with what differs, where it is about something else."""
-        names = sorted({*self.about, *about} - {ORIGIN})
+        names = sorted({*self.about, *about} - {LAP_LINEAGE})
         # What explains the others first.
         for name in sorted(names, key=lambda name: (name != DATASET, name not in self.about, name not in about)):
             then, now = self.about.get(name, "nothing"), about.get(name, "nothing")
@@ -100,7 +100,7 @@ DATASET = "dataset"
 
 NODES = "number of nodes"
 
-ORIGIN = "origin"
+LAP_LINEAGE = "origin"
 """Of a node of several: what tells its laps from those that began at another time, the later the greater."""
 
 
@@ -260,7 +260,7 @@ class Cluster(Protocol):
     """All nodes together that share a dataset. Of one alone: `SingleNode`.
 
     ``node``, ``nodes``  which of them this is, and how many there are
-    ``origin``           of their laps
+    ``lap_lineage``      of their laps
     """
 
     @property
@@ -268,7 +268,7 @@ class Cluster(Protocol):
     @property
     def nodes(self) -> int: ...
     @property
-    def origin(self) -> str: ...
+    def lap_lineage(self) -> str: ...
 
     async def turns_of_all(self) -> Turns:
         """What all of them had. Raises ValueError: one line."""
@@ -281,7 +281,7 @@ class Cluster(Protocol):
 class SingleNode:
     """One node, which shares its dataset with nobody."""
 
-    node, nodes, origin = 0, 1, ""
+    node, nodes, lap_lineage = 0, 1, ""
 
     def __init__(self, node: Resumable) -> None:
         self._node = node
@@ -353,7 +353,7 @@ class StateWriter:
 
     def _own_about(self) -> Mapping[str, str]:
         about = of_one_node(self._about(), self._all.nodes)
-        return {**about, ORIGIN: self._all.origin} if self._all.nodes > 1 else about
+        return {**about, LAP_LINEAGE: self._all.lap_lineage} if self._all.nodes > 1 else about
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Write what has changed, every second, until cancelled."""

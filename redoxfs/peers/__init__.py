@@ -18,15 +18,16 @@ import redoxfs.peers.quiet  # noqa: F401
 from redoxfs.peers.bounds import Bounds
 from redoxfs.peers.channel import Plaintext, Transport
 from redoxfs.peers.peers import JoinTimeoutError, Peers, RefusedError
-from redoxfs.peers.service import Host, Reply
+from redoxfs.peers.service import LapService, PeerService, Reply
 from redoxfs.peers.tls import Tls, TlsError
 from redoxfs.peers.view import Identity, View
 
 __all__ = [
     "Bounds",
-    "Host",
     "Identity",
     "JoinTimeoutError",
+    "LapService",
+    "PeerService",
     "Peers",
     "Plaintext",
     "RefusedError",

@@ -26,7 +26,7 @@ from redoxfs.peers.channel import one_line, reason_of
 from redoxfs.peers.fields import split_payload, with_payload
 from redoxfs.peers.parts import PART_BYTES, Assembly
 from redoxfs.peers.server import SERVICE
-from redoxfs.peers.service import Host
+from redoxfs.peers.service import PeerService
 from redoxfs.peers.translation import Received, ask, parse, received
 from redoxfs.peers.v1 import peers_pb2 as pb
 from redoxfs.protocol.events import Message
@@ -138,7 +138,7 @@ class Client:
 
     def __init__(
         self,
-        host: Host,
+        service: PeerService,
         bridge: Bridge,
         channel: grpc.Channel,
         address: str,
@@ -153,7 +153,7 @@ class Client:
         max_answer_bytes: int,
         bounds: Bounds | None = None,
     ) -> None:
-        self._host = host
+        self._service = service
         self._bridge = bridge
         self._channel = channel
         self.address = address
@@ -186,7 +186,7 @@ class Client:
         self.counts = Counts()
 
     def send(self, message: Message) -> None:
-        """Bring the answer to ``message`` to the host, however often it has to be asked for."""
+        """Bring the answer to ``message`` to the service, however often it has to be asked for."""
         self.counts.requests += 1
         self._spawn(self._ask, _Incoming(message))
 
@@ -378,9 +378,9 @@ class Client:
         return answer, assembly, ""
 
     def _take(self, incoming: _Incoming, answer: Received, assembly: Assembly | None, why_not: str) -> bool:
-        """Hand an answer to the host, with what came of it; whether there are parts to fetch."""
+        """Hand an answer to the service, with what came of it; whether there are parts to fetch."""
         if incoming.received is None:
-            sinks = self._host.receive(answer.answer, answer.sizes)
+            sinks = self._service.receive(answer.answer, answer.sizes)
             if sinks is None:
                 return False
             incoming.sinks = dict(enumerate(sinks))

@@ -1,8 +1,8 @@
 """All other nodes of the job, for one of them.
 
 A node makes one of these, starts it, which opens its port, and joins: every peer is told what this node serves and has
-to serve the same. From `start` on peers may ask, so the host has to be able to answer by then; from `join` on this node
-may. Nothing here decides about samples; the host does, in the trio task that all this runs in.
+to serve the same. From `start` on peers may ask, so the service has to be able to answer by then; from `join` on this
+node may. Nothing here decides about samples; the service does, in the trio task that all this runs in.
 """
 
 import logging
@@ -20,7 +20,7 @@ from redoxfs.peers.bridge import Bridge
 from redoxfs.peers.channel import Plaintext, Transport
 from redoxfs.peers.client import CALLS_AT_ONCE, Client, Trace
 from redoxfs.peers.server import Server
-from redoxfs.peers.service import Host
+from redoxfs.peers.service import LapService, PeerService
 from redoxfs.peers.v1 import peers_pb2 as pb
 from redoxfs.peers.view import (
     ANEW,
@@ -73,11 +73,11 @@ class Peers:
     Args:
         identity: what all nodes have to have in common.
         timeout_s: the deadline of one call. What failed or took longer is asked for again, until `close`.
-        silence_s: a peer that answers nothing for so long is lost to the host, until it answers again.
+        silence_s: a peer that answers nothing for so long is lost to the service, until it answers again.
         max_answer_bytes: an answer of more is an error for each of its samples.
         max_turns_bytes: the longest file of turns that a peer may have.
-        beginning: what the laps of the view go on from: ANEW, RESUMED, or the name of a state that was loaded.
-        origin: what tells these laps from those that began at another time; of nodes that begin anew node 0's counts.
+        start_point: what the laps of the view go on from: ANEW, RESUMED, or the name of a state that was loaded.
+        lap_lineage: tells these laps from those that began at another time; where all begin anew, node 0's counts.
         bounds: of what there is that a message can be about; it is refused otherwise.
         renews: this view follows another: peers may not have heard of it yet.
         listen: where to listen if not at this node's address in the view.
@@ -88,14 +88,15 @@ class Peers:
         view: View,
         node: int,
         identity: Identity,
-        host: Host,
+        service: PeerService,
+        laps: LapService,
         *,
         timeout_s: float,
         silence_s: float = SILENCE_S,
         max_answer_bytes: int,
         max_turns_bytes: int = 0,
-        beginning: str = ANEW,
-        origin: str = "",
+        start_point: str = ANEW,
+        lap_lineage: str = "",
         bounds: Bounds | None = None,
         renews: bool = False,
         listen: str | None = None,
@@ -105,20 +106,23 @@ class Peers:
             raise ValueError(f"node {node} of {len(view.addresses)}")
         self._view = view
         self._node = node
-        self._host = host
+        self._service = service
+        self._laps = laps
         self._timeout_s = timeout_s
         self._silence_s = silence_s
         self._max_answer_bytes = max_answer_bytes
         self._max_turns_bytes = max_turns_bytes
         # What others say of the laps' origin, those that have joined before node 0, which may be started again.
-        self._origins: dict[int, tuple[bool, str]] = {}
+        self._lineages: dict[int, tuple[bool, str]] = {}
         # The view was found to be a later one, which began with this.
         self._caught_up = ""
         self._bounds = bounds
         self._renews = renews
         self._listen = listen or view.addresses[node]
         self._transport = transport or Plaintext()
-        self._introduction = introduce(view, node, secrets.randbits(INCARNATION_BITS), identity, beginning, origin)
+        self._introduction = introduce(
+            view, node, secrets.randbits(INCARNATION_BITS), identity, start_point, lap_lineage
+        )
         # Read by the server's threads; each entry is written at once.
         self._incarnations: list[int | None] = [None] * len(view.addresses)
         # Processes that took the place of others; and what the peers that this one joins in such a place say of laps.
@@ -142,12 +146,13 @@ class Peers:
         """
         self._bridge = Bridge()
         self._server = Server(
-            self._host,
+            self._service,
             self._bridge,
             node=self._node,
             why_unknown=self._why_unknown,
             why_not_yet=self._why_not_yet,
             kept=self._kept,
+            turns=self._laps.turns,
             meet=self._meet,
             spawn=self._spawn_from_a_thread,
             bounds=self._bounds,
@@ -161,7 +166,7 @@ class Peers:
         for node, address in enumerate(self._view.addresses):
             if node != self._node:
                 self._clients[node] = Client(
-                    self._host,
+                    self._service,
                     self._bridge,
                     self._transport.channel(address),
                     address,
@@ -217,32 +222,32 @@ class Peers:
             introduction.origin = await self._begin(max(self._timeout_s, deadline - trio.current_time()))
         except ValueError as error:
             raise RefusedError(str(error)) from error
-        self._host.originate(introduction.origin)
+        self._laps.set_lap_lineage(introduction.origin)
         introduction.joined = self._joined = True
         self._server.tell_health(ready=True)
 
     async def _begin(self, timeout_s: float) -> str:
-        """Have the host begin where all are; the origin of these laps. Raises ValueError, JoinTimeoutError."""
-        _, origin = max(self._origins.values(), default=(False, self._introduction.origin))
+        """Have the service begin where all are; the origin of these laps. Raises ValueError, JoinTimeoutError."""
+        _, lap_lineage = max(self._lineages.values(), default=(False, self._introduction.origin))
         if self._begun:
-            self._host.rejoin(np.maximum.reduce(list(self._begun.values())))
-            return origin
+            self._laps.rejoin(np.maximum.reduce(list(self._begun.values())))
+            return lap_lineage
         resumes, follows = self._resumes, self._caught_up not in ("", ANEW, RESUMED)
         if not resumes and not follows:
-            return origin
+            return lap_lineage
         try:
             kept = await self._gather(now=False, timeout_s=timeout_s)
         except TimeoutError as missing:
             raise JoinTimeoutError(timeout_s, missing.args[0], ["met before"] * len(missing.args[0])) from None
         if resumes:
-            return await self._host.resume(kept) or origin
+            return await self._laps.resume(kept) or lap_lineage
         # Who loaded it has it, all of them the same.
-        await self._host.follow_state(max(kept.values()))
-        return origin
+        await self._laps.follow_state(max(kept.values()))
+        return lap_lineage
 
     def _kept(self) -> bytes:
         """What this node goes on from, for others; nothing that it would have gone on from in another view."""
-        return b"" if self._caught_up else self._host.kept()
+        return b"" if self._caught_up else self._laps.kept()
 
     async def turns(self) -> Mapping[str, bytes]:
         """How far all peers are now: of each, by address, the file of what it handed to its readers.
@@ -273,7 +278,7 @@ class Peers:
         return self._view
 
     def send(self, message: Message) -> None:
-        """Ask ``message.home``, as often as it takes; the host receives the answer."""
+        """Ask ``message.home``, as often as it takes; the service receives the answer."""
         if self._running:
             self._clients[message.home].send(message)
 
@@ -339,9 +344,9 @@ class Peers:
     def _changed(self, node: int, state: str, before: str) -> None:
         self._change.set()
         if state in GONE and before not in GONE:
-            self._host.lost(node)
+            self._service.lost(node)
         elif before in GONE and state not in GONE:
-            self._host.found(node)
+            self._service.found(node)
 
     # Who is who
 
@@ -392,7 +397,7 @@ class Peers:
             callee=self._introduction,
             differences=[pb.Difference(field=d.field, caller=d.there, callee=d.here) for d in found],
             succeeds=succeeds,
-            begun=self._host.begun().astype("<i4").tobytes() if succeeds else b"",
+            begun=self._laps.begun().astype("<i4").tobytes() if succeeds else b"",
         )
 
     def _met(self, node: int, reply: pb.HelloReply) -> bool:
@@ -435,7 +440,7 @@ class Peers:
         return True
 
     def _note_begun(self, node: int, told: bytes) -> None:
-        classes = len(self._host.begun())
+        classes = len(self._laps.begun())
         if len(told) == 4 * classes:
             self._begun[node] = np.frombuffer(told, "<i4").astype(np.int32)
         else:
@@ -444,7 +449,7 @@ class Peers:
     def _know(self, other: pb.Introduction) -> None:
         node, incarnation = other.node, other.incarnation
         if not (self._joined or self._renews) and (other.joined or node == 0 or self._caught_up):
-            self._origins[node] = other.joined, other.origin
+            self._lineages[node] = other.joined, other.origin
         known, self._incarnations[node] = self._incarnations[node], incarnation
         self._clients[node].know(incarnation)
         if known is None or known == incarnation:
@@ -458,7 +463,7 @@ class Peers:
         self._server.forget(node)
         if self._last_trace is not None:
             client.follow(self._last_trace)
-        self._host.restarted(node)
+        self._service.restarted(node)
 
 
 async def _guarded(act: Callable[..., Any], args: tuple[object, ...]) -> None:

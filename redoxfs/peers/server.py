@@ -21,7 +21,7 @@ from redoxfs.peers.channel import SERVER_OPTIONS, Transport, one_line
 from redoxfs.peers.fields import split_payload, with_payload
 from redoxfs.peers.outgoing import KEPT_BYTES, CrowdedError, Outbox, Outgoing
 from redoxfs.peers.parts import PART_BYTES, Cut
-from redoxfs.peers.service import Host, Reply
+from redoxfs.peers.service import PeerService, Reply
 from redoxfs.peers.traces import Traces
 from redoxfs.peers.translation import TooManyFilesError, asked, failed_head, parse, reply_head
 from redoxfs.peers.v1 import peers_pb2 as pb
@@ -50,6 +50,7 @@ class Server:
         why_unknown: why a caller is none that this node has met; None if it has. Called by any thread.
         why_not_yet: why this node cannot answer anybody about samples yet; None if it can. Called by any thread.
         kept: called in the trio task: the file of what this node goes on from.
+        turns: called in the trio task: the file of what it handed to its readers by now.
         meet: called in the trio task with what a caller's Hello says; the reply to it.
         spawn: starts an async function in the trio task; called by any thread.
         threads: how many calls are worked on at once.
@@ -59,25 +60,27 @@ class Server:
 
     def __init__(
         self,
-        host: Host,
+        service: PeerService,
         bridge: Bridge,
         *,
         node: int,
         why_unknown: Callable[[pb.Caller], str | None],
         why_not_yet: Callable[[], str | None],
         kept: Callable[[], bytes],
+        turns: Callable[[], bytes],
         meet: Callable[[pb.HelloRequest], pb.HelloReply],
         spawn: Callable[..., None],
         threads: int,
         bounds: Bounds | None = None,
         kept_bytes: int = KEPT_BYTES,
     ) -> None:
-        self._host = host
+        self._service = service
         self._bridge = bridge
         self._node = node
         self._why_unknown = why_unknown
         self._why_not_yet = why_not_yet
         self._kept = kept
+        self._turns_now = turns
         self._meet = meet
         self._spawn = spawn
         self._threads = threads
@@ -89,7 +92,7 @@ class Server:
         self._health = health.HealthServicer()
         self._pool: ThreadPoolExecutor | None = None
         self._server: grpc.Server | None = None
-        self.outbox = Outbox(lambda reply: bridge.post(host.release, reply), kept_bytes)
+        self.outbox = Outbox(lambda reply: bridge.post(service.release, reply), kept_bytes)
 
     def start(self, transport: Transport, address: str) -> None:
         """Answer at ``address``. Raises OSError where this node cannot listen there."""
@@ -207,7 +210,7 @@ class Server:
         except ValueError as error:
             _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         if order is not None:
-            self._in_node(context, self._host.follow, requester, request.epoch, order)
+            self._in_node(context, self._service.follow, requester, request.epoch, order)
         return pb.FollowReply(received_bytes=received).SerializeToString()
 
     def _turns(self, data: bytes, context: grpc.ServicerContext) -> bytes:
@@ -222,7 +225,7 @@ class Server:
         if request.offset:
             told = self._turns_of.get(requester, b"")
         else:
-            told = self._in_node(context, self._host.turns if request.now else self._kept)
+            told = self._in_node(context, self._turns_now if request.now else self._kept)
             self._turns_of[requester] = told
         after = request.offset + PART_BYTES
         if after >= len(told):
@@ -286,9 +289,9 @@ class Server:
     # In the trio task
 
     async def _prepare(self, answer: Outgoing, message: Message) -> None:
-        """Have the host answer ``message``."""
+        """Have the service answer ``message``."""
         try:
-            reply = await self._host.handle(message)
+            reply = await self._service.handle(message)
             if reply is not None:
                 self.outbox.prepared(answer, reply, *self._cut(reply))
         except Exception as error:
@@ -307,7 +310,7 @@ class Server:
         try:
             return _cut(reply)
         except BaseException:
-            self._host.release(reply)
+            self._service.release(reply)
             raise
 
 

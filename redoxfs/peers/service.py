@@ -19,7 +19,7 @@ class Reply:
     payloads: Sequence[Payload]
 
 
-class Host(Protocol):
+class PeerService(Protocol):
     """Called in the trio task alone."""
 
     async def handle(self, message: Message) -> Reply | None:
@@ -51,6 +51,10 @@ class Host(Protocol):
     def restarted(self, node: int) -> None:
         """Another process has taken the place of ``node``: it knows nothing of what was sent before."""
 
+
+class LapService(Protocol):
+    """Where the laps of a node start. Called in the trio task alone."""
+
     def kept(self) -> bytes:
         """What the laps of the view go on from, as a file; empty where that is nothing. With --resume it is this node's
         part of it; of a state that was loaded the whole."""
@@ -67,7 +71,7 @@ class Host(Protocol):
     async def follow_state(self, data: bytes) -> None:
         """The others have loaded a state, and so does this node. Before any message. Raises ValueError: one line."""
 
-    def originate(self, origin: str) -> None:
+    def set_lap_lineage(self, lap_lineage: str) -> None:
         """What tells these laps from those that began at another time; before any turn."""
 
     def begun(self) -> npt.NDArray[np.int32]:

@@ -53,7 +53,7 @@ class Difference(NamedTuple):
 
 
 def introduce(
-    view: View, node: int, incarnation: int, identity: Identity, beginning: str, origin: str
+    view: View, node: int, incarnation: int, identity: Identity, start_point: str, lap_lineage: str
 ) -> pb.Introduction:
     return pb.Introduction(
         version=PROTOCOL_VERSION,
@@ -64,8 +64,8 @@ def introduce(
         view_digest=view.digest,
         dataset=identity.dataset,
         settings=dict(identity.settings),
-        beginning=beginning,
-        origin=origin,
+        beginning=start_point,
+        origin=lap_lineage,
     )
 
 
@@ -83,7 +83,7 @@ def differences(here: pb.Introduction, there: pb.Introduction) -> tuple[Differen
     ]
     # Who has joined goes on, and whoever joins later with it.
     if not here.joined and not there.joined:
-        pairs.append(("beginning", here.beginning, there.beginning))
+        pairs.append(("start point", here.beginning, there.beginning))
     return tuple(Difference(name, ours, theirs) for name, ours, theirs in pairs if ours != theirs)
 
 

@@ -91,7 +91,7 @@ class Fake:
     async def follow_state(self, data: bytes) -> None:
         pass
 
-    def originate(self, origin: str) -> None:
+    def set_lap_lineage(self, lap_lineage: str) -> None:
         pass
 
     def begun(self) -> np.ndarray[Any, Any]:
@@ -105,7 +105,7 @@ def by_peers(view: View, node: int, fake: Fake, seconds: float, start: Any, stop
     """A node, until all are done; the bytes that it got."""
 
     async def main() -> None:
-        peers = Peers(view, node, Identity("bench"), fake, timeout_s=PATIENCE_S, max_answer_bytes=1 << 30)
+        peers = Peers(view, node, Identity("bench"), fake, fake, timeout_s=PATIENCE_S, max_answer_bytes=1 << 30)
         await peers.start()
         await peers.join(lambda _: None, PATIENCE_S)
         await trio.to_thread.run_sync(start.wait)
