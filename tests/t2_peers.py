@@ -31,7 +31,7 @@ from redoxfs.peers.client import Client
 from redoxfs.peers.fields import PAYLOAD_TAG, split_payload, with_payload
 from redoxfs.peers.parts import PART_BYTES, Assembly, Cut, FileHead
 from redoxfs.peers.server import SERVICE
-from redoxfs.peers.traces import Traces
+from redoxfs.peers.traces import TraceAssembly
 from redoxfs.peers.translation import ask, asked, parse, received, reply_head
 from redoxfs.peers.v1 import peers_pb2 as pb
 from redoxfs.protocol.events import Answer, Message
@@ -1076,7 +1076,7 @@ def test_a_huge_claim_within_the_rules_is_refused_before_anything_is_allocated()
 
 
 def test_parts_of_a_trace_may_come_again_and_never_too_far() -> None:
-    traces = Traces()
+    traces = TraceAssembly()
     data = np.arange(6, dtype="<i4").view(np.uint8).data
     assert traces.take(1, 1, 24, 8, data[8:16]) == (0, None), "a part is missing before it"
     assert traces.take(1, 1, 24, 0, data[:16]) == (16, None)

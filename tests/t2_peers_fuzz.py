@@ -32,7 +32,7 @@ from redoxfs.peers.fields import split_payload, with_payload
 from redoxfs.peers.outgoing import MOST_ANSWERS, CrowdedError, Outbox
 from redoxfs.peers.parts import PART_BYTES, Cut
 from redoxfs.peers.server import HEALTH_SERVICE, SERVICE, Server, _cut
-from redoxfs.peers.traces import FEWEST_BYTES, Traces
+from redoxfs.peers.traces import FEWEST_BYTES, TraceAssembly
 from redoxfs.peers.translation import ask, parse, received, reply_head
 from redoxfs.peers.v1 import peers_pb2 as pb
 from redoxfs.protocol import LocalFirst, Pending, SlotNode, SlotPolicy, homes_by_vc
@@ -810,7 +810,7 @@ def test_a_requester_waits_for_so_many_answers_and_no_more() -> None:
 
 
 def test_a_trace_that_cannot_be_is_refused_part_by_part() -> None:
-    traces = Traces(SAMPLES)
+    traces = TraceAssembly(SAMPLES)
 
     def part(*order: int) -> memoryview:
         return np.array(order, "<i4").view(np.uint8).data

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 import trio
 
-from redoxfs.node.traces import Orders, Traces, orders_of, place_in_epochs, requests_of
+from redoxfs.node.epochs import EpochTracker, Orders, orders_of, place_in_epochs, requests_of
 from redoxfs.protocol import SlotNode, SlotPolicy, homes_by_vc
 from redoxfs.protocol.turns import Turns
 
@@ -80,13 +80,13 @@ def test_orders_go_on_from_there_and_with_each_epoch(share: float, left: int) ->
     async def main() -> None:
         orders: Orders = orders_of(Sampler(), samples, 2)
         policy = Following()
-        traces = Traces(0, policy, samples, SAMPLES, orders, lambda _epoch, _order: None)
+        traces = EpochTracker(0, policy, samples, SAMPLES, orders, lambda _epoch, _order: None)
         begun = 5 + (share == 0.99)
         with trio.fail_after(PATIENCE_S):
             async with trio.open_nursery() as nursery:
                 await check(nursery, traces, policy, begun)
 
-    async def check(nursery: trio.Nursery, traces: Traces, policy: Following, begun: int) -> None:
+    async def check(nursery: trio.Nursery, traces: EpochTracker, policy: Following, begun: int) -> None:
         await traces.start(nursery, 5, share)
         for epoch in (begun, begun + 1, begun + 2):
             while (0, epoch) not in policy.followed or (1, epoch + 1) not in policy.followed:

@@ -31,6 +31,7 @@ import trio
 
 from redoxfs.chunks.store import Payload
 from redoxfs.dataset import Catalog
+from redoxfs.node.epochs import EpochTracker, Orders, Sampler, orders_of, place_in_epochs, requests_of, samples_of
 from redoxfs.node.memory import Content
 from redoxfs.node.node import Node
 from redoxfs.node.plan import Plan, Share, SharedServingPolicy
@@ -45,7 +46,6 @@ from redoxfs.node.state import (
     told_of,
 )
 from redoxfs.node.supply import all_here
-from redoxfs.node.traces import Orders, Sampler, Traces, orders_of, place_in_epochs, requests_of, samples_of
 from redoxfs.peers import Identity, JoinTimeoutError, Peers, RefusedError, Reply, Transport, View
 from redoxfs.peers.bounds import LAST_LAP_TOLD, Bounds, check_laps
 from redoxfs.peers.view import ANEW, RESUMED
@@ -146,7 +146,7 @@ class Host:
         self._nursery = nursery
         self._timeout_s = timeout_s
         self._contents: dict[int, Sequence[Content]] = {}
-        self._traces: Traces | None = None
+        self._epochs: EpochTracker | None = None
         self._peers: Peers | None = None
         self._view = config.view
         self._own = ""
@@ -191,7 +191,7 @@ class Host:
         sharing = plan.sharing
         if sharing is None:
             self._view, self.lap_lineage = view, lap_lineage
-            self._peers = self._traces = None
+            self._peers = self._epochs = None
             return
         peers = Peers(
             view,
@@ -308,12 +308,12 @@ class Host:
 
     async def _traces_of(
         self, policy: SharedServingPolicy, share: Share, orders: Orders | None, turns: Turns | None
-    ) -> Traces | None:
+    ) -> EpochTracker | None:
         """What knows the orders of the epoch that is under way, where the policy prefetches by them."""
         if not isinstance(policy, SlotNode):
             return None
         samples = self._traced()
-        traces = Traces(share.node, policy, samples, len(self._catalog.class_of), orders, self._tell_order)
+        traces = EpochTracker(share.node, policy, samples, len(self._catalog.class_of), orders, self._tell_order)
         epoch, share_made = 0, 0.0
         if turns is not None and self._config.sampler is not None:
             requests = requests_of(self._config.sampler, len(samples), share.nodes)
@@ -321,9 +321,9 @@ class Host:
         await traces.start(self._nursery, epoch, share_made)
         return traces
 
-    def _follow(self, traces: Traces | None) -> None:
+    def _follow(self, traces: EpochTracker | None) -> None:
         """Prefetch by ``traces`` from now on."""
-        self._traces = traces
+        self._epochs = traces
         if traces is not None:
             self._node.watch_turns(traces.note)
 
@@ -338,10 +338,10 @@ class Host:
 
     async def trace(self, data: bytes) -> Mapping[str, Any]:
         """The order of this node's next epoch, as paths that end in a zero byte each. Raises ValueError."""
-        if self._traces is None:
+        if self._epochs is None:
             raise ValueError("this mount has no use for an order: it does not prefetch (--policy slot does)")
         order = await trio.to_thread.run_sync(self._samples_at, data.split(b"\0"))
-        self._traces.hand_in(order)
+        self._epochs.hand_in(order)
         return {"samples": len(order)}
 
     def _samples_at(self, paths: Sequence[bytes]) -> npt.NDArray[np.int32]:

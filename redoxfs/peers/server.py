@@ -22,7 +22,7 @@ from redoxfs.peers.fields import split_payload, with_payload
 from redoxfs.peers.outgoing import KEPT_BYTES, CrowdedError, Outbox, Outgoing
 from redoxfs.peers.parts import PART_BYTES, Cut
 from redoxfs.peers.service import PeerService, Reply
-from redoxfs.peers.traces import Traces
+from redoxfs.peers.traces import TraceAssembly
 from redoxfs.peers.translation import TooManyFilesError, asked, failed_head, parse, reply_head
 from redoxfs.peers.v1 import peers_pb2 as pb
 from redoxfs.protocol.events import Message
@@ -86,7 +86,7 @@ class Server:
         self._threads = threads
         self._bounds = bounds
         self._transport: Transport
-        self._traces = Traces(None if bounds is None else bounds.samples)
+        self._traces = TraceAssembly(None if bounds is None else bounds.samples)
         # Files that take more than one part, by who fetches them.
         self._turns_of: dict[int, bytes] = {}
         self._health = health.HealthServicer()

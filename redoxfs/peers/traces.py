@@ -30,7 +30,7 @@ class _Trace:
         self.is_told = False
 
 
-class Traces:
+class TraceAssembly:
     """One trace at a time of each requester. Used by any thread.
 
     Args:

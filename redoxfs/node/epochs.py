@@ -114,7 +114,7 @@ def place_in_epochs(turns: Turns, laps: Int32, samples: Int32, requests: int) ->
     return made // max(1, requests), made % max(1, requests) / max(1, requests)
 
 
-class Traces:
+class EpochTracker:
     """This node's place in its order, and what it knows of those of others.
 
     Args:
