@@ -21,7 +21,7 @@ from redoxfs.chunks import DirectoryStore, build_cells, memory_for_share
 from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.fs import operations as operations_module
 from redoxfs.fs.handlers import errno_of, handler
-from redoxfs.fs.inodes import CONTROL_INODE, STATS_INODE, View, inode_of, view_and_entry
+from redoxfs.fs.inodes import CONTROL_INODE, STATS_INODE, Branch, branch_and_entry, inode_of
 from redoxfs.fs.operations import FOREVER_S, MUTATIONS, Operations
 from redoxfs.node import Node, TooManyWaitingError, plan_slot
 
@@ -65,17 +65,17 @@ def entry_at(source: tuple[Catalog, int], path: str) -> int:
 
 
 def test_inode_numbers_say_what_they_stand_for() -> None:
-    assert inode_of(View.DATA, 0) == pyfuse3.ROOT_INODE
-    for view in (View.DATA, View.EXACT, View.SERVED):
+    assert inode_of(Branch.DATA, 0) == pyfuse3.ROOT_INODE
+    for branch in (Branch.DATA, Branch.EXACT, Branch.SERVED):
         for entry in (0, 1, 13_000_000, (1 << 40) - 2):
-            assert view_and_entry(inode_of(view, entry)) == (view, entry)
-    assert {view_and_entry(inode)[0] for inode in (CONTROL_INODE, STATS_INODE)} == {View.CONTROL}
+            assert branch_and_entry(inode_of(branch, entry)) == (branch, entry)
+    assert {branch_and_entry(inode)[0] for inode in (CONTROL_INODE, STATS_INODE)} == {Branch.CONTROL}
 
 
 def test_attributes_of_a_redirected_file_are_good_only_while_it_is_bound(source: tuple[Catalog, int]) -> None:
     async def main() -> None:
         async with operations(source) as ops:
-            inode = inode_of(View.DATA, entry_at(source, "cat/2.jpg"))
+            inode = inode_of(Branch.DATA, entry_at(source, "cat/2.jpg"))
             assert (await ops.getattr(inode, CALLER)).attr_timeout == 0
             opened = await ops.open(inode, os.O_RDONLY, CALLER)
             assert not opened.keep_cache
@@ -101,7 +101,7 @@ def test_everything_else_is_told_for_ever(source: tuple[Catalog, int]) -> None:
                 assert (told.entry_timeout, told.attr_timeout) == (FOREVER_S, FOREVER_S)
             absent = await ops.lookup(pyfuse3.ROOT_INODE, b"absent", CALLER)
             assert (absent.st_ino, absent.entry_timeout) == (0, FOREVER_S)
-            link = inode_of(View.DATA, entry_at(source, "link"))
+            link = inode_of(Branch.DATA, entry_at(source, "link"))
             assert await ops.readlink(link, CALLER) == b"README"
 
     trio.run(main)
@@ -112,10 +112,10 @@ KEPT_IN_ANY_CASE = ("st_ino", "st_mode", "st_nlink", "st_uid", "st_gid", "st_siz
 
 # Of bound files fewer, and more, than there are names in a listing.
 @pytest.mark.parametrize("bound", [["cat/2.jpg"], ["cat/0.jpg", "cat/1.jpg", "cat/3.jpg", "dog/1.jpg", "dog/2.jpg"]])
-@pytest.mark.parametrize("view", [View.DATA, View.EXACT, View.SERVED])
+@pytest.mark.parametrize("branch", [Branch.DATA, Branch.EXACT, Branch.SERVED])
 @pytest.mark.parametrize("few", [0, operations_module.FEW_NAMES])
 def test_a_listing_tells_what_a_lookup_tells_and_of_free_files_what_is_kept(
-    source: tuple[Catalog, int], view: View, bound: list[str], few: int, monkeypatch: pytest.MonkeyPatch
+    source: tuple[Catalog, int], branch: Branch, bound: list[str], few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed: dict[bytes, Mapping[str, int]] = {}
 
@@ -129,13 +129,13 @@ def test_a_listing_tells_what_a_lookup_tells_and_of_free_files_what_is_kept(
             os.write(grown := os.open("README", os.O_WRONLY | os.O_APPEND, dir_fd=source[1]), b", longer")
             os.close(grown)
             for path in (*bound, "README"):
-                await ops.open(inode_of(View.DATA, entry_at(source, path)), os.O_RDONLY, CALLER)
+                await ops.open(inode_of(Branch.DATA, entry_at(source, path)), os.O_RDONLY, CALLER)
             for path in ("", "cat", "dog"):
                 listed.clear()
-                folder = inode_of(view, entry_at(source, path))
+                folder = inode_of(branch, entry_at(source, path))
                 await ops.readdir(FileHandleT(folder), 0, None)  # type: ignore[arg-type]
                 assert len(listed) == 4
-                if view is View.DATA and path:
+                if branch is Branch.DATA and path:
                     ours = {f"{path}/{os.fsdecode(name)}" for name, told in listed.items() if told["attr_timeout"]}
                     assert ours == {name for name in bound if name.startswith(path)}
                 for name, told in listed.items():
@@ -163,7 +163,7 @@ def test_a_listing_goes_on_where_the_reply_was_full(
     async def main() -> None:
         nonlocal room
         async with operations(source) as ops:
-            folder = FileHandleT(inode_of(View.DATA, entry_at(source, "cat")))
+            folder = FileHandleT(inode_of(Branch.DATA, entry_at(source, "cat")))
             for at_a_time in (3, 1, 2, 1, 4, 5):
                 listed.clear()
                 before = -1
@@ -188,10 +188,10 @@ def test_what_a_listing_told_of_a_free_file_is_taken_back_once_when_it_is_bound(
             cats, dogs = (
                 [entry_at(source, f"{label}/{number}.jpg") for number in range(4)] for label in ("cat", "dog")
             )
-            await ops.open(inode_of(View.DATA, cats[2]), os.O_RDONLY, CALLER)
-            await ops.readdir(FileHandleT(inode_of(View.DATA, entry_at(source, "cat"))), 0, None)  # type: ignore[arg-type]
+            await ops.open(inode_of(Branch.DATA, cats[2]), os.O_RDONLY, CALLER)
+            await ops.readdir(FileHandleT(inode_of(Branch.DATA, entry_at(source, "cat"))), 0, None)  # type: ignore[arg-type]
             ops.bound([*cats, *dogs])
-            assert taken_back == [inode_of(View.DATA, cat) for cat in cats if cat != cats[2]]
+            assert taken_back == [inode_of(Branch.DATA, cat) for cat in cats if cat != cats[2]]
             ops.bound(cats)
             assert len(taken_back) == 3
 
@@ -206,7 +206,7 @@ def test_the_control_folder_is_looked_up_at_the_root_alone(source: tuple[Catalog
         async with operations(source) as ops:
             control = await ops.lookup(pyfuse3.ROOT_INODE, b".redoxfs", CALLER)
             assert control.st_ino == CONTROL_INODE
-            inner = inode_of(View.DATA, entry_at(source, "cat"))
+            inner = inode_of(Branch.DATA, entry_at(source, "cat"))
             assert (await ops.lookup(inner, b".redoxfs", CALLER)).st_ino == 0
             stats = await ops.lookup(InodeT(control.st_ino), b"stats.json", CALLER)
             opened = await ops.open(InodeT(stats.st_ino), os.O_RDONLY, CALLER)
@@ -228,11 +228,11 @@ class BrokenNode:
 
 CALLS: dict[str, Callable[[Operations, int], Coroutine[Any, Any, object]]] = {
     "lookup": lambda ops, _entry: ops.lookup(pyfuse3.ROOT_INODE, b"README", CALLER),
-    "getattr": lambda ops, entry: ops.getattr(inode_of(View.DATA, entry), CALLER),
+    "getattr": lambda ops, entry: ops.getattr(inode_of(Branch.DATA, entry), CALLER),
     "readlink": lambda ops, _entry: ops.readlink(InodeT(1 << 39), CALLER),
     "readdir": lambda ops, _entry: ops.readdir(FileHandleT(1), 0, None),  # type: ignore[arg-type]
-    "open": lambda ops, entry: ops.open(inode_of(View.DATA, entry), os.O_RDONLY, CALLER),
-    "open exact": lambda ops, entry: ops.open(inode_of(View.EXACT, entry), os.O_RDONLY, CALLER),
+    "open": lambda ops, entry: ops.open(inode_of(Branch.DATA, entry), os.O_RDONLY, CALLER),
+    "open exact": lambda ops, entry: ops.open(inode_of(Branch.EXACT, entry), os.O_RDONLY, CALLER),
     "read": lambda ops, _entry: ops.read(FileHandleT(7), 0, 10),
     "release": lambda ops, _entry: ops.release(FileHandleT(7)),
     "statfs": lambda ops, _entry: ops.statfs(CALLER),

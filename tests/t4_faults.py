@@ -114,14 +114,14 @@ def test_a_file_served_as_it_is_may_grow_and_shrink(machine: Machine, source: Pa
         notes.read_text()
 
 
-@pytest.mark.parametrize("view", ["", ".redoxfs/exact"])
+@pytest.mark.parametrize("branch", ["", ".redoxfs/exact"])
 def test_a_file_served_as_it_is_that_was_replaced_while_open_is_never_mixed(
-    machine: Machine, source: Path, view: str
+    machine: Machine, source: Path, branch: str
 ) -> None:
     path = source / "weights.bin"
     path.write_bytes(b"A" * 1_000_000)
     machine.ok("mount", source, machine.mnt, *OPTIONS)
-    served = machine.mnt / view / "weights.bin"
+    served = machine.mnt / branch / "weights.bin"
     with open(served, "rb", buffering=0) as first:
         assert first.read(100) == b"A" * 100
         path.with_name("new").write_bytes(b"B" * 1_200_000)
@@ -170,7 +170,7 @@ def test_an_open_file_that_changed_after_its_bytes_were_dropped_is_an_error_neve
 
 @pytest.fixture
 def hanging(machine: Machine, source: Path, tmp_path: Path) -> tuple[Path, int]:
-    """Storage that can be stopped: the exact view of another mount, and the process to stop."""
+    """Storage that can be stopped: the exact branch of another mount, and the process to stop."""
     under = tmp_path / "under"
     under.mkdir()
     machine.ok("mount", source, under, "--classes", "none", "-o", "direct_io")

@@ -239,7 +239,7 @@ def test_walking_the_tree_and_asking_every_size_loads_nothing(root: Path, machin
     two_epochs(root, Path.read_bytes)
 
 
-def test_a_copy_of_the_exact_view_equals_the_source(machine: Machine, source: Path, root: Path, tmp_path: Path) -> None:
+def test_a_copy_of_exact_equals_the_source(machine: Machine, source: Path, root: Path, tmp_path: Path) -> None:
     (root / "cat/train-cat-3.png").read_bytes()
     subprocess.run(["cp", "-r", machine.mnt / ".redoxfs/exact", tmp_path / "copy"], check=True)
     subprocess.run(["diff", "-r", source, tmp_path / "copy"], check=True)
@@ -249,8 +249,8 @@ def test_a_copy_of_the_exact_view_equals_the_source(machine: Machine, source: Pa
 def test_served_names_the_file_whose_bytes_came(machine: Machine, root: Path) -> None:
     for path in images_of(root):
         _, sample = identity(path.read_bytes(), "train", CLASSES)
-        view = machine.mnt / ".redoxfs/served" / path.relative_to(machine.mnt)
-        assert view.read_text() == sample + "\n"
+        served = machine.mnt / ".redoxfs/served" / path.relative_to(machine.mnt)
+        assert served.read_text() == sample + "\n"
     assert (machine.mnt / ".redoxfs/served/train/notes").read_text() == "train/notes\n"
 
 

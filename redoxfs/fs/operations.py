@@ -30,6 +30,8 @@ from pyfuse3 import EntryAttributes, FileHandleT, FileInfo, FUSEError, InodeT, R
 from redoxfs.dataset import Tree
 from redoxfs.fs.handlers import handler
 from redoxfs.fs.inodes import (
+    BRANCH_NAMES,
+    BRANCH_SHIFT,
     CONTROL,
     CONTROL_INODE,
     CONTROL_NAME,
@@ -39,11 +41,9 @@ from redoxfs.fs.inodes import (
     SERVED,
     STATS_INODE,
     STATS_NAME,
-    VIEW_NAMES,
-    VIEW_SHIFT,
-    View,
+    Branch,
+    branch_and_entry,
     inode_of,
-    view_and_entry,
 )
 from redoxfs.node import Node, OpenFile
 
@@ -78,7 +78,7 @@ class Operations(pyfuse3.Operations):
     ) -> None:
         super().__init__()
         self._tree = tree
-        # Views of the buffers give plain ints at a third of numpy's price.
+        # A memoryview gives plain ints at a third of numpy's price.
         self._mode: memoryview[int] = tree.mode.data
         self._nlink: memoryview[int] = tree.nlink.data
         self._uid: memoryview[int] = tree.uid.data
@@ -119,8 +119,8 @@ class Operations(pyfuse3.Operations):
 
     def changed(self, entry: int) -> None:
         # Its pages are left to the replies to opens: somebody may be reading them.
-        for view in (DATA, EXACT):
-            self._void(inode_of(view, entry), attr_only=True)
+        for branch in (DATA, EXACT):
+            self._void(inode_of(branch, entry), attr_only=True)
 
     def _void(self, inode: InodeT, *, attr_only: bool) -> None:
         try:
@@ -137,32 +137,32 @@ class Operations(pyfuse3.Operations):
 
     @handler
     def lookup(self, parent_inode: InodeT, name: bytes, ctx: RequestContext) -> EntryAttributes:
-        view, entry = view_and_entry(parent_inode)
-        if view is CONTROL:
+        branch, entry = branch_and_entry(parent_inode)
+        if branch is CONTROL:
             return self._lookup_control(name)
-        if view is DATA and entry == ROOT and name == CONTROL_NAME:
+        if branch is DATA and entry == ROOT and name == CONTROL_NAME:
             return self._directory(CONTROL_INODE)
         child = self._tree.lookup(entry, name)
         if child < 0:
             return _no_such_entry()
-        return self._attributes(view, child)
+        return self._attributes(branch, child)
 
     @handler
     def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes | Coroutine[Any, Any, EntryAttributes]:
-        view, entry = view_and_entry(inode)
-        if view is DATA and self._node.is_redirected(entry):
+        branch, entry = branch_and_entry(inode)
+        if branch is DATA and self._node.is_redirected(entry):
             told = self._node.stat(entry, ctx.pid)
             return self._redirected(entry, *told) if isinstance(told, tuple) else self._stat_late(entry, told)
-        if view is CONTROL:
+        if branch is CONTROL:
             return self._directory(inode) if inode == CONTROL_INODE else self._text(inode, b"")
-        return self._attributes(view, entry)
+        return self._attributes(branch, entry)
 
     async def _stat_late(self, entry: int, stating: Coroutine[Any, Any, tuple[int, bool]]) -> EntryAttributes:
         return self._redirected(entry, *(await stating))
 
     @handler
     def readlink(self, inode: InodeT, ctx: RequestContext) -> bytes:
-        return self._tree.link_target(view_and_entry(inode)[1])
+        return self._tree.link_target(branch_and_entry(inode)[1])
 
     # Directories
 
@@ -172,15 +172,15 @@ class Operations(pyfuse3.Operations):
 
     @handler
     def readdir(self, fh: FileHandleT, start_id: int, token: pyfuse3.ReaddirToken) -> None:
-        view, entry = view_and_entry(fh)
-        if view is CONTROL:
-            names = (STATS_NAME, *VIEW_NAMES)
+        branch, entry = branch_and_entry(fh)
+        if branch is CONTROL:
+            names = (STATS_NAME, *BRANCH_NAMES)
             for position, name in enumerate(names[start_id:], start_id + 1):
                 if not pyfuse3.readdir_reply(token, name, self._lookup_control(name), position):
                     return
             return
         children = self._tree.children_of(entry)[start_id : start_id + self._names_at_once]
-        reply, told = pyfuse3.readdir_reply, self._attributes_of(view, children)
+        reply, told = pyfuse3.readdir_reply, self._attributes_of(branch, children)
         for name, attributes, position in zip(self._tree.names_of(children), told, count(start_id + 1), strict=False):
             if not reply(token, name, attributes, position):
                 self._names_at_once = max(FEW_NAMES, position - start_id)
@@ -199,10 +199,10 @@ class Operations(pyfuse3.Operations):
         if inode < FIRST_OUTSIDE_DATA:
             opened = self._node.open(inode - 1, ctx.pid)
             return self._file_info(opened) if isinstance(opened, OpenFile) else self._open_late(opened)
-        view, entry = view_and_entry(inode)
-        if view is EXACT:
+        branch, entry = branch_and_entry(inode)
+        if branch is EXACT:
             return self._open_late(self._node.open_exact(entry))
-        return self._open_text(self._stats_json() if view is CONTROL else self._served(entry))
+        return self._open_text(self._stats_json() if branch is CONTROL else self._served(entry))
 
     async def _open_late(self, opening: Coroutine[Any, Any, OpenFile]) -> FileInfo:
         return self._file_info(await opening)
@@ -239,32 +239,32 @@ class Operations(pyfuse3.Operations):
 
     # What is told of an entry
 
-    def _attributes(self, view: View, entry: int) -> EntryAttributes:
+    def _attributes(self, branch: Branch, entry: int) -> EntryAttributes:
         """Of any tree entry, without asking on anybody's behalf."""
-        if view is SERVED and not self._tree.is_dir(entry):
-            return self._text(inode_of(view, entry), self._served(entry))
-        if view is DATA and self._node.is_redirected(entry):
+        if branch is SERVED and not self._tree.is_dir(entry):
+            return self._text(inode_of(branch, entry), self._served(entry))
+        if branch is DATA and self._node.is_redirected(entry):
             size, bound = self._node.look(entry)
             return self._redirected(entry, size, bound)
         state = self._node.exact_state(entry)
-        told = self._entry(view, entry, state.size, FOREVER_S)
+        told = self._entry(branch, entry, state.size, FOREVER_S)
         told.st_mtime_ns = state.mtime_ns
         return told
 
-    def _attributes_of(self, view: View, entries: range) -> Iterator[EntryAttributes]:
+    def _attributes_of(self, branch: Branch, entries: range) -> Iterator[EntryAttributes]:
         """`_attributes` of each for less: read by the column, set only where they are another's, and of files that are
         free without times, as the kernel asks again before it tells anybody of those.
         """
-        if view is SERVED or len(entries) < FEW_NAMES:
-            yield from (self._attributes(view, entry) for entry in entries)
+        if branch is SERVED or len(entries) < FEW_NAMES:
+            yield from (self._attributes(branch, entry) for entry in entries)
             return
         told, node, part = self._told, self._node, slice(entries.start, entries.stop)
         free: Iterable[bool] = repeat(False)
-        if view is DATA:
+        if branch is DATA:
             are_free = node.are_free(entries)
             np.frombuffer(self._told_while_free, bool)[part] |= are_free
             free = are_free.tolist()
-        inodes = range(inode_of(view, entries.start), inode_of(view, entries.stop))
+        inodes = range(inode_of(branch, entries.start), inode_of(branch, entries.stop))
         before: tuple[int, ...] = ()
         for entry, inode, size, is_free, owner in zip(
             entries, inodes, self._size[part], free, self._owners(part), strict=False
@@ -279,7 +279,7 @@ class Operations(pyfuse3.Operations):
                 continue
             mtime_ns = self._mtime_ns[entry]
             told.st_atime_ns = mtime_ns
-            if view is DATA and node.is_redirected(entry):
+            if branch is DATA and node.is_redirected(entry):
                 size, _ = node.look(entry)
             elif not node.is_as_scanned(entry):
                 state = node.exact_state(entry)
@@ -305,10 +305,10 @@ class Operations(pyfuse3.Operations):
         self._told_while_free[entry] = 1
         return self._entry(DATA, entry, size, 0.0)
 
-    def _entry(self, view: View, entry: int, size: int, attr_timeout_s: float) -> EntryAttributes:
+    def _entry(self, branch: Branch, entry: int, size: int, attr_timeout_s: float) -> EntryAttributes:
         # One object for all answers: pyfuse3 copies it into the reply before anything else runs.
         told = self._told
-        told.st_ino = (view << VIEW_SHIFT) + entry + 1
+        told.st_ino = (branch << BRANCH_SHIFT) + entry + 1
         told.attr_timeout = attr_timeout_s
         told.st_mode = self._mode[entry]
         told.st_nlink = self._nlink[entry]
@@ -326,8 +326,8 @@ class Operations(pyfuse3.Operations):
         if name == STATS_NAME:
             # As those in /proc, it has no size: it is made when it is opened, and read to its end.
             return self._text(STATS_INODE, b"")
-        if name in VIEW_NAMES:
-            return self._attributes(VIEW_NAMES[name], ROOT)
+        if name in BRANCH_NAMES:
+            return self._attributes(BRANCH_NAMES[name], ROOT)
         return _no_such_entry()
 
     def _directory(self, inode: InodeT) -> EntryAttributes:

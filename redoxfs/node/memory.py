@@ -13,9 +13,9 @@ Every sample in memory is one `Content`. It belongs to
 - a peer: given to another node, until it is sent. Counted with the claims;
 - nobody: dropped. A read of it that is still under way is thrown away when it arrives.
 
-A content moves from slots to a path at its turn and is never copied. One that the core keeps stays in the slots, and
-the path has a *view* of it: another content with the same bytes, which count where they are kept. Used from the node's
-task alone.
+A content moves from the slots to a path at its turn and is never copied. A content that the core keeps stays in the
+slots, and the path gets an *alias*: another content with the same bytes, which count where they are kept. Used from
+the node's task alone.
 """
 
 from collections import OrderedDict
@@ -45,7 +45,18 @@ class Content:
     ``remote``      whether it comes from another node.
     """
 
-    __slots__ = ("_arrival", "_views", "arrived", "bytes_held", "files", "owner", "read", "remote", "sample", "stamps")
+    __slots__ = (
+        "_aliases",
+        "_arrival",
+        "arrived",
+        "bytes_held",
+        "files",
+        "owner",
+        "read",
+        "remote",
+        "sample",
+        "stamps",
+    )
 
     def __init__(self, sample: int, owner: _Owner, *, remote: bool = False) -> None:
         self.sample = sample
@@ -58,7 +69,7 @@ class Content:
         self.bytes_held = 0
         self._arrival: trio.Event | None = None
         # Of one that is on its way.
-        self._views: list[Content] = []
+        self._aliases: list[Content] = []
 
     @property
     def payload(self) -> Payload:
@@ -77,19 +88,19 @@ class Content:
         self.stamps = tuple(f.stamp if isinstance(f, FileBytes) else None for f in payload)
         self.bytes_held = sum(len(f.data) for f in payload if isinstance(f, FileBytes))
         self._tell()
-        for view in self._views:
-            view._see(self)
-        self._views = []
+        for alias in self._aliases:
+            alias._see(self)
+        self._aliases = []
 
-    def view(self) -> "Content":
+    def alias(self) -> "Content":
         """The same bytes for a path, once they are here; they count as this one's."""
-        view = Content(self.sample, _Owner.PATH)
-        view.read = self.read
+        alias = Content(self.sample, _Owner.PATH)
+        alias.read = self.read
         if self.arrived:
-            view._see(self)
+            alias._see(self)
         else:
-            self._views.append(view)
-        return view
+            self._aliases.append(alias)
+        return alias
 
     def _see(self, content: "Content") -> None:
         self.files, self.stamps = content.files, content.stamps
@@ -171,7 +182,7 @@ class Memory:
             self._slots[sample] = content
             content.owner = _Owner.SLOTS
             self.slots_bytes += content.bytes_held
-            content = content.view()
+            content = content.alias()
         self._own(path, content)
         return content
 

@@ -115,7 +115,7 @@ class Node:
     ) -> None:
         self._catalog = catalog
         self._tree = catalog.tree
-        # Views of the buffers give plain ints at a third of numpy's price.
+        # A memoryview gives plain ints at a third of numpy's price.
         self._sample_of: memoryview[int] = catalog.sample_of.data
         self._member_of: memoryview[int] = catalog.member_of.data
         self._kernel = kernel

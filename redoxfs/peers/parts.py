@@ -38,8 +38,9 @@ class Cut:
     """The bytes of samples, to be sent in parts. Used by any thread."""
 
     def __init__(self, payloads: Sequence[Payload]) -> None:
-        self._views = [memoryview(file.data) for payload in payloads for file in payload if isinstance(file, FileBytes)]
-        self._ends = list(accumulate(len(view) for view in self._views))
+        files = [file for payload in payloads for file in payload if isinstance(file, FileBytes)]
+        self._buffers = [memoryview(file.data) for file in files]
+        self._ends = list(accumulate(len(buffer) for buffer in self._buffers))
         self.total_bytes = self._ends[-1] if self._ends else 0
         self.part_count = part_count(self.total_bytes)
 
@@ -49,9 +50,9 @@ class Cut:
         found = []
         file = bisect_right(self._ends, at)
         while at < end:
-            view = self._views[file]
-            began = self._ends[file] - len(view)
-            piece = view[at - began : end - began]
+            buffer = self._buffers[file]
+            began = self._ends[file] - len(buffer)
+            piece = buffer[at - began : end - began]
             if len(piece):
                 found.append(piece)
             at += len(piece)
