@@ -19,7 +19,7 @@ from redoxfs.chunks import DirectoryStore, build_cells
 from redoxfs.cli.arguments import SamplerSpec
 from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.node import Node, OpenFile, Plan, Share, plan_pool, plan_slot
-from redoxfs.node.sharing import ClusterConfig, Host, joined
+from redoxfs.node.cluster import ClusterConfig, Host, joined
 from redoxfs.node.state import StateWriter, encode
 from redoxfs.peers import Identity, Plaintext, View
 from redoxfs.peers.bounds import LAST_LAP_TOLD

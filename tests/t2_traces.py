@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 import trio
 
-from redoxfs.node.epochs import EpochTracker, Orders, orders_of, place_in_epochs, requests_of
+from redoxfs.node.cluster.epochs import EpochTracker, Orders, orders_of, place_in_epochs, requests_of
 from redoxfs.protocol import SlotNode, SlotPolicy, homes_by_vc
 from redoxfs.protocol.turns import Turns
 

@@ -64,7 +64,7 @@ EXITS = (
     Exit(
         10,
         "the other nodes: one did not answer, or has another dataset or other options",
-        ("redoxfs.node.sharing:JoinError",),
+        ("redoxfs.node.cluster:JoinError",),
     ),
     Exit(INTERRUPTED, "interrupted", ("builtins:KeyboardInterrupt",)),
 )

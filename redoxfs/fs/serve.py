@@ -30,7 +30,7 @@ from redoxfs.node import WAITING_OPENS, WAITING_READS, Node, Plan, Verb, serve_c
 from redoxfs.node.state import StateFile, StateWriter
 
 if TYPE_CHECKING:
-    from redoxfs.node.sharing import ClusterConfig
+    from redoxfs.node.cluster import ClusterConfig
 
 TASKS = WAITING_OPENS + WAITING_READS + 64
 """pyfuse3's max_tasks: as many as may wait, and some that never do."""
@@ -92,7 +92,7 @@ def serve(
 
     Raises:
         MountError: the kernel refused.
-        redoxfs.node.sharing.JoinError: another node does not answer, or does not serve the same.
+        redoxfs.node.cluster.JoinError: another node does not answer, or does not serve the same.
     """
     mount = _Mount(source, mountpoint, mount_options, direct_io)
     _look_for_young_garbage_alone()
@@ -139,7 +139,7 @@ async def _serve(
         node.start()
         if joining is not None:
             # gRPC, for those who need it; and after the fork, which it does not bear.
-            from redoxfs.node.sharing import joined
+            from redoxfs.node.cluster import joined
 
             host = await ends.enter_async_context(joined(node, catalog, plan, joining, state, timeout_s=timeout_s))
         verbs: dict[str, Verb] = {

@@ -4,7 +4,7 @@ Nodes share their laps, and each knows only what it handed to its own readers. S
 what all of them did is the `merged` ledgers: the latest lap of each column or class that anybody had a turn in, and
 whatever any of them had in it. A ledger that is older than the others leaves out what had its turn since, which then
 comes again; it can never make a sample seem to have had a turn, since what is of an earlier lap does not count. That
-holds for laps that began together, which `redoxfs.node.sharing` tells from others. What lies at a node unserved, or is
+holds for laps that began together, which `redoxfs.node.cluster` tells from others. What lies at a node unserved, or is
 under way between two, is in no ledger, and comes again from where it lies on storage.
 """
 

@@ -31,7 +31,15 @@ import trio
 
 from redoxfs.chunks.store import Payload
 from redoxfs.dataset import Catalog
-from redoxfs.node.epochs import EpochTracker, Orders, Sampler, orders_of, place_in_epochs, requests_of, samples_of
+from redoxfs.node.cluster.epochs import (
+    EpochTracker,
+    Orders,
+    Sampler,
+    orders_of,
+    place_in_epochs,
+    requests_of,
+    samples_of,
+)
 from redoxfs.node.memory import Content
 from redoxfs.node.node import Node
 from redoxfs.node.plan import Plan, Share, SharedServingPolicy
