@@ -1,7 +1,7 @@
 """A hook of mkdocs: gives the site the layout of the repository, so that every relative link works in both.
 
-mkdocs collects the files below docs/ and drops that folder's name. This hook puts it back, and adds the pages at the top
-of the repository (README.md becomes the first page).
+mkdocs collects the files below docs/ and drops that folder's name. This hook puts it back, and adds the pages at the
+top of the repository (README.md becomes the first page).
 
 Rejected: rewriting links while a page is rendered, which needs a rule for each kind of link; copies or symlinks of the
 top pages in docs/, which the repository's page would show twice.

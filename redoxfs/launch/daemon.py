@@ -41,7 +41,7 @@ from redoxfs.launch.source import (
 if TYPE_CHECKING:
     from redoxfs.dataset import Catalog
     from redoxfs.node import Plan, Share
-    from redoxfs.node.sharing import ClusterConfig
+    from redoxfs.node.cluster import ClusterConfig
     from redoxfs.node.state import StateFile
     from redoxfs.peers import Identity, Transport
 
@@ -200,7 +200,7 @@ def _share(dataset: Dataset, arguments: argparse.Namespace, node: int, nodes: in
 def _joining(job: Job, on_news: Callable[[str], None]) -> "ClusterConfig | None":
     if job.members is None or job.transport is None:
         return None
-    from redoxfs.node.sharing import ClusterConfig
+    from redoxfs.node.cluster import ClusterConfig
     from redoxfs.peers import View
 
     def plan_for(node: int, nodes: int) -> "Plan":
