@@ -133,14 +133,14 @@ def test_what_a_host_cannot_go_on_from_ends_the_start_in_one_line() -> None:
     async def main() -> None:
         view = View(1, addresses(2))
         host = keeping(b"0")
-        host.why_not_resumed = "h:1: what it kept is not taken: it is damaged"
+        host.why_not_resumed = "h:1: cannot use its state: it is damaged"
         async with (
             running(view, 0, host, **RESUMES) as here,
             running(view, 1, keeping(b"1"), **RESUMES) as there,
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(there.join, quiet, PATIENCE_S)
-            with pytest.raises(RefusedError, match="h:1: what it kept is not taken: it is damaged"):
+            with pytest.raises(RefusedError, match="h:1: cannot use its state: it is damaged"):
                 await here.join(quiet, PATIENCE_S)
 
     trio.run(main)

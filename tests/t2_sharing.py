@@ -19,7 +19,7 @@ from redoxfs.chunks import DirectoryStore, build_cells
 from redoxfs.cli.arguments import SamplerSpec
 from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.node import Node, OpenFile, Plan, Share, plan_pool, plan_slot
-from redoxfs.node.cluster import ClusterConfig, Host, joined
+from redoxfs.node.cluster import ClusterConfig, Membership, joined
 from redoxfs.node.state import StateWriter, encode
 from redoxfs.peers import Identity, Plaintext, View
 from redoxfs.peers.bounds import LAST_LAP_TOLD
@@ -38,7 +38,7 @@ class Member(NamedTuple):
 
     catalog: Catalog
     node: Node
-    host: Host
+    membership: Membership
     state: StateWriter
 
     async def open(self, entry: int, thread: int) -> int:
@@ -106,8 +106,8 @@ async def sharing(
         state = StateWriter(None, lambda: {"dataset": "d1"}, len(catalog.class_of), node)
         node.start()
         try:
-            async with joined(node, catalog, plan, config, state, timeout_s=PATIENCE_S) as host:
-                members[number] = Member(catalog, node, host, state)
+            async with joined(node, catalog, plan, config, state, timeout_s=PATIENCE_S) as membership:
+                members[number] = Member(catalog, node, membership, state)
                 if len(members) == len(roots):
                     all_there.set()
                 await over.wait()
@@ -220,7 +220,7 @@ def test_a_peer_that_says_it_is_in_a_lap_that_nobody_comes_to_is_not_followed_th
     with pytest.raises(ExceptionGroup) as refused:
         trio.run(main)
     lines = [str(error) for error in refused.value.exceptions]
-    assert any("what it kept is not taken: lap 536870913, where laps are 1 to 536870912" in line for line in lines)
+    assert any("cannot use its state: lap 536870913, where laps are 1 to 536870912" in line for line in lines)
 
 
 # Statistics
@@ -240,21 +240,21 @@ def test_statistics_can_be_had_while_a_node_goes_over_to_another_view(tmp_path: 
             nodes_then = 3
             if how == "another view":
                 # Fewer nodes, and this one has another number among them.
-                first, _, last = (await changing.host.view(b""))["nodes"]
+                first, _, last = (await changing.membership.view(b""))["nodes"]
                 data, nodes_then = json.dumps([last, first]).encode(), 2
             seen: list[dict[str, Any]] = []
             done = trio.Event()
 
             async def change() -> None:
-                await (changing.state.load(data) if how == "a state" else changing.host.view(data))
+                await (changing.state.load(data) if how == "a state" else changing.membership.view(data))
                 done.set()
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(change)
                 while not done.is_set():
-                    seen.append(changing.host.stats())
+                    seen.append(changing.membership.stats())
                     await trio.lowlevel.checkpoint()
-                seen.append(changing.host.stats())
+                seen.append(changing.membership.stats())
             assert {stats["view"] for stats in seen} == {1, 2}
             for stats in seen:
                 nodes = 3 if stats["view"] == 1 else nodes_then

@@ -32,7 +32,8 @@ from redoxfs.node.callers import Callers
 from redoxfs.node.counters import Counters
 from redoxfs.node.exact import ExactFile, ExactFiles
 from redoxfs.node.memory import Content, Memory
-from redoxfs.node.plan import Plan
+from redoxfs.node.pending import PendingTurns, Promise, Undecided
+from redoxfs.node.plan import Plan, Share, SharedServingPolicy
 from redoxfs.node.supply import Supply
 from redoxfs.node.waits import WAITING_OPENS, WAITING_READS, Waits
 from redoxfs.protocol import Binding, Closed, Opened, Pending, Served
@@ -61,24 +62,6 @@ class OpenFile:
     handle: int
     keep_pages: bool
     shares_pages: bool = True
-
-
-@dataclass(slots=True)
-class _Undecided:
-    """A path whose answer another node has to give."""
-
-    path: int
-    ticket: int
-    over: trio.Event
-
-
-@dataclass(slots=True)
-class _Promise:
-    """A stat of ``path`` by ``thread`` for which another node has to give a sample to put aside."""
-
-    path: int
-    thread: int
-    over: trio.Event
 
 
 class Kernel(Protocol):
@@ -120,13 +103,13 @@ class Node:
         self._member_of: memoryview[int] = catalog.member_of.data
         self._kernel = kernel
         self._plan = plan
-        self._policy = plan.policy
-        self._sharing = plan.sharing
+        self._timeout_s = timeout_s
         self.counters = Counters()
-        self.binding = Binding(self._policy, np.diff(catalog.member_at))
-        self._memory = Memory(plan.claims_bytes, keeps_remote=not plan.reads_any)
-        self.supply = Supply(
-            catalog, store, self._memory, self._policy.chunk_of, self.counters, reads_any=plan.reads_any
+        self.binding = Binding(plan.policy, np.diff(catalog.member_at))
+        self.memory = Memory(plan.claims_bytes, keeps_remote=not plan.reads_any)
+        self.supply = Supply(catalog, store, self.memory, self.counters, plan=lambda: self._plan)
+        self._pending = PendingTurns(
+            self.binding, self.memory, plan=lambda: self._plan, give=self._give, unload=self._unload
         )
         self._callers = callers or Callers()
         self._opens = Waits(WAITING_OPENS, timeout_s)
@@ -135,9 +118,6 @@ class Node:
         self._rereads = trio.CapacityLimiter(WAITING_READS)
         self._handles: dict[int, Handle | ExactFile] = {}
         self._next_handle = 1
-        self._undecided: dict[int, _Undecided] = {}
-        self._waiting: dict[int, _Undecided | _Promise] = {}
-        self._peer_timeout_s = timeout_s if plan.sharing is None else plan.sharing.timeout_s
         self._flush: Callable[[], None] | None = None
         self._watcher: Callable[[int], None] | None = None
 
@@ -183,7 +163,7 @@ class Node:
         self.counters.opens += 1
         opened = self.binding.open(path, file, thread)
         try:
-            if self._sharing is not None:
+            if self._plan.sharing is not None:
                 undecided = self._ask_for(path, opened)
                 if undecided is not None:
                     return self._open_undecided(entry, thread, undecided, keep_pages=not opened.fresh)
@@ -199,14 +179,14 @@ class Node:
         """The bytes of an open's answer, here or on their way."""
         sample, turn = opened.sample, opened.turn
         for gone in opened.released:
-            self._memory.release(gone)
+            self.memory.release(gone)
         awaited = False
         if isinstance(turn, Served):
             content = self._take_turn(path, turn)
             awaited = turn.is_demanded
         else:
             self.counters.joined += 1
-            content = self._memory.claimed(path)
+            content = self.memory.claimed(path)
         if content is None or (content.arrived and content.stamps[file] is None):
             return self.supply.read_again(path, sample)
         if not content.arrived and not awaited:
@@ -218,6 +198,11 @@ class Node:
         self._kernel.bound(self.supply.files_of(path))
         self.counters.reservations_taken += turn.preempted
         return self.supply.take_turn(path, turn)
+
+    def _give(self, path: int, turn: Served) -> None:
+        """As `_take_turn`; bytes that the slots have let go are read again."""
+        if self._take_turn(path, turn) is None:
+            self.supply.read_again(path, turn.sample)
 
     async def _open_late(self, entry: int, thread: int, content: Content, *, keep_pages: bool) -> OpenFile:
         path, file = self._sample_of[entry], self._member_of[entry]
@@ -242,43 +227,12 @@ class Node:
         """``watcher`` is told the sample asked for at each turn; before any request."""
         self._watcher = watcher
 
-    def expect_from_peer(self, samples: Sequence[int]) -> Sequence[Content]:
-        """Another node gave ``samples``, whose bytes are on their way."""
-        return self._memory.expect_from_peer(samples)
-
-    def forget_without_room(self, samples: Sequence[int]) -> None:
-        """What of ``samples``, which a peer gave, the policy has no memory for is read again when it is needed."""
-        if self._sharing is None or not self._plan.reads_any:
-            return
-        for sample in samples:
-            if self._memory.holds_remote(sample) and not self._sharing.policy.keeps(sample):
-                self._memory.forget(sample, remote=True)
-
-    def sent(self, content: Content) -> None:
-        """What was given to another node has been sent."""
-        self._memory.sent(content)
-
     def renew(self, plan: Plan) -> None:
         """Another plan from now on, with laps of its own. Open files stay as they are; who waits is asked for anew."""
         self._plan = plan
-        self._policy = plan.policy
-        self._sharing = plan.sharing
-        if plan.sharing is not None:
-            self._peer_timeout_s = plan.sharing.timeout_s
         self.binding.renew(plan.policy)
-        self._memory.renew(plan.claims_bytes, keeps_remote=not plan.reads_any)
-        self.supply.renew(plan.policy.chunk_of, reads_any=plan.reads_any)
-        waiting, self._waiting = self._waiting, {}
-        for each in waiting.values():
-            if isinstance(each, _Promise):
-                each.over.set()
-                continue
-            turn = self.binding.ask_again(each.path)
-            if isinstance(turn, Pending):
-                each.ticket = turn.ticket
-                self._waiting[turn.ticket] = each
-            else:
-                self._decided(each, turn)
+        self.memory.renew(plan.claims_bytes, keeps_remote=not plan.reads_any)
+        self._pending.ask_again()
         # The plan before may be large and part of a cycle; nothing else looks for old ones (`redoxfs.fs.serve`).
         gc.collect()
 
@@ -288,17 +242,29 @@ class Node:
         return self._plan
 
     @property
+    def share(self) -> Share:
+        """This node among those that share the dataset; there are others."""
+        assert self._plan.sharing is not None
+        return self._plan.sharing.share
+
+    @property
+    def shared_policy(self) -> SharedServingPolicy:
+        """The policy in force; there are other nodes."""
+        assert self._plan.sharing is not None
+        return self._plan.sharing.policy
+
+    @property
     def given(self) -> int:
         """How many turns were given since the first lap began; by this node, where there are several."""
-        return self._policy.given
+        return self._plan.policy.given
 
     def turns(self) -> Turns:
         """How far the laps are; what this node gave its readers, where several share them."""
-        return self._policy.turns()
+        return self._plan.policy.turns()
 
     def restore(self, turns: Turns) -> None:
         """Go on from there, as the only node. Raises ValueError where that cannot be; nothing was changed."""
-        self._policy.restore(turns)
+        self._plan.policy.restore(turns)
         # The same plan, whose policy has nothing in memory now.
         self.go_on(self._plan)
 
@@ -309,7 +275,7 @@ class Node:
         """
         self.renew(plan)
         for path in self.binding.let_go():
-            self._memory.release(path)
+            self.memory.release(path)
 
     def void(self, unloaded: Sequence[int], revoked: Sequence[int]) -> None:
         """Samples that the policy has dropped unserved, and those whose reservations it has ended."""
@@ -317,36 +283,16 @@ class Node:
             self.binding.revoke(sample)
             self._unload(sample)
         for sample in unloaded:
-            self._memory.forget(sample, remote=self._memory.holds_remote(sample))
+            self.memory.forget(sample, remote=self.memory.holds_remote(sample))
 
     def delivered(self, ticket: int, served: Served) -> None:
         """Another node gave what ``ticket`` waits for."""
-        waiting = self._waiting.pop(ticket)
-        if isinstance(waiting, _Undecided):
-            self._decided(waiting, served)
-            return
-        if served.preempted:
-            self.binding.revoke(served.sample)
-        told = self.binding.promise(waiting.path, waiting.thread, served.sample)
-        for sample in told.unloaded:
-            self._unload(sample)
-        if told.reserved:
-            self._memory.reserve(served.sample, remote=served.remote)
-        waiting.over.set()
+        self._pending.delivered(ticket, served)
 
-    def _decided(self, undecided: _Undecided, served: Served) -> None:
-        path = undecided.path
-        del self._undecided[path]
-        self.binding.decide(path, served)
-        if self._take_turn(path, served) is None:
-            self.supply.read_again(path, served.sample)
-        undecided.over.set()
-
-    def _ask_for(self, path: int, opened: Opened) -> _Undecided | None:
+    def _ask_for(self, path: int, opened: Opened) -> Undecided | None:
         """After an open on several nodes: send what is to be sent; what to wait for if the path is undecided."""
         if isinstance(opened.turn, Pending):
-            undecided = _Undecided(path, opened.turn.ticket, trio.Event())
-            self._undecided[path] = self._waiting[undecided.ticket] = undecided
+            self._pending.leave_undecided(path, opened.turn.ticket)
         if opened.turn is not None and self._watcher is not None:
             self._watcher(path)
         assert self._flush is not None
@@ -355,10 +301,10 @@ class Node:
             return None
         self.counters.joined += opened.turn is None
         for gone in opened.released:
-            self._memory.release(gone)
-        return self._undecided[path]
+            self.memory.release(gone)
+        return self._pending.undecided[path]
 
-    async def _open_undecided(self, entry: int, thread: int, undecided: _Undecided, *, keep_pages: bool) -> OpenFile:
+    async def _open_undecided(self, entry: int, thread: int, undecided: Undecided, *, keep_pages: bool) -> OpenFile:
         path, file = undecided.path, self._member_of[entry]
         try:
             with self._opens.one(self._peer_timeout_s):
@@ -370,29 +316,22 @@ class Node:
         except BaseException as error:
             self._failed(path, thread, entry, path, error)
             raise
-        content = self._memory.claimed(path)
+        content = self.memory.claimed(path)
         if content is None or (content.arrived and content.stamps[file] is None):
             content = self.supply.read_again(path, self._answer(path))
         if content.arrived:
             return self._opened(path, file, content, keep_pages=keep_pages)
         return await self._open_late(entry, thread, content, keep_pages=keep_pages)
 
-    def _decide_alone(self, undecided: _Undecided) -> bool:
-        """Nobody answers: where every sample can be read here, the paper's policy reads the one that was asked for."""
-        if self._sharing is None or not self._sharing.reads_alone:
-            return False
-        self._sharing.policy.cancel(undecided.ticket)
-        del self._waiting[undecided.ticket]
-        self.counters.degraded += 1
-        self._decided(undecided, Served(undecided.path, remote=True))
-        return True
+    def _decide_alone(self, undecided: Undecided) -> bool:
+        decided = self._pending.decide_alone(undecided)
+        self.counters.degraded += decided
+        return decided
 
-    def _give_up(self, path: int) -> None:
-        """Nobody waits any more for the answer of ``path``."""
-        undecided = self._undecided.pop(path)
-        del self._waiting[undecided.ticket]
-        assert self._sharing is not None
-        self._sharing.policy.cancel(undecided.ticket)
+    @property
+    def _peer_timeout_s(self) -> float:
+        sharing = self._plan.sharing
+        return self._timeout_s if sharing is None else sharing.timeout_s
 
     def _answer(self, path: int) -> int:
         answer = self.binding.answer(path)
@@ -416,8 +355,9 @@ class Node:
         if stamp is not None and self.binding.holds(thread, path):
             # A reader asks for the size of what it has just opened: there is nothing new in that.
             return stamp.size, True
-        if path in self._undecided:
-            return self._stat_late(entry, thread, self._undecided[path].over)
+        undecided = self._pending.undecided.get(path)
+        if undecided is not None:
+            return self._stat_late(entry, thread, undecided.over)
         self._meet(thread, path, opens=False)
         told = self.binding.stat(path, file, thread)
         if self._flush is not None:
@@ -425,23 +365,21 @@ class Node:
         for sample in told.unloaded:
             self._unload(sample)
         if told.pending is not None:
-            promise = self._waiting[told.pending.ticket] = _Promise(path, thread, trio.Event())
+            promise = self._pending.promise(path, thread, told.pending.ticket)
             return self._stat_promised(entry, told.pending.ticket, promise)
         if told.reserved and told.sample is not None:
-            remote = self._sharing is not None and self._sharing.policy.is_taken(told.sample)
-            self._memory.reserve(told.sample, remote=remote)
+            sharing = self._plan.sharing
+            remote = sharing is not None and sharing.policy.is_taken(told.sample)
+            self.memory.reserve(told.sample, remote=remote)
         if stamp is not None:
             return stamp.size, True
         return self.supply.size(entry if told.sample is None else self.supply.file_of(told.sample, file)), False
 
-    async def _stat_promised(self, entry: int, ticket: int, promise: _Promise) -> tuple[int, bool]:
+    async def _stat_promised(self, entry: int, ticket: int, promise: Promise) -> tuple[int, bool]:
         try:
             return await self._stat_late(entry, promise.thread, promise.over)
         finally:
-            if self._waiting.get(ticket) is promise:
-                del self._waiting[ticket]
-                if self._sharing is not None:
-                    self._sharing.policy.cancel(ticket)
+            self._pending.withdraw(ticket, promise)
 
     async def _stat_late(self, entry: int, thread: int, over: trio.Event) -> tuple[int, bool]:
         """What `stat` says once another node has answered; the file's own size where it does not in time."""
@@ -454,9 +392,9 @@ class Node:
         return told if isinstance(told, tuple) else await told
 
     def _unload(self, sample: int) -> None:
-        remote = self._memory.is_remote(sample)
+        remote = self.memory.is_remote(sample)
         if not remote or self._plan.reads_any:
-            self._memory.forget(sample, remote=remote)
+            self.memory.forget(sample, remote=remote)
 
     def look(self, entry: int) -> tuple[int, bool]:
         """What `stat` says while a file is bound, else its own size; on nobody's behalf, changing nothing."""
@@ -540,13 +478,13 @@ class Node:
         catalog = self._catalog
         laps = np.full(len(catalog.class_trees), np.iinfo(np.int32).max, np.int32)
         lapping = self._plan.lapping
-        np.minimum.at(laps, catalog.tree_of_class[catalog.class_of[lapping]], self._policy.laps(lapping))
+        np.minimum.at(laps, catalog.tree_of_class[catalog.class_of[lapping]], self._plan.policy.laps(lapping))
         return {
             **self._plan.about,
             "samples": len(catalog.class_of),
             "classes": len(catalog.class_names),
             "memory_limit_bytes": self._plan.memory_bytes,
-            "memory_used_bytes": self._memory.used_bytes,
+            "memory_used_bytes": self.memory.used_bytes,
             **self.counters.as_dict(),
             "wait_seconds": round(self._opens.seconds + self._reads.seconds, 6),
             "changed": len(self.supply.changed() | self._exact.changed()),
@@ -555,7 +493,7 @@ class Node:
             "waiting_opens": self._opens.now,
             "waiting_reads": self._reads.now,
             **self.binding.counts(),
-            **self._memory.counts(),
+            **self.memory.counts(),
         }
 
     async def _read_by_position(self, opened: Handle, offset: int, size: int) -> bytes:
@@ -575,9 +513,9 @@ class Node:
 
     def _closed(self, path: int, closed: Closed) -> None:
         if closed.last:
-            self._memory.rest(path)
+            self.memory.rest(path)
             for released in closed.released:
-                self._memory.release(released)
+                self.memory.release(released)
             self._kernel.freed(self.supply.files_of(path))
 
     def _failed(self, path: int, thread: int, entry: int, sample: int, error: BaseException) -> None:
@@ -587,8 +525,8 @@ class Node:
             of = os.fsdecode(self._tree.path(self.supply.file_of(sample, self._member_of[entry])))
             log.warning("open of %s failed: %s: %s", name, of, error or type(error).__name__)
         self._closed(path, self.binding.fail(path, thread))
-        if path in self._undecided and not self.binding.is_bound(path):
-            self._give_up(path)
+        if path in self._pending.undecided and not self.binding.is_bound(path):
+            self._pending.give_up(path)
 
     def _meet(self, thread: int, path: int, *, opens: bool) -> None:
         if self.binding.depends_on(thread, path, opens=opens) and self._callers.is_another(thread):
@@ -603,7 +541,7 @@ class Node:
         """A thread has ended: so do its holds and reservations."""
         ended = self.binding.thread(thread)
         for released in ended.released:
-            self._memory.release(released)
+            self.memory.release(released)
         for sample in ended.unloaded:
             self._unload(sample)
 
@@ -619,5 +557,5 @@ class Node:
         """What a handle on the path reads, once it is known."""
         if not self.binding.is_bound(path):
             return None
-        content = self._memory.look(path)
+        content = self.memory.look(path)
         return content.stamps[file] if content is not None and content.arrived else None

@@ -17,6 +17,7 @@ from redoxfs.dataset import Catalog
 from redoxfs.node.counters import Counters
 from redoxfs.node.loader import Loader
 from redoxfs.node.memory import Content, Memory
+from redoxfs.node.plan import Plan
 from redoxfs.protocol import Load, Served
 
 log = logging.getLogger(__name__)
@@ -26,8 +27,7 @@ class Supply:
     """Samples' bytes, from `start` to `stop`.
 
     Args:
-        chunk_of: the physical chunk of a sample.
-        reads_any: whether every sample can be read here, also those that live at other nodes.
+        plan: returns the plan in force.
     """
 
     def __init__(
@@ -35,10 +35,9 @@ class Supply:
         catalog: Catalog,
         store: ChunkStore,
         memory: Memory,
-        chunk_of: Callable[[int], int],
         counters: Counters,
         *,
-        reads_any: bool,
+        plan: Callable[[], Plan],
     ) -> None:
         self._tree = catalog.tree
         self._tree_size: memoryview[int] = catalog.tree.size.data
@@ -47,17 +46,11 @@ class Supply:
         self._member_at: memoryview[int] = catalog.member_at.data
         self._store = store
         self._memory = memory
-        self._chunk_of = chunk_of
         self._counters = counters
-        self._reads_any = reads_any
+        self._plan = plan
         self._loader: Loader | None = None
         self._expected: dict[Read, list[Content]] = {}
         self._changed_size: dict[int, int] = {}
-
-    def renew(self, chunk_of: Callable[[int], int], *, reads_any: bool) -> None:
-        """Samples lie in other chunks from now on."""
-        self._chunk_of = chunk_of
-        self._reads_any = reads_any
 
     def start(self) -> None:
         """Start the reading threads; from a trio task."""
@@ -95,7 +88,9 @@ class Supply:
 
     def read(self, content: Content) -> None:
         """Bring ``content`` from storage, whoever it belongs to."""
-        self._submit(self._store.reads(self._chunk_of(content.sample), (content.sample,)), [content], awaited=True)
+        self._submit(
+            self._store.reads(self._plan().policy.chunk_of(content.sample), (content.sample,)), [content], awaited=True
+        )
 
     def hasten(self, content: Content) -> None:
         """Somebody waits for ``content`` now."""
@@ -120,7 +115,7 @@ class Supply:
 
     def came(self, content: Content, payload: Payload) -> None:
         """Another node sent the bytes of a sample that it had given, or they cannot be had from it."""
-        if self._reads_any and any(isinstance(file, OSError) for file in payload):
+        if self._plan().reads_any and any(isinstance(file, OSError) for file in payload):
             self._counters.degraded += 1
             self.read(content)
         else:

@@ -1,5 +1,13 @@
-"""One node among several that serve a dataset together. Imports gRPC: import it after a fork, and only with peers."""
+"""One node among several that serve a dataset together. Imports gRPC, so a node without peers does not import this.
 
-from redoxfs.node.cluster.views import ClusterConfig, Host, JoinError, joined
+``join``      the nodes come together before the mount
+``views``     the list of nodes, and the change to another
+``messages``  what nodes ask of each other, and the bytes of their answers
+``resume``    how far the laps of all nodes are, and where they start
+``prefetch``  the orders of access that the slot policy prefetches by; ``epochs``: this node's place in them
+"""
 
-__all__ = ["ClusterConfig", "Host", "JoinError", "joined"]
+from redoxfs.node.cluster.join import JoinError, joined
+from redoxfs.node.cluster.views import ClusterConfig, Membership
+
+__all__ = ["ClusterConfig", "JoinError", "Membership", "joined"]

@@ -1,0 +1,170 @@
+"""What nodes ask of each other, and the bytes of the answers: between the core and `redoxfs.peers`.
+
+Messages and answers are the core's; here their samples get their bytes. A sample that is given to another node leaves
+the slots with its bytes, which are kept until they were sent. If the sample is asked for again after that, its bytes
+are read again. A sample that another node gives exists for the core as soon as the answer is here, and for an open once
+its last byte is here.
+
+All methods are called in the node's task.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import trio
+
+from redoxfs.chunks.store import Payload
+from redoxfs.node.memory import Content
+from redoxfs.node.node import Node
+from redoxfs.node.plan import SharedServingPolicy
+from redoxfs.node.supply import all_here
+from redoxfs.peers import Peers, Reply
+from redoxfs.protocol import Answer, Delivered, Message, SlotNode, Take
+
+PAUSE_S = 0.005
+"""Before peers are asked again for samples that none of them had, doubled each time up to `LONGEST_PAUSE_S`: the
+missing sample is on its way between two of them, or waits for a reader at one."""
+
+LONGEST_PAUSE_S = 0.2
+
+
+class Messages:
+    """Answers peers for a node, and takes in their answers: a `redoxfs.peers.PeerService`.
+
+    Args:
+        timeout_s: the deadline for reading the samples of an answer.
+    """
+
+    def __init__(self, node: Node, nursery: trio.Nursery, *, timeout_s: float) -> None:
+        self._node = node
+        self._nursery = nursery
+        self._timeout_s = timeout_s
+        self._contents: dict[int, Sequence[Content]] = {}
+        self._peers: Peers | None = None
+
+    def attach(self, peers: Peers | None) -> None:
+        """Send to ``peers`` from now on."""
+        self._peers = peers
+        if peers is not None:
+            self._node.attach(self.flush)
+
+    def drop_replies(self) -> None:
+        """No reply that was prepared is sent any more."""
+        for contents in self._contents.values():
+            self._sent(contents)
+        self._contents.clear()
+
+    # From peers
+
+    async def handle(self, message: Message) -> Reply | None:
+        """The answer to another node's message, with the bytes; None where that node has the answer."""
+        handled = self._policy.handle(message)
+        self.flush()
+        for sample in handled.preempted:
+            self._node.binding.revoke(sample)
+        answer = handled.answer
+        if answer is None:
+            return None
+        supply = self._node.supply
+        demanded = bool(handled.loads) and handled.loads[0].samples[0] in answer.samples
+        self._node.counters.demand_loads += demanded
+        supply.load(handled.loads, awaited=demanded)
+        contents = [supply.give(sample, again=handled.repeated) for sample in answer.samples]
+        try:
+            await all_here(contents, self._timeout_s)
+        except BaseException:
+            self._sent(contents)
+            raise
+        reply = Reply(answer, tuple(content.payload for content in contents))
+        self._contents[id(reply)] = contents
+        return reply
+
+    def release(self, reply: Reply) -> None:
+        """The bytes of ``reply`` have been sent."""
+        self._sent(self._contents.pop(id(reply), ()))
+
+    def receive(self, answer: Answer, sizes: Sequence[int]) -> Sequence[Callable[[Payload], None]] | None:
+        """Callbacks for the bytes of each of the answer's samples; None where they are not wanted."""
+        del sizes  # the core keeps account of the sizes that the samples should have
+        policy = self._policy
+        delivered = policy.receive(answer)
+        self.flush()
+        if delivered is None:
+            return None
+        node = self._node
+        contents = node.memory.expect_from_peer(answer.samples)
+        node.counters.remote_samples += len(contents)
+        self.deliver(delivered)
+        if node.plan.reads_any:
+            # The policy has no memory for some of them: they are read again when they are needed.
+            for sample in answer.samples:
+                if node.memory.holds_remote(sample) and not policy.keeps(sample):
+                    node.memory.forget(sample, remote=True)
+        return [partial(node.supply.came, content) for content in contents]
+
+    def follow(self, requester: int, epoch: int, order: npt.NDArray[np.int32]) -> None:
+        """``requester`` will ask in ``order`` in ``epoch``."""
+        policy = self._policy
+        if isinstance(policy, SlotNode):
+            policy.follow(requester, epoch, order)
+
+    def lost(self, node: int) -> None:
+        """``node`` does not answer any more."""
+        self.deliver(self._policy.lost(node))
+
+    def found(self, node: int) -> None:
+        """``node`` answers again."""
+        self.deliver(self._policy.found(node))
+
+    def restarted(self, node: int) -> None:
+        """Another process has taken the place of ``node``."""
+        self.deliver(self._policy.restarted(node))
+
+    # To peers
+
+    def deliver(self, delivered: Sequence[Delivered]) -> None:
+        """Other nodes gave what these tickets wait for."""
+        self._void()
+        for ticket, served in delivered:
+            self._node.delivered(ticket, served)
+        self.flush()
+
+    def flush(self) -> None:
+        """Send the messages in the policy's outbox."""
+        if self._peers is None:
+            return
+        self._void()
+        outbox = self._policy.outbox
+        if not outbox:
+            return
+        messages = outbox.copy()
+        outbox.clear()
+        for message in messages:
+            self._node.counters.remote_requests += 1
+            attempt = message.attempt if isinstance(message, Take) else 0
+            if attempt:
+                pause_s = min(LONGEST_PAUSE_S, PAUSE_S * 2 ** min(attempt, 8))
+                self._nursery.start_soon(self._send_late, self._peers, message, pause_s)
+            else:
+                self._peers.send(message)
+
+    async def _send_late(self, peers: Peers, message: Message, pause_s: float) -> None:
+        await trio.sleep(pause_s)
+        peers.send(message)
+
+    @property
+    def _policy(self) -> SharedServingPolicy:
+        return self._node.shared_policy
+
+    def _void(self) -> None:
+        policy = self._policy
+        if policy.unloaded or policy.revoked:
+            self._node.void(policy.unloaded, policy.revoked)
+            policy.unloaded.clear()
+            policy.revoked.clear()
+
+    def _sent(self, contents: Sequence[Content]) -> None:
+        for content in contents:
+            self._node.memory.sent(content)

@@ -1,0 +1,102 @@
+"""The orders of access that the slot policy prefetches by (§3.6): from a sampler, or handed in by the job.
+
+Used from the node's task alone; orders are worked out in worker threads.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import trio
+
+from redoxfs.dataset import Catalog
+from redoxfs.node.cluster.epochs import (
+    EpochTracker,
+    Orders,
+    Sampler,
+    orders_of,
+    place_in_epochs,
+    requests_of,
+    samples_of,
+)
+from redoxfs.node.node import Node
+from redoxfs.node.plan import Sharing
+from redoxfs.peers import Peers
+from redoxfs.protocol import SlotNode
+from redoxfs.protocol.turns import Turns
+
+
+class Prefetch:
+    """Tracks the epochs of a plan, where its policy prefetches.
+
+    Args:
+        sampler: how the job asks, where that is known.
+    """
+
+    def __init__(self, node: Node, catalog: Catalog, sampler: Sampler | None, nursery: trio.Nursery) -> None:
+        self._node = node
+        self._catalog = catalog
+        self._sampler = sampler
+        self._nursery = nursery
+        self._epochs: EpochTracker | None = None
+        self._peers: Peers | None = None
+
+    def orders(self, nodes: int) -> Orders | None:
+        """How a job on ``nodes`` nodes asks, where the sampler is known. Raises ValueError."""
+        return None if self._sampler is None else orders_of(self._sampler, self._traced(), nodes)
+
+    async def prepare(self, sharing: Sharing, orders: Orders | None, turns: Turns | None) -> EpochTracker | None:
+        """A tracker of the epoch that is under way after ``turns``, where the policy of ``sharing`` prefetches."""
+        policy, share = sharing.policy, sharing.share
+        if not isinstance(policy, SlotNode):
+            return None
+        samples = self._traced()
+        epochs = EpochTracker(share.node, policy, samples, len(self._catalog.class_of), orders, self._tell_order)
+        epoch, share_made = 0, 0.0
+        if turns is not None and self._sampler is not None:
+            requests = requests_of(self._sampler, len(samples), share.nodes)
+            epoch, share_made = place_in_epochs(turns, policy.laps(samples), samples, requests)
+        await epochs.start(self._nursery, epoch, share_made)
+        return epochs
+
+    def follow(self, epochs: EpochTracker | None, peers: Peers | None) -> None:
+        """Prefetch by ``epochs`` from now on, and send orders that are handed in to ``peers``."""
+        self._epochs, self._peers = epochs, peers
+        if epochs is not None:
+            self._node.watch_turns(epochs.note)
+
+    async def follow_from(self, turns: Turns) -> None:
+        """Prefetch by the orders of the epoch that is under way after ``turns``, with the plan in force."""
+        sharing = self._node.plan.sharing
+        assert sharing is not None
+        self.follow(await self.prepare(sharing, self.orders(sharing.share.nodes), turns), self._peers)
+
+    async def hand_in(self, data: bytes) -> Mapping[str, Any]:
+        """Take the order of this node's next epoch, as paths that end in a zero byte each. Raises ValueError."""
+        if self._epochs is None:
+            raise ValueError("this mount cannot use an order: it does not prefetch (only --policy slot does)")
+        order = await trio.to_thread.run_sync(self._samples_at, data.split(b"\0"))
+        self._epochs.hand_in(order)
+        return {"samples": len(order)}
+
+    def _traced(self) -> npt.NDArray[np.int32]:
+        return samples_of(self._catalog, None if self._sampler is None else self._sampler.tree)
+
+    def _tell_order(self, epoch: int, order: npt.NDArray[np.int32]) -> None:
+        if self._peers is not None:
+            self._peers.follow(epoch, order)
+
+    def _samples_at(self, paths: Sequence[bytes]) -> npt.NDArray[np.int32]:
+        tree, sample_of = self._catalog.tree, self._catalog.sample_of
+        order = []
+        for path in paths:
+            if not path:
+                continue
+            entry = tree.find(path)
+            if entry < 0:
+                raise ValueError(f"{path.decode('utf-8', 'backslashreplace')}: no such file")
+            if sample_of[entry] < 0:
+                raise ValueError(f"{path.decode('utf-8', 'backslashreplace')}: is not redirected, so it has no order")
+            order.append(int(sample_of[entry]))
+        return np.array(order, np.int32)

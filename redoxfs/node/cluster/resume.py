@@ -1,0 +1,182 @@
+"""How far the laps of all nodes are, and where they start.
+
+Nodes that are started with ``--resume`` send each other what they kept, and each comes to the same laps by itself. No
+node answers for samples before it has. A node that takes the place of another process resumes nothing: it takes part
+from the next lap of each class.
+
+Laps that began at different times have different *lineages*. A lineage is a text, greater for later laps; node 0 makes
+the first one, and each view derives its own from the one before. Of kept files only those of the latest lineage count.
+
+All methods are called in the node's task.
+"""
+
+import hashlib
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import trio
+
+from redoxfs.node.cluster.prefetch import Prefetch
+from redoxfs.node.node import Node
+from redoxfs.node.plan import SharedServingPolicy
+from redoxfs.node.state import WRITE_EVERY_S, State, StateError, StateWriter, name_of, summary, told_of
+from redoxfs.peers.bounds import LAST_LAP_TOLD, check_laps
+from redoxfs.protocol import LocalFirst
+from redoxfs.protocol.turns import Turns
+
+log = logging.getLogger(__name__)
+
+
+class Laps:
+    """Where this node's laps start: a `redoxfs.peers.LapService`.
+
+    Args:
+        own: this node's address.
+        kept: with ``--resume`` this node's file, empty where there is none; None without.
+        samples: how many there are.
+        flush: sends what the policy asks of other nodes.
+        say: prints a line for the user who started the node.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        state: StateWriter,
+        prefetch: Prefetch,
+        *,
+        own: str,
+        kept: bytes | None,
+        samples: int,
+        flush: Callable[[], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._node = node
+        self._state = state
+        self._prefetch = prefetch
+        self._own = own
+        self._resumes = kept is not None
+        # What the laps of the view start from.
+        self._kept = kept or b""
+        self._samples = samples
+        self._flush = flush
+        self._say = say
+        # Node 0's counts where all nodes start anew. Later than that of any laps before.
+        self.lineage = f"{time.time_ns():020}-{secrets.token_hex(4)}.{0:08}."
+
+    def begin(self, kept: bytes) -> None:
+        """The laps start from ``kept`` now: the file of a state, or empty to count from one."""
+        self._kept = kept
+
+    # For peers
+
+    def kept(self) -> bytes:
+        """The file that the laps start from: this node's part or, of a state that was loaded, all."""
+        return self._kept
+
+    def turns(self) -> bytes:
+        """The file of what this node gave its readers by now."""
+        return self._state.encoded()
+
+    async def resume(self, kept: Mapping[str, bytes]) -> str:
+        """Start where all nodes were; the lineage of these laps. Raises ValueError."""
+        of_all = {self._own: self._kept, **kept}
+        states = await self._decoded({address: data for address, data in of_all.items() if data})
+        if not states:
+            self._say("there is nothing to resume at any node")
+            return ""
+        # Files of an earlier lineage are left over, as of a node that gave nothing in the latest laps.
+        lineage = max(state.lap_lineage for state in states.values())
+        decoded = {address: state.turns for address, state in states.items() if state.lap_lineage == lineage}
+        turns = self._policy.merged(list(decoded.values()))
+        nothing = turns._replace(had=np.zeros_like(turns.had), given=0)
+        self._policy.restore(turns, decoded.get(self._own, nothing))
+        told = told_of(summary(turns, self._samples))
+        self._say(
+            f"resumed: {told} at all nodes; "
+            f"samples that a killed node served in its last {WRITE_EVERY_S:g} s may be served twice"
+        )
+        lacking = [address for address in of_all if address not in decoded]
+        if lacking:
+            self._say(f"no state from {', '.join(lacking)}: what it served in these laps is served again")
+        await self._prefetch.follow_from(turns)
+        return lineage
+
+    async def follow_state(self, data: bytes) -> None:
+        """Start from the state that the other nodes have loaded. Raises ValueError."""
+        try:
+            turns = await trio.to_thread.run_sync(self._state.decoded_whole, data)
+            _check_told(turns)
+        except StateError as error:
+            raise ValueError(f"cannot use the state that the other nodes loaded: {error}") from error
+        self._kept = data
+        share = self._node.share
+        self._policy.restore(part_of(turns, share.node, share.nodes))
+        self._say(f"the other nodes continue from {name_of(data)}, and so does this node")
+        await self._prefetch.follow_from(turns)
+
+    def set_lap_lineage(self, lap_lineage: str) -> None:
+        """The lineage of these laps."""
+        self.lineage = lap_lineage
+
+    def begun(self) -> npt.NDArray[np.int32]:
+        """int32[C]: how many laps of each class have begun."""
+        policy = self._policy
+        return policy.begun() if isinstance(policy, LocalFirst) else np.zeros(0, np.int32)
+
+    def rejoin(self, begun: npt.NDArray[np.int32]) -> None:
+        """This process has taken the place of another."""
+        if self._resumes:
+            self._say("the other nodes continued without this node, so it joins them and resumes nothing")
+        policy = self._policy
+        if isinstance(policy, LocalFirst):
+            log.info("this process replaces another: it takes part from the next lap of each class")
+            policy.rejoin(begun)
+            self._flush()
+
+    # For this node
+
+    async def merged(self, of_peers: Mapping[str, bytes]) -> Turns:
+        """What all nodes gave their readers; ``of_peers`` has the files of the peers, by address. Raises ValueError."""
+        states = await self._decoded(of_peers)
+        return self._policy.merged([self._node.turns(), *(state.turns for state in states.values())])
+
+    @property
+    def _policy(self) -> SharedServingPolicy:
+        return self._node.shared_policy
+
+    async def _decoded(self, of_nodes: Mapping[str, bytes]) -> dict[str, State]:
+        """The states of the nodes at these addresses. Raises ValueError."""
+        decoded = {}
+        for address, data in of_nodes.items():
+            try:
+                decoded[address] = await trio.to_thread.run_sync(self._state.decoded, data)
+                if address != self._own:
+                    _check_told(decoded[address].turns)
+            except StateError as error:
+                raise ValueError(f"{address}: cannot use its state: {error}") from error
+        return decoded
+
+
+def lineage_after(lineage: str, start_point: str) -> str:
+    """The lineage of laps that start after those of ``lineage``: the same wherever these began alike."""
+    first, number, _ = lineage.split(".")
+    digest = hashlib.sha256(f"{lineage} {start_point}".encode()).hexdigest()[:8]
+    return f"{first}.{int(number) + 1:08}.{digest}"
+
+
+def part_of(turns: Turns, node: int, nodes: int) -> Turns:
+    """The start of one node where all start from ``turns``: its part of the turns given is counted as its own."""
+    each, rest = divmod(turns.given, nodes)
+    return turns._replace(given=each + (node < rest))
+
+
+def _check_told(turns: Turns) -> None:
+    """Raises StateError if another node reports laps that it cannot be in."""
+    try:
+        check_laps(turns.laps[turns.laps > LAST_LAP_TOLD][:1].tolist())
+    except ValueError as error:
+        raise StateError(str(error)) from error

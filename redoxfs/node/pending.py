@@ -1,0 +1,141 @@
+"""Turns that another node has to give: tickets, undecided paths and promised stats.
+
+Where the samples lie at several nodes, the policy may leave a turn to another node and return a ticket (`Pending`). The
+path of an open is *undecided* then: opens and stats of it wait until the ticket is answered. A stat that has to reserve
+waits for a *promise*: a sample that its reservation is for. Every ticket here is one that the policy waits for; a new
+plan asks for all of them again.
+
+Used from the node's task alone.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import trio
+
+from redoxfs.node.memory import Memory
+from redoxfs.node.plan import Plan, SharedServingPolicy
+from redoxfs.protocol import Binding, Pending, Served
+
+
+@dataclass(slots=True)
+class Undecided:
+    """A path whose answer another node has to give. ``over``: the answer is here, or nothing waits for it."""
+
+    path: int
+    ticket: int
+    over: trio.Event
+
+
+@dataclass(slots=True)
+class Promise:
+    """A stat of ``path`` by ``thread``, for which another node has to give a sample to reserve."""
+
+    path: int
+    thread: int
+    over: trio.Event
+
+
+class PendingTurns:
+    """All tickets of one node, and its undecided paths.
+
+    Args:
+        plan: returns the plan in force.
+        give: called with a path and the turn that it gets.
+        unload: called with a sample whose reservation has ended.
+    """
+
+    def __init__(
+        self,
+        binding: Binding,
+        memory: Memory,
+        *,
+        plan: Callable[[], Plan],
+        give: Callable[[int, Served], None],
+        unload: Callable[[int], None],
+    ) -> None:
+        self._binding = binding
+        self._memory = memory
+        self._plan = plan
+        self._give = give
+        self._unload = unload
+        self._waiting: dict[int, Undecided | Promise] = {}
+        self.undecided: dict[int, Undecided] = {}
+
+    def leave_undecided(self, path: int, ticket: int) -> Undecided:
+        """An open of ``path`` waits for the answer to ``ticket``."""
+        undecided = self.undecided[path] = self._waiting[ticket] = Undecided(path, ticket, trio.Event())
+        return undecided
+
+    def promise(self, path: int, thread: int, ticket: int) -> Promise:
+        """A stat waits for the answer to ``ticket``; until `withdraw`."""
+        promise = self._waiting[ticket] = Promise(path, thread, trio.Event())
+        return promise
+
+    def withdraw(self, ticket: int, promise: Promise) -> None:
+        """The stat is over. Where its ticket was not answered, the policy is told."""
+        if self._waiting.get(ticket) is promise:
+            del self._waiting[ticket]
+            if self._plan().sharing is not None:
+                self._policy.cancel(ticket)
+
+    def delivered(self, ticket: int, served: Served) -> None:
+        """Another node gave what ``ticket`` waits for."""
+        waiting = self._waiting.pop(ticket)
+        if isinstance(waiting, Undecided):
+            self._decide(waiting, served)
+            return
+        if served.preempted:
+            self._binding.revoke(served.sample)
+        told = self._binding.promise(waiting.path, waiting.thread, served.sample)
+        for sample in told.unloaded:
+            self._unload(sample)
+        if told.reserved:
+            self._memory.reserve(served.sample, remote=served.remote)
+        waiting.over.set()
+
+    def ask_again(self) -> None:
+        """Another policy decides: undecided paths are asked for again. Promised stats ask again by themselves."""
+        waiting, self._waiting = self._waiting, {}
+        for each in waiting.values():
+            if isinstance(each, Promise):
+                each.over.set()
+                continue
+            turn = self._binding.ask_again(each.path)
+            if isinstance(turn, Pending):
+                each.ticket = turn.ticket
+                self._waiting[turn.ticket] = each
+            else:
+                self._decide(each, turn)
+
+    def decide_alone(self, undecided: Undecided) -> bool:
+        """No node answers. Where every sample can be read here, the paper's policy reads the one that was asked for.
+
+        Returns False where that is not possible.
+        """
+        sharing = self._plan().sharing
+        if sharing is None or not sharing.reads_alone:
+            return False
+        self._policy.cancel(undecided.ticket)
+        del self._waiting[undecided.ticket]
+        self._decide(undecided, Served(undecided.path, remote=True))
+        return True
+
+    def give_up(self, path: int) -> None:
+        """Nothing waits for the answer of ``path`` any more."""
+        undecided = self.undecided.pop(path)
+        del self._waiting[undecided.ticket]
+        self._policy.cancel(undecided.ticket)
+
+    def _decide(self, undecided: Undecided, served: Served) -> None:
+        path = undecided.path
+        del self.undecided[path]
+        self._binding.decide(path, served)
+        self._give(path, served)
+        undecided.over.set()
+
+    @property
+    def _policy(self) -> SharedServingPolicy:
+        sharing = self._plan().sharing
+        assert sharing is not None
+        return sharing.policy
