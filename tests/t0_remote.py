@@ -5,8 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redoxfs.protocol import Delivered, Pending, RemoteAnswer, RemoteRead, Served, SlotNode, SlotPolicy
-from redoxfs.protocol.remote import Hit, homes_by_vc
+from redoxfs.protocol import (
+    Delivered,
+    Hit,
+    Pending,
+    RemoteAnswer,
+    RemoteRead,
+    Served,
+    SlotNode,
+    SlotPolicy,
+    homes_by_vc,
+)
 from redoxfs.protocol.trace import OFF_TRACE, HomeTrace, OwnTrace
 
 SLOTS = 4

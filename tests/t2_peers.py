@@ -34,9 +34,8 @@ from redoxfs.peers.server import SERVICE
 from redoxfs.peers.traces import TraceAssembly
 from redoxfs.peers.translation import ask, asked, parse, received, reply_head
 from redoxfs.peers.v1 import peers_pb2 as pb
+from redoxfs.protocol import Given, Hit, RemoteAnswer, RemoteRead, Take
 from redoxfs.protocol.events import Answer, Message
-from redoxfs.protocol.local_first import Given, Take
-from redoxfs.protocol.remote import Hit, RemoteAnswer, RemoteRead
 
 PATIENCE_S = 60
 CALL_S = 20.0

@@ -35,10 +35,19 @@ from redoxfs.peers.server import HEALTH_SERVICE, SERVICE, Server, _cut
 from redoxfs.peers.traces import FEWEST_BYTES, TraceAssembly
 from redoxfs.peers.translation import ask, parse, received, reply_head
 from redoxfs.peers.v1 import peers_pb2 as pb
-from redoxfs.protocol import LocalFirst, Pending, SlotNode, SlotPolicy, homes_by_vc
+from redoxfs.protocol import (
+    Given,
+    Hit,
+    LocalFirst,
+    Pending,
+    RemoteAnswer,
+    RemoteRead,
+    SlotNode,
+    SlotPolicy,
+    Take,
+    homes_by_vc,
+)
 from redoxfs.protocol.events import Answer, Message
-from redoxfs.protocol.local_first import Given, Take
-from redoxfs.protocol.remote import Hit, RemoteAnswer, RemoteRead
 from redoxfs.protocol.turns import LAST_LAP
 
 P = ParamSpec("P")

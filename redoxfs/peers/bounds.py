@@ -11,9 +11,8 @@ import numpy.typing as npt
 from google.protobuf.message import Message as Proto
 
 from redoxfs.peers.v1 import peers_pb2 as pb
+from redoxfs.protocol import RemoteRead, Take
 from redoxfs.protocol.events import Message
-from redoxfs.protocol.local_first import Take
-from redoxfs.protocol.remote import RemoteRead
 from redoxfs.protocol.turns import LAST_LAP
 
 MOST_FILES = 1 << 17

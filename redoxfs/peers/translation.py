@@ -32,9 +32,8 @@ from redoxfs.peers.channel import HEADER_LIMIT_BYTES, one_line
 from redoxfs.peers.fields import split_payload
 from redoxfs.peers.parts import Cut, FileHead, SampleHead, part_count
 from redoxfs.peers.v1 import peers_pb2 as pb
+from redoxfs.protocol import Given, Hit, RemoteAnswer, RemoteRead, Take
 from redoxfs.protocol.events import Answer, Message
-from redoxfs.protocol.local_first import Given, Take
-from redoxfs.protocol.remote import Hit, RemoteAnswer, RemoteRead
 from redoxfs.protocol.trace import OFF_TRACE
 
 ERROR_CHARACTERS = 200

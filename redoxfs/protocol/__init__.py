@@ -6,7 +6,7 @@ same order give the same decisions on every machine. The runtime (``redoxfs.node
 ``slot``         the paper's local protocol (§3.4, Alg. 1-3): which sample has the next turn, what to load for it
 ``pool``         one virtual chunk with a queue for each class: every chunk is loaded once, ahead of demand
 ``binding``      what an open of a path means while others hold it open, after it was closed, and after a stat
-``remote``       the paper's distributed protocol (§3.5, §3.6, Alg. 1, 4-6): virtual chunks that live at other nodes
+``slot_nodes``   the paper's distributed protocol (§3.5, §3.6, Alg. 1, 4-6): virtual chunks that live at other nodes
 ``local_first``  the pool on several nodes: own chunks first, then batches from peers
 ``trace``        a node's order of access, which the remote protocol prefetches by
 ``samplers``     the orders of access that PyTorch's samplers give
@@ -32,9 +32,9 @@ from redoxfs.protocol.events import (
 )
 from redoxfs.protocol.local_first import Given, LocalFirst, Take, parts_by_lap
 from redoxfs.protocol.pool import PoolPolicy
-from redoxfs.protocol.remote import Hit, RemoteAnswer, RemoteRead, SlotNode, homes_by_vc
 from redoxfs.protocol.samplers import RandomOrder, distributed_order, distributed_orders, in_step
 from redoxfs.protocol.slot import SlotPolicy
+from redoxfs.protocol.slot_nodes import Hit, RemoteAnswer, RemoteRead, SlotNode, homes_by_vc
 
 __all__ = [
     "Answer",

@@ -30,8 +30,8 @@ from rich.table import Table
 from redoxfs.chunks.store import FileBytes, Payload, Stamp
 from redoxfs.peers import Identity, Peers, Reply, View
 from redoxfs.peers.client import ASKS_AT_ONCE
+from redoxfs.protocol import Given, Take
 from redoxfs.protocol.events import Answer, Message
-from redoxfs.protocol.local_first import Given, Take
 
 REQUESTERS = (1, 4)
 BATCHES = (10, 64)

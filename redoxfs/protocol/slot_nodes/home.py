@@ -1,0 +1,159 @@
+"""The home of the distributed slot protocol: what a node does for the requests of others."""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from redoxfs.protocol.events import Handled, Load, Served
+from redoxfs.protocol.slot import SlotPolicy
+from redoxfs.protocol.slot_nodes.messages import RemoteAnswer, RemoteRead
+from redoxfs.protocol.trace import HomeTrace
+
+Ints = npt.NDArray[np.integer]
+
+TRACES_KEPT = 3
+"""Of each requester: this epoch's, the next one's, and the last one's for messages that are late."""
+
+
+class _Given(NamedTuple):
+    """A sample that is given away in ``lap``."""
+
+    sample: int
+    lap: int
+
+
+class _Peer:
+    """What a home knows of one requester."""
+
+    __slots__ = ("acked_below", "ahead", "answers", "is_ahead", "traces")
+
+    def __init__(self, columns: int) -> None:
+        self.is_ahead = np.zeros(columns, np.bool_)
+        self.ahead: memoryview[int] = self.is_ahead.view(np.uint8).data
+        self.answers: dict[int, RemoteAnswer] = {}
+        self.acked_below = 0
+        self.traces: dict[int, HomeTrace] = {}
+
+
+class Home:
+    """The VCs of one node, as other nodes ask for them: Alg. 4, and Alg. 5 where ``window`` is above one.
+
+    Args:
+        node: the number of this node.
+        policy: decides about this node's VCs.
+        home_of: int[S], the node at which each sample lives.
+        sample_bytes: int[S], what each takes of a requester's remote memory.
+        window: P, how many requests a prefetch looks at, the one on demand among them.
+    """
+
+    def __init__(self, node: int, policy: SlotPolicy, home_of: Ints, sample_bytes: Ints, *, window: int) -> None:
+        self._node = node
+        self._policy = policy
+        self._home_of = home_of
+        self._sample_bytes = sample_bytes
+        self._columns = policy.columns
+        self._column_of: memoryview[int] = self._columns.data
+        self._window = window
+        self._peers: dict[int, _Peer] = {}
+        self.conflicts = 0
+        self.missed = 0
+
+    def follow(self, requester: int, epoch: int, order: Ints) -> None:
+        """``requester`` asks for samples, anywhere, in ``order``, int[n]. May be told before its epoch begins."""
+        here = order[self._home_of[order] == self._node]
+        traces = self._peer(requester).traces
+        traces[epoch] = HomeTrace(here, self._columns[here])
+        while len(traces) > TRACES_KEPT:
+            del traces[min(traces)]
+
+    def restarted(self, requester: int) -> None:
+        """``requester`` knows nothing any more: what was sent ahead to it has its turn in no lap of now."""
+        peer = self._peers.pop(requester, None)
+        if peer is not None:
+            self.missed += int(np.count_nonzero(peer.is_ahead))
+
+    def handle(self, message: RemoteRead) -> Handled:
+        """Alg. 4 and 5: give the requester a sample, and those that it will want soon."""
+        peer = self._peer(message.requester)
+        if message.number < peer.acked_below:
+            return Handled(None, repeated=True)
+        kept = peer.answers.get(message.number)
+        if kept is not None:
+            return Handled(kept, repeated=True)
+        self._forget_answers(peer, message.acked_below)
+        trace = self._trace(peer, message.epoch)
+        if trace is not None:
+            for passed in message.passed:
+                trace.pass_by(passed)
+        turns: list[Served] = []
+        sent: list[_Given] = []
+        for hit in message.hits:
+            if trace is not None:
+                trace.pass_by(hit.position)
+            if not self._end_ahead(peer, hit.sample):
+                sent.append(self._give(hit.sample, turns))
+        asked = [] if self._end_ahead(peer, message.sample) else [self._give(message.sample, turns)]
+        if trace is not None and trace.pass_by(message.position) and message.room_bytes > 0 and self._window > 1:
+            sent += self._prefetch(peer, trace, message.position, message.room_bytes)
+        kept = RemoteAnswer(
+            self._node,
+            message.number,
+            asked[0].sample if asked else None,
+            tuple([given.sample for given in sent]),
+            tuple([given.lap for given in asked + sent]),
+        )
+        peer.answers[message.number] = kept
+        loads: tuple[Load, ...] = ()
+        for turn in turns:
+            loads += turn.loads
+        return Handled(kept, loads, tuple(turn.sample for turn in turns if turn.preempted))
+
+    def _peer(self, requester: int) -> _Peer:
+        peer = self._peers.get(requester)
+        if peer is None:
+            peer = self._peers[requester] = _Peer(self._policy.column_count)
+        return peer
+
+    def _forget_answers(self, peer: _Peer, acked_below: int) -> None:
+        """Forget the answers below ``acked_below``."""
+        if acked_below > peer.acked_below:
+            peer.acked_below = acked_below
+            for number in [n for n in peer.answers if n < acked_below]:
+                del peer.answers[number]
+
+    def _trace(self, peer: _Peer, epoch: int) -> HomeTrace | None:
+        """The requester's trace of ``epoch``; those of epochs before are over, unless this message is a late one."""
+        trace = peer.traces.get(epoch)
+        if trace is not None and len(peer.traces) > 1:
+            for old in [e for e in peer.traces if e < epoch]:
+                del peer.traces[old]
+        return trace
+
+    def _end_ahead(self, peer: _Peer, sample: int) -> bool:
+        """A claim of ``sample``'s column became known: whether a sample was sent ahead for it."""
+        column = self._column_of[sample]
+        if not peer.ahead[column]:
+            return False
+        peer.ahead[column] = 0
+        return True
+
+    def _give(self, sample: int, turns: list[Served]) -> _Given:
+        turn = self._policy.request(sample)
+        turns.append(turn)
+        return _Given(turn.sample, self._policy.lap_of(turn.sample))
+
+    def _prefetch(self, peer: _Peer, trace: HomeTrace, position: int, room_bytes: int) -> list[_Given]:
+        """Alg. 5, lines 21 to 41: what is in memory for the window's requests and in no conflict, as far as it fits."""
+        first, columns, ahead = trace.window(position, self._window)
+        held = self._policy.residents_at(columns)
+        possible = np.flatnonzero((held >= 0) & ahead)
+        wanted = possible[~peer.is_ahead[columns[possible]]]
+        if wanted.size:
+            # Of several requests for one (VC, O) the first; the others are in conflict with it.
+            wanted = wanted[np.sort(np.unique(columns[wanted], return_index=True)[1])]
+        self.conflicts += len(possible) - len(wanted)
+        wanted = wanted[np.cumsum(self._sample_bytes[held[wanted]]) <= room_bytes]
+        peer.is_ahead[columns[wanted]] = True
+        # They are in memory, so nothing is loaded for them.
+        return [self._give(sample, []) for sample in trace.samples[first + wanted].tolist()]
