@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redoxfs.protocol import PoolPolicy, Served
-from redoxfs.protocol import pool as pool_module
-from redoxfs.protocol.pool import LOADS_PER_REQUEST, SAMPLES_AT_A_TIME
+from redoxfs.protocol.pool import LOADS_PER_REQUEST, SAMPLES_AT_A_TIME, chunk_order
 from redoxfs.protocol.turns import Turns
 
 SIZE_BYTES = 10
@@ -231,7 +230,7 @@ class PartsModel:
         self.check_counts()
 
     def check_counts(self) -> None:
-        """That `_this_lap` and `_next_lap` count what they are to count, and `_chunks` is in order."""
+        """That the counts of `_chunks` are those of the model, and its order fits them."""
         policy = self.policy
         this_lap, next_lap = np.zeros(len(self.cells), int), np.zeros(len(self.cells), int)
         for sample, cls in enumerate(self.class_of):
@@ -242,11 +241,14 @@ class PartsModel:
                 this_lap[chunk] += 1
             elif policy._runs_over[cls] and sample in self.of_lap(cls, self.lap_after(cls, self.lap[cls])):
                 next_lap[chunk] += 1
-        assert policy._this_lap_array.tolist() == this_lap.tolist()
-        assert policy._next_lap_array.tolist() == next_lap.tolist()
-        ranks = [0 if this_lap[chunk] else 1 if next_lap[chunk] else 2 for chunk in policy._chunks_array.tolist()]
+        assert policy._chunks.this_lap_array.tolist() == this_lap.tolist()
+        assert policy._chunks.next_lap_array.tolist() == next_lap.tolist()
+        ranks = [0 if this_lap[chunk] else 1 if next_lap[chunk] else 2 for chunk in policy._chunks.order_array.tolist()]
         assert ranks == sorted(ranks)
-        assert (policy._this_lap_end, policy._next_lap_end) == (ranks.count(0), len(ranks) - ranks.count(2))
+        assert (policy._chunks.this_lap_end, policy._chunks.next_lap_end) == (
+            ranks.count(0),
+            len(ranks) - ranks.count(2),
+        )
 
 
 @st.composite
@@ -312,7 +314,7 @@ def run(model: PartsModel, steps: int, data: st.DataObject) -> None:
     """Ask, stat, open what was stat'ed and forget it, at random; what changes in many chunks at once, in either way."""
     with pytest.MonkeyPatch.context() as ways:
         for constant in ("SORTED_FOR_ONE", "COUNTED_FOR_ONE"):
-            ways.setattr(pool_module, constant, data.draw(st.sampled_from([1, 64])))
+            ways.setattr(chunk_order, constant, data.draw(st.sampled_from([1, 64])))
         run_at_random(model, steps, data)
 
 

@@ -1,0 +1,248 @@
+"""The queue of each class: all its samples, in sections that tell where each is in its lap.
+
+The samples of each class are one stretch of `queue_array`, cut in five by ``begun``, ``next`` to ``loaded`` and the
+next class's ``begun``; `at_array` has the place of each sample:
+
+    begun      next        served      arrived    loaded      the next class's
+      | for the  | had its   | resident, | resident, | fresh: not |
+      | next lap | turn, or  | arrived   | younger   | loaded     |
+                 | has none
+
+Every step of a sample is one swap across one border, so each is O(1) and the youngest stay in order of age. A sample is
+in exactly one section; a reserved one lies in "had its turn".
+
+When the three sections on the right are empty the lap is over. What was loaded for the next lap becomes its younger
+section, the other samples of the next part its fresh one. Where there is one part nothing has to move for that;
+otherwise the stretch is sorted once a lap.
+"""
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+Int8 = npt.NDArray[np.int8]
+Flags = npt.NDArray[np.bool_]
+Ints: TypeAlias = "memoryview[int]"
+
+NOT_YET, HAD_TURN, RESERVED = 0, 1, 2
+"""The values of `Queues.had`."""
+
+
+class Queues:
+    """The sections of all classes. Memoryviews give plain ints at a third of numpy's price.
+
+    ``had`` marks, of the samples of the lap's part, those that are neither resident nor fresh in it: HAD_TURN or
+    RESERVED. They lie left of ``served``. It is kept beside `at_array` because the turns are asked for every second,
+    which would otherwise look at every sample; and because a look at chunks must tell the two apart at once.
+    ``stock`` counts the residents of each class, for this lap and the next.
+
+    Args:
+        class_of: int32[S], the class of each sample.
+    """
+
+    def __init__(self, class_of: Int32) -> None:
+        samples = len(class_of)
+        of_class = np.bincount(class_of, minlength=1)
+        self._class_array = class_of
+        self._class_of: Ints = class_of.data
+        self._begun_array = np.concatenate([[0], np.cumsum(of_class)]).astype(np.int32)
+        self.begun: Ints = self._begun_array.data
+        self.next_array, self.served_array, self._arrived_array, self.loaded_array = (
+            self._begun_array[:-1].copy() for _ in range(4)
+        )
+        self.next: Ints = self.next_array.data
+        self.served: Ints = self.served_array.data
+        self.arrived: Ints = self._arrived_array.data
+        self.loaded: Ints = self.loaded_array.data
+        self.queue_array = np.argsort(class_of, kind="stable").astype(np.int32)
+        self.queue: Ints = self.queue_array.data
+        self.at_array = np.empty(samples, np.int32)
+        self.at_array[self.queue_array] = np.arange(samples, dtype=np.int32)
+        self._at: Ints = self.at_array.data
+        self.stock_array = np.zeros(len(of_class), np.int32)
+        self.stock: Ints = self.stock_array.data
+        self.had_array = np.zeros(samples, np.uint8)
+        self.had: Ints = self.had_array.data
+
+    def members(self, cls: int) -> Int32:
+        """The samples of a class, in some order; a view, good until the next request."""
+        return self.queue_array[self.begun[cls] : self.begun[cls + 1]]
+
+    def is_resident(self, cls: int, sample: int) -> bool:
+        """Whether a sample is loaded, for this lap or the next, and neither served nor reserved."""
+        place = self._at[sample]
+        return place < self.next[cls] or self.served[cls] <= place < self.loaded[cls]
+
+    def is_all_loaded(self, cls: int) -> bool:
+        """Whether a class has no fresh samples left."""
+        return self.loaded[cls] == self.begun[cls + 1]
+
+    def all_loaded(self) -> Flags:
+        """bool[C]: `is_all_loaded`, of those that have any samples."""
+        begun = self._begun_array
+        of_all: Flags = (self.loaded_array == begun[1:]) & (begun[:-1] < begun[1:])
+        return of_all
+
+    def fresh(self, cls: int) -> Int32:
+        """The fresh samples of a class; a view."""
+        return self.queue_array[self.loaded[cls] : self.begun[cls + 1]]
+
+    def passed(self, cls: int) -> Int32:
+        """The samples of a class that had their turn, are reserved, or have no turn in the lap; a view."""
+        return self.queue_array[self.next[cls] : self.served[cls]]
+
+    def take_out(self, cls: int, place: int) -> int:
+        """Move the resident at ``place`` over to those that had their turn."""
+        served = self.served[cls]
+        sample = self.queue[place]
+        self._swap(place, served)
+        self.had[sample] = HAD_TURN
+        self.served[cls] = served + 1
+        if self.arrived[cls] == served:
+            self.arrived[cls] = served + 1
+        self.stock[cls] -= 1
+        return sample
+
+    def keep(self, cls: int, sample: int) -> None:
+        """A sample that had its turn stays for the next lap."""
+        border = self.next[cls]
+        self._swap(self._at[sample], border)
+        self.next[cls] = border + 1
+        self.stock[cls] += 1
+
+    def load(self, samples: list[int]) -> tuple[int, list[int]]:
+        """Make samples residents: of this lap if they are fresh, else of the next.
+
+        Returns:
+            How many are for this lap, and the classes that have no fresh samples any more.
+        """
+        queue, at, loaded, class_of = self.queue, self._at, self.loaded, self._class_of
+        this_lap = 0
+        all_loaded = []
+        for sample in samples:
+            cls, place = class_of[sample], at[sample]
+            border = loaded[cls]
+            if place >= border:
+                this_lap += 1
+                loaded[cls] = border + 1
+                if border + 1 == self.begun[cls + 1]:
+                    all_loaded.append(cls)
+            else:
+                border = self.next[cls]
+                self.next[cls] = border + 1
+            # `_swap`, written out: this is where a decision spends most of its time.
+            other = queue[border]
+            queue[border], queue[place] = sample, other
+            at[sample], at[other] = border, place
+            self.stock[cls] += 1
+        return this_lap, all_loaded
+
+    def reserve_fresh(self, cls: int, sample: int) -> None:
+        """Reserve a fresh sample of a class that has no residents for this lap."""
+        place = self.loaded[cls]
+        self._swap(self._at[sample], place)
+        self.had[sample] = RESERVED
+        self.served[cls] = self.arrived[cls] = self.loaded[cls] = place + 1
+
+    def make_resident_again(self, cls: int, sample: int) -> None:
+        """A reserved sample becomes the oldest resident."""
+        self.served[cls] = self._move_last(cls, sample)
+        self.stock[cls] += 1
+
+    def make_fresh_again(self, cls: int, sample: int) -> None:
+        """Move a reserved sample over all residents."""
+        place = self._move_last(cls, sample)
+        arrived, last = self.arrived[cls] - 1, self.loaded[cls] - 1
+        if arrived > place:
+            self._swap(place, arrived)
+        if last > arrived:
+            between = slice(arrived, last)
+            self.queue_array[between] = self.queue_array[arrived + 1 : last + 1].copy()
+            self.at_array[self.queue_array[between]] = np.arange(arrived, last, dtype=np.int32)
+            self.queue[last] = sample
+            self._at[sample] = last
+        self.served[cls], self.arrived[cls], self.loaded[cls] = place, arrived, last
+
+    def reset(self, fresh: Flags) -> None:
+        """Nothing is in memory: samples are ``fresh``, bool[S], or had their turn or have none."""
+        self.stock_array[:] = 0
+        self.next_array[:] = self._begun_array[:-1]
+        self.served_array[:] = self._begun_array[:-1]
+        if not fresh.all():
+            passed = self._class_array[~fresh]
+            self.served_array += np.bincount(passed, minlength=len(self.stock_array)).astype(np.int32)
+            self._put_last(fresh)
+        self._arrived_array[:] = self.loaded_array[:] = self.served_array
+
+    def skip(self, cls: int, *, next_lap: bool) -> list[int]:
+        """All of a class had their turn, those loaded for the ``next_lap`` included where that is skipped as well.
+
+        Returns:
+            The samples that were residents.
+        """
+        let_go: list[int] = self.queue_array[self.served[cls] : self.loaded[cls]].tolist()
+        if next_lap:
+            let_go += self.queue_array[self.begun[cls] : self.next[cls]].tolist()
+            self.next[cls] = self.begun[cls]
+        self.stock[cls] -= len(let_go)
+        self.served[cls] = self.arrived[cls] = self.loaded[cls] = self.begun[cls + 1]
+        return let_go
+
+    def begin_lap(self, cls: int, is_of_lap: Int8 | None, part: int) -> None:
+        """All of a class had their turn: those loaded for the next lap may be served, the part's others are fresh.
+
+        Args:
+            is_of_lap: int8[S], the part of each sample; None where all are of the lap.
+            part: the lap's.
+        """
+        begun, loaded = self.begun[cls], self.next[cls]
+        served = begun
+        if is_of_lap is not None:
+            served, loaded = self._sort(cls, is_of_lap, part)
+        self.had_array[self.members(cls)] = NOT_YET
+        self.next[cls] = begun
+        self.served[cls] = self.arrived[cls] = served
+        self.loaded[cls] = loaded
+
+    def _sort(self, cls: int, part_of: Int8, part: int) -> tuple[int, int]:
+        """Put a class's stretch in order: of another part, loaded, fresh. Where the second and the third begin."""
+        stretch, count = self.members(cls), self.next[cls] - self.begun[cls]
+        loaded, others = stretch[:count], stretch[count:]
+        fresh = part_of[others] == part
+        stretch[:] = np.concatenate([others[~fresh], loaded, others[fresh]])
+        end = self.begun[cls + 1]
+        self.at_array[stretch] = np.arange(self.begun[cls], end, dtype=np.int32)
+        first_fresh = end - int(np.count_nonzero(fresh))
+        return first_fresh - count, first_fresh
+
+    def _put_last(self, fresh: Flags) -> None:
+        """Sort each class's stretch: the others, then the ``fresh``, each in the order in which they are."""
+        is_fresh = fresh[self.queue_array]
+        of_queue = self._class_array[self.queue_array]
+        fresh_before: Int64 = np.cumsum(is_fresh) - is_fresh
+        others_before = np.arange(len(is_fresh)) - fresh_before
+        first = self._begun_array[of_queue]
+        # How many of both kinds there are before the class's own stretch is what there are before its first place.
+        place = np.where(
+            is_fresh,
+            self.served_array[of_queue] + fresh_before - fresh_before[first],
+            first + others_before - others_before[first],
+        )
+        self.at_array[self.queue_array] = place
+        self.queue_array[self.at_array] = np.arange(len(place), dtype=np.int32)
+
+    def _move_last(self, cls: int, sample: int) -> int:
+        """Move a reserved sample to the last place before the residents; returns that."""
+        place = self.served[cls] - 1
+        self._swap(self._at[sample], place)
+        self.had[sample] = NOT_YET
+        return place
+
+    def _swap(self, place: int, other: int) -> None:
+        queue, at = self.queue, self._at
+        queue[place], queue[other] = queue[other], queue[place]
+        at[queue[place]] = place
+        at[queue[other]] = other
