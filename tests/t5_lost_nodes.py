@@ -1,4 +1,4 @@
-"""Nodes that die, hang and come back: whoever is left is answered in time, and laps become exact again."""
+"""Nodes that die, hang and come back: opens on the others end in time, and laps become exact again."""
 
 import errno
 import json
@@ -18,7 +18,7 @@ from machine import PATIENCE_S, Machine
 NODES = 3
 PEER_TIMEOUT_S = 4.0
 IN_TIME_S = PEER_TIMEOUT_S + 10
-"""An open's deadline, and what a crowded machine may add; an open that hangs takes for ever."""
+"""An open's deadline, and the delay that a busy machine may add; an open that hangs never ends."""
 
 CLASSES = {"c40": 40, "c60": 60, "c100": 100, "c220": 220}
 OPTIONS = ("--classes", "dir", "--memory", "6MiB", "--chunk-size", "8", "--peer-timeout", str(PEER_TIMEOUT_S))
@@ -36,7 +36,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass
 class Reads:
-    """What a node's reader was given, how many opens failed, and the longest of all."""
+    """The files that a node's reader got, how many opens failed, and the time of the longest open."""
 
     served: list[str] = field(default_factory=list)
     failed: int = 0
@@ -48,7 +48,7 @@ def names_of(source: Path) -> list[str]:
 
 
 def read(mountpoint: Path, names: Sequence[str], reads: Reads, hold: threading.Event | None = None) -> None:
-    """Read ``names`` as a training would that skips what it cannot read."""
+    """Read ``names`` as a training job would that skips files that it cannot read."""
     for name in names:
         if hold is not None:
             hold.wait()
@@ -76,7 +76,7 @@ def start(machine: Machine, source: Path, options: Sequence[str]) -> list[Path]:
 
 
 def epoch(mountpoints: Sequence[Path], names: Sequence[str]) -> list[Reads]:
-    """All nodes read their parts of ``names`` at once."""
+    """Every node reads its part of ``names``, all at once."""
     found = [Reads() for _ in mountpoints]
     threads = [
         threading.Thread(target=read, args=(mountpoint, names[i :: len(mountpoints)], reads))
@@ -113,7 +113,7 @@ def signalled(machine: Machine, mountpoint: Path, how: signal.Signals) -> int:
 
 @pytest.mark.parametrize("options", [(), SLOT, PREFETCH])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-def test_others_are_answered_in_time_when_a_node_dies_or_hangs(
+def test_opens_end_in_time_when_a_node_dies_or_hangs(
     machine: Machine, source: Path, options: tuple[str, ...], how: signal.Signals
 ) -> None:
     mountpoints = start(machine, source, options)
@@ -132,7 +132,7 @@ def test_others_are_answered_in_time_when_a_node_dies_or_hangs(
         for reads in (*rest, *later):
             assert reads.longest_s < IN_TIME_S
         assert len(turns(later)) > 0
-        # Whoever asked while it was not known yet that the node is lost may have failed; nobody did afterwards.
+        # An open may fail only if it began before the node was known to be lost.
         assert sum(reads.failed for reads in later) == 0
         assert turns(rest).total() + sum(reads.failed for reads in rest) == len(names) - half
         told = [machine.stats(mountpoint) for mountpoint in mountpoints[:2]]
@@ -146,9 +146,7 @@ def test_others_are_answered_in_time_when_a_node_dies_or_hangs(
 
 
 @pytest.mark.parametrize("options", [(), SLOT])
-def test_a_node_that_hung_for_a_while_takes_part_again(
-    machine: Machine, source: Path, options: tuple[str, ...]
-) -> None:
+def test_a_node_that_hung_takes_part_again(machine: Machine, source: Path, options: tuple[str, ...]) -> None:
     mountpoints = start(machine, source, options)
     names = names_of(source)
     epoch(mountpoints, names)
@@ -163,9 +161,7 @@ def test_a_node_that_hung_for_a_while_takes_part_again(
 
 
 @pytest.mark.parametrize("options", [(), SLOT])
-def test_a_node_that_was_started_again_takes_part_again(
-    machine: Machine, source: Path, options: tuple[str, ...]
-) -> None:
+def test_a_restarted_node_takes_part_again(machine: Machine, source: Path, options: tuple[str, ...]) -> None:
     mountpoints = start(machine, source, options)
     names = names_of(source)
     epoch(mountpoints, names)
@@ -176,7 +172,7 @@ def test_a_node_that_was_started_again_takes_part_again(
     machine.ok("mount", source, mountpoints[1], *OPTIONS, *options, *rank)
     until(lambda: states(machine, mountpoints[0]) == states(machine, mountpoints[1]) == ["ready", "ready"])
     check_recovered(machine, mountpoints, names)
-    # Now there is a later view of the same nodes, which who is started again learns from the others.
+    # Now the same nodes have a later view, which a restarted node learns from the others.
     machine.kill(signal.SIGKILL, mountpoints[1])
     machine.ok("mount", source, mountpoints[1], *OPTIONS, *options, *rank)
     until(lambda: states(machine, mountpoints[0]) == states(machine, mountpoints[1]) == ["ready", "ready"])
@@ -184,7 +180,7 @@ def test_a_node_that_was_started_again_takes_part_again(
 
 
 def check_recovered(machine: Machine, mountpoints: Sequence[Path], names: Sequence[str]) -> None:
-    """All serve again: laps are whole, though epochs may begin within them; and epochs, once laps begin anew."""
+    """All nodes serve again: laps are whole, though epochs may begin within them; epochs too once laps begin anew."""
     epoch(mountpoints, names)
     missed = [machine.stats(mountpoint)["missed"] for mountpoint in mountpoints]
     counts: Counter[str] = Counter()
@@ -193,7 +189,7 @@ def check_recovered(machine: Machine, mountpoints: Sequence[Path], names: Sequen
         assert not sum(reads.failed for reads in found)
         counts += turns(found)
     assert [machine.stats(mountpoint)["missed"] for mountpoint in mountpoints] == missed
-    # A lap that had begun before, whole ones, and one that goes on afterwards.
+    # The four epochs cover the rest of one lap, whole laps, and the start of another.
     assert set(counts) == set(names)
     assert max(counts.values()) - min(counts.values()) <= 2
     nodes = machine.nodes(mountpoints[0])
@@ -221,7 +217,7 @@ def test_a_new_view_gives_the_chunks_of_a_lost_node_new_homes(
         found = epoch(left, names)
         assert not sum(reads.failed for reads in found)
         assert turns(found) == dict.fromkeys(names, 1)
-    # And with nobody else.
+    # And with one node alone.
     machine.kill(signal.SIGKILL, left[1])
     machine.ok("nodes", left[0], "--set", nodes[0])
     for _ in range(2):
@@ -249,7 +245,7 @@ def test_a_node_of_an_older_view_is_refused(machine: Machine, source: Path) -> N
     assert stale.longest_s < IN_TIME_S
 
 
-def test_nodes_that_are_no_nodes_are_refused_in_one_line(machine: Machine, source: Path) -> None:
+def test_an_invalid_list_of_nodes_is_refused_in_one_line(machine: Machine, source: Path) -> None:
     mountpoints = start(machine, source, ())
     for words, line in {
         ("--set", "127.0.0.1:1,127.0.0.1:2"): "is not among them",
@@ -263,7 +259,7 @@ def test_nodes_that_are_no_nodes_are_refused_in_one_line(machine: Machine, sourc
     assert json.loads(machine.ok("nodes", mountpoints[0], "--json").stdout)["view"] == 1
 
 
-def test_a_program_on_a_node_that_is_killed_is_told_at_once(machine: Machine, source: Path) -> None:
+def test_a_program_on_a_killed_node_fails_at_once(machine: Machine, source: Path) -> None:
     mountpoints = start(machine, source, ())
     names = names_of(source)
     with open(mountpoints[0] / names[0], "rb"):
@@ -276,7 +272,7 @@ def test_a_program_on_a_node_that_is_killed_is_told_at_once(machine: Machine, so
         assert time.monotonic() - began < PEER_TIMEOUT_S
 
 
-def test_nodes_that_the_sampler_does_not_go_with_leave_the_old_view(machine: Machine, source: Path) -> None:
+def test_a_view_that_does_not_fit_the_sampler_is_refused(machine: Machine, source: Path) -> None:
     mountpoints = start(machine, source, (*SLOT, "--sampler", "torch-distributed,no_shuffle,ranks=3"))
     names = names_of(source)
     nodes = machine.nodes(mountpoints[0])

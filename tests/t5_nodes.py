@@ -1,4 +1,4 @@
-"""Several real nodes on one machine, and a data-parallel job over them: labels right, every sample once an epoch."""
+"""Several real nodes on one machine run a data-parallel job: labels are right, and every sample comes once an epoch."""
 
 import json
 import os
@@ -22,7 +22,7 @@ pytest.importorskip("torch")
 
 EPOCHS = 3
 SAMPLES = 900
-# WordNet ids, which are proof enough for --classes auto.
+# WordNet ids are proof for --classes auto.
 CLASSES = {"n00000001": 1, "n00000005": 5, "n00000044": 44, "n00000100": 100}
 CLASSES |= {f"n0000025{i}": 250 for i in range(3)}
 SAMPLER = ("--sampler", "torch-distributed,seed=7")
@@ -60,9 +60,9 @@ def up(machine: Machine, nodes: int, source: Path, *options: str) -> None:
 
 
 def train(machine: Machine, nodes: int, *, meet: bool = True) -> list[list[Pairs]]:
-    """What each rank was given, by epoch."""
+    """The files that each rank got, by epoch."""
     where = machine.folder / "meet" if meet else "-"
-    # A process with a single thread, which it forks.
+    # The process forks, so it must have a single thread.
     environment = machine.environment | dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     words = (Path(__file__).with_name("rank.py"), machine.mnt, nodes, EPOCHS, where, machine.folder)
     with subprocess.Popen(
@@ -75,7 +75,7 @@ def train(machine: Machine, nodes: int, *, meet: bool = True) -> list[list[Pairs
         try:
             _, errors = ranks.communicate(timeout=5 * PATIENCE_S)
         except BaseException:
-            # The ranks and their workers as well, which are of its session.
+            # Kill the ranks and their workers too: they are in its session.
             os.killpg(ranks.pid, signal.SIGKILL)
             raise
     assert ranks.returncode == 0, errors
@@ -95,7 +95,7 @@ def in_epoch(given: list[list[Pairs]], epoch: int) -> Counter[str]:
 
 
 def check_clean(machine: Machine, nodes: int) -> list[dict[str, int]]:
-    """The end of a run without a fault; what the nodes counted."""
+    """End a run and check that there was no fault; return the nodes' counters."""
     told = json.loads(machine.ok("cluster", "status", machine.mnt, "--json").stdout)
     assert len(told["nodes"]) == nodes
     for stats in told["nodes"]:
@@ -122,7 +122,7 @@ def check_clean(machine: Machine, nodes: int) -> list[dict[str, int]]:
         (5, "directory", (*SLOT, *SAMPLER)),
     ],
 )
-def test_a_job_that_meets_between_epochs_sees_every_sample_once_in_each(
+def test_ranks_that_meet_between_epochs_get_each_sample_once_an_epoch(
     machine: Machine, source: Path, packed: Path, nodes: int, store: str, options: tuple[str, ...]
 ) -> None:
     up(machine, nodes, packed if store == "packed" else source, *options)
@@ -138,7 +138,7 @@ def test_a_job_that_meets_between_epochs_sees_every_sample_once_in_each(
     remote = sum(stats["remote_samples"] for stats in counted)
     requests = sum(stats["remote_requests"] for stats in counted)
     if SLOT[1] in options:
-        # Every VC has one home, and all nodes ask for all of them alike.
+        # Every virtual chunk has one home, and all nodes request samples of all of them equally.
         assert 0.5 < remote / total < 0.95
         assert sum(stats["prefetched"] for stats in counted) + requests >= remote
         if SAMPLER[0] in options:
@@ -153,7 +153,7 @@ def test_a_job_that_meets_between_epochs_sees_every_sample_once_in_each(
 
 
 @pytest.mark.parametrize("options", [(), (*SLOT, *SAMPLER)])
-def test_samples_that_do_not_divide_come_more_often_by_the_samplers_padding(
+def test_an_uneven_dataset_repeats_as_many_samples_as_the_sampler_pads(
     machine: Machine, uneven: Path, options: tuple[str, ...]
 ) -> None:
     up(machine, 3, uneven, *options)
@@ -170,9 +170,7 @@ def test_samples_that_do_not_divide_come_more_often_by_the_samplers_padding(
 
 
 @pytest.mark.parametrize("options", [(), (*SLOT, *SAMPLER)])
-def test_ranks_that_never_wait_for_each_other_see_exact_laps(
-    machine: Machine, source: Path, options: tuple[str, ...]
-) -> None:
+def test_ranks_that_never_meet_get_exact_laps(machine: Machine, source: Path, options: tuple[str, ...]) -> None:
     up(machine, 3, source, *options)
     given = train(machine, 3, meet=False)
     check_labels(given)
@@ -183,7 +181,7 @@ def test_ranks_that_never_wait_for_each_other_see_exact_laps(
 
 
 @pytest.mark.parametrize("options", [(), SLOT])
-def test_a_thread_reads_as_many_bytes_as_it_was_told_wherever_they_come_from(
+def test_a_stat_gives_the_size_of_the_next_read_from_any_node(
     machine: Machine, source: Path, options: tuple[str, ...]
 ) -> None:
     up(machine, 3, source, *options)
@@ -197,7 +195,7 @@ def test_a_thread_reads_as_many_bytes_as_it_was_told_wherever_they_come_from(
                 assert os.fstat(file.fileno()).st_size == told
                 assert len(file.read()) == told
             sizes.append(told)
-        # One node that asks for everything is given everything, most of it by others.
+        # One node that requests every file gets every file, most of them from other nodes.
         assert sorted(sizes) == sorted(path.stat().st_size for path in (source / "train").glob("*/*"))
     stats = machine.stats(root)
     assert stats["remote_samples"] > len(paths)
@@ -207,7 +205,7 @@ def test_a_thread_reads_as_many_bytes_as_it_was_told_wherever_they_come_from(
 
 
 @pytest.mark.parametrize("options", [(), SLOT])
-def test_the_files_of_a_sample_stay_together_wherever_they_come_from(
+def test_the_files_of_a_group_arrive_together_from_any_node(
     machine: Machine, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     root = tmp_path / "pairs"
@@ -232,7 +230,7 @@ def test_the_files_of_a_sample_stay_together_wherever_they_come_from(
     check_clean(machine, 3)
 
 
-def test_an_order_that_is_handed_in_is_prefetched_by(machine: Machine, source: Path) -> None:
+def test_a_supplied_order_is_prefetched(machine: Machine, source: Path) -> None:
     up(machine, 3, source, *SLOT, "--prefetch-window", "300")
     paths = [path.relative_to(source) for path in sorted(source.glob("train/*/*"))]
     requests = []
@@ -255,7 +253,7 @@ def test_an_order_that_is_handed_in_is_prefetched_by(machine: Machine, source: P
     assert all(machine.stats(machine.mnt / str(node))["prefetched"] > requests[1] / 3 for node in range(3))
 
 
-def test_an_order_of_files_that_are_not_there_is_refused(machine: Machine, source: Path) -> None:
+def test_an_order_with_a_missing_file_is_refused(machine: Machine, source: Path) -> None:
     up(machine, 2, source, *SLOT)
     order = machine.folder / "order"
     order.write_text("train/n00000001/nothing.png\n")
@@ -266,7 +264,7 @@ def test_an_order_of_files_that_are_not_there_is_refused(machine: Machine, sourc
 
 
 def mount_pair(machine: Machine, sources: Sequence[Path], *options: Sequence[str]) -> list[tuple[int, str]]:
-    """Mount one node at each source with its own options; how each ended, and what it said."""
+    """Mount one node at each source with its own options; return each exit code and last line of output."""
     ports = reserve(len(sources))
     nodes = ",".join(f"127.0.0.1:{port}" for port in ports)
     started = []
@@ -307,7 +305,7 @@ def test_a_node_with_another_dataset_is_refused_in_one_line(machine: Machine, so
     assert machine.nothing_is_left()
 
 
-def test_a_mount_whose_peers_do_not_come_says_which(machine: Machine, source: Path) -> None:
+def test_a_mount_names_the_peers_that_do_not_come(machine: Machine, source: Path) -> None:
     ports = reserve(3)
     nodes = ",".join(f"127.0.0.1:{port}" for port in ports)
     alone = machine.run(
@@ -320,7 +318,7 @@ def test_a_mount_whose_peers_do_not_come_says_which(machine: Machine, source: Pa
     assert machine.nothing_is_left()
 
 
-def test_a_port_that_is_taken_is_told_in_one_line(machine: Machine, source: Path) -> None:
+def test_a_port_in_use_is_reported_in_one_line(machine: Machine, source: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -331,7 +329,7 @@ def test_a_port_that_is_taken_is_told_in_one_line(machine: Machine, source: Path
     assert f"cannot listen at {address}" in alone.stderr.splitlines()[-1]
 
 
-def test_each_node_reads_its_own_shards_where_storage_is_not_shared(machine: Machine, source: Path) -> None:
+def test_each_node_reads_its_own_shards_on_local_storage(machine: Machine, source: Path) -> None:
     whole = machine.folder / "whole"
     machine.ok("pack", source, whole, "--chunk-size", "8", "--shard-size", "64KiB")
     shards = sorted(whole.glob("samples-*.tar"))
@@ -366,7 +364,7 @@ def test_each_node_reads_its_own_shards_where_storage_is_not_shared(machine: Mac
     for node in range(3):
         assert machine.stats(machine.folder / f"node{node}")["errors"] == 0
         shards_bytes = sum(path.stat().st_size for path in parts[node].glob("samples-*.tar"))
-        # Each chunk is read once an epoch, and some for the epoch to come.
+        # Each chunk is read once an epoch, and some chunks for the next epoch.
         assert machine.stats(machine.folder / f"node{node}")["bytes_read"] < 3 * shards_bytes
 
 
@@ -374,7 +372,7 @@ def path_in_or_name(data: bytes) -> str:
     return path_in(data) if data else "the empty one"
 
 
-def test_nodes_that_show_certificates_share_a_dataset(machine: Machine, source: Path) -> None:
+def test_nodes_with_certificates_share_a_dataset(machine: Machine, source: Path) -> None:
     authority = Authority.at(machine.folder / "ca")
     shown = authority.issue("node", "IP:127.0.0.1")
     tls = ("--tls-cert", str(shown.cert), "--tls-key", str(shown.key), "--tls-ca", str(authority.file))

@@ -1,4 +1,4 @@
-"""Real nodes that all end and go on in the midst of an epoch, and states that go with a checkpoint of their job."""
+"""Real nodes that all end and resume in the middle of an epoch, and states saved with a checkpoint of their job."""
 
 import os
 import shutil
@@ -39,7 +39,7 @@ def files_of(machine: Machine) -> list[Path]:
 
 
 def await_write(machine: Machine, turns: int) -> None:
-    """Until the files of all nodes know of so many turns together."""
+    """Wait until the state files of all nodes together have this many turns."""
     until(lambda: sum(decode(read_bytes(path)).turns.given for path in files_of(machine)) == turns)
 
 
@@ -50,7 +50,7 @@ def read_part(mountpoints: Sequence[Path], names: Sequence[str]) -> Counter[str]
 
 
 @pytest.mark.parametrize("options", [(), SLOT, PREFETCH])
-def test_nodes_that_are_killed_in_the_midst_of_an_epoch_are_gone_on_with(
+def test_killed_nodes_resume_in_the_middle_of_an_epoch(
     machine: Machine, source: Path, options: tuple[str, ...]
 ) -> None:
     mountpoints, _ = up(machine, source, *options)
@@ -88,7 +88,7 @@ def test_unmounts_lose_nothing(machine: Machine, source: Path, options: tuple[st
             upto = min(end, (done // len(names) + 1) * len(names))
             counts += read_part(mountpoints, names[done % len(names) : upto - done + done % len(names)])
             done = upto
-        # What a stat has put aside had no turn, wherever it came from.
+        # A sample that a stat reserved had no turn, whichever node it came from.
         for name in names[:30]:
             (mountpoints[0] / name).stat()
         machine.ok("cluster", "down", machine.mnt)
@@ -98,9 +98,7 @@ def test_unmounts_lose_nothing(machine: Machine, source: Path, options: tuple[st
 
 
 @pytest.mark.parametrize("options", [(), SLOT])
-def test_what_is_read_when_all_are_killed_may_come_twice_and_nothing_else(
-    machine: Machine, source: Path, options: tuple[str, ...]
-) -> None:
+def test_only_samples_read_around_the_kill_come_twice(machine: Machine, source: Path, options: tuple[str, ...]) -> None:
     mountpoints, _ = up(machine, source, *options)
     names = names_of(source)
     first = read_part(mountpoints, names[:60])
@@ -125,20 +123,18 @@ def test_what_is_read_when_all_are_killed_may_come_twice_and_nothing_else(
     machine.ok("cluster", "down", machine.mnt)
     mountpoints, told = up(machine, source, *options, "--resume")
     assert f"resumed: lap 1, {had.sum()} of 200 samples had their turn" in told
-    # What is left of the lap: samples are numbered class by class.
+    # The rest of the lap: samples are numbered class by class.
     left = [name for name, had_turn in zip(names, had, strict=True) if not had_turn]
     after = read_part(mountpoints, left)
     assert after == dict.fromkeys(after, 1)
-    # A thread that was answered when its node died has read nothing.
+    # A thread whose node died between the answer and the read has read nothing.
     assert len(set(names).difference(before, after)) <= NODES
     assert sum((before & after).values()) <= before.total() - had.sum() + NODES
     assert read_part(mountpoints, names) == dict.fromkeys(names, 1)
 
 
 @pytest.mark.parametrize("options", [(), SLOT])
-def test_a_state_goes_with_a_checkpoint_of_a_job_on_several_nodes(
-    machine: Machine, source: Path, options: tuple[str, ...]
-) -> None:
+def test_a_saved_state_resumes_on_any_number_of_nodes(machine: Machine, source: Path, options: tuple[str, ...]) -> None:
     saved = machine.folder / "checkpoint.state"
     mountpoints, _ = up(machine, source, *options)
     names = names_of(source)
@@ -152,7 +148,7 @@ def test_a_state_goes_with_a_checkpoint_of_a_job_on_several_nodes(
     assert read_part(mountpoints, names) == dict.fromkeys(names, 1)
     assert sum(machine.stats(mountpoint)["turns"] for mountpoint in mountpoints) == 2 * len(names)
     machine.ok("cluster", "down", machine.mnt)
-    # Another time, and on as many nodes as there are then; with the slot policy too, if there are as many VCs.
+    # Later, on any number of nodes; with the slot policy only if there are as many virtual chunks.
     machine.ok("mount", source, machine.mnt, *OPTIONS, *options)
     machine.ok("state", "load", machine.mnt, saved)
     assert before + read_part([machine.mnt], names[80:]) == dict.fromkeys(names, 1)
@@ -164,8 +160,8 @@ def test_a_state_goes_with_a_checkpoint_of_a_job_on_several_nodes(
     assert before + read_part(mountpoints, names[80:]) == dict.fromkeys(names, 1)
 
 
-def test_a_state_that_only_some_have_loaded_keeps_them_apart(machine: Machine, source: Path) -> None:
-    """Until all are told the same: laps that began differently must not be put together."""
+def test_nodes_that_loaded_different_states_refuse_each_other(machine: Machine, source: Path) -> None:
+    """Until all load the same state: laps that began differently must not be merged."""
     mountpoints, _ = up(machine, source)
     names = names_of(source)
     saved = [machine.folder / "one", machine.folder / "two"]
@@ -183,9 +179,7 @@ def test_a_state_that_only_some_have_loaded_keeps_them_apart(machine: Machine, s
     assert read_part(mountpoints, names[90:]).total() == len(names) - 90
 
 
-def test_a_node_that_does_not_answer_is_no_part_of_a_state_and_one_that_was_away_resumes_nothing(
-    machine: Machine, source: Path
-) -> None:
+def test_a_save_needs_all_nodes_and_a_restarted_one_resumes_nothing(machine: Machine, source: Path) -> None:
     mountpoints, _ = up(machine, source)
     names = names_of(source)
     nodes = machine.nodes(mountpoints[0])
@@ -204,7 +198,7 @@ def test_a_node_that_does_not_answer_is_no_part_of_a_state_and_one_that_was_away
     assert not sum(reads.failed for reads in epoch(mountpoints, names))
 
 
-def test_what_cannot_be_gone_on_from_is_refused_in_one_line(machine: Machine, source: Path) -> None:
+def test_a_state_that_does_not_fit_is_refused_in_one_line(machine: Machine, source: Path) -> None:
     mountpoints, _ = up(machine, source)
     names = names_of(source)
     nodes = machine.nodes(mountpoints[0])
@@ -230,7 +224,7 @@ def test_what_cannot_be_gone_on_from_is_refused_in_one_line(machine: Machine, so
     files[1].write_bytes(good[1])
     refused("--policy was pool when it was written", 2, *cluster, *SLOT)
     assert [path.read_bytes() for path in files] == good
-    # Without what one kept the others go on, and say what that means.
+    # If one file is missing, the others resume and report the consequence.
     files[1].unlink()
     lost = decode(good[1]).turns.given
     mountpoints, told = up(machine, source, "--resume")
@@ -245,7 +239,7 @@ def test_what_cannot_be_gone_on_from_is_refused_in_one_line(machine: Machine, so
     assert machine.nothing_is_left()
 
 
-def test_each_node_has_a_file_of_its_own_also_where_all_are_told_the_same(machine: Machine, source: Path) -> None:
+def test_each_node_has_its_own_state_file_for_one_state_path(machine: Machine, source: Path) -> None:
     kept = machine.folder / "kept"
     kept.mkdir()
     names = names_of(source)
@@ -258,7 +252,7 @@ def test_each_node_has_a_file_of_its_own_also_where_all_are_told_the_same(machin
     assert counts + read_part(mountpoints, names[90:]) == dict.fromkeys(names, 1)
 
 
-def test_a_new_view_is_a_new_beginning_also_for_what_is_kept(machine: Machine, source: Path) -> None:
+def test_a_new_view_restarts_the_state_files_too(machine: Machine, source: Path) -> None:
     mountpoints, _ = up(machine, source)
     names = names_of(source)
     read_part(mountpoints, names[:90])
@@ -278,8 +272,8 @@ def mount(machine: Machine, source: Path, at: Path, nodes: Sequence[str], rank: 
     return machine.ok("mount", source, at, *OPTIONS, *where, *more).stderr
 
 
-def test_what_was_kept_of_earlier_laps_is_not_put_together_with_these(machine: Machine, source: Path) -> None:
-    """A node that gives nothing writes nothing, and its old file stays."""
+def test_turns_of_earlier_laps_are_not_merged_with_these(machine: Machine, source: Path) -> None:
+    """A node that gives no sample writes nothing, and its old file stays."""
     names = names_of(source)
     mountpoints, _ = up(machine, source, nodes=2)
     read_part(mountpoints, names)
@@ -293,14 +287,14 @@ def test_what_was_kept_of_earlier_laps_is_not_put_together_with_these(machine: M
     assert f"no state from {machine.nodes(mountpoints[0])[1]}" in told
     counts += read_part(mountpoints, names[30:])
     assert counts == dict.fromkeys(names, 1)
-    # The file is of these laps once there was a turn; and it goes on so.
+    # After a turn the file belongs to these laps, and the next resume uses it.
     machine.ok("cluster", "down", machine.mnt)
     mountpoints, told = up(machine, source, "--resume", nodes=2)
     assert "resumed: lap 1, 200 of 200 samples" in told
     assert "nothing was kept" not in told
 
 
-def test_nodes_that_are_killed_when_only_one_has_loaded_a_state_lose_nothing(machine: Machine, source: Path) -> None:
+def test_nodes_killed_when_only_one_has_loaded_lose_no_sample(machine: Machine, source: Path) -> None:
     names = names_of(source)
     saved = machine.folder / "checkpoint"
     mountpoints, _ = up(machine, source, nodes=2)
@@ -323,7 +317,7 @@ def test_nodes_that_are_killed_when_only_one_has_loaded_a_state_lose_nothing(mac
 
 @pytest.mark.parametrize("how", ["anew", "from a state"])
 @pytest.mark.parametrize("resume", [(), ("--resume",)])
-def test_who_comes_into_a_view_that_others_were_given_begins_where_that_does(
+def test_a_node_that_joins_a_later_view_begins_where_that_does(
     machine: Machine, source: Path, how: str, resume: tuple[str, ...]
 ) -> None:
     names = names_of(source)
@@ -348,14 +342,14 @@ def test_who_comes_into_a_view_that_others_were_given_begins_where_that_does(
     assert ("the other nodes continue from the state" in told) == (how != "anew")
     until(lambda: all(states(machine, mountpoint) == ["ready", "ready"] for mountpoint in mountpoints))
     assert before + read_part(mountpoints, names[before.total() :]) == dict.fromkeys(names, 1)
-    # And what is kept from then on is of these laps, by the number that each node has now.
+    # From then on the files belong to these laps, by the number that each node has now.
     machine.ok("cluster", "down", machine.mnt)
     mountpoints, told = up(machine, source, "--resume")
     assert "resumed: lap 1, 200 of 200" in told
     assert "nothing was kept" not in told
 
 
-def test_nodes_that_have_other_numbers_keep_their_files_by_these(machine: Machine, source: Path) -> None:
+def test_renumbered_nodes_keep_their_files_by_their_new_numbers(machine: Machine, source: Path) -> None:
     names = names_of(source)
     mountpoints, _ = up(machine, source)
     nodes = machine.nodes(mountpoints[0])
@@ -379,7 +373,7 @@ def test_nodes_that_have_other_numbers_keep_their_files_by_these(machine: Machin
         thread.join()
     assert all("resumed: lap 1, 100 of 200" in lines and "nothing" not in lines for lines in told.values())
     assert counts + read_part(left, names[100:]) == dict.fromkeys(names, 1)
-    # Down to one it is as a mount of its own.
+    # A view of one node is like a mount on its own.
     machine.kill(signal.SIGKILL, left[1])
     machine.ok("nodes", left[0], "--set", nodes[0])
     counts = read_part(left[:1], names[:70])
