@@ -105,12 +105,6 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def signalled(machine: Machine, mountpoint: Path, how: signal.Signals) -> int:
-    pid = machine.pid(mountpoint)
-    os.kill(pid, how)
-    return pid
-
-
 @pytest.mark.parametrize("options", [(), SLOT, PREFETCH])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_opens_end_in_time_when_a_node_dies_or_hangs(
