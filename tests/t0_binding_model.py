@@ -12,11 +12,14 @@ from itertools import pairwise
 from random import Random
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from redoxfs.protocol import Binding, PoolPolicy, Served, SlotPolicy
+
+pytestmark = pytest.mark.slow
 
 THREADS = st.sampled_from([0, 101, 102, 103])
 LISTERS = range(201, 209)

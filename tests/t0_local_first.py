@@ -353,6 +353,7 @@ shares = st.sampled_from([0, 0.3, 1])
 
 
 @given(networks, st.integers(1, 3), shares)
+@pytest.mark.slow
 def test_nodes_that_meet_between_epochs_serve_every_sample_once_in_each(
     network: Network, workers: int, stats: float
 ) -> None:
@@ -360,6 +361,7 @@ def test_nodes_that_meet_between_epochs_serve_every_sample_once_in_each(
 
 
 @given(networks, st.integers(1, 3), shares, st.sampled_from([0, 0.1]), st.integers(0, 150))
+@pytest.mark.slow
 def test_whatever_nodes_ask_for_laps_are_exact(
     network: Network, workers: int, stats: float, cancels: float, requests: int
 ) -> None:
@@ -367,6 +369,7 @@ def test_whatever_nodes_ask_for_laps_are_exact(
     network.unevenly(requests, workers=workers, stats=stats, cancels=cancels)
 
 
+@pytest.mark.slow
 def test_a_thousand_seeds_of_small_networks() -> None:
     for seed in range(1_000):
         draw = random.Random(seed)
@@ -618,6 +621,7 @@ def answered(nodes: list[LocalFirst], node: LocalFirst) -> dict[int, Served]:
 
 @pytest.mark.parametrize(("exchange", "least", "most"), [(0.0, 0.005, 0.05), (0.2, 0.19, 0.22), (0.6, 0.57, 0.62)])
 @pytest.mark.parametrize("stats", [False, True])
+@pytest.mark.slow
 def test_nodes_exchange_the_share_that_is_asked_for(exchange: float, least: float, most: float, stats: bool) -> None:
     samples, epochs = 4_500, 4
     class_of = np.arange(samples, dtype=np.int32) % 5

@@ -30,6 +30,8 @@ from redoxfs.protocol import (
 from redoxfs.protocol.events import Delivered
 from redoxfs.protocol.local_first import parts_by_lap
 
+pytestmark = pytest.mark.slow
+
 CHUNK_SIZE = 4
 REPEATED, LOST, SENT_AGAIN = 0.2, 0.2, 0.2
 STEPS_PER_TURN = 500

@@ -25,6 +25,8 @@ from redoxfs.protocol import (
 from redoxfs.protocol.events import Answer
 from redoxfs.protocol.turns import LAST_LAP, Ledger, Turns, merged
 
+pytestmark = pytest.mark.slow
+
 CHUNK_SIZE = 4
 STEPS_PER_REQUEST = 200
 """Far more than any takes: what takes more is stuck."""

@@ -72,6 +72,7 @@ def fill(policy: PoolPolicy, sample: int, requests: int) -> list[int]:
     seed=st.integers(0, 3),
     data=st.data(),
 )
+@pytest.mark.slow
 def test_however_unevenly_classes_are_asked_no_two_samples_of_one_are_a_turn_apart(
     of_class: list[int], chunk_size: int, resident: float, seed: int, data: st.DataObject
 ) -> None:
@@ -272,6 +273,7 @@ def parts_models(draw: st.DrawFn) -> PartsModel:
 
 
 @given(parts_models(), st.data())
+@pytest.mark.slow
 def test_a_lap_is_of_its_part_and_nothing_is_loaded_but_for_it_and_the_next(
     model: PartsModel, data: st.DataObject
 ) -> None:
@@ -279,6 +281,7 @@ def test_a_lap_is_of_its_part_and_nothing_is_loaded_but_for_it_and_the_next(
 
 
 @given(parts_models(), st.data())
+@pytest.mark.slow
 def test_laps_may_be_skipped_at_any_time(model: PartsModel, data: st.DataObject) -> None:
     asked = [s for s, cls in enumerate(model.class_of) if cls in model.lap]
     for sample, laps in data.draw(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 6)), max_size=12)):
@@ -299,6 +302,7 @@ def test_a_class_that_no_lap_has_is_not_skipped() -> None:
     st.lists(st.tuples(st.booleans(), st.integers(0, 60), st.integers(0, 3)), min_size=1, max_size=4),
     st.data(),
 )
+@pytest.mark.slow
 def test_whenever_a_policy_is_interrupted_another_goes_on_in_the_midst_of_its_laps(
     model: PartsModel, processes: list[tuple[bool, int, int]], data: st.DataObject
 ) -> None:
@@ -522,6 +526,7 @@ def test_a_class_that_alone_is_asked_gets_its_laps_though_memory_is_full_of_othe
     assert sorted(everybody) == list(range(30, 600))
 
 
+@pytest.mark.slow
 def test_classes_that_are_hardly_asked_do_not_fill_the_memory() -> None:
     pool = Pool([400] * 20, 16, resident=0.2)
     weight = np.random.default_rng(3).exponential(size=20)[pool.class_of]

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from watched import Watched
 
 from redoxfs.protocol import Answer, Message, Pending, Served, SlotNode, homes_by_vc
+
+pytestmark = pytest.mark.slow
 
 CHUNK_SIZE = 4
 

@@ -142,6 +142,7 @@ def test_columns_that_are_through_begin_the_next_epoch_together() -> None:
     processes=st.lists(st.tuples(st.booleans(), st.integers(0, 50)), min_size=1, max_size=4),
     seed=st.integers(0, 1 << 32),
 )
+@pytest.mark.slow
 def test_whenever_a_policy_is_interrupted_another_goes_on_in_the_midst_of_its_laps(
     vc_sizes: list[int], slots: int, holes: int, processes: list[tuple[bool, int]], seed: int
 ) -> None:

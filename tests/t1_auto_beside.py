@@ -177,6 +177,7 @@ def test_what_cannot_be_looked_at_is_no_proof_and_may_be_a_doubt(root: Path) -> 
     assert "train_more beside the source" in build_catalog(tree, beside=also_unread).verdict.line
 
 
+@pytest.mark.slow
 def test_only_names_of_the_first_entries_are_read(root: Path) -> None:
     pets(root)
     too_many_names(root)

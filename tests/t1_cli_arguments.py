@@ -232,6 +232,7 @@ def test_the_rooms_exceptions_have_the_codes_of_the_table() -> None:
 
 
 @given(st.text())
+@pytest.mark.slow
 def test_an_error_is_one_line_whatever_names_it_quotes(text: str) -> None:
     for error in (MountpointError(text), ValueError(text), ReportedError(3, text)):
         line = line_of(error)

@@ -105,6 +105,7 @@ def compressed(draw: st.DrawFn) -> tuple[str, list[str]]:
 
 
 @given(compressed())
+@pytest.mark.slow
 def test_expanding_undoes_compressing(made: tuple[str, list[str]]) -> None:
     hostlist, hosts = made
     assert expand(hostlist) == hosts

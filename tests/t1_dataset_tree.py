@@ -57,6 +57,7 @@ def lay_out(at: bytes, what: object) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.dictionaries(names, trees, max_size=6))
+@pytest.mark.slow
 def test_the_arrays_say_what_os_walk_says(what: Nested) -> None:
     with tempfile.TemporaryDirectory() as base:
         root = os.fsencode(base) + b"/root"
@@ -180,6 +181,7 @@ def fill(root: Path) -> None:
             os.close(os.open(f"f{at:05d}", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
 
 
+@pytest.mark.slow
 def test_a_directory_that_vanishes_during_the_scan_is_left_out(tmp_path: Path) -> None:
     # Progress is called between levels: a big first level, then the second one is read without the directory.
     fill(tmp_path)
@@ -198,6 +200,7 @@ def test_a_directory_that_vanishes_during_the_scan_is_left_out(tmp_path: Path) -
     assert tree.find(b"f09999") > 0
 
 
+@pytest.mark.slow
 def test_a_directory_swapped_for_a_symlink_is_not_followed(tmp_path: Path) -> None:
     root, outside = tmp_path / "root", tmp_path / "outside"
     (root / "here/below").mkdir(parents=True)

@@ -75,6 +75,7 @@ def test_a_sample_that_is_much_larger_than_all_others_has_to_fit_twice_and_not_m
     assert 2 * sizes[77] < memory_for_share(cells, sizes, 0) < 2.01 * sizes[77]
 
 
+@pytest.mark.slow
 def test_memory_for_a_share_holds_that_share() -> None:
     class_of = np.repeat(np.arange(192), 1280)
     sizes = np.random.default_rng(0).integers(50_000, 150_000, len(class_of))

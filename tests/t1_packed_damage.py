@@ -41,6 +41,8 @@ from redoxfs.packed import MANIFEST, DamagedDatasetError, is_packed, load_index,
 from redoxfs.packed.headers import BLOCK_BYTES, header_of
 from redoxfs.packed.index import FOLDER, MANIFEST_MAX_BYTES
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = Options(chunk_size=3, shard_bytes=6000, groups="stem")
 
 MEMORY_BYTES = 32 << 20

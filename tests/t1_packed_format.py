@@ -209,6 +209,7 @@ times = st.integers(-(2**62), 2**62)
     st.binary(min_size=1, max_size=600).filter(lambda t: 0 not in t),
     st.tuples(owners, owners, times, st.integers(0, 2**59), st.integers(0, 0o7777)),
 )
+@pytest.mark.slow
 def test_any_header_says_what_the_tree_says_and_is_as_long_as_planned(
     folders: list[bytes], name: bytes, target: bytes, numbers: tuple[int, int, int, int, int]
 ) -> None:
@@ -340,6 +341,7 @@ def test_a_shard_ends_with_the_chunk_that_fills_it(grouped: Path, shard_bytes: i
             assert -(-end[inside].max() // BLOCK_BYTES) * BLOCK_BYTES >= shard_bytes
 
 
+@pytest.mark.slow
 def test_packing_twice_gives_the_same_bytes_and_another_seed_another_order(grouped: Path, tmp_path: Path) -> None:
     pack_here(grouped, tmp_path / "one", GROUPED)
     pack_here(grouped, tmp_path / "two", dataclasses.replace(GROUPED, jobs=2))

@@ -17,6 +17,8 @@ from redoxfs.packed import MANIFEST, DamagedDatasetError, PackError, is_packed, 
 from redoxfs.packed.index import FOLDER, PACKING
 from redoxfs.packed.pack import DRAFT, LOCK
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = Options(chunk_size=3, shard_bytes=4000)
 
 

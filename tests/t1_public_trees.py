@@ -17,6 +17,8 @@ from public_trees import TREES, Public
 from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.dataset.samples import DATA_EXTENSIONS
 
+pytestmark = pytest.mark.slow
+
 SEEN = [tree for tree in TREES if not tree.blind]
 BLIND = [tree for tree in TREES if tree.blind]
 

@@ -22,6 +22,8 @@ from redoxfs.simulate.quality import mate_pairs, quality
 from redoxfs.simulate.randomness import bound, randomness, shuffle_buffer
 from redoxfs.simulate.remote_memory import remote_memory
 
+pytestmark = pytest.mark.slow
+
 SMALL = PAPER.shrunk_to(30_000)
 DATASET = Dataset(files=8_000, classes=20)
 

@@ -408,6 +408,7 @@ def test_an_answer_beyond_the_limit_is_an_error_for_each_file_of_it(caplog: pyte
 # Losses
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_or_repeated_whatever_the_network_loses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("redoxfs.peers.client.LONGEST_PAUSE_S", 0.1)
     nodes, messages, most = 3, 15, 4
@@ -590,6 +591,7 @@ def test_a_message_that_was_answered_is_not_asked_for_for_ever() -> None:
     trio.run(main)
 
 
+@pytest.mark.slow
 def test_a_node_that_was_started_again_is_noticed_and_served() -> None:
     async def main() -> None:
         home, requester = FakeService({0: (file(b"zero"),)}), FakeService()

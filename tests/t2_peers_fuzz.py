@@ -50,6 +50,8 @@ from redoxfs.protocol import (
 from redoxfs.protocol.events import Answer, Message
 from redoxfs.protocol.turns import LAST_LAP
 
+pytestmark = pytest.mark.slow
+
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -105,6 +105,7 @@ def test_names_are_resolved_and_held_to_the_list(ca: Authority) -> None:
         ("here", "elsewhere", "its certificate is not for this host"),
     ],
 )
+@pytest.mark.slow
 def test_who_has_no_good_certificate_is_not_met_and_each_join_names_it(
     ca: Authority, other_ca: Authority, here: Files, mine: str, theirs: str, words: str
 ) -> None:

@@ -24,6 +24,8 @@ from redoxfs.node.state import StateWriter, encode
 from redoxfs.peers import Identity, Plaintext, View
 from redoxfs.peers.bounds import LAST_LAP_TOLD
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_S = 60
 PEER_TIMEOUT_S = 20.0
 CLASSES, PER_CLASS = 2, 24
