@@ -16,8 +16,8 @@ from mkdocs.structure.files import File, Files
 _root = Path(__file__).parent.parent
 _log = logging.getLogger("mkdocs.hooks.site_layout")
 
-_list_item = re.compile(r" *(?:[-*+]|\d+\.) ")
-_fence = re.compile(r" *(?:```|~~~)")
+_code = re.compile(r"<(pre|code)\b.*?</\1>", re.DOTALL)
+_item_as_text = re.compile(r"^ *(?:[-*+]|\d+\.) .*", re.MULTILINE)
 
 
 def on_files(files, config):
@@ -34,21 +34,11 @@ def on_files(files, config):
     )
 
 
-def on_page_markdown(markdown, page, **_):
-    """Warn of a list that the repository's page shows as one and this site would not.
+def on_page_content(html, page, **_):
+    """Warn of a list that the repository's page shows as a list and this site would show as running text.
 
-    Python-Markdown wants an empty line before a list that follows a paragraph; CommonMark does not.
+    Python-Markdown starts a list, and continues one after an indented paragraph, only after an empty line.
     """
-    before, in_list, fenced = "", False, False
-    for number, line in enumerate(markdown.splitlines(), 1):
-        if _fence.match(line):
-            fenced = not fenced
-        elif not fenced and not line.startswith("    "):
-            if _list_item.match(line):
-                if before and not in_list:
-                    _log.warning("%s: line %d: a list needs an empty line before it", page.file.src_uri, number)
-                in_list = True
-            elif line and not line.startswith(" ") and not before:
-                in_list = False
-        before = line.strip()
-    return markdown
+    for item in _item_as_text.findall(_code.sub("", html)):
+        _log.warning("%s: a list item needs an empty line before it: %s", page.file.src_uri, item.strip()[:60])
+    return html
