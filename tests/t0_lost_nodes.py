@@ -605,7 +605,8 @@ class Pools(Network[LocalFirst]):
         self.taken = self.taken_by(number)
 
     def taken_by(self, number: int) -> set[int]:
-        return {sample for taken in self.processes[number].node._taken.values() for sample in taken}
+        node = self.processes[number].node
+        return {sample for cls in range(len(node._lap)) for sample in node._taken.of_class(cls)}
 
     def came(self, number: int, answer: Answer) -> None:
         node = self.processes[number].node

@@ -1,75 +1,18 @@
-"""The pool on several nodes: each serves a class from its own chunks first, and takes from peers what it lacks.
-
-A class is spread evenly over the nodes, and each node asks for about its part of it. So only the difference crosses
-the network: about one sample in fifty where the paper's protocol moves two of three. Nothing needs a trace.
-
-    request(sample) ─ some were taken before ─────→ Served, remote
-                    ├ own chunks have the class ──→ Served, by this node's pool
-                    └ else: Take ──→ handle() at the peer with the most left ──→ Given ──→ receive() → who gets what
-
-A reservation goes the same way, and the sample is reserved instead of served.
-
-Theory of operation. Samples are dealt to the nodes in parts. In each lap of a class every node has one part of it as
-its own; on shared storage the parts go round, so that each node comes to read all of them. A class's lap is one for
-all nodes: it is over when as many of its samples are *done*, handed to readers, as there are. A node knows what it did
-itself, and learns with every Given what the peer has left and has done. What is done only grows within a lap, so old
-news never ends a lap early; what is left is a hint, whom to ask. Where nobody is known to have any left and the lap is
-not over, the rest is on its way to some node, which will have done it or have some left when it is asked again, or is
-reserved somewhere; peers are then asked in turn.
-
-Laps are told along: whoever is behind begins the lap that the other is in. That is safe, since nobody begins a lap
-before all of the last one is done, a node's own samples and those that it took included. The pool beneath counts the
-same laps: it begins one when it is first asked in it, passing over those in which this node has none of the class.
-
-Fairness outranks a reservation. A sample reserved holds its lap open, and whoever finds nothing else gets it: a
-request or another reservation of this node (`Served.preempted`), or a peer (`Handled.preempted`). Otherwise the lap's
-last samples, reserved by threads that wait for others, would hold all of them up for good.
-
-Lost nodes: no Take is sent to a peer that is lost, and nobody waits for one that is there already; what it brings
-after all is taken in if its lap is not over. Of such a peer's samples nobody knows which were done. So the lap that a
-class is in when a peer is lost, or has been restarted, is *incomplete*, as is one begun while a peer is lost: whoever
-needs a sample of it, has none, and has asked every peer that is there twice around begins the next one, without what is
-not known to be done (`missed`). Twice, since what was between two of them the first time has come by the second. If it
-is a peer that needs one, and it does not know that, whoever knows asks on its behalf when asked in vain.
-Nobody waits for a lap of which all samples are at lost peers: it is passed over. Whoever is told of a later lap begins
-that, though it may have samples left: it was stopped, or cut off, while others went on. They are let go and `missed`,
-those reserved too, whose reservations are `revoked`: what of a lap is served when the lap is over might have its next
-turn before others.
-
-A process that takes the place of another knows nothing. It joins in the lap that others have begun, without samples of
-its own, as it cannot know which of them were done, and takes its part from the next on (`rejoin`). What its
-predecessor did in the lap that is then incomplete still counts.
-
-Exchange: an account for each class grows by a share with each turn, and falls by what comes, taken for need or on
-purpose. From 1 on a Take is sent though nobody waits; what it brings has the next turns.
-
-Memory: samples that were taken, and the room granted to answers under way, take no more than the limit. The first
-sample of an answer goes right out to who waits for it, and so is sent whether or not there is room; should nobody wait
-for it any more it is kept, past the limit. One reserved is in somebody else's budget, as in the pool; put back where
-there is no room, it stays here without its bytes (`keeps`).
-
-Three rules for whoever edits this file:
-
-1. A sample counts as left at exactly one node, where it lies or where it was taken to, or is under way to one.
-2. Messages and answers may come any number of times and in any order; an answer is kept until the other side has it.
-3. While somebody waits for a class, a Take of it is unanswered at a peer that is not lost, unless all are: its answer,
-   empty or not, is what looks again. `lost`, `found` and `restarted` look again themselves.
-
-What all nodes have to know to go on another time is which samples were done in the lap that their class is in, by
-whomever (`Ledger`, `restore`). What was taken and not done then is its part's again.
-
-Which samples were taken is never undone: they are given to the next readers that ask, here or elsewhere. So a sample
-may be here twice: taken, for this lap, and in the pool, for the next.
-"""
+"""One node of the local-first protocol: its own pool, what it takes from peers, and what it gives them."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from redoxfs.protocol.events import Answer, ChooseVictim, Delivered, Handled, Load, Message, Pending, Served, oldest
+from redoxfs.protocol.local_first.messages import Given, Take
+from redoxfs.protocol.local_first.parts import NodeParts
+from redoxfs.protocol.local_first.peer import Peer, Sent
+from redoxfs.protocol.local_first.reservations import Reservations
+from redoxfs.protocol.local_first.taken import Taken
 from redoxfs.protocol.pool import PoolPolicy
 from redoxfs.protocol.turns import Ledger, Turns, merged
 
@@ -82,87 +25,13 @@ BATCH = 16
 """Samples of a class that are asked for at once. A node is short of tens of a class of thousand by the end of its lap;
 asking for all of them would take what the peer is short of soon."""
 
-ROOM_PARTS = 8
-"""What part of the remote memory one answer may fill, so that some is left for those of other classes."""
-
-
 ROUNDS = 2
 """How many times every peer is asked in vain before an incomplete lap ends without the rest."""
-
-
-def parts_by_lap(node: int, nodes: int, rotates: bool) -> tuple[int, ...]:
-    """The parts that are ``node``'s in laps 1, 2, …, after which they begin again: what its `PoolPolicy` is told."""
-    return tuple((node + lap) % nodes for lap in range(nodes if rotates else 1))
-
-
-class Take(NamedTuple):
-    """A node asks ``home`` for ``max_samples`` samples, or fewer, of a class, in ``lap``.
-
-    ``number`` counts the messages between the two, ``acked_below``: the answers to all lower numbers have arrived.
-    ``room_bytes``: what the samples after the first may take. ``attempt``: so many times in a row every peer was asked
-    for this class and had nothing; from 1 on it is better to wait a little before this one is sent. ``done``: how many
-    samples the requester has handed to readers in ``lap``.
-    """
-
-    requester: int
-    home: int
-    number: int
-    acked_below: int
-    cls: int
-    lap: int
-    max_samples: int
-    room_bytes: int
-    attempt: int
-    done: int
-
-
-class Given(NamedTuple):
-    """The answer: ``samples``, and the home's news of the class in ``lap``.
-
-    ``left``: what it has and is not reserved; ``done``: what it has handed to readers.
-    """
-
-    home: int
-    number: int
-    cls: int
-    lap: int
-    samples: tuple[int, ...]
-    left: int
-    done: int
 
 
 class _Waiting(NamedTuple):
     ticket: int
     reserves: bool
-
-
-class _Sent(NamedTuple):
-    """A Take that is not answered: the remote memory that is granted to the answer, and the lap it was sent in."""
-
-    room_bytes: int
-    lap: int
-
-
-class _Peer:
-    """What a node knows of another.
-
-    ``left``, ``done``   int32[C], as it last said
-    ``before``           int32[C], what the process before it had done, as far as it had said
-    ``unanswered``       messages to it, oldest first
-    ``answers``          to its messages, by their number, from ``acked_below``
-    ``first``            the number of the first message that surely no process before it answers
-    """
-
-    __slots__ = ("acked_below", "answers", "before", "done", "first", "left", "number", "unanswered")
-
-    def __init__(self, of_class: Int32) -> None:
-        self.left: memoryview[int] = of_class.copy().data
-        self.done: memoryview[int] = np.zeros_like(of_class).data
-        self.before: memoryview[int] = np.zeros_like(of_class).data
-        self.number = self.first = 0
-        self.unanswered: dict[int, _Sent] = {}
-        self.answers: dict[int, Given] = {}
-        self.acked_below = 0
 
 
 class LocalFirst:
@@ -206,32 +75,22 @@ class LocalFirst:
         self._nodes = nodes
         self._policy = policy
         self._class_array = class_of
-        self._part_array = part_of
         self._class_of: memoryview[int] = class_of.data
         self._bytes_of: memoryview[int] = sample_bytes.data
         self._of_class: memoryview[int] = np.bincount(class_of, minlength=classes).astype(np.int32).data
-        of_part = [np.bincount(class_of[part_of == part], minlength=classes).astype(np.int32) for part in range(nodes)]
-        self._of_part: list[memoryview[int]] = [counts.data for counts in of_part]
-        self._parts = [parts_by_lap(peer, nodes, rotates) for peer in range(nodes)]
+        self._parts = NodeParts(class_of, part_of, nodes=nodes, rotates=rotates)
         # Any sample of a class stands for it.
         any_of = np.full(classes, -1, np.int32)
         any_of[class_of] = np.arange(len(class_of), dtype=np.int32)
         self._any_of: memoryview[int] = any_of.data
-        largest = np.zeros(classes, np.int64)
-        np.maximum.at(largest, class_of, sample_bytes)
-        self._largest_of: memoryview[int] = largest.data
-        sums = np.bincount(class_of, sample_bytes, minlength=classes)
-        means = sums / np.maximum(1, np.bincount(class_of, minlength=classes))
-        self._mean_of = cast("memoryview[float]", means.data)
-
         # Own samples of the lap that are neither served nor given away; those reserved are among them.
-        self._left: memoryview[int] = of_part[self._parts[node][0]].copy().data
+        self._left: memoryview[int] = self._parts.own_first(node).data
         self._done: memoryview[int] = np.zeros(classes, np.int32).data
         self._lap_array = np.ones(classes, np.int32)
         self._lap: memoryview[int] = self._lap_array.data
         # From the next in number on: of peers that have equally many left every node asks another one first.
         in_turn = [(node + ahead) % nodes for ahead in range(1, nodes)]
-        self._peers = {peer: _Peer(of_part[parts_by_lap(peer, nodes, rotates)[0]]) for peer in in_turn}
+        self._peers = {peer: Peer(self._parts.own_first(peer)) for peer in in_turn}
         # Those that are not lost, in the same order.
         self._there = in_turn
         # The last lap of each class that may end short.
@@ -239,22 +98,16 @@ class LocalFirst:
         self._incomplete: memoryview[int] = self._incomplete_array.data
         # The last lap of each class in which something came from a peer.
         self._came: memoryview[int] = np.zeros(classes, np.int32).data
-        # By class, where there are any: samples taken and not yet served; those reserved, oldest first, which are
-        # this node's own or were taken; who waits; the peer and the number of the Take that is waited for; how many
+        self._taken = Taken(class_of, sample_bytes, remote_memory_bytes)
+        self._reservations = Reservations()
+        # By class, where there are any: who waits; the peer and the number of the Take that is waited for; how many
         # answers of each peer in a row brought nothing.
-        self._taken: dict[int, deque[int]] = {}
-        self._own_reserved: dict[int, dict[int, None]] = {}
-        self._taken_reserved: dict[int, dict[int, None]] = {}
         self._waiting: dict[int, deque[_Waiting]] = {}
         self._asked: dict[int, tuple[int, int]] = {}
         self._in_vain: dict[int, dict[int, int]] = {}
         # Classes that peers need and that are asked for on their behalf.
         self._sought: set[int] = set()
         self._tickets = 0
-        # Among those taken: without bytes here.
-        self._evicted: set[int] = set()
-        self._limit_bytes = remote_memory_bytes
-        self._free_bytes = remote_memory_bytes
         self._exchange = exchange
         # By class: how many more samples should have been taken by now.
         account = np.random.default_rng(seed).random(classes)
@@ -292,20 +145,15 @@ class LocalFirst:
     def put_back(self, reserved: int) -> bool:
         """Undo a reservation. One that was taken from a peer is without its bytes where they do not fit."""
         cls = self._class_of[reserved]
-        if _remove(self._own_reserved, cls, reserved):
+        if self._reservations.remove_own(cls, reserved):
             return self._policy.put_back(reserved)
-        was_reserved = _remove(self._taken_reserved, cls, reserved)
+        was_reserved = self._reservations.remove_taken(cls, reserved)
         assert was_reserved
-        self._taken.setdefault(cls, deque()).append(reserved)
-        if self._bytes_of[reserved] <= self._free_bytes:
-            self._free_bytes -= self._bytes_of[reserved]
-            return True
-        self._evicted.add(reserved)
-        return False
+        return self._taken.put_back(cls, reserved)
 
     def reserved(self, sample: int) -> Iterable[int]:
         """What is reserved here of ``sample``'s class: this node's own, then what was taken, each oldest first."""
-        return self._reserved_of(self._class_of[sample])
+        return self._reservations.of_class(self._class_of[sample])
 
     def handle(self, message: Message) -> Handled:
         """Give a peer samples of a class: no more than its part of what is left here; one reserved if nothing else."""
@@ -316,10 +164,7 @@ class LocalFirst:
         kept = peer.answers.get(message.number)
         if kept is not None:
             return Handled(kept, repeated=True)
-        if message.acked_below > peer.acked_below:
-            peer.acked_below = message.acked_below
-            for number in [n for n in peer.answers if n < message.acked_below]:
-                del peer.answers[number]
+        peer.acknowledge(message.acked_below)
         cls = message.cls
         if message.lap > self._lap[cls]:
             self._begin_lap(cls, message.lap)
@@ -346,7 +191,7 @@ class LocalFirst:
             return None
         cls = answer.cls
         is_asked = self._asked.get(cls) == (answer.home, answer.number)
-        self._free_bytes += sent.room_bytes
+        self._taken.free_bytes += sent.room_bytes
         if is_asked:
             del self._asked[cls]
         if answer.lap > self._lap[cls]:
@@ -386,10 +231,7 @@ class LocalFirst:
             return ()
         self._there.remove(peer)
         np.maximum(self._incomplete_array, self._lap_array, out=self._incomplete_array)
-        unanswered = self._peers[peer].unanswered
-        for number, sent in unanswered.items():
-            self._free_bytes += sent.room_bytes
-            unanswered[number] = sent._replace(room_bytes=0)
+        self._taken.free_bytes += self._peers[peer].end_rooms()
         for cls in [cls for cls, (home, _) in self._asked.items() if home == peer]:
             del self._asked[cls]
         return self._look_at_all()
@@ -403,14 +245,7 @@ class LocalFirst:
     def restarted(self, peer: int) -> tuple[Delivered, ...]:
         """Another process is ``peer`` now. To be called before anything of it is handed in, and nothing of the one
         before it must be from then on but answers to messages sent before."""
-        known = self._peers[peer]
-        known.answers.clear()
-        known.acked_below = 0
-        known.first = known.number
-        before, done, left = np.asarray(known.before), np.asarray(known.done), np.asarray(known.left)
-        np.maximum(before, done, out=before)
-        done[:] = 0
-        left[self.begun() == self._lap_array] = 0
+        self._peers[peer].restarted(self.begun() == self._lap_array)
         np.maximum(self._incomplete_array, self._lap_array, out=self._incomplete_array)
         for in_vain in self._in_vain.values():
             in_vain.pop(peer, None)
@@ -418,7 +253,7 @@ class LocalFirst:
 
     def begun(self) -> Int32:
         """int32[C]: how many laps of each class have begun, as far as this node knows: something was given in them."""
-        own = np.array([self._own_in(self._node, cls, lap) for cls, lap in enumerate(self._lap)], np.int32)
+        own = np.array([self._parts.own_in(self._node, cls, lap) for cls, lap in enumerate(self._lap)], np.int32)
         is_begun = (np.asarray(self._left) != own) | (np.asarray(self._came) == self._lap_array)
         for done in (self._done, *(told for peer in self._peers.values() for told in (peer.done, peer.before))):
             is_begun |= np.asarray(done) > 0
@@ -457,18 +292,14 @@ class LocalFirst:
         Whoever did a sample, it counts as done by the node that it lies at in the lap.
         """
         had = turns.flags(len(self._lap_array), len(self._class_array))
-        here = self._own_at(self._node, turns.laps)
+        here = self._parts.own_at(self._node, turns.laps)
         # The pool beneath is in the first lap from there that has any of its samples.
-        laps, is_ahead = turns.laps.copy(), ~self._has_any(here)
-        for ahead in range(1, len(self._parts[self._node])):
-            found = is_ahead & self._has_any(self._own_at(self._node, turns.laps + ahead))
-            laps[found] += ahead
-            is_ahead &= ~found
+        laps = self._parts.first_with_own(self._node, turns.laps)
         self._policy.restore(Turns(laps, np.packbits(had & here), 0))
         self._lap_array[:] = turns.laps
         self._count_own(self._left, self._done, here, had)
         for node, peer in self._peers.items():
-            self._count_own(peer.left, peer.done, self._own_at(node, turns.laps), had)
+            self._count_own(peer.left, peer.done, self._parts.own_at(node, turns.laps), had)
         if self._incomplete_array.any():
             # A peer was lost, or started again, before this.
             self._incomplete_array[:] = turns.laps
@@ -476,17 +307,6 @@ class LocalFirst:
             self._ledger.restore_part(turns, here)
         else:
             self._ledger.restore(own)
-
-    def _own_at(self, node: int, laps: Int32) -> Flags:
-        """bool[S]: the samples that are a node's own in the lap that its class is in."""
-        parts = np.array(self._parts[node], np.int8)[(laps - 1) % len(self._parts[node])]
-        own: Flags = self._part_array == parts[self._class_array]
-        return own
-
-    def _has_any(self, samples: Flags) -> Flags:
-        """bool[C]: of which classes there are any."""
-        has_any: Flags = np.bincount(self._class_array[samples], minlength=len(self._lap_array)) > 0
-        return has_any
 
     def _count_own(self, left: "memoryview[int]", done: "memoryview[int]", own: Flags, had: Flags) -> None:
         np.asarray(left)[:] = np.bincount(self._class_array[own & ~had], minlength=len(left))
@@ -503,26 +323,26 @@ class LocalFirst:
 
     def used_bytes(self) -> int:
         """Remote memory that holds samples or is granted to answers."""
-        return self._limit_bytes - self._free_bytes
+        return self._taken.used_bytes
 
     def held(self) -> int:
         """Samples that were taken and are neither served nor reserved, with and without their bytes."""
-        return sum(map(len, self._taken.values()))
+        return len(self._taken)
 
     def keeps(self, sample: int) -> bool:
         """Whether the bytes of ``sample`` count in the remote memory."""
-        return sample in self._taken.get(self._class_of[sample], ()) and sample not in self._evicted
+        return self._taken.keeps(self._class_of[sample], sample)
 
     def is_taken(self, reserved: int) -> bool:
         """Whether ``reserved`` came from another node."""
-        return reserved in self._taken_reserved.get(self._class_of[reserved], ())
+        return self._reservations.is_taken(self._class_of[reserved], reserved)
 
     # Turns
 
     def _serve(self, cls: int) -> Served | None:
         """A turn from what is here; begins the class's next lap where this one is over."""
         served = self._next(cls)
-        if served is None and self._has_reserved(cls) and not self._is_any_free(cls):
+        if served is None and cls in self._reservations and not self._is_any_free(cls):
             served = self._preempt(cls)
         if served is not None:
             self._note_done(cls, served)
@@ -534,21 +354,14 @@ class LocalFirst:
 
     def _next(self, cls: int) -> Served | None:
         """One that is here and not reserved, those taken from others first, leaves; the next lap may begin."""
-        if not self._free(cls) and not self._has_reserved(cls):
+        if not self._free(cls) and cls not in self._reservations:
             self._begin_next_lap(cls)
         if cls in self._taken:
             return self._next_taken(cls)
         return self._next_own(cls) if self._free(cls) else None
 
     def _next_taken(self, cls: int) -> Served:
-        taken = self._taken[cls]
-        sample = taken.popleft()
-        if not taken:
-            del self._taken[cls]
-        if sample in self._evicted:
-            self._evicted.remove(sample)
-        else:
-            self._free_bytes += self._bytes_of[sample]
+        sample = self._taken.pop(cls)
         return Served(sample, remote=True)
 
     def _next_own(self, cls: int) -> Served:
@@ -557,43 +370,36 @@ class LocalFirst:
 
     def _reserve_one(self, cls: int) -> Served | None:
         """One that is here and not reserved yet; the next lap may begin."""
-        if not self._free(cls) and not self._has_reserved(cls):
+        if not self._free(cls) and cls not in self._reservations:
             self._begin_next_lap(cls)
         if cls in self._taken:
             served = self._next_taken(cls)
-            self._taken_reserved.setdefault(cls, {})[served.sample] = None
+            self._reservations.add(cls, served.sample, is_taken=True)
             return served
         if not self._free(cls):
             return None
         sample = self._policy.reserve(self._any_of[cls])
         assert sample is not None
-        self._own_reserved.setdefault(cls, {})[sample] = None
+        self._reservations.add(cls, sample, is_taken=False)
         return Served(sample)
 
     def _take(self, cls: int, reserved: int, *, preempted: bool = False) -> Served:
         """A sample that is reserved leaves."""
-        if _remove(self._own_reserved, cls, reserved):
+        if self._reservations.remove_own(cls, reserved):
             self._left[cls] -= 1
             own = self._policy.take(reserved)
             return Served(reserved, own.loads, preempted)
-        was_reserved = _remove(self._taken_reserved, cls, reserved)
+        was_reserved = self._reservations.remove_taken(cls, reserved)
         assert was_reserved
         return Served(reserved, (), preempted, remote=True)
 
     def _preempt(self, cls: int) -> Served:
         """One that is reserved leaves."""
-        return self._take(cls, self.choose_victim(self._reserved_of(cls)), preempted=True)
-
-    def _reserved_of(self, cls: int) -> Iterator[int]:
-        yield from self._own_reserved.get(cls, ())
-        yield from self._taken_reserved.get(cls, ())
-
-    def _has_reserved(self, cls: int) -> bool:
-        return cls in self._own_reserved or cls in self._taken_reserved
+        return self._take(cls, self.choose_victim(self._reservations.of_class(cls)), preempted=True)
 
     def _free(self, cls: int) -> int:
         """Samples of the lap that are here and not reserved."""
-        return self._left[cls] - len(self._own_reserved.get(cls, ())) + len(self._taken.get(cls, ()))
+        return self._left[cls] - self._reservations.count_own(cls) + self._taken.count(cls)
 
     def _is_any_free(self, cls: int) -> bool:
         """Whether a peer is known to have some that are not reserved."""
@@ -603,12 +409,12 @@ class LocalFirst:
         """Samples for a peer, this node's own first: the others have crossed the network once."""
         free = self._free(cls)
         if not free:
-            return [self._preempt(cls)] if self._has_reserved(cls) else []
+            return [self._preempt(cls)] if cls in self._reservations else []
         turns: list[Served] = []
         # Which sample comes next is not known beforehand: each has to fit if it is the largest.
-        largest = self._largest_of[cls]
+        largest = self._taken.largest(cls)
         while len(turns) < min(max_samples, -(-free // self._nodes)) and (not turns or largest <= room_bytes):
-            is_own = self._left[cls] > len(self._own_reserved.get(cls, ()))
+            is_own = self._left[cls] > self._reservations.count_own(cls)
             turns.append(self._next_own(cls) if is_own else self._next_taken(cls))
             if len(turns) > 1:
                 room_bytes -= self._bytes_of[turns[-1].sample]
@@ -625,8 +431,7 @@ class LocalFirst:
 
     def _is_rest_reserved(self, cls: int) -> bool:
         """Whether all of the lap's samples that are not done are reserved here."""
-        reserved = len(self._own_reserved.get(cls, ())) + len(self._taken_reserved.get(cls, ()))
-        return self._known_done(cls) + reserved >= self._of_class[cls]
+        return self._known_done(cls) + self._reservations.count(cls) >= self._of_class[cls]
 
     def _begin_next_lap(self, cls: int) -> None:
         """Where nothing of the class's lap is here: begin the next if this is over, or if nothing more is to be had."""
@@ -647,16 +452,11 @@ class LocalFirst:
 
     def _next_to_be_had(self, cls: int) -> int | None:
         """The next lap in which this node, or a peer that is there, has samples of the class."""
-        nodes = [self._node, *self._there]
-        first = self._lap[cls] + 1
-        for lap in range(first, first + len(self._parts[self._node])):
-            if any(self._own_in(node, cls, lap) for node in nodes):
-                return lap
-        return None
+        return self._parts.next_of_any([self._node, *self._there], cls, self._lap[cls])
 
     def _begin_lap(self, cls: int, lap: int) -> None:
         """Where this node did not know that all of the laps before is done, it misses what it has left of them."""
-        if self._left[cls] or cls in self._taken or self._has_reserved(cls) or lap > self._lap[cls] + 1:
+        if self._left[cls] or cls in self._taken or cls in self._reservations or lap > self._lap[cls] + 1:
             self._let_go(cls, lap)
         self._enter_lap(cls, lap)
 
@@ -664,41 +464,25 @@ class LocalFirst:
         self._lap[cls] = lap
         self._in_vain.pop(cls, None)
         self._sought.discard(cls)
-        self._left[cls] = self._own_in(self._node, cls, lap)
+        self._left[cls] = self._parts.own_in(self._node, cls, lap)
         self._done[cls] = 0
         for number, peer in self._peers.items():
-            peer.left[cls] = self._own_in(number, cls, lap)
+            peer.left[cls] = self._parts.own_in(number, cls, lap)
             peer.done[cls] = peer.before[cls] = 0
         if len(self._there) < len(self._peers):
             self._incomplete[cls] = lap
 
     def _let_go(self, cls: int, lap: int) -> None:
         """What is here of the laps before ``lap`` has no turn any more."""
-        self.revoked += self._reserved_of(cls)
-        self._own_reserved.pop(cls, None)
-        taken, taken_reserved = self._taken.pop(cls, ()), self._taken_reserved.pop(cls, ())
-        self.missed += self._left[cls] + len(taken) + len(taken_reserved)
-        cycles, rest = divmod(lap - self._lap[cls] - 1, len(self._parts[self._node]))
-        first = self._lap[cls] + 1
-        self.missed += sum([self._own_in(self._node, cls, first + ahead) for ahead in range(rest)])
-        if cycles:
-            cycle = range(len(self._parts[self._node]))
-            self.missed += cycles * sum([self._own_in(self._node, cls, 1 + ahead) for ahead in cycle])
-        for sample in taken:
-            if sample not in self._evicted:
-                self._free_bytes += self._bytes_of[sample]
-                self.unloaded.append(sample)
-                continue
-            self._evicted.remove(sample)
-            if not self._policy.is_resident(sample):
-                # Else it can be read here, and so its bytes went when there was no room for them.
-                self.unloaded.append(sample)
+        reserved, taken_reserved = self._reservations.let_go(cls)
+        kept, evicted = self._taken.let_go(cls)
+        self.revoked += reserved
+        self.missed += self._left[cls] + len(kept) + len(evicted) + taken_reserved
+        self.missed += self._parts.own_between(self._node, cls, self._lap[cls] + 1, lap)
+        self.unloaded += kept
+        # A resident can be read here, and so its bytes went when there was no room for them.
+        self.unloaded += [sample for sample in evicted if not self._policy.is_resident(sample)]
         self.unloaded += self._policy.skip(cls, lap)
-
-    def _own_in(self, node: int, cls: int, lap: int) -> int:
-        """How many samples of a class are a node's own in ``lap``."""
-        parts = self._parts[node]
-        return self._of_part[parts[(lap - 1) % len(parts)]][cls]
 
     # Peers
 
@@ -726,15 +510,13 @@ class LocalFirst:
     def _promise(self, cls: int) -> Served | None:
         """A sample reserved for who waits: another reservation's where every peer was asked in vain."""
         served = self._reserve_one(cls)
-        if served is not None or not self._has_reserved(cls):
+        if served is not None or cls not in self._reservations:
             return served
         if not self._rounds_in_vain(cls) and not self._is_rest_reserved(cls):
             return None
-        sample = self.choose_victim(self._reserved_of(cls))
-        is_taken = _remove(self._taken_reserved, cls, sample)
-        if not is_taken:
-            del self._own_reserved[cls][sample]
-        (self._taken_reserved if is_taken else self._own_reserved).setdefault(cls, {})[sample] = None
+        sample = self.choose_victim(self._reservations.of_class(cls))
+        is_taken = self._reservations.remove_taken(cls, sample) or not self._reservations.remove_own(cls, sample)
+        self._reservations.add(cls, sample, is_taken=is_taken)
         return Served(sample, (), preempted=True, remote=is_taken)
 
     def _look_at_all(self) -> tuple[Delivered, ...]:
@@ -747,7 +529,7 @@ class LocalFirst:
     def _look_again(self, cls: int) -> list[Delivered]:
         """Answer those who wait, as far as that is possible, and ask for the others."""
         if cls in self._sought:
-            if not self._free(cls) and not self._has_reserved(cls):
+            if not self._free(cls) and cls not in self._reservations:
                 self._begin_next_lap(cls)
             if self._rounds_in_vain(cls) >= ROUNDS:
                 # Whoever had samples of a next lap may be lost by now.
@@ -781,20 +563,11 @@ class LocalFirst:
         Where the room for them was given up, those that do not fit stay here without their bytes.
         """
         self._came[cls] = self._lap[cls]
-        taken = self._taken.setdefault(cls, deque())
-        new = []
-        for sample in samples:
-            # A process that was started again may give again what the one before it gave.
-            if sample in taken:
-                continue
-            if _remove(self._taken_reserved, cls, sample):
-                self.revoked.append(sample)
-            new.append(sample)
-            if has_room or self._bytes_of[sample] <= self._free_bytes:
-                self._free_bytes -= self._bytes_of[sample]
-            else:
-                self._evicted.add(sample)
-        taken.extendleft(reversed(new))
+        here = self._taken.of_class(cls)
+        # A process that was started again may give again what the one before it gave.
+        new = [sample for sample in samples if sample not in here]
+        self.revoked += [sample for sample in new if self._reservations.remove_taken(cls, sample)]
+        self._taken.put_first(cls, new, has_room=has_room)
         self._account[cls] -= len(new)
 
     def _ask(self, cls: int) -> None:
@@ -807,27 +580,21 @@ class LocalFirst:
         if not self._peers[home].left[cls]:
             in_vain = self._in_vain.get(cls, {})
             home = min(self._there, key=lambda number: in_vain.get(number, 0))
-        room_bytes = self._room_for(cls, max_samples - 1)
+        room_bytes = self._taken.room_for(cls, max_samples - 1)
         self._send(home, cls, max_samples, room_bytes, room_bytes, self._rounds_in_vain(cls))
 
     def _count_exchange(self, cls: int) -> None:
         """One turn more; take what the account says, for turns to come. Their first sample needs room as well."""
         self._account[cls] += self._exchange
-        largest = self._largest_of[cls]
-        if self._account[cls] < 1 or cls in self._asked or self._free_bytes < largest or not self._there:
+        largest = self._taken.largest(cls)
+        if self._account[cls] < 1 or cls in self._asked or self._taken.free_bytes < largest or not self._there:
             return
         home = self._richest(cls)
         if not self._peers[home].left[cls]:
             return
         max_samples = min(BATCH, int(self._account[cls]))
-        room_bytes = min(self._room_for(cls, max_samples - 1), self._free_bytes - largest)
+        room_bytes = min(self._taken.room_for(cls, max_samples - 1), self._taken.free_bytes - largest)
         self._send(home, cls, max_samples, room_bytes, room_bytes + largest, 0)
-
-    def _room_for(self, cls: int, samples: int) -> int:
-        """Bytes to granted to so many: their peer gives another only where the class's largest would fit."""
-        largest = self._largest_of[cls]
-        wanted_bytes = min(samples * largest, largest + int(samples * self._mean_of[cls]))
-        return max(0, min(wanted_bytes, self._free_bytes, -(-self._limit_bytes // ROOM_PARTS)))
 
     def _richest(self, cls: int) -> int:
         return max(self._there, key=lambda number: self._peers[number].left[cls])
@@ -836,22 +603,11 @@ class LocalFirst:
         peer = self._peers[home]
         number = peer.number
         peer.number += 1
-        peer.unanswered[number] = _Sent(granted_bytes, self._lap[cls])
-        self._free_bytes -= granted_bytes
+        peer.unanswered[number] = Sent(granted_bytes, self._lap[cls])
+        self._taken.free_bytes -= granted_bytes
         self._asked[cls] = home, number
         acked_below = next(iter(peer.unanswered))
         lap, done = self._lap[cls], self._done[cls]
         self.outbox.append(
             Take(self._node, home, number, acked_below, cls, lap, max_samples, room_bytes, attempt, done)
         )
-
-
-def _remove(reserved: dict[int, dict[int, None]], cls: int, sample: int) -> bool:
-    """Whether ``sample`` was there."""
-    of_class = reserved.get(cls)
-    if of_class is None or sample not in of_class:
-        return False
-    del of_class[sample]
-    if not of_class:
-        del reserved[cls]
-    return True

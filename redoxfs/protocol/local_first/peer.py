@@ -1,0 +1,64 @@
+"""What a node knows of a peer, and the messages between the two."""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from redoxfs.protocol.local_first.messages import Given
+
+Int32 = npt.NDArray[np.int32]
+
+
+class Sent(NamedTuple):
+    """A Take that is not answered: the remote memory that is granted to the answer, and the lap it was sent in."""
+
+    room_bytes: int
+    lap: int
+
+
+class Peer:
+    """What a node knows of a peer.
+
+    ``left``, ``done``   int32[C], the peer's last news
+    ``before``           int32[C], how many samples the process before it had done, by its last news
+    ``unanswered``       messages to it, oldest first
+    ``answers``          to its messages, by their number, from ``acked_below``
+    ``first``            the number of the first message that surely no process before it answers
+    """
+
+    __slots__ = ("acked_below", "answers", "before", "done", "first", "left", "number", "unanswered")
+
+    def __init__(self, left: Int32) -> None:
+        self.left: memoryview[int] = left.data
+        self.done: memoryview[int] = np.zeros_like(left).data
+        self.before: memoryview[int] = np.zeros_like(left).data
+        self.number = self.first = 0
+        self.unanswered: dict[int, Sent] = {}
+        self.answers: dict[int, Given] = {}
+        self.acked_below = 0
+
+    def acknowledge(self, below: int) -> None:
+        """The peer has all answers below a number: forget them."""
+        if below > self.acked_below:
+            self.acked_below = below
+            for number in [n for n in self.answers if n < below]:
+                del self.answers[number]
+
+    def end_rooms(self) -> int:
+        """Answers under way have no room any more; returns the bytes that were granted to them."""
+        granted_bytes = 0
+        for number, sent in self.unanswered.items():
+            granted_bytes += sent.room_bytes
+            self.unanswered[number] = sent._replace(room_bytes=0)
+        return granted_bytes
+
+    def restarted(self, has_begun: npt.NDArray[np.bool_]) -> None:
+        """Another process is the peer now, without own samples in the laps that ``has_begun``, bool[C], marks."""
+        self.answers.clear()
+        self.acked_below = 0
+        self.first = self.number
+        before, done, left = np.asarray(self.before), np.asarray(self.done), np.asarray(self.left)
+        np.maximum(before, done, out=before)
+        done[:] = 0
+        left[has_begun] = 0

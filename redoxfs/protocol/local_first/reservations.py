@@ -1,0 +1,60 @@
+"""The samples that stats of a node reserved: its own, and those taken from peers."""
+
+from collections.abc import Iterator
+
+
+class Reservations:
+    """Reserved samples by class, where there are any, oldest first."""
+
+    def __init__(self) -> None:
+        self._own: dict[int, dict[int, None]] = {}
+        self._taken: dict[int, dict[int, None]] = {}
+
+    def __contains__(self, cls: int) -> bool:
+        """Whether any sample of a class is reserved."""
+        return cls in self._own or cls in self._taken
+
+    def of_class(self, cls: int) -> Iterator[int]:
+        """Own samples first, then those taken."""
+        yield from self._own.get(cls, ())
+        yield from self._taken.get(cls, ())
+
+    def count(self, cls: int) -> int:
+        """How many samples of a class are reserved."""
+        return len(self._own.get(cls, ())) + len(self._taken.get(cls, ()))
+
+    def count_own(self, cls: int) -> int:
+        """How many of these are the node's own."""
+        return len(self._own.get(cls, ()))
+
+    def is_taken(self, cls: int, sample: int) -> bool:
+        """Whether a sample is reserved that came from a peer."""
+        return sample in self._taken.get(cls, ())
+
+    def add(self, cls: int, sample: int, *, is_taken: bool) -> None:
+        """Reserve a sample."""
+        (self._taken if is_taken else self._own).setdefault(cls, {})[sample] = None
+
+    def remove_own(self, cls: int, sample: int) -> bool:
+        """End the reservation of an own sample. False where there is none."""
+        return _remove(self._own, cls, sample)
+
+    def remove_taken(self, cls: int, sample: int) -> bool:
+        """End the reservation of a sample that came from a peer. False where there is none."""
+        return _remove(self._taken, cls, sample)
+
+    def let_go(self, cls: int) -> tuple[list[int], int]:
+        """End all reservations of a class: the samples, and how many of them were taken from peers."""
+        samples = list(self.of_class(cls))
+        self._own.pop(cls, None)
+        return samples, len(self._taken.pop(cls, ()))
+
+
+def _remove(reserved: dict[int, dict[int, None]], cls: int, sample: int) -> bool:
+    of_class = reserved.get(cls)
+    if of_class is None or sample not in of_class:
+        return False
+    del of_class[sample]
+    if not of_class:
+        del reserved[cls]
+    return True
