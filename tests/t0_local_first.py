@@ -10,13 +10,12 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from networks import Letter, Network, Worker, parts_of_chunks, pool_node, random_cells
 
-from redoxfs.protocol import Given, LocalFirst, Pending, PoolPolicy, Served, SharedPolicy, Take
+from redoxfs.protocol import Given, LocalFirst, Pending, Served, SharedPolicy, Take
 from redoxfs.protocol.events import Answer, Handled, Message
 from redoxfs.protocol.local_first import BATCH, parts_by_lap
 
-CHUNK_SIZE = 4
-REPEATED, LOST = 0.2, 0.2
 STEPS_PER_TURN = 300
 """Far more than any run takes: what takes more is stuck."""
 Int32 = npt.NDArray[np.int32]
@@ -37,22 +36,15 @@ def nodes_of(
     """Nodes with a pool each, that holds a ninth of the samples. Without ``sizes`` each sample takes one byte."""
     sample_bytes = np.ones(len(class_of), np.int64) if sizes is None else np.array(sizes, np.int64)
     return [
-        LocalFirst(
+        pool_node(
             node,
-            PoolPolicy(
-                cells,
-                class_of,
-                sample_bytes,
-                capacity_bytes=max(1, int(sample_bytes.sum()) // 9),
-                seed=seed + node,
-                part_of=part_of,
-                parts_by_lap=parts_by_lap(node, nodes, rotates),
-            ),
-            class_of,
-            part_of,
-            sample_bytes,
-            nodes=nodes,
+            nodes,
+            cells=cells,
+            class_of=class_of,
+            part_of=part_of,
+            sample_bytes=sample_bytes,
             rotates=rotates,
+            resident=9,
             remote_memory_bytes=remote_memory_bytes,
             exchange=exchange,
             seed=seed + node,
@@ -61,44 +53,29 @@ def nodes_of(
     ]
 
 
-@dataclass(slots=True, eq=False)
-class Worker:
-    """Makes one request at a time, or stats a file and opens it a while later.
+@dataclass(slots=True, eq=False, kw_only=True)
+class Stater(Worker):
+    """A worker that stats some files before it opens them.
 
-    ``ticket``   what it waits for; ``reserves``: a stat
-    ``reserved``    what was reserved for it
-    ``stats``    the share of its opens before which it stats the file
-    ``sleeps``   it opens no file that it has stat'ed, nor undoes that, before all others are through
+    ``stats``   the share of its opens before which it stats the file
+    ``sleeps``  it opens no file that it has stat'ed, nor undoes that, before all others are through
     """
 
-    node: int
-    todo: list[int]
     stats: float = 0
     sleeps: bool = False
-    ticket: int | None = None
-    reserves: bool = False
-    asked: int = -1
-    reserved: int | None = None
-
-    @property
-    def is_through(self) -> bool:
-        return not self.todo and self.ticket is None and self.reserved is None and self.asked < 0
 
 
 @dataclass(slots=True)
 class Here:
     """What the model knows of a node: what was reserved there, and came there, with the bytes that count."""
 
-    reserved: dict[int, tuple[Worker, bool]] = field(default_factory=dict)
+    reserved: dict[int, tuple[Stater, bool]] = field(default_factory=dict)
     came: dict[int, int] = field(default_factory=dict)
     forgiven_bytes: int = 0
 
 
-class Network:
-    """Nodes, workers, and messages that arrive in any order, some twice and some not at all.
-
-    Whoever sent a message repeats it until it is answered, as the transport does.
-    """
+class Pools:
+    """Nodes, and workers that ask them over a network; and the model of what each node holds."""
 
     def __init__(
         self,
@@ -114,12 +91,8 @@ class Network:
         self.random = random.Random(seed)
         self.class_of = np.array([self.random.randrange(classes) for _ in range(samples)], np.int32)
         self.of_class = [np.flatnonzero(self.class_of == cls).tolist() for cls in range(classes)]
-        places = -(-samples // CHUNK_SIZE) * CHUNK_SIZE
-        in_order = self.random.sample(range(samples), samples) + [-1] * (places - samples)
-        cells = np.array(in_order, np.int32).reshape(-1, CHUNK_SIZE)
-        self.part_of = np.empty(samples, np.int8)
-        for chunk in cells:
-            self.part_of[chunk[chunk >= 0]] = self.random.randrange(nodes)
+        cells = random_cells(self.random, samples)
+        self.part_of = parts_of_chunks(cells, [self.random.randrange(nodes) for _ in cells])
         self.sizes = [self.random.randint(1, 3) for _ in range(samples)]
         self.rotates, self.limit_bytes = rotates, remote_memory_bytes
         self.nodes = nodes_of(
@@ -134,16 +107,15 @@ class Network:
             seed=seed,
         )
         self.here = [Here() for _ in self.nodes]
-        self.under_way: list[Take | tuple[Take, Answer]] = []
-        self.unanswered: dict[tuple[int, int, int], Take] = {}
-        self.waiting: dict[tuple[int, int], Worker] = {}
+        self.network = Network(self.random)
+        self.waiting: dict[tuple[int, int], Stater] = {}
         self.turns: Counter[int] = Counter()
         self.loads: Counter[int] = Counter()
 
     def run(self, requests: Sequence[Sequence[int]], *, workers: int, stats: float = 0, cancels: float = 0) -> None:
         """Node i's workers make requests[i] in turns. Some of the pending ones give up, the share ``cancels``."""
         crew = [
-            Worker(node, list(own[first::workers]), stats, sleeps=stats > 0 and first == 0)
+            Stater(node=node, todo=list(own[first::workers]), stats=stats, sleeps=stats > 0 and first == 0)
             for node, own in enumerate(requests)
             for first in range(workers)
         ]
@@ -155,18 +127,19 @@ class Network:
                 ready = asleep
             if cancels and self.waiting and self.random.random() < cancels:
                 self.cancel()
-            at = self.random.randrange(len(ready) + len(self.under_way) + len(self.unanswered) + 1)
+            letters = len(self.network.under_way)
+            at = self.random.randrange(len(ready) + letters + len(self.network.unanswered) + 1)
             if at < len(ready):
                 self.work(ready[at])
-            elif at < len(ready) + len(self.under_way):
+            elif at < len(ready) + letters:
                 self.arrive(at - len(ready))
-            elif self.unanswered:
-                self.under_way.append(self.random.choice(list(self.unanswered.values())))
+            elif self.network.unanswered:
+                self.network.send_again()
             elif all(worker.is_through for worker in crew):
                 return
         pytest.fail(f"stuck after {most} steps: {[worker for worker in crew if not worker.is_through]}")
 
-    def work(self, worker: Worker) -> None:
+    def work(self, worker: Stater) -> None:
         """One step of a worker that waits for nothing."""
         node = self.nodes[worker.node]
         if worker.reserved is not None:
@@ -195,10 +168,10 @@ class Network:
                 self.wait(worker, turn, reserves=False)
             else:
                 self.serve(worker, turn)
-        self.flush(worker.node)
+        self.network.send(worker.node, self.nodes[worker.node])
         self.check(worker.node)
 
-    def wait(self, worker: Worker, pending: Pending, *, reserves: bool) -> None:
+    def wait(self, worker: Stater, pending: Pending, *, reserves: bool) -> None:
         worker.ticket, worker.reserves = pending.ticket, reserves
         self.waiting[worker.node, pending.ticket] = worker
 
@@ -210,31 +183,21 @@ class Network:
         # What comes for it is kept, though there may be no room for it.
         self.here[node].forgiven_bytes += max(self.sizes)
 
-    def flush(self, node: int) -> None:
-        for message in self.nodes[node].outbox:
-            assert isinstance(message, Take)
-            assert message.requester == node != message.home
-            self.unanswered[node, message.home, message.number] = message
-            self.under_way.append(message)
-        self.nodes[node].outbox.clear()
-
     def arrive(self, at: int) -> None:
-        what = self.under_way[at]
-        fate = self.random.random()
-        if fate > REPEATED:
-            self.under_way.pop(at)
-        if fate > 1 - LOST:
+        letter = self.network.take(at)
+        if letter is None:
             return
-        if isinstance(what, Take):
-            self.ask(what)
+        assert isinstance(letter.message, Take)
+        if letter.answer is None:
+            self.ask(letter.message)
         else:
-            self.answer(*what)
+            self.answer(letter.message, letter.answer)
 
     def ask(self, take: Take) -> None:
         handled = self.nodes[take.home].handle(take)
-        self.flush(take.home)
+        self.network.send(take.home, self.nodes[take.home])
         if handled.answer is None:
-            assert (take.requester, take.home, take.number) not in self.unanswered
+            assert not self.network.is_unanswered(take)
             return
         here = self.here[take.home]
         if handled.repeated:
@@ -248,14 +211,13 @@ class Network:
                 here.came.pop(sample, None)
             extra = handled.answer.samples[1:]
             assert sum(self.sizes[sample] for sample in extra) <= take.room_bytes
-        self.under_way.append((take, handled.answer))
+        self.network.post(Letter(take, handled.answer))
         self.check(take.home)
 
     def answer(self, take: Take, answer: Answer) -> None:
         delivered = self.nodes[take.requester].receive(answer)
-        new = self.unanswered.pop((take.requester, take.home, take.number), None)
-        assert (delivered is None) == (new is None)
-        self.flush(take.requester)
+        assert (delivered is not None) == self.network.note_answered(take)
+        self.network.send(take.requester, self.nodes[take.requester])
         if delivered is None:
             return
         came = self.here[take.requester].came
@@ -272,7 +234,7 @@ class Network:
             self.note_reserved(worker, served.sample, came=served.remote, preempted=served.preempted)
         self.check(take.requester)
 
-    def note_reserved(self, worker: Worker, sample: int, *, came: bool, preempted: bool = False) -> None:
+    def note_reserved(self, worker: Stater, sample: int, *, came: bool, preempted: bool = False) -> None:
         here = self.here[worker.node]
         assert self.class_of[sample] == self.class_of[worker.asked]
         if preempted:
@@ -289,7 +251,7 @@ class Network:
         if revoked is not None:
             revoked.reserved = None
 
-    def serve(self, worker: Worker, served: Served) -> None:
+    def serve(self, worker: Stater, served: Served) -> None:
         here = self.here[worker.node]
         assert served.preempted == (served.sample in here.reserved)
         came = here.reserved[served.sample][1] if served.preempted else here.came.pop(served.sample, None) is not None
@@ -297,7 +259,7 @@ class Network:
         self.revoke(worker.node, served.sample)
         self.turn(worker, served)
 
-    def turn(self, worker: Worker, served: Served) -> None:
+    def turn(self, worker: Stater, served: Served) -> None:
         cls = self.class_of[worker.asked]
         assert self.class_of[served.sample] == cls
         self.turns[served.sample] += 1
@@ -318,7 +280,7 @@ class Network:
         assert came_bytes <= node.used_bytes() <= self.limit_bytes + here.forgiven_bytes
         assert node.held() == len(here.came)
         assert all(node.keeps(sample) == (size > 0) for sample, size in here.came.items())
-        if not self.unanswered:
+        if not self.network.unanswered:
             assert node.used_bytes() == came_bytes
 
     def epochs(self, count: int, *, workers: int, stats: float) -> None:
@@ -340,7 +302,7 @@ class Network:
 
 
 networks = st.builds(
-    Network,
+    Pools,
     st.integers(0, 1 << 32),
     nodes=st.integers(2, 4),
     samples=st.integers(1, 60),
@@ -355,7 +317,7 @@ shares = st.sampled_from([0, 0.3, 1])
 @given(networks, st.integers(1, 3), shares)
 @pytest.mark.slow
 def test_nodes_that_meet_between_epochs_serve_every_sample_once_in_each(
-    network: Network, workers: int, stats: float
+    network: Pools, workers: int, stats: float
 ) -> None:
     network.epochs(3, workers=workers, stats=stats)
 
@@ -363,7 +325,7 @@ def test_nodes_that_meet_between_epochs_serve_every_sample_once_in_each(
 @given(networks, st.integers(1, 3), shares, st.sampled_from([0, 0.1]), st.integers(0, 150))
 @pytest.mark.slow
 def test_whatever_nodes_ask_for_laps_are_exact(
-    network: Network, workers: int, stats: float, cancels: float, requests: int
+    network: Pools, workers: int, stats: float, cancels: float, requests: int
 ) -> None:
     # `turn` checks fairness every time.
     network.unevenly(requests, workers=workers, stats=stats, cancels=cancels)
@@ -373,7 +335,7 @@ def test_whatever_nodes_ask_for_laps_are_exact(
 def test_a_thousand_seeds_of_small_networks() -> None:
     for seed in range(1_000):
         draw = random.Random(seed)
-        network = Network(
+        network = Pools(
             seed,
             nodes=draw.randint(2, 4),
             samples=draw.randint(1, 12),

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from networks import CHUNK_SIZE, Letter, Network, Worker, parts_of_chunks, pool_node, random_cells
 from watched import Watched
 
 from redoxfs.protocol import (
@@ -20,7 +21,6 @@ from redoxfs.protocol import (
     LocalFirst,
     Message,
     Pending,
-    PoolPolicy,
     Served,
     SharedPolicy,
     SlotNode,
@@ -32,8 +32,6 @@ from redoxfs.protocol.local_first import parts_by_lap
 
 pytestmark = pytest.mark.slow
 
-CHUNK_SIZE = 4
-REPEATED, LOST, SENT_AGAIN = 0.2, 0.2, 0.2
 STEPS_PER_TURN = 500
 """Far more than any run takes: what takes more is stuck."""
 
@@ -52,36 +50,6 @@ class Faults:
     cut: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Letter:
-    """A message or, with ``answer``, what came of it; from process ``sender`` to process ``home``."""
-
-    message: Message
-    sender: int
-    home: int
-    answer: Answer | None = None
-
-
-@dataclass(slots=True, eq=False)
-class Worker:
-    """Makes one request at a time, or stats a file and opens it a while later.
-
-    ``ticket``  what it waits for, for ``asked``; ``reserves``: a stat
-    ``reserved``   what was reserved for it
-    """
-
-    node: int
-    todo: list[int]
-    ticket: int | None = None
-    reserves: bool = False
-    asked: int = -1
-    reserved: int | None = None
-
-    @property
-    def is_through(self) -> bool:
-        return not self.todo and self.ticket is None and self.reserved is None and self.asked < 0
-
-
 @dataclass(slots=True)
 class Process(Generic[N]):
     """A node, with the number of times it was started, and what it was told of others.
@@ -95,8 +63,8 @@ class Process(Generic[N]):
     lost: set[int] = field(default_factory=set)
 
 
-class Network(Generic[N]):
-    """Nodes and workers, and messages that are repeated, lost, late and out of order, while nodes fail.
+class FailingNodes(Generic[N]):
+    """Nodes that fail, and workers that ask them over a network.
 
     As the transport does, it repeats what is not answered, and tells a node that another was started again before it
     hands in anything of that process; from then on it refuses messages of the one before, and a message that was sent
@@ -109,8 +77,7 @@ class Network(Generic[N]):
     def __init__(self, seed: int, *, nodes: int, samples: int, faults: Faults, stats: float, cancels: float) -> None:
         self.random = random.Random(seed)
         self.seed, self.samples, self.faults, self.stats, self.cancels = seed, samples, faults, stats, cancels
-        self.under_way: list[Letter] = []
-        self.unanswered: dict[tuple[int, int, int], Message] = {}
+        self.network = Network(self.random)
         self.sent_to: dict[Message, int] = {}
         self.workers: list[Worker] = []
         self.stopped: set[int] = set()
@@ -135,7 +102,7 @@ class Network(Generic[N]):
             if number not in self.dead:
                 for _ in range(workers):
                     todo = [self.random.randrange(self.samples) for _ in range(requests)]
-                    self.workers.append(Worker(number, todo))
+                    self.workers.append(Worker(node=number, todo=todo))
 
     def run(self, *, steps: int = 0) -> None:
         """With faults, for so many steps; without, where that is 0, until all are through who can be."""
@@ -158,10 +125,10 @@ class Network(Generic[N]):
         if waiting and self.random.random() < cancels:
             self.cancel(self.random.choice(waiting))
             return False
-        letters = self.under_way
+        letters = self.network.under_way
         if self.stopped or self.dead or self.cut:
             letters = [letter for letter in letters if self.moves(letter)]
-        repeated = [m for m in self.unanswered.values() if self.runs(m.requester)]
+        repeated = [m for m in self.network.unanswered.values() if self.runs(m.requester)]
         at = self.random.randrange(len(ready) + len(letters) + 1)
         if at < len(ready):
             self.work(ready[at])
@@ -247,8 +214,8 @@ class Network(Generic[N]):
         self.dead.add(number)
         self.stopped.discard(number)
         self.workers = [worker for worker in self.workers if worker.node != number]
-        for message in [m for m in self.unanswered.values() if m.requester == number]:
-            del self.unanswered[message.requester, message.home, message.number]
+        for message in [m for m in self.network.unanswered.values() if m.requester == number]:
+            self.network.note_answered(message)
 
     def start_again(self, number: int) -> None:
         self.dead.remove(number)
@@ -312,11 +279,8 @@ class Network(Generic[N]):
             worker.asked = -1
 
     def arrive(self, letter: Letter) -> None:
-        fate = self.random.random()
-        if fate > REPEATED:
-            self.under_way.remove(letter)
-            if fate > 1 - LOST:
-                return
+        if self.network.take(self.network.under_way.index(letter)) is None:
+            return
         message = letter.message
         if letter.answer is not None:
             self.answer(letter)
@@ -331,10 +295,10 @@ class Network(Generic[N]):
         self.drain(message.home)
         self.handled(message, handled)
         if handled.answer is None:
-            key = message.requester, message.home, message.number
-            assert letter.sender < self.processes[message.requester].number or key not in self.unanswered
+            is_late = letter.sender < self.processes[message.requester].number
+            assert is_late or not self.network.is_unanswered(message)
         else:
-            self.under_way.append(Letter(message, letter.sender, home.number, handled.answer))
+            self.network.post(Letter(message, handled.answer, letter.sender, home.number))
         self.check(message.home)
 
     def answer(self, letter: Letter) -> None:
@@ -347,7 +311,7 @@ class Network(Generic[N]):
         if letter.home < max(process.knows[message.home], self.sent_to[message]) and not self.late_answers:
             return
         assert letter.answer is not None
-        was_unanswered = self.unanswered.pop((message.requester, message.home, message.number), None) is not None
+        was_unanswered = self.network.note_answered(message)
         delivered = process.node.receive(letter.answer)
         assert was_unanswered or delivered is None
         self.drain(message.requester)
@@ -370,12 +334,9 @@ class Network(Generic[N]):
 
     def drain(self, number: int) -> None:
         node: SharedPolicy = self.processes[number].node
-        for message in node.outbox:
-            assert message.requester == number != message.home
+        for message in self.network.collect(number, node):
             assert not isinstance(node, LocalFirst) or message.home not in self.processes[number].lost
-            self.unanswered[number, message.home, message.number] = message
             self.send(message)
-        node.outbox.clear()
         for sample in node.revoked:
             self.revoke(number, sample)
         node.revoked.clear()
@@ -386,7 +347,7 @@ class Network(Generic[N]):
     def send(self, message: Message) -> None:
         requester, home = self.processes[message.requester].number, self.processes[message.home].number
         self.sent_to[message] = home
-        self.under_way.append(Letter(message, requester, home))
+        self.network.post(Letter(message, sender=requester, home=home))
 
     def revoke(self, number: int, sample: int) -> None:
         (revoked,) = (w for w in self.workers if w.node == number and w.reserved == sample)
@@ -455,7 +416,7 @@ class Bytes:
     came: set[int] = field(default_factory=set)
 
 
-class Pools(Network[LocalFirst]):
+class Pools(FailingNodes[LocalFirst]):
     """The pool on several nodes. The model of a node's memory follows loads, answers, and what the policy lets go."""
 
     late_answers = True
@@ -476,11 +437,8 @@ class Pools(Network[LocalFirst]):
     ) -> None:
         draw = random.Random(seed)
         self.class_of = np.array([draw.randrange(classes) for _ in range(samples)], np.int32)
-        in_order = [*draw.sample(range(samples), samples), *[-1] * (-samples % CHUNK_SIZE)]
-        self.cells = np.array(in_order, np.int32).reshape(-1, CHUNK_SIZE)
-        self.part_of = np.empty(samples, np.int8)
-        for chunk in self.cells:
-            self.part_of[chunk[chunk >= 0]] = draw.randrange(nodes)
+        self.cells = random_cells(draw, samples)
+        self.part_of = parts_of_chunks(self.cells, [draw.randrange(nodes) for _ in self.cells])
         self.sizes = np.array([draw.randint(1, 3) for _ in range(samples)], np.int64)
         self.count, self.rotates, self.remote_memory_bytes, self.exchange = (
             nodes,
@@ -499,26 +457,19 @@ class Pools(Network[LocalFirst]):
     def new_node(self, number: int, start: int) -> LocalFirst:
         self.bytes[number] = Bytes()
         seed = self.seed + number + 10 * start
-        policy = PoolPolicy(
-            self.cells,
-            self.class_of,
-            self.sizes,
-            capacity_bytes=max(1, int(self.sizes.sum()) // 5),
-            seed=seed,
-            part_of=self.part_of,
-            parts_by_lap=parts_by_lap(number, self.count, self.rotates),
-        )
-        return WatchedPool(
+        return pool_node(
             number,
-            policy,
-            self.class_of,
-            self.part_of,
-            self.sizes,
-            nodes=self.count,
+            self.count,
+            cells=self.cells,
+            class_of=self.class_of,
+            part_of=self.part_of,
+            sample_bytes=self.sizes,
             rotates=self.rotates,
+            resident=5,
             remote_memory_bytes=self.remote_memory_bytes,
             exchange=self.exchange,
             seed=seed,
+            made=WatchedPool,
         )
 
     def kill(self, number: int) -> None:
@@ -570,7 +521,7 @@ class Pools(Network[LocalFirst]):
         assert memory.slots == {sample for sample in range(self.samples) if node._policy.is_resident(sample)}
         came_bytes = sum(int(self.sizes[sample]) for sample in memory.came)
         assert came_bytes <= node.used_bytes()
-        if not any(requester == number for requester, _, _ in self.unanswered):
+        if not any(requester == number for requester, _, _ in self.network.unanswered):
             assert came_bytes == node.used_bytes()
 
     def put_back(self, worker: Worker, sample: int) -> None:
@@ -648,7 +599,7 @@ class Pools(Network[LocalFirst]):
                 assert turns[sample, lap] == 1, (sample, lap)
 
 
-def fail_and_recover(network: Network[N], *, requests: int, workers: int) -> None:
+def fail_and_recover(network: FailingNodes[N], *, requests: int, workers: int) -> None:
     """A time of faults; then a time in which who is lost is known to be; then everything goes on."""
     network.ask_for(requests, workers=workers)
     network.run(steps=30 * requests * workers)
@@ -669,7 +620,7 @@ def check_pools(network: Pools, *, requests: int, workers: int) -> None:
     assert all(worker.is_through for worker in network.workers)
 
 
-class Slots(Network[SlotNode]):
+class Slots(FailingNodes[SlotNode]):
     """The paper's protocol on several nodes."""
 
     def __init__(

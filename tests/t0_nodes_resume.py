@@ -9,10 +9,9 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from networks import CHUNK_SIZE, Letter, Network, parts_of_chunks, pool_node, random_cells
 
 from redoxfs.protocol import (
-    LocalFirst,
-    Message,
     Pending,
     PoolPolicy,
     Served,
@@ -20,14 +19,11 @@ from redoxfs.protocol import (
     SlotNode,
     SlotPolicy,
     homes_by_vc,
-    parts_by_lap,
 )
-from redoxfs.protocol.events import Answer
 from redoxfs.protocol.turns import LAST_LAP, Ledger, Turns, merged
 
 pytestmark = pytest.mark.slow
 
-CHUNK_SIZE = 4
 STEPS_PER_REQUEST = 200
 """Far more than any takes: what takes more is stuck."""
 
@@ -44,34 +40,22 @@ class Pools:
         self.unit_of = np.array([draw.randrange(classes) for _ in range(samples)], np.int32)
         self.rotates = draw.random() < 0.7
         self.exchange = draw.choice([0.0, 0.0, 0.4])
-        in_order = draw.sample(range(samples), samples) + [-1] * (-samples % CHUNK_SIZE)
-        self.cells = np.array(in_order, np.int32).reshape(-1, CHUNK_SIZE)
+        self.cells = random_cells(draw, samples)
         self.homes = [draw.random() for _ in self.cells]
 
     def node(self, node: int, nodes: int) -> SharedPolicy:
-        part_of = np.empty(self.samples, np.int8)
-        for chunk, home in zip(self.cells, self.homes, strict=True):
-            part_of[chunk[chunk >= 0]] = int(home * nodes)
-        sizes = np.ones(self.samples, np.int64)
-        own = PoolPolicy(
-            self.cells,
-            self.unit_of,
-            sizes,
-            capacity_bytes=max(1, self.samples // 5),
-            seed=node,
-            part_of=part_of,
-            parts_by_lap=parts_by_lap(node, nodes, self.rotates),
-        )
-        return LocalFirst(
+        return pool_node(
             node,
-            own,
-            self.unit_of,
-            part_of,
-            sizes,
-            nodes=nodes,
+            nodes,
+            cells=self.cells,
+            class_of=self.unit_of,
+            part_of=parts_of_chunks(self.cells, [int(home * nodes) for home in self.homes]),
+            sample_bytes=np.ones(self.samples, np.int64),
             rotates=self.rotates,
+            resident=5,
             remote_memory_bytes=20,
             exchange=self.exchange,
+            pool_seed=node,
         )
 
     def alone(self) -> PoolPolicy:
@@ -115,7 +99,7 @@ class Job:
 
     def begin(self, nodes: Sequence[SharedPolicy]) -> None:
         self.nodes = list(nodes)
-        self.under_way: list[Message | tuple[int, Answer]] = []
+        self.network = Network(self.draw, repeated=0, lost=0)
         # By node and ticket: the path that waits, and whether for a sample to reserve; and by node and sample.
         self.waiting: dict[tuple[int, int], tuple[int, bool]] = {}
         self.reserved: dict[tuple[int, int], int] = {}
@@ -147,8 +131,8 @@ class Job:
     def step(self) -> None:
         at = self.draw.randrange(len(self.nodes))
         what = self.draw.random()
-        if what < 0.5 and self.under_way:
-            self.arrive(self.under_way.pop(self.draw.randrange(len(self.under_way))))
+        if what < 0.5 and self.network.under_way:
+            self.arrive(self.draw.randrange(len(self.network.under_way)))
         elif what < 0.6 and self.reserved:
             node, sample = self.draw.choice(list(self.reserved))
             path = self.reserved.pop((node, sample))
@@ -191,22 +175,24 @@ class Job:
             self.todo[at].appendleft(path)
 
     def flush(self, at: int) -> None:
-        self.under_way += self.nodes[at].outbox
-        self.nodes[at].outbox.clear()
+        self.network.send(at, self.nodes[at])
         for sample in self.nodes[at].revoked:
             self.revoke(at, sample)
         self.nodes[at].revoked.clear()
 
-    def arrive(self, what: Message | tuple[int, Answer]) -> None:
-        if not isinstance(what, tuple) or hasattr(what, "requester"):
-            handled = self.nodes[what.home].handle(what)  # type: ignore[union-attr, arg-type]
+    def arrive(self, letter_at: int) -> None:
+        letter = self.network.take(letter_at)
+        assert letter is not None
+        message, answer = letter.message, letter.answer
+        if answer is None:
+            handled = self.nodes[message.home].handle(message)
             for sample in handled.preempted:
-                self.revoke(what.home, sample)  # type: ignore[union-attr]
+                self.revoke(message.home, sample)
             assert handled.answer is not None
-            self.under_way.append((what.requester, handled.answer))  # type: ignore[union-attr]
-            self.flush(what.home)  # type: ignore[union-attr]
+            self.network.post(Letter(message, handled.answer))
+            self.flush(message.home)
             return
-        at, answer = what
+        at = message.requester
         for ticket, served in self.nodes[at].receive(answer) or ():
             path, reserves = self.waiting.pop((at, ticket))
             if not reserves:

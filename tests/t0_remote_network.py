@@ -10,22 +10,12 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from networks import CHUNK_SIZE, SENT_AGAIN, Letter, Network, Worker
 from watched import Watched
 
 from redoxfs.protocol import Answer, Message, Pending, Served, SlotNode, homes_by_vc
 
 pytestmark = pytest.mark.slow
-
-CHUNK_SIZE = 4
-
-REPEATED = 0.2
-"""Share of messages and answers that arrive once more, at any later time."""
-
-LOST = 0.2
-"""Share of messages and answers that do not arrive."""
-
-SENT_AGAIN = 0.2
-"""How likely it is, at any step, that a message that is not answered is sent again."""
 
 STEPS_PER_REQUEST = 1000
 """One that takes more waits for ever: a request takes ten at most, a message that is lost ten times a hundred."""
@@ -43,40 +33,8 @@ class Habits:
     cancel: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """An answer on its way to node ``to``."""
-
-    to: int
-    answer: Answer
-
-
-@dataclass(slots=True, eq=False)
-class Worker:
-    """Asks for the paths of ``queue`` one after the other.
-
-    ``asked``  the path of the request or reservation that ``ticket`` waits for; ``reserved`` the path and the sample
-    that is reserved for it.
-    """
-
-    node: int
-    queue: list[int]
-    ticket: int | None = None
-    asked: int = -1
-    reserves: bool = False
-    reserved: tuple[int, int] | None = None
-
-    @property
-    def is_done(self) -> bool:
-        return not self.queue and self.ticket is None and self.reserved is None
-
-
-class Network:
-    """Nodes, the messages between them, and workers that wait for the answers.
-
-    A worker makes one request at a time. What happens next, what a worker does next or the arrival of any message, is
-    drawn at random; so messages overtake each other as they may between threads.
-    """
+class Slots:
+    """Nodes, and workers that ask them over a network and wait for the answers."""
 
     def __init__(self, seed: int, *, nodes: int, chunks: int, per_vc: int, window: int, room: int, rest: int) -> None:
         self.random = random.Random(seed)
@@ -94,8 +52,7 @@ class Network:
             SlotNode(i, policy, self.homes, sizes, remote_memory_bytes=room, window=window)
             for i, policy in enumerate(self.policies)
         ]
-        self.under_way: list[Message | Reply] = []
-        self.unanswered: dict[tuple[int, int, int], Message] = {}
+        self.network = Network(self.random)
         self.workers: list[Worker] = []
         self.served: list[int] = []
         self.given_up = 0
@@ -119,20 +76,22 @@ class Network:
                 own = order[worker::workers].tolist()
                 for _ in range(strays):
                     own.insert(self.random.randint(0, len(own)), self.random.randrange(self.samples))
-                self.workers.append(Worker(i, own))
-        steps = STEPS_PER_REQUEST * (1 + sum(len(worker.queue) for worker in self.workers))
-        while self.unanswered or self.under_way or not all(worker.is_done for worker in self.workers):
+                self.workers.append(Worker(node=i, todo=own))
+        steps = STEPS_PER_REQUEST * (1 + sum(len(worker.todo) for worker in self.workers))
+        while (
+            self.network.unanswered or self.network.under_way or not all(worker.is_through for worker in self.workers)
+        ):
             self.step(habits)
             steps -= 1
             assert steps, "somebody waits for ever"
 
     def step(self, habits: Habits) -> None:
         ready = [
-            w for w in self.workers if not w.is_done and (w.ticket is None or self.random.random() < habits.cancel)
+            w for w in self.workers if not w.is_through and (w.ticket is None or self.random.random() < habits.cancel)
         ]
-        choices = len(ready) + len(self.under_way)
-        if self.unanswered and (choices == 0 or self.random.random() < SENT_AGAIN):
-            self.under_way.append(self.random.choice(list(self.unanswered.values())))
+        choices = len(ready) + len(self.network.under_way)
+        if self.network.unanswered and (choices == 0 or self.random.random() < SENT_AGAIN):
+            self.network.send_again()
             return
         if choices == 0:
             return
@@ -147,20 +106,20 @@ class Network:
         node = self.nodes[worker.node]
         if worker.ticket is not None:
             node.cancel(worker.ticket)
-            worker.ticket = None
-            self.ask_again(worker, worker.asked)
+            path, worker.ticket, worker.asked = worker.asked, None, -1
+            self.ask_again(worker, path)
         elif worker.reserved is not None:
-            path, sample = worker.reserved
-            worker.reserved = None
+            path, sample = worker.asked, worker.reserved
+            worker.reserved, worker.asked = None, -1
             if self.random.random() < habits.put_back:
                 kept = node.put_back(sample)
                 if self.homes[sample] != worker.node:
                     assert kept <= node.keeps(sample)
-                worker.queue.insert(self.random.randint(0, len(worker.queue)), path)
+                worker.todo.insert(self.random.randint(0, len(worker.todo)), path)
             else:
                 self.serve(path, node.take(sample))
         else:
-            path = worker.queue.pop(0)
+            path = worker.todo.pop(0)
             reserved = node.reserve(path) if self.random.random() < habits.reserve else None
             if reserved is None:
                 self.request(worker, path)
@@ -168,11 +127,11 @@ class Network:
                 worker.ticket, worker.asked, worker.reserves = reserved.ticket, path, True
             else:
                 self.note_reserved(worker, path, reserved)
-        self.send(node)
+        self.send(worker.node)
 
     def ask_again(self, worker: Worker, path: int) -> None:
         if self.random.random() < 0.5:
-            worker.queue.insert(self.random.randint(0, len(worker.queue)), path)
+            worker.todo.insert(self.random.randint(0, len(worker.todo)), path)
         else:
             self.given_up += 1
 
@@ -191,61 +150,53 @@ class Network:
 
     def note_reserved(self, worker: Worker, path: int, sample: int) -> None:
         assert self.columns[sample] == self.columns[path]
-        others = [w.reserved[1] for w in self.workers if w.node == worker.node and w.reserved is not None]
+        others = [w.reserved for w in self.workers if w.node == worker.node and w.reserved is not None]
         assert sample not in others, "a sample is reserved for one path"
-        worker.reserved = path, sample
+        worker.asked, worker.reserved = path, sample
 
     def preempt(self, node: int, samples: Iterable[int]) -> None:
         """Who had one of ``samples`` reserved asks again."""
         for sample in samples:
-            (revoked,) = (
-                w for w in self.workers if w.node == node and w.reserved is not None and w.reserved[1] == sample
-            )
-            assert revoked.reserved is not None
-            revoked.queue.insert(0, revoked.reserved[0])
-            revoked.reserved = None
+            (revoked,) = (w for w in self.workers if w.node == node and w.reserved == sample)
+            revoked.todo.insert(0, revoked.asked)
+            revoked.reserved, revoked.asked = None, -1
 
-    def send(self, node: SlotNode) -> None:
-        for message in node.outbox:
-            self.unanswered[message.requester, message.home, message.number] = message
-            self.under_way.append(message)
-        node.outbox.clear()
+    def send(self, number: int) -> None:
+        node = self.nodes[number]
+        self.network.send(number, node)
         assert 0 <= node.used_bytes() <= self.limit
 
     def arrive(self, at: int) -> None:
-        what = self.under_way[at]
-        fate = self.random.random()
-        if fate > REPEATED:
-            self.under_way.pop(at)
-            if fate > 1 - LOST:
-                return
-        if isinstance(what, Reply):
-            self.receive(what.to, what.answer)
+        letter = self.network.take(at)
+        if letter is None:
             return
-        handled = self.nodes[what.home].handle(what)
-        self.preempt(what.home, handled.preempted)
+        if letter.answer is not None:
+            self.receive(letter.message, letter.answer)
+            return
+        message = letter.message
+        handled = self.nodes[message.home].handle(message)
+        self.preempt(message.home, handled.preempted)
         if handled.repeated:
             assert (handled.loads, handled.preempted) == ((), ())
         if handled.answer is None:
-            assert (what.requester, what.home, what.number) not in self.unanswered
+            assert not self.network.is_unanswered(message)
         else:
-            self.under_way.append(Reply(what.requester, handled.answer))
+            self.network.post(Letter(message, handled.answer))
 
-    def receive(self, at: int, answer: Answer) -> None:
-        node = self.nodes[at]
-        delivered = node.receive(answer)
-        waited = self.unanswered.pop((at, answer.home, answer.number), None)
-        assert (delivered is None) == (waited is None)
+    def receive(self, message: Message, answer: Answer) -> None:
+        at = message.requester
+        delivered = self.nodes[at].receive(answer)
+        assert (delivered is not None) == self.network.note_answered(message)
         for ticket, served in delivered or ():
             assert served.remote
             assert served.sample in answer.samples
             (worker,) = (w for w in self.workers if w.node == at and w.ticket == ticket)
-            worker.ticket = None
+            path, worker.ticket, worker.asked = worker.asked, None, -1
             if worker.reserves:
-                self.note_reserved(worker, worker.asked, served.sample)
+                self.note_reserved(worker, path, served.sample)
             else:
-                self.serve(worker.asked, served)
-        self.send(node)
+                self.serve(path, served)
+        self.send(at)
 
     def check_laps(self) -> None:
         """A home gives out every sample of a column once before it gives any a second time."""
@@ -268,7 +219,7 @@ class Network:
 
 
 networks = st.builds(
-    Network,
+    Slots,
     st.integers(0, 1 << 32),
     nodes=st.integers(2, 4),
     chunks=st.integers(4, 24),
@@ -285,12 +236,12 @@ stating = st.builds(Habits, reserve=shares, put_back=shares)
 cancelling = st.builds(Habits, reserve=shares, put_back=shares, cancel=st.sampled_from([0.02, 0.2, 1.0]))
 
 
-def orders_of(network: Network) -> list[npt.NDArray[np.int32]]:
+def orders_of(network: Slots) -> list[npt.NDArray[np.int32]]:
     order = np.array(network.random.sample(range(network.samples), network.samples), np.int32)
     return [order[i :: len(network.nodes)] for i in range(len(network.nodes))]
 
 
-def check_exact(network: Network, epochs: int, *, workers: int, habits: Habits) -> None:
+def check_exact(network: Slots, epochs: int, *, workers: int, habits: Habits) -> None:
     for epoch in range(epochs):
         network.served.clear()
         network.epoch(epoch, orders_of(network), workers=workers, habits=habits)
@@ -301,14 +252,14 @@ def check_exact(network: Network, epochs: int, *, workers: int, habits: Habits) 
 
 @given(networks, st.integers(1, 4), stating)
 def test_nodes_that_meet_between_epochs_serve_every_sample_once_in_each(
-    network: Network, workers: int, habits: Habits
+    network: Slots, workers: int, habits: Habits
 ) -> None:
     check_exact(network, 3, workers=workers, habits=habits)
 
 
 @given(networks, st.integers(1, 4), st.integers(0, 5), stating)
 def test_requests_that_leave_the_trace_shift_laps_and_lose_nothing(
-    network: Network, workers: int, strays: int, habits: Habits
+    network: Slots, workers: int, strays: int, habits: Habits
 ) -> None:
     made = 0
     for epoch in range(3):
@@ -319,9 +270,7 @@ def test_requests_that_leave_the_trace_shift_laps_and_lose_nothing(
 
 
 @given(networks, st.integers(1, 4), st.integers(0, 2), cancelling)
-def test_what_is_cancelled_is_kept_for_who_asks_next(
-    network: Network, workers: int, strays: int, habits: Habits
-) -> None:
+def test_what_is_cancelled_is_kept_for_who_asks_next(network: Slots, workers: int, strays: int, habits: Habits) -> None:
     made = 0
     for epoch in range(3):
         network.epoch(epoch, orders_of(network), workers=workers, strays=strays, habits=habits)
@@ -342,7 +291,7 @@ def test_a_thousand_networks() -> None:
 def check_network(seed: int) -> None:
     """An exact epoch or two, then one in which anything happens."""
     draw = random.Random(seed)
-    network = Network(
+    network = Slots(
         seed,
         nodes=draw.randint(2, 3),
         chunks=draw.randint(4, 10),
@@ -368,7 +317,7 @@ def check_network(seed: int) -> None:
 def test_prefetching_saves_messages() -> None:
     messages = {}
     for window in (1, 50):
-        network = Network(3, nodes=3, chunks=240, per_vc=8, window=window, room=10_000, rest=0)
+        network = Slots(3, nodes=3, chunks=240, per_vc=8, window=window, room=10_000, rest=0)
         orders = orders_of(network)
         for node in network.nodes:
             for i, order in enumerate(orders):
@@ -381,12 +330,12 @@ def test_prefetching_saves_messages() -> None:
     assert messages[50] < 0.7 * messages[1]
 
 
-def at_home(network: Network, orders: list[npt.NDArray[np.int32]]) -> int:
+def at_home(network: Slots, orders: list[npt.NDArray[np.int32]]) -> int:
     """How many requests are for the node's own samples."""
     return sum(int((network.homes[order] == i).sum()) for i, order in enumerate(orders))
 
 
-def in_step(network: Network, requests: tuple[int, ...]) -> int:
+def in_step(network: Slots, requests: tuple[int, ...]) -> int:
     """One request of each node, answered at once: how many messages it took."""
     sent = 0
     for node, sample in zip(network.nodes, requests, strict=True):
