@@ -29,7 +29,7 @@ def shuffled(seed: int, count: int = 64) -> list[int]:
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_workers_that_die_at_each_epochs_end(persistent: bool) -> None:
+def test_workers_that_die_after_each_epoch(persistent: bool) -> None:
     binding = job()
     for epoch in range(5):
         threads = [100 + w if persistent else 100 + 4 * epoch + w for w in range(4)]
@@ -41,7 +41,7 @@ def test_workers_that_die_at_each_epochs_end(persistent: bool) -> None:
             binding.thread(thread)
 
 
-def test_a_thread_number_that_comes_again_is_a_new_thread_once_its_death_is_known() -> None:
+def test_a_reused_thread_number_is_a_new_thread() -> None:
     binding = job()
     first = read(binding, 0, 100)
     assert binding.thread(100).released == (0,)
@@ -64,7 +64,7 @@ def test_one_unreadable_member_over_three_laps() -> None:
         assert turns == dict.fromkeys(range(8), 1), f"lap {lap}: one turn each, the unreadable one's too"
 
 
-def test_a_failed_open_that_is_tried_again_is_a_new_turn() -> None:
+def test_retrying_a_failed_open_is_a_new_turn() -> None:
     binding = job(columns=1, length=8)
     failed = binding.open(3, IMAGE, 100).sample
     binding.fail(3, 100)
@@ -82,7 +82,7 @@ def test_stat_of_all_then_open_of_all() -> None:
         assert sorted(served.values()) == list(range(64))
 
 
-def test_two_members_of_a_class_stated_and_opened_crosswise() -> None:
+def test_two_files_of_a_class_stated_and_opened_crosswise() -> None:
     binding = job(columns=1, length=2)
     for _ in range(3):
         told = {0: binding.stat(0, IMAGE, 100).sample, 1: binding.stat(1, IMAGE, 200).sample}
@@ -127,7 +127,7 @@ def list_all(binding: Binding, paths: int, threads: range) -> None:
 
 @pytest.mark.parametrize("threads", [range(900, 901), range(900, 908)], ids=["one thread", "many threads"])
 @pytest.mark.parametrize("vc_size", [16, 4])
-def test_what_a_reader_is_told_is_what_it_gets_however_often_others_list(threads: range, vc_size: int) -> None:
+def test_a_stat_matches_its_open_while_others_list(threads: range, vc_size: int) -> None:
     binding = job(vc_size=vc_size)
     for epoch in range(3):
         served = []
@@ -140,7 +140,7 @@ def test_what_a_reader_is_told_is_what_it_gets_however_often_others_list(threads
         assert sorted(served) == list(range(64))
 
 
-def test_a_lister_takes_nothing_from_who_read_before() -> None:
+def test_a_lister_preempts_no_earlier_reader() -> None:
     binding = job(columns=1, length=4)
     read(binding, 0, 100)
     batch = {path: binding.stat(path, IMAGE, 100).sample for path in (1, 2, 3)}
@@ -150,7 +150,7 @@ def test_a_lister_takes_nothing_from_who_read_before() -> None:
     assert {path: read(binding, path, 100) for path in batch} == batch
 
 
-def test_an_open_takes_what_a_lister_reserved_before_what_a_reader_did() -> None:
+def test_an_open_preempts_a_lister_before_a_reader() -> None:
     binding = job(columns=1, length=4)
     read(binding, 0, 100)
     awaited = binding.stat(1, IMAGE, 100).sample
@@ -160,7 +160,7 @@ def test_an_open_takes_what_a_lister_reserved_before_what_a_reader_did() -> None
     assert binding.stat(1, IMAGE, 100).sample == awaited == read(binding, 1, 100)
 
 
-def test_a_thread_that_listed_all_and_then_reads_gets_what_it_is_told() -> None:
+def test_a_lister_that_turns_reader_gets_the_sizes_it_saw() -> None:
     binding = job(columns=1, length=128)
     list_all(binding, 128, range(100, 101))
     read(binding, 127, 100)
@@ -169,7 +169,7 @@ def test_a_thread_that_listed_all_and_then_reads_gets_what_it_is_told() -> None:
         assert told == read(binding, path, 100)
 
 
-def test_a_reader_takes_over_what_it_reserved_itself_and_went_past() -> None:
+def test_a_reader_reuses_its_own_skipped_reservation() -> None:
     binding = job(columns=1, length=5)
     read(binding, 0, 100)
     read(binding, 1, 100)
@@ -179,7 +179,7 @@ def test_a_reader_takes_over_what_it_reserved_itself_and_went_past() -> None:
     assert binding.open(0, IMAGE, 200).sample == told
 
 
-def test_a_promise_outlives_a_thread_if_another_heard_it_too() -> None:
+def test_a_shared_reservation_outlives_its_thread() -> None:
     binding = job(columns=1, length=4)
     promised = binding.stat(1, IMAGE, 900).sample
     assert binding.stat(1, IMAGE, 100).sample == promised
@@ -189,7 +189,7 @@ def test_a_promise_outlives_a_thread_if_another_heard_it_too() -> None:
     assert read(binding, 1, 100) == promised
 
 
-def test_threads_are_remembered_up_to_a_bound() -> None:
+def test_a_bounded_number_of_threads_is_remembered() -> None:
     cells = np.arange(8, dtype=np.int32).reshape(8, 1)
     policy = SlotPolicy(cells, np.array([0, 8], np.int32), samples=8, seed=1)
     binding = Binding(policy, np.ones(8, int), reservations_per_thread=2, callers=4)
@@ -199,7 +199,7 @@ def test_threads_are_remembered_up_to_a_bound() -> None:
     assert binding.stat(4, IMAGE, 900).sample is not None, "one that was forgotten is new"
 
 
-def test_every_open_joins_while_a_handle_is_open() -> None:
+def test_opens_join_while_a_handle_is_open() -> None:
     binding = job()
     first = binding.open(3, IMAGE, 100)
     others = [binding.open(3, IMAGE, thread) for thread in (100, 200, 0)]
@@ -209,7 +209,7 @@ def test_every_open_joins_while_a_handle_is_open() -> None:
     assert [binding.close(3).last for _ in range(4)] == [False, False, False, True]
 
 
-def test_a_second_look_is_the_holders_alone() -> None:
+def test_only_the_holder_has_a_second_look() -> None:
     binding = job()
     first = read(binding, 3, 100)
     assert binding.open(3, IMAGE, 100).turn is None
@@ -236,7 +236,7 @@ def test_an_unknown_caller_holds_and_reserves_nothing() -> None:
     assert binding.open(3, IMAGE, 0).turn is not None
 
 
-def test_who_was_told_a_size_while_bound_gets_that_sample_after_the_close() -> None:
+def test_a_stat_while_bound_holds_after_the_close() -> None:
     binding = job()
     bound = binding.open(3, IMAGE, 100).sample
     told = binding.stat(3, IMAGE, 200)
@@ -258,7 +258,7 @@ def test_batched_order_images_first_then_captions() -> None:
             assert [read(binding, path, 100, CAPTION) for path in batch] == images
 
 
-def test_threaded_order_image_and_caption_by_two_threads() -> None:
+def test_image_and_caption_opened_by_two_threads() -> None:
     binding = job(files=2)
     for epoch in range(3):
         served = []
@@ -273,7 +273,7 @@ def test_threaded_order_image_and_caption_by_two_threads() -> None:
         assert sorted(served) == list(range(64))
 
 
-def test_image_only_order_goes_on_to_the_next_turn_each_epoch() -> None:
+def test_image_only_order_takes_one_turn_each_epoch() -> None:
     binding = job(files=2)
     answers = []
     for epoch in range(3):
@@ -294,7 +294,7 @@ def test_image_only_order_with_a_stat_of_the_caption_before() -> None:
         assert turns == 64
 
 
-def test_stat_and_open_of_both_members_agree() -> None:
+def test_stat_and_open_of_both_files_agree() -> None:
     binding = job(files=2)
     for epoch in range(3):
         for path in shuffled(epoch):
@@ -303,7 +303,7 @@ def test_stat_and_open_of_both_members_agree() -> None:
             assert {read(binding, path, 100, file) for file in (CAPTION, IMAGE)} == told
 
 
-def test_a_group_keeps_its_bytes_until_all_members_were_opened() -> None:
+def test_a_group_keeps_its_bytes_until_all_members_are_opened() -> None:
     binding = job(files=2)
     binding.open(3, IMAGE, 0)
     assert binding.close(3).released == ()
@@ -311,6 +311,6 @@ def test_a_group_keeps_its_bytes_until_all_members_were_opened() -> None:
     assert binding.close(3).released == (3,)
 
 
-def test_more_files_than_a_word_has_bits_are_refused() -> None:
+def test_groups_of_more_than_64_files_are_refused() -> None:
     with pytest.raises(ValueError, match="64 files"):
         job(files=65)

@@ -316,15 +316,13 @@ shares = st.sampled_from([0, 0.3, 1])
 
 @given(networks, st.integers(1, 3), shares)
 @pytest.mark.slow
-def test_nodes_that_meet_between_epochs_serve_every_sample_once_in_each(
-    network: Pools, workers: int, stats: float
-) -> None:
+def test_each_epoch_serves_every_sample_once(network: Pools, workers: int, stats: float) -> None:
     network.epochs(3, workers=workers, stats=stats)
 
 
 @given(networks, st.integers(1, 3), shares, st.sampled_from([0, 0.1]), st.integers(0, 150))
 @pytest.mark.slow
-def test_whatever_nodes_ask_for_laps_are_exact(
+def test_laps_are_exact_for_any_requests(
     network: Pools, workers: int, stats: float, cancels: float, requests: int
 ) -> None:
     # `turn` checks fairness every time.
@@ -380,7 +378,7 @@ def turn_of(outcome: Served | Pending) -> Served:
     return outcome
 
 
-def test_a_node_asks_nobody_while_its_own_chunks_have_the_class() -> None:
+def test_a_node_serves_from_its_own_chunks_first() -> None:
     shared: SharedPolicy
     node, _ = two_nodes_of_one_class(10)
     shared = node
@@ -393,7 +391,7 @@ def test_a_node_asks_nobody_while_its_own_chunks_have_the_class() -> None:
 
 
 @pytest.mark.parametrize("rotates", [False, True])
-def test_parts_go_round_on_shared_storage(rotates: bool) -> None:
+def test_parts_rotate_on_shared_storage(rotates: bool) -> None:
     nodes = two_nodes_of_one_class(10, rotates=rotates)
     for lap in range(1, 4):
         for number, node in enumerate(nodes):
@@ -413,12 +411,12 @@ def first(nodes: list[LocalFirst], number: int) -> Served:
     return served
 
 
-def test_which_parts_are_whose() -> None:
+def test_parts_by_lap() -> None:
     assert [parts_by_lap(node, 3, True) for node in range(3)] == [(0, 1, 2), (1, 2, 0), (2, 0, 1)]
     assert [parts_by_lap(node, 3, False) for node in range(3)] == [(0,), (1,), (2,)]
 
 
-def test_what_a_node_lacks_it_takes_a_batch_at_a_time() -> None:
+def test_a_node_takes_missing_samples_in_batches() -> None:
     node, peer = two_nodes_of_one_class(2 * BATCH)
     for _ in range(2 * BATCH):
         node.request(0)
@@ -432,7 +430,7 @@ def test_what_a_node_lacks_it_takes_a_batch_at_a_time() -> None:
     assert isinstance(node.request(0), Pending)
 
 
-def test_a_peer_gives_no_more_than_its_part_of_what_is_left() -> None:
+def test_a_peer_gives_at_most_its_share_of_what_is_left() -> None:
     node, peer = two_nodes_of_one_class(4)
     for _ in range(5):
         node.request(0)
@@ -446,7 +444,7 @@ def test_a_peer_gives_no_more_than_its_part_of_what_is_left() -> None:
 
 
 @pytest.mark.parametrize(("memory_bytes", "samples"), [(0, 1), (8 * 3, 4), (8 * 5, 6)])
-def test_a_batch_is_no_larger_than_the_room_for_it(memory_bytes: int, samples: int) -> None:
+def test_a_batch_fits_in_the_granted_room(memory_bytes: int, samples: int) -> None:
     node, peer = two_nodes_of_one_class(20, remote_memory_bytes=memory_bytes)
     for _ in range(21):
         node.request(0)
@@ -458,7 +456,7 @@ def test_a_batch_is_no_larger_than_the_room_for_it(memory_bytes: int, samples: i
     assert node.used_bytes() == samples - 1
 
 
-def test_a_cancelled_request_s_samples_are_for_the_next() -> None:
+def test_a_cancelled_request_s_samples_serve_the_next() -> None:
     node, peer = two_nodes_of_one_class(4)
     for _ in range(4):
         node.request(0)
@@ -471,7 +469,7 @@ def test_a_cancelled_request_s_samples_are_for_the_next() -> None:
     assert turn_of(node.request(0)) == Served(given.samples[0], remote=True)
 
 
-def test_what_was_taken_can_be_put_aside_and_back() -> None:
+def test_a_taken_sample_can_be_reserved_and_put_back() -> None:
     node, peer = two_nodes_of_one_class(20, remote_memory_bytes=8)
     for _ in range(21):
         node.request(0)
@@ -485,7 +483,7 @@ def test_what_was_taken_can_be_put_aside_and_back() -> None:
     assert node.take(second) == Served(second, remote=True)
 
 
-def test_put_back_where_others_took_the_room_it_stays_without_its_bytes() -> None:
+def test_a_put_back_sample_without_room_is_evicted() -> None:
     node, peer = two_nodes_of_one_class(20, remote_memory_bytes=1)
     for _ in range(21):
         node.request(0)
@@ -501,7 +499,7 @@ def test_put_back_where_others_took_the_room_it_stays_without_its_bytes() -> Non
     assert node.used_bytes() == 1
 
 
-def test_a_lap_s_last_samples_are_given_though_they_are_put_aside() -> None:
+def test_a_peer_preempts_a_lap_s_last_reserved_samples() -> None:
     node, peer = two_nodes_of_one_class(1)
     assert node.reserve(0) == 0
     peer.request(0)
@@ -517,7 +515,7 @@ def test_a_lap_s_last_samples_are_given_though_they_are_put_aside() -> None:
     assert peer.receive(given_by(handled)) == ((pending.ticket, Served(0, remote=True)),)
 
 
-def test_an_open_takes_what_is_put_aside_here_rather_than_nothing() -> None:
+def test_an_open_preempts_a_local_reservation() -> None:
     node, peer = two_nodes_of_one_class(1)
     assert node.reserve(0) == 0
     peer.request(0)
@@ -527,7 +525,7 @@ def test_an_open_takes_what_is_put_aside_here_rather_than_nothing() -> None:
     assert (ticket, served.sample, served.preempted, served.is_demanded) == (pending.ticket, 0, True, True)
 
 
-def test_who_asked_everybody_in_vain_is_told_so() -> None:
+def test_a_take_counts_the_rounds_without_an_answer() -> None:
     samples = np.arange(3, dtype=np.int32)
     nodes = nodes_of(np.zeros(3, np.int32), samples.astype(np.int8), samples.reshape(3, 1), nodes=3)
     for node in nodes[:2]:
@@ -584,7 +582,7 @@ def answered(nodes: list[LocalFirst], node: LocalFirst) -> dict[int, Served]:
 @pytest.mark.parametrize(("exchange", "least", "most"), [(0.0, 0.005, 0.05), (0.2, 0.19, 0.22), (0.6, 0.57, 0.62)])
 @pytest.mark.parametrize("stats", [False, True])
 @pytest.mark.slow
-def test_nodes_exchange_the_share_that_is_asked_for(exchange: float, least: float, most: float, stats: bool) -> None:
+def test_exchange_moves_the_requested_share(exchange: float, least: float, most: float, stats: bool) -> None:
     samples, epochs = 4_500, 4
     class_of = np.arange(samples, dtype=np.int32) % 5
     cells = np.random.default_rng(0).permutation(samples).astype(np.int32).reshape(-1, 9)

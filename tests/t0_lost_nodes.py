@@ -783,16 +783,12 @@ slots = st.builds(
 
 
 @given(pools, st.integers(1, 8), st.integers(1, 3))
-def test_pools_go_on_without_lost_nodes_and_are_exact_with_all_again(
-    network: Pools, requests: int, workers: int
-) -> None:
+def test_pools_survive_lost_nodes_and_are_exact_again(network: Pools, requests: int, workers: int) -> None:
     check_pools(network, requests=requests, workers=workers)
 
 
 @given(slots, st.integers(1, 8), st.integers(1, 3))
-def test_slots_go_on_without_lost_nodes_and_are_in_balance_with_all_again(
-    network: Slots, requests: int, workers: int
-) -> None:
+def test_slots_survive_lost_nodes_and_balance_again(network: Slots, requests: int, workers: int) -> None:
     check_slots(network, requests=requests, workers=workers)
 
 

@@ -243,7 +243,7 @@ jobs = st.builds(
 
 
 @given(jobs, st.lists(st.floats(0, 1), min_size=1, max_size=4))
-def test_nodes_that_end_anywhere_in_an_epoch_go_on_there(job: Job, ends: list[float]) -> None:
+def test_nodes_resume_anywhere_in_an_epoch(job: Job, ends: list[float]) -> None:
     samples = job.kind.samples
     for epoch, end in enumerate(ends):
         job.begin_epoch(epoch)
@@ -259,7 +259,7 @@ def test_nodes_that_end_anywhere_in_an_epoch_go_on_there(job: Job, ends: list[fl
 
 
 @given(jobs, st.floats(0, 1), st.integers(1, 5))
-def test_a_state_of_all_is_gone_on_with_by_however_many(job: Job, end: float, nodes: int) -> None:
+def test_any_number_of_nodes_resumes_a_merged_state(job: Job, end: float, nodes: int) -> None:
     samples = job.kind.samples
     job.begin_epoch(0)
     job.run(int(end * (samples + 1)))
@@ -284,9 +284,7 @@ def test_a_state_of_all_is_gone_on_with_by_however_many(job: Job, end: float, no
 
 
 @given(jobs, st.integers(0, 3), st.floats(0, 1), st.data())
-def test_what_was_kept_too_early_says_too_little_and_never_too_much(
-    job: Job, epochs: int, end: float, data: st.DataObject
-) -> None:
+def test_an_old_ledger_only_repeats_samples(job: Job, epochs: int, end: float, data: st.DataObject) -> None:
     """Nodes write at different times, and die at another."""
     samples = job.kind.samples
     for epoch in range(epochs):
@@ -346,7 +344,7 @@ def test_a_ledger_keeps_the_last_lap_of_each_unit() -> None:
     assert had() == ([1, 1, 1], [3])
 
 
-def test_what_is_of_other_samples_is_not_merged_and_not_gone_on_with() -> None:
+def test_turns_of_other_samples_are_refused() -> None:
     unit_of = np.zeros(9, np.int32)
     good = Turns(np.array([3], np.int32), np.packbits(np.arange(9) == 1), 1)
     for bad in (
@@ -365,7 +363,7 @@ def test_what_is_of_other_samples_is_not_merged_and_not_gone_on_with() -> None:
             assert is_same(node.turns(), before)
 
 
-def test_what_a_home_gave_before_it_was_started_again_has_its_turn_in_no_lap() -> None:
+def test_samples_of_a_home_s_old_process_count_in_no_lap() -> None:
     """Its laps count from one again, and samples of lap 50 are here, reserved, and on the way."""
     draw = random.Random(2)
     kind = Slots(draw, 32)
@@ -410,7 +408,7 @@ def test_what_a_home_gave_before_it_was_started_again_has_its_turn_in_no_lap() -
     assert set(theirs[had]) <= set(served)
 
 
-def test_laps_that_are_gone_on_with_when_a_node_is_lost_end_without_it() -> None:
+def test_resumed_laps_end_without_a_lost_node() -> None:
     kind = Pools(random.Random(3), 12)
     for first in ("lost", "restored"):
         node = kind.node(0, 2)

@@ -73,7 +73,7 @@ def fill(policy: PoolPolicy, sample: int, requests: int) -> list[int]:
     data=st.data(),
 )
 @pytest.mark.slow
-def test_however_unevenly_classes_are_asked_no_two_samples_of_one_are_a_turn_apart(
+def test_classes_asked_unevenly_stay_fair(
     of_class: list[int], chunk_size: int, resident: float, seed: int, data: st.DataObject
 ) -> None:
     pool = Pool(of_class, chunk_size, resident=resident, seed=seed)
@@ -96,7 +96,7 @@ def test_however_unevenly_classes_are_asked_no_two_samples_of_one_are_a_turn_apa
         assert all(pool.policy.is_resident(s) == (s in held) for s in range(pool.samples))
 
 
-def test_a_chunk_of_which_all_that_is_wanted_is_put_aside_is_not_loaded() -> None:
+def test_a_chunk_with_only_reserved_samples_is_not_loaded() -> None:
     """Programs list a class whole, while another is asked so rarely that it has enough in memory."""
     for seed in range(5):
         pool = Pool([40, 40, 40], chunk_size=2, resident=0.8, seed=seed)
@@ -274,9 +274,7 @@ def parts_models(draw: st.DrawFn) -> PartsModel:
 
 @given(parts_models(), st.data())
 @pytest.mark.slow
-def test_a_lap_is_of_its_part_and_nothing_is_loaded_but_for_it_and_the_next(
-    model: PartsModel, data: st.DataObject
-) -> None:
+def test_a_lap_serves_its_part_and_loads_at_most_the_next(model: PartsModel, data: st.DataObject) -> None:
     run(model, data.draw(st.integers(0, 120)), data)
 
 
@@ -303,7 +301,7 @@ def test_a_class_that_no_lap_has_is_not_skipped() -> None:
     st.data(),
 )
 @pytest.mark.slow
-def test_whenever_a_policy_is_interrupted_another_goes_on_in_the_midst_of_its_laps(
+def test_another_policy_resumes_anywhere_in_the_laps(
     model: PartsModel, processes: list[tuple[bool, int, int]], data: st.DataObject
 ) -> None:
     for is_new, steps, skipped in processes:
@@ -342,7 +340,7 @@ def run_at_random(model: PartsModel, steps: int, data: st.DataObject) -> None:
         model.check()
 
 
-def test_one_part_for_all_is_what_it_is_without_parts() -> None:
+def test_one_part_behaves_as_no_parts() -> None:
     pool = Pool([50] * 8, 8, resident=0.2)
     sizes = np.full(pool.samples, SIZE_BYTES, np.int64)
     policy = PoolPolicy(
@@ -357,7 +355,7 @@ def test_one_part_for_all_is_what_it_is_without_parts() -> None:
     assert [policy.request(s) for s in order] == [pool.policy.request(s) for s in order]
 
 
-def test_parts_in_turn_are_each_read_once_and_ahead_of_demand() -> None:
+def test_rotating_parts_are_read_once_and_ahead_of_demand() -> None:
     class_of = np.tile(np.arange(10, dtype=np.int32), 120)
     cells = np.random.default_rng(0).permutation(len(class_of)).astype(np.int32).reshape(-1, 12)
     part_of = np.empty(len(class_of), np.int8)
@@ -384,7 +382,7 @@ def test_parts_in_turn_are_each_read_once_and_ahead_of_demand() -> None:
     assert waits == 1, "the very first"
 
 
-def test_laps_that_are_interrupted_serve_each_sample_once_in_all() -> None:
+def test_interrupted_laps_serve_each_sample_once() -> None:
     pool = Pool([333] * 3, 8, resident=0.3)
     random = np.random.default_rng(1)
     order = [s for _ in range(4) for s in random.permutation(pool.samples).tolist()]
@@ -401,7 +399,7 @@ def test_laps_that_are_interrupted_serve_each_sample_once_in_all() -> None:
         assert sorted(served[lap * pool.samples : (lap + 1) * pool.samples]) == list(range(pool.samples))
 
 
-def test_a_restored_policy_reads_nothing_twice_and_only_what_had_no_turn() -> None:
+def test_a_restored_policy_reads_only_samples_without_a_turn() -> None:
     pool = Pool([200] * 10, 16, resident=0.2)
     order = np.random.default_rng(5).permutation(pool.samples).tolist()
     before = pool.ask_all(order[:900])
@@ -416,7 +414,7 @@ def test_a_restored_policy_reads_nothing_twice_and_only_what_had_no_turn() -> No
     assert sum(pool.read.values()) == len(after) + pool.policy.residents(), "and some of the next lap"
 
 
-def test_turns_of_something_else_are_refused_and_change_nothing() -> None:
+def test_turns_of_other_samples_are_refused_unchanged() -> None:
     cells, class_of = np.array([[0, 1, 2]], np.int32), np.array([0, 0, 1], np.int32)
     sizes, part_of = np.ones(3, np.int64), np.array([0, 1, 0], np.int8)
     policy = PoolPolicy(
@@ -438,7 +436,7 @@ def test_turns_of_something_else_are_refused_and_change_nothing() -> None:
     assert same(policy.turns(), before)
 
 
-def test_a_class_that_no_lap_has_is_refused_and_so_is_no_part() -> None:
+def test_a_class_without_a_lap_is_refused_and_so_are_no_parts() -> None:
     cells, class_of = np.array([[0, 1]], np.int32), np.array([0, 1], np.int32)
     sizes, part_of = np.ones(2, np.int64), np.array([0, 1], np.int8)
     policy = PoolPolicy(cells, class_of, sizes, capacity_bytes=2, seed=0, part_of=part_of)
@@ -449,7 +447,7 @@ def test_a_class_that_no_lap_has_is_refused_and_so_is_no_part() -> None:
         PoolPolicy(cells, class_of, sizes, capacity_bytes=2, seed=0, part_of=part_of, parts_by_lap=())
 
 
-def test_what_fits_in_memory_is_loaded_once_and_drawn_anew_in_each_epoch() -> None:
+def test_a_dataset_that_fits_is_loaded_once_and_shuffled() -> None:
     pool = Pool([200] * 20, 16, resident=1)
     orders = list(pool.epochs(4))
     assert all(sorted(answers) == list(range(pool.samples)) for answers in orders)
@@ -472,7 +470,7 @@ def test_every_chunk_is_loaded_once_per_epoch(resident: float) -> None:
     assert pool.demanded == 1, "the very first"
 
 
-def test_what_does_not_suffice_for_all_is_made_up_for_on_demand_and_nothing_is_read_twice() -> None:
+def test_too_little_memory_never_reads_a_sample_twice() -> None:
     pool = Pool([30] * 100, 32, resident=0.05)
     for epoch, answers in enumerate(pool.epochs(3), 1):
         assert sorted(answers) == list(range(pool.samples))
@@ -480,7 +478,7 @@ def test_what_does_not_suffice_for_all_is_made_up_for_on_demand_and_nothing_is_r
     assert pool.demanded > 10
 
 
-def test_loading_runs_over_into_the_next_lap_and_serves_none_of_it_early() -> None:
+def test_samples_loaded_for_the_next_lap_are_not_served_early() -> None:
     pool = Pool([40, 40], 4, resident=0.25)
     order = np.random.default_rng(2).permutation(80).tolist()
     last = pool.ask_all(order)[-10:]
@@ -495,7 +493,7 @@ def test_loading_runs_over_into_the_next_lap_and_serves_none_of_it_early() -> No
     assert pool.demanded == demanded
 
 
-def test_the_same_requests_get_the_same_answers_and_another_seed_gives_others() -> None:
+def test_the_seed_alone_decides_the_answers() -> None:
     def run(seed: int) -> list[Served]:
         pool = Pool([50] * 8, 8, resident=0.2)
         policy = policy_of(pool.cells, pool.class_of, pool.capacity_bytes, seed)
@@ -515,7 +513,7 @@ def test_samples_of_one_chunk_do_not_come_out_one_after_another() -> None:
     assert pairs < 900
 
 
-def test_a_class_that_alone_is_asked_gets_its_laps_though_memory_is_full_of_others() -> None:
+def test_one_class_is_served_with_memory_full_of_others() -> None:
     pool = Pool([30] * 20, 16, resident=0.2)
     of_first = list(range(30))
     for lap in range(1, 6):
@@ -527,7 +525,7 @@ def test_a_class_that_alone_is_asked_gets_its_laps_though_memory_is_full_of_othe
 
 
 @pytest.mark.slow
-def test_classes_that_are_hardly_asked_do_not_fill_the_memory() -> None:
+def test_rarely_asked_classes_do_not_fill_memory() -> None:
     pool = Pool([400] * 20, 16, resident=0.2)
     weight = np.random.default_rng(3).exponential(size=20)[pool.class_of]
     asked = np.random.default_rng(4).choice(pool.samples, 24_000, p=weight / weight.sum()).tolist()
@@ -542,7 +540,7 @@ def test_classes_that_are_hardly_asked_do_not_fill_the_memory() -> None:
 
 
 @pytest.mark.parametrize("capacity", [0, 1])
-def test_with_memory_for_less_than_a_chunk_every_open_is_answered(capacity: int) -> None:
+def test_opens_are_answered_with_memory_for_less_than_a_chunk(capacity: int) -> None:
     policy = small([0, 0, 1, 1], [[0, 2], [1, 3]], capacity)
     for _ in range(3):
         served = [policy.request(s) for s in (0, 2, 3, 1)]
@@ -552,7 +550,7 @@ def test_with_memory_for_less_than_a_chunk_every_open_is_answered(capacity: int)
         assert all(len(s.loads) == len(s.loads[0].samples) == 1 for s in served)
 
 
-def test_a_load_on_demand_keeps_what_the_emptiest_classes_need_as_far_as_it_fits() -> None:
+def test_a_demand_load_keeps_what_the_poorest_classes_need() -> None:
     # Chunk 0 fills the memory with classes 1 and 2; class 0 and 3 have nothing.
     classes = [0, 1, 1, 2, 2, 3, 0, 1, 2, 3]
     policy = small(classes, [[1, 2, 3, 4, -1], [0, 5, 7, 8, -1], [6, 9, -1, -1, -1]], 4)
@@ -567,7 +565,7 @@ def test_a_load_on_demand_keeps_what_the_emptiest_classes_need_as_far_as_it_fits
             assert all(classes[s] in (0, 3) for s in kept) or policy.resident_bytes <= 4 * SIZE_BYTES
 
 
-def test_no_more_than_a_few_chunks_are_handed_out_at_once() -> None:
+def test_few_chunks_are_handed_out_at_once() -> None:
     pool = Pool([100] * 10, 5, resident=0.5)
     first = pool.ask(0)
     most = LOADS_PER_REQUEST - 1 + SAMPLES_AT_A_TIME // 5
@@ -577,7 +575,7 @@ def test_no_more_than_a_few_chunks_are_handed_out_at_once() -> None:
     assert pool.policy.residents() > 0.5 * pool.samples - SAMPLES_AT_A_TIME
 
 
-def test_while_the_first_loads_are_under_way_the_oldest_goes_out() -> None:
+def test_the_oldest_resident_goes_out_during_the_first_loads() -> None:
     pool = Pool([2000], 50, resident=0.8)
     first = pool.ask(0)
     assert first.sample == first.loads[0].samples[0]
@@ -586,7 +584,7 @@ def test_while_the_first_loads_are_under_way_the_oldest_goes_out() -> None:
     assert answers == scheduled[1:21]
 
 
-def test_an_open_that_finds_all_others_gone_takes_what_was_reserved() -> None:
+def test_an_open_preempts_the_last_reservation() -> None:
     policy = small([0, 0], [[0], [1]], 2)
     reserved = policy.reserve(0)
     assert reserved is not None
@@ -599,7 +597,7 @@ def test_an_open_that_finds_all_others_gone_takes_what_was_reserved() -> None:
     assert policy.laps(np.array([0])).tolist() == [1]
 
 
-def test_a_reservation_takes_a_resident_out_of_the_pool_and_puts_it_back() -> None:
+def test_put_back_returns_a_resident_to_the_pool() -> None:
     policy = small([0] * 4, [[0, 1, 2, 3]], 3)
     policy.request(0)
     assert policy.resident_bytes == 3 * SIZE_BYTES
@@ -612,7 +610,7 @@ def test_a_reservation_takes_a_resident_out_of_the_pool_and_puts_it_back() -> No
     assert policy.resident_bytes == 3 * SIZE_BYTES
 
 
-def test_a_reservation_that_was_not_loaded_is_loaded_at_its_turn() -> None:
+def test_an_unloaded_reservation_is_loaded_at_its_turn() -> None:
     policy = small([0, 1, 0, 1], [[0, 1], [2, 3]], 4)
     reserved = policy.reserve(0)
     assert reserved is not None
@@ -623,7 +621,7 @@ def test_a_reservation_that_was_not_loaded_is_loaded_at_its_turn() -> None:
     assert set(taken.loads[0].samples) == ({0, 1} if reserved == 0 else {2, 3})
 
 
-def test_a_resident_put_back_where_others_took_the_room_is_fresh_again() -> None:
+def test_a_put_back_resident_without_room_is_fresh_again() -> None:
     policy = small([0, 0, 1, 1], [[0, 1], [2, 3]], 1)
     asked = policy.request(0).sample
     reserved = policy.reserve(0)
@@ -635,12 +633,12 @@ def test_a_resident_put_back_where_others_took_the_room_is_fresh_again() -> None
     assert (again.sample, again.is_demanded) == (reserved, True)
 
 
-def test_a_dataset_without_samples_is_none_of_its_business() -> None:
+def test_a_dataset_without_samples_is_accepted() -> None:
     policy = policy_of(np.empty((0, 8), np.int32), np.empty(0, np.int32), 100)
     assert policy.residents() == 0
 
 
 @pytest.mark.parametrize("cells", [[[0, 0]], [[0, 2]], [[0, -1]], [[0, 1], [1, -1]]])
-def test_cells_that_lose_or_repeat_a_sample_are_refused(cells: list[list[int]]) -> None:
+def test_cells_must_have_each_sample_once(cells: list[list[int]]) -> None:
     with pytest.raises(ValueError, match="exactly one cell"):
         small([0, 0], cells, 1)

@@ -126,7 +126,7 @@ def test_the_running_example_of_remote_reads() -> None:
     assert (node0.prefetched, node1.conflicts) == (4, 4)
 
 
-def test_what_was_prefetched_in_an_overlapping_window_still_conflicts() -> None:
+def test_overlapping_windows_conflict() -> None:
     # §3.6: windows [(a), b, c, c', d] and [(b), c, c', d, c'']. Slots: a 3, b 2, c and those in conflict 0, d 1.
     node0, node1 = two_nodes(*vc_1_of(5), window=5)
     a, b, c, c1, d, c2 = 4 + 3, 8 + 2, 4 + 0, 8 + 0, 4 + 1, 12 + 0
@@ -142,7 +142,7 @@ def test_what_was_prefetched_in_an_overlapping_window_still_conflicts() -> None:
     assert [node0.request(c), node0.request(d)] == [remote(sample) for sample in first]
 
 
-def test_without_prefetch_an_answer_brings_one_sample() -> None:
+def test_an_answer_without_prefetch_brings_one_sample() -> None:
     node0, node1 = two_nodes(*vc_1_of(2), window=1)
     for node in (node0, node1):
         node.follow(0, epoch=0, order=np.arange(4, 12))
@@ -158,7 +158,7 @@ def test_a_node_reads_its_own_virtual_chunks_by_itself() -> None:
     assert served.is_demanded
 
 
-def test_an_answer_brings_no_more_than_the_room_that_was_sent() -> None:
+def test_an_answer_fits_in_the_room_of_its_message() -> None:
     node0, node1 = two_nodes(*vc_1_of(2), window=5, room=8 * 25, size=10)
     for node in (node0, node1):
         node.follow(0, epoch=0, order=np.array([4, 5, 6, 7]))
@@ -171,7 +171,7 @@ def test_an_answer_brings_no_more_than_the_room_that_was_sent() -> None:
     assert node0.used_bytes() == 20
 
 
-def test_a_request_off_the_trace_is_served_and_nothing_is_prefetched_for_it() -> None:
+def test_a_request_off_the_trace_prefetches_nothing() -> None:
     node0, node1 = two_nodes(*vc_1_of(2), window=5)
     node0.follow(0, epoch=0, order=np.array([4, 5]))
     node1.follow(0, epoch=0, order=np.array([4, 5]))
@@ -182,7 +182,7 @@ def test_a_request_off_the_trace_is_served_and_nothing_is_prefetched_for_it() ->
     assert answer.prefetched == ()
 
 
-def test_a_home_that_has_not_been_told_of_the_epoch_serves_without_prefetch() -> None:
+def test_a_home_without_a_trace_does_not_prefetch() -> None:
     node0, node1 = two_nodes(*vc_1_of(2), window=5)
     node0.follow(0, epoch=3, order=np.array([4, 5]))
     assert read(node0, node1, 4)[1] == ()
@@ -201,7 +201,7 @@ def test_a_repeated_message_gets_the_answer_that_was_given() -> None:
     assert node0.receive(first.answer) is None, "a repeated answer serves nobody"
 
 
-def test_an_answer_is_kept_until_the_requester_has_it() -> None:
+def test_an_answer_is_kept_until_it_is_acknowledged() -> None:
     node0, node1 = two_nodes(*vc_1_of(3), window=5)
     node0.follow(0, epoch=0, order=np.array([4, 5, 9]))
     node1.follow(0, epoch=0, order=np.array([4, 5, 9]))
@@ -223,7 +223,7 @@ def test_an_answer_is_kept_until_the_requester_has_it() -> None:
         assert handled.repeated
 
 
-def test_a_request_that_crosses_its_prefetched_sample_is_given_that_one() -> None:
+def test_a_request_gets_the_prefetched_sample_it_crosses() -> None:
     node0, node1 = two_nodes(*vc_1_of(2), window=5)
     order = np.array([4, 5])
     for node in (node0, node1):
@@ -239,7 +239,7 @@ def test_a_request_that_crosses_its_prefetched_sample_is_given_that_one() -> Non
     assert node0.used_bytes() == 0
 
 
-def test_a_sample_that_finds_its_request_answered_takes_the_place_of_the_prefetched_one() -> None:
+def test_a_late_sample_takes_the_prefetched_one_s_slot() -> None:
     node0, node1 = two_nodes(*vc_1_of(3), window=5)
     order = np.array([4, 5, 9])
     for node in (node0, node1):
@@ -258,7 +258,7 @@ def test_a_sample_that_finds_its_request_answered_takes_the_place_of_the_prefetc
     assert node0.used_bytes() == 0
 
 
-def test_a_sample_that_finds_its_request_answered_has_the_memory_of_the_prefetched_one() -> None:
+def test_a_late_sample_takes_the_prefetched_one_s_memory() -> None:
     node0, node1 = two_nodes(*vc_1_of(4), window=5, room=8)
     for node in (node0, node1):
         node.follow(0, epoch=0, order=np.array([4, 5, 9]))
@@ -277,7 +277,7 @@ def test_a_sample_that_finds_its_request_answered_has_the_memory_of_the_prefetch
     assert node0.keeps(late.sample)
 
 
-def test_a_report_that_is_overtaken_costs_no_sample() -> None:
+def test_an_overtaken_report_costs_no_sample() -> None:
     node0, node1 = two_nodes(*vc_1_of(4), window=5)
     order = np.array([4, 5, 8, 9, 12])
     for node in (node0, node1):
@@ -292,12 +292,12 @@ def test_a_report_that_is_overtaken_costs_no_sample() -> None:
     assert sorted(ticket for ticket, _ in received(node0, answer)) == [1, 2]
 
 
-def test_an_answer_names_the_sample_that_is_waited_for_first() -> None:
+def test_an_answer_lists_the_awaited_sample_first() -> None:
     assert RemoteAnswer(1, 0, 7, (5, 6), (1, 1, 1)).samples == (7, 5, 6)
     assert RemoteAnswer(1, 0, None, (5, 6), (1, 1)).samples == (5, 6)
 
 
-def test_own_samples_are_reserved_as_by_the_policy() -> None:
+def test_own_samples_are_reserved_by_the_policy() -> None:
     node0, _ = two_nodes(*vc_1_of(2), window=5)
     reserved = node0.reserve(2)
     assert reserved == 2
@@ -311,7 +311,7 @@ def test_own_samples_are_reserved_as_by_the_policy() -> None:
     assert node0.laps(np.array([2, 6])).tolist() == [1, 1]
 
 
-def test_a_reservation_at_another_home_is_a_claim_that_takes_no_turn() -> None:
+def test_a_remote_reservation_is_a_claim_without_a_turn() -> None:
     node0, node1 = two_nodes(*vc_1_of(3), window=5)
     order = np.array([4, 5, 6])
     for node in (node0, node1):
@@ -331,7 +331,7 @@ def test_a_reservation_at_another_home_is_a_claim_that_takes_no_turn() -> None:
     assert sent_by(node0, 8).hits == (Hit(answer.samples[1], 1),)
 
 
-def test_what_is_put_back_answers_the_next_without_a_message() -> None:
+def test_a_put_back_sample_answers_without_a_message() -> None:
     node0, node1 = two_nodes(*vc_1_of(3), window=5)
     reserved = reserve_remote(node0, node1, 4)
     assert node0.put_back(reserved)
@@ -345,7 +345,7 @@ def test_what_is_put_back_answers_the_next_without_a_message() -> None:
     assert answer_of(node1, message).sample != reserved
 
 
-def test_what_is_put_back_stays_without_its_bytes_where_they_do_not_fit() -> None:
+def test_a_put_back_remote_sample_without_room_is_evicted() -> None:
     node0, node1 = two_nodes(*vc_1_of(3), window=5, room=9, size=10)
     reserved = reserve_remote(node0, node1, 4)
     assert not node0.put_back(reserved)
@@ -354,7 +354,7 @@ def test_what_is_put_back_stays_without_its_bytes_where_they_do_not_fit() -> Non
     assert (node0.used_bytes(), node0.held()) == (0, 0)
 
 
-def test_none_is_left_to_reserve_where_the_home_might_give_the_same_again() -> None:
+def test_reserve_is_refused_where_the_home_may_repeat_a_sample() -> None:
     node0, node1 = two_nodes(*vc_1_of(1), window=5)
     assert node0.reserve(4) == Pending(0)
     assert node0.reserve(4) is None, "one is on its way"
@@ -366,7 +366,7 @@ def test_none_is_left_to_reserve_where_the_home_might_give_the_same_again() -> N
     assert node0.reserve(4) == Pending(2)
 
 
-def test_a_prefetched_sample_that_is_put_aside_already_is_not_put_aside_twice() -> None:
+def test_a_prefetched_sample_is_not_reserved_twice() -> None:
     node0, node1 = two_nodes(*vc_1_of(1), window=5)
     for node in (node0, node1):
         node.follow(0, epoch=0, order=np.array([5, 4]))
@@ -383,7 +383,7 @@ def test_a_prefetched_sample_that_is_put_aside_already_is_not_put_aside_twice() 
     assert node0.take(4) == remote(4)
 
 
-def test_what_comes_for_a_cancelled_request_is_kept() -> None:
+def test_a_cancelled_request_s_sample_is_kept() -> None:
     node0, node1 = two_nodes(*vc_1_of(3), window=5)
     message = sent_by(node0, 4)
     node0.cancel(0)
@@ -396,7 +396,7 @@ def test_what_comes_for_a_cancelled_request_is_kept() -> None:
     assert node0.outbox == []
 
 
-def test_who_asks_next_waits_for_what_is_under_way_for_nobody() -> None:
+def test_a_request_waits_for_a_cancelled_one_s_sample() -> None:
     node0, node1 = two_nodes(*vc_1_of(3), window=5)
     assert node0.reserve(4) == Pending(0)
     message = taken_out(node0)
@@ -410,7 +410,7 @@ def test_who_asks_next_waits_for_what_is_under_way_for_nobody() -> None:
     assert reserve_remote(node0, node1, 4) != answer.sample
 
 
-def test_what_comes_for_a_cancelled_request_goes_to_another_that_waits() -> None:
+def test_a_cancelled_request_s_sample_goes_to_a_waiting_one() -> None:
     node0, node1 = two_nodes(*vc_1_of(3), window=5)
     first, second = sent_by(node0, 4), sent_by(node0, 8)
     node0.cancel(0)
@@ -421,7 +421,7 @@ def test_what_comes_for_a_cancelled_request_goes_to_another_that_waits() -> None
     assert (node0.used_bytes(), node0.held()) == (0, 0)
 
 
-def test_a_request_takes_what_a_stat_at_the_home_put_aside_where_nothing_else_is_left() -> None:
+def test_a_remote_request_preempts_a_stat_at_the_home() -> None:
     node0, node1 = two_nodes(*vc_1_of(1), window=5)
     assert node1.reserve(4) == 4
     handled = node1.handle(sent_by(node0, 5))
@@ -432,7 +432,7 @@ def test_a_request_takes_what_a_stat_at_the_home_put_aside_where_nothing_else_is
     assert handled.answer.sample == 4
 
 
-def test_a_position_that_is_left_over_is_spent_by_the_path_that_comes_back() -> None:
+def test_a_returning_path_spends_the_left_over_position() -> None:
     node0, node1 = two_nodes(*vc_1_of(4), window=5)
     a, p, q = 4, 5, 9
     for node in (node0, node1):
@@ -449,7 +449,7 @@ def test_a_position_that_is_left_over_is_spent_by_the_path_that_comes_back() -> 
     assert answer_of(node1, delayed).prefetched == ()
 
 
-def test_a_position_for_which_no_claim_will_come_is_reported() -> None:
+def test_a_position_without_a_claim_is_reported() -> None:
     node0, node1 = two_nodes(*vc_1_of(4), window=5)
     for node in (node0, node1):
         node.follow(0, epoch=0, order=np.array([6, 5, 4]))
@@ -465,7 +465,7 @@ def test_a_position_for_which_no_claim_will_come_is_reported() -> None:
     assert sent_by(node0, 9).position == OFF_TRACE
 
 
-def test_positions_of_an_epoch_that_is_over_are_void() -> None:
+def test_positions_end_with_their_epoch() -> None:
     node0, node1 = two_nodes(*vc_1_of(4), window=1)
     order = np.array([5, 9, 4])
     for node in (node0, node1):
@@ -480,7 +480,7 @@ def test_positions_of_an_epoch_that_is_over_are_void() -> None:
     assert (message.epoch, message.position, message.passed) == (1, OFF_TRACE, (2,))
 
 
-def test_a_claim_of_an_epoch_that_is_over_spends_no_position_of_the_next() -> None:
+def test_an_old_claim_spends_no_position_of_the_next_epoch() -> None:
     node0, node1 = two_nodes(*vc_1_of(4), window=5)
     for epoch, order in enumerate(([5], [9, 4])):
         for node in (node0, node1):
@@ -495,7 +495,7 @@ def test_a_claim_of_an_epoch_that_is_over_spends_no_position_of_the_next() -> No
 
 
 @given(st.lists(st.integers(0, 9), max_size=30), st.lists(st.integers(0, 9), max_size=30))
-def test_positions_count_the_requests_at_one_home(order: list[int], asked: list[int]) -> None:
+def test_trace_positions_count_the_requests_at_one_home(order: list[int], asked: list[int]) -> None:
     homes = np.arange(10, dtype=np.int8) % 3
     trace = OwnTrace(np.array(order, np.int32), homes)
     left = {home: [s for s in order if s % 3 == home] for home in range(3)}
@@ -508,7 +508,7 @@ def test_positions_count_the_requests_at_one_home(order: list[int], asked: list[
 
 
 @pytest.mark.parametrize("position", [OFF_TRACE, 3])
-def test_a_position_that_the_trace_does_not_have_is_known_as_such(position: int) -> None:
+def test_an_unknown_position_is_off_the_trace(position: int) -> None:
     trace = HomeTrace(np.arange(3), np.arange(3))
     assert not trace.pass_by(position)
     assert trace.pass_by(2)

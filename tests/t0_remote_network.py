@@ -251,16 +251,12 @@ def check_exact(network: Slots, epochs: int, *, workers: int, habits: Habits) ->
 
 
 @given(networks, st.integers(1, 4), stating)
-def test_nodes_that_meet_between_epochs_serve_every_sample_once_in_each(
-    network: Slots, workers: int, habits: Habits
-) -> None:
+def test_each_epoch_serves_every_sample_once(network: Slots, workers: int, habits: Habits) -> None:
     check_exact(network, 3, workers=workers, habits=habits)
 
 
 @given(networks, st.integers(1, 4), st.integers(0, 5), stating)
-def test_requests_that_leave_the_trace_shift_laps_and_lose_nothing(
-    network: Slots, workers: int, strays: int, habits: Habits
-) -> None:
+def test_requests_off_the_trace_lose_no_sample(network: Slots, workers: int, strays: int, habits: Habits) -> None:
     made = 0
     for epoch in range(3):
         network.epoch(epoch, orders_of(network), workers=workers, strays=strays, habits=habits)
@@ -270,7 +266,9 @@ def test_requests_that_leave_the_trace_shift_laps_and_lose_nothing(
 
 
 @given(networks, st.integers(1, 4), st.integers(0, 2), cancelling)
-def test_what_is_cancelled_is_kept_for_who_asks_next(network: Slots, workers: int, strays: int, habits: Habits) -> None:
+def test_samples_of_cancelled_requests_go_to_later_ones(
+    network: Slots, workers: int, strays: int, habits: Habits
+) -> None:
     made = 0
     for epoch in range(3):
         network.epoch(epoch, orders_of(network), workers=workers, strays=strays, habits=habits)

@@ -14,7 +14,7 @@ WORLDS = st.integers(1, 9)
 SEEDS = st.integers(-(2**63), 2**64 - 8)
 
 
-def test_a_random_sampler_as_torch_2_13_gives_it() -> None:
+def test_torch_2_13_random_sampler() -> None:
     assert [order.tolist() for order in islice(RandomOrder(8, 0, loader=False), 3)] == [
         [4, 0, 7, 3, 2, 5, 1, 6],
         [6, 5, 2, 0, 3, 1, 4, 7],
@@ -22,7 +22,7 @@ def test_a_random_sampler_as_torch_2_13_gives_it() -> None:
     ]
 
 
-def test_a_data_loader_as_torch_2_13_gives_it() -> None:
+def test_torch_2_13_data_loader() -> None:
     assert [order.tolist() for order in islice(RandomOrder(8, 0, loader=True), 3)] == [
         [5, 3, 1, 7, 2, 6, 4, 0],
         [2, 3, 4, 7, 1, 0, 6, 5],
@@ -30,7 +30,7 @@ def test_a_data_loader_as_torch_2_13_gives_it() -> None:
     ]
 
 
-def test_a_data_loader_with_persistent_workers_as_torch_2_13_gives_it() -> None:
+def test_torch_2_13_data_loader_with_persistent_workers() -> None:
     assert [order.tolist() for order in islice(RandomOrder(8, 0, persistent_workers=True), 3)] == [
         [5, 3, 1, 7, 2, 6, 4, 0],
         [0, 3, 4, 6, 1, 7, 5, 2],
@@ -48,7 +48,7 @@ def test_a_data_loader_with_persistent_workers_as_torch_2_13_gives_it() -> None:
         (7, 2, 1, 3, 2**32 + 5, False, [5, 4, 2, 1]),
     ],
 )
-def test_a_distributed_sampler_as_torch_2_13_gives_it(
+def test_torch_2_13_distributed_sampler(
     samples: int, world: int, rank: int, epoch: int, seed: int, drop_last: bool, order: list[int]
 ) -> None:
     made = distributed_order(samples, world=world, rank=rank, epoch=epoch, seed=seed, drop_last=drop_last)
@@ -57,7 +57,7 @@ def test_a_distributed_sampler_as_torch_2_13_gives_it(
 
 
 @given(SIZES, SEEDS, st.booleans())
-def test_every_epoch_is_another_permutation_and_the_seed_decides_it(samples: int, seed: int, loader: bool) -> None:
+def test_each_epoch_has_its_own_seeded_permutation(samples: int, seed: int, loader: bool) -> None:
     orders = list(islice(RandomOrder(samples, seed, loader=loader), 3))
     for order in orders:
         assert sorted(order.tolist()) == list(range(samples))
@@ -68,7 +68,7 @@ def test_every_epoch_is_another_permutation_and_the_seed_decides_it(samples: int
 
 
 @given(SIZES, WORLDS, SEEDS, st.booleans())
-def test_ranks_share_one_permutation_filled_from_its_start(samples: int, world: int, seed: int, shuffle: bool) -> None:
+def test_ranks_share_one_padded_permutation(samples: int, world: int, seed: int, shuffle: bool) -> None:
     orders = distributed_orders(samples, world=world, epoch=3, seed=seed, shuffle=shuffle)
     asked = in_step(list(orders)).tolist()
     assert sorted(asked[:samples]) == list(range(samples))
@@ -79,7 +79,7 @@ def test_ranks_share_one_permutation_filled_from_its_start(samples: int, world: 
 
 
 @given(SIZES, WORLDS, SEEDS)
-def test_dropping_the_last_leaves_the_order_as_it_is(samples: int, world: int, seed: int) -> None:
+def test_drop_last_does_not_change_the_order(samples: int, world: int, seed: int) -> None:
     kept = distributed_orders(samples, world=world, epoch=0, seed=seed, drop_last=True)
     filled = distributed_orders(samples, world=world, epoch=0, seed=seed)
     assert kept.shape == (world, samples // world)
@@ -87,20 +87,20 @@ def test_dropping_the_last_leaves_the_order_as_it_is(samples: int, world: int, s
 
 
 @given(SIZES, WORLDS, SEEDS, st.data())
-def test_one_rank_is_its_row_of_all(samples: int, world: int, seed: int, data: st.DataObject) -> None:
+def test_a_rank_s_order_is_its_row_of_all_orders(samples: int, world: int, seed: int, data: st.DataObject) -> None:
     rank = data.draw(st.integers(0, world - 1))
     orders = distributed_orders(samples, world=world, epoch=1, seed=seed)
     assert np.array_equal(distributed_order(samples, world=world, rank=rank, epoch=1, seed=seed), orders[rank])
 
 
-def test_ranks_of_one_node_ask_in_turn_until_each_has_ended() -> None:
+def test_ranks_of_one_node_ask_in_turn() -> None:
     orders = [np.array(order, np.int32) for order in ([1, 2, 3], [4], [], [5, 6])]
     assert in_step(orders).tolist() == [1, 4, 5, 2, 6, 3]
     assert in_step([]).tolist() == []
 
 
 @pytest.mark.parametrize("seed", [2**64, -(2**63) - 1])
-def test_a_seed_that_torch_does_not_take(seed: int) -> None:
+def test_a_seed_of_more_than_64_bits_is_refused(seed: int) -> None:
     with pytest.raises(ValueError, match="64 bits"):
         RandomOrder(10, seed)
     with pytest.raises(ValueError, match="64 bits"):
@@ -108,7 +108,7 @@ def test_a_seed_that_torch_does_not_take(seed: int) -> None:
 
 
 @pytest.mark.parametrize("samples", [0, -1, 2**31])
-def test_a_number_of_samples_that_has_no_order(samples: int) -> None:
+def test_a_bad_number_of_samples_is_refused(samples: int) -> None:
     with pytest.raises(ValueError, match="samples"):
         RandomOrder(samples, 0)
     with pytest.raises(ValueError, match="samples"):
@@ -116,6 +116,6 @@ def test_a_number_of_samples_that_has_no_order(samples: int) -> None:
 
 
 @pytest.mark.parametrize(("world", "rank"), [(2, 2), (2, -1), (0, 0)])
-def test_a_rank_that_is_not_there(world: int, rank: int) -> None:
+def test_a_bad_rank_is_refused(world: int, rank: int) -> None:
     with pytest.raises(ValueError, match="rank"):
         distributed_order(10, world=world, rank=rank, epoch=0, seed=0)

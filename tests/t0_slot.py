@@ -68,7 +68,7 @@ def one_vc(draw: st.DrawFn) -> list[list[int]]:
 
 
 @given(one_vc(), st.data())
-def test_every_decision_is_one_that_the_pseudo_code_allows(cells: list[list[int]], data: st.DataObject) -> None:
+def test_each_decision_is_allowed_by_the_pseudo_code(cells: list[list[int]], data: st.DataObject) -> None:
     policy, paper = policy_of(cells, [len(cells)]), PseudoCode(cells)
     samples = [f for row in cells for f in row if f >= 0]
     for asked in data.draw(st.lists(st.sampled_from(samples), max_size=60)):
@@ -110,13 +110,13 @@ def test_ties_are_broken_at_random_and_by_the_seed_alone() -> None:
     assert orders[0] == orders[1]
 
 
-def test_requests_touch_their_own_virtual_chunk_alone() -> None:
+def test_requests_touch_only_their_virtual_chunk() -> None:
     policy = policy_of([[0, 1], [2, 3], [4, 5], [6, 7]], [2, 2])
     assert {policy.request(0).sample, policy.request(0).sample} == {0, 2}
     assert {policy.request(4).sample, policy.request(6).sample} == {4, 6}
 
 
-def test_laps_count_from_one_and_turn_over_when_a_column_is_asked_again() -> None:
+def test_a_column_s_next_request_begins_its_next_lap() -> None:
     policy = policy_of([[0, 1], [2, 3]], [2])
     both = np.array([0, 1])
     policy.request(0)
@@ -126,7 +126,7 @@ def test_laps_count_from_one_and_turn_over_when_a_column_is_asked_again() -> Non
     assert policy.laps(both).tolist() == [2, 1]
 
 
-def test_columns_that_are_through_begin_the_next_epoch_together() -> None:
+def test_finished_columns_begin_the_next_lap_together() -> None:
     policy = policy_of(np.arange(8 * 4).reshape(4, 8).tolist(), [4])
     for epoch in range(3):
         first = policy.request(0)
@@ -143,7 +143,7 @@ def test_columns_that_are_through_begin_the_next_epoch_together() -> None:
     seed=st.integers(0, 1 << 32),
 )
 @pytest.mark.slow
-def test_whenever_a_policy_is_interrupted_another_goes_on_in_the_midst_of_its_laps(
+def test_another_policy_resumes_anywhere_in_the_laps(
     vc_sizes: list[int], slots: int, holes: int, processes: list[tuple[bool, int]], seed: int
 ) -> None:
     random = np.random.default_rng(seed)
@@ -193,6 +193,6 @@ def test_turns_of_another_layout_are_refused() -> None:
 
 
 @pytest.mark.parametrize("cells", [[[0, 0]], [[0, 2]]])
-def test_a_layout_that_loses_or_repeats_a_sample_is_refused(cells: list[list[int]]) -> None:
+def test_a_layout_must_have_each_sample_once(cells: list[list[int]]) -> None:
     with pytest.raises(ValueError, match="exactly one cell"):
         policy_of(cells, [1])
