@@ -78,7 +78,7 @@ def test_what_is_cut_or_longer_is_found() -> None:
     for length in range(len(data)):
         with pytest.raises(StateError):
             decode(data[:length])
-    with pytest.raises(StateError, match="cut or damaged"):
+    with pytest.raises(StateError, match="truncated or damaged"):
         decode(data + b"x")
 
 
@@ -93,7 +93,7 @@ def test_lengths_that_nothing_could_have_are_refused_before_anything_is_made_of_
     for lengths in [(0, 1 << 62, 0), (0, 0, 1 << 62), (1 << 31, 0, 0), (0, (1 << 64) - 64, 64)]:
         head = struct.pack("<8sIIQQIIQQ", MAGIC, 1, *lengths, 1, 1, 0, 0)
         data = head + xxhash.xxh3_128_digest(head)
-        with pytest.raises(StateError, match="cut or damaged"):
+        with pytest.raises(StateError, match="truncated or damaged"):
             decode(data)
 
 
@@ -104,12 +104,12 @@ def with_sum(told: bytes) -> bytes:
 def test_a_sound_checksum_does_not_excuse_what_it_sums_up() -> None:
     about = json.dumps(ABOUT).encode()
     for text, least, width, why in [
-        (b"[]", 1, 1, "does not say"),
-        (b'{"dataset": 1}', 1, 1, "does not say"),
-        (b"[" * 100_000, 1, 1, "does not say"),
-        (b"\xff", 1, 1, "does not say"),
-        (about, LAST_LAP + 1, 1, "nobody comes"),
-        (about, 1, 3, "cut or damaged"),
+        (b"[]", 1, 1, "its description cannot be read"),
+        (b'{"dataset": 1}', 1, 1, "its description cannot be read"),
+        (b"[" * 100_000, 1, 1, "its description cannot be read"),
+        (b"\xff", 1, 1, "its description cannot be read"),
+        (about, LAST_LAP + 1, 1, "no mount comes"),
+        (about, 1, 3, "truncated or damaged"),
     ]:
         head = struct.pack("<8sIIQQIIQQ", MAGIC, 1, len(text), 0, 1, least, width, 0, 0)
         with pytest.raises(StateError, match=why):
@@ -177,7 +177,7 @@ def test_only_a_regular_file_is_read(tmp_path: Path) -> None:
     with open(tmp_path / "sparse", "wb") as file:
         file.write(struct.pack("<8sIIQQIIQQ", MAGIC, 1, 0, (1 << 40) - 72, 0, 1, 1, 0, 0))
         file.truncate(1 << 40)
-    with pytest.raises(StateError, match="cut or damaged"):
+    with pytest.raises(StateError, match="truncated or damaged"):
         read_bytes(tmp_path / "sparse")
 
 
@@ -259,7 +259,7 @@ def test_a_disk_that_is_full_costs_one_line_and_is_tried_again(
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.001))
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
-    assert "cannot be written, and is tried again every second: File too large" in caplog.text
+    assert "retrying every second: File too large" in caplog.text
 
 
 def test_what_is_saved_is_loaded_and_nothing_else(tmp_path: Path) -> None:
@@ -279,16 +279,16 @@ def test_what_is_saved_is_loaded_and_nothing_else(tmp_path: Path) -> None:
         assert sorted(before + [node.request(0).sample for _ in range(8)]) == list(range(SAMPLES))
         now = node.turns()
         for data, why in [
-            (b"", "no state of a redoxfs mount"),
+            (b"", "not a redoxfs state file"),
             (encode(ABOUT | {"dataset": "x"}, TURNS, 0), "another dataset"),
             (encode(ABOUT, TURNS, 0), "are not of 1 and 20"),
         ]:
             with pytest.raises(ValueError, match=why):
                 await writer.load(data)
         for data, why in [
-            (b"relative", "the whole path"),
-            (b"", "the whole path"),
-            (b"/a\0b", "the whole path"),
+            (b"relative", "the absolute path"),
+            (b"", "the absolute path"),
+            (b"/a\0b", "the absolute path"),
             (os.fsencode(tmp_path / "no/file"), "No such file"),
             (os.fsencode(tmp_path), "directory"),
         ]:

@@ -205,10 +205,10 @@ def test_a_state_of_something_else_is_refused_in_one_line_and_nothing_is_lost(
     link = machine.folder / "link"
     link.symlink_to(saved)
     for data, why in [
-        (good[:-1], "cut or damaged"),
-        (good[:20], "cut"),
-        (b"", "no state of a redoxfs mount"),
-        (b"x" * len(good), "no state of a redoxfs mount"),
+        (good[:-1], "truncated or damaged"),
+        (good[:20], "truncated"),
+        (b"", "not a redoxfs state file"),
+        (b"x" * len(good), "not a redoxfs state file"),
         (good[:-20] + b"\0\1\2\3" + good[-16:], "checksum"),
         (older, "format version 0, and this redoxfs reads version 1"),
     ]:
@@ -225,7 +225,7 @@ def test_a_state_of_something_else_is_refused_in_one_line_and_nothing_is_lost(
     machine.ok("umount", machine.mnt)
     path = state_file(machine)
     whole = path.read_bytes()
-    for data, why in [(whole[:-1], "cut or damaged"), (older, "format version 0")]:
+    for data, why in [(whole[:-1], "truncated or damaged"), (older, "format version 0")]:
         path.write_bytes(data)
         refused(machine.run("mount", source, machine.mnt, *OPTIONS, "--resume"), why)
         assert path.read_bytes() == data
@@ -285,12 +285,12 @@ def test_a_state_that_can_no_longer_be_written_costs_one_line(machine: Machine, 
     shutil.rmtree(kept)
     read(machine, order[30:])
     deadline_s = time.monotonic() + PATIENCE_S
-    while "cannot be written, and is tried again" not in machine.log():
+    while "retrying every second" not in machine.log():
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
     assert sorted(read(machine, order)) == sorted(order)
     machine.ok("umount", machine.mnt)
-    assert machine.log().count("cannot be written") == 1
+    assert machine.log().count("retrying every second") == 1
     assert machine.nothing_is_left()
 
 
@@ -320,7 +320,7 @@ def test_a_mount_in_place_of_one_that_was_detached_has_socket_and_state_for_itse
     assert given(state_file(machine)) == known + 5
     # The socket of the new one is there.
     assert "saved: " in machine.ok("state", "save", machine.mnt, machine.folder / "saved").stdout
-    assert f"{state_file(machine)} is another mount's now" in machine.log()
+    assert f"{state_file(machine)} now belongs to another mount" in machine.log()
     machine.ok("umount", machine.mnt)
     assert machine.nothing_is_left()
 

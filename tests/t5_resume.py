@@ -219,7 +219,7 @@ def test_a_state_that_does_not_fit_is_refused_in_one_line(machine: Machine, sour
     refused("number of nodes was 3 when it was written, and is 2 now", 2, *one, "--resume")
     cluster = ("cluster", "up", "--nodes", "3", source, machine.mnt, *OPTIONS, "--resume")
     files[1].write_bytes(good[1][:-1])
-    refused("cut or damaged", 2, *cluster)
+    refused("truncated or damaged", 2, *cluster)
     assert [path.read_bytes() for path in files] == [good[0], good[1][:-1], good[2]]
     files[1].write_bytes(good[1])
     refused("--policy was pool when it was written", 2, *cluster, *SLOT)

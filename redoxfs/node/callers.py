@@ -1,8 +1,9 @@
-"""Telling one calling thread from the next that got its number, and from one that is gone.
+"""Detects that a thread number belongs to a new thread, and that a thread has ended.
 
-FUSE names the caller by thread number, and numbers come again: a hold of a worker that died would otherwise give
-a stranger a second look. A thread that was born after its number was last heard of is another one. The time of
-birth is read from /proc only when it matters who asks, which is rare. Called from the node's task alone.
+FUSE names the caller by its thread number, and the kernel reuses numbers. Without this, a new thread would inherit the
+holds of a dead worker and get a second look. A thread that was born after its number was last seen is a new one. The
+time of birth is read from /proc only when the answer depends on the caller, which is rare. Called from the node's task
+alone.
 """
 
 import os
@@ -20,13 +21,13 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 RECYCLED_S = 0.05
-"""All other numbers are given out before one comes again, which takes longer than this."""
+"""The kernel gives out all other numbers before it reuses one, which takes longer than this."""
 
 GONE_S = 0.05
-"""Between two checks for threads that are gone, at least."""
+"""The shortest time between two checks for ended threads."""
 
 GONE_SHARE = 1 / 50
-"""The share of the time that these checks may take."""
+"""The largest share of the time that these checks may take."""
 
 
 def _since_boot_s() -> float:
@@ -34,11 +35,11 @@ def _since_boot_s() -> float:
 
 
 class Callers:
-    """When each thread number was last heard of.
+    """When each thread number was last seen.
 
     Args:
-        proc: where the kernel lists threads.
-        signal: as `os.kill`.
+        proc: the directory where the kernel lists threads.
+        signal: like `os.kill`.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Callers:
         self._look_s = 0.0
 
     def hear(self, thread: int) -> None:
-        """A thread asks for something now."""
+        """A request of ``thread`` is here."""
         if thread == UNKNOWN_THREAD:
             return
         self._heard_s[thread] = self._clock_s()
@@ -63,7 +64,7 @@ class Callers:
             self._heard_s.popitem(last=False)
 
     def is_another(self, thread: int) -> bool:
-        """Whether the number, which asks for something now, was another thread's when it was last heard of."""
+        """Whether the number belonged to another thread when it was last seen. A request with it is here."""
         heard_s = self._heard_s.get(thread)
         if heard_s is None or self._clock_s() - heard_s < RECYCLED_S:
             return False
@@ -71,12 +72,12 @@ class Callers:
             fields = (self._proc / str(thread) / "stat").read_text("latin-1")
             born_s = int(fields.rpartition(")")[2].split()[STARTTIME_FIELD]) / TICKS_PER_S
         except (OSError, IndexError, ValueError):
-            # Gone, or /proc hides other users' processes: then numbers are all there is.
+            # The thread is gone, or /proc hides other users' processes. Then only the number is known.
             return False
         return born_s > heard_s
 
     def gone(self, threads: Iterable[int]) -> list[int]:
-        """Those of ``threads`` that have ended; none if the last check was a moment ago."""
+        """Those of ``threads`` that have ended; none if the last check was too recent."""
         start_s = self._clock_s()
         if start_s < self._look_s:
             return []
@@ -86,7 +87,7 @@ class Callers:
         return gone
 
     def _exists(self, thread: int) -> bool:
-        # Not by /proc, which may hide other users' processes.
+        # Not from /proc, which may hide other users' processes.
         try:
             self._signal(thread, 0)
         except ProcessLookupError:

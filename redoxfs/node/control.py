@@ -1,9 +1,9 @@
-"""The control socket: what a user asks of a running node that a read-only mount cannot be asked by a file.
+"""The control socket: requests of users that a read-only mount cannot take through a file.
 
-A Unix socket of mode 0600, one JSON object a line each way. `{"do": "stop"}` ends the node as SIGTERM does. A verb that
-takes data is told how much: `{"do": "trace", "bytes": N}`, and N bytes follow the line. The answer is `{"ok": true}`,
-with what the verb has to tell, or `{"error": "…"}`. A line longer than the limit, or one that is not such an object, is
-answered with an error and the connection is closed; so is a client that does not go on for `TIMEOUT_S`. Who asks is
+A Unix socket of mode 0600. Each side sends one JSON object on a line. `{"do": "stop"}` ends the node as SIGTERM does. A
+verb that takes data has their length: `{"do": "trace", "bytes": N}`, and N bytes follow the line. The answer is
+`{"ok": true}` with the results of the verb, or `{"error": "…"}`. A line longer than the limit, a line that is no such
+object, and a client that pauses for `TIMEOUT_S` get an error, and the connection is closed. The client is
 `redoxfs.launch.control`.
 """
 
@@ -19,18 +19,18 @@ from typing import Any
 import trio
 
 LINE_LIMIT_BYTES = 64 * 1024
-"""Far more than any request; a line is held in memory whole."""
+"""Far more than any request. A whole line is held in memory."""
 
 DATA_LIMIT_BYTES = 1 << 30
 """The paths of an epoch of 13 million files, with room."""
 
 TIMEOUT_S = 10.0
-"""For a client to say what it wants, or the next piece of it: an idle connection must not be held for ever."""
+"""For the request, and for each next piece of it: an idle connection must not stay open for ever."""
 
 PIECE_BYTES = 1 << 16
 
 Verb = Callable[[bytes], Awaitable[Mapping[str, Any]]]
-"""Given the data that came with it; what it tells. Raises ValueError with a line for the person who asked."""
+"""Takes the data of the request and returns the results. Raises ValueError with one line for the user."""
 
 log = logging.getLogger(__name__)
 
@@ -38,10 +38,10 @@ log = logging.getLogger(__name__)
 async def serve_control(
     path: Path, verbs: Mapping[str, Verb], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Listen at ``path`` until cancelled, then remove it. Whatever lay there before is replaced.
+    """Listen at ``path`` until cancelled, then remove it. An existing file there is replaced.
 
-    A mount may be made in place of one that was detached, whose daemon lives on for those who are in it. Then the older
-    daemon leaves the socket of the newer one when it ends.
+    A detached mount lives on for the programs in it, and another may be mounted in its place. The older daemon does not
+    remove the socket of the newer one when it ends.
     """
     path.unlink(missing_ok=True)
     listening = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -50,7 +50,7 @@ async def serve_control(
         await listening.bind(os.fspath(path))
     finally:
         os.umask(mask)
-    # As long as it is held no other file has its inode.
+    # While this descriptor is open, no other file can have its inode.
     own = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     listening.listen()
 
@@ -73,14 +73,14 @@ async def serve_control(
 
 
 class _Incoming:
-    """What a client sends: a line, then so many bytes."""
+    """The bytes that a client sends: a line, then data of a given length."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
         self._ahead = b""
 
     async def line(self) -> bytes:
-        """Raises ValueError where none comes in time."""
+        """The line. Raises ValueError if none comes in time."""
         line = bytearray()
         with trio.move_on_after(TIMEOUT_S) as in_time:
             while b"\n" not in line and len(line) <= LINE_LIMIT_BYTES:
@@ -94,7 +94,7 @@ class _Incoming:
         return first
 
     async def data(self, size: int) -> bytes:
-        """Raises ValueError where fewer come, or not in time."""
+        """The data. Raises ValueError if fewer bytes come, or not in time."""
         data = bytearray(self._ahead)
         while len(data) < size:
             with trio.move_on_after(TIMEOUT_S) as in_time:
@@ -115,7 +115,7 @@ async def _answer(incoming: _Incoming, verbs: Mapping[str, Verb]) -> Mapping[str
 
 
 def _parsed(line: bytes, verbs: Mapping[str, Verb]) -> tuple[Verb, int]:
-    """What a line asks for, and how many bytes follow it. Raises ValueError."""
+    """The verb of a line, and the number of bytes that follow it. Raises ValueError."""
     try:
         asked = json.loads(line)
         verb, size = verbs[asked["do"]], int(asked.get("bytes", 0))
@@ -127,7 +127,7 @@ def _parsed(line: bytes, verbs: Mapping[str, Verb]) -> tuple[Verb, int]:
 
 
 async def _call(verb: Verb, data: bytes) -> Mapping[str, Any]:
-    """What ``verb`` tells. Raises ValueError where it refuses, and nothing else: that would end the mount."""
+    """The results of ``verb``. Raises ValueError if it refuses, and nothing else: that would end the mount."""
     try:
         return {"ok": True, **await verb(data)}
     except ValueError:

@@ -1,11 +1,11 @@
-"""What a node counted since its start."""
+"""The counters of a node, since its start."""
 
 from dataclasses import asdict, dataclass
 
 
 @dataclass(slots=True)
 class Counters:
-    """Plain sums; SEMANTICS.md says what each means to a user.
+    """Plain sums. SEMANTICS.md defines each for users.
 
     ``opens`` = ``redirected`` + ``exact`` + those that failed, which ``errors`` counts along with failed reads.
     """

@@ -1,10 +1,10 @@
-"""Files that are served as they are: no class, or asked for under ``.redoxfs/exact``.
+"""Exact files, which are never redirected: files without a class, and all files under ``.redoxfs/exact``.
 
-A handle is an open file of the store, read in worker threads by position. The kernel keeps one set of pages for
-a path, and one size, whatever file lies behind it by now. So pages are shared only between handles on the same state
-of the file: while a handle on another state is open a new one bypasses them, and afterwards they are dropped once.
-Meanwhile the size told is that of the longest. What the kernel would fill up with zeros, past the end of a shorter
-state whose handle shares pages, is an error.
+A handle is an open file of the store, read in worker threads by position. The kernel keeps one set of pages and one
+size for a path, even if the file behind it is replaced. So only handles on the same state of the file share pages.
+While a handle on another state is open, a new handle bypasses the pages; afterwards they are dropped once. Meanwhile
+stat returns the size of the longest open state. A read past the end of a shorter state, whose handle shares pages,
+fails: the kernel would fill it with zeros.
 """
 
 import errno
@@ -19,11 +19,11 @@ from redoxfs.dataset import Tree
 from redoxfs.node.waits import Waits
 
 THREADS = 16
-"""Reads of exact files under way at once."""
+"""The number of reads of exact files at the same time."""
 
 
 class ExactFile(NamedTuple):
-    """An open source file; ``shares_pages``: it may read and fill the kernel's pages."""
+    """An open source file. ``shares_pages``: its reads may use and fill the kernel's pages."""
 
     file: SourceFile
     entry: int
@@ -31,7 +31,7 @@ class ExactFile(NamedTuple):
 
 
 class ExactFiles:
-    """Opens and reads source files in worker threads. Used from the node's task alone."""
+    """Opens and reads source files in worker threads. Called from the node's task alone."""
 
     def __init__(self, tree: Tree, store: ChunkStore, opens: Waits, reads: Waits) -> None:
         self._size: memoryview[int] = tree.size.data
@@ -45,26 +45,26 @@ class ExactFiles:
         self._handles: dict[int, list[Stamp]] = {}
         self._stale_pages: set[int] = set()
 
-    def told(self, entry: int) -> Stamp:
-        """What to tell of the file: its known state, with the size of the longest that is open."""
+    def state(self, entry: int) -> Stamp:
+        """The state that stat returns: the known state, with the size of the longest open state."""
         known = self.known(entry)
         handles = self._handles.get(entry)
         return known._replace(size=max(known.size, *(h.size for h in handles))) if handles else known
 
     def is_as_scanned(self, entry: int) -> bool:
-        """Whether `told` is what the tree says."""
+        """Whether `state` equals the state in the tree."""
         return entry not in self._now and entry not in self._handles
 
     def known(self, entry: int) -> Stamp:
-        """The file's state as the last open, else the scan, saw it."""
+        """The file's state at the last open, else at the scan."""
         return self._now.get(entry) or Stamp(self._size[entry], self._mtime_ns[entry], self._inode[entry])
 
     async def open(self, entry: int) -> tuple[ExactFile, bool]:
-        """An open file, and whether the kernel's pages and size of it are of this state.
+        """An open file, and whether the kernel's pages and size belong to this state of it.
 
         Raises:
-            OSError: as the storage gives it.
-            TooManyWaitingError, trio.TooSlowError: as `Waits.one`.
+            OSError: from storage.
+            TooManyWaitingError, trio.TooSlowError: see `Waits.one`.
         """
         opening = _Opening(lambda: self._store.open_file(entry))
         try:
@@ -89,7 +89,7 @@ class ExactFiles:
 
     async def read(self, file: ExactFile, offset: int, size: int) -> bytes:
         end = file.file.stamp.size
-        if file.shares_pages and offset + size > end and self.told(file.entry).size > end:
+        if file.shares_pages and offset + size > end and self.state(file.entry).size > end:
             raise OSError(errno.ESTALE, "the file was replaced while it was open")
         with self._reads.one():
             return await trio.to_thread.run_sync(
@@ -97,22 +97,22 @@ class ExactFiles:
             )
 
     def close(self, file: ExactFile) -> bool:
-        """True where something else is to be told of the file from now on."""
+        """Close the handle; True if stat returns something else from now on."""
         file.file.close()
-        told = self.told(file.entry)
+        before = self.state(file.entry)
         others = self._handles[file.entry]
         others.remove(file.file.stamp)
         if not others:
             del self._handles[file.entry]
-        return self.told(file.entry) != told
+        return self.state(file.entry) != before
 
     def changed(self) -> Set[int]:
-        """Entries that were found to be other than the scan saw."""
+        """Entries whose files have changed since the scan."""
         return self._now.keys()
 
 
 class _Opening:
-    """An open(2) in a thread that may outlive the wait for it; then it closes what it opened."""
+    """An open(2) in a thread that may outlive the wait for it. It then closes the file itself."""
 
     def __init__(self, opener: Callable[[], SourceFile]) -> None:
         self._opener = opener
@@ -131,7 +131,7 @@ class _Opening:
         self._close()
 
     def _close(self) -> None:
-        # The thread and who waited for it may both get here.
+        # The thread and the waiting task may both get here.
         with self._lock:
             file, self._file = self._file, None
         if file is not None:

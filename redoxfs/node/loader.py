@@ -1,13 +1,15 @@
-"""Carries reads out on a fixed number of threads and hands what they brought to the node's task.
+"""A pool of threads that carry out reads and deliver the results to the node's task.
 
-Why not a trio worker thread for each file: a chunk is up to K reads, and starting and finishing each through the
-event loop costs more there than the read itself. Threads of our own take reads from one queue and put results on
-another; the loop is woken once for as many results as have come in meanwhile. While all memory is filled, results may
-come in as fast as they are handed over, so that is done in slices, with whatever else the loop has to do between.
+Threads take reads from one queue and put results on another. They wake the event loop once for all results that have
+arrived since. While all memory fills, results may arrive as fast as they are delivered, so delivery is cut into time
+slices, and the loop does its other work in between.
 
-Reads that somebody waits for go before those that nobody does, each in the order in which they came, and so do their
-results. The threads hold no lock while they read, and they are daemon threads, so that storage that never answers
-cannot keep a process from ending.
+Awaited reads, for which a request waits, go before the others, and so do their results; within each group the order is
+that of arrival. A thread holds no lock while it reads. The threads are daemon threads, so storage that never answers
+cannot keep the process from ending.
+
+Rejected: a trio worker thread for each file. A chunk is up to K reads, and to start and finish one through the event
+loop costs more than the read itself.
 """
 
 import logging
@@ -21,10 +23,10 @@ import trio
 from redoxfs.chunks.store import Payload, Read
 
 JOIN_S = 2.0
-"""How long a clean end waits for reads that are under way; a hung one is left to the end of the process."""
+"""How long a clean end waits for reads in progress. The end of the process ends those that hang."""
 
 SLICE_S = 1e-3
-"""How long results are handed over at a time: some hundred of them, and the longest that an open waits for that."""
+"""How long one slice of delivery takes: a hundred results or so, and the longest delay that it adds to an open."""
 
 log = logging.getLogger(__name__)
 
@@ -33,16 +35,16 @@ class Loader:
     """A pool of reading threads.
 
     Args:
-        deliver: called in the task's thread with a read and its payloads; none where the store raised.
+        deliver: called in the task's thread with a read and its payloads, which are empty if the store raised.
     """
 
     def __init__(self, deliver: Callable[[Read, Sequence[Payload]], None], *, threads: int) -> None:
         self._deliver = deliver
         self._token = trio.lowlevel.current_trio_token()
         self._awaited: deque[Read] = deque()
-        # There may be hundreds of thousands, of which any may be hastened.
+        # There may be hundreds of thousands, and any of them may be hastened.
         self._others: OrderedDict[Read, None] = OrderedDict()
-        # What is being read, and what has been, for nobody as yet; the results that somebody waits for.
+        # Not awaited so far: reads in progress, and results. Then results that are awaited.
         self._under_way: set[Read] = set()
         self._here: OrderedDict[Read, Sequence[Payload]] = OrderedDict()
         self._awaited_here: deque[tuple[Read, Sequence[Payload]]] = deque()
@@ -55,7 +57,7 @@ class Loader:
             thread.start()
 
     def submit(self, reads: Sequence[Read], *, awaited: bool) -> None:
-        """Queue reads; the first of them is waited for where ``awaited`` says so."""
+        """Queue reads. ``awaited``: a request waits for the first of them."""
         with self._wake:
             self._others.update(dict.fromkeys(reads[awaited:]))
             if awaited:
@@ -63,7 +65,7 @@ class Loader:
             self._wake.notify(len(reads))
 
     def hasten(self, read: Read) -> None:
-        """Somebody waits for ``read`` now."""
+        """A request waits for ``read`` now: put it first."""
         with self._wake:
             if read in self._others:
                 del self._others[read]
@@ -74,7 +76,7 @@ class Loader:
                 self._under_way.discard(read)
 
     def close(self) -> None:
-        """End the threads. Queued reads are dropped; those under way are waited for a little."""
+        """End the threads. Queued reads are dropped; reads in progress get up to `JOIN_S`."""
         with self._wake:
             self._closing = True
             self._awaited.clear()
@@ -100,7 +102,7 @@ class Loader:
             try:
                 payloads = read.run()
             except Exception:
-                log.exception("a store raised instead of giving an error for each file")
+                log.exception("a store raised instead of returning an error for each file")
                 payloads = ()
             with self._wake:
                 if read in self._under_way:
@@ -125,7 +127,7 @@ class Loader:
                 return
 
     def _hand_over_soon(self) -> bool:
-        """Have the loop do it; False where there is no loop any more."""
+        """Schedule `_hand_over` in the loop; False if the loop has ended."""
         try:
             self._token.run_sync_soon(self._hand_over, idempotent=True)
         except trio.RunFinishedError:

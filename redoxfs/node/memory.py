@@ -1,17 +1,16 @@
-"""Whose the bytes in memory are, and how many there may be.
+"""The owners of the bytes in memory, and the limits on them.
 
 Every sample in memory is one `Content`. It belongs to
 
-- the slots: loaded and not yet served. The core bounds their number, and the layout saw to it that their bytes fit
-  their share;
-- the remote slots: come from other nodes and not yet served. The core bounds their bytes, too. One sample may be in
-  both: a class is still served from what came for this lap while its next lap is loaded;
-- a path: bound, or held, or a group of which a file may still be asked for; or put aside for one by a stat. These
-  *claims* have a share of their own. Past it the bytes of closed paths go first, then those put aside, then those of
-  the longest open; their handles go on reading from storage by position. So an open never waits for somebody else
-  to close;
+- the slots: loaded and not yet served. The core limits their number, and the layout makes their bytes fit their share;
+- the remote slots: from other nodes and not yet served. The core limits their bytes, too. A sample may be in both: a
+  class is still served from what came for this lap while its next lap is loaded;
+- a path: bound, or held, or part of a group of which a file may still be opened; or reserved for a path by a stat.
+  These *claims* have a share of their own. Past it the bytes of closed paths are dropped first, then reserved ones,
+  then those of the paths that have been open longest; their handles read from storage by position. So an open never
+  waits for another program to close a file;
 - a peer: given to another node, until it is sent. Counted with the claims;
-- nobody: dropped. A read of it that is still under way is thrown away when it arrives.
+- nobody: dropped. If a read of it is still in progress, its result is discarded.
 
 A content moves from the slots to a path at its turn and is never copied. A content that the core keeps stays in the
 slots, and the path gets an *alias*: another content with the same bytes, which count where they are kept. Used from
@@ -36,13 +35,13 @@ class _Owner(Enum):
 
 
 class Content:
-    """The bytes of one sample: on their way, here, or dropped.
+    """The bytes of one sample: expected, here, or dropped.
 
-    ``files``       by role: what was read, or why it could not be; empty while on the way.
-    ``stamps``      by role, None for a file that could not be read: outlive the bytes.
-    ``bytes_held``  the sum over the files.
-    ``read``        what brings it.
-    ``remote``      whether it comes from another node.
+    ``files``       by role: the bytes, or the error of the read; empty until they arrive
+    ``stamps``      by role, None for a file that could not be read; kept when the bytes are dropped
+    ``bytes_held``  the sum over the files
+    ``read``        the read that brings it
+    ``remote``      whether it comes from another node
     """
 
     __slots__ = (
@@ -68,16 +67,16 @@ class Content:
         self.read: Read | None = None
         self.bytes_held = 0
         self._arrival: trio.Event | None = None
-        # Of one that is on its way.
+        # Only while the bytes are expected.
         self._aliases: list[Content] = []
 
     @property
     def payload(self) -> Payload:
-        """What was read, once it is here and before it is dropped."""
+        """The files, once they are here and before they are dropped."""
         return tuple(file for file in self.files if file is not None)
 
     async def wait(self) -> None:
-        """Until the bytes are here, or the errors in their place."""
+        """Wait until the bytes are here, or errors in their place."""
         if not self.arrived:
             if self._arrival is None:
                 self._arrival = trio.Event()
@@ -93,7 +92,7 @@ class Content:
         self._aliases = []
 
     def alias(self) -> "Content":
-        """The same bytes for a path, once they are here; they count as this one's."""
+        """The same bytes for a path, once they are here. They count as bytes of this content."""
         alias = Content(self.sample, _Owner.PATH)
         alias.read = self.read
         if self.arrived:
@@ -112,7 +111,7 @@ class Content:
             self._arrival.set()
 
     def drop_bytes(self) -> None:
-        """The handles that there may be read by position from now on."""
+        """Let the bytes go. Handles read by position from now on."""
         self.files = tuple(None if isinstance(f, FileBytes) else f for f in self.files)
         self.bytes_held = 0
 
@@ -121,8 +120,8 @@ class Memory:
     """All contents.
 
     Args:
-        claims_limit_bytes: the share of paths; those of the slots and of the remote slots are the core's to keep.
-        keeps_remote: what came from another node cannot be read again here, and so is not dropped while it is wanted.
+        claims_limit_bytes: the share of paths. The core keeps the slots and the remote slots within theirs.
+        keeps_remote: samples of other nodes cannot be read again here, so they are not dropped while they are needed.
     """
 
     def __init__(self, claims_limit_bytes: int, *, keeps_remote: bool = False) -> None:
@@ -130,7 +129,7 @@ class Memory:
         self._keeps_remote = keeps_remote
         self._slots: dict[int, Content] = {}
         self._remote: dict[int, Content] = {}
-        # Paths, each in one of three: with a handle, oldest first; with a handle, its bytes dropped; without.
+        # Each path is in one of three: with a handle, oldest first; with a handle, bytes dropped; without a handle.
         self._open: OrderedDict[int, Content] = OrderedDict()
         self._dropped: dict[int, Content] = {}
         self._resting: OrderedDict[int, Content] = OrderedDict()
@@ -141,7 +140,7 @@ class Memory:
         self.claims_bytes = 0
 
     def renew(self, claims_limit_bytes: int, *, keeps_remote: bool) -> None:
-        """Another policy decides: nothing that waits for a turn is wanted any more. Paths keep what they have."""
+        """Another policy decides from now on. Samples without a turn are dropped; paths keep their bytes."""
         for contents in (self._slots, self._remote, self._reserved):
             for content in contents.values():
                 if content.owner is _Owner.PATH:
@@ -162,10 +161,10 @@ class Memory:
         return expected
 
     def expect_from_peer(self, samples: Sequence[int]) -> list[Content]:
-        """Another node gave ``samples``, whose bytes are on their way."""
+        """Another node gave ``samples``; their bytes will arrive."""
         expected = [Content(sample, _Owner.REMOTE, remote=True) for sample in samples]
         for content in expected:
-            # It may have come in the lap before and wait, put aside, for a turn of that; the slot is another's now.
+            # It may have come in the lap before as well, and be left over from that.
             stale = self._remote.pop(content.sample, None)
             if stale is not None:
                 self.remote_bytes -= stale.bytes_held
@@ -174,7 +173,7 @@ class Memory:
         return expected
 
     def claim(self, path: int, sample: int, *, remote: bool = False, kept: bool = False) -> Content | None:
-        """``sample`` has its turn for ``path``; None where the slots had let its bytes go."""
+        """``sample`` has its turn for ``path``; None if the slots have dropped its bytes."""
         content = self._leave(sample, remote=remote)
         if content is None:
             return None
@@ -196,7 +195,7 @@ class Memory:
             self._shed()
 
     def give(self, sample: int, *, remote: bool = False) -> Content | None:
-        """``sample`` goes to another node; None where its bytes were let go."""
+        """``sample`` goes to another node; None if its bytes were dropped."""
         content = self._leave(sample, remote=remote)
         if content is not None:
             content.owner = _Owner.PEER
@@ -205,21 +204,21 @@ class Memory:
         return content
 
     def expect_to_give(self, sample: int) -> Content:
-        """A sample is read for another node."""
+        """A sample is being read for another node."""
         return Content(sample, _Owner.PEER)
 
     def sent(self, content: Content) -> None:
-        """What was given to another node has been sent."""
+        """The bytes that were given to another node have been sent."""
         self._disown(content)
 
     def expect_for(self, path: int, sample: int) -> Content:
-        """The answer of ``path`` is read again, for the path alone."""
+        """The answer of ``path`` is being read again, for that path alone."""
         content = Content(sample, _Owner.PATH)
         self._own(path, content)
         return content
 
     def claimed(self, path: int) -> Content | None:
-        """What ``path`` has of its answer; it counts as open from now on."""
+        """The content of ``path``. The path counts as open from now on."""
         content = self._resting.pop(path, None)
         if content is not None:
             self._open[path] = content
@@ -227,11 +226,11 @@ class Memory:
         return self.look(path)
 
     def look(self, path: int) -> Content | None:
-        """What ``path`` has of its answer, leaving it as it is."""
+        """The content of ``path``, without any change."""
         return self._open.get(path) or self._dropped.get(path) or self._resting.get(path)
 
     def rest(self, path: int) -> None:
-        """The last handle on ``path`` was closed; its bytes are kept while there is room."""
+        """The last handle on ``path`` was closed. Its bytes are kept while there is room."""
         content = self._open.pop(path, None)
         if content is not None:
             self._resting[path] = content
@@ -239,28 +238,28 @@ class Memory:
             self._dropped.pop(path, None)
 
     def release(self, path: int) -> None:
-        """Nobody will ask for the answer of ``path`` again."""
+        """The answer of ``path`` is not needed any more."""
         content = self._resting.pop(path, None) or self._open.pop(path, None) or self._dropped.pop(path, None)
         if content is not None:
             self._disown(content)
 
     def forget(self, sample: int, *, remote: bool = False) -> None:
-        """The core took ``sample`` out of the slots unserved."""
+        """The core took ``sample`` out of the slots without serving it."""
         content = self._leave(sample, remote=remote)
         if content is not None:
             self._let_go(content)
 
     def holds_remote(self, sample: int) -> bool:
-        """Whether ``sample`` came from another node and waits for its turn."""
+        """Whether ``sample`` is in the remote slots."""
         return sample in self._remote
 
     def is_remote(self, sample: int) -> bool:
-        """Whether ``sample``, which was put aside, came from another node."""
+        """Whether ``sample``, which is reserved, came from another node."""
         content = self._reserved.get(sample)
         return content is not None and content.remote
 
     def arrive(self, content: Content, payload: Payload) -> None:
-        """The read of ``content`` is done."""
+        """The bytes of ``content`` are here, or errors in their place."""
         content.arrive(payload)
         if content.owner is _Owner.SLOTS:
             self.slots_bytes += content.bytes_held
@@ -274,7 +273,7 @@ class Memory:
 
     @property
     def used_bytes(self) -> int:
-        """What all contents take."""
+        """The bytes of all contents."""
         return self.slots_bytes + self.remote_bytes + self.claims_bytes
 
     def counts(self) -> dict[str, int]:
@@ -289,7 +288,7 @@ class Memory:
         }
 
     def _leave(self, sample: int, *, remote: bool) -> Content | None:
-        """Out of the slots, or of what was put aside."""
+        """Take ``sample`` out of the slots, or of the reserved samples."""
         content = (self._remote if remote else self._slots).pop(sample, None)
         if content is not None:
             if remote:
@@ -320,7 +319,7 @@ class Memory:
         self._shed()
 
     def _shed(self) -> None:
-        """Back within the limit; a content that is still on its way has no bytes to give."""
+        """Drop bytes until the claims are within their limit. A content that has not arrived has none to drop."""
         if self.claims_bytes <= self._claims_limit_bytes:
             return
         for contents, let_go in (

@@ -1,14 +1,16 @@
 """One running node: turns the core's decisions into reads, and holds the bytes between storage and reader.
 
-The way of an open: who calls (`callers`) → what the open means (`protocol.binding`, and the policy) → what has to
-be read, and whose bytes they are (`supply`, `loader`, `memory`) → a handle. All state is touched by one trio task at a
-time, and nothing between a decision and its bookkeeping awaits, so there is not one lock here. An open of a sample
-that is in memory returns without yielding to the event loop.
+An open passes: the calling thread (`callers`) → the meaning of the open (`protocol.binding`, and the policy) → reads,
+and the owner of their bytes (`supply`, `loader`, `memory`) → a handle. One trio task at a time touches the state, and
+nothing awaits between a decision and its bookkeeping, so there is no lock here. An open of a sample in memory returns
+without yielding to the event loop.
 
-Where the samples lie at several nodes the policy may leave a turn to another (`Pending`). The path is *undecided*
-then: whoever opens or stats it waits until `sharing` brings the answer.
+Where the samples lie at several nodes, the policy may leave a turn to another node. The open or stat then waits until
+`node.cluster` brings the answer (`pending`).
 
-The filesystem above calls this with entries of the tree; it knows nothing of samples. Errors leave as OSError,
+The plan in force, and with it the policy, has one owner: `Node.plan`. `renew` replaces it.
+
+The filesystem above calls this with entries of the tree; it knows nothing of samples. Errors are raised as OSError,
 `trio.TooSlowError` (deadline) or `TooManyWaitingError`.
 """
 
@@ -47,7 +49,7 @@ NO_ANSWER = "another node does not answer"
 
 @dataclass(slots=True)
 class Handle:
-    """An open file of a sample: ``path`` is the sample that was asked for, ``content`` what answers."""
+    """An open file of a sample: ``path`` is the requested sample, ``content`` the answer."""
 
     path: int
     file: int
@@ -56,8 +58,8 @@ class Handle:
 
 @dataclass(slots=True)
 class OpenFile:
-    """``handle`` is for `read` and `close`. ``shares_pages``: the handle may read and fill the kernel's pages of the
-    path; ``keep_pages``: those that there are now are right."""
+    """The result of an open. ``handle`` is for `read` and `close`. ``shares_pages``: the handle may use and fill the
+    kernel's pages of the path. ``keep_pages``: the present ones are right."""
 
     handle: int
     keep_pages: bool
@@ -65,16 +67,16 @@ class OpenFile:
 
 
 class Kernel(Protocol):
-    """Who has cached attributes and pages of files, and is told when they are no longer right."""
+    """Caches attributes and pages of files, and is told when they are out of date."""
 
     def bound(self, entries: Sequence[int]) -> None:
-        """Files got an answer: sizes that are on their way to somebody who asked before must not count."""
+        """Files got an answer: replies with their sizes that are still on the way must not count."""
 
     def freed(self, entries: Sequence[int]) -> None:
-        """Files have no answer any more: attributes and pages are void. No handle on them is open."""
+        """Files have no answer any more: their attributes and pages are invalid. No handle on them is open."""
 
     def changed(self, entry: int) -> None:
-        """A file that is served as it is was found changed: its attributes are void."""
+        """An exact file has changed: its attributes are invalid."""
 
 
 class Node:
@@ -83,7 +85,7 @@ class Node:
     Args:
         plan: the policy, and the memory.
         timeout_s: the deadline of every wait for storage.
-        kernel: is told when what it caches is no longer right.
+        kernel: told when its cache is out of date.
     """
 
     def __init__(
@@ -137,10 +139,10 @@ class Node:
         return self._sample_of[entry] >= 0
 
     def are_free(self, entries: range) -> NDArray[np.bool_]:
-        """Whether each of a contiguous range of entries is redirected, and has no answer now: bool[len(entries)]."""
+        """Whether each of a range of entries is redirected and has no answer now: bool[len(entries)]."""
         free: NDArray[np.bool_] = self._catalog.sample_of[entries.start : entries.stop] >= 0
         bound = self.binding.bound_paths
-        # Mostly a handful, but there may be tens of thousands.
+        # Usually a handful, but there may be tens of thousands.
         if len(bound) < len(entries):
             asked = [entry for path in bound for entry in self.supply.files_of(path) if entry in entries]
         else:
@@ -154,7 +156,7 @@ class Node:
     def open(self, entry: int, thread: int) -> OpenFile | Coroutine[Any, Any, OpenFile]:
         """Open a file; if it belongs to a sample, any sample of its class may answer.
 
-        The open file if its bytes are here; else what to await for it.
+        Returns the open file if its bytes are here, else a coroutine that does.
         """
         path, file = self._sample_of[entry], self._member_of[entry]
         if path < 0:
@@ -176,7 +178,7 @@ class Node:
         return self._open_late(entry, thread, content, keep_pages=not opened.fresh)
 
     def _content(self, path: int, file: int, opened: Opened) -> Content:
-        """The bytes of an open's answer, here or on their way."""
+        """The bytes of an open's answer, here or expected."""
         sample, turn = opened.sample, opened.turn
         for gone in opened.released:
             self.memory.release(gone)
@@ -200,7 +202,7 @@ class Node:
         return self.supply.take_turn(path, turn)
 
     def _give(self, path: int, turn: Served) -> None:
-        """As `_take_turn`; bytes that the slots have let go are read again."""
+        """As `_take_turn`. Bytes that the slots have dropped are read again."""
         if self._take_turn(path, turn) is None:
             self.supply.read_again(path, turn.sample)
 
@@ -217,28 +219,28 @@ class Node:
             raise
         return self._opened(path, file, content, keep_pages=keep_pages)
 
-    # What another node has to decide
+    # Other nodes, and other plans
 
     def attach(self, flush: Callable[[], None]) -> None:
-        """``flush`` sends what the policy asks of other nodes; before any request."""
+        """``flush`` sends the messages in the policy's outbox; before any request."""
         self._flush = flush
 
     def watch_turns(self, watcher: Callable[[int], None]) -> None:
-        """``watcher`` is told the sample asked for at each turn; before any request."""
+        """``watcher`` is called with the requested sample at each turn; before any request."""
         self._watcher = watcher
 
     def renew(self, plan: Plan) -> None:
-        """Another plan from now on, with laps of its own. Open files stay as they are; who waits is asked for anew."""
+        """Replace the plan; the new one has its own laps. Open files stay as they are; opens that wait ask again."""
         self._plan = plan
         self.binding.renew(plan.policy)
         self.memory.renew(plan.claims_bytes, keeps_remote=not plan.reads_any)
         self._pending.ask_again()
-        # The plan before may be large and part of a cycle; nothing else looks for old ones (`redoxfs.fs.serve`).
+        # The old plan may be large and part of a cycle, and nothing else collects old objects (`fs.serve`).
         gc.collect()
 
     @property
     def plan(self) -> Plan:
-        """How the dataset is served at present."""
+        """The plan in force."""
         return self._plan
 
     @property
@@ -255,30 +257,30 @@ class Node:
 
     @property
     def given(self) -> int:
-        """How many turns were given since the first lap began; by this node, where there are several."""
+        """The number of turns that this node has given since the first lap began."""
         return self._plan.policy.given
 
     def turns(self) -> Turns:
-        """How far the laps are; what this node gave its readers, where several share them."""
+        """How far the laps are, by the turns of this node."""
         return self._plan.policy.turns()
 
     def restore(self, turns: Turns) -> None:
-        """Go on from there, as the only node. Raises ValueError where that cannot be; nothing was changed."""
+        """Continue from ``turns``, as the only node. Raises ValueError, and changes nothing, if that is impossible."""
         self._plan.policy.restore(turns)
-        # The same plan, whose policy has nothing in memory now.
+        # The same plan, but its policy has nothing in memory now.
         self.go_on(self._plan)
 
     def go_on(self, plan: Plan) -> None:
-        """Another plan from now on, or the same, whose laps go on where others were.
+        """Replace the plan, by one whose laps continue from a state; it may be the same plan.
 
-        Open files stay as they are; all else that is in memory is read again when it is needed.
+        Open files stay as they are. Everything else in memory is read again when it is needed.
         """
         self.renew(plan)
         for path in self.binding.let_go():
             self.memory.release(path)
 
     def void(self, unloaded: Sequence[int], revoked: Sequence[int]) -> None:
-        """Samples that the policy has dropped unserved, and those whose reservations it has ended."""
+        """The policy has dropped ``unloaded`` without serving them, and ended the reservations of ``revoked``."""
         for sample in revoked:
             self.binding.revoke(sample)
             self._unload(sample)
@@ -290,7 +292,7 @@ class Node:
         self._pending.delivered(ticket, served)
 
     def _ask_for(self, path: int, opened: Opened) -> Undecided | None:
-        """After an open on several nodes: send what is to be sent; what to wait for if the path is undecided."""
+        """After an open on several nodes: send messages. Returns what to wait for if the path is undecided."""
         if isinstance(opened.turn, Pending):
             self._pending.leave_undecided(path, opened.turn.ticket)
         if opened.turn is not None and self._watcher is not None:
@@ -346,34 +348,36 @@ class Node:
         return OpenFile(self._keep(Handle(path, file, content)), keep_pages)
 
     def stat(self, entry: int, thread: int) -> tuple[int, bool] | Coroutine[Any, Any, tuple[int, bool]]:
-        """Size in bytes of what ``thread`` would read from a file, and whether that is good until it is void; what to
-        await for it where another node has to decide."""
+        """The size in bytes that ``thread`` would read from a file, and whether the kernel may cache it.
+
+        Returns both, or a coroutine that does if another node has to decide.
+        """
         path, file = self._sample_of[entry], self._member_of[entry]
         if path < 0:
-            return self._exact.told(entry).size, True
+            return self._exact.state(entry).size, True
         stamp = self._bound_stamp(path, file)
         if stamp is not None and self.binding.holds(thread, path):
-            # A reader asks for the size of what it has just opened: there is nothing new in that.
+            # A reader stats the file that it has just opened: that tells nothing new about it.
             return stamp.size, True
         undecided = self._pending.undecided.get(path)
         if undecided is not None:
             return self._stat_late(entry, thread, undecided.over)
         self._meet(thread, path, opens=False)
-        told = self.binding.stat(path, file, thread)
+        result = self.binding.stat(path, file, thread)
         if self._flush is not None:
             self._flush()
-        for sample in told.unloaded:
+        for sample in result.unloaded:
             self._unload(sample)
-        if told.pending is not None:
-            promise = self._pending.promise(path, thread, told.pending.ticket)
-            return self._stat_promised(entry, told.pending.ticket, promise)
-        if told.reserved and told.sample is not None:
+        if result.pending is not None:
+            promise = self._pending.promise(path, thread, result.pending.ticket)
+            return self._stat_promised(entry, result.pending.ticket, promise)
+        if result.reserved and result.sample is not None:
             sharing = self._plan.sharing
-            remote = sharing is not None and sharing.policy.is_taken(told.sample)
-            self.memory.reserve(told.sample, remote=remote)
+            remote = sharing is not None and sharing.policy.is_taken(result.sample)
+            self.memory.reserve(result.sample, remote=remote)
         if stamp is not None:
             return stamp.size, True
-        return self.supply.size(entry if told.sample is None else self.supply.file_of(told.sample, file)), False
+        return self.supply.size(entry if result.sample is None else self.supply.file_of(result.sample, file)), False
 
     async def _stat_promised(self, entry: int, ticket: int, promise: Promise) -> tuple[int, bool]:
         try:
@@ -382,14 +386,14 @@ class Node:
             self._pending.withdraw(ticket, promise)
 
     async def _stat_late(self, entry: int, thread: int, over: trio.Event) -> tuple[int, bool]:
-        """What `stat` says once another node has answered; the file's own size where it does not in time."""
+        """`stat`, once another node has answered; the file's own size if it does not answer in time."""
         try:
             with self._opens.one(self._peer_timeout_s):
                 await over.wait()
         except trio.TooSlowError:
             return self.supply.size(entry), False
-        told = self.stat(entry, thread)
-        return told if isinstance(told, tuple) else await told
+        result = self.stat(entry, thread)
+        return result if isinstance(result, tuple) else await result
 
     def _unload(self, sample: int) -> None:
         remote = self.memory.is_remote(sample)
@@ -397,12 +401,12 @@ class Node:
             self.memory.forget(sample, remote=remote)
 
     def look(self, entry: int) -> tuple[int, bool]:
-        """What `stat` says while a file is bound, else its own size; on nobody's behalf, changing nothing."""
+        """As `stat` while the file is bound, else its own size. For no caller, and without any change."""
         stamp = self._bound_stamp(self._sample_of[entry], self._member_of[entry])
         return (self.supply.size(entry), False) if stamp is None else (stamp.size, True)
 
     def read(self, handle: int, offset: int, size: int) -> bytes | memoryview | Coroutine[Any, Any, bytes | memoryview]:
-        """At most ``size`` bytes from ``offset`` of an open file; what to await for them if they are not here."""
+        """At most ``size`` bytes from ``offset`` of an open file, or a coroutine that returns them."""
         opened = self._handles[handle]
         if isinstance(opened, ExactFile):
             return self._read_late(self._exact.read(opened, offset, size))
@@ -438,7 +442,7 @@ class Node:
             self._closed(opened.path, self.binding.close(opened.path))
 
     def served(self, entry: int) -> bytes:
-        """The path, relative to the source, of the file whose bytes ``entry`` last gave; empty before that."""
+        """The path, relative to the source, of the file whose bytes ``entry`` last served; empty before."""
         path = self._sample_of[entry]
         if path < 0:
             return self._tree.path(entry)
@@ -447,10 +451,10 @@ class Node:
             return b""
         return self._tree.path(self.supply.file_of(answer, self._member_of[entry]))
 
-    # Files as they are
+    # Exact files
 
     async def open_exact(self, entry: int) -> OpenFile:
-        """Open the very file."""
+        """Open the file itself."""
         self.counters.opens += 1
         try:
             file, keep_pages = await self._exact.open(entry)
@@ -464,17 +468,17 @@ class Node:
         return OpenFile(handle, keep_pages, file.shares_pages)
 
     def exact_state(self, entry: int) -> Stamp:
-        """What to tell of the very file."""
-        return self._exact.told(entry)
+        """The state of the file itself, as stat returns it."""
+        return self._exact.state(entry)
 
     def is_as_scanned(self, entry: int) -> bool:
-        """Whether `exact_state` is what the tree says."""
+        """Whether `exact_state` equals the state in the tree."""
         return self._exact.is_as_scanned(entry)
 
     # Counts
 
     def stats(self) -> dict[str, Any]:
-        """Everything that `stats.json` says of the node."""
+        """The part of `stats.json` about the node."""
         catalog = self._catalog
         laps = np.full(len(catalog.class_trees), np.iinfo(np.int32).max, np.int32)
         lapping = self._plan.lapping
@@ -538,7 +542,7 @@ class Node:
                 self._forget(gone)
 
     def _forget(self, thread: int) -> None:
-        """A thread has ended: so do its holds and reservations."""
+        """A thread has ended: end its holds and reservations."""
         ended = self.binding.thread(thread)
         for released in ended.released:
             self.memory.release(released)
@@ -554,7 +558,7 @@ class Node:
         return number
 
     def _bound_stamp(self, path: int, file: int) -> Stamp | None:
-        """What a handle on the path reads, once it is known."""
+        """The stamp of the file that a handle on the path reads, once it is known."""
         if not self.binding.is_bound(path):
             return None
         content = self.memory.look(path)

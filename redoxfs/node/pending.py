@@ -73,7 +73,7 @@ class PendingTurns:
         return promise
 
     def withdraw(self, ticket: int, promise: Promise) -> None:
-        """The stat is over. Where its ticket was not answered, the policy is told."""
+        """The stat is over. If its ticket was not answered, cancel it at the policy."""
         if self._waiting.get(ticket) is promise:
             del self._waiting[ticket]
             if self._plan().sharing is not None:
@@ -87,10 +87,10 @@ class PendingTurns:
             return
         if served.preempted:
             self._binding.revoke(served.sample)
-        told = self._binding.promise(waiting.path, waiting.thread, served.sample)
-        for sample in told.unloaded:
+        result = self._binding.promise(waiting.path, waiting.thread, served.sample)
+        for sample in result.unloaded:
             self._unload(sample)
-        if told.reserved:
+        if result.reserved:
             self._memory.reserve(served.sample, remote=served.remote)
         waiting.over.set()
 
@@ -122,7 +122,7 @@ class PendingTurns:
         return True
 
     def give_up(self, path: int) -> None:
-        """Nothing waits for the answer of ``path`` any more."""
+        """No open waits for the answer of ``path`` any more."""
         undecided = self.undecided.pop(path)
         del self._waiting[undecided.ticket]
         self._policy.cancel(undecided.ticket)

@@ -1,7 +1,7 @@
-"""How a node serves a dataset with so much memory: the policy, and how memory is shared.
+"""How a node serves a dataset with a given amount of memory: the policy, and the division of memory.
 
-Memory has two shares. The policy's holds samples that were loaded and not yet served; that of paths holds the bytes of
-open files, of closed ones that may be looked at again, and what stats have put aside (`node.memory`).
+Memory has two shares. The share of the policy holds samples that were loaded and not yet served. The share of paths
+holds the bytes of open files, of closed files that may get a second look, and of reserved samples (`node.memory`).
 """
 
 import math
@@ -28,33 +28,33 @@ from redoxfs.protocol import (
 
 
 class _Serving(Protocol):
-    """What a node needs to know beside turns."""
+    """What a node needs of a policy beside turns."""
 
     def laps(self, samples: npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:
-        """The lap, counted from 1, that what each of ``samples`` belongs to is in."""
+        """The lap, from 1, of the class or column of each of ``samples``."""
 
     def chunk_of(self, sample: int) -> int:
-        """The physical chunk that ``sample`` lies in."""
+        """The physical chunk of ``sample``."""
 
 
 class ServingPolicy(Policy, _Serving, Resumable, Protocol):
-    """A policy, as a node needs it."""
+    """A policy of one node, as `Node` uses it."""
 
 
 class SharedServingPolicy(SharedPolicy, _Serving, Protocol):
-    """A policy of several nodes, as a node needs it."""
+    """A policy of several nodes, as `Node` uses it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Share:
     """This node among those that share a dataset.
 
-    ``node``, ``nodes``  its number, and how many there are
-    ``memory_bytes``     of all memory, what samples from other nodes may take before they are served
-    ``shared_storage``   every node can read every chunk; else only its own
-    ``part_of``          int8[S], the node at which each sample lies; None where that is for the layout to say
+    ``node``, ``nodes``  its number, and the number of nodes
+    ``memory_bytes``     the part of memory for samples from other nodes that are not served yet
+    ``shared_storage``   every node can read every chunk; otherwise only its own
+    ``part_of``          int8[S], the node at which each sample lies; None to let the layout deal the chunks
     ``timeout_s``        how long an open waits for another node to decide
-    ``exchange``         the pool takes such a share of its samples from other nodes on purpose
+    ``exchange``         the share of its samples that the pool takes from other nodes, to mix data across nodes
     ``window``           P, the prefetch window of the slot policy, in requests
     """
 
@@ -70,10 +70,10 @@ class Share:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sharing:
-    """What of a plan is about other nodes.
+    """The part of a plan that is about other nodes.
 
-    ``policy``       the plan's
-    ``reads_alone``  where nobody answers, the sample that was asked for is read here instead
+    ``policy``       the plan's policy
+    ``reads_alone``  if no node answers, this node reads the requested sample itself
     """
 
     share: Share
@@ -87,14 +87,14 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """How a dataset is served.
+    """How a node serves a dataset.
 
     ``policy``          decides
     ``memory_bytes``    for all samples in memory
-    ``resident_bytes``  of these, what the policy's samples may take
-    ``lapping``         int[...]: one sample of everything that has laps of its own
+    ``resident_bytes``  the policy's share of it
+    ``lapping``         int[...]: one sample of each class or column that has its own laps
     ``held_share``      the share of the samples that is in memory at a time, 1 for all
-    ``about``           what `stats.json` says of it
+    ``about``           its fields in `stats.json`
     """
 
     policy: ServingPolicy | SharedServingPolicy
@@ -107,23 +107,23 @@ class Plan:
 
     @property
     def nodes(self) -> int:
-        """How many nodes serve it together."""
+        """The number of nodes that serve the dataset."""
         return 1 if self.sharing is None else self.sharing.share.nodes
 
     @property
     def claims_bytes(self) -> int:
-        """The share of paths."""
+        """The share of paths in memory."""
         remote = 0 if self.sharing is None else self.sharing.share.memory_bytes
         return self.memory_bytes - self.resident_bytes - remote
 
     @property
     def reads_any(self) -> bool:
-        """Whether every sample can be read here."""
+        """Whether this node can read every sample."""
         return self.sharing is None or self.sharing.share.shared_storage
 
 
 def plan_slot(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, share: Share | None = None) -> Plan:
-    """The paper's policy. Raises MemoryTooSmallError."""
+    """A plan with the paper's policy. Raises MemoryTooSmallError."""
     nodes, remote_bytes = (1, 0) if share is None else (share.nodes, share.memory_bytes)
     try:
         layout = fit(cells, catalog.sample_bytes, memory_bytes - remote_bytes, nodes=nodes)
@@ -176,13 +176,13 @@ def pool_memory_for(catalog: Catalog, cells: Cells, share: float) -> int:
 
 
 def _least_for_pool(sizes: npt.NDArray[np.int64], cells: Cells) -> int:
-    """Some open files, and one chunk."""
+    """The least --memory: some open files, and one chunk."""
     largest_chunk = int(np.append(sizes, 0)[cells.cells].sum(axis=1).max(initial=0))
     return room_for_open(sizes) + largest_chunk
 
 
 def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, share: Share | None = None) -> Plan:
-    """The pool, for which any memory will do that holds a few samples. Raises MemoryTooSmallError."""
+    """A plan with the pool, which needs memory for a few samples only. Raises MemoryTooSmallError."""
     sizes = catalog.sample_bytes
     total = int(sizes.sum())
     remote_bytes = 0 if share is None else share.memory_bytes

@@ -1,22 +1,23 @@
 """How far a mount's laps are, in a file that outlives the daemon.
 
-A daemon that is killed takes nothing along but its memory: what had its turn in which lap is written every second and
-at the end, and the next mount goes on from there (`--resume`). So each sample still comes once in its lap, but for
-those that had their turn after the last write, which may come once more: those of about a second. `Turns.given`, which
-is in the file and in the statistics, counts them. The same file, saved and loaded by hand, goes with a checkpoint of
-the training; after a load what had its turn since the save comes again, which is what going back means.
+The file has the samples that had their turn, and the laps. It is written every second and at the end, and the next
+mount continues from it (`--resume`). So each sample is still served once in its lap, except those that had their turn
+after the last write, within about a second: they may be served again. `Turns.given`, in the file and in the statistics,
+counts them. The same file can be saved and loaded by hand, together with a checkpoint of the training. After a load the
+samples that had their turn since the save are served again.
 
-    head         magic, version, the lengths of all that follows, the least lap, turns given, time of writing
+    head         magic, version, the lengths of all fields that follow, the least lap, turns given, time of writing
     about        JSON: a text for each thing that the laps depend on, such as the dataset
     laps         of each class or column, above the least, in 1, 2 or 4 bytes each
     had          a bit for each sample
-    checksum     XXH3-128 of all before it
+    checksum     XXH3-128 of everything before it
 
-A file is replaced as a whole: written beside, synced, renamed. A daemon that was detached from its mountpoint lives on
-for those who are in its mount; one that is mounted in its place has it hand the file over (`StateWriter.hand_over`).
+A file is replaced as a whole: written to a temporary file, synced, renamed. A daemon that was detached from its
+mountpoint lives on for the programs in its mount. A daemon that is mounted in its place makes it hand the file over
+(`StateWriter.hand_over`).
 
-Of nodes that share a dataset each keeps what it handed to its own readers (`redoxfs.protocol.turns`). They go on from
-what all of them kept, and a file that is saved by hand has all of it: so it is of as many nodes as one likes.
+Where several nodes share a dataset, each keeps the turns of its own readers (`redoxfs.protocol.turns`). They continue
+from the files of all. A file that is saved by hand has the turns of all nodes, so any number of nodes can load it.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ VERSION = 1
 WRITE_EVERY_S = 1.0
 
 LONGEST_END_S = 5.0
-"""For the last write: an end must not wait for a disk that does not answer."""
+"""The deadline of the last write: the end must not wait for a disk that does not answer."""
 
 LONGEST_ABOUT_BYTES = 64 << 10
 
 LONGEST_FILE_BYTES = 1 << 30
-"""Far more than two billion samples take."""
+"""Far more than two billion samples need."""
 
 # Magic, version, length of about, samples' bytes, laps, their least, bytes of each, turns given, time of writing in ns.
 _HEAD = struct.Struct("<8sIIQQIIQQ")
@@ -62,15 +63,15 @@ log = logging.getLogger(__name__)
 
 
 class StateError(Exception):
-    """A state cannot be taken: one line."""
+    """A state cannot be used: one line."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
-    """What a file says.
+    """The content of a file.
 
     ``about``       a text for each thing that the laps depend on
-    ``written_ns``  when it was, since the epoch of Unix
+    ``written_ns``  when it was written, since the Unix epoch
     """
 
     about: Mapping[str, str]
@@ -82,9 +83,9 @@ class State:
         return self.about.get(LAP_LINEAGE, "")
 
     def check(self, about: Mapping[str, str]) -> None:
-        """Raises StateError, with what differs, where it is about something else."""
+        """Raises StateError, which names the difference, if the state is about something else."""
         names = sorted({*self.about, *about} - {LAP_LINEAGE})
-        # What explains the others first.
+        # A difference that explains others comes first.
         for name in sorted(names, key=lambda name: (name != DATASET, name not in self.about, name not in about)):
             then, now = self.about.get(name, "nothing"), about.get(name, "nothing")
             if then != now:
@@ -96,7 +97,7 @@ class State:
 
 
 DATASET = "dataset"
-"""What the fingerprint is called among the things that laps depend on."""
+"""The name of the fingerprint among the things that laps depend on."""
 
 NODES = "number of nodes"
 
@@ -105,7 +106,7 @@ LAP_LINEAGE = "origin"
 
 
 def of_one_node(about: Mapping[str, str], nodes: int) -> Mapping[str, str]:
-    """What the file of one node of so many is about, where that of all of them together is ``about``."""
+    """The ``about`` of one node's file, where that of a file of all nodes is ``about``."""
     return about if nodes == 1 else {**about, NODES: str(nodes)}
 
 
@@ -121,7 +122,7 @@ def encode(about: Mapping[str, str], turns: Turns, written_ns: int) -> bytes:
 
 
 def decode(data: bytes) -> State:
-    """What `encode` made bytes of. Raises StateError."""
+    """The state in a file's bytes. Raises StateError."""
     _, _, text_bytes, had_bytes, count, least, width, given, written_ns = _head(data, len(data))
     if xxhash.xxh3_128_digest(memoryview(data)[:-_SUM_BYTES]) != data[-_SUM_BYTES:]:
         raise StateError("it is damaged: its checksum is wrong")
@@ -129,34 +130,34 @@ def decode(data: bytes) -> State:
     above = np.frombuffer(data, _WIDTHS[width], count, laps_at)
     had = np.frombuffer(data, np.uint8, had_bytes, laps_at + count * width)
     if least + int(above.max(initial=0)) > LAST_LAP:
-        raise StateError("it is damaged: nobody comes to such laps")
+        raise StateError("it is damaged: no mount comes to such laps")
     try:
         about = json.loads(data[_HEAD.size : laps_at])
     except (ValueError, RecursionError):
         about = None
     if not isinstance(about, dict) or not all(isinstance(value, str) for value in about.values()):
-        raise StateError("it is damaged: it does not say what it is about")
+        raise StateError("it is damaged: its description cannot be read")
     return State(about, Turns((above.astype(np.int64) + least).astype(np.int32), had.copy(), given), written_ns)
 
 
 def _head(data: bytes, size: int) -> tuple[Any, ...]:
-    """The head, of a file of so many bytes, which are those that it says there are."""
+    """The head of a file of ``size`` bytes, which is the size that it implies."""
     if data[: len(MAGIC)] != MAGIC:
-        raise StateError("it is no state of a redoxfs mount")
+        raise StateError("it is not a redoxfs state file")
     if len(data) < _HEAD.size:
-        raise StateError(f"it is cut: it has {size} bytes")
+        raise StateError(f"it is truncated: it has {size} bytes")
     head = _HEAD.unpack_from(data)
     _, version, text_bytes, had_bytes, count, _, width, _, _ = head
     if version != VERSION:
-        raise StateError(f"it is of format version {version}, and this redoxfs reads version {VERSION}")
+        raise StateError(f"it has format version {version}, and this redoxfs reads version {VERSION}")
     expected = _HEAD.size + text_bytes + count * width + had_bytes + _SUM_BYTES
     if width not in _WIDTHS or size != expected or size > LONGEST_FILE_BYTES:
-        raise StateError(f"it is cut or damaged: it has {size} bytes and says {expected}")
+        raise StateError(f"it is truncated or damaged: it has {size} bytes, and its head describes {expected}")
     return head
 
 
 def read_bytes(path: Path) -> bytes:
-    """A file whose head is sound. Raises StateError; FileNotFoundError where there is none, and other OSErrors."""
+    """The bytes of a file whose head is sound. Raises StateError, FileNotFoundError and other OSErrors."""
     with open_plain(path) as file:
         size = os.fstat(file.fileno()).st_size
         head = file.read(_HEAD.size)
@@ -168,18 +169,17 @@ def read_bytes(path: Path) -> bytes:
 
 
 def longest_bytes(turns: Turns) -> int:
-    """The most that the file of anybody with the same samples can take: what it is about may be long, if it is of
-    something else."""
+    """The largest size of a file about the same samples; its description may be long, if it is of something else."""
     return _HEAD.size + LONGEST_ABOUT_BYTES + turns.laps.nbytes + turns.had.nbytes + _SUM_BYTES
 
 
 def name_of(data: bytes) -> str:
-    """What tells a state from all others."""
+    """The name of a state, which no other has."""
     return f"the state {data[-_SUM_BYTES:].hex()[:8]}"
 
 
 def summary(turns: Turns, samples: int) -> dict[str, int]:
-    """What a person wants to know of it."""
+    """The figures that a user wants to see."""
     return {
         "first_lap": int(turns.laps.min(initial=LAST_LAP)) if len(turns.laps) else 1,
         "last_lap": int(turns.laps.max(initial=1)),
@@ -190,24 +190,24 @@ def summary(turns: Turns, samples: int) -> dict[str, int]:
 
 
 def told_of(summary: Mapping[str, Any]) -> str:
-    """A summary, for a person."""
+    """A summary as a line for users."""
     first, last = summary["first_lap"], summary["last_lap"]
     laps = f"lap {first}" if first == last else f"laps {first} to {last}"
     return f"{laps}, {summary['had']:,} of {summary['samples']:,} samples had their turn"
 
 
 def _with_line(summary: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A summary, with a line for who has to do without this module."""
+    """A summary and its line, for a client that cannot import this module."""
     return {**summary, "told": told_of(summary)}
 
 
 class StateFile:
-    """A file that is replaced as a whole, in a folder that is held open: a mount may hide its path.
+    """A file that is replaced as a whole. Its folder is held open, since a mount may hide its path.
 
-    ``base``  its path where it is that of one node alone
+    ``base``  its path if it is the file of a single node
 
     Raises:
-        OSError: there is no such folder.
+        OSError: the folder cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -215,15 +215,15 @@ class StateFile:
         self._folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def number(self, node: int, nodes: int) -> None:
-        """Be the file of one node of so many: they may all have the same folder and the same path."""
+        """Become the file of one node of ``nodes``, which may all be given the same path."""
         self.path = self.base if nodes == 1 else self.base.with_name(f"{self.base.name}.{node}")
 
     def close(self) -> None:
         os.close(self._folder)
 
     def replace(self, data: bytes) -> None:
-        """On the disk when it returns, readable by its owner alone. Raises OSError; the file is then as it was."""
-        # Cut short by a letter for each that is put to it, since a name has an end; not where its number is.
+        """Write ``data`` to disk, readable by the owner alone. Raises OSError; the file is unchanged then."""
+        # Shortened at the front, since names have a maximum length: the end has the node's number.
         beside = f".{self.path.name[-200:]}.new"
         with suppress(FileNotFoundError):
             os.unlink(beside, dir_fd=self._folder)
@@ -243,23 +243,23 @@ class StateFile:
 
 
 class Resumable(Protocol):
-    """Who can go on in the middle of a lap: a policy, and the node."""
+    """Can continue in the middle of a lap: a policy, and the node."""
 
     @property
     def given(self) -> int:
-        """How many turns were given since the first lap began."""
+        """The number of turns given since the first lap began."""
 
     def turns(self) -> Turns:
-        """How far the laps are; of several nodes, what this one had. A copy."""
+        """How far the laps are, by the turns of this node. A copy."""
 
     def restore(self, turns: Turns) -> None:
-        """Go on from there. Raises ValueError; nothing was changed."""
+        """Continue from ``turns``. Raises ValueError, and changes nothing, if that is impossible."""
 
 
 class Cluster(Protocol):
-    """All nodes together that share a dataset. Of one alone: `SingleNode`.
+    """All nodes that share a dataset. For a node that has it to itself: `SingleNode`.
 
-    ``node``, ``nodes``  which of them this is, and how many there are
+    ``node``, ``nodes``  this node's number, and the number of nodes
     ``lap_lineage``      of their laps
     """
 
@@ -271,15 +271,15 @@ class Cluster(Protocol):
     def lap_lineage(self) -> str: ...
 
     async def turns_of_all(self) -> Turns:
-        """What all of them had. Raises ValueError: one line."""
+        """The turns of all nodes. Raises ValueError: one line."""
 
     async def go_on(self, turns: Turns, data: bytes) -> None:
-        """This node goes on from there, of which ``data`` is the file; so do the others, once they are told the same.
+        """Continue from ``turns``, whose file is ``data``, at this node. The others get the same call of their own.
         Raises ValueError: one line."""
 
 
 class SingleNode:
-    """One node, which shares its dataset with nobody."""
+    """A node that shares its dataset with no other."""
 
     node, nodes, lap_lineage = 0, 1, ""
 
@@ -295,12 +295,12 @@ class SingleNode:
 
 
 class StateWriter:
-    """Keeps the state of a node in a file, and saves and loads that of all for whoever asks.
+    """Keeps the state of a node in a file, and saves and loads the state of all nodes on request.
 
     Args:
-        file: where to; None where it is not kept.
-        about: what the laps depend on, as it is now.
-        samples: how many there are.
+        file: None to keep no state.
+        about: returns what the laps depend on, as it is now.
+        samples: the number of samples.
     """
 
     def __init__(
@@ -315,38 +315,38 @@ class StateWriter:
         self._samples = samples
         self._node = node
         self._all: Cluster = SingleNode(node)
-        # As long as nobody asks, what there is stays: a mount by mistake costs no state.
+        # An existing file stays until the first turn: a mount by mistake loses no state.
         self._kept = node.given
         self._written_ns = 0
         self._failed = False
         self._writing = threading.Lock()
-        # Of what is to be written: a thread that was left behind must not write what is old by then.
+        # The number of the latest write: an abandoned thread must not write an older state after it.
         self._newest = 0
 
     def share(self, all_nodes: Cluster) -> None:
-        """There are others; before anything is saved or loaded."""
+        """There are other nodes; before anything is saved or loaded."""
         self._all = all_nodes
 
     async def begin_anew(self) -> None:
-        """The laps are others from now on. What was kept of those before is replaced at once, since what nodes kept of
-        laps that began differently must not be put together."""
+        """Other laps have begun. Replace the file of the old ones at once: files of laps that began differently must
+        not be merged."""
         self._kept = -1
         if self._file is not None:
             self._file.number(self._all.node, self._all.nodes)
             await trio.to_thread.run_sync(self._write, *self._following(), abandon_on_cancel=True)
 
     def encoded(self) -> bytes:
-        """What this node had, as its file has it."""
+        """This node's turns, as in its file."""
         return encode(self._own_about(), self._node.turns(), time.time_ns())
 
     def decoded(self, data: bytes) -> State:
-        """What a node of these had, from its file. In any thread. Raises StateError."""
+        """The state of one of these nodes, from its file. In any thread. Raises StateError."""
         state = decode(data)
         state.check(self._own_about())
         return state
 
     def decoded_whole(self, data: bytes) -> Turns:
-        """What all had, from a file that was saved. In any thread. Raises StateError."""
+        """The turns of all nodes, from a file that was saved. In any thread. Raises StateError."""
         state = decode(data)
         state.check(self._about())
         return state.turns
@@ -356,7 +356,7 @@ class StateWriter:
         return {**about, LAP_LINEAGE: self._all.lap_lineage} if self._all.nodes > 1 else about
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Write what has changed, every second, until cancelled."""
+        """Write changes every second, until cancelled."""
         task_status.started()
         while self._file is not None:
             await trio.sleep(WRITE_EVERY_S)
@@ -365,22 +365,22 @@ class StateWriter:
                 await trio.to_thread.run_sync(self._write, *following, abandon_on_cancel=True)
 
     def final(self) -> None:
-        """Write what has changed; nothing has a turn any more."""
+        """Write the last changes; no sample has a turn any more."""
         following = self._next()
         if self._file is None or following is None:
             return
-        # In a thread that ends with the process, should the disk not answer.
+        # In a daemon thread, in case the disk does not answer.
         writing = threading.Thread(target=self._write, args=following, daemon=True)
         writing.start()
         writing.join(LONGEST_END_S)
         if writing.is_alive():
-            log.warning("%s does not answer: the last turns are not in it", self._file.path)
+            log.warning("%s: no answer from its disk: the last turns are not saved", self._file.path)
 
     async def save(self, data: bytes) -> Mapping[str, Any]:
-        """Write the state to the file whose path ``data`` is. Raises ValueError."""
+        """Write the state to the file at path ``data``. Raises ValueError."""
         path = Path(os.fsdecode(data))
         if not path.is_absolute() or "\0" in os.fspath(path):
-            raise ValueError("expected the whole path of a file")
+            raise ValueError("expected the absolute path of a file")
         about, turns = self._about(), await self._all.turns_of_all()
         try:
             await trio.to_thread.run_sync(self._save, path, about, turns, abandon_on_cancel=True)
@@ -389,10 +389,10 @@ class StateWriter:
         return _with_line(summary(turns, self._samples))
 
     async def hand_over(self, data: bytes) -> Mapping[str, Any]:
-        """Write what has changed, and nothing after that: another mount has the file. Raises ValueError.
+        """Write changes, and nothing after that: the file belongs to another mount now. Raises ValueError.
 
-        ``data`` is a deadline, in ns of CLOCK_MONOTONIC, and the path of the file. Past it nothing is written any more,
-        since the other mount does not wait any more and may have written.
+        ``data`` has a deadline, in ns of CLOCK_MONOTONIC, and the path of the file. After the deadline nothing is
+        written: the other mount has stopped waiting and may have written itself.
         """
         by_ns, _, path = data.partition(b" ")
         is_late = time.monotonic_ns() > int(by_ns)
@@ -402,25 +402,25 @@ class StateWriter:
         return {}
 
     async def load(self, data: bytes) -> Mapping[str, Any]:
-        """Go on from the state that ``data`` is, the bytes of a file. Raises ValueError.
+        """Continue from the state in ``data``, the bytes of a file. Raises ValueError.
 
-        It counts at once: laps and turns are as they were at the save, and what had its turn since then comes again.
-        What is in memory and had no turn is read again when it is needed. Open files stay as they are.
+        It takes effect at once: laps and turns are those of the save, and samples that had their turn since are served
+        again. Samples in memory without a turn are read again when they are needed. Open files stay as they are.
         """
         try:
             turns = await trio.to_thread.run_sync(self.decoded_whole, data)
         except StateError as error:
-            raise ValueError(f"the state is not taken: {error}") from error
+            raise ValueError(f"cannot load the state: {error}") from error
         try:
             await self._all.go_on(turns, data)
         finally:
             await self.begin_anew()
         told = summary(turns, self._samples)
-        log.info("the laps go on from a state that was loaded: %s", told_of(told))
+        log.info("the laps continue from a loaded state: %s", told_of(told))
         return _with_line(told)
 
     def stats(self) -> dict[str, Any]:
-        """``turns``: given since the first lap began; ``turns_kept``: of these, before the state was last written."""
+        """``turns``: given since the first lap began. ``turns_kept``: those in the last state that was written."""
         return {
             "turns": self._node.given,
             "turns_kept": self._kept if self._written_ns else None,
@@ -428,7 +428,7 @@ class StateWriter:
         }
 
     def _next(self) -> tuple[int, Mapping[str, str], Turns] | None:
-        """What is to be written, if anything has changed and can be kept."""
+        """The next state to write; None if nothing has changed."""
         return None if self._node.given == self._kept else self._following()
 
     def _following(self) -> tuple[int, Mapping[str, str], Turns]:
@@ -442,7 +442,7 @@ class StateWriter:
                 return
             if following is not None and self._replace(file, *following[1:]):
                 self._kept = following[2].given
-        log.info("%s is another mount's now: what is served here from now on is not kept", file.path)
+        log.info("%s now belongs to another mount: turns here are not saved any more", file.path)
 
     def _write(self, number: int, about: Mapping[str, str], turns: Turns) -> None:
         with self._writing:
@@ -452,17 +452,17 @@ class StateWriter:
             self._kept = turns.given
 
     def _replace(self, file: StateFile, about: Mapping[str, str], turns: Turns) -> bool:
-        """Whether the file could be written; that it cannot is one line, until it can again."""
+        """Whether the file could be written. Failures are logged once, until a write succeeds."""
         now_ns = time.time_ns()
         try:
             file.replace(encode(about, turns, now_ns))
         except OSError as error:
             if not self._failed:
-                log.warning("%s cannot be written, and is tried again every second: %s", file.path, error.strerror)
+                log.warning("cannot write %s, retrying every second: %s", file.path, error.strerror)
             self._failed = True
             return False
         if self._failed:
-            log.info("%s is written again", file.path)
+            log.info("%s can be written again", file.path)
         self._failed, self._written_ns = False, now_ns
         return True
 

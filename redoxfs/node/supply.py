@@ -1,6 +1,6 @@
-"""Carries the core's decisions out: what is to be read, and whose the bytes are when they are there.
+"""Carries out the core's decisions: submits reads, and gives their bytes to the right owner.
 
-Opens of this node and requests of other nodes come here with the turn that the core gave them. Used from the node's
+Opens of this node and requests of other nodes come here with the turn that the core gave them. Called from the node's
 task alone; reads run on the loader's threads.
 """
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Supply:
-    """Samples' bytes, from `start` to `stop`.
+    """Supplies the bytes of samples, from `start` to `stop`.
 
     Args:
         plan: returns the plan in force.
@@ -64,14 +64,14 @@ class Supply:
     # Turns
 
     def take_turn(self, path: int, turn: Served) -> Content | None:
-        """What ``turn`` gives to ``path``; None where its bytes have been let go."""
+        """The content that ``turn`` gives to ``path``; None if its bytes were dropped."""
         if turn.loads:
             self._counters.demand_loads += turn.is_demanded
             self.load(turn.loads, awaited=turn.is_demanded)
         return self._memory.claim(path, turn.sample, remote=turn.remote, kept=turn.kept)
 
     def load(self, loads: Sequence[Load], *, awaited: bool) -> None:
-        """Read ``loads`` into the slots; the first sample of the first is waited for where ``awaited`` says so."""
+        """Read ``loads`` into the slots. ``awaited``: a request waits for the first sample of the first."""
         for load in loads:
             self._counters.chunk_loads += 1
             self._counters.samples_loaded += len(load.samples)
@@ -80,29 +80,29 @@ class Supply:
             awaited = False
 
     def read_again(self, path: int, sample: int) -> Content:
-        """Bytes that were dropped, or a read that had failed before this open: read them for the path alone."""
+        """Read dropped bytes, or bytes whose read had failed before this open, for ``path`` alone."""
         self._counters.samples_reread += 1
         content = self._memory.expect_for(path, sample)
         self.read(content)
         return content
 
     def read(self, content: Content) -> None:
-        """Bring ``content`` from storage, whoever it belongs to."""
+        """Read ``content`` from storage, whatever its owner."""
         self._submit(
             self._store.reads(self._plan().policy.chunk_of(content.sample), (content.sample,)), [content], awaited=True
         )
 
     def hasten(self, content: Content) -> None:
-        """Somebody waits for ``content`` now."""
+        """A request waits for ``content`` now."""
         if content.read is not None and self._loader is not None:
             self._loader.hasten(content.read)
 
     # Samples given to other nodes and taken from them
 
     def give(self, sample: int, *, again: bool) -> Content:
-        """A sample for another node, here or on its way. ``again``: it was given before, so it is in no slot."""
+        """A sample for another node, here or expected. ``again``: it was given before, so it is in no slot."""
         if not again:
-            # What came from a node and goes on to another may also be loaded here, for the next lap.
+            # A sample that came from one node and goes to another may also be loaded here, for the next lap.
             content = self._memory.give(sample, remote=True) or self._memory.give(sample)
             if content is not None:
                 if not content.arrived:
@@ -114,7 +114,7 @@ class Supply:
         return content
 
     def came(self, content: Content, payload: Payload) -> None:
-        """Another node sent the bytes of a sample that it had given, or they cannot be had from it."""
+        """Another node sent the bytes of a sample that it had given, or errors in their place."""
         if self._plan().reads_any and any(isinstance(file, OSError) for file in payload):
             self._counters.degraded += 1
             self.read(content)
@@ -122,10 +122,10 @@ class Supply:
             self._deliver(content, self._as_here(content.sample, payload))
 
     def _as_here(self, sample: int, payload: Payload) -> Payload:
-        """A payload of another node, stamped for this one, which may have a copy with other times and inodes.
+        """A payload of another node with stamps for this node, whose copy may have other times and inodes.
 
-        A file that is what the scan saw there has the content that the scan saw here. Where it is not, the stamp stays:
-        its time is right if both nodes see one file, and fits nothing here if they do not.
+        A file that is unchanged since the scan there has the content of the scan here. A changed file keeps its stamp:
+        the time is right if both nodes see the same file, and matches nothing here otherwise.
         """
         stamped: list[FileBytes | OSError] = []
         for entry, file in zip(self.files_of(sample), payload, strict=True):
@@ -148,16 +148,16 @@ class Supply:
         return self._members[self._member_at[sample] + file]
 
     def size(self, entry: int) -> int:
-        """Bytes of a file as it was last read, else as it was scanned."""
+        """The size of a file when it was last read, else at the scan."""
         size = self._changed_size.get(entry)
         return self._tree_size[entry] if size is None else size
 
     def changed(self) -> set[int]:
-        """Entries that were found to be other than the scan saw."""
+        """Entries whose files have changed since the scan."""
         return set(self._changed_size)
 
     def read_range(self, sample: int, file: int, stamp: Stamp, offset: int, size: int) -> bytes:
-        """As `ChunkStore.read_range`."""
+        """See `ChunkStore.read_range`."""
         return self._store.read_range(sample, file, stamp, offset, size)
 
     # Reads
@@ -191,12 +191,12 @@ class Supply:
 
     def _note_change(self, entry: int, size: int) -> None:
         if entry not in self._changed_size:
-            log.warning("%s is not what it was at the scan", os.fsdecode(self._tree.path(entry)))
+            log.warning("%s has changed since the scan", os.fsdecode(self._tree.path(entry)))
         self._changed_size[entry] = size
 
 
 async def all_here(contents: Sequence[Content], timeout_s: float) -> None:
-    """Wait until the bytes of all are here. Raises trio.TooSlowError at the deadline."""
+    """Wait until all bytes are here. Raises trio.TooSlowError at the deadline."""
     with trio.fail_after(timeout_s):
         for content in contents:
             await content.wait()

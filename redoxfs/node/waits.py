@@ -1,8 +1,8 @@
-"""A bound on how many requests wait, and on how long.
+"""Limits on how many requests wait, and for how long.
 
-A request that waits holds one of the session's tasks, and a session without a free task receives nothing, not even
-the close that would end a wait. So opens and reads that wait are counted apart, and both together stay below the
-number of tasks: releases, and reads and opens of what is in memory, always get through.
+A request that waits occupies one of the session's tasks. A session without a free task receives nothing, not even the
+close that would end a wait. So waiting opens and waiting reads have a limit each, and the sum of both is below the
+number of tasks: releases, and opens and reads of samples in memory, always get through.
 """
 
 from collections.abc import Iterator
@@ -11,13 +11,13 @@ from contextlib import contextmanager
 import trio
 
 WAITING_OPENS = 640
-"""Each is a client thread that is stopped in open(2); a node's job rarely has a tenth of that."""
+"""Each is a client thread that is blocked in open(2); the job of a node rarely has a tenth of that."""
 
 WAITING_READS = 320
 
 
 class TooManyWaitingError(Exception):
-    """No more requests of this kind may wait."""
+    """The limit of waiting requests of this kind is reached."""
 
 
 class Waits:
@@ -31,14 +31,14 @@ class Waits:
 
     @contextmanager
     def one(self, timeout_s: float | None = None) -> Iterator[None]:
-        """Around whatever is awaited; ``timeout_s`` where this wait has a deadline of its own.
+        """Wrap one wait. ``timeout_s``: its deadline, if not the usual one.
 
         Raises:
-            TooManyWaitingError: at once.
+            TooManyWaitingError: at once, at the limit.
             trio.TooSlowError: at the deadline.
         """
         if self.now >= self._limit:
-            raise TooManyWaitingError(f"{self._limit} requests wait for storage already")
+            raise TooManyWaitingError(f"{self._limit} requests already wait for storage")
         self.now += 1
         began = trio.current_time()
         try:

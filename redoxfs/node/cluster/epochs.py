@@ -1,9 +1,9 @@
-"""Which order each node will ask in, epoch by epoch: what the slot policy prefetches by (§3.6).
+"""The order in which each node will request samples, epoch by epoch: the slot policy prefetches by it (§3.6).
 
-Every node works out the orders of all nodes from the sampler that the job uses, an epoch ahead and in a worker thread;
-or each is told its own for the next epoch (`redoxfs trace`) and passes it on. An epoch is over when as many of the
-dataset's samples have been asked for as its order has. A trace is a hint: requests that leave it are served all the
-same, only not prefetched for.
+Every node computes the orders of all nodes from the job's sampler, an epoch ahead and in a worker thread. Without a
+known sampler, each node gets its own order for the next epoch (`redoxfs trace`) and sends it to the others. An epoch is
+over after as many requests for samples as its order has. A trace is a hint: requests that leave it are served, but not
+prefetched for.
 """
 
 import logging
@@ -22,7 +22,7 @@ from redoxfs.protocol.turns import Turns
 Int32 = npt.NDArray[np.int32]
 
 Orders = Callable[[int], Sequence[Int32]]
-"""Of an epoch, from 0 and none before the last that was asked for: the samples that each node asks for."""
+"""Takes an epoch, from 0 and never less than the last one; returns the samples that each node requests, in order."""
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 class Sampler(Protocol):
     """One of PyTorch's, as `--sampler` names it.
 
-    ``kind``    torch-distributed, whose ranks are dealt to the nodes in equal blocks, or torch-random, one for a node
-    ``ranks``   how many there are in all, None for one at each node
+    ``kind``    torch-distributed, whose ranks are dealt to the nodes in equal blocks, or torch-random, one per node
+    ``ranks``   the number of ranks on all nodes, None for one per node
     ``tree``    the class tree that it draws from, None for the one with the most samples
     """
 
@@ -54,7 +54,7 @@ class Sampler(Protocol):
 def samples_of(catalog: Catalog, tree: str | None) -> Int32:
     """The samples of a class tree in the order in which torchvision's ImageFolder numbers them.
 
-    Raises ValueError where there is no such tree.
+    Raises ValueError if there is no such tree.
     """
     tree_of = catalog.tree_of_class[catalog.class_of]
     if tree is None:
@@ -62,12 +62,12 @@ def samples_of(catalog: Catalog, tree: str | None) -> Int32:
     elif tree in catalog.class_trees:
         number = catalog.class_trees.index(tree)
     else:
-        raise ValueError(f"there are no samples in {tree}; there are in {', '.join(catalog.class_trees)}")
+        raise ValueError(f"no samples in {tree}; the trees with samples are {', '.join(catalog.class_trees)}")
     return np.flatnonzero(tree_of == number).astype(np.int32)
 
 
 def orders_of(sampler: Sampler, samples: Int32, nodes: int) -> Orders:
-    """How a job on ``nodes`` nodes asks for ``samples``. Raises ValueError where ranks and nodes do not go together."""
+    """The orders of a job on ``nodes`` nodes. Raises ValueError if the ranks cannot be dealt to the nodes."""
     if sampler.kind == "torch-random":
         drawn = enumerate(
             RandomOrder(len(samples), sampler.seed, loader=True, persistent_workers=sampler.persistent_workers)
@@ -98,7 +98,7 @@ def orders_of(sampler: Sampler, samples: Int32, nodes: int) -> Orders:
 
 
 def requests_of(sampler: Sampler, samples: int, nodes: int) -> int:
-    """How many requests an epoch of all nodes is."""
+    """The number of requests in an epoch of all nodes."""
     if sampler.kind == "torch-random":
         return nodes * samples
     ranks = nodes if sampler.ranks is None else sampler.ranks
@@ -106,21 +106,21 @@ def requests_of(sampler: Sampler, samples: int, nodes: int) -> int:
 
 
 def place_in_epochs(turns: Turns, laps: Int32, samples: Int32, requests: int) -> tuple[int, float]:
-    """The epoch that is under way, from 0, and the share of its ``requests`` that were made.
+    """The current epoch, from 0, and the share of its ``requests`` that were made.
 
-    Each was a turn of one of ``samples``, int32[n], which are in ``laps``, int32[n].
+    Each request was a turn of one of ``samples``, int32[n], which are in ``laps``, int32[n].
     """
     made = int((laps.astype(np.int64) - 1).sum()) + int(np.unpackbits(turns.had)[samples].sum())
     return made // max(1, requests), made % max(1, requests) / max(1, requests)
 
 
 class EpochTracker:
-    """This node's place in its order, and what it knows of those of others.
+    """This node's position in its order; gives the policy the orders of all nodes.
 
     Args:
-        samples: those that are traced; requests for others, such as a validation set's, are not of any epoch.
-        orders: where the sampler is known.
-        tell: passes this node's order of an epoch on to the others.
+        samples: the traced samples. Requests for others, such as those of a validation set, count in no epoch.
+        orders: None if the sampler is not known.
+        tell: sends this node's order of an epoch to the other nodes.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class EpochTracker:
         self._nursery: trio.Nursery
 
     async def start(self, nursery: trio.Nursery, epoch: int = 0, share: float = 0.0) -> None:
-        """Know the orders of ``epoch``, of whose requests that share was made before."""
+        """Begin in ``epoch``, of whose requests ``share`` were made before."""
         self._nursery = nursery
         self._epoch = epoch - 1
         if self._orders is not None:
@@ -156,16 +156,16 @@ class EpochTracker:
                 self._begin(epoch + 1)
 
     def note(self, sample: int) -> None:
-        """A turn for ``sample`` was asked for here."""
+        """A turn for ``sample`` was requested here."""
         if self._left and self._is_traced[sample]:
             self._left -= 1
             if not self._left and self._orders is not None:
                 self._begin(self._epoch + 1)
 
     def hand_in(self, order: Int32) -> None:
-        """From now on this node asks in ``order``: an epoch begins. Raises ValueError where a sampler says it."""
+        """An epoch begins, with requests of this node in ``order``. Raises ValueError if a sampler gives the orders."""
         if self._orders is not None:
-            raise ValueError("this mount works its orders out by itself (--sampler)")
+            raise ValueError("this mount computes its orders from --sampler")
         self._epoch += 1
         self._left = len(order)
         self._tell(self._epoch, order)
@@ -175,7 +175,7 @@ class EpochTracker:
         self._epoch = epoch
         order = self._own.pop(epoch, None)
         if order is None:
-            log.info("epoch %d begins before its order is worked out", epoch)
+            log.info("epoch %d begins before its order is computed", epoch)
             return
         self._left = len(order)
         self._policy.follow(self._node, epoch, order)
