@@ -39,7 +39,7 @@ def beside(root: Path) -> Beside:
 
 def test_a_split_beside_the_source_with_the_same_directories_is_proof(root: Path) -> None:
     pets(root)
-    check_redirected(root / "train", "2 directories: the directory is the label", {".": True})
+    check_redirected(root / "train", "2 class directories; --classes none", {".": True})
     (finding,) = catalog(root / "train").verdict.splits
     assert finding.because == "val beside the source has the same 2 class directories"
 
@@ -47,7 +47,7 @@ def test_a_split_beside_the_source_with_the_same_directories_is_proof(root: Path
 def test_wordnet_ids_directly_in_a_source_named_for_a_split_are_proof(root: Path) -> None:
     imagenet(root)
     (root / "val").rename(root.parent / "elsewhere")
-    check_redirected(root / "train", "3 directories", {".": True})
+    check_redirected(root / "train", "3 class directories", {".": True})
     (root / "train").rename(root / "training2012")
     check_refused(root / "training2012", "no other split has the same directories", {DIR, ANY})
     (root / "training2012").rename(root / "images_of_dogs")
@@ -63,7 +63,7 @@ def test_what_lies_beside_a_source_that_is_no_split_itself_does_not_matter(root:
         *(f"{split}/{name}/{number}.jpg" for split in ("train", "val") for number, name in enumerate("xyz")),
     )
     make(root, "test_of_none/x/1.jpg", "labels.csv")
-    check_redirected(root / "test_of_all", "6 directories", {"train": True, "val": True})
+    check_redirected(root / "test_of_all", "6 class directories", {"train": True, "val": True})
 
 
 def remove_a_class(root: Path) -> None:
@@ -135,10 +135,10 @@ def annotated(root: Path) -> None:
 @pytest.mark.parametrize(
     ("add", "words", "offered"),
     [
-        (masks, "train_masks beside the source is of the same part of the data", set()),
-        (flat_masks, "train_masks beside the source is of the same part of the data", set()),
+        (masks, "train_masks beside the source is the same part of the data", set()),
+        (flat_masks, "train_masks beside the source is the same part of the data", set()),
         (table, "train_labels.csv beside the source looks like a label table", {DIR}),
-        (annotated, "annotations beside the source reads like one part of each sample", {ANY}),
+        (annotated, "annotations beside the source is named like a part of each sample", {ANY}),
     ],
 )
 def test_what_may_hold_labels_beside_the_source_is_a_doubt(
@@ -152,7 +152,7 @@ def test_what_may_hold_labels_beside_the_source_is_a_doubt(
 def test_one_split_of_imagenet_s_is_refused_like_the_whole(root: Path) -> None:
     imagenet_s(root)
     for split in ("train", "train-semi", "train-semi-segmentation", "validation", "validation-segmentation"):
-        check_refused(root / split, "beside the source is of the same part of the data", set())
+        check_refused(root / split, "beside the source is the same part of the data", set())
 
 
 def test_a_source_in_a_folder_named_for_a_part_is_a_doubt(root: Path) -> None:

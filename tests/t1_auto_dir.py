@@ -56,26 +56,26 @@ CATS_AND_DOGS = {"train/cats": 8, "train/dogs": 8, "validation/cats": 4, "valida
         (
             imagenet_as_downloaded,
             {"train/n01440764": 12, "train/n01443537": 12},
-            "served exactly: 20 samples directly in a split by name (test, val); to redirect them name"
+            "not redirected: 20 samples directly in a split (test, val); to redirect them, name"
             " their classes with --classes FILE.csv",
         ),
         (
             with_flat_splits_among_classes,
             {"cats": 4, "dogs": 4},
-            "served exactly: 8 samples directly in a split by name (all_test_640, val); to redirect them name their"
+            "not redirected: 8 samples directly in a split (all_test_640, val); to redirect them, name their"
             " classes with --classes FILE.csv",
         ),
         (
             with_a_sample_at_the_top,
             CATS_AND_DOGS,
-            "served exactly: 1 sample in the source itself; to redirect them name their classes with"
+            "not redirected: 1 sample in the source itself; to redirect them, name their classes with"
             " --classes FILE.csv",
         ),
         (
             with_a_folder_of_all,
             CATS_AND_DOGS,
-            "served exactly: 8 samples in the only directory of samples in its place (all,"
-            " train/cats/more); to redirect them name their classes with --classes FILE.csv",
+            "not redirected: 8 samples in a directory with no other class beside it (all,"
+            " train/cats/more); to redirect them, name their classes with --classes FILE.csv",
         ),
     ],
 )
@@ -96,13 +96,13 @@ def test_what_no_directory_names_is_served_exactly_and_said(
     [
         (
             coco_without_annotations,
-            "served exactly: 10 samples directly in a split by name (train2017,",
+            "10 samples directly in a split (train2017,",
         ),
         (
             oxford_pets,
-            "served exactly: 20 samples in the only directory of samples in its place (images,",
+            "20 samples in a directory with no other class beside it (images,",
         ),
-        (msr_vtt, "served exactly: 16 samples directly in a split by name (TestVideo, TrainValVideo)"),
+        (msr_vtt, "16 samples directly in a split (TestVideo, TrainValVideo)"),
     ],
 )
 def test_where_no_directory_can_be_a_class_nothing_is_redirected(tmp_path: Path, build: Build, words: str) -> None:
@@ -123,10 +123,8 @@ def with_a_table(root: Path) -> None:
     make(root, "train.csv")
 
 
-PAIR = (
-    "benign/benign (0).png and benign (0)_mask.png may be parts of one sample; --classes dir answers one with the other"
-)
-SINGLE = "no directory is a split by name: if the script makes a split itself (random_split, validation_split)"
+PAIR = "benign/benign (0).png and benign (0)_mask.png may be parts of one sample; --classes dir may answer one"
+SINGLE = "no directory is named like a split: if the script makes a split itself (random_split, validation_split)"
 
 
 @pytest.mark.parametrize(
@@ -158,6 +156,6 @@ def test_captions_of_a_group_are_no_label_table(tmp_path: Path) -> None:
         make(tmp_path, *(f"train/{name}/{name}{i}.{ending}" for i in range(4) for ending in ("jpg", "txt")))
     assert catalog(tmp_path, "dir", "stem").verdict.saw == ()
     assert catalog(tmp_path, "dir").verdict.saw == (
-        "train/cat/cat0.txt looks like a label table; --classes dir does not read it, --classes FILE.csv is for labels"
-        " from a table",
+        "train/cat/cat0.txt looks like a label table; --classes dir does not read it; for labels from a table use"
+        " --classes FILE.csv",
     )

@@ -237,19 +237,19 @@ REDIRECTED: list[tuple[Build, int]] = [
 
 # (the tree, words that the line must have, the options that it offers besides a table)
 REFUSED: list[tuple[Build, str, set[str]]] = [
-    (below(digits), "all directories of the splits are numbers", {DIR, ANY}),
-    (below(label_in_the_name), "lie in one directory and are named in different ways", {DIR}),
+    (below(digits), "the names of all their directories are numbers", {DIR, ANY}),
+    (below(label_in_the_name), "lie in one directory and are named differently", {DIR}),
     (below(rare_label_in_the_name), "right_lung/scan_0200.png and tumor_1.png lie in one directory", {DIR}),
     (below(products), "bicycle_final/111085122871_0.JPG and 111085122902_0.JPG lie in one directory", {DIR}),
     (below(frames), "jump/clip_v00_f000.jpg and clip_v01_f000.jpg lie in one directory", {DIR}),
-    (below(folds), "fold1 and test/fold2 read like numbered things", {ANY}),
-    (below(cameras), "cam_a and test/cam_b read like numbered things", {ANY}),
-    (below(speakers), "p225 and test/p226 read like numbered things", {DIR, ANY}),
-    (below(padded_numbers), "0000 and test/0001 read like numbered things", {ANY}),
-    (below(hex_shards), "0a and test/b3 read like numbered things", {DIR, ANY}),
-    (below(ids), "1034 and test/19 read like numbered things", {ANY}),
-    (below(days), "2021-06-01 and test/2021-06-02 read like numbered things", {DIR, ANY}),
-    (goes_on, "VG_100K and test/VG_100K_2 read like numbered things", {DIR, ANY}),
+    (below(folds), "fold1 and test/fold2 are named like numbered things", {ANY}),
+    (below(cameras), "cam_a and test/cam_b are named like numbered things", {ANY}),
+    (below(speakers), "p225 and test/p226 are named like numbered things", {DIR, ANY}),
+    (below(padded_numbers), "0000 and test/0001 are named like numbered things", {ANY}),
+    (below(hex_shards), "0a and test/b3 are named like numbered things", {DIR, ANY}),
+    (below(ids), "1034 and test/19 are named like numbered things", {ANY}),
+    (below(days), "2021-06-01 and test/2021-06-02 are named like numbered things", {DIR, ANY}),
+    (goes_on, "VG_100K and test/VG_100K_2 are named like numbered things", {DIR, ANY}),
     (split_directories, "bounding_box_test/1000.jpg lies directly in the split bounding_box_test", {ANY}),
     (glued_split_directories, "mytest and mytrain are named like splits", {ANY}),
     (training_set, "lies directly in the split TestSet", {ANY}),
@@ -261,18 +261,18 @@ REFUSED: list[tuple[Build, str, set[str]]] = [
     ),
     (below(letter_before), "eyes/0000.png and test/iris/M0000.png may be parts of one sample", {DIR}),
     (unknown_at_the_top, "boxes.dat looks like a label table", {DIR}),
-    (extensionless, "train-idx1-ubyte is no sample and may hold labels", {DIR}),
+    (extensionless, "train-idx1-ubyte is not a sample and may hold labels", {DIR}),
     (named_like_about, "README_labels.txt looks like a label table", {DIR}),
     (label_archive, "annotations.zip looks like a label table", {DIR}),
     (label_page, "ground_truth.html looks like a label table", {DIR}),
-    (packed_unknown, "things.tab.gz is no sample and may hold labels", {DIR}),
+    (packed_unknown, "things.tab.gz is not a sample and may hold labels", {DIR}),
 ]
 
 
 @pytest.mark.parametrize(("build", "directories"), REDIRECTED, ids=[row[0].__name__ for row in REDIRECTED])
 def test_these_names_say_no_more_than_their_directories(tmp_path: Path, build: Build, directories: int) -> None:
     root = made(tmp_path, below(build))
-    check_redirected(root, f"{directories} directories", {"train": True, "test": True})
+    check_redirected(root, f"{directories} class directories", {"train": True, "test": True})
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_these_names_say_no_more_than_their_directories(tmp_path: Path, build: B
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_what_lies_about_says_nothing(tmp_path: Path, build: Build, directories: int) -> None:
-    assert catalog(made(tmp_path, build)).verdict.line.startswith(f"redirecting within {directories} directories")
+    assert catalog(made(tmp_path, build)).verdict.line.startswith(f"redirecting within {directories} class directories")
 
 
 @pytest.mark.parametrize(("build", "words", "offered"), REFUSED, ids=[row[0].__name__ for row in REFUSED])

@@ -82,7 +82,7 @@ def test_only_files_with_the_same_readers_stand_in_for_each_other(
 ) -> None:
     found = build_catalog(with_owner(tree, **changes), classes="any")
     assert partition(found) == expected
-    said = "1 label is on files with different owners or modes: these do not stand in for each other"
+    said = "1 label is on files with different owners or modes, which do not stand in for each other"
     assert found.verdict.saw == ((said,) if len(expected) > 1 else ())
 
 
@@ -92,7 +92,7 @@ def test_it_is_said_once_how_many_directories_are_split(tmp_path: Path, tree: Tr
     changed = with_owner(tree, _1=(7, 8, 0o600), _5=(7, 8, 0o600))
     found = build_catalog(changed, classes="dir")
     assert partition(found) == [["1"], ["2", "3"], ["4"], ["5"], ["6"]]
-    said = "2 directories hold files with different owners or modes: these do not stand in for each other"
+    said = "2 directories hold files with different owners or modes, which do not stand in for each other"
     assert found.verdict.saw[-1] == said
     assert sum("(readers " in name for name in found.class_names) == 4
     assert said not in build_catalog(tree, classes="dir").verdict.saw

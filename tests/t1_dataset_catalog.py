@@ -194,8 +194,8 @@ def test_groups_that_cannot_go_whole_are_served_exactly_and_counted(tmp_path: Pa
     found = catalog(tmp_path, "any", groups="stem")
     assert content(found) == {".": [["d/3.jpg", "d/3.txt"]]}
     assert found.verdict.saw == (
-        "1 groups with a symlink among their files are served exactly",
-        "1 groups with two files of one suffix are served exactly",
+        "not redirected: 1 groups with a symlink among their files",
+        "not redirected: 1 groups with two files of one suffix",
     )
 
 
@@ -224,7 +224,7 @@ def test_a_template_joins_across_directories(tmp_path: Path) -> None:
         "train": [["images/train/1.jpg", "masks/train/1.png"], ["images/train/2.jpg", "masks/train/2.png"]],
         "val": [["images/val/3.jpg", "masks/val/3.png"]],
     }
-    assert found.verdict.saw == ("2 keys lack a file of the template and are served exactly",)
+    assert found.verdict.saw == ("not redirected: 2 keys that lack a file of the template",)
     make(tmp_path, "images/cat/6.jpg", "masks/cat/6.png", "images/dog/7.jpg", "masks/dog/7.png")
     assert list(content(catalog(tmp_path, "dir", groups=template))) == ["images/cat", "images/dog"]
 
@@ -339,7 +339,7 @@ def test_a_wrong_table_is_an_error_with_its_line(tmp_path: Path, root: Path, tex
 
 
 def test_a_table_that_is_not_there(root: Path) -> None:
-    with pytest.raises(ClassesError, match="--classes dri: no such file; it is auto, dir, any, none, or"):
+    with pytest.raises(ClassesError, match="--classes dri: no such file; write auto, dir, any, none, or"):
         catalog(root, "dri")
 
 

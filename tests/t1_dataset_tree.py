@@ -155,7 +155,7 @@ def test_what_the_source_has_where_the_control_folder_will_be_is_left_out_and_sa
     assert tree.control_left_out == 1
     for classes in ("auto", "none", "dir"):
         said = build_catalog(tree, classes=classes).verdict.saw
-        assert said == (".redoxfs in the source is left out: the mount has a control folder of that name",)
+        assert said == (".redoxfs in the source is left out: the mount's control folder has that name",)
     (tmp_path / ".redoxfs/stats.json").unlink()
     (tmp_path / ".redoxfs").rmdir()
     tree = scan(tmp_path)

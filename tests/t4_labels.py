@@ -82,7 +82,7 @@ def test_one_split_of_a_dataset_is_mounted_over_itself(machine: Machine, source:
     for path in sorted((source / "train").glob("*/*")):
         assert path_in(path.read_bytes()).split("/")[1] == path.parent.name
     told = json.loads((source / "train/.redoxfs/stats.json").read_text())
-    assert told["verdict"].startswith("redirecting within 3 directories: the directory is the label")
+    assert told["verdict"].startswith("redirecting within 3 class directories; ")
 
 
 def test_a_split_beside_the_source_that_does_not_answer_is_no_proof(machine: Machine, tmp_path: Path) -> None:
@@ -109,9 +109,9 @@ def test_a_split_beside_the_source_that_does_not_answer_is_no_proof(machine: Mac
 def test_what_was_decided_is_told_split_by_split(machine: Machine, source: Path) -> None:
     said = machine.ok("mount", source, machine.mnt, "--memory", "1MiB").stderr
     lines = (
-        "redirecting within 3 directories (train 3): the directory is the label; off with --classes none",
-        "train: redirected, as its 3 class directories are WordNet ids",
-        "test, val: served exactly, as samples lie directly in the split",
+        "redirecting within 3 class directories (train 3); --classes none turns this off",
+        "train: redirected (its 3 class directories are WordNet ids)",
+        "test, val: not redirected (samples lie directly in the split)",
     )
     assert [line for line in said.splitlines() if line in lines] == list(lines)
     table = " ".join(machine.ok("inspect", source).stdout.replace("│", " ").split())

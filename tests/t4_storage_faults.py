@@ -667,7 +667,7 @@ def test_sectors_that_a_disk_has_lost_cost_what_lies_there(
 # The folder that keeps scans
 
 
-KEPT = "cannot keep the scan of"
+KEPT = "cannot cache the scan of"
 
 
 @pytest.fixture

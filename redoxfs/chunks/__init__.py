@@ -1,10 +1,11 @@
-"""How samples lie in physical chunks, and how the bytes of a chunk are read.
+"""The layout of samples in physical chunks, and the stores that read a chunk's bytes.
 
-``layout``     samples → (chunk, slot), chunk → virtual chunk: the aligned layout that keeps labels safe
-``store``      what every place that chunks can be read from offers
-``directory``  the store that reads the files where they lie
-``storage``    what a read costs there
-``beneath``    opening a file under a directory descriptor and never outside it
+``layout``         samples → (chunk, slot), chunk → virtual chunk: the aligned layout that keeps labels right
+``store``          the interface of every chunk store
+``directory``      the store that reads files in place
+``storage_speed``  what a read costs
+``measurement``    measures what a read costs
+``beneath``        opens a file under a directory descriptor and never outside it
 """
 
 from redoxfs.chunks.beneath import open_beneath

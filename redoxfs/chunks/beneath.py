@@ -1,9 +1,9 @@
-"""Opening a file under a directory descriptor, and never outside it.
+"""Open a file under a directory descriptor, and never outside it.
 
-A source tree may be written by others while it is served, so a directory that was one when it was scanned may be
-a symlink to /etc by the time a file in it is opened. openat2(2) resolves a whole path with the rule "beneath, and
-through no symlink" in one call; Python has no binding for it. Where the kernel or a seccomp filter refuses it,
-the path is walked component by component, which says the same in more calls.
+Others may write to the source while it is served, so a scanned directory may have become a symlink to /etc when a
+file in it is opened. openat2(2) resolves a whole path with the rule "beneath, and through no symlink" in one call;
+Python has no binding for it. If the kernel or a seccomp filter refuses openat2, the path is walked component by
+component, with the same result in more calls.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ RESOLVE_NO_SYMLINKS = 0x04
 RESOLVE_BENEATH = 0x08
 
 FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-# A FIFO that took a file's place must not hang the opener.
+# A FIFO that replaced a file must not block the open.
 FILE_FLAGS = FLAGS | os.O_NONBLOCK | os.O_NOCTTY
 
 
@@ -32,7 +32,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def open_beneath(root_fd: int, path: bytes) -> int:
-    """A descriptor, open for reading, of ``path`` (relative, no symlink anywhere in it) under ``root_fd``.
+    """Open ``path`` (relative, with no symlink anywhere in it) under ``root_fd`` for reading; return the descriptor.
 
     Raises:
         OSError: as open(2); ELOOP where a component is a symlink.
@@ -44,7 +44,7 @@ def open_beneath(root_fd: int, path: bytes) -> int:
         if fd >= 0:
             return int(fd)
         error = ctypes.get_errno()
-        # EAGAIN: something was renamed while the kernel made sure of "beneath".
+        # EAGAIN: something was renamed while the kernel checked "beneath".
         if error not in (errno.EINTR, errno.EAGAIN):
             raise OSError(error, os.strerror(error), os.fsdecode(path))
 

@@ -1,10 +1,10 @@
-"""The directory store: the files stay where they are, and a chunk is read as many file reads in flight at once.
+"""The directory store: files stay in place, and a chunk is read as many file reads in flight at once.
 
-Nothing is prepared, and only wanted files are read, so the gain over reading at random one by one is depth: the
-storage sees as many requests as there are worker threads. Reads are given in inode order, which on most
-filesystems is near the order on the disk, after the one sample that somebody waits for.
+Nothing is prepared, and only wanted files are read. The gain over random reads one by one is depth: the storage sees
+as many requests as there are worker threads. The awaited sample is read first, the others in inode order, which on
+most filesystems is close to the order on disk.
 
-Any thread may call anything here; there is no state but the descriptor.
+Any thread may call anything here. The only state is the descriptor.
 """
 
 import errno
@@ -21,19 +21,18 @@ from redoxfs.chunks.store import FileBytes, Payload, Read, SourceFile, Stamp
 from redoxfs.dataset import Catalog
 
 ATTEMPTS = 2
-"""A read that fails is tried once more: what a network drops is mostly there the second time."""
-
+"""A failed read is retried once: after a network error the second attempt mostly succeeds."""
 
 LONGEST_READ_BYTES = 0x7FFF_F000
 """Linux reads no more at once (read(2))."""
 
 
 class DirectoryStore:
-    """Reads the samples of ``catalog`` from the tree under ``root_fd``, which stays the caller's to close."""
+    """Reads the samples of ``catalog`` from the tree under ``root_fd``. The caller closes ``root_fd``."""
 
     depth = 32
-    """A network store or a cloud volume gives its full rate at 16 to 64 small reads at once; a thread that waits
-    for storage costs little else."""
+    """Network storage and cloud volumes reach their full rate at 16 to 64 small reads in flight. A thread that waits
+    for storage costs little."""
 
     def __init__(self, catalog: Catalog, root_fd: int) -> None:
         self._tree = catalog.tree
@@ -42,13 +41,13 @@ class DirectoryStore:
         self._root_fd = root_fd
 
     def reads(self, chunk: int, samples: Sequence[int]) -> Sequence[Read]:  # noqa: ARG002 - files have no chunk
-        """One read for each sample: the first, then the rest in inode order."""
+        """One read for each sample: the first sample, then the others in inode order."""
         first, *rest = samples
         rest.sort(key=lambda s: int(self._tree.inode[self._members[self._member_at[s]]]))
         return [Read((s,), partial(self._read_sample, s)) for s in (first, *rest)]
 
     def read_range(self, sample: int, file: int, stamp: Stamp, offset: int, size: int) -> bytes:
-        """Bytes of one file again, as long as it is what it was."""
+        """Read bytes of one file again; an error if the file has changed."""
         path = self._tree.path(int(self._members[self._member_at[sample] + file]))
         for _ in range(ATTEMPTS):
             try:
@@ -58,7 +57,7 @@ class DirectoryStore:
         raise failure
 
     def open_file(self, entry: int) -> SourceFile:
-        """The file that has the entry's name now."""
+        """Open the file that has the entry's path now."""
         fd = open_beneath(self._root_fd, self._tree.path(entry))
         try:
             return DirectoryFile(fd, _stamp(fd))
@@ -76,7 +75,7 @@ class DirectoryStore:
             try:
                 data, stamp = _read_whole(self._root_fd, path)
             except OSError as error:
-                # Without the frames, which hold what was read so far.
+                # Drop the traceback: its frames hold the bytes read so far.
                 failure = error.with_traceback(None)
             except MemoryError:
                 failure = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), os.fsdecode(path))
@@ -87,7 +86,7 @@ class DirectoryStore:
 
 
 class DirectoryFile:
-    """An open file of the source; the descriptor is its own."""
+    """An open file of the source. It owns its descriptor."""
 
     def __init__(self, fd: int, stamp: Stamp) -> None:
         self.stamp = stamp
@@ -104,7 +103,7 @@ def _read_part(root_fd: int, path: bytes, stamp: Stamp, offset: int, size: int) 
     fd = open_beneath(root_fd, path)
     try:
         data = bytes(_read(fd, offset, size))
-        # Looked at after the read: what was written before it must not pass for what the handle is of.
+        # Checked after the read: bytes written before the read must not pass for the content of the handle.
         if not stamp.is_of(_stamp(fd)) or len(data) != max(0, min(size, stamp.size - offset)):
             raise OSError(errno.ESTALE, "the file changed while it was open", os.fsdecode(path))
         return data
@@ -117,7 +116,7 @@ def _read_whole(root_fd: int, path: bytes) -> tuple[bytes | memoryview, Stamp]:
     try:
         before = _stamp(fd)
         data = _read(fd, 0, before.size)
-        # A file that is being written must not come out half old, half new.
+        # A file that is being written must not be returned half old, half new.
         if len(data) != before.size or _stamp(fd) != before:
             raise OSError(errno.EIO, "the file changed while it was read", os.fsdecode(path))
         return data, before
@@ -128,12 +127,12 @@ def _read_whole(root_fd: int, path: bytes) -> tuple[bytes | memoryview, Stamp]:
 def _stamp(fd: int) -> Stamp:
     now = os.fstat(fd)
     if not stat.S_ISREG(now.st_mode):
-        raise OSError(errno.EIO, "not a regular file any more")
+        raise OSError(errno.EIO, "no longer a regular file")
     return Stamp(now.st_size, now.st_mtime_ns, now.st_ino)
 
 
 def _read(fd: int, offset: int, size: int) -> bytes | memoryview:
-    """``size`` bytes from ``offset``, less where the file ends; one copy in the usual case of one read."""
+    """Read ``size`` bytes from ``offset``, fewer where the file ends. One copy in the usual case of one read."""
     if size > LONGEST_READ_BYTES:
         return _read_long(fd, offset, size)
     data = os.pread(fd, size, offset)
@@ -141,7 +140,7 @@ def _read(fd: int, offset: int, size: int) -> bytes | memoryview:
 
 
 def _read_long(fd: int, offset: int, size: int) -> memoryview:
-    """The same in several reads, into one buffer: to join them would take the memory twice."""
+    """As `_read`, in several reads into one buffer: joining parts would take the memory twice."""
     buffer = np.empty(size, np.uint8).data
     got = 0
     while got < size and (part := os.preadv(fd, [buffer[got : got + LONGEST_READ_BYTES]], offset + got)):

@@ -1,22 +1,22 @@
-"""The aligned layout: which sample lies in which slot of which physical chunk, and which VC a chunk is of.
+"""The aligned layout: the slot and the physical chunk of each sample, and the virtual chunk (VC) of each chunk.
 
-The paper lets slot o of a virtual chunk answer with whatever chunk is in memory. That is safe for labels only if
-all chunks of the VC hold the same class in slot o. So each class is cut into *columns* of up to g samples, and K
-columns side by side make a group of g chunks: row r of the group is one physical chunk. Every VC takes its chunks
-from one group.
+The paper lets slot o of a virtual chunk answer with whichever chunk is in memory. Labels stay right only if all
+chunks of the VC hold the same class in slot o. So each class is cut into *columns* of up to g samples, and K columns
+side by side make a group of g chunks: row r of the group is one physical chunk. Every VC takes its chunks from one
+group.
 
-Choices, and why:
+Choices, and their reasons:
 
-- Columns of similar length are put side by side (a short column leaves holes in the last rows), and of different
-  classes where there are that many, so that a chunk mixes classes.
-- A class is cut along the sizes of its samples. A VC needs memory for each slot's largest sample; with samples of
-  one size in a column the largest is hardly larger than the mean. Which samples meet in a column has no influence
-  on the order in which they come out, which the requests and the rows, drawn at random, decide.
-- Chunks do not mix trees: the samples of a validation set, in memory while training, would be in the way.
-- g is 64 unless the dataset is so small that its last, partly filled group counts: then it shrinks, so that chunks
-  stay near K.
-- How many chunks a VC has follows from the memory: as few as fit. One chunk for each VC means that everything is
-  in memory at once and nothing needs to be redirected.
+- Columns of similar length lie side by side, because a short column leaves holes in the last rows. They are of
+  different classes where possible, so that a chunk mixes classes.
+- A class is cut along the sizes of its samples. A VC needs memory for each slot's largest sample; in a column of
+  similar sizes the largest is hardly larger than the mean. The cut does not influence the order in which samples are
+  served: requests and the random rows decide that.
+- Chunks do not mix trees: samples of a validation set would take up memory while training.
+- g is 64, unless the dataset is so small that its last, partly filled group matters. Then g shrinks, so that chunks
+  stay near K samples.
+- The memory decides how many chunks a VC has: as few as fit. One chunk for each VC means that all samples are in
+  memory at once and nothing needs to be redirected.
 """
 
 from dataclasses import dataclass
@@ -30,24 +30,24 @@ Int8 = npt.NDArray[np.int8]
 Int32 = npt.NDArray[np.int32]
 
 ROWS = 64
-"""g: how many samples a column has at most, so the least memory is about 1/64 of the samples."""
+"""g: the most samples in a column. The least memory is therefore about 1/64 of the samples."""
 
 LEAST_ROWS = 4
-"""Below this there would be nothing to redirect to in a dataset smaller than a few chunks."""
+"""With fewer rows, a dataset of a few chunks would have nothing to redirect to."""
 
 GOOD_FILL = 0.75
-"""Mean share of a chunk's slots that hold a sample, above which a larger g is worth more than fuller chunks."""
+"""The mean share of filled slots in a chunk above which a larger g is worth more than fuller chunks."""
 
 RESIDENT_SHARE = 0.75
-"""Of --memory: what the slots may take. The rest holds the bytes of open files (node.memory)."""
+"""The share of --memory for the slots. The rest holds the bytes of open files (node.memory)."""
 
 OPEN_SAMPLES = 4
-"""The rest has room for at least so many, whichever they are, so that one large open drops neither itself nor the few
-that are open beside it."""
+"""The rest has room for at least this many of the largest samples, so that one large open evicts neither itself nor
+the few files open beside it."""
 
 
 class MemoryTooSmallError(Exception):
-    """The dataset needs at least ``needed_bytes`` of memory; ``given_bytes`` were given."""
+    """The dataset needs at least ``needed_bytes`` of memory, and --memory is ``given_bytes``."""
 
     def __init__(self, needed_bytes: int, given_bytes: int) -> None:
         super().__init__(f"--memory is {given_bytes} bytes, and this dataset needs at least {needed_bytes}")
@@ -57,11 +57,11 @@ class MemoryTooSmallError(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
-    """Samples in chunks: what a packed dataset fixes for good, and what a mount of a directory makes anew.
+    """Samples in chunks. A packed dataset fixes them for good; each mount of a directory computes them.
 
     ``cells``        int32[chunks, K]: the sample in each slot, -1 for a hole
-    ``group_start``  int32[groups + 1]: group i has the chunks group_start[i] to group_start[i + 1]; in each of
-                     its slots all of them hold samples of one class
+    ``group_start``  int32[groups + 1]: group i has the chunks group_start[i] to group_start[i + 1]; within a group,
+                     a slot holds samples of one class
     """
 
     cells: Int32
@@ -74,8 +74,8 @@ class Cells:
     def split(self, chunk_size: int) -> "Cells":
         """The same samples in the same places, in chunks of ``chunk_size`` slots, a divisor of K.
 
-        Consecutive slots of a chunk lie side by side, so a part of a chunk is a chunk; the parts with the same slots
-        of a group's chunks are a group of their own.
+        Consecutive slots of a chunk lie side by side, so a part of a chunk is a chunk. The parts of a group's chunks
+        that have the same slots form a group.
         """
         parts, rest = divmod(self.chunk_size, chunk_size)
         if rest:
@@ -101,7 +101,7 @@ class Layout:
     ``cells``           int32[chunks, K]: the sample in each slot, -1 for a hole
     ``vc_start``        int32[M + 1]: VC v owns chunks vc_start[v] to vc_start[v + 1]
     ``chunks_per_vc``   the largest PCS size, F/(KM) in the paper
-    ``resident_bytes``  what the slots of a node hold at most
+    ``resident_bytes``  the most bytes that the slots of a node hold
     """
 
     cells: Int32
@@ -128,7 +128,7 @@ def build_layout(class_of: Ints, sample_bytes: Ints, *, chunk_size: int, memory_
 
 
 def fit(cells: Cells, sample_bytes: Ints, memory_bytes: int, *, nodes: int = 1) -> Layout:
-    """The layout of S samples that makes the most of ``memory_bytes``.
+    """The layout of S samples with the fewest chunks per VC that fits in ``memory_bytes``.
 
     Args:
         sample_bytes: int[S], size of each sample.
@@ -136,7 +136,7 @@ def fit(cells: Cells, sample_bytes: Ints, memory_bytes: int, *, nodes: int = 1) 
         nodes: VC v is in the memory of node v % nodes.
 
     Raises:
-        MemoryTooSmallError: even with the most chunks that a VC can have.
+        MemoryTooSmallError: it does not fit even with the most chunks that a VC can have.
     """
     cell_bytes = _cell_bytes(cells.cells, sample_bytes)
     most = int(np.diff(cells.group_start).max(initial=1))
@@ -159,7 +159,7 @@ def fit(cells: Cells, sample_bytes: Ints, memory_bytes: int, *, nodes: int = 1) 
 
 
 def memory_for_share(cells: Cells, sample_bytes: Ints, share: float) -> int:
-    """Bytes of --memory with which ``share`` of the samples (0 for the least possible) are in memory at once."""
+    """The --memory, in bytes, that holds ``share`` of the samples at once (0: the least possible)."""
     most = int(np.diff(cells.group_start).max(initial=1))
     chunks_per_vc = most if share * most < 1 else int(np.ceil(1 / share))
     held = _resident_bytes(_cell_bytes(cells.cells, sample_bytes), _vc_start(cells.group_start, chunks_per_vc))
@@ -167,25 +167,27 @@ def memory_for_share(cells: Cells, sample_bytes: Ints, share: float) -> int:
 
 
 def room_for_open(sample_bytes: Ints) -> int:
-    """The least room for open files: for the largest `OPEN_SAMPLES` samples. One that is much larger than all others
-    counts once, not as often as there may be files open."""
+    """The least room for open files, in bytes: the sum of the largest `OPEN_SAMPLES` samples.
+
+    So a single sample that is much larger than all others counts once, not OPEN_SAMPLES times.
+    """
     if len(sample_bytes) > OPEN_SAMPLES:
         sample_bytes = np.partition(sample_bytes, -OPEN_SAMPLES)[-OPEN_SAMPLES:]
     return int(sample_bytes.sum())
 
 
 def deal(cells: Cells, nodes: int, *, seed: int) -> Int8:
-    """int8[S]: which of ``nodes`` parts, from 0, each sample is of: that of its chunk.
+    """int8[S]: the part, from 0, of each sample: the part of its chunk. There is one part for each of ``nodes``.
 
-    The chunks of a group, which have the same classes, are dealt in turn, so that each column is spread evenly. Where
-    they do not come out even, those parts have one more that have the fewest samples so far; a seeded draw decides
-    among equals. So the parts are as large as each other within a chunk or two.
+    The chunks of a group, which have the same classes, are dealt in turn, so that each column is spread evenly. Chunks
+    left over go to the parts with the fewest samples so far; a seeded draw decides among equals. So parts differ by a
+    chunk or two at most.
 
     Raises:
         ValueError: there are fewer than 1 or more than 127 nodes.
     """
     if not 1 <= nodes <= np.iinfo(np.int8).max:
-        raise ValueError(f"chunks are dealt to 1 to 127 nodes, not to {nodes}")
+        raise ValueError(f"chunks can be dealt to 1 to 127 nodes, not to {nodes}")
     random = np.random.default_rng(seed)
     exists = cells.cells >= 0
     of_chunk = exists.sum(axis=1)
@@ -206,7 +208,7 @@ def _memory(resident_bytes: int, open_bytes: int) -> int:
 
 
 def _rows(of_class: Ints, chunk_size: int) -> int:
-    """g for classes of so many samples: the largest with well filled chunks, else the one that fills them best."""
+    """g for classes of these sizes: the largest g with well filled chunks, else the g that fills chunks best."""
     best, best_fill = LEAST_ROWS, 0.0
     for rows in range(ROWS, LEAST_ROWS - 1, -1):
         columns = int((-(-of_class // rows)).sum())
@@ -228,8 +230,8 @@ def build_cells(
         class_of: int[S], class of each sample, 0 and up.
         sample_bytes: int[S], size of each sample.
         chunk_size: K, samples in a physical chunk.
-        tree_of_class: int[C], if some classes are read at other times than others, as a validation set is: a chunk
-            then has samples of one tree alone.
+        tree_of_class: int[C], if some classes are read at other times, such as a validation set: a chunk then has
+            samples of one tree only.
     """
     random = np.random.default_rng(seed)
     tree_of = np.zeros(len(class_of), np.int32) if tree_of_class is None else tree_of_class[class_of]
@@ -245,7 +247,7 @@ def build_cells(
 def _cells_of_tree(
     class_of: Ints, sample_bytes: Ints, chunk_size: int, random: np.random.Generator
 ) -> tuple[Int32, npt.NDArray[np.int64]]:
-    """Cells, and where their groups begin, of samples that may share a chunk."""
+    """The cells of samples that may share a chunk, and the first chunk of each group."""
     samples = len(class_of)
     class_of = np.unique(class_of, return_inverse=True)[1]
     # Cut: samples in order of class and size, each class in equal parts of at most `rows`.
@@ -258,8 +260,8 @@ def _cells_of_tree(
     column = (np.cumsum(columns_of_class) - columns_of_class)[sorted_class] + part
     length = np.bincount(column)
 
-    # Side by side: longest first; among equals, one column of every class before the second of any, in another order
-    # each time, or the same classes would share all their chunks and run short together.
+    # Side by side: longest first. Among equals, one column of every class comes before the second of any class, in a
+    # new order each time; otherwise the same classes would share all their chunks and run short together.
     class_of_column = np.repeat(np.arange(len(of_class)), columns_of_class)
     round_of_column = _rank_within(class_of_column, random)
     turn = np.lexsort((random.random(len(class_of_column)), round_of_column, -length))
@@ -285,7 +287,7 @@ def _rank_within(key: Ints, random: np.random.Generator) -> Ints:
 
 
 def _vc_start(group_start: Int32, chunks_per_vc: int) -> Int32:
-    """Each group's chunks in as few VCs as ``chunks_per_vc`` allows, of nearly equal size."""
+    """Divide each group's chunks into as few VCs as ``chunks_per_vc`` allows, of nearly equal size."""
     rows = np.diff(group_start).astype(np.int64)
     vcs = -(-rows // chunks_per_vc)
     group = np.repeat(np.arange(len(rows)), vcs)
@@ -301,7 +303,7 @@ def _cell_bytes(cells: Int32, sample_bytes: Ints) -> npt.NDArray[np.int64]:
 
 
 def _resident_bytes(cell_bytes: npt.NDArray[np.int64], vc_start: Int32, nodes: int = 1) -> int:
-    """The sum over all slots of all VCs of a node, the one with most, of the largest sample that may come there."""
+    """The sum, over all slots of a node's VCs, of the largest sample that the slot may hold; of the largest node."""
     if not len(cell_bytes):
         return 0
     of_vc = np.maximum.reduceat(cell_bytes, vc_start[:-1], axis=0).sum(axis=1)

@@ -1,8 +1,8 @@
-"""Measuring what the storage does, in well under a second.
+"""Measure the speed of a storage, in under two seconds.
 
-Reads are made as the store makes them: several at once, past the page cache. A cap on reads or bytes a second is
-commonly enforced in slices of a tenth of a second, within which a burst goes through; so each measurement lasts for
-a few of those, and it is the rate that counts, not the time that a single read took.
+Reads are made as the packed store makes them: several at once, past the page cache. A limit on reads or bytes per
+second is commonly enforced in slices of 0.1 s, within which a burst passes. So each measurement lasts several slices,
+and the result is a rate, not the time of a single read.
 """
 
 import os
@@ -15,21 +15,21 @@ from pathlib import Path
 from redoxfs.chunks.storage_speed import UNKNOWN, StorageSpeed
 
 READS_AT_ONCE = 8
-"""As many as the packed store has sweeps in flight."""
+"""The packed store has as many sweeps in flight."""
 
 LASTS_S = 0.4
 SMALL_BYTES = 4096
 LARGE_BYTES = 4 << 20
 
 ADDS_ABOVE = 1.4
-"""Between 1, where the longer part of a read hides the shorter, and 2, where they add up."""
+"""Between 1, where the longer part of a read hides the shorter one, and 2, where they add up."""
 
 LEAST_BYTES = 64 << 20
-"""In less than this, reads at random would mostly come back to where one has been."""
+"""Below this total size, random reads would mostly hit positions that were read before."""
 
 
 def measure_storage(files: Sequence[Path]) -> StorageSpeed:
-    """What the storage under ``files`` does now; `UNKNOWN` where they are too small to tell. Raises OSError."""
+    """Measure the storage that holds ``files``. `UNKNOWN` if the files are too small for that. Raises OSError."""
     sizes = [path.stat().st_size for path in files]
     if sum(sizes) < LEAST_BYTES:
         return UNKNOWN
@@ -46,7 +46,7 @@ def measure_storage(files: Sequence[Path]) -> StorageSpeed:
 
         seek_s = _seconds_each(lambda: anywhere(SMALL_BYTES))
         large_s = _seconds_each(lambda: anywhere(LARGE_BYTES))
-        # At the length where both parts of a read take as long it shows whether they add up.
+        # At the length where both parts of a read take equally long, it shows whether they add up.
         even = int(min(LARGE_BYTES, max(SMALL_BYTES, LARGE_BYTES * seek_s / large_s)))
         even_s = _seconds_each(lambda: anywhere(even))
     finally:
@@ -62,7 +62,7 @@ def _read(fd: int, at: int, size: int) -> int:
 
 
 def _seconds_each(next_read: Callable[[], Callable[[], int]]) -> float:
-    """The time for each of many reads, one over how many there are in a second."""
+    """Seconds per read, over many reads at once."""
     begin = time.monotonic()
 
     def work(first: Callable[[], int]) -> int:

@@ -1,21 +1,21 @@
-"""What the storage does: how long a read takes that goes elsewhere, and how fast bytes come.
+"""The speed of a storage: the time of a read at a new position, and the rate of bytes.
 
-Two numbers say it well enough for what is decided by them: ``seek_s`` for a read of its own, ``n / bytes_per_s`` for n
-bytes. On a disk the first is the movement of its arm, and the two add up. Where reads are counted (a cloud volume, a
-NAS) it is one over as many as there may be in a second, and the longer of the two is what a read takes, once there
-are several in flight.
+A read of n bytes costs ``seek_s`` and ``n / bytes_per_s``. On a disk ``seek_s`` is the movement of the arm, and the
+two add up. Where reads are limited (a cloud volume, a NAS), ``seek_s`` is one over the allowed reads per second, and a
+read takes the longer of the two, once several reads are in flight. These two numbers are enough for the decisions made
+from them: the size of a chunk, and whether to read or to skip a gap.
 """
 
 import math
 from dataclasses import dataclass
 
 STREAMING_SHARE = 0.9
-"""What a read of one chunk is to get of the rate of a sweep: more would take chunks of many times the size."""
+"""The share of a sweep's rate that a read of one chunk should reach. More would take chunks many times as large."""
 
 
 @dataclass(frozen=True, slots=True)
 class StorageSpeed:
-    """``adds``: a read takes the sum of both times rather than the longer of them."""
+    """What a read costs. ``adds``: a read takes the sum of both times rather than the longer one."""
 
     seek_s: float
     bytes_per_s: float
@@ -23,15 +23,15 @@ class StorageSpeed:
 
     @property
     def longest_gap_bytes(self) -> int:
-        """A gap up to this long is read and thrown away sooner than skipped."""
+        """Up to this length, reading a gap and discarding it takes less time than skipping it."""
         return int(self.seek_s * self.bytes_per_s)
 
     @property
     def streaming_bytes(self) -> int:
-        """Reads of this length get STREAMING_SHARE of the rate of a sweep."""
+        """The length at which a read reaches STREAMING_SHARE of a sweep's rate."""
         ratio = STREAMING_SHARE / (1 - STREAMING_SHARE) if self.adds else STREAMING_SHARE
         return math.ceil(self.seek_s * self.bytes_per_s * ratio)
 
 
 UNKNOWN = StorageSpeed(seek_s=0.002, bytes_per_s=200e6)
-"""A middling network store: where nothing was measured."""
+"""Average network storage. Used where nothing was measured."""

@@ -1,8 +1,8 @@
-"""What every place that chunks can be read from offers.
+"""The interface of every chunk store. `redoxfs.testing` has the tests that a store must pass.
 
-A store plans: asked for samples of a chunk, it answers with *reads*, blocking pieces of work that any thread may
-carry out in any order and that touch nothing but the storage. So one pool of threads serves every store, a store
-that reads a chunk in one sweep gives one read for all samples, and one that reads file by file gives one for each.
+A store does not read by itself. For samples of a chunk it returns *reads*: blocking pieces of work that any thread
+may run, in any order, and that touch nothing but the storage. So one pool of threads serves every store. A store that
+reads a chunk in one sweep returns one read for all samples; a store that reads file by file returns one for each.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 NO_INODE = 0
-"""No file has it."""
+"""Not the inode of any file."""
 
 
 class Stamp(NamedTuple):
-    """What told a file's content apart when it was read: size in bytes, time in nanoseconds.
+    """Identifies a file's content at the time of the read: size in bytes, time in nanoseconds.
 
-    ``inode``: NO_INODE where the content was read from a copy of the file, whose inode is another.
+    ``inode`` is NO_INODE if the content was read from a copy of the file, which has another inode.
     """
 
     size: int
@@ -24,13 +24,13 @@ class Stamp(NamedTuple):
     inode: int
 
     def is_of(self, file: "Stamp") -> bool:
-        """Whether ``file``, which has an inode, still has the content."""
+        """Whether ``file``, a stamp with an inode, still has this content."""
         return self == file or self == file._replace(inode=NO_INODE)
 
 
 @dataclass(frozen=True, slots=True)
 class FileBytes:
-    """One file as it was read. ``changed``: it is no longer what the scan saw."""
+    """The bytes of one file. ``changed``: the file is no longer as the scan saw it."""
 
     data: bytes | memoryview
     stamp: Stamp
@@ -38,20 +38,22 @@ class FileBytes:
 
 
 Payload = tuple[FileBytes | OSError, ...]
-"""The files of one sample, in the order of its class's roles; an error in place of a file that has one."""
+"""The files of one sample, in the order of its class's roles. An error takes the place of an unreadable file."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Read:
-    """Blocking work for a worker thread: ``run`` gives one payload for each of ``samples``, and never raises
-    for what the storage does."""
+    """Blocking work for a worker thread.
+
+    ``run`` returns one payload for each of ``samples``. It never raises an error of the storage.
+    """
 
     samples: tuple[int, ...]
     run: Callable[[], Sequence[Payload]]
 
 
 class SourceFile(Protocol):
-    """An open file that is served as it is, in the state ``stamp``. Reads block, and may be made by several threads."""
+    """An open file that is not redirected, with the content of ``stamp``. Reads block; any thread may read."""
 
     @property
     def stamp(self) -> Stamp: ...
@@ -63,19 +65,21 @@ class SourceFile(Protocol):
 
 
 class ChunkStore(Protocol):
+    """A place that chunks are read from. Any thread may call any method."""
+
     @property
     def depth(self) -> int:
-        """Reads in flight at which the storage gives its full rate."""
+        """The number of reads in flight at which the storage reaches its full rate."""
 
     def reads(self, chunk: int, samples: Sequence[int]) -> Sequence[Read]:
-        """How to read ``samples`` of ``chunk``; the first of them is waited for."""
+        """Reads that cover each of ``samples`` of ``chunk`` once. The first is awaited, so the first read has it."""
 
     def read_range(self, sample: int, file: int, stamp: Stamp, offset: int, size: int) -> bytes:
-        """Bytes of one file of a sample again, by position; blocks.
+        """Read bytes of one file of a sample again, by position. Blocks.
 
         Raises:
-            OSError: as the storage gives it; ESTALE where the file is no longer what ``stamp`` says.
+            OSError: from the storage; ESTALE if the file no longer has the content of ``stamp``.
         """
 
     def open_file(self, entry: int) -> SourceFile:
-        """Any regular file of the tree, as it is now; blocks. Raises OSError."""
+        """Open any regular file of the tree as it is now. Blocks. Raises OSError."""

@@ -1,8 +1,8 @@
-"""Who may read a file, as far as owners and modes say: a part of its class.
+"""The readers of a file, by owners and modes. They are part of a file's class.
 
-On a mount for several users the kernel checks the modes of the path that is opened. Were it answered with a
-file of other modes, a user would get what he may not read. So files stand in for each other only where the
-same users may read them: equal owner, group and read bits, and the same of all directories above.
+On a mount for several users the kernel checks the modes of the path that is opened. A stand-in with other modes
+could give a user a file that the user may not read. So files stand in for each other only if the same users may read
+them: equal owner, group and read bits, and the same for all directories above.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ ENTER = 0o111
 
 
 def readers_of(tree: Tree, entries: NDArray[np.int32]) -> NDArray[np.int64]:
-    """A number for each file: equal only where, by owners and modes, the same users can read them."""
+    """A number for each file. Equal numbers mean that, by owners and modes, the same users can read the files."""
     own = _conditions(tree, entries.astype(np.int64), READ)
     return _dense(_way_to(tree)[tree.parent[entries]] << 32 | own)
 
 
 def _conditions(tree: Tree, entries: NDArray[np.int64], bits: int) -> NDArray[np.int64]:
-    """A number for (owner, group, mode) of each entry, as far as they matter: what all may do has no owner."""
+    """A number for (owner, group, mode) of each entry. The owner and group count only where their rights differ."""
     mode = tree.mode[entries].astype(np.int64) & bits
     other = bits & 0o7
     user_may, group_may, other_may = (mode & other << shift != 0 for shift in (6, 3, 0))
@@ -41,12 +41,12 @@ def _dense(codes: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _way_to(tree: Tree) -> NDArray[np.int64]:
-    """A number for each directory (int64[N]): equal where the same conditions hold on the way into it."""
+    """A number for each directory (int64[N]), equal where the path to it has the same conditions."""
     directories = np.flatnonzero(tree.kind_mask(stat.S_IFDIR))
     own = np.zeros(len(tree), np.int64)
     own[directories] = _conditions(tree, directories, ENTER)
     way = np.zeros(len(tree), np.int64)
-    # A condition that was met once is met again: the set of them counts, not the depth.
+    # A user who meets a condition once meets it again, so the set of conditions counts and not the depth.
     ids: dict[frozenset[int], int] = {frozenset((int(own[0]),)): 0}
     sets = list(ids)
     level = directories[:1]

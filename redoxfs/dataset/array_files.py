@@ -1,11 +1,11 @@
-"""Arrays in files: each a plain .npy beside a record of its length, type and checksum, never pickled.
+"""Arrays in files: each a plain .npy with a record of its length, type and checksum. Never pickled.
 
-Both the kept scan of a source and the index of a packed dataset are folders of these. A file is believed only if
-its size and checksum are those of the record, so that nothing damaged is ever mapped, and no length that a damaged
-header may claim is ever allocated.
+The cached scan of a source and the index of a packed dataset are folders of these. A file is used only if its size
+and checksum match the record. So a damaged file is never mapped, and a length claimed by a damaged header is never
+allocated.
 
-Invariant: what is saved is on the disk when `save` and `write_file` return. Who wants a folder to appear whole
-writes it beside, syncs it, and renames it.
+Invariant: the bytes are on disk when `save` and `write_file` return. To make a folder appear whole, write it under
+another name, sync it, and rename it.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ BLOCK_BYTES = 1 << 20
 
 
 class DamagedArrayError(Exception):
-    """A file is not what its record says; the text names the file and says how."""
+    """A file does not match its record. The text names the file and the difference."""
 
 
 def save(folder: Path, name: str, values: NDArray[Any]) -> dict[str, Any]:
-    """Write ``values`` to ``folder``/NAME.npy, readable by its owner alone; the record to keep of it."""
+    """Write ``values`` to ``folder``/NAME.npy, readable only by its owner. Return its record."""
     path = folder / f"{name}.npy"
     plain = np.ascontiguousarray(values)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        # np.save writes through C's stdio, which loses why a write failed, and at the end that one did.
+        # np.save writes through C's stdio, which loses the reason of a failed write, and the failure of the last write.
         np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(plain))
         file.write(plain.data)
         file.flush()
@@ -46,13 +46,13 @@ def save(folder: Path, name: str, values: NDArray[Any]) -> dict[str, Any]:
 
 
 def load(folder: Path, name: str, record: dict[str, Any], *, in_memory: bool = False) -> NDArray[Any]:
-    """The array that ``record`` tells of, read-only: mapped, or ``in_memory``.
+    """The array of ``record``, read-only: mapped, or ``in_memory``.
 
-    What is mapped is read again as it is needed, and a disk that fails then, or somebody who cuts the file, is a
-    signal that ends the process.
+    A mapped array is read from disk as needed. If the disk fails then, or the file is truncated, SIGBUS kills the
+    process.
 
     Raises:
-        DamagedArrayError: it is another one, cut, or not there.
+        DamagedArrayError: the file does not match its record, or does not exist.
     """
     path = folder / f"{name}.npy"
     try:
@@ -61,11 +61,11 @@ def load(folder: Path, name: str, record: dict[str, Any], *, in_memory: bool = F
     except OSError as error:
         raise DamagedArrayError(f"{path}: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise DamagedArrayError(f"{path} is no array that its record fits: {error}") from None
+        raise DamagedArrayError(f"{path} does not match its record: {error}") from None
 
 
 def open_plain(path: Path) -> BinaryIO:
-    """Open a regular file to be read; a symlink, or what would never end or never begin, is an OSError."""
+    """Open a regular file for reading. Anything else, such as a symlink, a FIFO or a device, is an OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -82,19 +82,19 @@ def _checked(path: Path, file: BinaryIO, record: dict[str, Any], *, in_memory: b
     file.seek(0)
     shape, dtype = _header(path, file)
     if list(shape) != record["shape"] or str(dtype) != record["dtype"]:
-        raise DamagedArrayError(f"{path} holds {dtype}{list(shape)} instead of what its record says")
+        raise DamagedArrayError(f"{path} holds {dtype}{list(shape)}, but its record has another type or shape")
     values = length - file.tell()
     if dtype.hasobject or int(np.prod(shape, dtype=object)) * dtype.itemsize != values:
-        raise DamagedArrayError(f"{path} has {values} bytes of values, which are not {dtype}{list(shape)}")
+        raise DamagedArrayError(f"{path} has {values} bytes of values, which do not fit {dtype}{list(shape)}")
     if not values:
         # An empty array cannot be mapped.
         return np.empty(shape, dtype)
     if in_memory:
         data = file.read()
         if len(data) != values:
-            raise DamagedArrayError(f"{path} was cut while it was read")
+            raise DamagedArrayError(f"{path} was truncated while it was read")
         return np.frombuffer(data, dtype).reshape(shape)
-    # The plain view keeps the mapping and loses memmap's slow indexing.
+    # A plain view keeps the mapping and avoids memmap's slow indexing.
     mapped: NDArray[Any] = np.memmap(file, dtype, "r", file.tell(), shape).view(np.ndarray)
     return mapped
 
@@ -103,15 +103,15 @@ def _header(path: Path, file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]
     try:
         version = np.lib.format.read_magic(file)
         shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
-    except Exception:  # numpy hands the header to Python's own parser, which may fail in any way, and say so at length
-        raise DamagedArrayError(f"{path} does not begin like an array") from None
+    except Exception:  # numpy parses the header with Python's own parser, which may raise anything, with long messages
+        raise DamagedArrayError(f"{path} has no valid .npy header") from None
     if version != (1, 0) or fortran_order:
-        raise DamagedArrayError(f"{path} is not laid out as it would have been written")
+        raise DamagedArrayError(f"{path} is an array of another .npy version or order than redoxfs writes")
     return shape, dtype
 
 
 def _checksum(file: BinaryIO) -> str:
-    """XXH3-128 of a file from where it stands, in hexadecimal."""
+    """XXH3-128 of a file from its current position, in hexadecimal."""
     digest = xxhash.xxh3_128()
     while block := file.read(BLOCK_BYTES):
         digest.update(block)
@@ -119,7 +119,7 @@ def _checksum(file: BinaryIO) -> str:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a new file, readable by its owner alone, through to the disk."""
+    """Write a new file, readable only by its owner, and sync it."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(data)
         file.flush()
@@ -127,7 +127,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """What was renamed in or into a directory stays so after a power failure."""
+    """Sync a directory, so that renames in it survive a power failure."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

@@ -1,12 +1,12 @@
-"""What lies beside SOURCE, by name: the second split where SOURCE is one itself.
+"""The names beside SOURCE: the second split, if SOURCE is itself a split.
 
-A job may mount imagenet/train and imagenet/val one by one. Whether they hold the same directories can then only
-be seen in the directory above. It is reached from SOURCE's own descriptor by "..", so a mount over SOURCE does
-not matter. Names are read and nothing else: no file is opened, no symlink followed, and no more names are read
-than NAMES_MAX in one directory. What cannot be looked at is no evidence.
+A job may mount imagenet/train and imagenet/val one by one. Only the directory above then shows whether they hold the
+same directories. It is reached from SOURCE's descriptor by "..", so a mount over SOURCE does not matter. Only names are
+read: no file is opened, no symlink followed, and at most NAMES_MAX names are read in a directory. A directory that
+cannot be read is no evidence.
 
-A directory beside SOURCE may be a mount that hangs, so the command line asks from a process of its own with a
-deadline. That is why what was seen has a text form.
+A directory beside SOURCE may be a mount that hangs, so the command line looks from a separate process with a deadline.
+That is why the result has a text form.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names in one directory, hidden ones left out. Names as `os.fsdecode` gives them."""
+    """The names in one directory, without hidden ones, as `os.fsdecode` returns them."""
 
     directories: list[str] = field(default_factory=list)
-    files: list[str] = field(default_factory=list)  # and symlinks, and whatever else is no directory
+    files: list[str] = field(default_factory=list)  # and symlinks, and anything else that is not a directory
 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """The names beside SOURCE, and those in each directory there that is a split by name (None: could not be read)."""
+    """The names beside SOURCE, and the names in each split there (None: could not be read)."""
 
     names: Names = field(default_factory=Names)
     splits: dict[str, Names | None] = field(default_factory=dict)
@@ -53,13 +53,13 @@ class Beside:
 
 
 def own_name(tree: Tree) -> bytes:
-    """The name of SOURCE itself; b"" where its paths do not agree on one, or are not known."""
+    """The name of SOURCE; b"" if its paths end in different names, or are not known."""
     names = {root.rpartition(b"/")[2] for root in tree.roots}
     return names.pop() if len(names) == 1 else b""
 
 
 def look_beside(root_fd: int) -> Beside:
-    """What lies beside the directory that `root_fd` is open on. Raises nothing for what cannot be read."""
+    """The names beside the directory that `root_fd` is open on. Raises nothing for unreadable directories."""
     try:
         own = os.path.basename(os.readlink(f"/proc/self/fd/{root_fd}"))
         above = os.open("..", _OPEN_DIRECTORY, dir_fd=root_fd)
@@ -90,7 +90,7 @@ def _look_into(above: int, name: str) -> Names | None:
 
 
 def _names_in(fd: int) -> Names | None:
-    """None where they cannot be read, or are too many to be those of class directories."""
+    """None if the names cannot be read, or are too many to be class directories."""
     found = Names()
     try:
         with os.scandir(fd) as children:

@@ -1,17 +1,15 @@
-"""Keeping the tree of a source between mounts.
+"""The scan cache: the tree of a source, kept between mounts.
 
-A cached tree is used only while every directory of the source still has the inode, mtime and ctime that the
-scan saw before it listed that directory: any file added, removed or renamed moves its directory's times.
-What that cannot see is a file rewritten in place; its size is looked at again when it is loaded. A
-directory whose times are as young as the scan itself proves nothing, because a second change in the same
-tick of the clock would leave them alone (git's "racily clean" index entries), so such a cache is not
-trusted.
+A cached tree is used only if every directory of the source still has the inode, mtime and ctime that the scan saw
+before it listed that directory. Adding, removing or renaming a file changes its directory's times. Rewriting a file in
+place does not; the file's size and time are checked when it is loaded. A directory whose times are less than 2 s older
+than the scan proves nothing, because a second change in the same clock tick would not change them (git's "racily
+clean" index entries), so such a cache is not used.
 
-A cache is a convenience: whatever is wrong with it (truncated, corrupt, somebody else's, of another
-version) means a scan, and a folder that cannot be written means a scan at each mount and one warning. It
-never fails a mount.
+The cache never fails a mount. If it is unusable for any reason (truncated, corrupt, another user's, another
+version's), redoxfs scans. If the cache cannot be written, redoxfs logs one warning, and the next mount scans again.
 
-Invariant: a folder with a cache's name is complete. It is written beside, synced, and renamed.
+Invariant: a folder with a cache's name is complete. It is written under another name, synced, and renamed.
 """
 
 from __future__ import annotations
@@ -40,9 +38,9 @@ from redoxfs.dataset.tree import Tree
 
 FORMAT_VERSION = 3
 MANIFEST = "manifest.json"
-# Coarsest timestamps in use: FAT keeps times to 2 s. A directory must have been left alone for longer than that.
+# The coarsest timestamps in use: FAT keeps times to 2 s. A directory must be unchanged for longer than that.
 RACY_NS = 2_000_000_000
-# Directories checked at once; on network storage each check is a round trip.
+# Directories checked at once. On network storage each check takes a round trip.
 CHECK_WORKERS = 16
 
 _PLAIN_FIELDS = ("extensions", "roots", "skipped", "control_left_out")
@@ -52,17 +50,17 @@ log = logging.getLogger(__name__)
 
 
 class _UnusableError(Exception):
-    """Why a cache is not used; for the log."""
+    """The reason that a cache is not used, for the log."""
 
 
 class ChangedError(Exception):
-    """A directory is not what the scan saw; the text names it."""
+    """A directory has changed since the scan. The text names it."""
 
 
 def default_cache_dir() -> Path:
     """$XDG_CACHE_HOME/redoxfs, or ~/.cache/redoxfs."""
     base = os.environ.get("XDG_CACHE_HOME", "")
-    # The specification wants a relative value ignored.
+    # The XDG specification demands that a relative value is ignored.
     return (Path(base) if base.startswith("/") else Path("~/.cache").expanduser()) / "redoxfs"
 
 
@@ -77,8 +75,8 @@ def load_or_scan(
 ) -> tuple[Tree, bool]:
     """The tree of the directory that `root_fd` is open on, and whether it came from the cache.
 
-    `source` is the path that the user gave: the cache is found by it. `rescan` reads the source whatever
-    the cache says. The arrays of a reused tree are read-only. SourceError as from read_tree; nothing else.
+    `source` is the path that the user gave, and the key of the cache. `rescan` ignores the cache and reads the source.
+    The arrays of a reused tree are read-only. Raises SourceError, as read_tree does, and nothing else.
     """
     given = os.path.abspath(source)
     place = cache_dir / hashlib.sha256(os.fsencode(given)).hexdigest()[:32]
@@ -88,7 +86,7 @@ def load_or_scan(
             check_unchanged(tree, root_fd)
         except _UnusableError as why:
             log.debug("not reusing %s: %s", place, why)
-        except Exception as error:  # a damaged manifest can fail in any way, and none of them is worth a mount
+        except Exception as error:  # a damaged manifest can raise anything, and must not fail the mount
             log.debug("not reusing %s: %r", place, error)
         else:
             if progress is not None:
@@ -99,28 +97,28 @@ def load_or_scan(
     try:
         _save(tree, place, given, root_fd, scanned_at_ns)
     except OSError as error:
-        log.warning("cannot keep the scan of %s in %s (%s); the next mount will scan again", given, cache_dir, error)
+        log.warning("cannot cache the scan of %s in %s (%s); the next mount will scan again", given, cache_dir, error)
     return tree, False
 
 
 def _load(place: Path, given: str, root_fd: int) -> Tree:
     own = os.lstat(place)
     if not stat.S_ISDIR(own.st_mode) or own.st_uid != os.geteuid() or own.st_mode & 0o022:
-        raise _UnusableError("not a private directory of this user")
+        raise _UnusableError("not a directory that only this user can write")
     manifest = json.loads((place / MANIFEST).read_bytes())
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT_VERSION:
-        raise _UnusableError("another format")
+        raise _UnusableError("of another format version")
     if manifest["source"] != os.fsencode(given).hex():
-        raise _UnusableError("another source")
+        raise _UnusableError("of another source")
     root = os.fstat(root_fd)
     if manifest["inode"] != root.st_ino:
         raise _UnusableError("the source is another directory now")
-    # Not mapped: a mount goes on where the cache's disk does not.
+    # Not mapped, so that a mount survives a failure of the cache's disk.
     arrays = {name: array_files.load(place, name, manifest["arrays"][name], in_memory=True) for name in _ARRAYS}
     if manifest["device"] != root.st_dev:
-        # Network filesystems get another number at each mount; with one device in the tree that is all it means.
+        # Network filesystems get a new device number at each mount. With one device in the tree, that is the reason.
         if (arrays["device"] != np.uint64(manifest["device"])).any():
-            raise _UnusableError("other devices")
+            raise _UnusableError("on other devices")
         arrays["device"] = np.full(len(arrays["device"]), root.st_dev, np.uint64)
     tree = Tree(
         **arrays,
@@ -137,12 +135,12 @@ def _load(place: Path, given: str, root_fd: int) -> Tree:
 
 
 def check_unchanged(tree: Tree, root_fd: int) -> None:
-    """Raises ChangedError unless every directory of `tree` has the inode and times that the scan saw."""
+    """Raise ChangedError unless every directory of `tree` has the inode and times that the scan saw."""
     directories = np.flatnonzero(tree.kind_mask(stat.S_IFDIR))
 
     def check(part: NDArray[np.int64]) -> None:
         for entry in part.tolist():
-            # Opened rather than looked up by name: on NFS an open asks the server, a stat may ask a cache.
+            # Opened rather than looked up by name: on NFS an open asks the server, while a stat may use a cache.
             fd = open_below(root_fd, tree.path(entry))
             try:
                 found = os.fstat(fd)
@@ -194,7 +192,7 @@ def _save(tree: Tree, place: Path, given: str, root_fd: int, scanned_at_ns: int)
 
 
 def _replace(making: Path, place: Path) -> None:
-    """Put a finished folder in place. Trees were read from it whole."""
+    """Put a finished folder in place. Readers have read the old one into memory, so it can be removed."""
     old = making.with_name(making.name + ".old")
     with contextlib.suppress(FileNotFoundError):
         os.rename(place, old)

@@ -1,12 +1,12 @@
-"""The catalog: which files are samples, and which samples may stand in for each other.
+"""The catalog: the samples of a tree, and the classes within which they may stand in for each other.
 
 Invariants:
 
-- Only redirected samples have numbers, 0..S-1, in the order of class, then directory path, then name; the
-  classes of samples are dense, 0..C-1, and never decrease along the samples.
-- Each regular file belongs to one sample at most. What belongs to none is served exactly as it is.
-- The members of a sample are in role order, the same for every sample of its class, so that the n-th member
-  of one stands in for the n-th member of another.
+- Only redirected samples have numbers, 0..S-1, in the order of class, then directory path, then name. Classes are
+  dense, 0..C-1, and never decrease along the samples.
+- Each regular file belongs to at most one sample. A file of no sample is never redirected.
+- The members of a sample are in role order, the same for every sample of its class. So the n-th member of one sample
+  stands in for the n-th member of another.
 """
 
 from __future__ import annotations
@@ -29,16 +29,19 @@ from redoxfs.dataset.users_word import take_word
 
 Mode = Literal["dir", "any", "none", "csv"]
 
-# Class trees named in the verdict's line before it says "and so many more": it has to stay one line.
+# Class trees named in the verdict's line before "and N more". It has to stay one line.
 TREES_SHOWN = 4
+
+# The end of a verdict's line about a directory. A packed dataset, whose classes are fixed, leaves it out.
+TURN_OFF = "; --classes none turns this off"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was decided about classes, in words.
+    """The decision about classes, in words.
 
-    `line` is one line: what was chosen, why, and the option that turns it on or off. `saw` are further
-    facts worth telling. `splits` is what `auto` and `dir` found out about each split.
+    `line` is one line: the choice, its reason, and the option that changes it. `saw` has further lines for the user.
+    `splits` has what `auto` and `dir` found about each split.
     """
 
     asked: str
@@ -53,14 +56,14 @@ class Catalog:
     """N tree entries, S samples, M member files, C classes."""
 
     tree: Tree
-    sample_of: NDArray[np.int32]  # [N]; -1: served exactly
+    sample_of: NDArray[np.int32]  # [N]; -1: not redirected
     member_of: NDArray[np.uint16]  # [N]; the file's role in its sample, an index into the sample's members
     member_at: NDArray[np.int64]  # [S + 1]
     members: NDArray[np.int32]  # [M] entries
     class_of: NDArray[np.int32]  # [S]
     class_names: list[str]
     class_trees: list[str]
-    tree_of_class: NDArray[np.int32]  # [C] into class_trees: what laps are reported by
+    tree_of_class: NDArray[np.int32]  # [C] into class_trees, by which laps are reported
     sample_bytes: NDArray[np.int64]  # [S]; the sum over the members
     verdict: Verdict
     sample_files: int  # files that count as samples, redirected or not
@@ -75,21 +78,21 @@ def build_catalog(
     root_fd: int | None = None,
     beside: Beside | None = None,
 ) -> Catalog:
-    """Decide what of `tree` is redirected within what.
+    """Decide which files of `tree` are redirected, and within which classes.
 
-    `classes` is auto, dir, any, none or the path of a csv; `samples` are globs that replace the list of
-    data extensions; `groups` is None, "stem" or a template. `root_fd`, open on the directory, and `beside` are evidence
-    for auto, which redirects less without them. ClassesError where the options contradict the tree or themselves. A
-    tree in which nothing can be redirected is not an error: the verdict says so.
+    `classes` is auto, dir, any, none or the path of a csv. `samples` are globs that replace the list of data
+    extensions. `groups` is None, "stem" or a template. `root_fd`, open on the directory, and `beside` are evidence for
+    auto, which redirects less without them. Raises ClassesError if the options contradict the tree or each other. If
+    nothing can be redirected, that is no error, and the verdict gives the reason.
     """
     mask = sample_mask(tree, samples)
     sample_files = int(np.count_nonzero(mask))
     saw = [f"{tree.skipped:,} sockets, fifos and devices are left out"] if tree.skipped else []
     if tree.control_left_out:
-        saw.append(f"{show(CONTROL_NAME)} in the source is left out: the mount has a control folder of that name")
+        saw.append(f"{show(CONTROL_NAME)} in the source is left out: the mount's control folder has that name")
     splits: tuple[Finding, ...] = ()
     if classes == "none":
-        line = "not redirecting: --classes none; every file is served exactly"
+        line = "not redirecting: --classes none; every open returns the file that it names"
         return _nothing(tree, Verdict(classes, "none", line, tuple(saw)), sample_files)
     if classes == "auto":
         judged = judge(tree, mask, grouped=groups is not None, root_fd=root_fd, beside=beside)
@@ -103,7 +106,7 @@ def build_catalog(
         table = read_table(tree, classes)
         sample_files = int(np.count_nonzero(mask | (table.label >= 0)))
         if not samples:
-            # The table is the list of samples, whatever their names end in.
+            # The table lists the samples, whatever their extensions.
             mask = table.label >= 0
         found = make_groups(tree, mask, groups, named=bool(samples))
         label = label_groups(tree, table, found)
@@ -120,7 +123,7 @@ def build_catalog(
             splits = word.findings
             saw += word.warnings
             if word.exact is not None and len(found):
-                saw.append(word.exact)
+                saw.append(f"not redirected: {word.exact}")
             elif word.exact is not None:
                 nothing = f"not redirecting: {word.exact}"
         if mode == "dir":
@@ -143,12 +146,12 @@ def _no_samples(mode: Mode, samples: tuple[str, ...], groups: str | None) -> str
     if samples:
         return f"not redirecting: no file matches --samples {' '.join(samples)}"
     if mode == "csv":
-        return "not redirecting: the table names no files"
-    return "not redirecting: no file has a known data extension; name the samples with --samples GLOB"
+        return "not redirecting: the table lists no files"
+    return "not redirecting: no file has a known data extension; select the samples with --samples GLOB"
 
 
 def _line(asked: str, mode: Mode, made: Classes, samples: int) -> str:
-    """`redirecting within 1,000 directories (train 500, val 500): the directory is the label`."""
+    """`redirecting within 1,000 class directories (train 500, val 500); …`."""
     weight = made.tree_of[made.class_of] if mode == "any" else made.tree_of
     per_tree = np.bincount(weight, minlength=len(made.trees)).tolist()
     shown = [f"{tree} {count:,}" for tree, count in zip(made.trees, per_tree, strict=True) if tree != "."]
@@ -157,14 +160,14 @@ def _line(asked: str, mode: Mode, made: Classes, samples: int) -> str:
     where = f" ({', '.join(shown)})" if shown else ""
     count = len(made.names)
     if mode == "dir":
-        what = f"{count:,} director{'y' if count == 1 else 'ies'}"
-        off = "; off with --classes none" if asked == "auto" else " (--classes dir)"
-        return f"redirecting within {what}{where}: the directory is the label{off}"
+        what = f"{count:,} class director{'y' if count == 1 else 'ies'}"
+        why = TURN_OFF if asked == "auto" else ", by --classes dir"
+        return f"redirecting within {what}{where}{why}"
     if mode == "any":
-        within = "within their split" if shown else "with each other"
-        return f"redirecting {samples:,} samples{where} {within}: there are no labels (--classes any)"
+        within = ", within each split" if shown else ""
+        return f"redirecting among {samples:,} samples{where}{within}: --classes any says that there are no labels"
     what = f"{count:,} class{'' if count == 1 else 'es'}"
-    return f"redirecting within {what}{where}: the label is what {asked} says"
+    return f"redirecting within {what}{where} of the table {asked}"
 
 
 def _number(tree: Tree, found: Groups, made: Classes, verdict: Verdict, sample_files: int) -> Catalog:

@@ -1,10 +1,10 @@
-"""Where the samples lie: the directories that could be classes, the trees that they form, and splits without any.
+"""The places of samples: directories that could be classes, the trees that they form, and flat splits.
 
 A *class tree* is a directory whose child directories hold samples: train/cat and train/dog lie in the class tree train.
-What holds samples and is a split by name is *flat*: it is no class, whatever it lies beside.
+A directory that holds samples and is named like a split is *flat*: it is never a class, whatever lies beside it.
 
-A directory whose only entry is a directory of its own name (training_set/training_set, as many an archive unpacks)
-stands for that one: what lies in the inner one counts as beside what lies next to the outer one.
+If the only entry of a directory is a directory of the same name (training_set/training_set, as many archives unpack),
+the two count as one: the content of the inner one lies beside the siblings of the outer one.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from redoxfs.dataset.tree import Tree
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassTrees:
-    """Each directory that holds samples is in one of the two, as an entry of the tree."""
+    """All directories that hold samples, as entries of the tree; each is in one of the two."""
 
     classes: dict[int, list[int]]  # class tree -> the directories of samples in it, both ascending
-    flat: list[int]  # splits by name that hold samples; ascending
+    flat: list[int]  # directories named like splits that hold samples; ascending
 
     @property
     def directories(self) -> NDArray[np.int64]:
-        """All that may be class directories, ascending."""
+        """All possible class directories, ascending."""
         return np.array(sorted(entry for entries in self.classes.values() for entry in entries), np.int64)
 
 
@@ -45,7 +45,7 @@ def find_trees(tree: Tree, holders: NDArray[np.int64]) -> ClassTrees:
 
 
 def place_of(tree: Tree, directory: int) -> int:
-    """The directory that this one lies in, past those that hold nothing but one of their own name."""
+    """The parent of a directory, past parents that hold only a directory of their own name."""
     while directory:
         parent = int(tree.parent[directory])
         if parent == 0 or tree.name(parent) != tree.name(directory) or _shown_in(tree, parent) > 1:
@@ -60,7 +60,7 @@ def _shown_in(tree: Tree, directory: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unnamed:
-    """Directories that `--classes dir` makes no class of: their names cannot be labels. Entries, ascending."""
+    """Directories that `--classes dir` does not take for classes: their names cannot be labels. Entries, ascending."""
 
     in_source: list[int]  # SOURCE itself, at most
     splits: list[int]
@@ -68,10 +68,10 @@ class Unnamed:
 
 
 def classes_by_word(tree: Tree, holders: NDArray[np.int64]) -> tuple[NDArray[np.int64], Unnamed]:
-    """Of the directories `holders`, which hold samples, those that `--classes dir` takes for classes, and the rest.
+    """Divide `holders`, directories that hold samples, into those that `--classes dir` takes for classes and the rest.
 
-    The rest are SOURCE itself, splits by name, and lone directories: a class means something only beside another, and
-    what is the only one in its place to hold samples (train/images, all) is a folder of samples rather than a class.
+    The rest are SOURCE itself, directories named like splits, and lone directories. A class has a meaning only beside
+    another class: the only directory of samples in its place (train/images, all) is a folder rather than a class.
     """
     rest = Unnamed([], [], [])
     beside: dict[int, list[int]] = {}
@@ -89,7 +89,7 @@ def classes_by_word(tree: Tree, holders: NDArray[np.int64]) -> tuple[NDArray[np.
 
 
 def is_single(tree: Tree, directories: NDArray[np.int64]) -> bool:
-    """Whether no split's name tells any of the class directories from another: the script has to split them itself."""
+    """Whether no split's name divides the class directories, so the script has to split them itself."""
     if not len(directories) or (is_split(own_name(tree)) and not tree.parent[directories].any()):
         return False
     of_directory, _ = split_of_directory(tree)
@@ -97,7 +97,7 @@ def is_single(tree: Tree, directories: NDArray[np.int64]) -> bool:
 
 
 def _glued_splits(tree: Tree, holders: NDArray[np.int64]) -> frozenset[int]:
-    """TrainVideo beside TestVideo: names of siblings that differ in nothing but a split's word."""
+    """Siblings whose names differ only in a split word: TrainVideo beside TestVideo."""
     alike: dict[tuple[int, bytes], dict[int, bytes]] = {}
     for holder in holders.tolist():
         found = without_split(tree.name(holder))

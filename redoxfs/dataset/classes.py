@@ -1,11 +1,11 @@
-"""Labels, and the classes that they make: which samples may stand in for each other.
+"""Labels, and the classes made of them. The samples of a class may stand in for each other.
 
-A label is what the script learns from the path: the directory (`dir`), nothing (`any`), a table's word
-(`csv`). A class is finer: one label, one split (train and validation must never mix), one kind (a script
-picks its decoder by suffix), one set of readers (nobody must get what he may not read).
+A label is what the script learns from the path: the directory (`dir`), nothing (`any`), or an entry of a table (`csv`).
+A class is finer: one label, one split (train and validation must never mix), one kind (a script picks its decoder by
+suffix), and one set of readers (no user may get a file that the user may not read).
 
-One file under two labels has no right answer: a second name of it, or a symlink to it, would show bytes of
-one class under the other. That is an error rather than a warning, and it names both paths.
+A file under two labels has no right answer: a hard link or symlink would show bytes of one class under the other. That
+is an error rather than a warning, and it names both paths.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from redoxfs.dataset.tree import Tree
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Labels:
-    """What each of S samples is labelled with. Equal numbers mean equal labels; numbers need not be dense."""
+    """The labels of S samples. Equal numbers mean equal labels; numbers need not be dense."""
 
     label: NDArray[np.int64]  # [S] into names
     split: NDArray[np.int64]  # [S] into split_names
@@ -48,7 +48,7 @@ class Classes:
 def label_by_directory(tree: Tree, groups: Groups) -> Labels:
     """The label of a sample is the directory of its first member."""
     label = tree.parent[groups.first].astype(np.int64)
-    # The directory holds the split already; a file's own name can say more: train_1.jpg beside val_1.jpg.
+    # The directory has the split already. A file's own name can add one: train_1.jpg beside val_1.jpg.
     code, _, added = _splits(tree, groups.first)
     split, texts = _numbered(code, added)
     names = {entry: show(tree.path(entry)) for entry in np.unique(label).tolist()}
@@ -56,7 +56,7 @@ def label_by_directory(tree: Tree, groups: Groups) -> Labels:
 
 
 def label_by_table(tree: Tree, groups: Groups, label: NDArray[np.int64], names: list[str]) -> Labels:
-    """Labels from outside (or one for all), kept apart by the splits that paths name."""
+    """Labels from a table (or one label for all), kept apart by the splits in the paths."""
     code, wholes, _ = _splits(tree, groups.members)
     code, texts = _numbered(code, wholes)
     if len(groups.members) == len(groups):
@@ -76,7 +76,7 @@ def label_by_table(tree: Tree, groups: Groups, label: NDArray[np.int64], names: 
 
 
 def _numbered(code: NDArray[np.int64], texts: list[str]) -> tuple[NDArray[np.int64], list[str]]:
-    """Codes of equal texts made equal: val/1.jpg and val_1.jpg are of one split, found in two ways."""
+    """Make codes of equal texts equal: val/1.jpg and val_1.jpg are of one split, found in two ways."""
     ids: dict[str, int] = {}
     number = np.array([ids.setdefault(text, len(ids)) for text in texts], np.int64)
     return number[code] if len(code) else code, list(ids)
@@ -128,7 +128,7 @@ def make_classes(tree: Tree, groups: Groups, labels: Labels) -> Classes:
 
 
 def _readers(tree: Tree, groups: Groups) -> NDArray[np.int64]:
-    """Who may read each sample, as a number: equal only where all members are alike in that."""
+    """A number for the readers of each sample, equal only if all members have the same readers."""
     of_member = readers_of(tree, groups.members)
     if len(of_member) == len(groups) or not of_member.any():
         return of_member[: len(groups)]
@@ -150,11 +150,11 @@ def _saw_readers(mixed: int, labels: Labels) -> tuple[str, ...]:
         what = "1 directory holds" if mixed == 1 else f"{mixed:,} directories hold"
     else:
         what = "1 label is on" if mixed == 1 else f"{mixed:,} labels are on"
-    return (f"{what} files with different owners or modes: these do not stand in for each other",)
+    return (f"{what} files with different owners or modes, which do not stand in for each other",)
 
 
 def _unique_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
-    """np.unique(axis=0) with inverse, by lexsort: that one compares rows as opaque bytes and is ten times slower."""
+    """As np.unique(axis=0) with inverse, by lexsort: np.unique compares rows as opaque bytes, ten times slower."""
     order = np.lexsort(rows.T[::-1])
     ordered = rows[order]
     fresh = np.ones(len(rows), bool)
@@ -165,7 +165,7 @@ def _unique_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np
 
 
 def refuse_two_labels(tree: Tree, groups: Groups, labels: Labels) -> None:
-    """ClassesError where one inode is a member under two labels, or a symlink elsewhere leads to a member."""
+    """Raise ClassesError if an inode is a member under two labels, or a symlink elsewhere leads to a member."""
     lengths = np.diff(groups.member_at)
     of_member = np.repeat(np.arange(len(groups)), lengths)
     label = labels.label if labels.label_is_place else labels.label * len(labels.split_names) + labels.split
@@ -180,8 +180,8 @@ def refuse_two_labels(tree: Tree, groups: Groups, labels: Labels) -> None:
     if len(clash):
         one, other = (show(tree.path(int(entries[at]))) for at in (clash[0], clash[0] + 1))
         raise ClassesError(
-            f"{one} and {other} are one file (hard links) in two classes; copy it, remove one of the names, or leave"
-            " both alone with --classes none"
+            f"{one} and {other} are one file (hard links) in two classes; copy it, remove one of the names, or turn"
+            " redirection off with --classes none"
         )
     if labels.label_is_place:
         _refuse_links(tree, groups)
@@ -198,6 +198,6 @@ def _refuse_links(tree: Tree, groups: Groups) -> None:
         if member is not None and int(tree.parent[link]) != int(tree.parent[members[member]]):
             raise ClassesError(
                 f"{show(tree.path(link))} is a symlink to {show(tree.path(int(members[member])))}, whose class is"
-                " another directory; name the classes with --classes FILE.csv, or use --classes any where there are"
-                " no labels"
+                " another directory; name the classes with --classes FILE.csv, or use --classes any if there are no"
+                " labels"
             )

@@ -1,4 +1,4 @@
-"""Checks on the names of directories for `--classes auto` (see evidence): do they read like classes?"""
+"""Checks on the names of directories for `--classes auto` (see evidence): could they name classes?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from redoxfs.dataset.errors import show
 from redoxfs.dataset.scene import Against, Doubt, Scene
 
-# Directories named for the part of a sample that they hold, rather than for what is seen in it.
+# Directories named for the part of a sample that they hold, rather than for its content.
 ROLE_NAMES = frozenset(
     b"""
     image images img imgs jpegimages pngimages image_files imagefiles picture pictures photos frames frame
@@ -35,23 +35,23 @@ ROLE_NAMES = frozenset(
     """.lower().split()
 )
 
-# What is counted rather than named: fold3, Actor_01, cam_a. A letter counts behind a separator only (camp, party).
+# Numbered things: fold3, Actor_01, cam_a. A letter counts only after a separator (camp, party).
 _COUNTED = re.compile(
     rb"(?:fold|part|batch|shard|chunk|subset|split|set|group|actor|speaker|spk|subject|subj|sub|patient|person|user|cam|camera"
     rb"|seq|sequence|session|video|vid|clip|scene|frame|view|day|run|trial|take|dir|folder|volume|vol)s?"
     rb"(?:[-_ .]?\d+|[-_ .][a-z])",
     re.IGNORECASE,
 )
-# Names with a number that are those of classes all the same: n01440764 (WordNet), class_3.
+# Names of classes that have a number: n01440764 (WordNet), class_3.
 _CLASS_NUMBER = re.compile(
     rb"n\d{8}|(?:class|classes|cls|category|label|type|grade|species|digit)[-_ .]?\d+", re.IGNORECASE
 )
 _HEX = re.compile(rb"[0-9a-f]{2,4}", re.IGNORECASE)
-# Classes 0 … 9 lack few numbers in between; what lacks more than half of them are somebody's ids.
+# Classes 0 … 9 lack few numbers in between. If more than half are missing, the numbers are ids.
 GAPS_MAX = 10
 
 
-# What a sensor is and where. A directory is that of a sensor if all words of its name are here.
+# Words for sensors and their positions. A directory is a sensor's if all words of its name are in this list.
 _SENSORS = frozenset(
     b"""
     cam cams camera cameras webcam kinect gopro stereo mono ring lidar lidars radar radars sensor sensors
@@ -63,7 +63,7 @@ _SENSORS = frozenset(
 
 
 def role_directories(scene: Scene) -> Doubt | None:
-    """A directory is named for a part of a sample; the source itself may be (a mount of leftImg8bit alone)."""
+    """No directory may be named for a part of a sample, nor the source itself (a mount of leftImg8bit alone)."""
     tree = scene.tree
     for root in tree.roots:
         *_, above, own = (b"", *root.split(b"/"))
@@ -81,25 +81,25 @@ def role_directories(scene: Scene) -> Doubt | None:
             letters.setdefault(int(tree.parent[entry]), set()).add(name)
     if roles:
         first = scene.path(next(iter(roles.values())))
-        # One part alone, such as images, may be all there is of a sample.
+        # A single part, such as images, may be the whole sample.
         against = Against.DIR if len(roles) == 1 else Against.DIR | Against.ANY
-        return Doubt(f"{first} reads like one part of each sample rather than a class", against)
+        return Doubt(f"{first} is named like a part of each sample, not like a class", against)
     for parent, found in letters.items():
-        # All of A to Z are classes (sign language); A and B alone are the two sides of a pair.
+        # A to Z are classes (sign language). A and B alone are the two sides of a pair.
         if found == {b"a", b"b"}:
             return Doubt(
-                f"A and B in {scene.path(parent)} read like the two sides of a pair", Against.DIR | Against.ANY
+                f"A and B in {scene.path(parent)} are named like the two sides of a pair", Against.DIR | Against.ANY
             )
     if scene.own_split:
         for name_beside in scene.beside.names.directories:
             name = os.fsencode(name_beside)
             if name.lower() in ROLE_NAMES:
-                return Doubt(f"{show(name)} beside the source reads like one part of each sample", Against.DIR)
+                return Doubt(f"{show(name)} beside the source is named like a part of each sample", Against.DIR)
     return None
 
 
 def numbered(scene: Scene) -> Doubt | None:
-    """Directories that count things (fold1, Actor_01, 0000, a3) rather than name classes."""
+    """No directories that number things (fold1, Actor_01, 0000, a3)."""
     for holders in scene.trees.classes.values():
         names = [scene.tree.name(holder) for holder in holders]
         counted = [at for at, name in enumerate(names) if _COUNTED.fullmatch(name)]
@@ -108,18 +108,18 @@ def numbered(scene: Scene) -> Doubt | None:
             pair, against = (counted[0], counted[1]), Against.DIR
         if pair is not None:
             one, other = (scene.path(holders[at]) for at in pair)
-            return Doubt(f"{one} and {other} read like numbered things rather than classes", against)
+            return Doubt(f"{one} and {other} are named like numbered things, not like classes", against)
     return None
 
 
 def sensors(scene: Scene) -> Doubt | None:
-    """Directories named for the camera or sensor that took what is in them (cam_front, lidar_top, left, rear)."""
+    """No directories named for the camera or sensor of their samples (cam_front, lidar_top, left, rear)."""
     for holders in scene.trees.classes.values():
         found = [holder for holder in holders if _is_sensor(scene.tree.name(holder))]
         if len(found) >= 2 and 2 * len(found) >= len(holders):
             one, other = (scene.path(holder) for holder in found[:2])
             return Doubt(
-                f"{one} and {other} read like cameras or sensors rather than classes", Against.DIR | Against.ANY
+                f"{one} and {other} are named like cameras or sensors, not like classes", Against.DIR | Against.ANY
             )
     return None
 
@@ -131,14 +131,14 @@ def _is_sensor(name: bytes) -> bool:
 
 
 def _numbering(names: list[bytes]) -> tuple[int, int] | None:
-    """Two of the names (places in the list) of siblings that differ in numbers, where these are many; or None."""
+    """Two names (indices) of siblings that differ only in numbers, if at least half of the siblings do; or None."""
     if all(_HEX.fullmatch(name) for name in names) and len({len(name) for name in names}) == 1:
-        # "bad", "cab" and "face" are words too; "ab" and "cd" hardly.
+        # "bad", "cab" and "face" are also words; "ab" and "cd" hardly.
         digits = any(re.search(rb"\d", name) for name in names)
         if (digits or len(names[0]) == 2) and len(names) > 1 and not all(name.isdigit() for name in names):
             return 0, 1
     skeletons = [re.sub(rb"\d+", b"#", name.lower()) for name in names]
-    # VG_100K_2 goes on from VG_100K, which has no such number.
+    # VG_100K_2 continues VG_100K, which has no number of its own.
     first = {_without_number(skeleton) for skeleton in skeletons}.intersection(skeletons) - {b"", b"#"}
     alike: dict[bytes, list[int]] = {}
     for at, (name, skeleton) in enumerate(zip(names, skeletons, strict=True)):
@@ -151,13 +151,13 @@ def _numbering(names: list[bytes]) -> tuple[int, int] | None:
     ):
         alike[b"#"] = plain
     series = [ats for skeleton, ats in alike.items() if b"#" in skeleton and len(ats) >= 2]
-    # FGVC-Aircraft has 737-200 and 747-300 among other names: some numbers do not make a numbering, half of them do.
+    # FGVC-Aircraft has 737-200 and 747-300 among other names: a few numbers are no numbering, half of the names are.
     if 2 * sum(map(len, series)) >= len(names):
         return (series[0][0], series[0][1]) if series else None
     return None
 
 
 def _without_number(skeleton: bytes) -> bytes:
-    """What comes before a separate number at the end; nothing where there is none."""
+    """The part before a separate number at the end; empty if there is none."""
     found = re.fullmatch(rb"(.+)[-_. ]#", skeleton)
     return found[1] if found else b""

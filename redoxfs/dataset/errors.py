@@ -1,12 +1,12 @@
-"""What can be wrong with a source directory or with what was said about its classes.
+"""Errors in a source directory or in the options that describe its classes.
 
 Each message is one line for the person who can act: what was found, where, and what to type next. The command
-line prints it as it is; nothing here is ever caught to guess on.
+line prints the message unchanged. No code catches these errors to continue with a guess.
 """
 
 
 def show(path: bytes) -> str:
-    """A path as part of one line: what is not UTF-8 or cannot be printed as escapes; "." for the root."""
+    """A path for a one-line message: bytes that are not UTF-8 or not printable as escapes; "." for the root."""
     text = path.decode("utf-8", "backslashreplace") or "."
     if text.isprintable():
         return text

@@ -1,14 +1,14 @@
-"""`--classes auto`: proof that the directory is the label, split by split, or the doubt that there is.
+"""`--classes auto`: for each split, proof that the directory is the label, or a doubt.
 
-The absence of reasons against it proves nothing: a tree of cameras, cities or speakers may look like one of classes,
-with the labels in a file outside SOURCE. So a split is redirected only where there is proof of its own (see proof). And
-whatever speaks against it stops it: each check below looks for one other reading of the tree and returns it as a Doubt.
-One is enough, for all splits: where one part of the data is not what it seems, the others may not be either. What
-concerns one split alone, such as samples directly in it, is no doubt. No check weighs for against: a wrong "none" costs
-the user one option, a wrong "dir" costs a training run with wrong labels and no sign of it.
+Without a doubt there is still no proof: a tree of cameras, cities or speakers may look like a tree of classes, with the
+labels in a file outside SOURCE. So a split is redirected only with proof of its own (see proof). And any doubt stops
+the redirection of all splits: if one part of the data is not what it seems, the others may not be either. Each check
+below looks for one other meaning of the tree and returns it as a Doubt. A fact about one split only, such as samples
+directly in it, is not a doubt. Reasons for and against are not weighed: a wrong "none" costs the user one option, a
+wrong "dir" costs a training run with wrong labels and no sign of it.
 
-A check is a function from the Scene to a Doubt or None. To add one, add it to CHECKS, cheap and telling ones first,
-and a row to the table in docs/classes.md.
+A check is a function from the Scene to a Doubt or None. To add a check, add it to CHECKS (cheap and frequent ones
+first) and add a row to the table in docs/classes.md.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from redoxfs.dataset.tree import Tree
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found out about one split, or about the whole source ("."), as a clause."""
+    """The result for one split, or for the whole source (".")."""
 
     split: str
     redirected: bool
-    because: str
-    directories: int  # of samples, in it
+    because: str  # a clause
+    directories: int  # that hold samples
     samples: int  # files
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judgement:
-    """What `auto` redirects: the samples in `directories` (entries, ascending); none where `refusal` is a line."""
+    """`auto` redirects the samples in `directories` (entries, ascending). `refusal` is a line if it redirects none."""
 
     directories: NDArray[np.int64]
     findings: tuple[Finding, ...]
@@ -59,10 +59,10 @@ class Judgement:
 def judge(
     tree: Tree, mask: NDArray[np.bool_], *, grouped: bool, root_fd: int | None = None, beside: Beside | None = None
 ) -> Judgement:
-    """Which directories are classes beyond doubt.
+    """Find the directories that are classes beyond doubt.
 
-    `mask` is bool[N], the sample files; `grouped` says that the user joined files to samples; `root_fd` is open on the
-    directory itself; `beside` is what lies beside it, for a source that is a split itself.
+    `mask` is bool[N], the sample files. `grouped`: the user joined files to samples. `root_fd` is open on the source.
+    `beside` has the names beside the source, for a source that is itself a split.
     """
     scene = scene_of(tree, mask, grouped=grouped, root_fd=root_fd, beside=beside)
     checks = CHECKS if len(scene.samples) else (links, no_samples)
@@ -77,7 +77,7 @@ def judge(
 def _findings(scene: Scene, doubts: list[Doubt], proofs: dict[int, Proof]) -> Iterator[Finding]:
     tree, classes, flat = scene.tree, scene.trees.classes, scene.trees.flat
     if doubts and not all(is_split(tree.name(split)) for split in classes):
-        # Not laid out in splits: the doubt is of the whole.
+        # Without splits, the doubt is about the whole source.
         yield Finding(".", False, doubts[0].what, len(scene.holders), len(scene.samples))
         return
     sizes = np.bincount(tree.parent[scene.samples], minlength=len(tree))
@@ -92,13 +92,13 @@ def _findings(scene: Scene, doubts: list[Doubt], proofs: dict[int, Proof]) -> It
 
 
 def _refusal(scene: Scene, doubts: list[Doubt], proofs: dict[int, Proof]) -> str:
-    """The line for people: the first doubt, or what is missing, and the options that no doubt speaks against."""
+    """The line for the user: the first doubt, or the missing proof, and the options that no doubt speaks against."""
     doubt = doubts[0] if doubts else _unproven(scene, proofs)
     against = reduce(or_, (found.against for found in doubts), Against.NOTHING)
     if not scene.tree.kind_mask(stat.S_IFREG).any():
         return doubt.what
     if not len(scene.samples) or series.several(scene.tree, scene.samples) is not None:
-        # Also of what lies directly in a split: the label may be in the name.
+        # Also for samples directly in a split: the label may be in the name.
         against |= Against.ANY
     directories, _ = classes_by_word(scene.tree, scene.holders)
     options = hint(
@@ -112,7 +112,7 @@ def _refusal(scene: Scene, doubts: list[Doubt], proofs: dict[int, Proof]) -> str
 
 
 def _unproven(scene: Scene, proofs: dict[int, Proof]) -> Doubt:
-    """What is missing where nothing is proven: of the first split that has several directories, else of the first."""
+    """The missing proof: of the first split with several directories, else of the first split."""
     several = (split for split, holders in scene.trees.classes.items() if len(holders) > 1)
     return Doubt(proofs[next(several, next(iter(proofs)))].because)
 
@@ -120,7 +120,7 @@ def _unproven(scene: Scene, proofs: dict[int, Proof]) -> Doubt:
 def scene_of(
     tree: Tree, mask: NDArray[np.bool_], *, grouped: bool, root_fd: int | None = None, beside: Beside | None = None
 ) -> Scene:
-    """What the checks look at; arguments as those of `judge`."""
+    """The input of the checks. Arguments as for `judge`."""
     samples = np.flatnonzero(mask)
     holders = np.unique(tree.parent[samples]).astype(np.int64)
     above = np.unique(tree.parent[holders]).astype(np.int64)
@@ -130,13 +130,13 @@ def scene_of(
 
 
 def links(scene: Scene) -> Doubt | None:
-    """A symlink or a second name shows one file under two directories."""
+    """No file may appear under two directories, by a symlink or a hard link."""
     tree = scene.tree
     if len(tree.link_entry):
         return Doubt(f"{scene.path(tree.link_entry[0])} is a symlink, so a file may have two labels")
     second = scene.samples[tree.nlink[scene.samples] > 1]
     if len(second):
-        return Doubt(f"{scene.path(second[0])} has another name (hard link), so a file may have two labels")
+        return Doubt(f"{scene.path(second[0])} has a second name (hard link), so a file may have two labels")
     return None
 
 
@@ -149,13 +149,13 @@ def no_samples(scene: Scene) -> Doubt | None:
         return Doubt("the source holds no files")
     return Doubt(
         f"none of {len(files):,} files ({scene.path(files[0])}, …) counts as a sample",
-        instead="to name the samples: --samples GLOB",
+        instead="to select the samples: --samples GLOB",
     )
 
 
 def groups_given(scene: Scene) -> Doubt | None:
     """With samples of several files, the tree's shape proves nothing."""
-    return Doubt("with --groups redoxfs does not guess the label") if scene.grouped else None
+    return Doubt("with --groups, redoxfs does not guess the label") if scene.grouped else None
 
 
 def parts_within(scene: Scene) -> Doubt | None:
@@ -166,7 +166,7 @@ def parts_within(scene: Scene) -> Doubt | None:
     one, other = (scene.tree.name(entry) for entry in pair)
     instead = ""
     if os.path.splitext(one)[0] == os.path.splitext(other)[0]:
-        instead = "if files that share a stem are one sample, and the directory its label: --groups stem --classes dir"
+        instead = "if files with one stem are one sample and its directory is the label: --groups stem --classes dir"
     return Doubt(
         f"{scene.path(pair[0])} and {scene.name(pair[1])} may be parts of one sample",
         Against.DIR | Against.ANY,
@@ -175,7 +175,7 @@ def parts_within(scene: Scene) -> Doubt | None:
 
 
 def parts_across(scene: Scene) -> Doubt | None:
-    """No directory may hold the stems of its sibling: image and mask, left and right, frame and frame."""
+    """No directory may hold the stems of a sibling: image and mask, left and right, two frames."""
     pair = mirrors.across(scene.tree, scene.classified)
     if pair is None:
         return None
@@ -186,13 +186,13 @@ def parts_across(scene: Scene) -> Doubt | None:
 
 
 def told_apart(scene: Scene) -> Doubt | None:
-    """No directory may hold files whose names come in several kinds: they say more than the directory does."""
+    """No directory may hold files with several kinds of names, which say more than the directory does."""
     pair = series.several(scene.tree, scene.classified)
     if pair is None:
         return None
     return Doubt(
-        f"{scene.path(pair[0])} and {scene.name(pair[1])} lie in one directory and are named in different ways, so the"
-        " label may be in the name",
+        f"{scene.path(pair[0])} and {scene.name(pair[1])} lie in one directory and are named differently, so the label"
+        " may be in the name",
         Against.DIR_UNPROVEN | Against.ANY,
     )
 

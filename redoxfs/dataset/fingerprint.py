@@ -1,4 +1,4 @@
-"""What tells one dataset from another where nodes are to serve the same."""
+"""The fingerprint of a dataset, by which nodes check that they serve the same one."""
 
 import stat
 
@@ -9,9 +9,9 @@ from redoxfs.dataset.catalog import Catalog
 
 
 def fingerprint(catalog: Catalog) -> str:
-    """Of all names and sizes, and of which file is in which sample and which sample in which class.
+    """A hash of all names and sizes, the files of each sample, and the class of each sample.
 
-    Times, owners and inode numbers are left out: a copy of a dataset is the same dataset.
+    Times, owners and inode numbers do not count: a copy of a dataset is the same dataset.
     """
     tree = catalog.tree
     digest = xxhash.xxh3_128()

@@ -1,11 +1,11 @@
-"""Which files make one sample, and in which roles.
+"""The files that make one sample, and their roles.
 
-A group's files are in role order, and its kind is the tuple of its roles: a script picks its decoder by
-suffix, so a sample can only stand in for one that has the same roles. Groups are arrays, all members end to
-end; the dictionaries used to find them live for one directory (stem) or one pattern (template).
+A group's files are in role order, and its kind is the tuple of its roles. A script picks its decoder by suffix, so a
+sample can only stand in for one with the same roles. Groups are arrays, all members end to end; the dictionaries used
+to find them live for one directory (stem) or one pattern (template).
 
-A group that cannot be redirected whole is not redirected at all, and counted: an image of one sample beside
-the caption of another is the error that groups are there to prevent.
+A group that cannot be redirected as a whole is not redirected at all, and is counted. Groups exist to prevent an image
+of one sample beside the caption of another.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Groups:
 
     @property
     def first(self) -> NDArray[np.int32]:
-        """The first member of each sample: the file that its place is known by."""
+        """The first member of each sample. Its directory is the place of the sample."""
         return self.members[self.member_at[:-1]]
 
     def only(self, keep: NDArray[np.bool_]) -> Groups:
@@ -76,11 +76,11 @@ class _Growing:
 
 
 def make_groups(tree: Tree, mask: NDArray[np.bool_], groups: str | None, *, named: bool = False) -> Groups:
-    """The samples of a tree. `mask` (bool[N]) says which files count as sample files.
+    """The samples of a tree. `mask` (bool[N]) marks the sample files.
 
-    `groups` is None (each sample file is a sample), "stem", or a template of patterns with one {key} each.
-    A template names its files itself, so the mask only narrows it where the user gave one (`named`).
-    ClassesError where the template is wrong.
+    `groups` is None (each sample file is a sample), "stem", or a template of patterns with one {key} each. A template
+    selects its files itself, so the mask narrows it only if the user gave globs (`named`). Raises ClassesError if the
+    template is wrong.
     """
     if groups is None:
         entries = np.flatnonzero(mask).astype(np.int32)
@@ -94,8 +94,8 @@ def make_groups(tree: Tree, mask: NDArray[np.bool_], groups: str | None, *, name
 def stem_bases(names: list[bytes]) -> list[bytes]:
     """The stem of the group of each file of one directory.
 
-    A stem is a name without its last suffix; one that extends another stem of the directory at a dot joins
-    the shortest such.
+    A stem is a name without its last suffix. A stem that extends another stem of the directory at a dot joins the
+    shortest such stem.
     """
     stems = [name[:dot] if (dot := name.rfind(b".")) > 0 else name for name in names]
     known = set(stems)
@@ -136,7 +136,7 @@ def _by_stem(tree: Tree, mask: NDArray[np.bool_]) -> Groups:
             group.sort()
             roles = tuple(role for role, _ in group)
             if len(set(roles)) < len(roles):
-                # 0001.jpg beside 0001.JPG: nothing says which of them stands in for which.
+                # 0001.jpg beside 0001.JPG: their roles cannot be told apart.
                 two_alike += 1
                 continue
             if len(members) > MEMBERS_MAX:
@@ -147,9 +147,9 @@ def _by_stem(tree: Tree, mask: NDArray[np.bool_]) -> Groups:
             growing.add(roles, [entry for _, entry in group])
     saw = []
     if linked:
-        saw.append(f"{linked:,} groups with a symlink among their files are served exactly")
+        saw.append(f"not redirected: {linked:,} groups with a symlink among their files")
     if two_alike:
-        saw.append(f"{two_alike:,} groups with two files of one suffix are served exactly")
+        saw.append(f"not redirected: {two_alike:,} groups with two files of one suffix")
     return growing.finish(tuple(saw))
 
 
@@ -165,7 +165,7 @@ def _patterns(template: str) -> list[tuple[bytes, bytes]]:
         before, after = text.encode("utf-8", "surrogateescape").split(KEY.encode())
         patterns.append((before, after))
     if len(set(patterns)) < len(patterns):
-        raise ClassesError(f"--groups: {template!r} has the same pattern twice; each pattern names another file")
+        raise ClassesError(f"--groups: {template!r} has the same pattern twice; write each pattern once")
     return patterns
 
 
@@ -211,5 +211,5 @@ def _by_template(tree: Tree, mask: NDArray[np.bool_], template: str, *, named: b
             growing.add(tuple(tree.extensions[int(tree.extension[entry])] for entry in members), members)
     saw = []
     if incomplete:
-        saw.append(f"{incomplete:,} keys lack a file of the template and are served exactly")
+        saw.append(f"not redirected: {incomplete:,} keys that lack a file of the template")
     return growing.finish(tuple(saw))

@@ -1,7 +1,7 @@
-"""Checks on files that are no samples for `--classes auto` (see evidence): may one of them hold the labels?
+"""Checks on files that are not samples for `--classes auto` (see evidence): may one of them hold the labels?
 
-What is not known to be harmless is a doubt, wherever it lies: formats are many, and nobody sees a label
-table that redoxfs took for something else.
+Any file that is not known to be harmless is a doubt, wherever it lies. There are many formats, and a label table that
+redoxfs took for something else would go unnoticed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from redoxfs.dataset.scan import read_small
 from redoxfs.dataset.scene import Against, Doubt, Scene
 from redoxfs.dataset.splits import is_split_word
 
-# Formats that hold labels, captions, boxes, or lists of files often enough.
+# Formats that often hold labels, captions, boxes, or lists of files.
 TABLE_EXTENSIONS = frozenset(
     b".csv .tsv .psv .json .jsonl .ndjson .jsonlines .geojson .xml .yaml .yml .toml .txt .lst .list .names .index .mat"
     b" .parquet .arrow .feather .orc .avro .pkl .pickle .joblib .pt .pth .h5 .hdf5 .db .sqlite .sqlite3 .lmdb .mdb .xls"
@@ -31,7 +31,7 @@ TABLE_NAMES = frozenset(
 )
 COMPRESSED = frozenset(b".gz .bz2 .xz .zst .lz4 .zip .z".split())
 
-# Files that tell about a dataset and label nothing, by their whole stem.
+# Files about a dataset that hold no labels, by their whole stem.
 ABOUT_STEMS = frozenset(
     b"readme license licence copying notice authors contributors changelog changes version citation dockerfile"
     b" makefile".split()
@@ -41,13 +41,13 @@ ABOUT_EXTENSIONS = frozenset((b"", b".txt", b".md", b".rst"))
 OTHER_EXTENSIONS = frozenset(
     b".md .rst .html .htm .pdf .doc .docx .rtf .py .pyc .sh .ipynb .log .zip .tar .tgz .rar .7z".split()
 ) | frozenset(b".css .js .bib .cff .md5 .sha1 .sha256 .aria2 .torrent".split())
-# What desktops leave behind (_DS_Store where a host takes no name with a dot in front), the form that a competition's
-# answers have, whose labels are made up, and what Roboflow tells about an export.
+# Files that desktops leave behind (_DS_Store on hosts that allow no leading dot), the sample answers of a competition,
+# whose labels are made up, and the readme of a Roboflow export.
 LITTER = frozenset(
     b"thumbs.db desktop.ini _ds_store sample_submission.csv samplesubmission.csv readme.dataset.txt"
     b" readme.roboflow.txt".split()
 )
-# A list of class names is a text of lines, and no longer than this: 10,000 names of 100 bytes.
+# A list of class names is a text of lines, at most this long: 10,000 names of 100 bytes.
 NAME_LIST_EXTENSIONS = frozenset((b"", b".txt", b".lst", b".list", b".names"))
 NAME_LIST_MAX_BYTES = 1 << 20
 NAME_LISTS_MAX = 16
@@ -58,7 +58,7 @@ _LABEL_WORD = re.compile(
 
 
 def label_files(scene: Scene) -> Doubt | None:
-    """The labels may be in a file: anything that is neither a sample nor known to be harmless."""
+    """Every file must be a sample or known to be harmless: any other may hold the labels."""
     tree = scene.tree
     other = tree.kind_mask(stat.S_IFREG)
     other[scene.samples] = False
@@ -66,31 +66,31 @@ def label_files(scene: Scene) -> Doubt | None:
     for entry in np.flatnonzero(other).tolist():
         name = tree.name(entry).lower()
         if _is_table(name):
-            # Hidden ones too: nobody names a .csv for nothing.
+            # Hidden ones too: a .csv always has a purpose.
             if (not scene.hidden[entry] or _has_table_extension(name)) and not lists.has(entry):
                 return Doubt(f"{scene.path(entry)} looks like a label table", Against.DIR_UNPROVEN | Against.ANY)
         elif not scene.hidden[entry] and not _is_harmless(name):
             return Doubt(
-                f"{scene.path(entry)} is no sample and may hold labels, or belong to a sample",
+                f"{scene.path(entry)} is not a sample and may hold labels or belong to a sample",
                 Against.DIR_UNPROVEN | Against.ANY,
             )
     return None
 
 
 def label_files_beside(scene: Scene) -> Doubt | None:
-    """Where SOURCE is a split by name, a table for all splits lies beside it."""
+    """If SOURCE is named like a split, no table for all splits may lie beside it."""
     if not scene.own_split:
         return None
     for file in scene.beside.names.files:
         name = os.fsencode(file)
-        # A link called val is hardly a list of names; it leads to a split.
+        # A symlink called val leads to a split; it is hardly a list of names.
         if _is_table(name.lower()) and not is_split_word(name):
             return Doubt(f"{show(name)} beside the source looks like a label table", Against.DIR_UNPROVEN | Against.ANY)
     return None
 
 
 def arrays_beside(scene: Scene) -> Doubt | None:
-    """An array beside samples of another kind may hold their labels."""
+    """No array may lie beside samples of another kind: it may hold their labels."""
     tree = scene.tree
     kinds = tree.extension[scene.samples]
     is_array = np.array([name in ARRAYS for name in tree.extensions], bool)[kinds]
@@ -101,10 +101,10 @@ def arrays_beside(scene: Scene) -> Doubt | None:
 
 
 class _NameLists:
-    """Tells the texts that list the class directories, each once: they say no more than the directories do.
+    """Recognizes texts that list each class directory once, and so have no more information than the directories.
 
-    A text with one name for each sample lists labels, and repeats itself; one that lies in a directory of samples may
-    label these.
+    A text with one name for each sample lists labels and has repeated lines. A text in a directory of samples may
+    label these samples.
     """
 
     def __init__(self, scene: Scene) -> None:
@@ -161,7 +161,7 @@ def _is_table(name: bytes) -> bool:
 
 
 def _is_harmless(name: bytes) -> bool:
-    """Of a name that is no table's."""
+    """Whether a file is harmless, by its name, which is not a table's."""
     stem, extension = _parts(name)
     if extension in COMPRESSED and extension != b".zip":
         # One packed file: answers.tab.gz is as unknown as answers.tab.

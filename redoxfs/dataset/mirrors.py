@@ -1,18 +1,17 @@
-"""Whether files that look like samples are parts of one sample: image and mask, left and right, two frames.
+"""Find files that look like samples but may be parts of one sample: image and mask, left and right, two frames.
 
-rgb/0001.png beside depth/0001.png and airplane/0001.png beside automobile/0001.png are the same tree to
-anybody who may only look at names, and wrong labels in silence are the worst outcome; so both are doubts,
-and whoever knows better says `--classes dir`. Two questions are asked of all files at once, each a sort of
-hashes (see stems):
+By names alone, rgb/0001.png beside depth/0001.png is the same tree as airplane/0001.png beside automobile/0001.png.
+Silent wrong labels are the worst outcome, so both are doubts; a user who knows better writes `--classes dir`. Two
+questions are answered for all files at once, each by a sort of hashes (see stems):
 
-- `across`: does a directory hold the stems of a sibling, whole (0001), as a prefix that points at one file
-  (aachen_000019_leftImg8bit, aachen_000019_gtFine), behind a word of its own (img_0001, M0001), less a scale
-  (0001x4), or less the directory's own name (ROIs_s1_p0 in s1, ROIs_s2_p0 in s2)?
+- `across`: does a directory hold the stems of a sibling: whole (0001), as a prefix that only one file has
+  (aachen_000019_leftImg8bit, aachen_000019_gtFine), after a word of its own (img_0001, M0001), without a scale
+  (0001x4), or without the directory's own name (ROIs_s1_p0 in s1, ROIs_s2_p0 in s2)?
 - `within`: does one directory hold pairs (0001.jpg + 0001.png, 0001.png + 0001_mask.png, image_1.png +
   mask_1.png)?
 
-A directory's own files can share a prefix by the thousand (a wnid, ILSVRC2012_val): only a prefix that
-tells one file from the others of its directory says anything.
+Thousands of files of a directory can share a prefix (a wnid, ILSVRC2012_val). Only a prefix that one file of the
+directory has counts.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from redoxfs.dataset.splits import SPLIT_WORDS
 from redoxfs.dataset.stems import Stems, hash_text, stems_of
 from redoxfs.dataset.tree import Tree
 
-# One twin in a thousand files is chance; parts of samples come in whole directories, less what was lost on the way.
+# One twin in a thousand files is chance. Parts of samples fill whole directories, apart from lost files.
 MIRRORED_SHARE = 0.10
-# More files than this under one name are not the parts of one sample.
+# More files than this with one name are not parts of one sample.
 PARTS_MAX = 8
 
 SCATTER = np.uint64(0x9FB21C651E98DF25)
@@ -44,8 +43,8 @@ Pair = tuple[int, int]
 def across(tree: Tree, entries: NDArray[np.int64], group: NDArray[np.int32] | None = None) -> Pair | None:
     """Two of `entries` (ascending samples) in directories of one group that look like parts of one sample, or None.
 
-    Given only where a tenth of a directory's samples have such a twin in another directory of its group. `group`
-    is the number of each directory's group (int32[N]); by default a directory's siblings are its group.
+    At least a tenth of a directory's samples must have such a twin in another directory of its group. `group` is the
+    number of each directory's group (int32[N]); by default a directory's siblings are its group.
     """
     if not len(entries):
         return None
@@ -73,7 +72,7 @@ def across(tree: Tree, entries: NDArray[np.int64], group: NDArray[np.int32] | No
     key_of_run = (np.cumsum(new_key) - 1)[run_at]
     few = np.bincount(key_of_run, weights=files <= PARTS_MAX)[key_of_run]
     twin = (files == 1) & (few > 1)
-    # Alone in its directory, any prefix points at the one file there is.
+    # For a file alone in its directory, any prefix points at that file.
     size = np.bincount(tree.parent[entries])
     at = run_at[twin]
     at = at[whole[at] | (size[parent[at]] > 1)]
@@ -82,7 +81,7 @@ def across(tree: Tree, entries: NDArray[np.int64], group: NDArray[np.int32] | No
     mirrored = np.flatnonzero((count > 0) & (count >= MIRRORED_SHARE * size))
     if not len(mirrored):
         return None
-    # The first by name is the example, so that the same tree gives the same line.
+    # The first by name is the example, so that the same tree always gives the same line.
     at = at[parent[at] == mirrored[0]]
     row = at[np.argmin(of[at])]
     return int(of[row]), int(of[(keys == keys[row]) & (parent != parent[row])].min())
@@ -91,7 +90,7 @@ def across(tree: Tree, entries: NDArray[np.int64], group: NDArray[np.int32] | No
 def within(tree: Tree, entries: NDArray[np.int64]) -> Pair | None:
     """Two of `entries` (ascending samples) of one directory that look like parts of one sample, or None.
 
-    Given only where that holds for a tenth of the directory's samples.
+    It must hold for at least a tenth of the directory's samples.
     """
     pieces = [_rows_within(stems) for stems in stems_of(tree.names, tree.name_at, entries)]
     keys, of = (np.concatenate(column) for column in zip(*pieces, strict=True))
@@ -115,7 +114,7 @@ def within(tree: Tree, entries: NDArray[np.int64]) -> Pair | None:
 
 
 def _each(tree: Tree, entries: NDArray[np.int64]) -> Iterator[tuple[Stems, NDArray[np.bool_]]]:
-    """Stems in pieces, and which lie in a directory whose files all begin with one word other than its name."""
+    """Stems in pieces, and whether all files of the directory begin with one word other than the directory's name."""
     lone_of_directory: dict[int, bool] = {}
     for stems in stems_of(tree.names, tree.name_at, entries):
         parent = tree.parent[stems.entry]
@@ -133,7 +132,7 @@ def _each(tree: Tree, entries: NDArray[np.int64]) -> Iterator[tuple[Stems, NDArr
 
 
 def _akin(file: bytes, directory: bytes) -> bool:
-    """Whether a file's name begins like its directory's: cat.1.jpg in cats, Annual_Crop_7.jpg in AnnualCrop."""
+    """Whether a file's name begins like its directory's name: cat.1.jpg in cats, Annual_Crop_7.jpg in AnnualCrop."""
     one, other = (bytes(byte for byte in name.lower() if chr(byte).isalnum()) for name in (file, directory))
     head = 0
     for a, b in zip(one, other, strict=False):
@@ -163,7 +162,7 @@ def _rows_scaled(stems: Stems) -> _Rows:
 
 
 def _rows_unnamed(stems: Stems, tree: Tree) -> _Rows:
-    """Stems less the name of their directory, where more is left than a number or a split (cat_1, train_cat_1)."""
+    """Stems without the directory's name, if more is left than a number or a split (cat_1, train_cat_1)."""
     parent = tree.parent[stems.entry]
     directories, inverse = np.unique(parent, return_inverse=True)
     names = [tree.name(directory) for directory in directories.tolist()]
@@ -176,7 +175,7 @@ def _rows_unnamed(stems: Stems, tree: Tree) -> _Rows:
     owner, place = owner[fits], place[fits]
     hit = stems.hash_of(place, place + length[owner]) == name[owner]
     owner, place = owner[hit], place[hit]
-    # A number is one as a whole: IMG_1280 in 8 says nothing of the directory.
+    # A number counts as a whole: the 8 in IMG_1280 is not the name of the directory 8.
     within_number = stems.splits_number(owner, place) | stems.splits_number(owner, place + length[owner])
     owner, place = owner[~within_number], place[~within_number]
     first = np.ones(len(owner), bool)
@@ -194,10 +193,10 @@ def _rows_within(stems: Stems) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     change = np.flatnonzero(owner[1:] != owner[:-1])
     first = np.append(0, change + 1)[: len(owner)]
     last = np.append(change, len(owner) - 1)[: len(owner)]
-    # A tail or a head without digits is a role; one with digits counts (g01_c02, frame7).
+    # A tail or head without digits is a role. One with digits counts something (g01_c02, frame7).
     tail = place[last] + 1
     ends = stems.end[owner[last]]
-    # train_01 beside val_01 are of two splits (see places.nested_splits), and no parts of one sample.
+    # train_01 and val_01 are of two splits (see places.nested_splits), not parts of one sample.
     role = last[(ends > tail) & ~stems.any_digit(tail, ends) & ~np.isin(stems.hash_of(tail, ends), _SPLITS)]
     heads = stems.start[owner[first]]
     lead = first[~stems.any_digit(heads, place[first]) & ~np.isin(stems.hash_of(heads, place[first]), _SPLITS)]

@@ -1,4 +1,4 @@
-"""Checks on where samples lie for `--classes auto` (see evidence): is it one level of directories below splits?"""
+"""Checks on the places of samples for `--classes auto` (see evidence): one level of directories below splits?"""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from redoxfs.dataset.splits import is_split, names_split, parts_named, split_of_
 
 
 def shape(scene: Scene) -> Doubt | None:
-    """Samples below splits that lie in one place, at one depth each; or below one directory that is no split."""
+    """Samples must lie below splits in one place, each at one depth; or below one directory that is not a split."""
     tree, classes, flat = scene.tree, scene.trees.classes, scene.trees.flat
     if scene.holders[0] == 0:
         entry = scene.samples[np.argmax(tree.parent[scene.samples] == 0)]
         return Doubt(f"{scene.path(entry)} lies at the top, in no class directory")
     both = np.intersect1d(scene.holders, scene.above)
     if len(both):
-        return Doubt(f"{scene.path(both[0])} holds samples and directories of samples")
+        return Doubt(f"{scene.path(both[0])} holds both samples and directories of samples")
     if not classes:
         entry = scene.samples[np.argmax(tree.parent[scene.samples] == flat[0])]
         return Doubt(f"{scene.path(entry)} lies directly in the split {scene.path(flat[0])}")
@@ -31,7 +31,7 @@ def shape(scene: Scene) -> Doubt | None:
         return None
     if 0 in classes:
         if flat:
-            return Doubt(f"{scene.path(flat[0])} is a split by name and lies among directories of samples")
+            return Doubt(f"{scene.path(flat[0])} is named like a split but lies among directories of samples")
         other = next(entry for entry in classes if entry)
         one = classes[0][0]
         return Doubt(
@@ -47,12 +47,14 @@ def shape(scene: Scene) -> Doubt | None:
             )
     for entry in classes:
         if not is_split(tree.name(entry)):
-            return Doubt(f"{scene.path(entry)} holds directories of samples and is no split (train, val, …)")
+            return Doubt(
+                f"{scene.path(entry)} holds directories of samples but is not named like a split (train, val, …)"
+            )
     return None
 
 
 def nested_splits(scene: Scene) -> Doubt | None:
-    """Splits at two levels, in the path or in the names of the files, leave open which of them the script goes by."""
+    """No splits at two levels, in the path or in file names: the script may use either of them."""
     tree = scene.tree
     splits = [entry for entry in scene.trees.classes if is_split(tree.name(entry))]
     for split in splits:
@@ -68,12 +70,12 @@ def nested_splits(scene: Scene) -> Doubt | None:
     differs = np.flatnonzero(bits != bits[first][inverse])
     if len(differs):
         one, other = samples[differs[0]], samples[first[inverse[differs[0]]]]
-        return Doubt(f"{scene.path(one)} and {scene.path(other)} name different splits in one directory")
+        return Doubt(f"{scene.path(one)} and {scene.path(other)} lie in one directory and name different splits")
     return None
 
 
 def split_classes(scene: Scene) -> Doubt | None:
-    """my_train_640 where a class should be, mytrain beside mytest: splits, but not by a name that says so."""
+    """No directory in the place of a class may have a split's name: my_train_640, or mytrain beside mytest."""
     tree = scene.tree
     suspects = set(scene.holders.tolist())
     for above in scene.above.tolist():
@@ -81,7 +83,7 @@ def split_classes(scene: Scene) -> Doubt | None:
         while entry and entry not in suspects:
             suspects.add(entry)
             entry = int(tree.parent[entry])
-    bare: dict[tuple[int, bytes], tuple[bytes, int]] = {}
+    without_word: dict[tuple[int, bytes], tuple[bytes, int]] = {}
     for entry in sorted(suspects):
         name = tree.name(entry)
         if is_split(name):
@@ -92,14 +94,14 @@ def split_classes(scene: Scene) -> Doubt | None:
         if found is None:
             continue
         word, rest = found
-        first = bare.setdefault((int(tree.parent[entry]), rest), (word, entry))
+        first = without_word.setdefault((int(tree.parent[entry]), rest), (word, entry))
         if first[0] != word:
             return Doubt(f"{scene.path(first[1])} and {scene.path(entry)} are named like splits rather than classes")
     return None
 
 
 def parallel_splits(scene: Scene) -> Doubt | None:
-    """Splits of one part of the data (train_images, train_masks) must not hold each other's stems in equal places."""
+    """Splits of one part of the data (train_images, train_masks) must not share stems in equal places."""
     tree = scene.tree
     by_part: dict[bytes, dict[bytes, list[int]]] = {}
     for split in scene.trees.flat:
@@ -121,15 +123,15 @@ def parallel_splits(scene: Scene) -> Doubt | None:
         if pair is not None:
             one, other = (scene.path(entry) for entry in pair)
             return Doubt(
-                f"{one} and {other} may be parts of one sample (two splits of one part of the data, and their names"
-                " match)",
+                f"{one} and {other} may be parts of one sample (their splits are the same part of the data, and their"
+                " names match)",
                 Against.DIR | Against.ANY,
             )
     return None
 
 
 def parallel_beside(scene: Scene) -> Doubt | None:
-    """Where SOURCE is a split, a split of the same part beside it (train_masks) may hold parts of its samples."""
+    """If SOURCE is a split, a split of the same part beside it (train_masks) may hold parts of its samples."""
     if not scene.own_split:
         return None
     classes = {os.fsdecode(scene.tree.name(entry)) for entry in scene.trees.directories.tolist()}
@@ -138,8 +140,8 @@ def parallel_beside(scene: Scene) -> Doubt | None:
             names is None or _may_be_parts(names, classes)
         ):
             return Doubt(
-                f"{show(os.fsencode(name))} beside the source is of the same part of the data, and may hold parts of"
-                " its samples",
+                f"{show(os.fsencode(name))} beside the source is the same part of the data and may hold parts of its"
+                " samples",
                 Against.DIR | Against.ANY,
             )
     return None

@@ -1,8 +1,8 @@
-"""What shows that the directories of a split are classes, for `--classes auto` (see evidence).
+"""The proof that the directories of a split are classes, for `--classes auto` (see evidence).
 
-Either of two things does: another part of the data (val beside train) has directories of the same names, which are not
-all numbers; or all of them are WordNet ids, in a split that is called nothing but that. ILSVRC2013_train is a split,
-too, but of a dataset whose labels are boxes.
+There are two proofs. Another part of the data (val beside train) has directories of the same names, and these are not
+all numbers. Or all directories are WordNet ids, and the split's whole name is a split word: ILSVRC2013_train is also a
+split, but of a dataset whose labels are boxes.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _WORDNET = re.compile(rb"n\d{8}")
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Whether the directories of a split are classes beyond doubt, and a clause that says why or what is missing."""
+    """Whether the directories of a split are classes beyond doubt, and a clause with the reason or what is missing."""
 
     holds: bool
     because: str
 
 
 def prove(scene: Scene) -> dict[int, Proof]:
-    """Of each class tree (entry)."""
+    """The proof of each class tree (entry)."""
     names = {split: frozenset(map(scene.tree.name, holders)) for split, holders in scene.trees.classes.items()}
     splits: dict[frozenset[bytes], list[int]] = {}
     for split, inside in names.items():
@@ -52,7 +52,7 @@ def _prove(scene: Scene, split: int, names: frozenset[bytes], alike: list[int]) 
     else:
         return Proof(False, f"{what}: no other split has the same directories")
     if all(name.isdigit() for name in names):
-        return Proof(False, f"{what}: all directories of the splits are numbers")
+        return Proof(False, f"{what}: the names of all their directories are numbers")
     return Proof(True, because)
 
 

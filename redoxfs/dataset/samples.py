@@ -1,9 +1,8 @@
-"""Which regular files count as samples.
+"""The regular files that count as samples.
 
-A documented list of extensions rather than a look into the files: the answer must be the same at each
-mount, cost nothing over 13 million files, and be predictable by somebody who reads a page of documentation.
-Text formats (txt, json, csv, xml) are not on it: most of them are tables or annotations, and a caption
-belongs to its image (`--groups stem`).
+A documented list of extensions decides, not the content of files. So the answer is the same at each mount, costs
+nothing for 13 million files, and can be predicted from a page of documentation. Text formats (txt, json, csv, xml)
+are not on the list: most are tables or annotations, and a caption belongs to its image (`--groups stem`).
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ VIDEO = frozenset(b".mp4 .m4v .mkv .webm .avi .mov .mpg .mpeg .wmv .flv .ogv .3g
 ARRAYS = frozenset(b".npy .npz".split())
 DATA_EXTENSIONS = IMAGES | AUDIO | VIDEO | ARRAYS
 
-# Directories that storage appliances put beside the data: thumbnails (named like the images!) and deleted files.
+# Directories that storage appliances create beside the data: thumbnails (named like the images!) and deleted files.
 APPLIANCE_DIRECTORIES = frozenset((b"@eaDir", b"#recycle", b"#snapshot", b"lost+found"))
 
 
 def hidden(tree: Tree) -> NDArray[np.bool_]:
-    """Entries whose own name or a directory above it starts with a dot, or that an appliance made: bool[N]."""
+    """Entries whose name, or the name of a directory above, starts with a dot or is an appliance's: bool[N]."""
     first = np.zeros(len(tree), np.uint8)
     named = tree.name_at[1:] > tree.name_at[:-1]
     first[named] = tree.names[tree.name_at[:-1][named]]
@@ -39,7 +38,7 @@ def hidden(tree: Tree) -> NDArray[np.bool_]:
     directories = np.flatnonzero(tree.kind_mask(stat.S_IFDIR))
     for directory in directories[np.isin(first[directories], np.frombuffer(b"@#l", np.uint8))].tolist():
         mask[directory] = tree.name(directory) in APPLIANCE_DIRECTORIES
-    # A parent comes before its children and a level is contiguous, so one pass a level reaches everything.
+    # Parents come before children and a level is contiguous, so one pass per level reaches everything.
     while True:
         spread = mask | mask[tree.parent]
         if bool((spread == mask).all()):
@@ -50,8 +49,8 @@ def hidden(tree: Tree) -> NDArray[np.bool_]:
 def sample_mask(tree: Tree, globs: tuple[str, ...] = ()) -> NDArray[np.bool_]:
     """Regular files that count as samples: bool[N].
 
-    Without `globs`, by extension. A glob with a slash matches the whole path relative to the source, any
-    other the name; both case-sensitively, and `*` matches slashes too. Hidden files are never samples.
+    Without `globs`, the extension decides. A glob with a slash matches the whole path relative to the source; any
+    other glob matches the name. Both are case-sensitive, and `*` matches slashes too. Hidden files are never samples.
     """
     mask = tree.kind_mask(stat.S_IFREG) & ~hidden(tree)
     if not globs:
@@ -77,6 +76,6 @@ def sample_mask(tree: Tree, globs: tuple[str, ...] = ()) -> NDArray[np.bool_]:
 def _matcher(globs: list[str]) -> re.Pattern[bytes] | None:
     if not globs:
         return None
-    # fnmatch.translate speaks of text; latin-1 carries any byte through it unchanged.
+    # fnmatch.translate takes text; latin-1 carries any byte through it unchanged.
     pattern = "|".join(translate(glob.encode("utf-8", "surrogateescape").decode("latin-1")) for glob in globs)
     return re.compile(pattern.encode("latin-1"))

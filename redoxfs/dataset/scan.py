@@ -1,15 +1,14 @@
-"""Reading a source directory into a Tree.
+"""Read a source directory into a Tree.
 
-Everything is opened relative to a descriptor of the root, without following symlinks: the mount may lie
-over the source's own path, and a scan that leaves the source would serve somebody else's files.
+Everything is opened relative to a descriptor of the root, without following symlinks. The mount may lie over the
+source's own path, and a scan that left the source would serve files from outside it.
 
-Directories of one level are read several at once, because on network storage each call waits for a round
-trip; they are appended in order, which makes the result breadth-first with nothing left to sort. (`os.walk`
-is depth-first, follows paths, and keeps a list of strings per directory; asyncio has no directory calls.) A
-worker hands back one directory as columns; only the names of the directories it is reading exist as Python
-objects.
+Several directories of one level are read at once, because on network storage each call waits for a round trip. They
+are appended in order, so the result is breadth-first without sorting. (`os.walk` is depth-first, follows paths, and
+keeps a list of strings per directory; asyncio has no directory calls.) A worker returns one directory as columns, so
+only the names of directories under way exist as Python objects.
 
-What vanishes while it is read is left out. What is there and cannot be read is a SourceError.
+An entry that vanishes during the scan is left out. An entry that exists and cannot be read is a SourceError.
 """
 
 from __future__ import annotations
@@ -31,23 +30,23 @@ from numpy.typing import NDArray
 from redoxfs.dataset.errors import SourceError, show
 from redoxfs.dataset.tree import CONTROL_NAME, Tree
 
-# Directories handed to the pool for each worker at most: enough that none idles while results are appended in
-# order, few enough that finished ones do not pile up.
+# The most directories in the pool for each worker: enough that no worker idles while results are appended in order,
+# few enough that finished ones do not pile up.
 AHEAD_PER_WORKER = 4
-# How often the number of directories read at once is reconsidered, and the share of one core above which it is cut.
-# Where the storage answers at once, threads only fight over the interpreter: 16 of them were 3 times slower than one.
+# How often the number of directories read at once changes, and the share of one core above which it is halved. On
+# storage that answers at once, threads only compete for the interpreter: 16 were 3 times slower than one.
 RECONSIDER_S = 0.1
 BUSY_SHARE = 0.7
-# Longer suffixes are part of a name rather than a format ("v1.0 of the third attempt"): no decoder goes by them.
+# Longer suffixes are part of a name rather than a format ("v1.0 of the third attempt"). No decoder is chosen by them.
 EXTENSION_MAX_BYTES = 16
 # One openat takes less than PATH_MAX (4096) bytes; deeper directories are reached in steps.
 PATH_STEP_MAX_BYTES = 4000
-# How often at most `progress` hears of it.
+# `progress` is called once per this many entries.
 PROGRESS_EVERY_ENTRIES = 10_000
 
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ELOOP)
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# The columns of Tree that stat fills, and how an array of each is typed. A C int is 32 bits wherever this runs.
+# The columns of Tree that stat fills, and the array type of each. A C int is 32 bits on every supported machine.
 _STAT_COLUMNS = {
     "mode": "I",
     "uid": "I",
@@ -65,7 +64,7 @@ _NLINK_MAX = 2**32 - 1
 
 @dataclass(slots=True)
 class _Listing:
-    """One directory as read: its children in name order, in columns; `at` are places in it."""
+    """One directory: its children in name order, in columns. `at` indexes the children."""
 
     entry: int
     path: bytes
@@ -79,7 +78,7 @@ class _Listing:
 
 
 def open_below(root_fd: int, path: bytes) -> int:
-    """Open the directory at `path` under `root_fd`, its last component not followed if it is a symlink.
+    """Open the directory at `path` under `root_fd`. Does not follow a symlink as the last component.
 
     The caller closes the descriptor. OSError as from open(2).
     """
@@ -101,7 +100,7 @@ def open_below(root_fd: int, path: bytes) -> int:
 
 
 def read_small(root_fd: int, path: bytes, most_bytes: int) -> bytes:
-    """The regular file at `path` under `root_fd`, no component followed; b"" where it is longer, or cannot be read."""
+    """Read the regular file at `path` under `root_fd`, following no symlink; b"" if it is longer or unreadable."""
     above, _, name = path.rpartition(b"/")
     try:
         directory = _open_by_component(root_fd, above)
@@ -120,7 +119,7 @@ def read_small(root_fd: int, path: bytes, most_bytes: int) -> bytes:
 
 
 def _open_by_component(root_fd: int, path: bytes) -> int:
-    """As open_below, with no component followed: slower, and safe from a directory swapped for a symlink meanwhile."""
+    """As open_below, but follows no component: slower, and safe if a directory was replaced by a symlink meanwhile."""
     at = os.open(b".", _OPEN_DIRECTORY, dir_fd=root_fd)
     for part in filter(None, path.split(b"/")):
         try:
@@ -135,7 +134,7 @@ def _open_listed(root_fd: int, path: bytes, identity: tuple[int, int]) -> int:
     fd = open_below(root_fd, path)
     own = os.fstat(fd)
     if path and (own.st_dev, own.st_ino) != identity:
-        # Something else has its place: a mount that this open triggered, or a parent that is a symlink by now.
+        # Something else is there: a mount that this open triggered, or a parent that has become a symlink.
         os.close(fd)
         fd = _open_by_component(root_fd, path)
     return fd
@@ -157,7 +156,7 @@ def _list(root_fd: int, entry: int, path: bytes, identity: tuple[int, int]) -> _
             return listing
         raise _say(path, error) from None
     try:
-        # Before the listing: a change during it leaves a later mtime on the directory, and the cache will see that.
+        # Before the listing: a change during the listing gives the directory a later mtime, which the cache notices.
         listing.own = os.fstat(fd)
         _fill(listing, fd)
     except OSError as error:
@@ -176,7 +175,7 @@ def _fill(listing: _Listing, fd: int) -> None:
     mode, uid, gid, nlink = append["mode"], append["uid"], append["gid"], append["nlink"]
     size, mtime_ns, ctime_ns = append["size"], append["mtime_ns"], append["ctime_ns"]
     inode, device = append["inode"], append["device"]
-    special: list[int] = []  # directories and symlinks, by place of arrival
+    special: list[int] = []  # directories and symlinks, by order of arrival
     with os.scandir(fd) as children:
         for child in children:
             try:
@@ -219,7 +218,7 @@ def _fill(listing: _Listing, fd: int) -> None:
 
 
 def _read_link(fd: int, directory: bytes, name: bytes) -> tuple[bytes, int, int]:
-    """A symlink's target, and device and inode of what it leads to at last (0, 0: nothing that can be seen)."""
+    """A symlink's target, and the device and inode of the file at the end (0, 0: none that can be reached)."""
     try:
         target = os.readlink(name, dir_fd=fd)
     except OSError as error:
@@ -271,7 +270,7 @@ class _Columns:
         return len(self.parent)
 
     def add(self, listing: _Listing) -> list[tuple[int, bytes, tuple[int, int]]]:
-        """Append a directory's children; the directories among them, for `_list`, come back."""
+        """Append a directory's children. Return the directories among them, for `_list`."""
         if listing.own is None:
             self.gone.append(listing.entry)
             return []
@@ -358,10 +357,9 @@ def read_tree(
 ) -> Tree:
     """Read everything under the directory that `root_fd` is open on.
 
-    `progress` is called from this thread with the number of entries so far, now and then and at the end.
-    `roots` are absolute paths of the root besides the one that the kernel tells. `workers` threads read
-    directories and are gone when this returns or raises. SourceError where a directory or a file in it
-    cannot be read.
+    `progress` is called in this thread with the number of entries so far, now and then and at the end. `roots` are
+    absolute paths of the root, besides the one from the kernel. `workers` threads read directories; they have ended
+    when this returns or raises. Raises SourceError if a directory or a file in it cannot be read.
     """
     try:
         own = os.fstat(root_fd)
@@ -390,7 +388,7 @@ def read_tree(
 
 
 class _Pace:
-    """How many directories to have in flight: twice as many after waiting, half as many after computing."""
+    """The number of directories in flight: doubled after a time of waiting, halved after a time of computing."""
 
     def __init__(self, most: int) -> None:
         self.ahead = 1
@@ -420,7 +418,7 @@ def _in_order(
 
 
 def _known_as(root_fd: int, roots: tuple[bytes, ...]) -> tuple[bytes, ...]:
-    # Without /proc, absolute links are judged by the given roots alone.
+    # Without /proc, absolute symlinks are judged by the given roots alone.
     with contextlib.suppress(OSError):
         roots = (os.readlink(b"/proc/self/fd/%d" % root_fd), *roots)
     return tuple(dict.fromkeys(roots))

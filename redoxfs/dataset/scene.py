@@ -1,4 +1,4 @@
-"""What the checks of `--classes auto` look at, and what a check says (see evidence)."""
+"""The input and the result of the checks of `--classes auto` (see evidence)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from redoxfs.dataset.tree import Tree
 
 
 class Against(Flag):
-    """What a doubt speaks against: the options that would give wrong labels if it is right."""
+    """The options that would give wrong labels if a doubt is right."""
 
     NOTHING = 0
     DIR_UNPROVEN = auto()  # --classes dir, unless several splits have the same directories
@@ -27,7 +27,7 @@ class Against(Flag):
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """A reason not to redirect by directory, as a clause; `instead` is an option that only this reason brings up."""
+    """A reason not to redirect by directory, as a clause. `instead` is an option that only this reason suggests."""
 
     what: str
     against: Against = Against.NOTHING
@@ -36,22 +36,22 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scene:
-    """The tree, its samples, the directories that hold them (P) and those above (G), and what lies around SOURCE."""
+    """The tree, its samples, their directories (P) and the directories above (G), and the names around SOURCE."""
 
     tree: Tree
     samples: NDArray[np.int64]  # entries, ascending
-    classified: NDArray[np.int64]  # those of them that do not lie directly in a split by name
+    classified: NDArray[np.int64]  # the samples that do not lie directly in a directory named like a split
     holders: NDArray[np.int64]  # P, ascending
     above: NDArray[np.int64]  # G, ascending
     trees: ClassTrees
     hidden: NDArray[np.bool_]  # [N]
     grouped: bool
     beside: Beside
-    root_fd: int | None  # the directory itself, to read a list of names in it; None: nothing is read
+    root_fd: int | None  # open on SOURCE, to read a list of names in it; None: nothing is read
 
     @property
     def own_split(self) -> bytes:
-        """The name of SOURCE where that is a split by name with directories of samples; else b""."""
+        """The name of SOURCE if it is named like a split and has directories of samples; else b""."""
         own = own_name(self.tree)
         return own if 0 in self.trees.classes and is_split(own) else b""
 
@@ -66,16 +66,14 @@ Check = Callable[[Scene], Doubt | None]
 
 
 def hint(against: Against, *, is_proven: bool, has_directories: bool, is_single: bool, instead: str = "") -> str:
-    """The options that fit what was seen, as the end of a line. A table always fits.
+    """The options that no doubt speaks against, as the end of a line. A table always fits.
 
-    `is_single`: all class directories lie in one tree, so the script has to split it, and no name says how.
+    `is_single`: all class directories lie in one tree, so the script has to split it, and no name shows how.
     """
     fits = [instead] if instead else []
     dir_is_out = Against.DIR in against or (Against.DIR_UNPROVEN in against and not is_proven)
     if has_directories and not dir_is_out:
-        caution = (
-            " takes your word, but a split that the script makes itself (random_split, validation_split) would mix"
-        )
+        caution = " (but a split that the script makes itself, such as random_split or validation_split, would mix)"
         fits.append(f"if the directory is the label: --classes dir{caution if is_single else ''}")
     if Against.ANY not in against:
         fits.append("if there are no labels: --classes any")

@@ -1,13 +1,13 @@
-"""Whether the names in one directory come in several kinds, and so say more than the directory does.
+"""Find directories with several kinds of file names, which have more information than the directory.
 
-cat/cat_01 … cat/cat_99 says "cat" as the directory does, and numbers its files. fold1/dog_1 and fold1/cat_2
-says what the directory does not. Two questions are asked of each directory:
+cat/cat_01 … cat/cat_99 repeat the directory's name and number the files. fold1/dog_1 and fold1/cat_2 add something
+that the directory does not have. Two questions are asked of each directory:
 
-- heads: what is before the number that a name ends with? (jump_v01_f003 and jump_v02_f001: two videos)
-- skeletons: what is left when all numbers are alike? (person1_bacteria_2 and person7_virus_1: two germs)
+- heads: what comes before the number at the end of a name? (jump_v01_f003 and jump_v02_f001: two videos)
+- skeletons: what is left if all numbers are equal? (person1_bacteria_2 and person7_virus_1: two germs)
 
-One head or skeleton for all is a numbering. Those of single files are chance: random names and hashes have one
-each. Two that have several files each are a doubt.
+One head or skeleton for all files is a numbering. A head or skeleton of a single file is chance: random names and
+hashes have one each. Two that have several files each are a doubt.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from redoxfs.dataset.mirrors import SCATTER, Pair
 from redoxfs.dataset.stems import stems_of
 from redoxfs.dataset.tree import Tree
 
-# Of a directory's files, those under repeated heads other than the most frequent one. Chance gives random names of 5 to
-# 36 characters 0.2 % at most, in directories of 20 to 2,000 files (only hexadecimal ones of less than 8 digits give
-# more). A label in the names of fewer files than this goes unseen.
+# The share of a directory's files under repeated heads other than the most frequent one. By chance, random names of 5
+# to 36 characters reach at most 0.2 % in directories of 20 to 2,000 files (only hexadecimal names of less than 8 digits
+# reach more). A label in the names of fewer files than this is not noticed.
 SERIES_SHARE = 0.01
 
 _Rows = tuple[NDArray[np.uint64], NDArray[np.int64]]
@@ -63,7 +63,7 @@ def _two_kinds(tree: Tree, entries: NDArray[np.int64], keys: NDArray[np.uint64],
     mixed = np.flatnonzero((others > 0) & (others >= SERIES_SHARE * size))
     if not len(mixed):
         return None
-    # The first by name of the two most frequent kinds are the example.
+    # The example: the first by name of each of the two most frequent kinds.
     there = np.flatnonzero(directory == mixed[0])
     two = there[np.lexsort((of[at[there]], -files[there]))[:2]]
     one, other = sorted(int(of[at[run]]) for run in two)

@@ -1,12 +1,11 @@
-"""Which split a path belongs to, by name: train and validation must never mix.
+"""The split of a path, by name. Train and validation must never mix.
 
-Too many splits cost a little mixing; one too few trains on validation data. So any piece of a path that
-reads like the name of a split counts: a whole component (`val`, `train2017`, `train-clean-100`,
-`images_val`, `trainset`), and a word of a file's own name (`train_0001.jpg`, `0001_test.png`,
-`COCO_val2014_000000000042.jpg`).
+One split too many costs a little mixing; one too few trains on validation data. So every piece of a path that looks
+like the name of a split counts: a whole component (`val`, `train2017`, `train-clean-100`, `images_val`, `trainset`),
+and a word of a file's own name (`train_0001.jpg`, `0001_test.png`, `COCO_val2014_000000000042.jpg`).
 
-Where a split is evidence for `--classes auto`, less counts: `is_split` wants the word at one end of the name,
-`is_split_word` wants nothing else in it.
+Where a split is evidence for `--classes auto`, the rules are stricter: `is_split` requires the word at one end of the
+name, and `is_split_word` allows nothing else in the name.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ SPLIT_WORDS = (
     b"holdout",
     b"extra",
 )
-# Which part of the data a word means, where that is not the word itself.
+# The part of the data that a word means, if that is not the word itself.
 _PARTS = {
     b"training": (b"train",),
     b"trainval": (b"train", b"val"),
@@ -44,13 +43,13 @@ _PARTS = {
     b"testing": (b"test",),
 }
 
-# For names of files: titles of pictures say "extra" for other reasons. It is the last, so the others keep their bits.
+# For names of files: titles of pictures have "extra" for other reasons. It is last, so the others keep their bits.
 _WORDS_OF_FILES = tuple(word for word in SPLIT_WORDS if word != b"extra")
 
 _WORDS = b"(?:%s)(?:_?(?:set|data|images|imgs|files))?" % b"|".join(SPLIT_WORDS)
-# A split by its own name: the word at either end and a separator and anything, digits after it allowed.
+# A split by its name: the word at either end, with a separator between it and the rest; digits may follow the word.
 _IS_SPLIT = re.compile(rb"(?:%s)(?:\d+|\d*[-_. ].*)?|.*[-_. ()](?:%s)\d*" % (_WORDS, _WORDS), re.IGNORECASE | re.DOTALL)
-# The word stands anywhere in the name, between separators, digits after it allowed.
+# The word anywhere in the name, between separators; digits may follow it.
 _HAS_SPLIT = re.compile(rb"(?:.*[-_. ()])?(?:%s)\d*(?:[-_. ()].*)?" % _WORDS, re.IGNORECASE | re.DOTALL)
 _EACH_SPLIT = re.compile(
     rb"(?<![^-_. ()])(%s)(?:_?(?:set|data|images|imgs|files))?\d*(?![^-_. ()])" % b"|".join(SPLIT_WORDS), re.IGNORECASE
@@ -70,20 +69,20 @@ def is_split_word(component: bytes) -> bool:
 
 
 def parts_named(component: bytes) -> frozenset[bytes]:
-    """The parts of the data that a name speaks of: {train} for training_set, {train, val} for trainval2012."""
+    """The parts of the data that a name mentions: {train} for training_set, {train, val} for trainval2012."""
     words = (word.lower() for word in _EACH_SPLIT.findall(component))
     return frozenset(part for word in words for part in _PARTS.get(word, (word,)))
 
 
 def names_split(component: bytes) -> bool:
-    """Whether a split stands in this name among other words: images_train, bounding_box_test."""
+    """Whether the name has a split word among other words: images_train, bounding_box_test."""
     return _HAS_SPLIT.fullmatch(component) is not None
 
 
 def without_split(component: bytes) -> tuple[bytes, bytes] | None:
-    """The split word that is anywhere in this name, however glued, and the name without it, in lower case.
+    """The split word anywhere in this name, also without separators, and the name without it, in lower case.
 
-    "mytest" and "mytrain" are two splits because they are one name without their words; "contest" alone is not.
+    "mytest" and "mytrain" are two splits, because without their words they are one name. "contest" alone is not.
     """
     found = _ANY_SPLIT.search(component.lower())
     if found is None:
@@ -94,7 +93,7 @@ def without_split(component: bytes) -> tuple[bytes, bytes] | None:
 def split_of_directory(tree: Tree) -> tuple[NDArray[np.int32], list[tuple[bytes, ...]]]:
     """The split key of each directory: int32[N] (0 for other entries) into a list of keys; key 0 is ().
 
-    A key is the components of the path that read like splits, in lower case, from the top.
+    A key has the components of the path that look like splits, in lower case, from the top.
     """
     keys: dict[tuple[bytes, ...], int] = {(): 0}
     key_list: list[tuple[bytes, ...]] = [()]
@@ -131,15 +130,14 @@ def split_of_name(tree: Tree, entries: NDArray[np.int64]) -> NDArray[np.int32]:
 
 
 def splits_of(tree: Tree, entries: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[str], list[str]]:
-    """The split of each file: int64[len(entries)], and for each number the split and what the name adds to it.
+    """The split of each file: int64[len(entries)], and for each number the text of the split and of the name's part.
 
-    Both are texts for people; the whole of val/0001_test.png is "val/test", its added part "test".
-    `entries` ascend.
+    For val/0001_test.png, the split is "val/test" and the name's part "test". `entries` ascend.
     """
     of_directory, keys = split_of_directory(tree)
     said = np.array([_words_in(key) for key in keys], np.int32)[of_directory[tree.parent[entries]]]
     bits = split_of_name(tree, entries)
-    # val/ILSVRC2012_val_00000293.JPEG says val twice. (Under "train_val" a name's word is news.)
+    # val/ILSVRC2012_val_00000293.JPEG has val twice. (Below "train_val", the word in a name adds information.)
     one_word = (said & (said - 1)) == 0
     bits[one_word] &= ~said[one_word]
     pairs, code = np.unique(of_directory[tree.parent[entries]].astype(np.int64) << 32 | bits, return_inverse=True)

@@ -1,13 +1,12 @@
-"""The names of files as numbers: stems, their pieces, and what they hash to, for all files at once.
+"""The names of files as numbers: the hashes of stems and of their pieces, for all files at once.
 
-A stem is a name without its last suffix. Questions such as "does any other directory hold this stem" are
-asked of every file of the tree; over Python strings that is minutes and gigabytes, over 64-bit hashes a
-sort.
+A stem is a name without its last suffix. Questions such as "does any other directory hold this stem" concern every
+file of the tree. With Python strings they take minutes and gigabytes; with 64-bit hashes they take a sort.
 
-The hash of a piece of the name blob is `sum(code[byte_j] * P**(j - start))` modulo 2**64, read off a
-running sum, so any piece costs a subtraction and a multiplication. ASCII letters hash alike in both cases.
-Equal hashes are taken for equal pieces: a chance collision (1 in 10**7 even for 10**6 names) can only make
-redoxfs more careful, because whoever asks uses equality as a doubt.
+The hash of a piece of the name blob is `sum(code[byte_j] * P**(j - start))` modulo 2**64, taken from a running sum, so
+any piece costs a subtraction and a multiplication. ASCII letters hash alike in both cases. Equal hashes count as equal
+pieces. A chance collision (1 in 10**7 even for 10**6 names) can only make redoxfs more careful, because equality always
+leads to a doubt.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-# From this length on a word of hexadecimal digits, some of them 0 to 9, is a random number rather than a word.
+# From this length on, a word of hexadecimal digits with some of 0 to 9 is a random number rather than a word.
 HEX_MIN_BYTES = 8
-# The hash takes about 60 bytes a byte of names while it is worked out, so it is worked out in pieces.
+# Hashing takes about 60 bytes of memory per byte of names, so names are hashed in pieces.
 PIECE_BYTES = 2 << 20
 
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15 | 1)
@@ -42,9 +41,9 @@ _SEPARATOR[list(b"_-. ()")] = True
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stems:
-    """The stems of some entries: n of them, over b bytes of names laid end to end.
+    """The stems of n entries, over b bytes of names laid end to end.
 
-    `start` and `end` are places in `text`; `hash_of` gives the hash of any pieces of it.
+    `start` and `end` are indices into `text`. `hash_of` returns the hash of any pieces of it.
     """
 
     entry: NDArray[np.int64]  # [n]
@@ -63,17 +62,17 @@ class Stems:
         return self.hash_of(self.start, self.end)
 
     def cuts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Every separator strictly inside a stem: (index of the stem, place in the text), both int64."""
+        """Every separator strictly inside a stem: (index of the stem, index in the text), both int64."""
         place = np.flatnonzero(_SEPARATOR[self.text])
         owner = np.searchsorted(self.start, place, side="right") - 1
         inside = (place > self.start[owner]) & (place < self.end[owner])
         return owner[inside], place[inside]
 
     def leads(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """The word that begins a stem, up to a separator or digit: (index of the stem, its end, start of the rest)."""
+        """The first word of a stem, up to a separator or digit: (index of the stem, its end, start of the rest)."""
         place = np.arange(len(self.text))
         separator = _SEPARATOR[self.text]
-        # Backwards, the least place of a cut from here on.
+        # Backwards: the first cut from each index on.
         cut = np.minimum.accumulate(np.where(separator | _DIGIT[self.text], place, len(place))[::-1])[::-1]
         end = np.append(cut, len(place))[self.start + 1]
         owner = np.flatnonzero(~(separator | _DIGIT[self.text])[self.start] & (end < self.end))
@@ -81,7 +80,7 @@ class Stems:
         return owner, end, end + separator[end]
 
     def scales(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Stems that end with a scale (0001x4, img_x2): (index of the stem, where it ends without that)."""
+        """Stems that end with a scale (0001x4, img_x2): (index of the stem, its end without the scale)."""
         text = self.text
         long = np.flatnonzero(self.end - self.start >= 3)
         end = self.end[long]
@@ -94,7 +93,7 @@ class Stems:
     def words(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Runs of letters that begin a stem or follow a separator: (index of the stem, start, end)."""
         letter = _LETTER[self.text]
-        # Each stem ends a run: the suffix after it begins with a dot, and a name without suffix meets the next name.
+        # A stem's end ends a run: its suffix begins with a dot, and a name without suffix is followed by the next name.
         before = np.zeros(len(letter), bool)
         before[1:] = letter[:-1]
         before[self.start] = False
@@ -124,7 +123,7 @@ class Stems:
         return digit
 
     def _mark_uuids(self, numbers: NDArray[np.bool_]) -> None:
-        """8-4-4-4-12 hexadecimal digits: the groups of 4 are too short to be told from words by themselves."""
+        """Mark 8-4-4-4-12 hexadecimal digits. Alone, the groups of 4 are too short to be told from words."""
         dash = self.text == ord("-")
         inside = np.concatenate(([False], _HEX_DIGIT[self.text] | dash, [False]))
         at, stop = (np.flatnonzero(inside[1:] & ~inside[:-1]), np.flatnonzero(inside[:-1] & ~inside[1:]))
@@ -133,7 +132,7 @@ class Stems:
         numbers[at[:, None] + np.arange(36)] = True
 
     def _mark_flickr(self, numbers: NDArray[np.bool_]) -> None:
-        """10140303196_b88d3d6cec_n: a photo, its secret (10 hexadecimal digits), and the size that was downloaded."""
+        """Mark 10140303196_b88d3d6cec_n: a photo, its secret (10 hexadecimal digits), and the downloaded size."""
         end = self.end[self.end - self.start >= 14]
         secret = end[:, None] - np.arange(12, 2, -1)
         found = np.isin(self.text[end - 1], np.frombuffer(b"sqtmnwzclbhko", np.uint8))
@@ -142,7 +141,7 @@ class Stems:
         numbers[end[:, None] - np.arange(12, 0, -1)] = True
 
     def heads(self) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-        """What comes before the number that a stem ends with: (index of the stem, hash), for stems that end with one.
+        """The part before the number at the end of a stem: (index of the stem, hash), for stems that end with a number.
 
         Separators around the number do not count: cat_01, cat-2 and cat (3) have one head.
         """
@@ -158,7 +157,7 @@ class Stems:
         return owner, self.hash_of(start, np.minimum(stop, cut))
 
     def skeletons(self) -> NDArray[np.uint64]:
-        """The hash of each stem with all numbers alike: n01_7 and n222_13 both read n#_#."""
+        """The hash of each stem with all numbers equal: n01_7 and n222_13 both become n#_#."""
         numbers = self.numbers()
         length = np.diff(np.append(self.start, len(self.text)))
         owner = np.repeat(np.arange(len(self.start)), length)
@@ -199,7 +198,7 @@ def _any(mask: NDArray[np.bool_], start: NDArray[np.int64], end: NDArray[np.int6
 
 
 def hash_text(text: bytes) -> int:
-    """The hash that `Stems.hash_of` gives a piece that reads `text`."""
+    """The hash that `Stems.hash_of` returns for a piece equal to `text`."""
     total, power = 0, 1
     for byte in text:
         total = (total + int(_CODES[byte]) * power) % 2**64
@@ -210,7 +209,7 @@ def hash_text(text: bytes) -> int:
 def stems_of(names: NDArray[np.uint8], name_at: NDArray[np.int64], entries: NDArray[np.int64]) -> Iterator[Stems]:
     """The stems of `entries` (ascending) of a tree's names, in pieces of about PIECE_BYTES.
 
-    A stem ends at the last dot unless that is the name's first byte, like os.path.splitext.
+    A stem ends at the last dot, unless that is the name's first byte; as with os.path.splitext.
     """
     lengths = name_at[entries + 1] - name_at[entries]
     piece = np.cumsum(lengths) // PIECE_BYTES

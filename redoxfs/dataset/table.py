@@ -1,8 +1,7 @@
 """A label table: a csv with a header and the columns `path` (relative to the source) and `class`.
 
-The table is believed word for word, so a mistake in it is an error with its line: a row that names nothing,
-a file with two classes, a short row. Skipping such rows would train on a part of the data, or on wrong
-labels, and say nothing.
+Any mistake in the table is an error that names the line: a row that names no file, a file with two classes, a short
+row. Skipping such rows would silently train on a part of the data, or on wrong labels.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from redoxfs.dataset.groups import Groups
 from redoxfs.dataset.tree import Tree
 
 COLUMNS = ("path", "class")
-# Names unpacked at a time, about 60 bytes each: rows come in any order, and most trees fit whole.
+# Names held unpacked, about 60 bytes each. Rows come in any order, and most trees fit whole.
 NAMES_HELD_MAX = 2_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """Labels of tree entries, and the line of the table that gave each."""
+    """The label of each tree entry, and the line of the table with it."""
 
-    where: str  # the table's own path, for messages
+    where: str  # the table's path, for messages
     label: NDArray[np.int32]  # [N] into names; -1: not in the table
     line: NDArray[np.int32]  # [N]; 0: not in the table
     names: list[str]
@@ -36,7 +35,7 @@ class Table:
 
 
 def read_table(tree: Tree, where: str) -> Table:
-    """Read the csv at `where`. ClassesError names the file and the line of what is wrong with it."""
+    """Read the csv at `where`. A ClassesError names the file and line of a mistake."""
     label = np.full(len(tree), -1, np.int32)
     line = np.zeros(len(tree), np.int32)
     ids: dict[str, int] = {}
@@ -71,14 +70,14 @@ def read_table(tree: Tree, where: str) -> Table:
 def label_groups(tree: Tree, table: Table, groups: Groups) -> NDArray[np.int64]:
     """The label of each sample: int64[S], -1 where the table names none of its files.
 
-    ClassesError where it gives two files of one sample different classes.
+    Raises ClassesError if two files of one sample have different classes.
     """
     lengths = np.diff(groups.member_at)
     of_sample = np.repeat(np.arange(len(groups)), lengths)
     said = table.label[groups.members].astype(np.int64)
     named = np.flatnonzero(said >= 0)
     label = np.full(len(groups), -1, np.int64)
-    # Written backwards, so that the first named member of each sample is the one that stays.
+    # Written backwards, so that the first named member of each sample decides.
     label[of_sample[named[::-1]]] = said[named[::-1]]
     clash = named[label[of_sample[named]] != said[named]]
     if len(clash):
@@ -104,7 +103,7 @@ def _rows(where: str) -> Iterator[tuple[int, str, str]]:
         file = open(where, newline="", encoding="utf-8-sig", errors="surrogateescape")  # noqa: SIM115
     except FileNotFoundError:
         raise ClassesError(
-            f"--classes {where}: no such file; it is auto, dir, any, none, or the path of a csv with the columns"
+            f"--classes {where}: no such file; write auto, dir, any, none, or the path of a csv with the columns"
             " path,class"
         ) from None
     except OSError as error:
@@ -139,7 +138,7 @@ def _rows(where: str) -> Iterator[tuple[int, str, str]]:
 
 
 class _Finder:
-    """Tree.find for a million paths: a directory is looked up and its names are unpacked once for many rows."""
+    """Tree.find for a million paths: looks a directory up and unpacks its names once for many rows."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
@@ -167,7 +166,7 @@ class _Finder:
 
 
 def _refuse_inodes(tree: Tree, where: str, label: NDArray[np.int32], line: NDArray[np.int32], names: list[str]) -> None:
-    """ClassesError where two names of one file (hard links) have different classes."""
+    """Raise ClassesError if two names of one file (hard links) have different classes."""
     entries = np.flatnonzero((label >= 0) & (tree.nlink > 1))
     entries = entries[np.lexsort((line[entries], tree.inode[entries], tree.device[entries]))]
     one, other = entries[:-1], entries[1:]

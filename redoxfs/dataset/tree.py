@@ -1,15 +1,15 @@
-"""The source directory as arrays: every directory, regular file and symlink that a scan saw.
+"""The source directory as arrays: every directory, regular file and symlink of a scan.
 
 Invariants:
 
 - Entry 0 is the root. Entries are in breadth-first order, so the children of a directory are one contiguous
   range, sorted by the bytes of their names, and `parent` never decreases.
-- Names are bytes as the kernel gave them; nothing says that they are UTF-8.
+- Names are bytes from the kernel and need not be UTF-8.
 - A tree never changes. Any thread may read it.
 
-There is no object per entry: 13 million entries are a dozen arrays of about 100 bytes an entry together,
-they can be memory-mapped as they are, and a question about all of them is one numpy expression. A dict of
-paths would be ten times that and would have to be built again at each mount.
+There is no object per entry. Columns take about 100 bytes an entry, also for 13 million entries; they can be
+memory-mapped, and a question about all entries is one numpy expression. A dict of paths would take ten times the
+memory and would have to be rebuilt at each mount.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-# What the kernel allows in one path resolution (MAXSYMLINKS) before it says ELOOP.
+# The kernel follows this many symlinks in one path resolution (MAXSYMLINKS) before it returns ELOOP.
 MAX_LINKS_FOLLOWED = 40
-# The mount's control folder has this name, so what the source has there cannot be seen through it.
+# The mount's control folder has this name, so an entry of this name in the source is hidden.
 CONTROL_NAME = b".redoxfs"
 
 
@@ -32,12 +32,11 @@ CONTROL_NAME = b".redoxfs"
 class Tree:
     """All N entries of a source directory, in columns.
 
-    Times are nanoseconds since 1970, sizes bytes. `first_child` and `children` are 0 for anything but a
-    directory. `extension` indexes `extensions`: the last suffix of a name with its dot, in lower case, b""
-    for none. The L symlinks are listed by entry, ascending, in `link_entry`, with their targets in a blob
-    of their own; `link_device` and `link_inode` say what the kernel found at the end of each (0, 0 where it
-    found nothing). `roots` are the absolute paths by which the root is known, so that an absolute link back
-    into it is recognised.
+    Times are nanoseconds since 1970, sizes bytes. `first_child` and `children` are 0 except for directories.
+    `extension` indexes `extensions`: the last suffix of a name with its dot, in lower case, b"" for none. `link_entry`
+    lists the L symlinks by entry, ascending; their targets are in a blob of their own. `link_device` and `link_inode`
+    identify the file at the end of each (0, 0 if there is none). `roots` are the absolute paths of the root, so that
+    an absolute symlink back into it is recognized.
     """
 
     names: NDArray[np.uint8]
@@ -86,7 +85,7 @@ class Tree:
         return range(first, first + int(self.children[directory]))
 
     def names_of(self, entries: range) -> list[bytes]:
-        """The names of a contiguous range of entries, as `children_of` gives: one copy instead of one an entry."""
+        """The names of a contiguous range of entries, such as `children_of` returns, with one copy for all."""
         offsets = self.name_at[entries.start : entries.stop + 1].tolist()
         blob = self.names[offsets[0] : offsets[-1]].tobytes()
         base = offsets[0]
@@ -106,7 +105,7 @@ class Tree:
         return -1
 
     def find(self, path: bytes) -> int:
-        """The entry at `path` relative to the root, or -1. Symlinks on the way are not followed; ".." is not known."""
+        """The entry at `path` relative to the root, or -1. Does not follow symlinks and does not know ".."."""
         entry = 0
         for part in path.split(b"/"):
             if part in (b"", b"."):
@@ -131,17 +130,17 @@ class Tree:
         return mask
 
     def link_target(self, entry: int) -> bytes:
-        """What the symlink `entry` says, as it says it. KeyError where the entry is no symlink."""
+        """The text of the symlink `entry`. KeyError if the entry is not a symlink."""
         at = int(np.searchsorted(self.link_entry, entry))
         if at == len(self.link_entry) or int(self.link_entry[at]) != entry:
             raise KeyError(entry)
         return self.link_names[self.link_at[at] : self.link_at[at + 1]].tobytes()
 
     def resolve(self, entry: int) -> int:
-        """The entry that a chain of symlinks from `entry` ends at, read from the arrays alone.
+        """The entry at the end of a chain of symlinks from `entry`, from the arrays alone.
 
-        Symlinked directories on the way are followed too. -1 where the chain leaves the tree, dangles or
-        loops; an entry that is no symlink is its own answer.
+        Follows symlinked directories on the way. -1 if the chain leaves the tree, dangles or loops. Returns an entry
+        that is not a symlink unchanged.
         """
         if not self.is_link(entry):
             return entry
@@ -153,7 +152,7 @@ class Tree:
                 if not self.is_dir(at):
                     return -1
                 if at == 0:
-                    # Out of the top: it may come back in by the root's own name.
+                    # Above the root. The path may come back in by the root's own name.
                     above = self.roots[0].split(b"/")[:-1] if self.roots else []
                     todo += [piece for piece in reversed(above) if piece]
                     if not self._enter_root(todo):
@@ -181,10 +180,11 @@ class Tree:
         return at
 
     def _enter_root(self, todo: list[bytes]) -> bool:
-        """Take one of the root's absolute paths off the end of `todo` (components, next one last); False if none fits.
+        """Remove one of the root's absolute paths from the end of `todo` (components, next one last).
 
-        Components ".." before the root is reached are folded as text: what they lead through lies outside
-        the tree.
+        Returns False if none fits.
+
+        Components ".." above the root are folded as text, because those directories are not in the tree.
         """
         ahead: list[bytes] = []
         rest = todo[:]

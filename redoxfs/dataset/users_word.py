@@ -1,9 +1,9 @@
-"""`--classes dir`: the user's word that the directory is the label, and what speaks against it.
+"""`--classes dir`: the user's word that the directory is the label, and the warnings against it.
 
-The word is taken for directories that can be classes (`class_trees.classes_by_word`). What lies elsewhere has no label
-that its directory could name: a class of all of val would mix every label that there is. So those samples are served
-exactly, and a line says so. What `auto` would have seen is told where it is a sign of wrong labels: a table beside the
-data, pairs within a directory, and a tree without splits, where only the script knows which sample is in which.
+The word counts for directories that can be classes (`class_trees.classes_by_word`). Elsewhere the directory cannot name
+a label: one class for all of val would mix all labels. Samples there are not redirected, and a line says so. Findings
+of `auto` that are signs of wrong labels become warnings: a table beside the data, pairs within a directory, and a tree
+without splits, where only the script knows the split of each sample.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ SHOWN_MAX = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UsersWord:
-    """The class directories (entries, ascending), what became of each split, and lines for people."""
+    """The class directories (entries, ascending), the result for each split, and lines for the user."""
 
     directories: NDArray[np.int64]
     findings: tuple[Finding, ...]
-    exact: str | None  # what is served exactly all the same, as a sentence
+    exact: str | None  # the samples that are not redirected, as a clause
     warnings: tuple[str, ...]
 
 
 def take_word(
     tree: Tree, mask: NDArray[np.bool_], groups: Groups, *, grouped: bool, root_fd: int | None = None
 ) -> UsersWord:
-    """What `--classes dir` makes of the samples `groups`; `mask`, `grouped` and `root_fd` as for `evidence.judge`."""
+    """Apply `--classes dir` to the samples `groups`; `mask`, `grouped` and `root_fd` as for `evidence.judge`."""
     place = tree.parent[groups.first].astype(np.int64)
     directories, rest = classes_by_word(tree, np.unique(place))
     sizes = np.bincount(place, minlength=len(tree))
@@ -57,13 +57,11 @@ def _findings(tree: Tree, directories: NDArray[np.int64], rest: Unnamed, sizes: 
     for directory in directories.tolist():
         trees.setdefault(place_of(tree, directory), []).append(directory)
     for entry, inside in trees.items():
-        yield Finding(
-            show(tree.path(entry)), True, "--classes dir takes your word for it", len(inside), int(sizes[inside].sum())
-        )
+        yield Finding(show(tree.path(entry)), True, "by --classes dir", len(inside), int(sizes[inside].sum()))
     for entries, why in (
         (rest.in_source, "samples lie in no class directory"),
         (rest.splits, "samples lie directly in the split"),
-        (rest.lone, "no other directory beside it holds samples"),
+        (rest.lone, "no other class directory lies beside it"),
     ):
         for entry in entries:
             yield Finding(show(tree.path(entry)), False, why, 1, int(sizes[entry]))
@@ -72,11 +70,11 @@ def _findings(tree: Tree, directories: NDArray[np.int64], rest: Unnamed, sizes: 
 def _exact(tree: Tree, rest: Unnamed, samples: int) -> str:
     where = ["in the source itself"] if rest.in_source else []
     if rest.splits:
-        where.append(f"directly in a split by name ({_some(tree, rest.splits)})")
+        where.append(f"directly in a split ({_some(tree, rest.splits)})")
     if rest.lone:
-        where.append(f"in the only directory of samples in its place ({_some(tree, rest.lone)})")
+        where.append(f"in a directory with no other class beside it ({_some(tree, rest.lone)})")
     what = "1 sample" if samples == 1 else f"{samples:,} samples"
-    return f"served exactly: {what} {' or '.join(where)}; to redirect them name their classes with --classes FILE.csv"
+    return f"{what} {' or '.join(where)}; to redirect them, name their classes with --classes FILE.csv"
 
 
 def _some(tree: Tree, entries: list[int]) -> str:
@@ -87,12 +85,12 @@ def _some(tree: Tree, entries: list[int]) -> str:
 def _warnings(scene: Scene, directories: NDArray[np.int64]) -> Iterator[str]:
     table = label_files(scene)
     if table is not None:
-        yield f"{table.what}; --classes dir does not read it, --classes FILE.csv is for labels from a table"
+        yield f"{table.what}; --classes dir does not read it; for labels from a table use --classes FILE.csv"
     pair = None if scene.grouped else parts_within(scene)
     if pair is not None:
-        yield f"{pair.what}; --classes dir answers one with the other, --groups keeps the files of a sample together"
+        yield f"{pair.what}; --classes dir may answer one with the other; --groups keeps the files of a sample together"
     if is_single(scene.tree, directories):
         yield (
-            "no directory is a split by name: if the script makes a split itself (random_split, validation_split), its"
-            " parts mix"
+            "no directory is named like a split: if the script makes a split itself (random_split, validation_split),"
+            " its parts mix"
         )

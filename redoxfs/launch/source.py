@@ -314,7 +314,7 @@ def evidence(verdict: "Verdict") -> list[str]:
         shown = "the source" if finding.split == "." else finding.split
         splits.setdefault((finding.redirected, finding.because), []).append(shown)
     return [
-        f"{', '.join(names)}: {'redirected' if redirected else 'served exactly'}, as {because}"
+        f"{', '.join(names)}: {'redirected' if redirected else 'not redirected'} ({because})"
         for (redirected, because), names in splits.items()
     ]
 

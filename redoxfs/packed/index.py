@@ -28,7 +28,7 @@ import numpy.typing as npt
 import xxhash
 
 from redoxfs.chunks import Cells
-from redoxfs.dataset import CONTROL_NAME, Catalog, Finding, Tree, Verdict, array_files, show
+from redoxfs.dataset import CONTROL_NAME, TURN_OFF, Catalog, Finding, Tree, Verdict, array_files, show
 from redoxfs.dataset.groups import MEMBERS_MAX
 from redoxfs.packed.headers import BLOCK_BYTES
 from redoxfs.packed.positions import Positions
@@ -44,9 +44,6 @@ VERSION = 1
 SUM_BLOCK_BYTES = 1 << 20
 """A checksum covers so many bytes of a file, less at its end: nearly every sample has one, and of a file of
 gigabytes no more than this has to be read to check what is asked for."""
-
-OFF = "; off with --classes none"
-"""What a verdict says of the source, which a packed dataset has left behind."""
 
 NAME_MAX_BYTES = 255
 TARGET_MAX_BYTES = 4095
@@ -160,7 +157,7 @@ def describe(
         "asked": asked,
         "verdict": {
             **verdict,
-            "line": catalog.verdict.line.removesuffix(OFF),
+            "line": catalog.verdict.line.removesuffix(TURN_OFF),
             "saw": list(catalog.verdict.saw),
             "splits": list(verdict["splits"]),
         },
