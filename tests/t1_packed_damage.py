@@ -400,7 +400,7 @@ def test_shards_that_changed_places_are_told_or_their_files_are_eio(dst: Path, t
 
 def test_a_missing_shard_is_told_and_one_too_many(dst: Path) -> None:
     shutil.copy(dst / "samples-000000.tar", dst / "extra.tar")
-    assert verify(dst, jobs=1).problems == ("extra.tar: no shard of this dataset",)
+    assert verify(dst, jobs=1).problems == ("extra.tar: not a shard of this dataset",)
     (dst / "samples-000001.tar").unlink()
     assert refusal(dst) == f"{dst / 'samples-000001.tar'}: No such file or directory"
 
@@ -537,7 +537,7 @@ NAME = "cat/3.jpg"
 LARGEST = 2**63 - 1
 MANIFESTS: dict[str, tuple[Callable[[Path], None], str]] = {
     **{
-        f"without {'.'.join(keys)}": (without_key(*keys), "makes no sense")
+        f"without {'.'.join(keys)}": (without_key(*keys), "has an invalid value")
         for keys in [
             ("seed",),
             ("chunk_size",),
@@ -563,11 +563,11 @@ MANIFESTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "version is a list": (in_manifest("version", value=[1]), "format version [1]"),
     "version is two lines": (in_manifest("version", value="1\n2"), "format version '1\\n2'"),
     "a length of two lines": (in_manifest("arrays", "size", "bytes", value="1\n2" * 100), "bytes long instead of '1"),
-    "seed is text": (in_manifest("seed", value="x"), "makes no sense"),
-    "seed is infinite": (in_manifest("seed", value=float("inf")), "makes no sense"),
-    "asked is a number": (in_manifest("asked", value=5), "makes no sense"),
+    "seed is text": (in_manifest("seed", value="x"), "has an invalid value"),
+    "seed is infinite": (in_manifest("seed", value=float("inf")), "has an invalid value"),
+    "asked is a number": (in_manifest("asked", value=5), "has an invalid value"),
     "chunk size is another": (in_manifest("chunk_size", value=4), "chunks"),
-    "arrays is a list": (in_manifest("arrays", value=[]), "makes no sense"),
+    "arrays is a list": (in_manifest("arrays", value=[]), "has an invalid value"),
     "a record is text": (in_manifest("arrays", "size", value="bytes"), "size.npy"),
     "a record is null": (in_manifest("arrays", "size", value=None), "size.npy"),
     "shape is a number": (in_manifest("arrays", "size", "shape", value=35), "size.npy"),
@@ -576,17 +576,17 @@ MANIFESTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "shape is empty": (in_manifest("arrays", "size", "shape", value=[0]), "size.npy"),
     "dtype is another": (in_manifest("arrays", "size", "dtype", value="float64"), "size.npy"),
     "dtype is object": (in_manifest("arrays", "size", "dtype", value="object"), "size.npy"),
-    "shards is a number": (in_manifest("shards", value=5), "makes no sense"),
+    "shards is a number": (in_manifest("shards", value=5), "has an invalid value"),
     "no shards": (in_manifest("shards", value=[]), "in no shard"),
-    "a shard is a number": (in_manifest("shards", 0, value=5), "makes no sense"),
-    "a shard has no length": (in_manifest("shards", 0, value={"name": "samples-000000.tar"}), "makes no sense"),
+    "a shard is a number": (in_manifest("shards", 0, value=5), "has an invalid value"),
+    "a shard has no length": (in_manifest("shards", 0, value={"name": "samples-000000.tar"}), "has an invalid value"),
     "a shard is listed twice": (in_manifest("shards", 1, "name", value="samples-000000.tar"), "twice"),
     "a shard is negative": (in_manifest("shards", 0, "bytes", value=-1), "outside its shard"),
-    "a shard is huge": (in_manifest("shards", 0, "bytes", value=2**70), "makes no sense"),
+    "a shard is huge": (in_manifest("shards", 0, "bytes", value=2**70), "has an invalid value"),
     "a shard is longer": (in_manifest("shards", 0, "bytes", value=2**60), "bytes long instead of"),
-    "a shard's length is text": (in_manifest("shards", 0, "bytes", value="9" * 5000), "makes no sense"),
+    "a shard's length is text": (in_manifest("shards", 0, "bytes", value="9" * 5000), "has an invalid value"),
     **{
-        f"a shard is called {name!r:.30}": (in_manifest("shards", 0, "name", value=name), "that no shard has")
+        f"a shard is called {name!r:.30}": (in_manifest("shards", 0, "name", value=name), "an impossible name")
         for name in [
             "../samples-000000.tar",
             "/etc/passwd",
@@ -603,34 +603,37 @@ MANIFESTS: dict[str, tuple[Callable[[Path], None], str]] = {
             "x" * 100_000,
         ]
     },
-    "class names of numbers": (in_manifest("class_names", value=[1, 2]), "is no text"),
+    "class names of numbers": (in_manifest("class_names", value=[1, 2]), "is not a text"),
     "a class name too many": (in_manifest("class_names", value=["a", "b", "c"]), "counted wrong"),
-    "class names of nested lists": (in_manifest("class_names", value=nested(50)), "is no text"),
+    "class names of nested lists": (in_manifest("class_names", value=nested(50)), "is not a text"),
     "no class trees": (in_manifest("class_trees", value=[]), "counted wrong"),
-    "a verdict of nested lists": (in_manifest("verdict", value=nested(50)), "makes no sense"),
-    "a line that is a list": (in_manifest("verdict", "line", value=["x"]), "is no text"),
-    "splits are a number": (in_manifest("verdict", "splits", value=5), "makes no sense"),
-    "a split without a name": (in_manifest("verdict", "splits", 0, value={}), "makes no sense"),
-    "a split's reason is a list": (in_manifest("verdict", "splits", 0, "because", value=["x"]), "is no text"),
-    "a split's samples are text": (in_manifest("verdict", "splits", 0, "samples", value="9"), "tells of no split"),
-    "a split tells more than is known": (in_manifest("verdict", "splits", 0, "more", value=1), "makes no sense"),
-    "skipped is null": (in_manifest("skipped", value=None), "makes no sense"),
+    "a verdict of nested lists": (in_manifest("verdict", value=nested(50)), "has an invalid value"),
+    "a line that is a list": (in_manifest("verdict", "line", value=["x"]), "is not a text"),
+    "splits are a number": (in_manifest("verdict", "splits", value=5), "has an invalid value"),
+    "a split without a name": (in_manifest("verdict", "splits", 0, value={}), "has an invalid value"),
+    "a split's reason is a list": (in_manifest("verdict", "splits", 0, "because", value=["x"]), "is not a text"),
+    "a split's samples are text": (
+        in_manifest("verdict", "splits", 0, "samples", value="9"),
+        "does not describe a split",
+    ),
+    "a split tells more than is known": (in_manifest("verdict", "splits", 0, "more", value=1), "has an invalid value"),
+    "skipped is null": (in_manifest("skipped", value=None), "has an invalid value"),
 }
 ARRAYS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a tree of nothing": (in_array("parent", lambda values: values[:0]), "differ in length"),
     "columns of different lengths": (in_array("mode", lambda values: values[:-1]), "differ in length"),
-    "a parent that comes later": (in_array("parent", put(1, 5)), "no tree"),
-    "an entry that is its own parent": (in_array("parent", put(slice(3, None), 3)), "no tree"),
-    "parents that are not in order": (in_array("parent", put(-1, 0)), "no tree"),
-    "a parent below zero": (in_array("parent", put(1, -1)), "no tree"),
-    "a parent so low that the step to it overflows": (in_array("parent", put(-1, -(2**31))), "no tree"),
-    "a root above the root": (in_array("parent", put(0, 1)), "no tree"),
+    "a parent that comes later": (in_array("parent", put(1, 5)), "do not form a tree"),
+    "an entry that is its own parent": (in_array("parent", put(slice(3, None), 3)), "do not form a tree"),
+    "parents that are not in order": (in_array("parent", put(-1, 0)), "do not form a tree"),
+    "a parent below zero": (in_array("parent", put(1, -1)), "do not form a tree"),
+    "a parent so low that the step to it overflows": (in_array("parent", put(-1, -(2**31))), "do not form a tree"),
+    "a root above the root": (in_array("parent", put(0, 1)), "do not form a tree"),
     "parents of another type": (in_array("parent", lambda values: values.astype(np.int64)), "wrong type"),
     "parents that are fractions": (in_array("parent", lambda values: values.astype(np.float32)), "wrong type"),
     "parents of the other byte order": (in_array("parent", lambda values: values.astype(">i4")), "wrong type"),
     "parents in two dimensions": (in_array("parent", lambda values: values[None]), "wrong type"),
-    "a file that is a root": (in_array("mode", put(0, stat.S_IFREG | 0o644)), "no directory"),
-    "a directory that is a file": (in_array("mode", put(1, stat.S_IFREG | 0o644)), "no directory"),
+    "a file that is a root": (in_array("mode", put(0, stat.S_IFREG | 0o644)), "not a directory"),
+    "a directory that is a file": (in_array("mode", put(1, stat.S_IFREG | 0o644)), "not a directory"),
     "a file that is a link": (in_array("mode", put(-1, stat.S_IFLNK | 0o777)), "not those of the tree"),
     **{
         f"a file that is a {name}": (in_array("mode", put(-1, kind | 0o666)), "a device or the like")
@@ -643,7 +646,7 @@ ARRAYS: dict[str, tuple[Callable[[Path], None], str]] = {
             "everything": 0o170000,
         }.items()
     },
-    "the control folder": (renamed(b"cat", b".redoxfs"), "where the mount has its own"),
+    "the control folder": (renamed(b"cat", b".redoxfs"), "where the mount has its control folder"),
     "a negative size": (in_array("size", put(-1, -1)), "beyond reason"),
     "a huge size": (in_array("size", put(-1, LARGEST)), "beyond reason"),
     "a size beyond the shard": (in_array("size", put(-1, 1 << 59)), "outside its shard"),
@@ -652,18 +655,18 @@ ARRAYS: dict[str, tuple[Callable[[Path], None], str]] = {
     "names beyond their end": (in_array("name_at", put(-1, 1 << 40)), "names overlap"),
     "names whose steps overflow": (in_array("name_at", put(slice(2, 4), [LARGEST, -2])), "names overlap"),
     "a name too few": (in_array("name_at", lambda values: values[:-1]), "names overlap"),
-    "a root with a name": (in_array("name_at", put(1, 1)), "a name is empty, or longer"),
+    "a root with a name": (in_array("name_at", put(1, 1)), "a name is empty or longer"),
     "link targets whose steps overflow": (
         in_array("link_at", lambda _: np.array([0, LARGEST, -2, 9], np.int64)),
-        "targets overlap",
+        "targets of links overlap",
     ),
     "links elsewhere": (in_array("link_entry", put(0, 1)), "not those of the tree"),
     "links below zero": (in_array("link_entry", put(0, -1)), "not those of the tree"),
-    "a target with a NUL": (in_array("link_names", put(2, 0)), "a target that no link can have"),
+    "a target with a NUL": (in_array("link_names", put(2, 0)), "an impossible target"),
     "members that are not there": (in_array("members", put(0, 1 << 20)), "not in the tree"),
     "members below zero": (in_array("members", put(0, -1)), "not in the tree"),
     "a file in two samples": (in_array("members", lambda v: np.append(v[-1:], v[1:])), "two samples"),
-    "a directory as a sample": (in_array("members", put(0, 1)), "no file"),
+    "a directory as a sample": (in_array("members", put(0, 1)), "not a file"),
     "samples without files": (in_array("member_at", put(1, 0)), "counted wrong"),
     "samples beyond their files": (in_array("member_at", put(-1, 1 << 40)), "counted wrong"),
     "samples whose steps overflow": (in_array("member_at", put(slice(1, 3), [LARGEST, -2])), "counted wrong"),
@@ -677,8 +680,8 @@ ARRAYS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a sample in no cell": (in_array("cells", put_where(0, -1)), "each sample once"),
     "a cell of a sample that is not there": (in_array("cells", put_where(0, 10_000)), "each sample once"),
     "a cell far below zero": (in_array("cells", put_where(-1, -(2**31))), "each sample once"),
-    "chunks of no slots": (in_array("cells", lambda v: v[:, :0]), "not of the size"),
-    "chunks of far too many slots": (in_array("cells", lambda _: np.zeros((0, 2**31), np.int32)), "not of the size"),
+    "chunks of no slots": (in_array("cells", lambda v: v[:, :0]), "another size than"),
+    "chunks of far too many slots": (in_array("cells", lambda _: np.zeros((0, 2**31), np.int32)), "another size than"),
     "chunks that mix classes": (
         in_array("cells", lambda v: np.vstack([np.roll(v[:1], 1, axis=1), v[1:]])),
         "mix classes",
@@ -698,8 +701,8 @@ ARRAYS: dict[str, tuple[Callable[[Path], None], str]] = {
     "positions too few": (in_array("data_at", lambda v: v[:-1]), "differ in length"),
     "the files of a sample in different shards": (files_apart(shard=1), "side by side"),
     "the files of a sample out of order": (files_apart(shard=0), "side by side"),
-    "checksums too few": (in_array("sums", lambda v: v[:-1]), "not as many"),
-    "checksums too many": (in_array("sums", lambda v: np.append(v, v)), "not as many"),
+    "checksums too few": (in_array("sums", lambda v: v[:-1]), "the number of checksums"),
+    "checksums too many": (in_array("sums", lambda v: np.append(v, v)), "the number of checksums"),
     **{
         f"a name {name[:20]!r}": (renamed(b"notes.txt", name), words)
         for name, words in {
@@ -710,7 +713,7 @@ ARRAYS: dict[str, tuple[Callable[[Path], None], str]] = {
             b".": "leads out of",
             b"..": "leads out of",
             b"": "a name is empty",
-            b"z" * 256: "longer than any",
+            b"z" * 256: "longer than 255 bytes",
             b"large.bin": "twice, or not in order",
             b"aaa": "twice, or not in order",
             b"large.bi": "twice, or not in order",
@@ -850,7 +853,7 @@ def test_a_manifest_that_is_longer_than_any_is_not_read(dst: Path) -> None:
     os.truncate(dst / MANIFEST, MANIFEST_MAX_BYTES + 1)
     tracemalloc.start()
     try:
-        assert "longer than any" in refusal(dst)
+        assert "longer than any manifest" in refusal(dst)
         assert tracemalloc.get_traced_memory()[1] < MEMORY_BYTES
     finally:
         tracemalloc.stop()
@@ -863,7 +866,7 @@ def test_entries_that_lie_upon_each_other_are_eio_and_told(dst: Path, truth: Tru
     replace_array(dst, "data_at", np.where(np.arange(len(tree)) == other, positions.data_at[one], positions.data_at))
     assert serve(dst, truth) == {b"notes.txt"}
     problems = verify(dst, jobs=1).problems
-    assert any("notes.txt: overlaps what lies before it" in problem for problem in problems)
+    assert any("notes.txt: overlaps the entry before it" in problem for problem in problems)
     outcome(dst, truth)
 
 
@@ -882,7 +885,7 @@ def test_a_shard_that_is_said_to_be_mostly_holes_takes_no_memory(dst: Path, trut
         in_array("data_at", put(entry, length - (1 << 20)))(dst)
         assert serve(dst, truth) == {b"notes.txt"}
         problems = verify(dst, jobs=1).problems
-        assert any("belong to nothing" in problem for problem in problems)
+        assert any("belong to no entry" in problem for problem in problems)
         assert any("not the header of notes.txt" in problem for problem in problems)
         assert tracemalloc.get_traced_memory()[1] < MEMORY_BYTES
     finally:
@@ -917,11 +920,11 @@ FOREIGN: dict[str, tuple[bytes, str]] = {
     "a link": (member("out", tarfile.SYMTYPE, "/etc"), "but of out"),
     "another file": (member("cat/none.jpg"), "but of cat/none.jpg"),
     "a line break": (member("a\nb"), "but of a\\nb"),
-    "nothing": (bytes(512), "nor any"),
-    "noise": (bytes(range(256)) * 2, "nor any"),
+    "nothing": (bytes(512), "nor any other"),
+    "noise": (bytes(range(256)) * 2, "nor any other"),
     "a header that never ends": (
         member("x" * 120)[:512].replace(b"00000000210\0", b"77777777777\0"),
-        "nor any",
+        "nor any other",
     ),
 }
 

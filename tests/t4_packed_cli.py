@@ -271,7 +271,7 @@ def test_a_full_disk_is_one_line_and_with_more_room_it_goes_on(
     with small_disk(tmp_path / "disk", size) as disk:
         target = disk / "dst"
         line = the_line(machine.run("pack", source, target, *OPTIONS, "--jobs", "1"), 4)
-        assert "No space left on device; run the same command again to go on" in line
+        assert "No space left on device; run the same command again to resume" in line
         assert not (target / MANIFEST).exists()
         subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
         machine.ok("pack", source, target, *OPTIONS, "--jobs", "1")
@@ -391,7 +391,7 @@ def test_an_unfinished_pack_is_refused_by_every_verb_that_reads_one(
     with packing(machine, source, dst, *MANY_SHARDS, "--jobs", "1") as process:
         reach(a_shard_is_done, process, dst)
     for words in (["mount", str(dst), str(machine.mnt)], ["inspect", str(dst)], ["verify", str(dst)]):
-        assert "ended before it was done" in refused(capsys, 9, *words)
+        assert "the pack is unfinished" in refused(capsys, 9, *words)
     refused(capsys, 3, "pack", dst, tmp_path / "other")
 
 

@@ -1,11 +1,12 @@
-"""The packed form of a dataset: plain tar shards in the order of the chunks, and an index beside them.
+"""The packed form of a dataset: plain tar shards in the order of the chunks, and an index.
 
-``headers``    the tar header of a tree entry, which follows from the tree alone
-``positions``  which entry lies where in which shard
-``index``      the folder on disk: its arrays and its manifest, checked before anything is believed
-``shard``      writing one shard, and checking one
+``headers``    the tar header of a tree entry, which depends on the tree alone
+``positions``  the shard and offset of each entry
+``index``      the folder on disk: its arrays and its manifest, checked before use
+``shard``      writes one shard, and checks one
 ``pack``       `redoxfs pack`: all shards, on all cores, resumable
 ``verify``     `redoxfs verify`
+``workers``    spreads shards over processes
 ``store``      the chunk store that reads shards
 """
 

@@ -1,12 +1,12 @@
 """The tar header of a tree entry.
 
-A header follows from the tree alone, so the length of every one is known before the first byte is written, and
-what a shard must hold between the files' bytes can be told again at any time: that is how shards are checked.
+A header depends on the tree alone. So the length of every header is known before the first byte is written, and the
+bytes between files can be computed again at any time: that is how shards are checked.
 
-The bytes are made by Python's own tarfile in the simplest format that can say them: ustar, which every reader
-knows; pax where a name, a number or a link is too long for that; and for such a name that is not UTF-8 GNU's long
-names, because GNU tar warns of the keyword with which pax marks raw bytes. Times are whole seconds, from 1970 on: a
-fraction would cost a kilobyte for each file, and of what is older GNU tar warns. The index has them as they are.
+Python's tarfile makes the bytes in the simplest format that fits: ustar, which every reader knows; pax if a name, a
+number or a link is too long for ustar; GNU's long names if such a name is not UTF-8, because GNU tar warns of the
+keyword with which pax marks raw bytes. Times are whole seconds, not before 1970: a fraction would cost a kilobyte per
+file, and GNU tar warns of older times. The index has the exact times.
 """
 
 import stat
@@ -20,16 +20,16 @@ from redoxfs.dataset import Tree
 BLOCK_BYTES = tarfile.BLOCKSIZE
 
 RECORD_BYTES = tarfile.RECORDSIZE
-"""A tar file is a whole number of these; it ends with two or more blocks of zeros."""
+"""A tar file is a whole number of records, and ends with two or more blocks of zeros."""
 
 NAME_BYTES = 100
-"""A path up to this long needs no second look at whether it fits a plain header."""
+"""A path of at most this length fits a plain header. A longer path may fit too."""
 
 NUMBER_LIMIT = 8**7
 """Owner numbers below this fit a plain header."""
 
 SIZE_LIMIT = 8**11
-"""So do sizes, and times in seconds."""
+"""Sizes, and times in seconds, below this fit a plain header."""
 
 
 def header_of(tree: Tree, entry: int) -> bytes:
@@ -69,7 +69,7 @@ def header_bytes(tree: Tree) -> npt.NDArray[np.int64]:
 def _path_bytes(tree: Tree) -> npt.NDArray[np.int64]:
     """int64[N]: the length of each entry's path, with the slash that ends a directory's."""
     lengths: npt.NDArray[np.int64] = np.diff(tree.name_at)
-    # Breadth-first: a directory's children are one range, so a level follows from the one above it.
+    # Breadth-first: a directory's children are one range, and come after their parent's length is known.
     directories = np.flatnonzero(tree.kind_mask(stat.S_IFDIR))
     for directory in directories.tolist():
         children = tree.children_of(directory)

@@ -2,15 +2,14 @@
 
     DST/samples-000000.tar …   the samples, chunk after chunk (packed.positions)
     DST/tree-000000.tar …      everything else
-    DST/index/NAME.npy         the tree, the classes, the chunks, and where each entry lies; memory-mapped
+    DST/index/NAME.npy         the tree, the classes, the chunks, and each entry's position; memory-mapped
     DST/manifest.json          format version, options, counts, length and checksum of each array
 
-Nothing is believed before it was looked at. The manifest carries its own checksum, each array's is in the
-manifest, each shard's length is compared, and every number that will be used as a position is checked against
-what it points into: so whatever was damaged, swapped or made up is one line here, not a wrong byte later. The
-bytes of files are checked as they are read (`packed.store`).
+Everything is checked before use. The manifest has its own checksum and the checksum of each array, each shard's length
+is compared, and every number used as a position is checked against its range. So damaged, swapped or forged data is
+a one-line error here, not a wrong byte later. The bytes of files are checked when they are read (`packed.store`).
 
-Invariant: a folder with a manifest is complete. The manifest is written last, beside, synced, and renamed.
+Invariant: a folder with a manifest is complete. The manifest is written last, under another name, synced, and renamed.
 """
 
 import dataclasses
@@ -36,27 +35,27 @@ from redoxfs.packed.positions import Positions
 MANIFEST = "manifest.json"
 FOLDER = "index"
 PACKING = ".packing"
-"""What a pack that is not done has not put in its place yet."""
+"""The folder for the unfinished files of a pack."""
 
 FORMAT = "redoxfs packed dataset"
 VERSION = 1
 
 SUM_BLOCK_BYTES = 1 << 20
-"""A checksum covers so many bytes of a file, less at its end: nearly every sample has one, and of a file of
-gigabytes no more than this has to be read to check what is asked for."""
+"""A checksum covers this many bytes of a file, fewer at its end. Nearly every sample has one checksum, and a small read
+of a file of gigabytes reads no more than this to check the bytes."""
 
 NAME_MAX_BYTES = 255
 TARGET_MAX_BYTES = 4095
 """Linux's own limits."""
 
 CHUNK_SIZE_MAX = 1 << 16
-"""The most that --chunk-size takes."""
+"""The largest --chunk-size."""
 
 MANIFEST_MAX_BYTES = 1 << 28
-"""Millions of class names; what is longer is no manifest, and not read."""
+"""Enough for millions of class names. A longer file is not a manifest and is not read."""
 
 GROUP_GAP_MAX_BYTES = 1 << 20
-"""Between two files of a sample lies one header, and no path is so long that this were too little."""
+"""One header lies between two files of a sample, and no path is long enough for a header of this length."""
 
 _COLUMNS = {
     "parent": "int32",
@@ -72,26 +71,26 @@ _TREE = {
     "link_at": "int64",
 }
 _CLASSES = {"members": "int32", "member_at": "int64", "class_of": "int32", "tree_of_class": "int32"}
-_PLACES = {"cells": "int32", "group_start": "int32", "shard": "int32", "data_at": "int64"}
-_ARRAYS = {**_TREE, **_CLASSES, **_PLACES, "sums": "uint64"}
+_POSITIONS = {"cells": "int32", "group_start": "int32", "shard": "int32", "data_at": "int64"}
+_ARRAYS = {**_TREE, **_CLASSES, **_POSITIONS, "sums": "uint64"}
 _SHARD_NAME = re.compile(r"(samples|tree)-[0-9]{6,}\.tar")
 
 Sums = npt.NDArray[np.uint64]
 
 
 class DamagedDatasetError(Exception):
-    """A packed dataset is not what it was when it was packed; the text says where."""
+    """A packed dataset is damaged. The text names the place."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Index:
-    """All that is known of a packed dataset without reading a shard.
+    """All facts about a packed dataset, without reading a shard.
 
     ``sums``      uint64[B]: XXH3-64 of each SUM_BLOCK_BYTES of each regular file, in the order of the tree
-    ``block_at``  int64[N + 1]: where in ``sums`` the blocks of an entry begin
+    ``block_at``  int64[N + 1]: the index in ``sums`` of an entry's first block
     ``seed``      of the layout
     ``asked``     the options of the pack that decided on classes: classes, samples, groups
-    ``checksum``  of the manifest: tells this dataset from any other
+    ``checksum``  of the manifest; identifies the dataset
     """
 
     catalog: Catalog
@@ -105,7 +104,7 @@ class Index:
 
 
 def is_packed(folder_fd: int) -> bool:
-    """Whether the directory holds a packed dataset: whole, damaged, or not done yet."""
+    """Whether the directory holds a packed dataset: whole, damaged, or unfinished."""
     try:
         fd = os.open(MANIFEST, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder_fd)
         with open(fd, "rb", buffering=0) as file:
@@ -121,13 +120,13 @@ def is_packed(folder_fd: int) -> bool:
 
 
 def block_offsets(tree: Tree) -> npt.NDArray[np.int64]:
-    """int64[N + 1]: where in the checksums those of each entry begin."""
+    """int64[N + 1]: the index of each entry's first checksum."""
     sizes = np.where(tree.kind_mask(stat.S_IFREG), tree.size, 0)
     return np.concatenate([[0], np.cumsum(-(-sizes // SUM_BLOCK_BYTES))]).astype(np.int64)
 
 
 def arrays_of(catalog: Catalog, cells: Cells, positions: Positions) -> dict[str, npt.NDArray[Any]]:
-    """All arrays of the index but the checksums, by name."""
+    """All arrays of the index except the checksums, by name."""
     tree = catalog.tree
     return {
         **{name: getattr(tree, name) for name in _TREE},
@@ -140,7 +139,7 @@ def arrays_of(catalog: Catalog, cells: Cells, positions: Positions) -> dict[str,
 
 
 def save_arrays(folder: Path, arrays: dict[str, npt.NDArray[Any]]) -> dict[str, dict[str, Any]]:
-    """Write arrays into ``folder``; their records."""
+    """Write arrays into ``folder``. Return their records."""
     return {name: array_files.save(folder, name, values.astype(_ARRAYS[name])) for name, values in arrays.items()}
 
 
@@ -176,7 +175,7 @@ def seal(manifest: dict[str, Any]) -> bytes:
 
 
 def _text(manifest: dict[str, Any]) -> bytes:
-    # Not sorted: it begins with what says what it is (`is_packed`), and JSON keeps the order.
+    # Not sorted: it begins with the format's name (see `is_packed`), and JSON keeps the order.
     return json.dumps(manifest, indent=1).encode() + b"\n"
 
 
@@ -185,10 +184,10 @@ def _checksum(manifest: dict[str, Any]) -> str:
 
 
 def load_index(folder: Path, is_needed: Callable[[int, str], bool] = lambda _shard, _name: True) -> Index:
-    """The index of the packed dataset at ``folder``, checked. Shards that are not needed may be absent.
+    """Load and check the index of the packed dataset at ``folder``. Shards that are not needed may be absent.
 
     Raises:
-        DamagedDatasetError: with the file and what is wrong with it.
+        DamagedDatasetError: the text names the file and the fault.
     """
     manifest = read_manifest(folder)
     try:
@@ -196,16 +195,16 @@ def load_index(folder: Path, is_needed: Callable[[int, str], bool] = lambda _sha
         arrays = {name: array_files.load(folder / FOLDER, name, manifest["arrays"][name]) for name in _ARRAYS}
         for name, dtype in _ARRAYS.items():
             if str(arrays[name].dtype) != dtype or arrays[name].ndim != (2 if name == "cells" else 1):
-                _damaged(folder, f"the array {name} is of the wrong type")
+                _damaged(folder, f"the array {name} has the wrong type")
         if not 1 <= arrays["cells"].shape[1] <= CHUNK_SIZE_MAX or arrays["cells"].shape[1] != manifest["chunk_size"]:
-            _damaged(folder, "the chunks are not of the size that the manifest says")
+            _damaged(folder, "the chunks have another size than in the manifest")
         index = _assemble(manifest, arrays)
         wrong = _wrong_tree(index.catalog.tree) or _wrong_catalog(index.catalog) or _wrong_cells(index)
         wrong = wrong or _wrong_positions(index)
     except array_files.DamagedArrayError as error:
         raise DamagedDatasetError(str(error)) from None
     except (KeyError, TypeError, ValueError, IndexError, OverflowError, RecursionError) as error:
-        _damaged(folder, f"the manifest says something that makes no sense ({type(error).__name__}: {error})")
+        _damaged(folder, f"the index has an invalid value ({type(error).__name__}: {error})")
     if wrong:
         _damaged(folder, wrong)
     for shard, (name, length) in enumerate(zip(index.positions.shard_names, index.positions.shard_bytes, strict=True)):
@@ -215,15 +214,15 @@ def load_index(folder: Path, is_needed: Callable[[int, str], bool] = lambda _sha
 
 
 def shards_at(node: int, nodes: int) -> Callable[[int, str], bool]:
-    """Which shards node ``node`` of ``nodes`` has to have, by number and name, where storage is not shared.
+    """Whether node ``node`` of ``nodes`` needs a shard (by number and name), if storage is not shared.
 
-    Shards of samples are dealt to the nodes in turn; what is served as it is has to be everywhere.
+    Shards of samples are dealt to the nodes in turn. Every node needs the shards of files that are not redirected.
     """
     return lambda shard, name: not name.startswith("samples-") or shard % nodes == node
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest, if it is whole and of a version that is known here. Raises DamagedDatasetError."""
+    """Read the manifest. Raises DamagedDatasetError if it is damaged or of an unknown version."""
     path = folder / MANIFEST
     try:
         with array_files.open_plain(path) as file:
@@ -236,9 +235,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             raise DamagedDatasetError(f"{path} is damaged: its checksum is wrong")
     except FileNotFoundError:
         if (folder / PACKING).is_dir():
-            what = "the pack was ended before it was done; to go on, give the same redoxfs pack again"
+            what = "the pack is unfinished; run the same redoxfs pack again to resume it"
         else:
-            what = "the manifest is missing; the dataset has to be packed again"
+            what = "the manifest is missing; pack the dataset again"
         raise DamagedDatasetError(f"{folder}: {what}") from None
     except OSError as error:
         raise DamagedDatasetError(f"{path}: {error.strerror or error}") from None
@@ -255,21 +254,21 @@ _FINDING = {"redirected": bool, "directories": int, "samples": int}
 
 
 def _must_be_text(manifest: dict[str, Any]) -> None:
-    """What is printed as it is, or looked up by name. Raises TypeError."""
+    """Check the texts of the manifest, which are printed or looked up. Raises TypeError."""
     verdict = manifest["verdict"]
     said = [*verdict["saw"], *(verdict[name] for name in ("asked", "mode", "line"))]
-    # A dataset that was packed before this was kept has none.
+    # Datasets of earlier versions have none.
     for finding in verdict.get("splits", ()):
         said += [finding["split"], finding["because"]]
         if any(type(finding[name]) is not kind for name, kind in _FINDING.items()):
-            raise TypeError(f"{finding!r:.40} tells of no split")
+            raise TypeError(f"{finding!r:.40} does not describe a split")
     for text in (*said, *manifest["class_names"], *manifest["class_trees"]):
         if not isinstance(text, str):
-            raise TypeError(f"{text!r:.40} is no text")
+            raise TypeError(f"{text!r:.40} is not a text")
 
 
 def _damaged(folder: Path, what: str) -> NoReturn:
-    raise DamagedDatasetError(f"{folder}: {what}; the dataset has to be packed again")
+    raise DamagedDatasetError(f"{folder}: {what}; pack the dataset again")
 
 
 def _check_shard(path: Path, length: int) -> None:
@@ -284,17 +283,17 @@ def _check_shard(path: Path, length: int) -> None:
 
 
 def tree_of(arrays: Mapping[str, npt.NDArray[Any]], *, skipped: int, control_left_out: int) -> Tree:
-    """The tree that the arrays hold. What only a scan needs to know (inodes, devices, kinds of names) is zero.
+    """The tree in the arrays. Columns that only a scan needs (inodes, devices, extensions) are zero.
 
     Raises:
-        ValueError: they hold none.
+        ValueError: they are not a tree.
     """
     parent = arrays["parent"]
     count = len(parent)
     if not count or any(len(arrays[name]) != count for name in _COLUMNS):
         raise ValueError("the columns of the tree differ in length")
     if parent[0] or (parent[1:] < parent[:-1]).any() or (parent[1:] >= np.arange(1, count)).any():
-        raise ValueError("the tree is no tree")
+        raise ValueError("the entries do not form a tree")
     children = np.bincount(parent[1:], minlength=count).astype(np.int32)
     nowhere = np.zeros(1, np.uint64)
     return Tree(
@@ -314,7 +313,7 @@ def tree_of(arrays: Mapping[str, npt.NDArray[Any]], *, skipped: int, control_lef
 
 
 def positions_of(arrays: Mapping[str, npt.NDArray[Any]], shards: Sequence[dict[str, Any]]) -> Positions:
-    """Where the entries lie; ``shards`` as the manifest lists them."""
+    """The positions of the entries. ``shards`` is the manifest's list."""
     return Positions(
         shard=arrays["shard"],
         data_at=arrays["data_at"],
@@ -376,29 +375,29 @@ def _assemble(manifest: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> 
 
 
 def _wrong_tree(tree: Tree) -> str:
-    """What makes the tree unfit to be served; "" if nothing does."""
+    """The fault that makes the tree unfit to serve, or "" if it has none."""
     if not _are_offsets(tree.name_at, len(tree), len(tree.names)):
         return "the names overlap"
     if not _are_offsets(tree.link_at, len(tree.link_entry), len(tree.link_names)):
-        return "the links' targets overlap"
+        return "the targets of links overlap"
     kinds = tree.mode & np.uint32(0o170000)
     directory, link = kinds == stat.S_IFDIR, kinds == stat.S_IFLNK
     if not directory[0] or not directory[tree.parent].all():
-        return "something lies in what is no directory"
+        return "an entry lies in something that is not a directory"
     if not (directory | link | (kinds == stat.S_IFREG)).all():
         return f"{_first(tree, ~(directory | link | (kinds == stat.S_IFREG)))} is a device or the like"
     if not np.array_equal(tree.link_entry, np.flatnonzero(link)):
         return "the links are not those of the tree"
     lengths = np.diff(tree.name_at)
     if lengths[0] or (lengths[1:] == 0).any() or (lengths > NAME_MAX_BYTES).any():
-        return "a name is empty, or longer than any can be"
+        return "a name is empty or longer than 255 bytes"
     for byte, called in ((0, "a NUL"), (ord("/"), "a slash")):
         at = np.flatnonzero(tree.names == byte)
         if len(at):
             entry = int(np.searchsorted(tree.name_at, at[0], side="right")) - 1
             return f"{show(tree.path(entry))} has {called} in its name"
     if (tree.link_names == 0).any() or (np.diff(tree.link_at) > TARGET_MAX_BYTES).any():
-        return "a link has a target that no link can have"
+        return "a link has an impossible target"
     dot = np.append(tree.names, np.uint8(0))[tree.name_at[:-1]] == ord(".")
     last_dot = np.append(tree.names, np.uint8(0))[tree.name_at[1:] - 1] == ord(".")
     upwards = (dot & (lengths == 1)) | (dot & last_dot & (lengths == 2))
@@ -406,7 +405,7 @@ def _wrong_tree(tree: Tree) -> str:
     if upwards.any():
         return f"{_first(tree, upwards)} leads out of its directory"
     if tree.lookup(0, CONTROL_NAME) >= 0:
-        return f"{show(CONTROL_NAME)} is in the root, where the mount has its own"
+        return f"{show(CONTROL_NAME)} is in the root, where the mount has its control folder"
     twice = _not_ascending(tree)
     if twice >= 0:
         return f"{show(tree.path(twice))} is there twice, or not in order"
@@ -418,12 +417,12 @@ def _first(tree: Tree, mask: npt.NDArray[np.bool_]) -> str:
 
 
 def _are_offsets(at: npt.NDArray[np.int64], count: int, length: int) -> bool:
-    # Neighbours are compared as they are: a difference may be more than fits, and come out the other way round.
+    # Neighbors are compared directly: their difference may overflow and change its sign.
     return len(at) == count + 1 and at[0] == 0 and at[-1] == length and bool((at[1:] >= at[:-1]).all())
 
 
 def _not_ascending(tree: Tree) -> int:
-    """An entry whose name is not above that of the sibling before it, or -1. Eight bytes of all names at a time."""
+    """An entry whose name does not sort after its previous sibling's, or -1. Compares eight bytes of all at a time."""
     padded = np.append(tree.names, np.zeros(NAME_MAX_BYTES + 9, np.uint8))
     windows = np.lib.stride_tricks.sliding_window_view(padded, 8)
     lengths = np.diff(tree.name_at)
@@ -443,7 +442,7 @@ def _not_ascending(tree: Tree) -> int:
 
 
 def _word(windows: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], left: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    """Eight bytes of each name as one number that sorts as they do; a name that has ended counts as zeros."""
+    """Eight bytes of each name as one number that sorts like them. Bytes after a name's end count as zeros."""
     window = windows[at]
     window[np.arange(8) >= left[:, None]] = 0
     word: npt.NDArray[Any] = window.view(">u8").ravel()
@@ -456,13 +455,13 @@ def _wrong_catalog(catalog: Catalog) -> str:
     if len(catalog.tree_of_class) != classes or not _in_range(catalog.tree_of_class, len(catalog.class_trees)):
         return "the classes are counted wrong"
     if not _in_range(class_of, classes) or (np.diff(class_of) < 0).any():
-        return "a sample is of no class"
+        return "a sample has no class"
     if (np.bincount(class_of, minlength=classes) == 0).any():
         return "a class has no sample"
     if (np.bincount(members, minlength=1) > 1).any():
         return "a file belongs to two samples"
     if not (catalog.tree.mode[members] & np.uint32(0o170000) == stat.S_IFREG).all():
-        return "a sample is no file"
+        return "a sample is not a file"
     files = np.diff(catalog.member_at)
     same_class = np.diff(class_of) == 0
     if (files > MEMBERS_MAX).any() or (np.diff(files)[same_class] != 0).any():
@@ -496,7 +495,7 @@ def _wrong_cells(index: Index) -> str:
 def _wrong_positions(index: Index) -> str:
     positions, tree = index.positions, index.catalog.tree
     if not all(_SHARD_NAME.fullmatch(name) for name in positions.shard_names):
-        return "a shard has a name that no shard has"
+        return "a shard has an impossible name"
     if len(set(positions.shard_names)) != len(positions.shard_names):
         return "a shard is listed twice"
     if not _in_range(positions.shard, len(positions.shard_names)):
@@ -509,12 +508,12 @@ def _wrong_positions(index: Index) -> str:
     if _are_apart(index.catalog, positions):
         return "the files of a sample do not lie side by side"
     if len(index.sums) != index.block_at[-1]:
-        return "the checksums are not as many as the files have blocks"
+        return "the number of checksums is wrong"
     return ""
 
 
 def _are_apart(catalog: Catalog, positions: Positions) -> bool:
-    """Whether a file of a sample lies elsewhere than behind the one before it: a sweep reads what is between."""
+    """Whether a file of a sample does not follow the one before it. A sweep reads all bytes between them."""
     members = catalog.members
     beside = catalog.sample_of[members[1:]] == catalog.sample_of[members[:-1]]
     before, after = members[:-1][beside], members[1:][beside]

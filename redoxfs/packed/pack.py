@@ -1,14 +1,14 @@
-"""`redoxfs pack`: a source directory becomes a packed dataset.
+"""`redoxfs pack`: make a packed dataset of a source directory.
 
-The order of steps is what makes a killed pack harmless:
+The order of the steps makes a killed pack harmless:
 
-1. The draft (all arrays but the checksums) goes to DST/.packing. It follows from the source and the options, so a
-   second run makes the same one and knows by its checksums that it may go on.
-2. Each shard is written to DST/.packing, synced, its checksums stored beside it, and only then renamed into DST.
-   A second run keeps a shard that is there if every byte of it is what its checksums say, and writes it again if not.
-3. The source's directories are looked at once more; the index is moved into place and the manifest written, last.
+1. The draft (all arrays except the checksums) goes to DST/.packing. It depends on the source and the options alone. A
+   second run makes the same draft, and so knows that it may resume.
+2. Each shard is written to DST/.packing and synced, its checksums are saved beside it, and only then is it renamed
+   into DST. A second run keeps a shard if every byte matches its checksums, and writes it again if not.
+3. The source's directories are checked once more, the index is moved into place, and last the manifest is written.
 
-So nothing half written has a name that anybody would read it by, and a folder with a manifest is complete.
+So unfinished shards have temporary names that no reader uses, and a folder with a manifest is complete.
 """
 
 import contextlib
@@ -47,6 +47,8 @@ from redoxfs.packed.shard import AT_REST, ShardMap, check_shard, write_shard
 from redoxfs.packed.workers import Done, Tally, Work, each_shard
 
 DRAFT = "plan.json"
+"""The name on disk, which earlier versions use too."""
+
 LOCK = "lock"
 
 READABLE_BY_ALL = {stat.S_IFREG: 0o444, stat.S_IFDIR: 0o555}
@@ -58,8 +60,10 @@ class PackError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What a pack did. ``kept`` shards were there already, from a run that was ended; ``rewritten`` of those that
-    were there were damaged. ``already``: the whole dataset was."""
+    """The result of a pack. An interrupted run had finished ``kept`` shards, and left ``rewritten`` damaged ones.
+
+    ``already``: the whole dataset had been packed before.
+    """
 
     shards: int
     kept: int
@@ -70,7 +74,7 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """All that has to be done, to measure progress by."""
+    """The total work, to measure progress by."""
 
     files: int
     size: int
@@ -88,16 +92,16 @@ def pack(
     jobs: int,
     look: Callable[[Done, Totals], None] = lambda _done, _totals: None,
 ) -> Packed:
-    """Write the tree of ``catalog`` to ``dst``, or go on with it.
+    """Write the tree of ``catalog`` to ``dst``, or resume an interrupted pack there.
 
     Args:
         root_fd: the source directory.
-        asked: what the manifest says of how the classes were found.
-        look: called now and then with what is done and what there is to do.
+        asked: the options that decided on classes, for the manifest.
+        look: called now and then with the work done and the total.
 
     Raises:
         PackError: ``dst`` holds something else, or cannot be written.
-        SourceError: a file cannot be read, or the source changed; what is done is kept.
+        SourceError: a file cannot be read, or the source changed. Finished shards are kept.
     """
     tree = catalog.tree
     positions = assign_positions(catalog, cells, shard_bytes=shard_bytes)
@@ -114,38 +118,38 @@ def pack(
             _finish(dst, making, manifest, records, sums, private=_is_private(tree))
     except OSError as error:
         where = os.fsdecode(error.filename) if error.filename is not None else dst
-        raise PackError(f"{where}: {error.strerror or error}; run the same command again to go on") from None
+        raise PackError(f"{where}: {error.strerror or error}; run the same command again to resume") from None
     return Packed(len(positions.shard_names), kept, rewritten, sum(positions.shard_bytes))
 
 
 def _enter(dst: Path) -> Path:
-    """DST made, and the folder in it for what is not finished."""
+    """Make DST, and the folder in it for unfinished files. Return that folder."""
     dst.mkdir(exist_ok=True)
     making = dst / PACKING
     found = set(os.listdir(dst))
     if found and PACKING not in found and MANIFEST not in found:
-        raise PackError(f"{dst}: is not empty and holds no packed dataset; name a new folder")
+        raise PackError(f"{dst}: is not empty and is not a packed dataset; name a new folder")
     making.mkdir(mode=0o700, exist_ok=True)
     return making
 
 
 @contextlib.contextmanager
 def _alone(making: Path) -> Iterator[None]:
-    """Nobody else packs into DST meanwhile: two would write to one shard, and the first to be done would seal it.
+    """Lock DST against another pack: two would write to one shard, and the first to finish would seal it.
 
-    A record lock, which network filesystems have as well, and which ends with this process.
+    This is a record lock, which network filesystems support, and which ends with this process.
     """
     fd = os.open(making / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever had it may have ended, and taken it away with all that it had no more use for.
+            # The process that held the lock may have finished and removed the lock file with its other files.
             mine = os.path.samestat(os.fstat(fd), os.stat(making / LOCK))
         except OSError as error:
-            # A filesystem without locks is packed to all the same.
+            # On a filesystem without locks, pack without one.
             mine = error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
         if not mine:
-            raise PackError(f"{making.parent}: another redoxfs pack is under way there")
+            raise PackError(f"{making.parent}: another redoxfs pack is writing to it; wait until that is done")
         yield
     finally:
         os.close(fd)
@@ -154,7 +158,10 @@ def _alone(making: Path) -> Iterator[None]:
 def _save_draft(
     making: Path, arrays: dict[str, np.ndarray[Any, Any]], manifest: dict[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """The arrays in DST/.packing/index; those of a run before are kept if they are the same."""
+    """Save the arrays in DST/.packing/index, and the draft manifest. Return the arrays' records.
+
+    An earlier run's draft must be of the same dataset and options.
+    """
     folder = making / FOLDER
     fresh = making / "plan"
     shutil.rmtree(fresh, ignore_errors=True)
@@ -162,15 +169,15 @@ def _save_draft(
     records = save_arrays(fresh, arrays)
     draft = json.dumps({"manifest": manifest, "arrays": records}, sort_keys=True).encode()
     if (making / DRAFT).exists():
-        if (making / DRAFT).read_bytes() != draft:
+        if not _same_facts((making / DRAFT).read_bytes(), draft):
             shutil.rmtree(fresh)
             raise PackError(
-                f"{making.parent}: holds an unfinished pack of something else, or with other options; "
+                f"{making.parent}: holds an unfinished pack of another source or with other options; "
                 "remove it, or give the same options again"
             )
         shutil.rmtree(folder, ignore_errors=True)
     else:
-        # What is there ended before its draft was complete: nothing of it counts.
+        # An earlier run ended before its draft was complete: discard all of it.
         for name in set(os.listdir(making)) - {fresh.name, LOCK}:
             _remove(making / name)
     fresh.rename(folder)
@@ -181,6 +188,22 @@ def _save_draft(
     return records
 
 
+def _same_facts(one: bytes, other: bytes) -> bool:
+    """Whether two drafts are of the same dataset and options. The verdict's words may differ between versions."""
+    try:
+        first, second = (
+            {**draft, "manifest": _facts(draft["manifest"])} for draft in (json.loads(one), json.loads(other))
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # damaged
+        return False
+    return first == second
+
+
+def _facts(manifest: dict[str, Any]) -> dict[str, Any]:
+    """A manifest without the verdict, which is a text about the other values."""
+    return {name: value for name, value in manifest.items() if name != "verdict"}
+
+
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
@@ -189,15 +212,15 @@ def _remove(path: Path) -> None:
 
 
 def _already(dst: Path, manifest: dict[str, Any], records: dict[str, dict[str, Any]], making: Path) -> Packed:
-    """DST is a packed dataset: fine if it is this one."""
+    """DST is a packed dataset. Return its size if it is the same dataset, else raise PackError."""
     shutil.rmtree(making)
     try:
         there = read_manifest(dst)
     except DamagedDatasetError as error:
         raise PackError(f"{error}; remove {dst}, or name a new folder") from None
     of_sums = there["arrays"].pop("sums", None)
-    if of_sums is None or there != {**manifest, "arrays": records}:
-        raise PackError(f"{dst}: holds a packed dataset of something else, or with other options; name a new folder")
+    if of_sums is None or _facts(there) != _facts({**manifest, "arrays": records}):
+        raise PackError(f"{dst}: holds a packed dataset of another source or with other options; name a new folder")
     return Packed(len(there["shards"]), 0, 0, sum(shard["bytes"] for shard in there["shards"]), already=True)
 
 
@@ -207,12 +230,12 @@ def _already(dst: Path, manifest: dict[str, Any], records: dict[str, dict[str, A
 def _shards(
     tree: Tree, positions: Positions, root_fd: int, dst: Path, jobs: int, look: Callable[[Done], None]
 ) -> tuple[Sums, int, int]:
-    """The checksums of all shards, how many shards were kept, and how many of those there were written again."""
+    """Write all shards. Return their checksums, and how many shards were kept and how many rewritten."""
     block_at = block_offsets(tree)
     shards = ShardMap.of(tree, positions, block_at)
     sums = np.zeros(int(block_at[-1]), np.uint64)
     kept = rewritten = 0
-    # What the index has no use for and the order of reading has.
+    # Inodes are not in the index; they give the order of reading.
     np.save(dst / PACKING / "inode.npy", tree.inode, allow_pickle=False)
     work = Work(_prepare, (Path(f"/proc/{os.getpid()}/fd/{root_fd}"), dst), _carry_out)
     for shard, (of_shard, was_there, was_whole) in each_shard(work, range(len(positions.shard_names)), jobs, look):
@@ -249,7 +272,7 @@ def _map(path: Path) -> np.ndarray[Any, Any]:
 
 
 def _carry_out(state: _State, shard: int, tally: Tally) -> tuple[Sums, bool, bool]:
-    """The checksums of a shard, whether it was there, and whether it was whole."""
+    """Keep or write a shard. Return its checksums, whether it was there, and whether it was whole."""
     making = state.dst / PACKING
     name = state.shards.positions.shard_names[shard]
     final, sums_at = state.dst / name, making / f"{name}.sums.npy"
@@ -284,7 +307,7 @@ def _known_sums(path: Path, count: int) -> Sums | None:
     try:
         # An empty array cannot be mapped.
         sums = np.lib.format.open_memmap(path, mode="r") if count else np.zeros(0, np.uint64)
-    except Exception:  # damaged, it may fail in any way; then the shard is written again
+    except Exception:  # a damaged file can raise anything; then the shard is written again
         return None
     return sums if sums.shape == (count,) and sums.dtype == np.uint64 else None
 
@@ -298,11 +321,11 @@ def _must_be_at_rest(tree: Tree, root_fd: int) -> None:
     except ChangedError as error:
         raise SourceError(f"{error} while it was packed; {AT_REST}") from None
     except OSError as error:
-        raise SourceError(f"{show(error.filename or b'')}: {error.strerror}; it was there before; {AT_REST}") from None
+        raise SourceError(f"{show(error.filename or b'')}: {error.strerror}, but the scan saw it; {AT_REST}") from None
 
 
 def _is_private(tree: Tree) -> bool:
-    """Whether the source has something that not everybody may read: then nor may they read the shards."""
+    """Whether some users may not read some of the source. Then only the owner may read the shards."""
     return any(bool((tree.mode[tree.kind_mask(kind)] & bits != bits).any()) for kind, bits in READABLE_BY_ALL.items())
 
 

@@ -1,14 +1,14 @@
-"""Which entry lies where: settled before the first byte is read, from the scan and the layout alone.
+"""The shard and offset of each entry, computed from the scan and the layout before the first byte is read.
 
-Order of a dataset's entries in its shards:
+The order of a dataset's entries in its shards:
 
-- ``samples-NNNNNN.tar``: chunk after chunk, slot after slot, the files of a sample side by side. A chunk lies in
-  one shard whole; a shard ends with the chunk with which it reaches the asked size. WebDataset is given these.
+- ``samples-NNNNNN.tar``: chunk after chunk, slot after slot, the files of a sample side by side. A chunk never spans
+  two shards: a shard ends with the chunk that reaches the requested size. WebDataset reads these shards.
 - ``tree-NNNNNN.tar``: files of no class, then symlinks, in the order of the tree, then directories, the deepest
-  first. Directories come last because one that may not be written to, extracted first, would keep out what is in it.
+  first. Directories come last because a read-only directory, extracted first, would block its own content.
 
-As every position is known beforehand, the files of a shard may be read in whatever order suits the storage and
-written to their positions, and what a killed pack had finished is found again.
+As every position is known beforehand, a pack reads the files of a shard in the order that suits the storage, and a
+resumed pack finds the shards that the killed one had finished.
 """
 
 import stat
@@ -27,12 +27,12 @@ Int64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Positions:
-    """Where N tree entries lie in the shards.
+    """The positions of N tree entries in the shards.
 
     ``shard``        int32[N]: the number of the shard
-    ``data_at``      int64[N]: where in it the entry's bytes begin (where its header ends, if it has none)
-    ``shard_names``  of all shards, in order
-    ``shard_bytes``  the length of each
+    ``data_at``      int64[N]: the offset in the shard of the entry's bytes (or of its header's end, if it has none)
+    ``shard_names``  the names of all shards, in order
+    ``shard_bytes``  the length of each shard
     """
 
     shard: Int32
@@ -42,7 +42,7 @@ class Positions:
 
 
 def assign_positions(catalog: Catalog, cells: Cells, *, shard_bytes: int) -> Positions:
-    """Give every entry its place. A shard ends as soon as it holds ``shard_bytes``."""
+    """Give every entry its position. A shard ends as soon as it holds ``shard_bytes``."""
     tree = catalog.tree
     headers = header_bytes(tree)
     sizes = np.where(tree.kind_mask(stat.S_IFREG), tree.size, 0)
@@ -67,7 +67,7 @@ def assign_positions(catalog: Catalog, cells: Cells, *, shard_bytes: int) -> Pos
 
 
 def files_in_order(catalog: Catalog, samples: npt.NDArray[np.integer]) -> Int64:
-    """The files of ``samples``, one sample's after the other's."""
+    """The files of ``samples``, sample after sample."""
     first, last = catalog.member_at[:-1][samples], catalog.member_at[1:][samples]
     lengths = last - first
     within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -76,7 +76,7 @@ def files_in_order(catalog: Catalog, samples: npt.NDArray[np.integer]) -> Int64:
 
 
 def _samples(catalog: Catalog, cells: Cells) -> tuple[Int64, Int64]:
-    """Entries in order, and where in that order each chunk ends."""
+    """The entries in order, and the end of each chunk in that order."""
     exists = cells.cells >= 0
     in_order = cells.cells[exists]
     files = np.diff(catalog.member_at)[in_order]
@@ -85,7 +85,7 @@ def _samples(catalog: Catalog, cells: Cells) -> tuple[Int64, Int64]:
 
 
 def _rest(catalog: Catalog) -> tuple[Int64, Int64]:
-    """Entries in order; each may end a shard."""
+    """The entries in order. A shard may end after any of them."""
     tree = catalog.tree
     files = np.flatnonzero(tree.kind_mask(stat.S_IFREG) & (catalog.sample_of < 0))
     directories = np.flatnonzero(tree.kind_mask(stat.S_IFDIR))[::-1]
@@ -94,7 +94,7 @@ def _rest(catalog: Catalog) -> tuple[Int64, Int64]:
 
 
 def _cut(after: Int64, units: Int64, limit: int) -> Int64:
-    """Where in the order the shards begin; cuts only where a unit ends."""
+    """The first entry of each shard, as an index in the order. Cuts only where a unit ends."""
     ends = after[units - 1]
     starts = [0]
     begun = 0
@@ -107,5 +107,5 @@ def _cut(after: Int64, units: Int64, limit: int) -> Int64:
 
 
 def _whole_records(data_bytes: int) -> int:
-    """The length of a tar file with so many bytes of members and the two blocks of zeros at its end."""
+    """The length of a tar file with ``data_bytes`` of members and two blocks of zeros at its end."""
     return -(-(data_bytes + 2 * BLOCK_BYTES) // RECORD_BYTES) * RECORD_BYTES

@@ -1,11 +1,11 @@
-"""One shard: writing it, and checking that it is what the index says.
+"""Write one shard, and check one against the index.
 
-A shard is written file by file in the order of the source's inodes, which on most filesystems is near the order on
-the disk, with many reads in flight; each file goes to the place that the plan gave it. What lies between the files
-(headers, padding, the end) follows from the tree, so a check compares all of it, byte for byte.
+A shard is written file by file in the order of the source's inodes, which on most filesystems is close to the order on
+disk, with many reads in flight. Each file goes to its position. The bytes between files (headers, padding, the end)
+depend on the tree alone, so a check compares all of them.
 
-Used by one worker process for one shard at a time; the threads that read share only the array of checksums, each
-writing its own elements.
+A worker process does one shard at a time. The reading threads share only the array of checksums, in which each writes
+its own elements.
 """
 
 import errno
@@ -30,30 +30,30 @@ from redoxfs.packed.index import SUM_BLOCK_BYTES, Sums
 from redoxfs.packed.positions import Positions
 
 READS_IN_FLIGHT = 32
-"""Files read at once by one worker: what a network store or a cloud volume needs for its full rate."""
+"""Files that one worker reads at once. Network storage and cloud volumes need as many for their full rate."""
 
 BATCH_FILES = 16
-"""Handed to a thread at a time: one file each would cost more in handing over than in copying small ones."""
+"""Files handed to a thread at a time. One at a time, handing over would cost more than copying small files."""
 
 PROBLEMS_PER_SHARD = 20
-"""Told one by one; of more only the number."""
+"""Listed one by one. Of further problems only the number is given."""
 
 HEADER_READ_BYTES = 1 << 16
-"""Of a header that should not be there: enough for any that was not made to be long."""
+"""Bytes read of a header that should not be there. Enough for any header that was not made long on purpose."""
 
-AT_REST = "when SOURCE is at rest, remove DST and pack again with --rescan"
+AT_REST = "when SOURCE no longer changes, remove DST and pack again with --rescan"
 
 Progress = Callable[[int, int], None]
-"""Called with files and bytes that were done since the last call, from any thread."""
+"""Called from any thread with the files and bytes done since the last call."""
 
 
 class StoppedError(Exception):
-    """Somebody asked to stop."""
+    """The work was told to stop."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardMap:
-    """Which entries each shard holds, in their order, and where their checksums are among all."""
+    """The entries of each shard, in their order, and the positions of their checksums among all."""
 
     tree: Tree
     positions: Positions
@@ -72,7 +72,7 @@ class ShardMap:
         return self.order[self.starts[shard] : self.starts[shard + 1]]
 
     def blocks(self, shard: int) -> npt.NDArray[np.int64]:
-        """Where the checksums of a shard are among all, in the order of its entries."""
+        """The indices of a shard's checksums among all, in the order of its entries."""
         entries = self.entries(shard)
         first, last = self.block_at[entries], self.block_at[entries + 1]
         counts = last - first
@@ -84,12 +84,12 @@ class ShardMap:
 def write_shard(
     shards: ShardMap, shard: int, root_fd: int, path: Path, *, progress: Progress, stopping: Callable[[], bool]
 ) -> Sums:
-    """Write a shard to ``path``, through to the disk; the checksums of its files, in their order.
+    """Write a shard to ``path`` and sync it. Return the checksums of its files, in their order.
 
     Raises:
-        SourceError: a file of the source cannot be read, or is not what the scan saw.
+        SourceError: a file of the source cannot be read, or has changed since the scan.
         OSError: ``path`` cannot be written.
-        StoppedError: ``stopping`` said so.
+        StoppedError: ``stopping`` returned True.
     """
     entries = shards.entries(shard)
     tree = shards.tree
@@ -126,7 +126,7 @@ def write_shard(
 def _run(
     pool: ThreadPoolExecutor, copy: Callable[[list[int]], None], batches: list[list[int]], failed: threading.Event
 ) -> None:
-    """All batches, ending soon after the first that fails; that failure is raised, not those it caused."""
+    """Run all batches, and stop soon after the first failure. Raise that failure, not those it caused."""
     futures: list[Future[None]] = [pool.submit(copy, batch) for batch in batches]
     wait(futures, return_when=FIRST_EXCEPTION)
     failed.set()
@@ -139,7 +139,7 @@ def _run(
 
 
 def _reserve(fd: int, length: int) -> None:
-    """Room for the whole shard, in one piece where the filesystem can: a full disk shows now."""
+    """Reserve the whole shard, in one piece if the filesystem can. A full disk fails here."""
     try:
         os.posix_fallocate(fd, 0, length)
     except OSError as error:
@@ -149,7 +149,7 @@ def _reserve(fd: int, length: int) -> None:
 
 
 def _copy(tree: Tree, entry: int, root_fd: int, fd: int, data_at: int, sums: Sums, block: int) -> Iterator[int]:
-    """Write an entry to its place, piece by piece; the length of each."""
+    """Write an entry to its position, piece by piece. Yield the length of each piece."""
     header = header_of(tree, entry)
     if not tree.is_file(entry):
         _write(fd, header, data_at - len(header))
@@ -174,7 +174,7 @@ def _copy(tree: Tree, entry: int, root_fd: int, fd: int, data_at: int, sums: Sum
     except _WriteError as error:
         raise error.cause from None
     except OSError as error:
-        raise SourceError(f"{show(name)}: {error.strerror}; nothing may be left out of a packed dataset") from None
+        raise SourceError(f"{show(name)}: {error.strerror}; a packed dataset must hold every file") from None
 
 
 def _must_be(source: int, known: tuple[int, int, int], name: bytes) -> None:
@@ -194,7 +194,7 @@ def _read(source: int, at: int, size: int, name: bytes) -> bytes:
 
 
 class _WriteError(Exception):
-    """Keeps what went wrong with the shard apart from what went wrong with the source."""
+    """An error of the shard, as opposed to an error of the source."""
 
     def __init__(self, cause: OSError) -> None:
         super().__init__(str(cause))
@@ -221,11 +221,11 @@ def check_shard(
     progress: Progress,
     stopping: Callable[[], bool] = lambda: False,
 ) -> list[str]:
-    """What is wrong with a shard, a line each; ``sums`` as `write_shard` gave them.
+    """The problems of a shard, a line each. ``sums`` are those of `write_shard`.
 
     Raises:
-        OSError: it cannot be read.
-        StoppedError: ``stopping`` said so.
+        OSError: the shard cannot be read.
+        StoppedError: ``stopping`` returned True.
     """
     problems: list[str] = []
     more = 0
@@ -256,11 +256,11 @@ def _problems(
         header, data_at = header_of(tree, entry), int(positions.data_at[entry])
         begin = data_at - len(header)
         if begin < at:
-            yield f"{show(tree.path(entry))}: overlaps what lies before it"
+            yield f"{show(tree.path(entry))}: overlaps the entry before it"
         elif begin - at >= BLOCK_BYTES:
-            yield f"{show(tree.path(entry))}: {begin - at:,} bytes before it, at {at:,}, belong to nothing"
+            yield f"{show(tree.path(entry))}: {begin - at:,} bytes before it, at {at:,}, belong to no entry"
         elif os.pread(fd, begin - at, at).strip(b"\0"):
-            yield f"{show(tree.path(entry))}: there is something before it, at {at:,}"
+            yield f"{show(tree.path(entry))}: bytes before it, at {at:,}, are not zero"
         if begin < 0 or os.pread(fd, len(header), begin) != header:
             yield _other_header(fd, max(0, begin), tree.path(entry))
         size = int(tree.size[entry]) if tree.is_file(entry) else 0
@@ -275,32 +275,32 @@ def _problems(
             yield f"{show(tree.path(entry))}: wrong checksum at {data_at:,}"
         at = max(at, data_at + size)
         progress(1, size)
-    # Padding, two blocks of zeros, and what makes whole records of it.
+    # Padding, two blocks of zeros, and padding to whole records.
     if length - at > 3 * BLOCK_BYTES + RECORD_BYTES:
-        yield f"{length - at:,} bytes after the last entry, at {at:,}, belong to nothing"
+        yield f"{length - at:,} bytes after the last entry, at {at:,}, belong to no entry"
     elif os.pread(fd, max(0, length - at), at).strip(b"\0"):
-        yield f"there is something after the last entry, at {at:,}"
+        yield f"bytes after the last entry, at {at:,}, are not zero"
 
 
 def _other_header(fd: int, at: int, name: bytes) -> str:
-    """What is at ``at`` where the header of ``name`` should be."""
+    """Describe the bytes at ``at``, where the header of ``name`` should be."""
     due = f"at {at:,}: not the header of {show(name)}"
     begins = io.BytesIO(os.pread(fd, HEADER_READ_BYTES, at))
     try:
-        # With whatever long names come before it.
+        # Includes long names that come before it.
         with tarfile.open(fileobj=begins, mode="r:", encoding="utf-8", errors="surrogateescape") as tar:
             there = tar.next()
-    except Exception:  # made elsewhere, it may fail in any way
+    except Exception:  # foreign bytes can raise anything
         there = None
     if there is None:
-        return f"{due}, nor any"
+        return f"{due}, nor any other"
     other = show(there.name.encode("utf-8", "surrogateescape"))
     if there.isdev():
-        return f"{due}: {other}, a device or the like"
+        return f"{due} but of {other}, a device or the like"
     if there.name.startswith("/") or ".." in there.name.split("/"):
-        return f"{due}: {other}, which leads out of the tree"
+        return f"{due} but of {other}, which leads out of the tree"
     if there.islnk():
-        return f"{due}: {other}, a hard link to {show(there.linkname.encode('utf-8', 'surrogateescape'))}"
+        return f"{due} but of {other}, a hard link to {show(there.linkname.encode('utf-8', 'surrogateescape'))}"
     if there.name.encode("utf-8", "surrogateescape").rstrip(b"/") == name:
         return f"{due} as it was packed"
     return f"{due} but of {other}"

@@ -1,18 +1,19 @@
-"""The packed store: a chunk is read in one sweep over its place in a shard, straight into a buffer for each file.
+"""The packed store: reads a chunk in one sweep over its part of a shard, straight into a buffer for each file.
 
-A sweep is a preadv whose buffers are, in turn, one for a file's bytes and scratch for what lies between files:
-headers, and files that nobody asked for. So memory is freed file by file, and nothing is copied. Where few of a
-chunk's samples are wanted the sweep is cut at every gap that would take longer to read than to skip, by what the
-storage does (`chunks.storage_speed`).
+A sweep is a preadv whose buffers are, in turn, one for a file's bytes and scratch for the gap between files: headers,
+and files that are not wanted. So memory is freed file by file, and nothing is copied. If only a few of a chunk's
+samples are wanted, the sweep is cut at every gap that takes longer to read than to skip on this storage
+(`chunks.storage_speed`).
 
-The page cache is left alone: what is read goes to one reader, and will be asked for again in an epoch. Where the
-kernel knows uncached reads (Linux 6.14, RWF_DONTCACHE) the pages go as soon as they were copied; else they are
-dropped after the read. The kernel's own readahead, which would fetch what lies behind a chunk, is off.
+The store does not fill the page cache: bytes go to one reader, and are not read again before the next epoch. If the
+kernel has uncached reads (Linux 6.14, RWF_DONTCACHE), pages go as soon as they are copied; otherwise they are dropped
+after the read. The kernel's readahead, which would fetch bytes after a chunk, is off.
 
-Every file's checksums are compared before anybody sees its bytes. A mismatch is read once more, from the storage
-rather than from any cache; if it stays it is EIO, with shard, offset and name for the log.
+A file's checksums are compared before its bytes are served. After a mismatch, the file is read once more, from the
+storage rather than from a cache. If the mismatch stays, the read fails with EIO; the error names the file, the shard
+and the offset, for the log.
 
-Any thread may call anything here but `close`.
+Any thread may call anything here except `close`.
 """
 
 import errno
@@ -32,20 +33,20 @@ from redoxfs.dataset import show
 from redoxfs.packed.index import SUM_BLOCK_BYTES, Index
 
 RWF_DONTCACHE = 0x80
-"""Of preadv2(2), from linux/fs.h; Python has no name for it yet."""
+"""A flag of preadv2(2), from linux/fs.h. Python has no name for it yet."""
 
 IOV_MAX = os.sysconf("SC_IOV_MAX")
 
 SCRATCH_BYTES = 1 << 20
-"""One buffer for all that is skipped: a longer gap takes it several times."""
+"""One buffer takes all skipped bytes. A longer gap uses it several times."""
 
 
 NOT_HERE = -1
-"""In place of the descriptor of a shard that another node has; `load_index` says which may be absent."""
+"""Takes the place of the descriptor of a shard that is on another node. `load_index` decides which may be absent."""
 
 
 class _Sweep(NamedTuple):
-    """Samples that are read in one go, all their files, and how many files each has."""
+    """Samples that are read in one sweep, all their files, and the number of files of each sample."""
 
     samples: list[int]
     entries: list[int]
@@ -53,14 +54,14 @@ class _Sweep(NamedTuple):
 
 
 class PackedStore:
-    """Reads the shards of ``index`` in ``folder``; of those that are not there every read is ENOENT.
+    """Reads the shards of ``index`` in ``folder``. Reads of an absent shard fail with ENOENT.
 
     Raises:
         OSError: a shard cannot be opened.
     """
 
     depth = 8
-    """Sweeps in flight: one fills a disk, a few fill a network store; each that is under way holds a chunk's memory."""
+    """Sweeps in flight. One saturates a disk, a few saturate network storage. Each holds the memory of a chunk."""
 
     def __init__(self, index: Index, folder: Path, speed: StorageSpeed) -> None:
         self._index = index
@@ -86,14 +87,14 @@ class PackedStore:
             raise
 
     def close(self) -> None:
-        """Close the shards; nothing may be read any more."""
+        """Close the shards. No read may be under way or follow."""
         for fd in self._fds:
             if fd != NOT_HERE:
                 os.close(fd)
         self._fds.clear()
 
-    def reads(self, chunk: int, samples: Sequence[int]) -> Sequence[Read]:  # noqa: ARG002 - samples know their place
-        """As few sweeps as the storage likes; the one with the first sample comes first."""
+    def reads(self, chunk: int, samples: Sequence[int]) -> Sequence[Read]:  # noqa: ARG002 - positions go by sample
+        """The sweeps that take the least time on this storage. The sweep with the first sample comes first."""
         placed = []
         for sample in samples:
             files = self._members[self._member_at[sample] : self._member_at[sample + 1]].tolist()
@@ -115,19 +116,19 @@ class PackedStore:
         return [Read(tuple(s.samples), partial(self._read_samples, s.entries, s.counts)) for s in sweeps]
 
     def read_range(self, sample: int, file: int, stamp: Stamp, offset: int, size: int) -> bytes:
-        """Bytes of one file of a sample again, checked."""
+        """Read bytes of one file of a sample again, checked."""
         entry = self._members[self._member_at[sample] + file]
         return self._read_part(entry, offset, min(size, max(0, stamp.size - offset)))
 
     def open_file(self, entry: int) -> SourceFile:
-        """Any file of the tree; there is nothing to open."""
+        """Any file of the tree. Opens nothing."""
         return PackedFile(self, entry)
 
     def _fd_of(self, entry: int) -> int:
         shard = self._shard_of[entry]
         fd = self._fds[shard]
         if fd == NOT_HERE:
-            raise OSError(errno.ENOENT, f"{self._index.positions.shard_names[shard]} lies at another node")
+            raise OSError(errno.ENOENT, f"{self._index.positions.shard_names[shard]} is on another node")
         return fd
 
     def stamp(self, entry: int) -> Stamp:
@@ -140,7 +141,7 @@ class PackedStore:
         return [tuple(next(files) for _ in range(count)) for count in counts]
 
     def _sweep(self, entries: list[int]) -> list[FileBytes | OSError]:
-        """Files that lie one behind the other in a shard."""
+        """Read files that lie one after the other in a shard."""
         failure: OSError | None = None
         try:
             buffers = [np.empty(self._size[entry], np.uint8).data for entry in entries]
@@ -156,7 +157,7 @@ class PackedStore:
         ]
 
     def _fill(self, entries: list[int], buffers: list[memoryview]) -> int:
-        """Read into ``buffers``; how many of them are full: fewer than all where the shard ends before."""
+        """Read into ``buffers``. Return how many are full: fewer than all if the shard ends early."""
         fd = self._fd_of(entries[0])
         at = self._data_at[entries[0]]
         full = 0
@@ -181,8 +182,10 @@ class PackedStore:
         return full
 
     def _parts(self, entries: list[int], buffers: list[memoryview], at: int) -> Iterator[tuple[memoryview, int]]:
-        """What to read, in order: a piece of memory, and 1 where a file ends with it. Never an empty piece but for
-        an empty file."""
+        """The pieces of memory to read into, in order, each with 1 if a file ends with it, else 0.
+
+        A piece is empty only for an empty file.
+        """
         for entry, buffer in zip(entries, buffers, strict=True):
             gap = self._data_at[entry] - at
             while gap > 0:
@@ -222,7 +225,7 @@ class PackedStore:
         return FileBytes(data, self.stamp(entry), changed=False)
 
     def _is_right(self, entry: int, data: memoryview, block: int = 0) -> bool:
-        """Whether ``data``, from block number ``block`` of the file, has the checksums that it was packed with."""
+        """Whether ``data``, from block number ``block`` of the file, has the checksums from the pack."""
         first = self._block_at[entry] + block
         for number, at in enumerate(range(0, len(data), SUM_BLOCK_BYTES), first):
             if xxhash.xxh3_64_intdigest(data[at : at + SUM_BLOCK_BYTES]) != self._sums[number]:
@@ -230,17 +233,17 @@ class PackedStore:
         return True
 
     def _read_again(self, entry: int, block: int, size: int) -> bytes:
-        """``size`` bytes from block number ``block`` on, from the storage, checked.
+        """Read ``size`` bytes from block number ``block`` on, from the storage, checked.
 
         Raises:
-            OSError: EIO where they are wrong.
+            OSError: EIO if their checksums are wrong.
         """
         fd, at = self._fd_of(entry), self._data_at[entry] + block * SUM_BLOCK_BYTES
         os.posix_fadvise(fd, at, size, os.POSIX_FADV_DONTNEED)
         data = self._pread(fd, at, size)
         if len(data) < size or not self._is_right(entry, memoryview(data), block):
             name, shard = show(self._catalog.tree.path(entry)), self._index.positions.shard_names[self._shard_of[entry]]
-            raise OSError(errno.EIO, f"{name}: wrong checksum, {shard} at {at}")
+            raise OSError(errno.EIO, f"{name}: wrong checksum in {shard} at {at}")
         return data
 
     def _pread(self, fd: int, at: int, size: int) -> bytes:
@@ -258,14 +261,14 @@ class PackedStore:
         return bytes(view[:have])
 
     def _read_part(self, entry: int, offset: int, size: int) -> bytes:
-        """Any bytes of a file: the blocks around them are read and checked."""
+        """Read any bytes of a file. Reads and checks the whole blocks around them."""
         first, last = offset // SUM_BLOCK_BYTES, -(-(offset + size) // SUM_BLOCK_BYTES)
         blocks = b"".join(self.block(entry, number) for number in range(first, last))
         begin = offset - first * SUM_BLOCK_BYTES
         return blocks[begin : begin + size]
 
     def block(self, entry: int, number: int) -> bytes:
-        """A block of a file, checked. Raises OSError."""
+        """Read a block of a file, checked. Raises OSError."""
         begin = number * SUM_BLOCK_BYTES
         size = max(0, min(SUM_BLOCK_BYTES, self._size[entry] - begin))
         data = self._pread(self._fd_of(entry), self._data_at[entry] + begin, size)
@@ -284,7 +287,7 @@ def _open_if_there(path: Path) -> int:
 
 
 class PackedFile:
-    """A file that is served as it is. The block that was read last is kept: readers ask for pieces of it in turn."""
+    """An open file that is not redirected. Keeps the last block, because readers ask for pieces of it in turn."""
 
     def __init__(self, store: PackedStore, entry: int) -> None:
         self._store = store

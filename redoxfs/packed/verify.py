@@ -1,4 +1,4 @@
-"""`redoxfs verify`: every byte of a packed dataset against its index, and what other readers will make of it."""
+"""`redoxfs verify`: check every byte of a packed dataset against its index, and names against WebDataset's rules."""
 
 import os
 from collections.abc import Callable
@@ -18,10 +18,10 @@ NAMES_SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What was found. ``problems`` are lines, each naming a shard and a file; none means that all is well.
+    """The result. ``problems`` are lines, each naming a shard and a file; none means that the dataset is intact.
 
-    ``not_for_webdataset`` names files that WebDataset would merge, mangle or miss: its key ends at the first dot of
-    a name, so it takes one dot, and something before it. The first NAMES_SHOWN of ``not_for_webdataset_count``.
+    ``not_for_webdataset`` has the first NAMES_SHOWN of the ``not_for_webdataset_count`` files that WebDataset would
+    merge, mangle or miss. Its key ends at the first dot of a name, so a name needs exactly one dot, and not in front.
     """
 
     shards: int
@@ -33,10 +33,10 @@ class Verified:
 
 
 def verify(folder: Path, *, jobs: int, look: Callable[[Done, int], None] = lambda _done, _size: None) -> Verified:
-    """Read all shards. ``look`` is called now and then with what is done and the bytes that there are.
+    """Read all shards. ``look`` is called now and then with the work done and the total bytes.
 
     Raises:
-        DamagedDatasetError: the index is damaged, so the shards cannot be judged by it.
+        DamagedDatasetError: the index is damaged, so the shards cannot be checked against it.
     """
     index = load_index(folder)
     tree, positions = index.catalog.tree, index.positions
@@ -51,7 +51,7 @@ def verify(folder: Path, *, jobs: int, look: Callable[[Done, int], None] = lambd
         size=size,
         problems=(
             *(line for shard in sorted(problems) for line in problems[shard]),
-            *(f"{name}: no shard of this dataset" for name in strays),
+            *(f"{name}: not a shard of this dataset" for name in strays),
         ),
         not_for_webdataset=names,
         not_for_webdataset_count=count,

@@ -1,11 +1,11 @@
-"""The shards of a dataset, spread over processes.
+"""Work on the shards of a dataset, spread over processes.
 
-Shards do not depend on each other, and what has to be known of them lies in memory-mapped arrays, so a worker is a
-process that opens those and is given numbers. Processes, because tar headers and file names are Python's work,
-which threads would do one after the other. With one worker it is done here, without any process.
+Shards do not depend on each other, and all facts about them lie in memory-mapped arrays. So a worker is a process that
+opens these arrays and receives numbers of shards. Processes rather than threads, because tar headers and file names are
+work for Python, which threads would do one after the other. A single worker runs in this process.
 
-Workers count what they have done in shared memory; the caller looks at it as often as it likes. They end with the
-process that started them, however that ends, and leave Ctrl-C to it.
+Workers count their work in shared memory, which the caller reads at any time. They end with the process that started
+them, however it ends, and leave Ctrl-C to it.
 """
 
 import ctypes
@@ -30,14 +30,14 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Files and bytes done so far, by all workers together."""
+    """Files and bytes that all workers together have done so far."""
 
     files: int
     size: int
 
 
 class Tally:
-    """What workers report to, and hear from whether to stop: three numbers in shared memory."""
+    """Three numbers in shared memory: files done, bytes done, and whether workers have to stop."""
 
     def __init__(self, shared: "SynchronizedArray[int]") -> None:
         self._shared = shared
@@ -60,7 +60,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Work(Generic[State, Result]):
-    """``prepare`` makes what a worker needs, once; ``carry_out`` does one shard with it. Both are module functions."""
+    """``prepare`` makes a worker's state, once; ``carry_out`` does one shard with it. Both are module functions."""
 
     prepare: Callable[[Any], State]
     argument: Any
@@ -70,9 +70,9 @@ class Work(Generic[State, Result]):
 def each_shard(
     work: Work[State, Result], shards: Sequence[int], jobs: int, look: Callable[[Done], None]
 ) -> Iterator[tuple[int, Result]]:
-    """Carry ``work`` out for each of ``shards``, ``jobs`` at a time; what came of each, as it comes.
+    """Run ``work`` for each of ``shards``, ``jobs`` at a time. Yield (shard, result) as shards finish.
 
-    An exception of one stops the others and is raised when they have stopped.
+    An exception in one shard stops the others, and is raised when they have stopped.
     """
     spawn = multiprocessing.get_context("spawn")
     shared = spawn.Array("q", 3)
@@ -103,9 +103,10 @@ def each_shard(
 
 @contextmanager
 def _no_interrupt_for_children() -> Iterator[None]:
-    """Ctrl-C reaches the whole foreground group, also a child that has not come to ignore it yet.
+    """Block SIGINT while children start: Ctrl-C reaches the whole foreground group, also a child that does not ignore
+    it yet.
 
-    What is blocked where a process is started stays so in it; here it is only put off.
+    A child inherits the blocked signal. In this process the signal is only delayed.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
