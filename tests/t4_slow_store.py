@@ -1,0 +1,158 @@
+"""The slow store of the demo: the files of its source with a delay in each open and read, and redoxfs can serve it."""
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+from machine import PATIENCE_S, Machine
+
+SLOW_STORE = Path(__file__).parents[1] / "scripts/slow_store.c"
+
+CLASSES, FILES = 4, 12
+FILE_BYTES = 3_000
+LARGE_BYTES = 1_000_000
+"""More than the kernel asks for in one read request."""
+
+DELAY_MS = 30
+
+Mount = Callable[..., AbstractContextManager[None]]
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    for name in ("gcc", "pkg-config"):
+        if shutil.which(name) is None:
+            pytest.skip(f"{name} is not installed; scripts/setup installs it")
+    built = tmp_path_factory.mktemp("built") / "slow_store"
+    flags = subprocess.check_output(["pkg-config", "--cflags", "--libs", "fuse3"], text=True).split()
+    subprocess.run(["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", built, SLOW_STORE, *flags], check=True)
+    return built
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    root = tmp_path / "source"
+    for label in range(CLASSES):
+        (root / f"kind{label}").mkdir(parents=True)
+        for number in range(FILES):
+            name = f"{label}-{number:02}.jpg"
+            (root / f"kind{label}" / name).write_bytes(os.urandom(FILE_BYTES + number))
+    return root
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Path:
+    mountpoint = tmp_path / "slow"
+    mountpoint.mkdir()
+    return mountpoint
+
+
+@pytest.fixture
+def mounted(program: Path, machine: Machine, slow: Path) -> Mount:
+    """Mounts a source at ``slow``; ``machine`` detaches a mount that a failed test leaves."""
+
+    @contextmanager
+    def mounted(source: Path, delay_ms: float = 0) -> Iterator[None]:
+        command = [str(program), str(source), str(slow), str(delay_ms)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+            try:
+                assert server.stdout
+                assert server.stdout.readline() == f"{slow}: {source}, with {delay_ms:g} ms in each open and read\n"
+                yield
+            finally:
+                server.send_signal(signal.SIGTERM)
+                status = server.wait(PATIENCE_S)
+        assert status == 0
+        assert str(slow) not in machine.mounts()
+
+    return mounted
+
+
+def files_in(root: Path) -> dict[str, bytes]:
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def attributes(path: Path) -> tuple[int, ...]:
+    now = path.lstat()
+    return (now.st_ino, now.st_mode, now.st_size, now.st_mtime_ns, now.st_nlink)
+
+
+def test_slow_store_shows_the_files_of_its_source(mounted: Mount, source: Path, slow: Path) -> None:
+    (source / "large").write_bytes(os.urandom(LARGE_BYTES))
+    (source / "empty").touch(0o640)
+    (source / "link").symlink_to("kind0/0-00.jpg")
+    with mounted(source):
+        assert files_in(slow) == files_in(source)
+        assert os.readlink(slow / "link") == "kind0/0-00.jpg"
+        for path in source.rglob("*"):
+            assert attributes(slow / path.relative_to(source)) == attributes(path)
+
+
+def test_slow_store_refuses_writes(mounted: Mount, source: Path, slow: Path) -> None:
+    with mounted(source):
+        for attempt in (
+            lambda: (slow / "new").touch(),
+            lambda: (slow / "kind0/0-00.jpg").write_bytes(b""),
+            lambda: (slow / "kind0/0-00.jpg").unlink(),
+            lambda: (slow / "new").mkdir(),
+        ):
+            with pytest.raises(OSError) as refused:
+                attempt()
+            assert refused.value.errno == errno.EROFS
+
+
+def test_slow_store_delays_each_open_and_each_first_read(mounted: Mount, source: Path, slow: Path) -> None:
+    """Also where the same file was read before: nothing stays cached from one open to the next."""
+    least_s = DELAY_MS / 1000
+    with mounted(source, DELAY_MS):
+        for path in 3 * sorted((slow / "kind0").iterdir())[:3]:
+            began = time.monotonic()
+            fd = os.open(path, os.O_RDONLY)
+            opened = time.monotonic()
+            os.read(fd, FILE_BYTES)
+            ended = time.monotonic()
+            os.close(fd)
+            assert opened - began >= least_s
+            assert ended - opened >= least_s
+
+
+def test_redoxfs_serves_a_slow_store(machine: Machine, mounted: Mount, source: Path, slow: Path) -> None:
+    expected = files_in(source)
+    with mounted(source, 1):
+        machine.ok("mount", slow, machine.mnt, "--classes", "dir", "--memory", "64KiB")
+        served = files_in(machine.mnt)
+        assert files_in(machine.mnt / ".redoxfs/exact") == expected
+        assert machine.stats()["errors"] == 0
+        machine.ok("umount", machine.mnt)
+    assert sorted(served.values()) == sorted(expected.values())
+
+
+def test_redoxfs_packs_and_serves_a_packed_slow_store(
+    machine: Machine, mounted: Mount, source: Path, slow: Path, tmp_path: Path
+) -> None:
+    expected = files_in(source)
+    packed = tmp_path / "packed"
+    with mounted(source, 1):
+        machine.ok("pack", slow, packed, "--classes", "dir", "--jobs", "1")
+    with mounted(packed, 1):
+        machine.ok("mount", slow, machine.mnt)
+        served = files_in(machine.mnt)
+        assert files_in(machine.mnt / ".redoxfs/exact") == expected
+        assert machine.stats()["errors"] == 0
+        machine.ok("umount", machine.mnt)
+    assert sorted(served.values()) == sorted(expected.values())
+
+
+def test_a_wrong_delay_is_a_usage_error(program: Path, source: Path, slow: Path) -> None:
+    for delay in ("-1", "soon", "", "nan", "60001"):
+        done = subprocess.run(
+            [program, source, slow, delay], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+        assert (done.returncode, done.stderr.startswith("usage: slow_store")) == (2, True)
