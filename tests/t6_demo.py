@@ -1,0 +1,95 @@
+"""The demo as a user runs it, but shorter: it compares two trainings, checks labels, and leaves nothing behind."""
+
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from machine import PATIENCE_S
+
+from redoxfs.cli.mount_table import read_mounts
+
+DEMO = Path(__file__).parents[1] / "scripts/demo_run.py"
+
+QUICK = ("--epochs", "1", "--delay-ms", "1")
+
+
+@pytest.fixture
+def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the demo makes its folder; the path is short, as DataLoader workers make sockets there."""
+    for library in ("PIL", "torch"):
+        if importlib.util.find_spec(library) is None:
+            pytest.skip(f"{library} is not installed; scripts/setup installs it")
+    for name in ("gcc", "pkg-config"):
+        if shutil.which(name) is None:
+            pytest.skip(f"{name} is not installed; scripts/setup installs it")
+    return tmp_path_factory.mktemp("demo")
+
+
+def start(temporary: Path, *options: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, DEMO, *options],
+        env=os.environ | {"TMPDIR": str(temporary)} | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def left_in(folder: Path) -> list[str]:
+    """The files and mounts in a folder, and the processes that were given a path in it."""
+    left = [str(path) for path in folder.iterdir()]
+    left += [mount.mountpoint for mount in read_mounts() if mount.mountpoint.startswith(str(folder))]
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if os.fsencode(folder) in command:
+            left.append(command.decode(errors="replace"))
+    return left
+
+
+def test_the_demo_compares_two_trainings_and_checks_labels(temporary: Path) -> None:
+    demo = start(temporary, *QUICK)
+    output, errors = demo.communicate(timeout=5 * PATIENCE_S)
+    assert demo.returncode == 0, errors
+    assert "2,400 of 2,400 samples were returned exactly once" in output
+    assert "2,400 of 2,400 labels are right" in output
+    for row in (
+        r"the slow directory itself( +\d+\.\d s){2}",
+        r"through redoxfs( +\d+\.\d s){2}",
+        r"ratio( +\d+\.\d){2}",
+    ):
+        assert re.search(f"^{row}$", output, re.MULTILINE), output
+    assert "The slowness was made: 1 ms for each open and each read" in output
+    assert left_in(temporary) == []
+
+
+@pytest.mark.parametrize(("number", "folder"), [(signal.SIGINT, "redoxfs"), (signal.SIGTERM, "slow")])
+def test_a_signal_ends_the_demo_and_leaves_nothing(temporary: Path, number: signal.Signals, folder: str) -> None:
+    """While the training script reads either mount."""
+    demo = start(temporary, "--epochs", "1", "--delay-ms", "0")
+    assert demo.stdout
+    for line in demo.stdout:
+        if line.startswith("$ python scripts/demo_train.py") and f"/{folder} " in line:
+            break
+    assert left_in(temporary) != []
+    demo.send_signal(number)
+    demo.communicate(timeout=PATIENCE_S)
+    assert demo.returncode == 128 + number
+    assert left_in(temporary) == []
+
+
+def test_the_demo_reports_a_slow_store_that_cannot_be_built(temporary: Path) -> None:
+    demo = start(temporary, PATH="/nowhere")
+    _, errors = demo.communicate(timeout=PATIENCE_S)
+    assert demo.returncode == 1
+    assert errors.startswith("demo: the slow store cannot be built: ")
+    assert errors.count("\n") == 1
+    assert left_in(temporary) == []
