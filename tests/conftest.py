@@ -1,6 +1,7 @@
 """Settings that every tier shares, and the markers that follow from a tier."""
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,6 +42,12 @@ def own_ports() -> Iterator[None]:
     """What a test reserves is its own until it is over."""
     yield
     ports.release()
+
+
+@pytest.fixture
+def short_path(tmp_path: Path) -> Path:
+    """An empty folder for sockets: the path of one has 107 bytes at most, and ``tmp_path`` may take most of them."""
+    return Path(tempfile.mkdtemp(prefix="s", dir=tmp_path.parent))
 
 
 @pytest.fixture

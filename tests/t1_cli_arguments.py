@@ -269,9 +269,9 @@ def test_looking_follows_links_and_tells_what_is_missing(tmp_path: Path) -> None
 
 
 def test_socket_and_log_are_private_and_named_after_the_mountpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runtime, state = tmp_path / "run", tmp_path / "state"
+    runtime, state = short_path / "run", tmp_path / "state"
     runtime.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
     monkeypatch.setenv("XDG_STATE_HOME", str(state))
@@ -287,12 +287,12 @@ def test_socket_and_log_are_private_and_named_after_the_mountpoint(
     assert log.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_runtime_folder_of_somebody_else_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = tmp_path / "run"
+def test_a_runtime_folder_of_somebody_else_is_not_trusted(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = short_path / "run"
     runtime.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
-    (tmp_path / "elsewhere").mkdir(mode=0o700)
-    (runtime / "redoxfs").symlink_to(tmp_path / "elsewhere")
+    (short_path / "elsewhere").mkdir(mode=0o700)
+    (runtime / "redoxfs").symlink_to(short_path / "elsewhere")
     with pytest.raises(CommandError, match="symlink"):
         control_path(Path("/mnt/a"))
     runtime.chmod(0o777)
