@@ -10,62 +10,49 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redoxfs.cli import main
-from redoxfs.cli.arguments import SamplerSpec, parser
+from redoxfs.cli.arguments import parse, rendered
 from redoxfs.cli.exits import EXITS, code_of, line_of
-from redoxfs.launch.deadline import ask, look
+from redoxfs.launch.deadline import look, run_in_child
 from redoxfs.launch.errors import CommandError, MountpointError, ReportedError, UsageError
-from redoxfs.launch.mount_options import parse_mount_options
+from redoxfs.launch.fuse_options import parse_fuse_options
+from redoxfs.launch.options import (
+    POLICIES,
+    STORAGES,
+    ClusterOptions,
+    DatasetOptions,
+    MemoryOptions,
+    MountOptions,
+    SamplerSpec,
+    SharingOptions,
+)
 from redoxfs.launch.runtime_paths import control_path, open_log
 
 
+def mount(line: str) -> MountOptions:
+    made = parse(["mount", *line.split()]).options
+    assert isinstance(made, MountOptions)
+    return made
+
+
 def test_mount_takes_what_the_manual_says() -> None:
-    told = parser().parse_args(
-        [
-            "mount",
-            "/data",
-            "/mnt",
-            "--memory",
-            "10%",
-            "--policy",
-            "slot",
-            "--classes",
-            "any",
-            "--samples",
-            "*.jpg",
-            "--samples",
-            "*.png",
-            "--groups",
-            "stem",
-            "--chunk-size",
-            "7",
-            "--seed",
-            "3",
-            "-f",
-            "-o",
-            "allow_other,direct_io",
-            "-o",
-            "noatime",
-            "--rescan",
-            "--timeout",
-            "1.5",
-            "--log",
-            "x",
-        ]
+    made = mount(
+        "/data /mnt --memory 10% --policy slot --classes any --samples *.jpg --samples *.png --groups stem "
+        "--chunk-size 7 --seed 3 -f -o allow_other,direct_io -o noatime --rescan --timeout 1.5 --log x"
     )
-    assert (told.source, told.mountpoint, told.memory, told.chunk_size, told.seed) == ("/data", "/mnt", "10%", 7, 3)
-    assert told.samples == ["*.jpg", "*.png"]
-    assert told.mount_options == ["allow_other,direct_io", "noatime"]
-    assert (told.foreground, told.rescan, told.timeout, told.log) == (True, True, 1.5, "x")
+    assert (made.source, made.mountpoint, made.memory.memory_size) == ("/data", "/mnt", "10%")
+    assert made.dataset == DatasetOptions("any", ("*.jpg", "*.png"), "stem", chunk_size=7, seed=3, rescan=True)
+    assert made.fuse_options == ("allow_other,direct_io", "noatime")
+    assert (made.foreground, made.timeout_s, made.log) == (True, 1.5, "x")
 
 
-def test_an_automatic_chunk_size_is_settled_later() -> None:
-    assert parser().parse_args(["mount", "/data", "--chunk-size", "auto"]).chunk_size is None
+def test_an_automatic_chunk_size_is_chosen_later() -> None:
+    assert mount("/data --chunk-size auto").dataset.chunk_size is None
 
 
 def test_one_path_is_an_over_mount() -> None:
-    told = parser().parse_args(["mount", "/data"])
-    assert told.mountpoint is None
-    assert (told.classes, told.chunk_size, told.timeout) == (None, None, 60.0), "settled by what SOURCE is"
+    made = mount("/data")
+    assert made.mountpoint is None
+    assert (made.dataset.classes, made.dataset.chunk_size, made.timeout_s) == (None, None, 60.0)
 
 
 @pytest.mark.parametrize(
@@ -117,13 +104,13 @@ def test_a_mistake_is_one_line_and_exit_code_2(line: str, capfd: pytest.CaptureF
     assert err.count("\n") == 1
 
 
-def test_several_nodes_are_told_as_the_manual_says() -> None:
-    line = "mount a b --nodes h1:1,h2:2 --node-rank 1 --exchange 0.25 --storage local"
-    told = parser().parse_args(line.split())
-    assert (told.nodes, told.node_rank, told.node_count) == ("h1:1,h2:2", 1, None)
-    assert (told.exchange, told.storage, told.insecure) == (0.25, "local", False)
-    assert (told.join_timeout, told.peer_timeout, told.prefetch_window) == (300, 10, 6000)
-    assert (told.remote_memory, told.sampler) == (None, None)
+def test_mount_takes_the_options_of_several_nodes() -> None:
+    cluster = mount("a b --nodes h1:1,h2:2 --node-rank 1 --exchange 0.25 --storage local").cluster
+    assert (cluster.nodes, cluster.node_rank, cluster.node_count) == ("h1:1,h2:2", 1, None)
+    sharing = cluster.sharing
+    assert (sharing.exchange, sharing.storage, cluster.insecure) == (0.25, "local", False)
+    assert (sharing.join_timeout_s, sharing.peer_timeout_s, sharing.prefetch_window) == (300, 10, 6000)
+    assert (sharing.remote_memory, sharing.sampler) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -138,49 +125,131 @@ def test_several_nodes_are_told_as_the_manual_says() -> None:
     ],
 )
 def test_a_sampler_is_what_its_words_say(text: str, spec: SamplerSpec) -> None:
-    assert parser().parse_args(["mount", "a", "b", "--sampler", text]).sampler == spec
+    assert mount(f"a b --sampler {text}").cluster.sharing.sampler == spec
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "no sampler known"),
-        ("torch", "no sampler known"),
+        ("", "is not a known sampler"),
+        ("torch", "is not a known sampler"),
         ("torch-random", "torch-random needs seed"),
-        ("torch-random,seed=1,ranks=2", "'ranks=2' is nothing that torch-random takes"),
+        ("torch-random,seed=1,ranks=2", "torch-random does not take 'ranks=2'"),
         ("torch-distributed,seed", "seed needs a value"),
         ("torch-distributed,tree=", "tree needs a value"),
         ("torch-distributed,drop_last=1", "drop_last takes no value"),
-        ("torch-distributed,seed=1,seed=2", "seed is said twice"),
-        ("torch-distributed,seed=-1", "'-1' is no whole number"),
-        ("torch-distributed,ranks=0", "'0' is no whole number"),
-        ("torch-distributed,,", "'' is nothing that"),
+        ("torch-distributed,seed=1,seed=2", "seed is given twice"),
+        ("torch-distributed,seed=-1", "'-1' is not a whole number"),
+        ("torch-distributed,ranks=0", "'0' is not a whole number"),
+        ("torch-distributed,,", "does not take ''"),
     ],
 )
 def test_a_sampler_that_makes_no_sense_is_refused(text: str, words: str) -> None:
     with pytest.raises(UsageError, match=re.escape(words)):
-        parser().parse_args(["mount", "a", "b", "--sampler", text])
+        parse(["mount", "a", "b", "--sampler", text])
 
 
 @pytest.mark.parametrize(
-    ("line", "passed_on"),
+    ("line", "arguments"),
     [
-        ("up --nodes 3 s d", ""),
-        ("up s d --nodes=3", ""),
-        ("up --policy slot s --nodes 3 -f d --seed=4", "--policy slot -f --seed=4"),
-        ("up s d --nodes 3 -o ro -onoatime -fo a,b -fod", "-o ro -onoatime -fo a,b -fod"),
-        ("up --memory 1G --nodes 3 --log s s d --classes d", "--classes d"),
-        ("up --nodes 3 --rescan -- s -f", "--rescan"),
-        ("up --nodes 3 -1 d -f", "-f"),
+        ("up --nodes 3 s d", "-- s"),
+        ("up s d --nodes=3", "-- s"),
+        ("up --policy slot s --nodes 3 -f d --seed=4", "--foreground --seed=4 --policy=slot -- s"),
+        ("up s d --nodes 3 -o ro -onoatime -fo a,b -fod", "--foreground -o ro -o noatime -o a,b -o d -- s"),
+        ("up --memory 1G --nodes 3 --log l s d --classes d", "--classes=d --memory=1G --log=l -- s"),
+        ("up --nodes 3 --rescan -- s -f", "--rescan -- s"),
+        ("up --nodes 3 -1 d -f", "--foreground -- -1"),
     ],
 )
-def test_a_cluster_passes_on_to_each_mount_what_is_of_mount(line: str, passed_on: str) -> None:
-    told = parser().parse_args(["cluster", *line.split()])
-    assert told.passed_on == passed_on.split()
-    assert told.nodes == 3
-    assert told.source in ("s", "-1")
-    assert told.folder in ("d", "-f")
-    parser().parse_args(["mount", *told.passed_on, "--", told.source, told.folder])
+def test_cluster_up_passes_the_options_of_mount_on(line: str, arguments: str) -> None:
+    made = parse(["cluster", *line.split()]).options
+    assert sorted(rendered(made.mount)) == sorted(arguments.split())
+    assert made.count == 3
+    assert made.folder in ("d", "-f")
+    assert parse(["mount", *rendered(made.mount)]).options == made.mount
+
+
+TEXTS = st.text(min_size=1)
+SECONDS = st.floats(0, 86_400, exclude_min=True)
+SAMPLERS = st.one_of(
+    st.builds(
+        SamplerSpec,
+        st.just("torch-distributed"),
+        st.integers(0, (1 << 63) - 1),
+        ranks=st.none() | st.integers(1, 1 << 20),
+        shuffle=st.booleans(),
+        drop_last=st.booleans(),
+        tree=st.none() | TEXTS.filter(lambda text: "," not in text),
+    ),
+    st.builds(SamplerSpec, st.just("torch-random"), st.integers(0, (1 << 63) - 1), persistent_workers=st.booleans()),
+)
+OPTIONS = st.builds(
+    MountOptions,
+    TEXTS,
+    st.none() | TEXTS,
+    st.builds(
+        DatasetOptions,
+        st.none() | TEXTS,
+        st.lists(TEXTS).map(tuple),
+        st.none() | TEXTS,
+        st.none() | st.integers(1, 1 << 16),
+        st.integers(0, (1 << 63) - 1),
+        st.booleans(),
+    ),
+    st.builds(
+        MemoryOptions,
+        st.none() | TEXTS,
+        st.sampled_from(POLICIES),
+        st.none() | st.tuples(st.floats(0, 1e9, exclude_min=True), st.integers(1, 1 << 60)),
+    ),
+    st.builds(
+        ClusterOptions,
+        st.none() | TEXTS,
+        st.none() | st.integers(0, 126),
+        st.none() | st.integers(1, 127),
+        st.booleans(),
+        st.builds(
+            SharingOptions,
+            st.sampled_from(STORAGES),
+            st.floats(0, 1),
+            st.none() | TEXTS,
+            SECONDS,
+            SECONDS,
+            st.integers(1, (1 << 31) - 1),
+            st.none() | SAMPLERS,
+            st.none() | TEXTS,
+            st.none() | TEXTS,
+            st.none() | TEXTS,
+        ),
+    ),
+    SECONDS,
+    st.booleans(),
+    st.none() | TEXTS,
+    st.booleans(),
+    st.none() | TEXTS,
+    st.lists(st.text()).map(tuple),
+)
+
+
+@given(OPTIONS)
+def test_rendered_options_parse_to_the_same_options(options: MountOptions) -> None:
+    assert parse(["mount", *rendered(options)]).options == options
+
+
+def test_mount_help_fits_on_a_screen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown(option: str) -> str:
+        with pytest.raises(SystemExit):
+            main(["mount", option])
+        return capsys.readouterr().out
+
+    monkeypatch.setenv("COLUMNS", "80")
+    common, every = shown("--help"), shown("--help-all")
+    assert common.count("\n") <= 40
+    assert max(map(len, common.splitlines())) <= 80
+    assert "--classes" in common
+    assert "--help-all" in common
+    assert "--peer-timeout" not in common
+    assert {*re.findall("--[a-z-]+", common), "--peer-timeout"} <= {*re.findall("--[a-z-]+", every)}
 
 
 def test_version_and_help_are_for_stdout(capfd: pytest.CaptureFixture[str]) -> None:
@@ -195,20 +264,20 @@ def test_version_and_help_are_for_stdout(capfd: pytest.CaptureFixture[str]) -> N
 
 
 def test_mount_options_are_sorted_by_whom_they_are_for() -> None:
-    options = parse_mount_options(["direct_io,ro", "noatime, nofail,x-systemd.automount", ""])
+    options = parse_fuse_options(["direct_io,ro", "noatime, nofail,x-systemd.automount", ""])
     assert options.kernel == {"noatime"}
     assert options.direct_io
-    assert not parse_mount_options([]).direct_io
+    assert not parse_fuse_options([]).direct_io
 
 
 def test_allow_other_never_comes_without_permission_checks() -> None:
-    assert parse_mount_options(["allow_other"]).kernel == {"allow_other", "default_permissions"}
+    assert parse_fuse_options(["allow_other"]).kernel == {"allow_other", "default_permissions"}
 
 
 @pytest.mark.parametrize("name", ["max_read=4096", "rw", "suid", "allow_root", "nonsense", "DIRECT_IO"])
 def test_a_mount_option_without_effect_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match=f"-o {name}: "):
-        parse_mount_options([f"ro,{name}"])
+        parse_fuse_options([f"ro,{name}"])
 
 
 def test_every_exit_code_is_in_the_table_once_and_every_own_exception_has_one() -> None:
@@ -247,13 +316,13 @@ def test_a_probe_answers_fails_and_gives_up_as_its_question_does() -> None:
     def for_ever() -> bytes:
         return os.read(quiet, 1)
 
-    assert ask(lambda: b"x" * 200_000, 60) == b"x" * 200_000
+    assert run_in_child(lambda: b"x" * 200_000, 60) == b"x" * 200_000
     with pytest.raises(PermissionError):
-        ask(refused, 60)
+        run_in_child(refused, 60)
     quiet, end = os.pipe()
     try:
         with pytest.raises(TimeoutError):
-            ask(for_ever, 0.05)
+            run_in_child(for_ever, 0.05)
     finally:
         os.close(quiet)
         os.close(end)

@@ -13,7 +13,7 @@ INTERRUPTED = """
 import ctypes, os, signal, sys, time
 from pathlib import Path
 from redoxfs.launch.background import start
-from redoxfs.launch.deadline import ask
+from redoxfs.launch.deadline import run_in_child
 from redoxfs.cli.exits import described, line_of
 
 # A thread that does not block signals, as BLAS has, gets what the main thread blocks. Python does not know of this one.
@@ -38,7 +38,7 @@ def say(line):
 log = os.open(os.devnull, os.O_WRONLY)
 try:
     if sys.argv[3] == "ask":
-        ask(work, 60)
+        run_in_child(work, 60)
     else:
         start(work, log_fd=log, log_path=Path("log"), timeout_s=60, say=say, describe=described)
 except KeyboardInterrupt as stop:

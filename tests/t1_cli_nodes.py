@@ -1,6 +1,5 @@
 """Who the nodes are: hostlists, every source of a membership, the meeting at node 0; sums and traces of nodes."""
 
-import argparse
 import json
 import re
 import socket
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from ports import reserve
 
 from redoxfs.cli import cluster, main, status
-from redoxfs.cli.arguments import parser
+from redoxfs.cli.arguments import parse, rendered
 from redoxfs.cli.trace import relative_paths
 from redoxfs.launch.addresses import Here, expand, needs_insecure, split_address
 from redoxfs.launch.errors import UsageError
@@ -29,6 +28,7 @@ from redoxfs.launch.members import (
     parse_nodes,
     remote_memory_of,
 )
+from redoxfs.launch.options import MountOptions
 from redoxfs.launch.rendezvous import rendezvous
 
 PATIENCE_S = 30.0
@@ -61,12 +61,19 @@ def here(name: str = "elsewhere", names: Mapping[str, Sequence[str]] | None = No
     return Here(name, resolve, own.__contains__, time.clock, time.sleep)
 
 
-def mount(*options: str) -> argparse.Namespace:
-    return parser().parse_args(["mount", "/data", "/mnt", *options])
+def mount(*options: str) -> MountOptions:
+    made = parse(["mount", "/data", "/mnt", *options]).options
+    assert isinstance(made, MountOptions)
+    return made
+
+
+def members_of(*options: str, environ: Mapping[str, str] | None = None, at: Here | None = None) -> Membership | None:
+    asked = mount(*options)
+    return membership(asked.cluster, asked.memory.policy, environ or {}, at or here())
 
 
 def nodes(*options: str, environ: Mapping[str, str] | None = None, at: Here | None = None) -> Membership | None:
-    return membership(mount("--insecure", "--nodes", *options), environ or {}, at or here())
+    return members_of("--insecure", "--nodes", *options, environ=environ, at=at)
 
 
 # Hostlists
@@ -175,28 +182,28 @@ def test_nodes_are_written_in_three_ways(text: str, source: object) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "no address"),
-        ("a,,b", "no address"),
-        ("a:0", "no port"),
-        ("a:65536", "no port"),
-        ("a:x", "no port"),
-        ("a:", "no port"),
-        ("a:-1", "no port"),
-        ("auto:", "no port"),
-        ("auto:70000", "no port"),
-        ("dns:", "no address"),
-        ("dns:a:b", "no port"),
-        ("::1", "no node"),
-        ("fe80::1:7420", "no node"),
-        ("[10.0.0.1]:7", "no address"),
-        ("10.1:7", "no address"),
-        ("010.0.0.1:7", "no address"),
-        ("0.0.0.0:7", "nobody's own"),
-        ("[::]:7", "nobody's own"),
-        ("a b:7", "no host name"),
-        ("-a:7", "no host name"),
-        ("http://a:7", "no node"),
-        ("ä:7", "no host name"),
+        ("", "not an address"),
+        ("a,,b", "not an address"),
+        ("a:0", "not a port"),
+        ("a:65536", "not a port"),
+        ("a:x", "not a port"),
+        ("a:", "not a port"),
+        ("a:-1", "not a port"),
+        ("auto:", "not a port"),
+        ("auto:70000", "not a port"),
+        ("dns:", "not an address"),
+        ("dns:a:b", "not a port"),
+        ("::1", "not a node"),
+        ("fe80::1:7420", "not a node"),
+        ("[10.0.0.1]:7", "not an address"),
+        ("10.1:7", "not an address"),
+        ("010.0.0.1:7", "not an address"),
+        ("0.0.0.0:7", "no machine has the address"),
+        ("[::]:7", "no machine has the address"),
+        ("a b:7", "not a host name"),
+        ("-a:7", "not a host name"),
+        ("http://a:7", "not a node"),
+        ("ä:7", "not a host name"),
         ("a:7,b:7,A:7", "a:7 is listed twice, as node 0 and as node 2"),
         ("a,a:7420", "listed twice"),
         (",".join(f"n{i}" for i in range(128)), "more than 127"),
@@ -223,11 +230,11 @@ def test_any_text_is_a_host_and_a_port_or_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--exchange 0.1 --policy slot --nodes a,b", "--exchange is of --policy pool"),
-        ("--storage local --policy slot --nodes a,b", "--storage local is of --policy pool"),
-        ("--sampler torch-distributed --nodes a,b", "--sampler is of --policy slot"),
-        ("--prefetch-window 1 --nodes a,b", "--prefetch-window is of --policy slot"),
-        ("--remote-memory much --nodes a,b", "no amount of memory"),
+        ("--exchange 0.1 --policy slot --nodes a,b", "--exchange is for --policy pool"),
+        ("--storage local --policy slot --nodes a,b", "--storage local is for --policy pool"),
+        ("--sampler torch-distributed --nodes a,b", "--sampler is for --policy slot"),
+        ("--prefetch-window 1 --nodes a,b", "--prefetch-window is for --policy slot"),
+        ("--remote-memory much --nodes a,b", "not an amount of memory"),
         ("--node-rank 0", "--node-rank needs --nodes"),
         ("--node-count 2", "--node-count needs --nodes"),
         ("--exchange 0.5", "--exchange needs --nodes"),
@@ -236,7 +243,7 @@ def test_any_text_is_a_host_and_a_port_or_refused(text: str) -> None:
         ("--tls-cert c", "--tls-cert needs --tls-key and --tls-ca"),
         ("--nodes a,b --tls-cert c --tls-ca a", "--tls-cert, --tls-ca needs --tls-key"),
         ("--nodes a,b --tls-key k", "--tls-key needs --tls-cert and --tls-ca"),
-        ("--nodes a,b --insecure --tls-cert c --tls-key k --tls-ca a", "only one of them can be"),
+        ("--nodes a,b --insecure --tls-cert c --tls-key k --tls-ca a", "give one of them"),
         ("--nodes a,b --node-rank 2", "--nodes has 2, counted from 0"),
         ("--nodes auto --node-rank 0", "is a place in a list"),
         ("--nodes dns:a --node-count 3 --node-rank 0", "is a place in a list"),
@@ -245,14 +252,15 @@ def test_any_text_is_a_host_and_a_port_or_refused(text: str) -> None:
     ],
 )
 def test_options_that_contradict_each_other_are_refused(options: str, words: str) -> None:
+    asked = mount(*options.split())
     with pytest.raises(UsageError, match=words):
-        check_nodes(mount(*options.split()))
+        check_nodes(asked.cluster, asked.memory.policy)
 
 
 def test_a_contradiction_is_one_line_of_the_program(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     line = ["cluster", "up", str(tmp_path), str(tmp_path / "x"), "--nodes", "2", "--policy", "slot", "--exchange", "1"]
     assert main(line) == 2
-    assert capfd.readouterr().err.startswith("redoxfs: --exchange is of --policy pool")
+    assert capfd.readouterr().err.startswith("redoxfs: --exchange is for --policy pool")
     assert not (tmp_path / "x").exists()
 
 
@@ -260,26 +268,26 @@ def test_a_cluster_needs_all_files_of_tls_and_hands_them_on(tmp_path: Path, capf
     line = ["cluster", "up", str(tmp_path), str(tmp_path / "x"), "--nodes", "2", "--tls-cert", "c"]
     assert main(line) == 2
     assert capfd.readouterr().err.startswith("redoxfs: --tls-cert needs --tls-key and --tls-ca")
-    told = parser().parse_args([*line, "--tls-key", "k", "--tls-ca=a"])
-    assert told.passed_on == ["--tls-cert", "c", "--tls-key", "k", "--tls-ca=a"]
+    made = parse([*line, "--tls-key", "k", "--tls-ca=a"]).options
+    assert rendered(made.mount) == ["--tls-cert=c", "--tls-key=k", "--tls-ca=a", "--", str(tmp_path)]
 
 
 @pytest.mark.parametrize(("asked", "size"), [(None, 128), ("25%", 256), ("100%", 1024), ("64", 64)])
 def test_remote_memory_is_of_memory(asked: str | None, size: int) -> None:
     options = [] if asked is None else ["--remote-memory", asked]
-    assert remote_memory_of(mount(*options), 1024) == size
+    assert remote_memory_of(mount(*options).cluster.sharing, 1024) == size
 
 
 def test_remote_memory_cannot_be_more_than_memory() -> None:
-    with pytest.raises(UsageError, match="is of --memory"):
-        remote_memory_of(mount("--remote-memory", "2k"), 1024)
+    with pytest.raises(UsageError, match="is more than --memory"):
+        remote_memory_of(mount("--remote-memory", "2k").cluster.sharing, 1024)
 
 
 # The list
 
 
 def test_one_node_is_no_cluster() -> None:
-    assert membership(mount(), {}, here()) is None
+    assert members_of() is None
     assert nodes("a:1", "--node-rank", "0") is None
     slurm = {"SLURM_JOB_NODELIST": "n7", "SLURM_NODEID": "0"}
     assert nodes("auto", environ=slurm) is None
@@ -295,7 +303,7 @@ def test_the_rank_is_that_of_the_environment(variable: str) -> None:
     assert nodes("a,b", environ={variable: "1"}) == Membership(("a:7420", "b:7420"), 1)
     with pytest.raises(UsageError, match=f"{variable}=2, but there are 2 nodes"):
         nodes("a,b", environ={variable: "2"})
-    with pytest.raises(UsageError, match=f"{variable}='x' is no number"):
+    with pytest.raises(UsageError, match=f"{variable}='x' is not a number"):
         nodes("a,b", environ={variable: "x"})
     with pytest.raises(UsageError, match=f"{variable}=1, and node 1 is b:7420, but this machine, a, is node 0"):
         nodes("a,b", environ={variable: "1"}, at=here("a"))
@@ -345,10 +353,10 @@ def test_plaintext_beyond_this_machine_has_to_be_allowed() -> None:
     for host in ("10.0.0.1", "far", "none", "unknown", "[fe80::1]"):
         assert needs_insecure(["127.0.0.1:1", f"{host}:2"], resolve)
     with pytest.raises(UsageError, match="--insecure"):
-        membership(mount("--nodes", "127.0.0.1,10.0.0.1", "--node-rank", "0"), {}, here())
-    assert membership(mount("--nodes", "127.0.0.1:1,127.0.0.1:2", "--node-rank", "0"), {}, here()) is not None
+        members_of("--nodes", "127.0.0.1,10.0.0.1", "--node-rank", "0")
+    assert members_of("--nodes", "127.0.0.1:1,127.0.0.1:2", "--node-rank", "0") is not None
     tls = ("--tls-cert", "c", "--tls-key", "k", "--tls-ca", "a")
-    assert membership(mount("--nodes", "127.0.0.1,10.0.0.1", "--node-rank", "0", *tls), {}, here()) is not None
+    assert members_of("--nodes", "127.0.0.1,10.0.0.1", "--node-rank", "0", *tls) is not None
 
 
 # Slurm and torchrun
@@ -376,15 +384,15 @@ TORCHRUN = {"MASTER_ADDR": "127.0.0.1", "GROUP_RANK": "1", "WORLD_SIZE": "8", "L
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (dict.fromkeys(TORCHRUN, ""), "neither Slurm's .* nor what torchrun would set"),
+        (dict.fromkeys(TORCHRUN, ""), "neither Slurm's .* nor torchrun's variables"),
         ({"GROUP_RANK": ""}, "nor torchrun's GROUP_RANK"),
-        ({"WORLD_SIZE": "7"}, "no number of nodes"),
-        ({"WORLD_SIZE": "0"}, "no number of nodes"),
-        ({"LOCAL_WORLD_SIZE": "0"}, "no number of nodes"),
-        ({"WORLD_SIZE": "512"}, "no number of nodes"),
-        ({"WORLD_SIZE": "eight"}, "WORLD_SIZE='eight' is no number"),
+        ({"WORLD_SIZE": "7"}, "do not give a number of nodes"),
+        ({"WORLD_SIZE": "0"}, "do not give a number of nodes"),
+        ({"LOCAL_WORLD_SIZE": "0"}, "do not give a number of nodes"),
+        ({"WORLD_SIZE": "512"}, "do not give a number of nodes"),
+        ({"WORLD_SIZE": "eight"}, "WORLD_SIZE='eight' is not a number"),
         ({"GROUP_RANK": "2"}, "make 2 nodes"),
-        ({"MASTER_ADDR": "a b"}, "no host name"),
+        ({"MASTER_ADDR": "a b"}, "not a host name"),
     ],
 )
 def test_what_torchrun_tells_has_to_make_sense(change: dict[str, str], words: str) -> None:
@@ -398,7 +406,7 @@ def test_torchrun_on_one_node_needs_no_meeting() -> None:
 
 def test_no_node_is_met_in_plaintext_unless_that_is_allowed() -> None:
     with pytest.raises(UsageError, match="--insecure"):
-        membership(mount("--nodes", "auto"), TORCHRUN | {"MASTER_ADDR": "10.0.0.1"}, here())
+        members_of("--nodes", "auto", environ=TORCHRUN | {"MASTER_ADDR": "10.0.0.1"})
 
 
 # A name in the DNS
@@ -421,7 +429,7 @@ def test_a_name_is_waited_for_until_it_has_all_its_addresses() -> None:
 
     time = Clock()
     at = Here("pod", resolve, ["10.0.0.10"].__contains__, time.clock, time.sleep)
-    found = membership(mount("--insecure", "--nodes", "dns:train:9", "--node-count", "3"), {}, at)
+    found = nodes("dns:train:9", "--node-count", "3", at=at)
     assert found == Membership(("10.0.0.9:9", "10.0.0.10:9", "10.0.0.100:9"), 1)
     assert not answers
 
@@ -441,7 +449,7 @@ def test_nodes_with_an_address_of_each_kind_count_once() -> None:
         ({"train": ["10.0.0.1", "10.0.0.2", "10.0.0.3"]}, ["10.0.0.1"], "has 3 addresses"),
         ({}, ["10.0.0.1"], "has 0 addresses .*not known"),
         ({"train": ["10.0.0.1", "10.0.0.2"]}, [], "none is an address of this machine"),
-        ({"train": ["10.0.0.1", "10.0.0.2"]}, ["10.0.0.1", "10.0.0.2"], "2 are an address of this machine"),
+        ({"train": ["10.0.0.1", "10.0.0.2"]}, ["10.0.0.1", "10.0.0.2"], "2 are addresses of this machine"),
     ],
 )
 def test_a_name_that_does_not_fit_is_an_error_in_the_end(
@@ -496,7 +504,7 @@ def test_nodes_that_meet_all_get_the_same_list(port: int, count: int) -> None:
 
 def test_torchrun_tells_the_nodes_through_a_meeting(port: int) -> None:
     def member(rank: int) -> Membership | None:
-        return membership(mount("--nodes", f"auto:{port}"), TORCHRUN | {"GROUP_RANK": str(rank)}, Here())
+        return members_of("--nodes", f"auto:{port}", environ=TORCHRUN | {"GROUP_RANK": str(rank)}, at=Here())
 
     with ThreadPoolExecutor(2) as threads:
         first, second = threads.submit(member, 0), threads.submit(member, 1)
@@ -522,9 +530,9 @@ def test_torchrun_tells_the_nodes_through_a_meeting(port: int) -> None:
         (b"x" * 5000, "more than one short line"),
         (b'{"rank": 1, "nodes": 2, "address": "a:1"}\n\n', "more than one short line"),
         (b'{"rank": 1, "nodes": 3, "address": "a:1"}\n', "node 1 at a:1 counts 3 nodes, and node 0 counts 2"),
-        (b'{"rank": 2, "nodes": 2, "address": "a:1"}\n', "a:1 says it is node 2 of 2"),
-        (b'{"rank": -1, "nodes": 2, "address": "a:1"}\n', "a:1 says it is node -1 of 2"),
-        (b'{"rank": 0, "nodes": 2, "address": "a:1"}\n', "both say they are node 0"),
+        (b'{"rank": 2, "nodes": 2, "address": "a:1"}\n', "a:1 claims to be node 2 of 2"),
+        (b'{"rank": -1, "nodes": 2, "address": "a:1"}\n', "a:1 claims to be node -1 of 2"),
+        (b'{"rank": 0, "nodes": 2, "address": "a:1"}\n', "both claim to be node 0"),
     ],
 )
 def test_who_makes_no_sense_is_refused_and_the_others_meet(
@@ -552,7 +560,7 @@ def test_of_two_with_one_rank_the_later_is_refused_by_name(port: int) -> None:
         assert len(refused) == 1
         assert "127.0.0.1:101" in str(refused[0])
         assert "127.0.0.1:102" in str(refused[0])
-        assert "both say they are node 1" in str(refused[0])
+        assert "both claim to be node 1" in str(refused[0])
         assert len(first.result()) == 3
 
 
@@ -589,7 +597,7 @@ def test_who_did_come_is_told_who_did_not(port: int) -> None:
         with pytest.raises(UsageError) as error:
             first.result()
     assert str(error.value) == told
-    assert re.search(r"2 of 3 nodes were .* missing: 2; 127.0.0.1:\d+ was refused: said no line", told)
+    assert re.search(r"2 of 3 nodes were .* missing: 2; 127.0.0.1:\d+ was refused: sent no line", told)
 
 
 def test_a_node_that_finds_no_node_0_says_so(port: int) -> None:
@@ -600,11 +608,11 @@ def test_a_node_that_finds_no_node_0_says_so(port: int) -> None:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (b"HTTP/1.1 400\r\n", "no redoxfs node"),
-        (b"[]\n", "no redoxfs node"),
-        (b'{"nodes": ["a b"]}\n', "no redoxfs node"),
+        (b"HTTP/1.1 400\r\n", "not that of a redoxfs node"),
+        (b"[]\n", "not that of a redoxfs node"),
+        (b'{"nodes": ["a b"]}\n', "not that of a redoxfs node"),
         (b'{"nodes": ["a:1"]}\n', "lists 1 nodes, not 3"),
-        (b"x" * 200_000, "no redoxfs node"),
+        (b"x" * 200_000, "not that of a redoxfs node"),
     ],
 )
 def test_who_else_answers_in_place_of_node_0_is_told_apart(answer: bytes, words: str) -> None:
@@ -695,13 +703,13 @@ def test_a_trace_has_paths_below_the_mount() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (b"", "order: has no paths in it"),
-        (b"\n\n", "order: has no paths in it"),
+        (b"", "order: contains no paths"),
+        (b"\n\n", "order: contains no paths"),
         (b"a\n/mnt/xy/b", "order, line 2: /mnt/xy/b is not below /mnt/x"),
         (b"/mnt/x", "order, line 1: /mnt/x is not below /mnt/x"),
-        (b"../b", "order, line 1: ../b is no file below /mnt/x"),
-        (b".", "is no file below"),
-        (b"a\0b", "is no file below"),
+        (b"../b", "order, line 1: ../b is not a file below /mnt/x"),
+        (b".", "is not a file below"),
+        (b"a\0b", "is not a file below"),
     ],
 )
 def test_a_trace_that_leads_elsewhere_is_refused_with_its_line(text: bytes, words: str) -> None:

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redoxfs.launch.errors import UsageError
+from redoxfs.launch.memory import available_memory, default_memory
 from redoxfs.launch.sizes import (
-    available_memory,
-    default_memory,
     format_bytes,
     format_needed,
     format_seconds,

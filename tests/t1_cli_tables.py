@@ -24,7 +24,7 @@ def test_a_status_tells_what_a_person_asks_in_words() -> None:
     stats = {"lap": {"train": 2, "": 1}, "demand_loads": 1184, "in_flight_waits": 23, "wait_seconds": 1.26}
     rows = dict(status.rows(stats))
     assert rows["laps"] == "train is in lap 2, the whole tree is in lap 1"
-    assert rows["waits for a load"] == "1,184 started a load, 23 joined one under way; 1.3 s waited in all"
+    assert rows["waits for a load"] == "1,184 started a load, 23 joined one in progress; 1.3 s waited in all"
 
 
 @pytest.mark.parametrize("count", [0, 1, 1000])

@@ -1,6 +1,5 @@
 """Nodes that speak over mutual TLS, and who is refused; the files that it takes."""
 
-import argparse
 import os
 import re
 from collections.abc import AsyncIterator, Callable
@@ -20,6 +19,7 @@ from t2_peers import CALL_S, FakeService, addresses, file, join_all, quiet, repl
 from redoxfs.chunks.store import Payload
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.members import Membership, transport_of
+from redoxfs.launch.options import SharingOptions
 from redoxfs.peers import JoinTimeoutError, Peers, Plaintext, RefusedError, Tls, TlsError, Transport, View
 from redoxfs.peers.channel import reason_of
 from redoxfs.peers.server import HEALTH_SERVICE, SERVICE
@@ -322,10 +322,10 @@ def test_the_same_files_serve_another_list(ca: Authority, here: Files) -> None:
 
 def test_the_command_line_says_what_nodes_talk_over(ca: Authority, here: Files) -> None:
     members = Membership(("127.0.0.1:1", "n1:2"), 0)
-    files = {"tls_cert": str(here.cert), "tls_key": str(here.key), "tls_ca": str(ca.file)}
-    assert isinstance(transport_of(argparse.Namespace(**dict.fromkeys(files)), members), Plaintext)
-    assert isinstance(transport_of(argparse.Namespace(**files), members), Tls)
+    sharing = SharingOptions(tls_cert=str(here.cert), tls_key=str(here.key), tls_ca=str(ca.file))
+    assert isinstance(transport_of(SharingOptions(), members), Plaintext)
+    assert isinstance(transport_of(sharing, members), Tls)
     with pytest.raises(
         UsageError, match=re.escape(f"{here.cert}: the certificate is for 127.0.0.1, and this node, 1,")
     ):
-        transport_of(argparse.Namespace(**files), Membership(members.addresses, 1))
+        transport_of(sharing, Membership(members.addresses, 1))

@@ -16,8 +16,8 @@ from ports import reserve
 from stores import NoKernel
 
 from redoxfs.chunks import DirectoryStore, build_cells
-from redoxfs.cli.arguments import SamplerSpec
 from redoxfs.dataset import Catalog, build_catalog, read_tree
+from redoxfs.launch.options import SamplerSpec
 from redoxfs.node import Node, OpenFile, Plan, Share, plan_pool, plan_slot
 from redoxfs.node.cluster import ClusterConfig, Membership, joined
 from redoxfs.node.state import StateWriter, encode

@@ -154,7 +154,7 @@ def test_a_mountpoint_inside_source_by_a_symlink(redoxfs: Redoxfs, data: Path, t
 
 
 def test_a_mountpoint_that_redoxfs_itself_runs_from(redoxfs: Redoxfs, data: Path) -> None:
-    refused(redoxfs("mount", data, sys.prefix), 4, sys.prefix, "holds what runs redoxfs")
+    refused(redoxfs("mount", data, sys.prefix), 4, sys.prefix, "holds redoxfs or its Python")
 
 
 @pytest.mark.parametrize("verb", ["umount", "status"])
@@ -181,7 +181,7 @@ def test_a_large_sample_among_small_ones_has_to_fit_twice_and_is_named(
     large.touch()
     os.truncate(large, 3 << 30)
     done = redoxfs("mount", "--memory", "5GiB", "--policy", policy, data, mnt)
-    refused(done, 5, "5.0 GiB", "at least --memory 6", f"since {large.relative_to(data)} (3.0 GiB) must fit twice")
+    refused(done, 5, "5.0 GiB", "at least --memory 6", f"because {large.relative_to(data)} (3.0 GiB) must fit twice")
     needed = done.stderr.split("at least --memory ")[1].split(",")[0]
     assert parse_size(needed, 0) < 6.1 * (1 << 30)
 

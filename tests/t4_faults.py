@@ -1,4 +1,4 @@
-"""Storage that misbehaves under a real mount: files that vanish, change, cannot be read, or do not answer."""
+"""StorageSpeed that misbehaves under a real mount: files that vanish, change, cannot be read, or do not answer."""
 
 import errno
 import os
@@ -170,7 +170,7 @@ def test_an_open_file_that_changed_after_its_bytes_were_dropped_is_an_error_neve
 
 @pytest.fixture
 def hanging(machine: Machine, source: Path, tmp_path: Path) -> tuple[Path, int]:
-    """Storage that can be stopped: the exact branch of another mount, and the process to stop."""
+    """StorageSpeed that can be stopped: the exact branch of another mount, and the process to stop."""
     under = tmp_path / "under"
     under.mkdir()
     machine.ok("mount", source, under, "--classes", "none", "-o", "direct_io")

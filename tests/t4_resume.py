@@ -176,7 +176,7 @@ def test_a_state_goes_with_a_checkpoint(machine: Machine, source: Path, options:
         first = held.read(100)
         (machine.mnt / order[60]).stat()
         told = machine.ok("state", "load", machine.mnt, saved).stdout
-        assert "loaded: lap 1, 30 of 80 samples had their turn; what had its turn after" in told
+        assert "loaded: lap 1, 30 of 80 samples had their turn; samples served since the save" in told
         again = read(machine, order[30:])
         assert os.pread(held.fileno(), 100, 0) == first
     assert sorted(before + again) == sorted(order)
@@ -248,7 +248,7 @@ def test_a_file_of_ones_own_choice(machine: Machine, source: Path, order: list[s
     kept = machine.folder / "kept"
     kept.mkdir()
     for at in (source / "state", machine.mnt / "state"):
-        refused(machine.run("mount", source, machine.mnt, *OPTIONS, "--state", at), "which is to be served")
+        refused(machine.run("mount", source, machine.mnt, *OPTIONS, "--state", at), "which will be served")
     refused(machine.run("mount", source, machine.mnt, *OPTIONS, "--state", kept / "no/state"), "no such directory")
     refused(machine.run("mount", source, machine.mnt, *OPTIONS, "--state", f"{kept}/"), "no name of a file")
     machine.ok("mount", source, machine.mnt, *OPTIONS, "--state", kept / "state")
@@ -272,7 +272,7 @@ def test_a_source_that_is_mounted_over_itself_is_gone_on_with(machine: Machine, 
 def test_where_no_state_can_be_kept_the_mount_goes_on(machine: Machine, source: Path, order: list[str]) -> None:
     machine.environment["XDG_STATE_HOME"] = "/dev/null/state"
     told = machine.ok("mount", source, machine.mnt, *OPTIONS).stderr
-    assert "this mount cannot be resumed (another place for it: --state FILE)" in told
+    assert "this mount cannot be resumed (choose another place with --state FILE)" in told
     assert sorted(read(machine, order)) == sorted(order)
     machine.ok("umount", machine.mnt)
 
@@ -340,7 +340,7 @@ def test_a_detached_daemon_that_does_not_answer_holds_up_no_mount(
             told = machine.ok("mount", source, machine.mnt, *OPTIONS, "--resume", "--timeout", "3").stderr
         finally:
             os.kill(pid, signal.SIGCONT)
-    assert f"a mount that was detached from {machine.mnt} does not answer; it may still write" in told
+    assert f"the daemon of a detached mount of {machine.mnt} does not answer; it may still write" in told
     assert "resumed: lap 1, 1" in told
     waiting = select.poll()
     waiting.register(detached, select.POLLIN)

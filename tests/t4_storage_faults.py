@@ -1,4 +1,4 @@
-"""Storage of which every Nth read goes wrong: below a node, below the stores, and below a mount.
+"""StorageSpeed of which every Nth read goes wrong: below a node, below the stores, and below a mount.
 
 Only those opens suffer whose turn it was, once each, and what is right again is served again.
 """
@@ -465,7 +465,7 @@ FAULTY_STORAGE = """
 import errno, json, os, stat, sys, trio, pyfuse3
 source, mountpoint, orders = sys.argv[1:]
 
-class Storage(pyfuse3.Operations):
+class StorageSpeed(pyfuse3.Operations):
     paths = {pyfuse3.ROOT_INODE: ""}
 
     async def getattr(self, inode, ctx=None):
@@ -520,7 +520,7 @@ class Storage(pyfuse3.Operations):
             await trio.sleep(0.05)
         return data
 
-pyfuse3.init(Storage(), mountpoint, {"fsname=faulty"})
+pyfuse3.init(StorageSpeed(), mountpoint, {"fsname=faulty"})
 print("mounted", flush=True)
 trio.run(pyfuse3.main)
 pyfuse3.close()

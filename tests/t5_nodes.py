@@ -360,7 +360,7 @@ def test_each_node_reads_its_own_shards_on_local_storage(machine: Machine, sourc
         assert len(seen) == SAMPLES
     alone = machine.run("nodes", machine.folder / "node0", "--set", machine.nodes(machine.folder / "node0")[0])
     assert alone.returncode == 2
-    assert "node 0 of 1 has to have samples-000001.tar" in alone.stderr
+    assert "node 0 of 1 needs samples-000001.tar" in alone.stderr
     for node in range(3):
         assert machine.stats(machine.folder / f"node{node}")["errors"] == 0
         shards_bytes = sum(path.stat().st_size for path in parts[node].glob("samples-*.tar"))

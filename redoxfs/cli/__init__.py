@@ -1,7 +1,7 @@
 """The command line: parse, call, print.
 
-`main` is all that is public. What it does lives in one module for each verb; they import the rooms below only
-when they run, so that `--help` and a mistyped option answer at once.
+Only `main` is public. Each verb is a module. It imports the rooms below only when it runs, so that `--help` and a
+mistyped option answer at once.
 """
 
 from collections.abc import Sequence

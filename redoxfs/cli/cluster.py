@@ -1,10 +1,9 @@
 """`redoxfs cluster`: several real nodes on this machine, to try out what several machines would do.
 
-Nothing here is simulated: each node is a `redoxfs mount` of its own, at DIR/0, DIR/1, …, and they talk over loopback.
-They have to start at once, since each waits for all others. The mount table alone says later which there are.
+Nothing here is simulated. Each node is a `redoxfs mount` of its own, at DIR/0, DIR/1, …, and they talk over loopback.
+They start together, since each waits for all others. Later, the mount table alone tells which nodes there are.
 """
 
-import argparse
 import json
 import os
 import selectors
@@ -14,21 +13,25 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from redoxfs.cli import status, umount
+from redoxfs.cli.arguments import rendered
 from redoxfs.cli.exits import INTERRUPTED, code_of, line_of
+from redoxfs.cli.options import ClusterDownOptions, ClusterStatusOptions, ClusterUpOptions, UmountOptions
 from redoxfs.cli.table import print_table
 from redoxfs.launch.errors import CommandError, MountpointError, ReportedError
 from redoxfs.launch.members import check_sharing
-from redoxfs.launch.path_status import Place, find
+from redoxfs.launch.memory import available_memory, default_memory
+from redoxfs.launch.options import ClusterOptions
+from redoxfs.launch.path_status import PathStatus, path_status
 from redoxfs.launch.say import say
-from redoxfs.launch.sizes import available_memory, default_memory, parse_size
+from redoxfs.launch.sizes import parse_size
 from redoxfs.linux.mount_table import read_mounts, topmost_at
 
-# What stats.json says of a node that does not add up: what it is, and what its dataset and its plan are.
+# Numbers in stats.json that are no counters to add up: they identify the node, its dataset and its plan.
 _NOT_COUNTED = frozenset(
     {
         "pid",
@@ -44,16 +47,22 @@ _NOT_COUNTED = frozenset(
     }
 )
 
-# How a line on stderr begins that is why a command ended.
+# The prefix of the line on stderr with the reason why a command ended.
 _REASON = "redoxfs: "
 
-# And one that says how to end a node, which would take the others' chunks away.
+# The prefix of the line on how to end a single node, which would take its chunks away from the others.
 _OWN_END = "to end it: "
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Do what is asked of the cluster."""
-    return {"up": _up, "status": _status, "down": _down}[arguments.what](arguments)
+def run(options: ClusterUpOptions | ClusterStatusOptions | ClusterDownOptions) -> int:
+    """Start nodes, show them, or end them."""
+    match options:
+        case ClusterUpOptions():
+            return _up(options)
+        case ClusterStatusOptions():
+            return _status(options)
+        case ClusterDownOptions():
+            return _down(options)
 
 
 # up
@@ -61,9 +70,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 @dataclass(slots=True)
 class _Start:
-    """A `redoxfs mount` that was started. It is in a session of its own: a Ctrl-C comes to it through us alone."""
+    """A `redoxfs mount` that was started, in a session of its own: it gets a Ctrl-C from us alone."""
 
-    place: int
+    node: int
     mountpoint: Path
     process: subprocess.Popen[bytes]
     ended: int  # its pidfd
@@ -71,37 +80,38 @@ class _Start:
     reason: str = ""
 
     def hear(self, part: bytes) -> None:
-        """Pass on the first one's lines; of all keep the one that says why it ended, which is the last."""
+        """Print the lines of node 0; keep the last reason of any node."""
         *lines, rest = bytes(self.heard + part).split(b"\n")
         self.heard[:] = rest
         for line in lines:
             text = line.decode(errors="backslashreplace")
             if text.startswith(_REASON):
                 self.reason = text.removeprefix(_REASON)
-            elif self.place == 0 and not text.startswith(_OWN_END):
-                # The others would say the same.
-                say(f"[{self.place}] {text}")
+            elif self.node == 0 and not text.startswith(_OWN_END):
+                # The others print the same.
+                say(f"[{self.node}] {text}")
 
 
-def _up(arguments: argparse.Namespace) -> int:
-    check_sharing(arguments)
-    memory_bytes = _memory_of(arguments)
-    folder = _folder(arguments, source=find(arguments.source, arguments.timeout))
-    mountpoints = [folder / str(place) for place in range(arguments.nodes)]
+def _up(options: ClusterUpOptions) -> int:
+    mount = options.mount
+    check_sharing(mount.cluster.sharing, mount.memory.policy)
+    memory_bytes = _memory_of(options)
+    folder = _folder(options, source=path_status(mount.source, mount.timeout_s))
+    mountpoints = [folder / str(node) for node in range(options.count)]
     made = _make(folder, mountpoints)
-    # A shell without job control lets what it runs with & ignore SIGINT, and that would be inherited.
+    # A command that a shell without job control runs with & ignores SIGINT, and nodes would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     starts: list[_Start] = []
     try:
-        with _free_ports(arguments.nodes) as ports:
+        with _free_ports(options.count) as ports:
             addresses = [f"127.0.0.1:{port}" for port in ports]
-            for place, mountpoint in enumerate(mountpoints):
-                command = _command(arguments, addresses, memory_bytes, place, mountpoint)
-                starts.append(_start(command, place, mountpoint))
+            for node, mountpoint in enumerate(mountpoints):
+                command = _command(options, addresses, memory_bytes, node, mountpoint)
+                starts.append(_start(command, node, mountpoint))
             _await(starts)
     except BaseException:
-        _end(starts, arguments.timeout)
+        _end(starts, mount.timeout_s)
         _remove_empty(made)
         raise
     finally:
@@ -109,32 +119,32 @@ def _up(arguments: argparse.Namespace) -> int:
             os.close(start.ended)
             if start.process.stderr is not None:
                 start.process.stderr.close()
-    if arguments.foreground:
+    if mount.foreground:
         _remove_empty(made)
     else:
-        say(f"{arguments.nodes} nodes serve {arguments.source} at {mountpoints[0]} … {mountpoints[-1]}")
+        say(f"{options.count} nodes serve {mount.source} at {mountpoints[0]} … {mountpoints[-1]}")
         say(f"to end them: redoxfs cluster down {folder}")
     return 0
 
 
-def _folder(arguments: argparse.Namespace, *, source: Place) -> Path:
+def _folder(options: ClusterUpOptions, *, source: PathStatus) -> Path:
     """DIR, absolute and fit to have mountpoints made in it. Raises MountpointError."""
-    place = find(arguments.folder, arguments.timeout)
-    if place.ours is not None:
-        raise MountpointError(f"{place.asked}: lies on the redoxfs mount at {place.ours.mountpoint}")
-    if source.path in (place.path, *place.path.parents):
-        raise MountpointError(f"{place.asked}: lies inside SOURCE ({source.path}); name a folder elsewhere")
-    there = sorted(_mounted(place.path))
+    folder = path_status(options.folder, options.mount.timeout_s)
+    if folder.ours is not None:
+        raise MountpointError(f"{folder.asked}: lies on the redoxfs mount at {folder.ours.mountpoint}")
+    if source.path in (folder.path, *folder.path.parents):
+        raise MountpointError(f"{folder.asked}: lies inside SOURCE ({source.path}); name a folder elsewhere")
+    there = sorted(_mounted(folder.path))
     if there:
         raise MountpointError(
-            f"{place.path}: nodes {', '.join(map(str, there))} are mounted there; "
-            f"to end them: redoxfs cluster down {place.path}"
+            f"{folder.path}: nodes {', '.join(map(str, there))} are mounted there; "
+            f"to end them: redoxfs cluster down {folder.path}"
         )
-    return place.path
+    return folder.path
 
 
 def _make(folder: Path, mountpoints: Sequence[Path]) -> list[Path]:
-    """Make what is missing of them; returns what was made."""
+    """Make the folders that are missing; returns those."""
     made: list[Path] = []
     for path in (folder, *mountpoints):
         try:
@@ -153,14 +163,14 @@ def _remove_empty(folders: Sequence[Path]) -> None:
         try:
             folder.rmdir()
         except OSError:
-            continue  # there is something in it, or it is still mounted on
+            continue  # it is not empty, or still a mountpoint
 
 
 @contextmanager
 def _free_ports(count: int) -> Iterator[list[int]]:
-    """Different ports of the loopback address that nobody listens at, and that nobody else is given meanwhile.
+    """Different free ports of the loopback address, reserved until the end of the context.
 
-    Sockets that do not listen hold them. Those do not keep a node from listening there: gRPC's have SO_REUSEADDR, too.
+    Sockets that do not listen reserve them. A node can still listen there, as gRPC's sockets have SO_REUSEADDR, too.
     """
     with ExitStack() as held:
         ports = []
@@ -172,34 +182,38 @@ def _free_ports(count: int) -> Iterator[list[int]]:
         yield ports
 
 
-def _memory_of(arguments: argparse.Namespace) -> int:
-    """Bytes for each node, the same for all; by default all have together what one mount takes. Raises UsageError."""
+def _memory_of(options: ClusterUpOptions) -> int:
+    """Bytes for each node; by default all nodes together take what one mount takes. Raises UsageError."""
     available = available_memory()
-    if arguments.memory is not None:
-        return parse_size(arguments.memory, available)
-    return max(1, default_memory(available) // int(arguments.nodes))
+    if options.mount.memory.memory_size is not None:
+        return parse_size(options.mount.memory.memory_size, available)
+    return max(1, default_memory(available) // options.count)
 
 
 def _command(
-    arguments: argparse.Namespace, addresses: Sequence[str], memory_bytes: int, place: int, mountpoint: Path
+    options: ClusterUpOptions, addresses: Sequence[str], memory_bytes: int, node: int, mountpoint: Path
 ) -> list[str]:
-    """What starts one node: the options of `mount` as they were typed, each node with a log of its own."""
-    own = ["--nodes", ",".join(addresses), "--node-rank", str(place), "--memory", str(memory_bytes)]
-    if arguments.log is not None:
-        own += ["--log", f"{arguments.log}.{place}"]
-    mount = [*own, *arguments.passed_on, "--", arguments.source, str(mountpoint)]
-    return [sys.executable, "-m", "redoxfs", "mount", *mount]
+    """The command that starts one node: the common options, with an address, a mountpoint and a log of its own."""
+    common = options.mount
+    own = replace(
+        common,
+        mountpoint=str(mountpoint),
+        memory=replace(common.memory, memory_size=str(memory_bytes)),
+        cluster=ClusterOptions(nodes=",".join(addresses), node_rank=node, sharing=common.cluster.sharing),
+        log=None if common.log is None else f"{common.log}.{node}",
+    )
+    return [sys.executable, "-m", "redoxfs", "mount", *rendered(own)]
 
 
-def _start(command: Sequence[str], place: int, mountpoint: Path) -> _Start:
+def _start(command: Sequence[str], node: int, mountpoint: Path) -> _Start:
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
     assert process.stderr is not None
     os.set_blocking(process.stderr.fileno(), False)
-    return _Start(place, mountpoint, process, os.pidfd_open(process.pid))
+    return _Start(node, mountpoint, process, os.pidfd_open(process.pid))
 
 
 def _await(starts: Sequence[_Start]) -> None:
-    """Wait until all have ended well. Raises ReportedError with what the first says that does not."""
+    """Wait until all have ended with 0. Raises ReportedError with the reason of the first that does not."""
     with selectors.DefaultSelector() as ready:
         for start in starts:
             ready.register(start.ended, selectors.EVENT_READ, start)
@@ -222,7 +236,7 @@ def _check_end(start: _Start) -> None:
         # The shell's own convention for a process ended by a signal.
         code = code if code > 0 else 128 - code
         reason, start.reason = start.reason or f"ended with {code}", ""
-        raise ReportedError(code, f"node {start.place}: {reason}")
+        raise ReportedError(code, f"node {start.node}: {reason}")
 
 
 def _stderr(start: _Start) -> int:
@@ -231,7 +245,7 @@ def _stderr(start: _Start) -> int:
 
 
 def _hear(start: _Start) -> bool:
-    """Take what is there of its stderr; False if that has ended."""
+    """Read what is available of its stderr; False if that has ended."""
     while True:
         try:
             part = os.read(_stderr(start), 1 << 16)
@@ -245,9 +259,10 @@ def _hear(start: _Start) -> bool:
 
 
 def _end(starts: Sequence[_Start], timeout_s: float) -> None:
-    """Bring to an end what was started: what still runs is interrupted, and what has mounted is unmounted.
+    """Interrupt the commands that still run, and unmount what they mounted.
 
-    It is SIGINT because `redoxfs mount` passes that on to its daemon; SIGTERM would leave the daemon to mount alone.
+    The signal is SIGINT because `redoxfs mount` passes that on to its daemon; after SIGTERM the daemon would go on to
+    mount.
     """
     running = [start for start in starts if start.process.poll() is None]
     for start in running:
@@ -256,45 +271,45 @@ def _end(starts: Sequence[_Start], timeout_s: float) -> None:
         try:
             start.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            say(f"[{start.place}] has not ended within {timeout_s:g} s: pid {start.process.pid}")
+            say(f"[{start.node}] has not ended within {timeout_s:g} s: pid {start.process.pid}")
     for start in starts:
         _hear(start)
         if start.reason and start.process.returncode not in (None, INTERRUPTED):
-            say(f"[{start.place}] {start.reason}")
-    # One that was interrupted may have mounted already, and nothing was mounted there before.
+            say(f"[{start.node}] {start.reason}")
+    # An interrupted one may have mounted already, and nothing was mounted there before.
     for start in starts:
         if _is_ours(start.mountpoint):
             try:
                 _unmount(start.mountpoint, lazy=False, timeout_s=timeout_s)
             except CommandError as error:
                 if _is_ours(start.mountpoint):
-                    say(f"[{start.place}] {error}")
+                    say(f"[{start.node}] {error}")
 
 
 # status
 
 
-def _status(arguments: argparse.Namespace) -> int:
-    folder, mounted = _nodes_below(arguments)
-    told: list[dict[str, Any]] = []
+def _status(options: ClusterStatusOptions) -> int:
+    folder, mounted = _nodes_below(options.folder, options.timeout_s)
+    reports: list[dict[str, Any]] = []
     lines: list[tuple[str, str]] = []
     trouble: CommandError | None = None
-    for place, mountpoint in sorted(mounted.items()):
+    for node, mountpoint in sorted(mounted.items()):
         try:
-            _, text = status.read_stats(str(mountpoint), arguments.timeout)
+            _, text = status.read_stats(str(mountpoint), options.timeout_s)
             stats = json.loads(text)
         except CommandError as error:
             trouble = trouble or error
             stats = {"mountpoint": str(mountpoint), "error": str(error)}
-            lines.append((f"node {place}", str(error)))
+            lines.append((f"node {node}", str(error)))
         else:
-            lines.append((f"node {place}", _node_line(stats)))
-        told.append(stats)
-    total = summed(told)
-    if arguments.json:
-        print(json.dumps({"nodes": told, "sum": total}, indent=2))
+            lines.append((f"node {node}", _node_line(stats)))
+        reports.append(stats)
+    total = summed(reports)
+    if options.json:
+        print(json.dumps({"nodes": reports, "sum": total}, indent=2))
     else:
-        print_table(f"{len(mounted)} redoxfs nodes below {folder}", [*_sum_rows(told, total), *lines])
+        print_table(f"{len(mounted)} redoxfs nodes below {folder}", [*_sum_rows(reports, total), *lines])
     if trouble is not None:
         raise trouble
     return 0
@@ -311,7 +326,7 @@ def summed(stats: Sequence[dict[str, Any]]) -> dict[str, int | float]:
 
 
 def _sum_rows(stats: Sequence[dict[str, Any]], total: dict[str, int | float]) -> list[tuple[str, str]]:
-    """What `status` shows of one mount, of all together; that there are peers is no sum, but lets it tell of them."""
+    """The rows that `status` shows for one mount, for all together. With peers, it includes what came from them."""
     common = {name: value for each in stats for name, value in each.items() if name in ("source", "policy")}
     has_peers = {"peers": [peer for each in stats for peer in each.get("peers", ())]}
     return [row for row in status.rows({**common, **total, **has_peers}) if row[0] != "peers"]
@@ -333,16 +348,16 @@ def _node_line(stats: dict[str, Any]) -> str:
 # down
 
 
-def _down(arguments: argparse.Namespace) -> int:
-    folder, mounted = _nodes_below(arguments)
+def _down(options: ClusterDownOptions) -> int:
+    folder, mounted = _nodes_below(options.folder, options.timeout_s)
     failures: list[CommandError] = []
-    for place, mountpoint in sorted(mounted.items()):
+    for node, mountpoint in sorted(mounted.items()):
         try:
-            _unmount(mountpoint, lazy=arguments.lazy, timeout_s=arguments.timeout)
+            _unmount(mountpoint, lazy=options.lazy, timeout_s=options.timeout_s)
         except CommandError as error:
             failures.append(error)
-            say(f"[{place}] {line_of(error).removeprefix(_REASON)}")
-    _remove_empty([path for path in folder.iterdir() if _place_of(path) is not None])
+            say(f"[{node}] {line_of(error).removeprefix(_REASON)}")
+    _remove_empty([path for path in folder.iterdir() if _node_of(path) is not None])
     if failures:
         raise ReportedError(
             code_of(failures[0]), f"{folder}: {len(failures)} of {len(mounted)} nodes could not be ended"
@@ -351,33 +366,33 @@ def _down(arguments: argparse.Namespace) -> int:
 
 
 def _unmount(mountpoint: Path, *, lazy: bool, timeout_s: float) -> None:
-    umount.run(argparse.Namespace(mountpoint=str(mountpoint), lazy=lazy, timeout=timeout_s))
+    umount.run(UmountOptions(str(mountpoint), lazy, timeout_s))
 
 
-# What is there
+# Which nodes there are
 
 
-def _nodes_below(arguments: argparse.Namespace) -> tuple[Path, dict[int, Path]]:
+def _nodes_below(asked: str, timeout_s: float) -> tuple[Path, dict[int, Path]]:
     """DIR, and the mountpoints in it by their numbers, alive or dead. Raises MountpointError if there are none."""
-    place = find(arguments.folder, arguments.timeout)
-    if place.trouble is not None:
-        raise MountpointError(f"{place.asked}: {place.trouble}")
-    mounted = _mounted(place.path)
+    folder = path_status(asked, timeout_s)
+    if folder.trouble is not None:
+        raise MountpointError(f"{asked}: {folder.trouble}")
+    mounted = _mounted(folder.path)
     if not mounted:
-        raise MountpointError(f"{place.asked}: no nodes of a cluster are mounted there, as {place.path}/0, …")
-    return place.path, mounted
+        raise MountpointError(f"{asked}: no nodes of a cluster are mounted there, as {folder.path}/0, …")
+    return folder.path, mounted
 
 
 def _mounted(folder: Path) -> dict[int, Path]:
-    """The redoxfs mounts at folder/0, folder/1, …; asks the mount table alone, which answers even for a dead one."""
+    """The redoxfs mounts at folder/0, folder/1, …, from the mount table alone, which lists even dead ones."""
     mounts = read_mounts()
     found = {}
     for mount in mounts:
         path = Path(mount.mountpoint)
-        place = _place_of(path)
-        on_top = topmost_at(path, mounts) if place is not None and path.parent == folder else None
-        if place is not None and on_top is not None and on_top.ours:
-            found[place] = path
+        node = _node_of(path)
+        on_top = topmost_at(path, mounts) if node is not None and path.parent == folder else None
+        if node is not None and on_top is not None and on_top.ours:
+            found[node] = path
     return found
 
 
@@ -386,7 +401,7 @@ def _is_ours(path: Path) -> bool:
     return on_top is not None and on_top.ours
 
 
-def _place_of(path: Path) -> int | None:
+def _node_of(path: Path) -> int | None:
     """The number that a node's mountpoint is named after."""
     name = path.name
     return int(name) if name.isascii() and name.isdigit() and str(int(name)) == name else None

@@ -1,7 +1,7 @@
 """What can go wrong, as the person at the shell sees it: one line and one exit code.
 
-`EXITS` is the only place where an exception meets a code; `--help` prints the same table. Exceptions of other
-rooms stand in it by name: whoever raised one has imported its module, so looking it up costs no import, and
+`EXITS` is the only place that maps exceptions to codes, and `redoxfs --help` prints it. It names the exceptions of
+other rooms by text: the module of a raised exception is imported already, so looking it up costs no import, and
 `redoxfs --help` need not load numpy to know that a class table can be wrong.
 """
 
@@ -13,7 +13,7 @@ from redoxfs.launch.errors import UNEXPECTED, CommandError, ReportedError
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """One exit code, what it tells a script, and the exceptions that end in it ("module:Name")."""
+    """One exit code, its meaning for a script, and the exceptions that it stands for ("module:Name")."""
 
     code: int
     meaning: str
@@ -27,22 +27,22 @@ INTERRUPTED = 130
 
 EXITS = (
     Exit(0, "done"),
-    Exit(UNEXPECTED, "unexpected: a bug, or the daemon ended by itself (see its log)", (_HERE + "DaemonError",)),
+    Exit(UNEXPECTED, "unexpected: a bug, or the daemon ended on its own (see its log)", (_HERE + "DaemonError",)),
     Exit(2, "usage, or a bad value of an option", (_HERE + "UsageError",)),
     Exit(
         3,
-        "SOURCE cannot be used: missing, no directory, no permission, no files, or itself a redoxfs mount",
+        "SOURCE cannot be used: missing, not a directory, no permission, no files, or itself a redoxfs mount",
         (_HERE + "SourceUnusableError", "redoxfs.dataset:SourceError"),
     ),
     Exit(
         4,
-        "MOUNTPOINT cannot be used: missing, no directory, inside SOURCE, already a redoxfs mount "
+        "MOUNTPOINT cannot be used: missing, not a directory, inside SOURCE, already a redoxfs mount "
         "(mount), or not one (umount, status); or DST cannot: it holds something else, or is full (pack)",
         (_HERE + "MountpointError", _HERE + "DestinationError", "redoxfs.packed:PackError"),
     ),
     Exit(
         5,
-        "memory too small; the line says how much is needed",
+        "too little memory; the message has the amount needed",
         (_HERE + "TooLittleMemoryError", "redoxfs.chunks:MemoryTooSmallError"),
     ),
     Exit(
@@ -52,18 +52,18 @@ EXITS = (
     ),
     Exit(
         7,
-        "FUSE is not there or not permitted: /dev/fuse, fusermount3, allow_other",
+        "FUSE is missing or not permitted: /dev/fuse, fusermount3, allow_other",
         (_HERE + "FuseUnavailableError", "redoxfs.fs:MountError"),
     ),
     Exit(8, "still in use (umount)", (_HERE + "StillInUseError",)),
     Exit(
         9,
-        "a packed dataset is damaged, or of another format version",
+        "a packed dataset is damaged, or has another format version",
         (_HERE + "DamagedError", "redoxfs.packed:DamagedDatasetError"),
     ),
     Exit(
         10,
-        "the other nodes: one did not answer, or has another dataset or other options",
+        "another node did not answer, or has another dataset or other options",
         ("redoxfs.node.cluster:JoinError",),
     ),
     Exit(INTERRUPTED, "interrupted", ("builtins:KeyboardInterrupt",)),
@@ -82,7 +82,7 @@ def code_of(error: BaseException) -> int:
 
 
 def line_of(error: BaseException) -> str:
-    """One line for stderr, whatever file names with line breaks the error may quote."""
+    """One line for stderr, even if the error quotes file names with line breaks."""
     if isinstance(error, KeyboardInterrupt):
         return "redoxfs: interrupted"
     text = str(error) or type(error).__name__

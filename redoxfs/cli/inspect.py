@@ -1,10 +1,9 @@
-"""`redoxfs inspect`: what `mount` would do with SOURCE, without doing it.
+"""`redoxfs inspect`: show how `mount` would serve SOURCE, without mounting.
 
-It goes the way of `mount` up to the layout and stops there. So what it tells cannot differ from what is done,
-and a class table with a mistake in it fails here with the same line and the same exit code.
+It runs the same code as `mount` up to the layout and stops there. So its report cannot differ from the mount, and a
+mistake in a class table fails here with the same line and the same exit code.
 """
 
-import argparse
 import json
 import os
 import stat
@@ -12,28 +11,31 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from redoxfs.cli.options import InspectOptions
 from redoxfs.cli.table import print_table
-from redoxfs.launch.path_status import find
+from redoxfs.launch.path_status import path_status
 from redoxfs.launch.sizes import format_bytes, format_needed
-from redoxfs.launch.source import Dataset, check_source, dataset_of, evidence, memory_of, open_root
+from redoxfs.launch.source import Dataset, check_source, evidence, memory_of, open_dataset, open_root
 
-# What people try first: how little will do, a few shares, and everything.
+# The shares of the samples that people try first: the least that works, a few shares, and all.
 _SHARES = {"least": 0.0, "5%": 0.05, "10%": 0.10, "25%": 0.25, "all": 1.0}
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Print what a mount of SOURCE with these options would be."""
-    source = find(arguments.source, arguments.timeout)
+def run(options: InspectOptions) -> int:
+    """Print how a mount of SOURCE with these options would be."""
+    source = path_status(options.source, options.timeout_s)
     check_source(source)
-    memory_bytes = memory_of(arguments)
+    memory_bytes = memory_of(options.memory.memory_size)
     root_fd = open_root(source)
     try:
-        dataset = dataset_of(source, root_fd, arguments, probe=False)
+        dataset = open_dataset(
+            source, root_fd, options.dataset, options.memory, timeout_s=options.timeout_s, measure_storage=False
+        )
     finally:
         os.close(root_fd)
-    facts = gather(dataset, policy=arguments.policy, seed=arguments.seed, memory_bytes=memory_bytes)
+    facts = gather(dataset, policy=options.memory.policy, seed=options.dataset.seed, memory_bytes=memory_bytes)
     facts = {"source": str(source.path), **facts}
-    if arguments.json:
+    if options.json:
         print(json.dumps(facts, indent=2))
     else:
         print_table(facts["source"], rows(facts))
@@ -41,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def gather(dataset: Dataset, *, policy: str, seed: int, memory_bytes: int) -> dict[str, Any]:
-    """What there is to tell, as plain JSON values; bytes everywhere."""
+    """The report, as plain JSON values; all sizes are bytes."""
     import numpy as np
 
     catalog = dataset.catalog
@@ -88,7 +90,7 @@ def _spread(values: Any, percentiles: dict[str, int]) -> dict[str, int]:
 
 
 def _packed(dataset: Dataset) -> dict[str, Any]:
-    """Of a packed dataset: its shards, and how it was packed."""
+    """The shards of a packed dataset, and the options it was packed with."""
     index = dataset.index
     if index is None:
         return {"packed": False}
@@ -133,10 +135,10 @@ def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("class trees", _names(facts["class_trees"])),
         (
             "samples per class",
-            f"{facts['classes']:,} classes: " + _told(facts["samples_per_class"], "{:,}".format),
+            f"{facts['classes']:,} classes: " + _spelled(facts["samples_per_class"], "{:,}".format),
         ),
-        ("files per sample", _told(facts["files_per_sample"], "{:,}".format)),
-        ("sample size", _told(facts["sample_bytes"], format_bytes)),
+        ("files per sample", _spelled(facts["files_per_sample"], "{:,}".format)),
+        ("sample size", _spelled(facts["sample_bytes"], format_bytes)),
         ("chunks", f"{facts['chunks']:,}, of {facts['chunk_size']} samples each"),
         (
             "--memory needed",
@@ -154,7 +156,7 @@ def _share(sample_files: int, files: int) -> str:
     return f"{sample_files:,} are samples by name" if sample_files else "none is a sample by name"
 
 
-def _told(spread: dict[str, int], form: Any) -> str:
+def _spelled(spread: dict[str, int], form: Any) -> str:
     return ", ".join(f"{name} {form(value)}" for name, value in spread.items())
 
 

@@ -1,28 +1,28 @@
-"""`redoxfs nodes`: which nodes share a dataset with this one, and which are to do so from now on.
+"""`redoxfs nodes`: show which nodes share a dataset with this one, or set a new list of them.
 
-A node that is gone keeps its chunks until the launcher says that it will not come back: each of the others is then told
-the new list, in any order. Laps begin anew.
+A node that is lost keeps its chunks until the launcher decides that it will not come back. Each of the others is then
+given the new list, in any order. Laps begin anew.
 """
 
-import argparse
 import json
 
+from redoxfs.cli.options import NodesOptions
 from redoxfs.launch.control import ask_daemon, live_mount
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.members import Listed, parse_nodes
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Print the view, the new one if there is to be one."""
+def run(options: NodesOptions) -> int:
+    """Print the view, after setting a new one if there is one to set."""
     data = b""
-    if arguments.set is not None:
-        listed = parse_nodes(arguments.set)
+    if options.new_list is not None:
+        listed = parse_nodes(options.new_list)
         if not isinstance(listed, Listed):
-            raise UsageError(f"--set {arguments.set}: expected a list of nodes: host:port,host:port,…")
+            raise UsageError(f"--set {options.new_list}: expected a list of nodes: host:port,host:port,…")
         data = json.dumps(listed.addresses).encode()
-    told = ask_daemon(live_mount(arguments.mountpoint, arguments.timeout), "nodes", data)
-    if arguments.json:
-        print(json.dumps({"view": told["view"], "nodes": told["nodes"]}))
+    answer = ask_daemon(live_mount(options.mountpoint, options.timeout_s), "nodes", data)
+    if options.json:
+        print(json.dumps({"view": answer["view"], "nodes": answer["nodes"]}))
     else:
-        print(f"view {told['view']}: {', '.join(told['nodes'])}")
+        print(f"view {answer['view']}: {', '.join(answer['nodes'])}")
     return 0

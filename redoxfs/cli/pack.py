@@ -1,34 +1,35 @@
 """`redoxfs pack`: write SOURCE to DST as tar shards in the order of its chunks."""
 
-import argparse
 import os
 import stat
 import time
 from pathlib import Path
 
+from redoxfs.cli.options import PackOptions
 from redoxfs.cli.progress import showing
 from redoxfs.launch.errors import DestinationError, SourceUnusableError
-from redoxfs.launch.path_status import find
+from redoxfs.launch.path_status import path_status
 from redoxfs.launch.say import say
 from redoxfs.launch.sizes import format_bytes, format_seconds, parse_size
 from redoxfs.launch.source import DEFAULT_CHUNK_SIZE, catalog_of, cells_of, check_source, open_root, say_verdict
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Pack, or go on with a pack that was ended."""
+def run(options: PackOptions) -> int:
+    """Pack, or resume an interrupted pack."""
     from redoxfs.packed import is_packed, pack
 
     begin = time.monotonic()
-    source = find(arguments.source, arguments.timeout)
+    source = path_status(options.source, options.timeout_s)
     check_source(source)
-    dst = _destination(arguments.dst, source.path)
-    shard_bytes = parse_size(arguments.shard_size, 0)
+    dst = _destination(options.dst, source.path)
+    shard_bytes = parse_size(options.shard_size, 0)
     root_fd = open_root(source)
     if is_packed(root_fd):
         raise SourceUnusableError(f"{source.asked}: is a packed dataset already")
-    catalog = catalog_of(source, root_fd, arguments)
+    asked = options.dataset
+    catalog = catalog_of(source, root_fd, asked, timeout_s=options.timeout_s)
     say_verdict(catalog.verdict)
-    cells = cells_of(catalog, arguments.chunk_size or DEFAULT_CHUNK_SIZE, arguments.seed)
+    cells = cells_of(catalog, asked.chunk_size or DEFAULT_CHUNK_SIZE, asked.seed)
     with showing("packing") as show:
         packed = pack(
             catalog,
@@ -36,41 +37,41 @@ def run(arguments: argparse.Namespace) -> int:
             root_fd,
             dst,
             shard_bytes=shard_bytes,
-            seed=arguments.seed,
+            seed=asked.seed,
             asked={
-                "classes": arguments.classes or "auto",
-                "samples": arguments.samples,
-                "groups": arguments.groups,
+                "classes": asked.classes or "auto",
+                "samples": list(asked.samples),
+                "groups": asked.groups,
                 "shard_size": shard_bytes,
             },
-            jobs=arguments.jobs or len(os.sched_getaffinity(0)),
+            jobs=options.jobs or len(os.sched_getaffinity(0)),
             look=lambda done, totals: show(done.files, done.size, totals.size),
         )
     files = int(catalog.tree.kind_mask(stat.S_IFREG).sum())
-    what = f"{files:,} files in {packed.shards:,} shards, {format_bytes(packed.size)}"
+    content = f"{files:,} files in {packed.shards:,} shards, {format_bytes(packed.size)}"
     if packed.already:
-        say(f"{dst} holds this dataset already: {what}; to check it: redoxfs verify {dst}")
+        say(f"{dst} holds this dataset already: {content}; to check it: redoxfs verify {dst}")
         return 0
     if packed.kept:
-        say(f"{packed.kept:,} shards were whole and kept from before")
+        say(f"{packed.kept:,} shards of an interrupted pack were complete and kept")
     if packed.rewritten:
-        say(f"{packed.rewritten:,} shards were damaged and written again")
+        say(f"{packed.rewritten:,} shards were damaged and rewritten")
     seconds = time.monotonic() - begin
-    say(f"packed {what}, in {format_seconds(seconds)}, {format_bytes(int(packed.size / seconds))}/s")
+    say(f"packed {content}, in {format_seconds(seconds)}, {format_bytes(int(packed.size / seconds))}/s")
     return 0
 
 
 def _destination(asked: str, source: Path) -> Path:
     if not asked:
         raise DestinationError("DST is empty; name a folder")
-    # The folder itself may not exist; those above it must.
+    # The folder itself may be missing; the one above it must exist.
     path = Path(asked)
     parent = Path(os.path.realpath(path.parent))
     dst = Path(os.path.realpath(path))
     if not os.path.isdir(parent):
-        raise DestinationError(f"{asked}: {parent} is no directory")
+        raise DestinationError(f"{asked}: {parent} is not a directory")
     if os.path.lexists(dst) and not os.path.isdir(dst):
-        raise DestinationError(f"{asked}: is no directory")
+        raise DestinationError(f"{asked}: is not a directory")
     if dst == source or source in dst.parents:
         raise DestinationError(f"{asked}: lies inside SOURCE ({source}); name a folder elsewhere")
     if dst in source.parents:

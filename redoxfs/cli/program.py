@@ -1,7 +1,7 @@
-"""From argv to an exit code: choose the verb, run it, and turn whatever it raises into one line.
+"""From argv to an exit code: choose the verb, run it, and turn any exception into one line.
 
-A traceback is for the person who debugs redoxfs, who asks for it with REDOXFS_DEBUG=1; everybody else gets
-what was found, where, and what to type next.
+A traceback is for debugging redoxfs: REDOXFS_DEBUG=1 prints it. Everybody else gets one line with what was found,
+where, and what to type next.
 """
 
 import importlib
@@ -11,11 +11,11 @@ import traceback
 from collections.abc import Sequence
 from typing import TextIO
 
-from redoxfs.cli.arguments import parser
+from redoxfs.cli.arguments import parse
 from redoxfs.cli.exits import code_of, line_of
 from redoxfs.launch.errors import UsageError
 
-# Each verb is a module with a `run(arguments) -> int`, imported when chosen: mount and inspect pull in numpy.
+# Each verb is a module with a `run(options) -> int`, imported when chosen: mount and inspect load numpy.
 _VERBS = {
     "mount": "redoxfs.cli.mount",
     "umount": "redoxfs.cli.umount",
@@ -37,11 +37,10 @@ def run(argv: Sequence[str] | None = None) -> int:
     try:
         return _dispatch(argv)
     except BrokenPipeError:
-        # Whoever read our output has seen enough (`| head`). Python would complain again when it flushes at
-        # exit.
+        # The reader of our output has closed the pipe (`| head`). Python would complain again at its last flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), sys.stdout.fileno())
         return 0
-    except (Exception, KeyboardInterrupt) as error:  # the last place that can turn a bug into one line
+    except (Exception, KeyboardInterrupt) as error:  # the last place where a bug can become one line
         if os.environ.get("REDOXFS_DEBUG") == "1":
             traceback.print_exc()
         print(line_of(error), file=sys.stderr)
@@ -49,25 +48,24 @@ def run(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(argv: Sequence[str] | None) -> int:
-    arguments = parser().parse_args(argv)
-    if arguments.version:
+    command = parse(argv)
+    if command.version:
         from redoxfs import __version__
 
         print(f"redoxfs {__version__}")
         return 0
-    if arguments.verb is None:
-        *others, last = _VERBS
-        raise UsageError(f"say what to do: {', '.join(others)} or {last} (try: redoxfs --help)")
-    # numpy's linear algebra, which nothing here uses, would start a thread for each core before our forks.
+    if command.verb is None:
+        raise UsageError(f"usage: redoxfs VERB …, where VERB is one of {', '.join(_VERBS)} (see redoxfs --help)")
+    # numpy's linear algebra, unused here, would start a thread for each core before our forks.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    verb = importlib.import_module(_VERBS[arguments.verb])
-    code: int = verb.run(arguments)
+    verb = importlib.import_module(_VERBS[command.verb])
+    code: int = verb.run(command.options)
     sys.stdout.flush()
     return code
 
 
 def _let_any_name_through(stream: TextIO, errors: str) -> None:
-    """File names are bytes; print those that are no text as the bytes they are instead of failing on them."""
+    """Print file names that are not valid text as the bytes they are, instead of failing on them."""
     reconfigure = getattr(stream, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors=errors)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Shown = Callable[[int, int, int], None]
-"""Called with files and bytes done, and the bytes that there are."""
+"""Called with files and bytes done, and all bytes."""
 
 
 @contextmanager

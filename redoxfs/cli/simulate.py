@@ -1,10 +1,9 @@
-"""`redoxfs simulate`: the protocol without data, at any scale: the paper's tables, and what a policy would cost.
+"""`redoxfs simulate`: the protocol without data, at any scale: the paper's tables, and the cost of a policy.
 
-Each table is a function of `redoxfs.simulate` that gives row after row. They are printed when all are there; until
-then a terminal is told on stderr how far it is.
+Each table is a function of `redoxfs.simulate` that yields rows. They are printed together at the end; until then a
+terminal shows the progress on stderr.
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -12,6 +11,13 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from redoxfs.chunks.storage_speed import StorageSpeed
+from redoxfs.cli.options import (
+    BreakdownOptions,
+    ChunkSizeOptions,
+    PoliciesOptions,
+    RandomnessOptions,
+    RemoteMemoryOptions,
+)
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.sizes import format_bytes, format_seconds
 from redoxfs.simulate import breakdown, chunk_size, plots, policies, randomness, remote_memory
@@ -20,36 +26,48 @@ from redoxfs.simulate.quality import BATCH
 Row = TypeVar("Row")
 
 Column = tuple[str, Callable[[Row], str]]
-"""A heading, and how a row's value under it is written."""
+"""A heading, and the text of a row's value under it."""
 
 # Wider than any row: off a terminal a table does not fold.
 _UNFOLDED_COLUMNS = 1 << 16
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Print the table that was asked for."""
-    if getattr(arguments, "classes", 1) > arguments.files:
-        raise UsageError(f"--classes {arguments.classes} is more than there are --files, {arguments.files}")
+Options = BreakdownOptions | PoliciesOptions | ChunkSizeOptions | RemoteMemoryOptions | RandomnessOptions
+
+
+def run(options: Options) -> int:
+    """Print a table."""
+    classes = getattr(options, "classes", 1)
+    if classes > options.files:
+        raise UsageError(f"--classes {classes} is more than --files {options.files}")
     try:
-        if getattr(arguments, "plot", None):
-            plots.check()
-        _TABLES[arguments.table](arguments)
+        match options:
+            case BreakdownOptions():
+                _breakdown(options)
+            case PoliciesOptions():
+                _policies(options)
+            case ChunkSizeOptions():
+                _chunk_size(options)
+            case RemoteMemoryOptions():
+                _remote_memory(options)
+            case RandomnessOptions():
+                _randomness(options)
     except plots.NoPlotsError as missing:
         raise UsageError(str(missing)) from None
     except MemoryError:
-        raise UsageError(f"--files {arguments.files}: this machine has too little memory to simulate them") from None
+        raise UsageError(f"--files {options.files}: this machine has too little memory to simulate them") from None
     return 0
 
 
-def _breakdown(arguments: argparse.Namespace) -> None:
+def _breakdown(options: BreakdownOptions) -> None:
     scale = breakdown.PAPER
-    if arguments.files != scale.files:
-        scale = scale.shrunk_to(arguments.files)
-    rows = _gathered(breakdown.breakdown(scale, seed=arguments.seed), len(breakdown.VARIANTS))
-    if arguments.json:
+    if options.files != scale.files:
+        scale = scale.shrunk_to(options.files)
+    rows = _gathered(breakdown.breakdown(scale, seed=options.seed), len(breakdown.VARIANTS))
+    if options.json:
         _print_json([asdict(row) for row in rows])
         return
-    compared = arguments.files == breakdown.PAPER.files
+    compared = options.files == breakdown.PAPER.files
     columns: list[Column[breakdown.Row]] = [
         ("variant", lambda row: row.variant),
         ("loads", lambda row: f"{row.loads:,}"),
@@ -74,11 +92,11 @@ def _breakdown(arguments: argparse.Namespace) -> None:
     )
 
 
-def _policies(arguments: argparse.Namespace) -> None:
-    dataset = _dataset(arguments)
-    measured = (policies.measure(arguments.policy, dataset, nodes=arguments.nodes) for _ in range(1))
+def _policies(options: PoliciesOptions) -> None:
+    dataset = _dataset(options)
+    measured = (policies.measure(options.policy, dataset, nodes=options.nodes) for _ in range(1))
     (row,) = _gathered(measured, 1)
-    if arguments.json:
+    if options.json:
         _print_json(asdict(row))
         return
     columns: list[Column[policies.Row]] = [
@@ -100,14 +118,15 @@ def _policies(arguments: argparse.Namespace) -> None:
     )
 
 
-def _chunk_size(arguments: argparse.Namespace) -> None:
-    storage = StorageSpeed(arguments.seek_time, arguments.bandwidth)
-    sizes = [size for size in chunk_size.SIZES if size <= arguments.files]
-    found = chunk_size.chunk_sizes(arguments.policy, _dataset(arguments), storage, sizes=sizes)
+def _chunk_size(options: ChunkSizeOptions) -> None:
+    _check_plot(options.plot)
+    storage = StorageSpeed(options.seek_time_s, options.bandwidth)
+    sizes = [size for size in chunk_size.SIZES if size <= options.files]
+    found = chunk_size.chunk_sizes(options.policy, _dataset(options), storage, sizes=sizes)
     rows = _gathered(found, len(sizes))
-    if arguments.plot:
-        _save(arguments.plot, lambda path: plots.plot_chunk_sizes(rows, path))
-    if arguments.json:
+    if options.plot:
+        _save(options.plot, lambda path: plots.plot_chunk_sizes(rows, path))
+    if options.json:
         _print_json([asdict(row) for row in rows])
         return
     best = min(rows, key=lambda row: row.epoch_seconds)
@@ -119,23 +138,24 @@ def _chunk_size(arguments: argparse.Namespace) -> None:
         ("epoch", lambda row: format_seconds(row.epoch_seconds) + (" (least)" if row is best else "")),
     ]
     _print_rows(
-        f"{arguments.policy}, memory for {arguments.resident:.3g} of {arguments.files:,} files; a read costs "
+        f"{options.policy}, memory for {options.resident:.3g} of {options.files:,} files; a read costs "
         f"{storage.seek_s * 1000:g} ms and its bytes at {format_bytes(int(storage.bytes_per_s))}/s",
         columns,
         rows,
     )
 
 
-def _remote_memory(arguments: argparse.Namespace) -> None:
+def _remote_memory(options: RemoteMemoryOptions) -> None:
+    _check_plot(options.plot)
     scale = breakdown.PAPER
-    limits = remote_memory.LIMITS_BYTES
-    if arguments.files != scale.files:
-        limits = tuple(limit * arguments.files // scale.files for limit in limits)
-        scale = scale.shrunk_to(arguments.files)
-    rows = _gathered(remote_memory.remote_memory(scale, seed=arguments.seed, limits_bytes=limits), len(limits))
-    if arguments.plot:
-        _save(arguments.plot, lambda path: plots.plot_remote_memory(rows, path))
-    if arguments.json:
+    limits: Sequence[int] = remote_memory.LIMITS_BYTES
+    if options.files != scale.files:
+        limits = tuple(limit * options.files // scale.files for limit in limits)
+        scale = scale.shrunk_to(options.files)
+    rows = _gathered(remote_memory.remote_memory(scale, seed=options.seed, limits_bytes=limits), len(limits))
+    if options.plot:
+        _save(options.plot, lambda path: plots.plot_remote_memory(rows, path))
+    if options.json:
         _print_json([asdict(row) for row in rows])
         return
     columns: list[Column[remote_memory.Row]] = [
@@ -148,16 +168,16 @@ def _remote_memory(arguments: argparse.Namespace) -> None:
     _print_rows(f"remote memory of each of {scale.nodes} nodes, {scale.files:,} files", columns, rows)
 
 
-def _randomness(arguments: argparse.Namespace) -> None:
+def _randomness(options: RandomnessOptions) -> None:
     bound = randomness.bound()
-    sizes, residents = arguments.chunk_size or [64, 16, 4], arguments.resident or [0.25, 0.1, 0.02]
-    names = arguments.policy or list(policies.POLICIES)
-    dataset = policies.Dataset(arguments.files, arguments.classes, arguments.skew, seed=arguments.seed)
-    if arguments.files < BATCH:
-        raise UsageError(f"--files {arguments.files} do not make one batch of {BATCH}")
+    sizes, residents = list(options.chunk_sizes), list(options.residents)
+    names = list(options.policies or policies.POLICIES)
+    dataset = policies.Dataset(options.files, options.classes, options.skew, seed=options.seed)
+    if options.files < BATCH:
+        raise UsageError(f"--files {options.files} do not make one batch of {BATCH}")
     found = randomness.randomness(dataset, policies=names, chunk_sizes=sizes, residents=residents)
     rows = _gathered(found, len(sizes) * (1 + len(residents) * (1 + len(names))))
-    if arguments.json:
+    if options.json:
         _print_json({"bound": asdict(bound), "quality": [asdict(row) for row in rows]})
         return
     print(
@@ -174,22 +194,22 @@ def _randomness(arguments: argparse.Namespace) -> None:
         ("in the last 5 %", lambda row: f"{row.mate_pairs_at_end:.2f}"),
         ("if random", lambda row: f"{row.mate_pairs_if_random:.2f}"),
     ]
-    _print_rows(f"shuffle quality, {arguments.files:,} files of {arguments.classes:,} classes", columns, rows)
+    _print_rows(f"shuffle quality, {options.files:,} files of {options.classes:,} classes", columns, rows)
 
 
-def _dataset(arguments: argparse.Namespace) -> policies.Dataset:
+def _dataset(options: PoliciesOptions | ChunkSizeOptions) -> policies.Dataset:
     return policies.Dataset(
-        files=arguments.files,
-        classes=arguments.classes,
-        skew=arguments.skew,
-        chunk_size=getattr(arguments, "chunk_size", 1),
-        resident=arguments.resident,
-        seed=arguments.seed,
+        files=options.files,
+        classes=options.classes,
+        skew=options.skew,
+        chunk_size=options.chunk_size if isinstance(options, PoliciesOptions) else 1,
+        resident=options.resident,
+        seed=options.seed,
     )
 
 
 def _gathered(rows: Iterable[Row], count: int) -> list[Row]:
-    """All of ``count`` rows; a terminal is told how many there are so far."""
+    """All ``count`` rows; a terminal shows how many there are so far."""
     if not sys.stderr.isatty():
         return list(rows)
     from rich.console import Console
@@ -220,17 +240,14 @@ def _print_rows(title: str, columns: Sequence[Column[Row]], rows: Iterable[Row])
 
 
 def _save(path: str, draw: Callable[[str], None]) -> None:
-    """Draw before anything is printed, so that a file that cannot be written is the only thing said."""
+    """Draw before anything is printed, so that a file that cannot be written gives one line alone."""
     try:
         draw(path)
     except (OSError, ValueError) as failure:
         raise UsageError(f"--plot {path}: {failure}") from None
 
 
-_TABLES: dict[str, Callable[[argparse.Namespace], None]] = {
-    "breakdown": _breakdown,
-    "policies": _policies,
-    "chunk-size": _chunk_size,
-    "remote-memory": _remote_memory,
-    "randomness": _randomness,
-}
+def _check_plot(path: str | None) -> None:
+    """Fail before the simulation if it could not be drawn."""
+    if path:
+        plots.check()

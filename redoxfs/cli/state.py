@@ -1,29 +1,29 @@
-"""`redoxfs state`, and what `redoxfs mount --resume` goes on from: how far the laps of a mount are.
+"""`redoxfs state`: save the progress of a mount's laps to a file, or load it.
 
-`save` has the daemon write the file, as it writes its own every second; `load` hands a file to the daemon, which goes
-on from there at once: what had its turn after the save comes again. That belongs to a checkpoint of the training:
-saved with it, loaded with it. Of several nodes any saves what all had, and each has to load it.
+`save` makes the daemon write the file, as it writes its own every second. `load` gives a file to the daemon, which
+continues from it at once: samples that were served after the save are served again. Save it with a checkpoint of the
+training, and load it with that. Of several nodes, any one saves the progress of all, and each has to load it.
 """
 
-import argparse
 import os
 from pathlib import Path
 
+from redoxfs.cli.options import StateLoadOptions, StateSaveOptions
 from redoxfs.launch.control import ask_daemon, live_mount
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.resume import outside
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(options: StateSaveOptions | StateLoadOptions) -> int:
     """Save or load; returns 0 once it is done."""
-    place = live_mount(arguments.mountpoint, arguments.timeout)
-    path = outside(arguments.file, arguments.timeout)
-    if arguments.what == "save":
-        told = ask_daemon(place, "state-save", os.fsencode(path))
-        print(f"saved: {told['told']}")
+    mount = live_mount(options.mountpoint, options.timeout_s)
+    path = outside(options.file, options.timeout_s)
+    if isinstance(options, StateSaveOptions):
+        answer = ask_daemon(mount, "state-save", os.fsencode(path))
+        print(f"saved: {answer['told']}")
     else:
-        told = ask_daemon(place, "state-load", _read(path, arguments.file))
-        print(f"loaded: {told['told']}; what had its turn after it was saved comes again")
+        answer = ask_daemon(mount, "state-load", _read(path, options.file))
+        print(f"loaded: {answer['told']}; samples served since the save are served again")
     return 0
 
 

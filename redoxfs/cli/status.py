@@ -1,30 +1,32 @@
-"""`redoxfs status`: what a mount has done so far, from the file that it serves about itself.
+"""`redoxfs status`: show what a mount has done so far, from the file that it serves about itself.
 
-The file is the interface: `--json` prints it as it is, and the table shows what a person asks first. A
-counter the daemon does not tell is left out of the table rather than shown as zero, and so is what matters
-only when there is some of it: open files, errors, changed files.
+The file is the interface: `--json` prints it as it is, and the table shows what people look for first. The table omits
+a counter that the daemon does not report, rather than showing zero, and omits open files, errors and changed files
+where there are none.
 """
 
-import argparse
 import json
 import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from redoxfs.cli.options import StatusOptions
 from redoxfs.cli.table import print_table
 from redoxfs.launch.control import live_mount
 from redoxfs.launch.deadline import read_file
 from redoxfs.launch.errors import DaemonError, MountpointError
 from redoxfs.launch.path_status import CONTROL_FOLDER
 from redoxfs.launch.sizes import format_bytes, format_seconds
-from redoxfs.launch.source import ALL_IN_MEMORY
+
+# What `mount` and `status` print where the slot policy has one chunk for each virtual chunk.
+ALL_IN_MEMORY = "memory for all samples: each chunk is read once an epoch, nothing needs redirecting"
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(options: StatusOptions) -> int:
     """Print the status of the mount at MOUNTPOINT."""
-    path, text = read_stats(arguments.mountpoint, arguments.timeout)
-    if arguments.json:
+    path, text = read_stats(options.mountpoint, options.timeout_s)
+    if options.json:
         print(os.fsdecode(text).rstrip("\n"))
         return 0
     print_table(f"redoxfs at {path}", rows(json.loads(text)))
@@ -32,18 +34,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def read_stats(asked: str, timeout_s: float) -> tuple[Path, bytes]:
-    """Where the mount at a path is, and what it says of itself, as JSON. Raises DaemonError, MountpointError."""
-    place = live_mount(asked, timeout_s)
+    """The mountpoint of the mount at a path, and its stats.json. Raises DaemonError, MountpointError."""
+    mount = live_mount(asked, timeout_s)
     try:
-        return place.path, read_file(place.path / CONTROL_FOLDER / "stats.json", timeout_s)
+        return mount.path, read_file(mount.path / CONTROL_FOLDER / "stats.json", timeout_s)
     except TimeoutError:
-        raise DaemonError(f"{place.path}: the daemon does not answer within {timeout_s:g} s") from None
+        raise DaemonError(f"{mount.path}: the daemon did not answer within {timeout_s:g} s") from None
     except OSError as failure:
-        raise MountpointError(f"{place.path}: its statistics cannot be read: {failure.strerror}") from None
+        raise MountpointError(f"{mount.path}: its statistics cannot be read: {failure.strerror}") from None
 
 
 def rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
-    """The table's rows: (what, value) of whatever `stats` tells."""
+    """The table's rows, (name, value), for everything in `stats`."""
     opens = stats.get("opens", 0)
     redirected = stats.get("redirected", 0)
     share = f" ({redirected / opens:.1%})" if opens else ""
@@ -79,17 +81,17 @@ def rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
     return [(name, value) for name, value in shown if value is not None]
 
 
-# Who has more peers in trouble has one trouble, and stats.json has them all.
+# With more peers than this in trouble, the trouble is one, and stats.json lists them all.
 _MOST_PEERS_NAMED = 8
 
 
 def peers(stats: dict[str, Any]) -> str | None:
-    """How many other nodes are ready, and each that is not; None where there are no others."""
-    told = stats.get("peers")
-    if not told:
+    """The number of other nodes that are ready, and each that is not; None where there are no others."""
+    others = stats.get("peers")
+    if not others:
         return None
-    states = Counter(peer.get("state") for peer in told)
-    troubled = [peer for peer in told if peer.get("state") != "ready"]
+    states = Counter(peer.get("state") for peer in others)
+    troubled = [peer for peer in others if peer.get("state") != "ready"]
     shown = [f"{states['ready']} ready"] if states["ready"] else []
     for peer in troubled[:_MOST_PEERS_NAMED]:
         reason = f" ({peer['reason']})" if peer.get("reason") else ""
@@ -100,7 +102,7 @@ def peers(stats: dict[str, Any]) -> str | None:
 
 
 def from_other_nodes(stats: dict[str, Any]) -> str | None:
-    """The samples that came from other nodes, and their share of what was opened; None where there are no others."""
+    """The samples that came from other nodes, and their share of all opens; None where there are no others."""
     if not stats.get("peers") or "remote_samples" not in stats:
         return None
     samples, opens = stats["remote_samples"], stats.get("opens", 0)
@@ -122,15 +124,15 @@ def _if_any(stats: dict[str, Any], name: str) -> str | None:
 
 
 def _laps(stats: dict[str, Any]) -> str | None:
-    """The lap is that of a tree's slowest column: all before it are through."""
-    told = [f"{tree or 'the whole tree'} is in lap {lap:,}" for tree, lap in stats.get("lap", {}).items()]
-    return ", ".join(told) or None
+    """The lap of each tree: that of its slowest column."""
+    laps = [f"{tree or 'the whole tree'} is in lap {lap:,}" for tree, lap in stats.get("lap", {}).items()]
+    return ", ".join(laps) or None
 
 
 def _waits(stats: dict[str, Any]) -> str | None:
     waits = _joined(
         stats,
-        "{demand_loads:,} started a load, {in_flight_waits:,} joined one under way",
+        "{demand_loads:,} started a load, {in_flight_waits:,} joined one in progress",
         "demand_loads",
         "in_flight_waits",
         "wait_seconds",

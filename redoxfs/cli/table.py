@@ -1,6 +1,6 @@
-"""Rows of (what, value) on stdout, as a table.
+"""Rows of (name, value) on stdout, as a table.
 
-On a terminal long values fold at its width. Elsewhere nothing folds: a path cut in two lines is of no use to `grep`.
+On a terminal, long values fold at its width. Elsewhere nothing folds, because `grep` cannot find a path in two lines.
 """
 
 from collections.abc import Iterable

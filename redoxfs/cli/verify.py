@@ -1,15 +1,15 @@
 """`redoxfs verify`: read a packed dataset and check every byte of it."""
 
-import argparse
 import dataclasses
 import json
 import os
 import time
 
 from redoxfs.cli.exits import EXITS
+from redoxfs.cli.options import VerifyOptions
 from redoxfs.cli.progress import showing
 from redoxfs.launch.errors import SourceUnusableError
-from redoxfs.launch.path_status import find
+from redoxfs.launch.path_status import path_status
 from redoxfs.launch.say import say
 from redoxfs.launch.sizes import format_bytes, format_seconds
 from redoxfs.launch.source import check_source, open_root
@@ -17,39 +17,39 @@ from redoxfs.launch.source import check_source, open_root
 _DAMAGED = next(exit_.code for exit_ in EXITS if any("DamagedDatasetError" in name for name in exit_.raised_as))
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Print what is wrong, a line each; returns 0 if nothing is."""
+def run(options: VerifyOptions) -> int:
+    """Print a line for each problem; returns 0 if there is none."""
     from redoxfs.packed import is_packed, verify
 
     begin = time.monotonic()
-    source = find(arguments.source, arguments.timeout)
+    source = path_status(options.source, options.timeout_s)
     check_source(source)
     root_fd = open_root(source)
     try:
         if not is_packed(root_fd):
-            raise SourceUnusableError(f"{source.asked}: is no packed dataset; redoxfs pack makes one")
+            raise SourceUnusableError(f"{source.asked}: is not a packed dataset; redoxfs pack makes one")
     finally:
         os.close(root_fd)
     with showing("verifying") as show:
         found = verify(
             source.path,
-            jobs=arguments.jobs or len(os.sched_getaffinity(0)),
+            jobs=options.jobs or len(os.sched_getaffinity(0)),
             look=lambda done, size: show(done.files, done.size, size),
         )
-    if arguments.json:
+    if options.json:
         print(json.dumps({"ok": not found.problems, **dataclasses.asdict(found)}, indent=2))
     else:
         for problem in found.problems:
             print(problem)
-    what = f"{found.files:,} files in {found.shards:,} shards, {format_bytes(found.size)}"
-    state = f"{len(found.problems):,} problems" if found.problems else "all is as it was packed"
-    say(f"{what}, read in {format_seconds(time.monotonic() - begin)}: {state}")
+    content = f"{found.files:,} files in {found.shards:,} shards, {format_bytes(found.size)}"
+    state = f"{len(found.problems):,} problems" if found.problems else "all as packed"
+    say(f"{content}, read in {format_seconds(time.monotonic() - begin)}: {state}")
     if found.not_for_webdataset_count:
         names = list(found.not_for_webdataset)
         if found.not_for_webdataset_count > len(names):
             names.append("…")
         say(
-            f"{found.not_for_webdataset_count:,} files have other than one dot in their names, which WebDataset "
-            f"would merge or miss: {', '.join(names)}"
+            f"{found.not_for_webdataset_count:,} files do not have exactly one dot in their names; WebDataset would "
+            f"merge or miss them: {', '.join(names)}"
         )
     return _DAMAGED if found.problems else 0

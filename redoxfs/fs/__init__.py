@@ -1,5 +1,5 @@
 """The filesystem in front of a node: pyfuse3 operations, inode numbers, one map from exceptions to errno."""
 
-from redoxfs.fs.serve import MountError, serve
+from redoxfs.fs.serve import MountError, MountSpec, serve
 
-__all__ = ["MountError", "serve"]
+__all__ = ["MountError", "MountSpec", "serve"]

@@ -1,9 +1,9 @@
-"""Going into the background, with the parent waiting until the mount answers.
+"""Running the daemon in the background, with the parent waiting until the mount answers.
 
-The parent learns over a pipe how it goes: lines to print, then "ready", or the exit code and the line of what went
-wrong, or nothing at all when the daemon died without a word. A plain fork, not a new interpreter: the catalog is in
-memory already and is shared. Only the forking thread lives on in a child, with every lock of the others as it
-was; so there must be no others.
+The parent learns the outcome over a pipe: lines to print, then "ready", or the exit code and the line of an error, or
+end of file if the daemon died. It is a plain fork, not a new interpreter: the catalog is in memory already and is
+shared. Only the forking thread survives in a child, and every lock that another thread held stays locked, so there
+must be no other threads.
 """
 
 import json
@@ -25,14 +25,14 @@ from redoxfs.launch.forks import forked
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 Work = Callable[[Callable[[], None], Callable[[str], None]], None]
-"""What the daemon does; it is given what to call when it is ready, and with lines for the person who waits."""
+"""What the daemon runs. Its arguments: a function to call when it is ready, and one for lines to the user."""
 
 Described = Callable[[BaseException], tuple[int, str]]
-"""The exit code of an exception, and its line for the person who waits."""
+"""The exit code of an exception, and its line for the user."""
 
 
 def log_to(stream: TextIO) -> None:
-    """Everything that is logged from here on goes to `stream`."""
+    """Send everything that is logged from now on to `stream`."""
     logging.basicConfig(format=_LOG_FORMAT, level=logging.INFO, stream=stream, force=True)
 
 
@@ -41,10 +41,10 @@ def start(
 ) -> int:
     """Run `work(on_ready, on_news)` in a child and return the child's pid once it has called `on_ready`.
 
-    Lines that it passes to `on_news` before that are passed to `say`.
+    Lines that it passes to `on_news` before that go to `say`.
 
-    Raises ReportedError with what `work` raised before that, DaemonError if it just ended or was not ready in
-    time.
+    Raises ReportedError with the error that `work` raised before that, DaemonError if it ended without one or was not
+    ready in time.
     """
     if threading.active_count() != 1:
         raise RuntimeError(f"threads at the fork: {threading.enumerate()}")
@@ -74,11 +74,11 @@ def start(
 
 
 def _be_daemon(work: Work, write_end: int, log_fd: int, describe: Described) -> int:
-    """The child, up to its end; its exit code."""
+    """Run the child to its end; returns its exit code."""
     code = UNEXPECTED
     try:
         os.setsid()
-        # A working directory would keep a mount or a disk busy that has nothing to do with this one.
+        # A working directory would keep an unrelated mount or disk busy.
         os.chdir("/")
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
@@ -87,7 +87,7 @@ def _be_daemon(work: Work, write_end: int, log_fd: int, describe: Described) -> 
         os.close(null)
         os.close(log_fd)
         log_to(sys.stderr)
-        code = _work_and_tell(work, write_end, describe)
+        code = _work_and_report(work, write_end, describe)
         logging.shutdown()
         sys.stderr.flush()
     except BaseException:
@@ -95,7 +95,7 @@ def _be_daemon(work: Work, write_end: int, log_fd: int, describe: Described) -> 
     return code
 
 
-def _work_and_tell(work: Work, write_end: int, describe: Described) -> int:
+def _work_and_report(work: Work, write_end: int, describe: Described) -> int:
     told = False
 
     def tell(message: dict[str, object], *, last: bool = True) -> None:
@@ -106,8 +106,8 @@ def _work_and_tell(work: Work, write_end: int, describe: Described) -> int:
         try:
             os.write(write_end, json.dumps(message).encode("ascii") + b"\n")
         except BrokenPipeError:
-            # The parent was interrupted; its SIGTERM is on the way.
-            logging.getLogger(__name__).info("nobody waits for the mount any more")
+            # The parent was interrupted; its SIGTERM will arrive soon.
+            logging.getLogger(__name__).info("the command that started this mount has ended")
         finally:
             if last:
                 os.close(write_end)

@@ -1,7 +1,7 @@
-"""Asking the daemon of a mount: what `trace`, `nodes` and `state` do alike, and how `status` begins.
+"""Requests to the daemon of a mount over its control socket: for `trace`, `nodes`, `state`, and the check of `status`.
 
-What is said over the control socket is told in `redoxfs.node.control`. The node's own modules are not imported here:
-numpy and trio would take four times as long as the question.
+`redoxfs.node.control` describes the protocol. The node's own modules are not imported here: loading numpy and trio
+would take four times as long as the request.
 """
 
 import json
@@ -12,50 +12,50 @@ from pathlib import Path
 from typing import Any
 
 from redoxfs.launch.errors import DaemonError, MountpointError, UsageError
-from redoxfs.launch.path_status import Place, our_mount_at
+from redoxfs.launch.path_status import PathStatus, our_mount_at
 from redoxfs.launch.runtime_paths import control_path
 
 ANSWER_LIMIT_BYTES = 64 * 1024
 """Far more than any answer."""
 
 TIMEOUT_S = 10.0
-"""For the daemon to take the next piece of what is sent, and to answer."""
+"""For the daemon to take the next piece of the request, and to answer."""
 
 LONG_TIMEOUT_S = 600.0
 """For a node to look up all paths of an epoch."""
 
 
-def live_mount(asked: str, timeout_s: float) -> Place:
+def live_mount(asked: str, timeout_s: float) -> PathStatus:
     """The mount at ``asked``. Raises MountpointError unless a daemon serves it."""
-    place = our_mount_at(asked, timeout_s)
-    if place.is_stale:
-        raise MountpointError(f"{place.path}: its daemon was killed; to clear it: redoxfs umount {place.path}")
-    return place
+    mount = our_mount_at(asked, timeout_s)
+    if mount.is_stale:
+        raise MountpointError(f"{mount.path}: its daemon was killed; to clear the mount: redoxfs umount {mount.path}")
+    return mount
 
 
-def ask_daemon(place: Place, verb: str, data: bytes = b"") -> dict[str, Any]:
-    """What the daemon of the mount answers.
+def ask_daemon(mount: PathStatus, verb: str, data: bytes = b"") -> dict[str, Any]:
+    """The answer of the mount's daemon.
 
     Raises:
-        MountpointError: it is somebody else's.
+        MountpointError: the daemon is another user's.
         DaemonError: it does not answer.
         UsageError: it refuses.
     """
     try:
-        return send_control(control_path(place.path), verb, data)
+        return send_control(control_path(mount.path), verb, data)
     except FileNotFoundError:
-        raise MountpointError(f"{place.path}: has no control socket of yours; ask as who mounted it") from None
+        raise MountpointError(f"{mount.path}: has no control socket of yours; run this as its owner") from None
     except OSError as failure:
-        raise DaemonError(f"{place.path}: the daemon does not answer: {failure.strerror or failure}") from None
+        raise DaemonError(f"{mount.path}: the daemon does not answer: {failure.strerror or failure}") from None
     except ValueError as refusal:
-        raise UsageError(f"{place.path}: {refusal}") from None
+        raise UsageError(f"{mount.path}: {refusal}") from None
 
 
 def send_control(path: Path, verb: str, data: bytes = b"", timeout_s: float = LONG_TIMEOUT_S) -> dict[str, Any]:
-    """Ask the node that listens at ``path``; what it tells, after ``timeout_s`` at most once it has the data.
+    """The answer of the node that listens at ``path``, within ``timeout_s`` of sending the data.
 
     Raises:
-        OSError: nobody listens, or the answer does not come.
+        OSError: no node listens, or no answer comes.
         ValueError: the node refused.
     """
     request = {"do": verb, "bytes": len(data)} if data else {"do": verb}
@@ -63,7 +63,7 @@ def send_control(path: Path, verb: str, data: bytes = b"", timeout_s: float = LO
         client.settimeout(TIMEOUT_S)
         client.connect(os.fspath(path))
         with suppress(BrokenPipeError):
-            # It may refuse before it has heard all, and say why.
+            # It may refuse before it has read everything; its answer has the reason.
             client.sendall(json.dumps(request).encode() + b"\n" + data)
         client.settimeout(timeout_s if data else TIMEOUT_S)
         answer = json.loads(client.makefile("rb").readline(ANSWER_LIMIT_BYTES) or b'{"error": "no answer"}')

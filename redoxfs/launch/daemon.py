@@ -1,12 +1,11 @@
-"""`redoxfs mount`: check, scan, decide, go into the background, return when the mount answers.
+"""All that happens before a daemon serves: check, scan, decide, and bind the result to what the daemon runs.
 
-What can be refused is refused in the foreground, before there is a daemon, and the cheap checks come before the scan.
-Where several nodes share a dataset the daemons come together before there is a mount. Two things must happen before
-the kernel's mount: the descriptor of SOURCE is opened, and all that Python will import is imported, since a daemon
-that waits for its own mount waits for ever.
+Everything that can be refused is refused in the foreground, before there is a daemon, and cheap checks come before the
+scan. Where several nodes share a dataset, the daemons meet before anything is mounted. Two things must happen before
+the kernel's mount: opening the descriptor of SOURCE, and importing all modules. A daemon that reads through its own
+mount waits forever.
 """
 
-import argparse
 import fcntl
 import os
 import resource
@@ -20,9 +19,10 @@ from typing import TYPE_CHECKING
 from redoxfs.launch.background import Work
 from redoxfs.launch.errors import MountpointError, SourceUnusableError, TooLittleMemoryError
 from redoxfs.launch.fuse_access import check_fuse
+from redoxfs.launch.fuse_options import FuseOptions, parse_fuse_options
 from redoxfs.launch.members import Membership, check_nodes, membership, remote_memory_of, transport_of
-from redoxfs.launch.mount_options import MountOptions, parse_mount_options
-from redoxfs.launch.path_status import Place, find, settled
+from redoxfs.launch.options import MountOptions
+from redoxfs.launch.path_status import PathStatus, path_status, path_status_cleared
 from redoxfs.launch.resume import resume, settings_of, state_file_of, take_over
 from redoxfs.launch.runtime_paths import control_path
 from redoxfs.launch.say import say
@@ -30,10 +30,10 @@ from redoxfs.launch.sizes import format_bytes, format_needed
 from redoxfs.launch.source import (
     Dataset,
     check_source,
-    dataset_of,
     fingerprint_of,
     layout_of,
     memory_of,
+    open_dataset,
     open_root,
     say_verdict,
 )
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
     from redoxfs.peers import Identity, Transport
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """All that was decided in the foreground."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """All that was decided in the foreground. ``turn`` is the descriptor of `_await_turn`."""
 
-    arguments: argparse.Namespace
-    source: Place
-    target: Place
     options: MountOptions
+    source: PathStatus
+    target: PathStatus
+    fuse: FuseOptions
     memory_bytes: int
     dataset: Dataset
     plan: "Plan"
@@ -65,70 +65,80 @@ class Job:
     settings: Callable[["Plan"], Mapping[str, str]]
 
 
-def prepare(arguments: argparse.Namespace) -> Job:
-    options = parse_mount_options(arguments.mount_options)
-    check_nodes(arguments)
-    turn = _await_turn(arguments)
-    source, target = _places(arguments)
+def prepare(options: MountOptions) -> Prepared:
+    """Check, scan and decide. Progress and decisions go to stderr. Raises CommandError, and errors of the dataset."""
+    fuse = parse_fuse_options(options.fuse_options)
+    check_nodes(options.cluster, options.memory.policy)
+    turn = _await_turn(options)
+    source, target = _paths(options)
     root_fd = open_root(source)
-    # Who may not read SOURCE can seldom write to it; of the two, that it cannot be read is what there is to say.
+    # Whoever cannot read SOURCE can seldom write to it; of the two, report that it cannot be read.
     _check_writable(target)
-    check_fuse(options)
-    state_file = state_file_of(arguments, source, target)
-    memory_bytes = memory_of(arguments)
-    members = membership(arguments)
+    check_fuse(fuse)
+    state_file = state_file_of(options.state, source, target, options.timeout_s)
+    memory_bytes = memory_of(options.memory.memory_size)
+    members = membership(options.cluster, options.memory.policy)
     if members is not None:
         say(f"this is node {members.rank}, {members.addresses[members.rank]}, of {', '.join(members.addresses)}")
         if state_file is not None:
             state_file.number(members.rank, len(members.addresses))
-    transport = None if members is None else transport_of(arguments, members)
-    dataset = dataset_of(source, root_fd, arguments, probe=True, members=members)
+    transport = None if members is None else transport_of(options.cluster.sharing, members)
+    dataset = open_dataset(
+        source,
+        root_fd,
+        options.dataset,
+        options.memory,
+        timeout_s=options.timeout_s,
+        measure_storage=True,
+        members=members,
+        is_storage_local=options.cluster.sharing.storage == "local",
+    )
     say_verdict(dataset.catalog.verdict)
-    plan = _plan(dataset, memory_bytes, arguments, members)
-    settings = partial(settings_of, dataset, arguments)
+    plan = _plan(dataset, memory_bytes, options, members)
+    settings = partial(settings_of, dataset, options.dataset.seed)
     now = settings(plan)
     if state_file is not None:
-        take_over(state_file, target, arguments.timeout)
-    kept = resume(state_file, plan, now, len(dataset.catalog.class_of)) if arguments.resume else None
-    return Job(
-        arguments,
-        source,
-        target,
-        options,
-        memory_bytes,
-        dataset,
-        plan,
-        members,
-        transport,
-        turn,
-        state_file,
-        kept,
-        settings,
+        take_over(state_file, target, options.timeout_s)
+    kept = resume(state_file, plan, now, len(dataset.catalog.class_of)) if options.resume else None
+    return Prepared(
+        options=options,
+        source=source,
+        target=target,
+        fuse=fuse,
+        memory_bytes=memory_bytes,
+        dataset=dataset,
+        plan=plan,
+        members=members,
+        transport=transport,
+        turn=turn,
+        state_file=state_file,
+        kept=kept,
+        settings=settings,
     )
 
 
-def _await_turn(arguments: argparse.Namespace) -> int:
+def _await_turn(options: MountOptions) -> int:
     """A descriptor whose lock makes this the only process that is about to mount there.
 
-    Every rank of a job may run the same `redoxfs mount`, and the kernel would stack all their mounts. It is a record
-    lock because a fork does not inherit those: it ends with this process, or where its descriptor is closed, and the
-    daemon has no part in it. There is no deadline: who has the lock may be scanning, and ends it whatever happens.
+    Every rank of a job may run the same `redoxfs mount`, and the kernel would stack all their mounts. A record lock is
+    not inherited by a fork: it ends with this process, or when its descriptor is closed, and the daemon never holds it.
+    There is no deadline: the process with the lock may be scanning, and the lock ends with it in any case.
     """
-    asked = arguments.source if arguments.mountpoint is None else arguments.mountpoint
-    path = find(asked, arguments.timeout).path
+    asked = options.source if options.mountpoint is None else options.mountpoint
+    path = path_status(asked, options.timeout_s).path
     turn = os.open(control_path(path).with_suffix(".lock"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.lockf(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        say(f"waiting for another redoxfs mount of {path} that is under way")
+        say(f"waiting for another redoxfs mount of {path} that is in progress")
         fcntl.lockf(turn, fcntl.LOCK_EX)
     return turn
 
 
-def _places(arguments: argparse.Namespace) -> tuple[Place, Place]:
-    """SOURCE and MOUNTPOINT, fit for use; stale mounts at either are cleared on the way."""
-    source = settled(arguments.source, arguments.timeout)
-    target = source if arguments.mountpoint is None else settled(arguments.mountpoint, arguments.timeout)
+def _paths(options: MountOptions) -> tuple[PathStatus, PathStatus]:
+    """SOURCE and MOUNTPOINT, checked; stale mounts at either are cleared first."""
+    source = path_status_cleared(options.source, options.timeout_s)
+    target = source if options.mountpoint is None else path_status_cleared(options.mountpoint, options.timeout_s)
     if target.is_our_root:
         raise MountpointError(
             f"{target.asked}: a live redoxfs mount is there already; to end it: redoxfs umount {target.path}"
@@ -144,143 +154,146 @@ def _places(arguments: argparse.Namespace) -> tuple[Place, Place]:
         )
     for own in (sys.prefix, sys.base_prefix, os.path.dirname(__file__)):
         if target.path in [Path(os.path.realpath(own)), *Path(os.path.realpath(own)).parents]:
-            raise MountpointError(f"{target.asked}: holds what runs redoxfs ({own}); mount over a folder that does not")
+            raise MountpointError(f"{target.asked}: holds redoxfs or its Python ({own}); mount over another folder")
     return source, target
 
 
-def _check_writable(target: Place) -> None:
+def _check_writable(target: PathStatus) -> None:
     if os.geteuid() != 0 and not target.seen.writable:
-        raise MountpointError(f"{target.asked}: not writable for you, and fusermount3 asks for that")
+        raise MountpointError(f"{target.asked}: not writable for you, which fusermount3 requires")
 
 
-def _plan(dataset: Dataset, memory_bytes: int, arguments: argparse.Namespace, members: Membership | None) -> "Plan":
+def _plan(dataset: Dataset, memory_bytes: int, options: MountOptions, members: Membership | None) -> "Plan":
     from redoxfs.chunks import MemoryTooSmallError
     from redoxfs.node import plan_pool, plan_slot
 
     share = None
     if members is not None:
-        share = _share(dataset, arguments, members.rank, len(members.addresses), memory_bytes)
+        share = _share(dataset, options, members.rank, len(members.addresses), memory_bytes)
     try:
-        plan = plan_slot if arguments.policy == "slot" else plan_pool
-        return plan(dataset.catalog, dataset.cells, memory_bytes=memory_bytes, seed=arguments.seed, share=share)
+        plan = plan_slot if options.memory.policy == "slot" else plan_pool
+        return plan(dataset.catalog, dataset.cells, memory_bytes=memory_bytes, seed=options.dataset.seed, share=share)
     except MemoryTooSmallError as error:
         raise TooLittleMemoryError(
             f"{format_bytes(error.given_bytes)} of memory is too little for this dataset in chunks of "
-            f"{dataset.chunk_size}; it takes at least --memory {format_needed(error.needed_bytes)}"
-            f"{_what_is_large(dataset.catalog, error.needed_bytes)}"
+            f"{dataset.chunk_size}; it needs at least --memory {format_needed(error.needed_bytes)}"
+            f"{_largest_sample(dataset.catalog, error.needed_bytes)}"
         ) from None
 
 
-def _what_is_large(catalog: "Catalog", needed_bytes: int) -> str:
-    """Why a dataset needs so much, where that is one sample of it; else nothing."""
+def _largest_sample(catalog: "Catalog", needed_bytes: int) -> str:
+    """A clause that names the sample for which a dataset needs so much memory; empty if no single sample does."""
     sample = int(catalog.sample_bytes.argmax())
     size_bytes = int(catalog.sample_bytes[sample])
     if size_bytes * 3 <= needed_bytes:
         return ""
     path = os.fsdecode(catalog.tree.path(int(catalog.members[catalog.member_at[sample]])))
-    return f", since {path} ({format_bytes(size_bytes)}) must fit twice: among what is loaded and among what is open"
+    return f", because {path} ({format_bytes(size_bytes)}) must fit twice: once loaded and once open"
 
 
-def _share(dataset: Dataset, arguments: argparse.Namespace, node: int, nodes: int, memory_bytes: int) -> "Share":
+def _share(dataset: Dataset, options: MountOptions, node: int, nodes: int, memory_bytes: int) -> "Share":
     from redoxfs.node import Share
 
-    is_shared = arguments.storage == "shared"
+    sharing = options.cluster.sharing
+    is_shared = sharing.storage == "shared"
     return Share(
         node=node,
         nodes=nodes,
-        memory_bytes=remote_memory_of(arguments, memory_bytes),
+        memory_bytes=remote_memory_of(sharing, memory_bytes),
         shared_storage=is_shared,
         part_of=None if is_shared else dataset.parts_where_data_lies(node, nodes),
-        timeout_s=arguments.peer_timeout,
-        exchange=arguments.exchange,
-        window=arguments.prefetch_window,
+        timeout_s=sharing.peer_timeout_s,
+        exchange=sharing.exchange,
+        window=sharing.prefetch_window,
     )
 
 
-def _joining(job: Job, on_news: Callable[[str], None]) -> "ClusterConfig | None":
-    if job.members is None or job.transport is None:
+def _cluster_config(prepared: Prepared, on_news: Callable[[str], None]) -> "ClusterConfig | None":
+    if prepared.members is None or prepared.transport is None:
         return None
     from redoxfs.node.cluster import ClusterConfig
     from redoxfs.peers import View
 
+    options = prepared.options
+
     def plan_for(node: int, nodes: int) -> "Plan":
-        # A view is given later; what is wrong with it goes to who gave it.
+        # A new view comes over the control socket; its sender gets the error.
         try:
             members = Membership(("",) * nodes, node) if nodes > 1 else None
-            if job.arguments.storage == "local":
-                job.dataset.parts_where_data_lies(node, nodes)
-            return _plan(job.dataset, job.memory_bytes, job.arguments, members)
+            if options.cluster.sharing.storage == "local":
+                prepared.dataset.parts_where_data_lies(node, nodes)
+            return _plan(prepared.dataset, prepared.memory_bytes, options, members)
         except (TooLittleMemoryError, SourceUnusableError) as error:
             raise ValueError(str(error)) from error
 
     return ClusterConfig(
-        view=View(1, job.members.addresses),
+        view=View(1, prepared.members.addresses),
         plan_for=plan_for,
-        identity=partial(_identity, job),
-        timeout_s=job.arguments.join_timeout,
-        sampler=job.arguments.sampler,
-        report=lambda missing: on_news(_who_is_missing(missing)),
-        transport=job.transport.for_view,
-        kept=job.kept,
+        identity=partial(_identity, prepared),
+        timeout_s=options.cluster.sharing.join_timeout_s,
+        sampler=options.cluster.sharing.sampler,
+        report=lambda missing: on_news(_missing(missing)),
+        transport=prepared.transport.for_view,
+        kept=prepared.kept,
         say=on_news,
     )
 
 
-def _identity(job: Job, plan: "Plan") -> "Identity":
+def _identity(prepared: Prepared, plan: "Plan") -> "Identity":
     """What all nodes must have in common."""
     from redoxfs.peers import Identity
 
     settings = {
         "--policy": plan.about["policy"],
         "--chunk-size": plan.about["chunk_size"],
-        "--seed": job.arguments.seed,
-        "--storage": job.arguments.storage,
-        "--sampler": job.arguments.sampler,
-        "layout": layout_of(job.dataset),
+        "--seed": prepared.options.dataset.seed,
+        "--storage": prepared.options.cluster.sharing.storage,
+        "--sampler": prepared.options.cluster.sharing.sampler,
+        "layout": layout_of(prepared.dataset),
     }
     chunks_per_vc = plan.about.get("chunks_per_virtual_chunk")
     if chunks_per_vc is not None:
         settings["number of chunks to a virtual chunk, which follows from --memory,"] = chunks_per_vc
-    return Identity(fingerprint_of(job.dataset), {name: str(value) for name, value in settings.items()})
+    return Identity(fingerprint_of(prepared.dataset), {name: str(value) for name, value in settings.items()})
 
 
-def _who_is_missing(addresses: Sequence[str]) -> str:
-    return f"waiting for {', '.join(addresses)}" if addresses else "all nodes are there"
+def _missing(addresses: Sequence[str]) -> str:
+    return f"waiting for {', '.join(addresses)}" if addresses else "all nodes have answered"
 
 
-def server(job: Job) -> Work:
-    """What the daemon does. Its imports are done here: once mounted, Python's own files may lie below."""
-    from redoxfs.fs import serve
+def work_of(prepared: Prepared) -> Work:
+    """What the daemon runs. Its modules are imported here: once mounted, Python's own files may lie below the mount."""
+    from redoxfs.fs import MountSpec, serve
 
-    socket = control_path(job.target.path)
+    socket = control_path(prepared.target.path)
     _allow_open_files()
     try:
-        store = job.dataset.store()
+        store = prepared.dataset.store()
     except OSError as failure:
         name = os.path.basename(os.fsdecode(failure.filename or b""))
-        raise SourceUnusableError(f"{job.source.path / name}: {failure.strerror}") from None
+        raise SourceUnusableError(f"{prepared.source.path / name}: {failure.strerror}") from None
 
     def work(on_ready: Callable[[], None], on_news: Callable[[str], None]) -> None:
-        serve(
-            catalog=job.dataset.catalog,
-            plan=job.plan,
+        spec = MountSpec(
+            catalog=prepared.dataset.catalog,
+            plan=prepared.plan,
             store=store,
-            source=job.source.path,
-            timeout_s=job.arguments.timeout,
-            mountpoint=job.target.path,
-            mount_options=job.options.kernel,
-            direct_io=job.options.direct_io,
+            source=prepared.source.path,
+            mountpoint=prepared.target.path,
+            kernel_options=prepared.fuse.kernel,
+            direct_io=prepared.fuse.direct_io,
+            timeout_s=prepared.options.timeout_s,
             control_path=socket,
-            state_file=job.state_file,
-            settings=job.settings,
-            on_ready=on_ready,
-            joining=_joining(job, on_news),
+            state_file=prepared.state_file,
+            settings=prepared.settings,
+            cluster=_cluster_config(prepared, on_news),
         )
+        serve(spec, on_ready)
 
     return work
 
 
 def _allow_open_files() -> None:
-    """As many as this user may have: each shard and each open file that is served as it is takes a descriptor."""
+    """Raise the limit to its maximum: each shard, and each open file that is served exactly, takes a descriptor."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,9 +1,9 @@
-"""Questions to a filesystem that may never answer.
+"""Calls to a filesystem that may never answer, each with a deadline.
 
-A stat of a mount whose daemon hangs blocks in the kernel, and not even SIGKILL ends it once the request has
-been taken up. So each question is asked by a forked child with a deadline, and a child that does not answer is
-killed, and left to the kernel if that does not end it. A thread would not do: it would keep the whole program from
-ending. Call this only while the process has a single thread.
+A stat of a mount whose daemon hangs blocks in the kernel, and not even SIGKILL ends it once the daemon has received
+the request. So a forked child makes each call. A child that misses the deadline is killed, and left to the kernel if
+that does not end it. A thread would not do: it would keep the whole program from ending. Call this only while the
+process has a single thread.
 """
 
 import errno
@@ -20,28 +20,28 @@ from redoxfs.launch.forks import forked
 
 _ANSWER, _FAILURE = b"+", b"-"
 
-# Far more than the end of a process takes that nothing holds up.
+# Far more than the end of a process takes unless the kernel holds it.
 _KILLED_WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What stat and statvfs say of a path. `error` is an errno: 0 if it answered, ETIMEDOUT if not in time."""
+    """What stat and statvfs return for a path. `error` is an errno: 0 for success, ETIMEDOUT at the deadline."""
 
-    path: Path  # without symlinks, as far as it could be followed
+    path: Path  # without symlinks, as far as it could be resolved
     error: int
     mode: int
     writable: bool
 
 
 def look(path: str | os.PathLike[str], timeout_s: float) -> Look:
-    """Follow `path` and ask for it. Never raises for what it finds there."""
+    """Resolve `path` and stat it. Never raises for what it finds there."""
 
-    def question() -> bytes:
+    def answer() -> bytes:
         resolved = os.path.realpath(path)
         try:
             mode, error = os.stat(resolved).st_mode, 0
-            # The kernel may know the stat of a mount whose daemon is dead; it never knows this.
+            # The kernel may have cached the stat of a mount whose daemon is dead; it never caches this.
             os.statvfs(resolved)
         except OSError as failure:
             mode, error = 0, failure.errno or errno.EIO
@@ -49,7 +49,7 @@ def look(path: str | os.PathLike[str], timeout_s: float) -> Look:
         return json.dumps([resolved, error, mode, writable]).encode("ascii")
 
     try:
-        resolved, error, mode, writable = json.loads(ask(question, timeout_s))
+        resolved, error, mode, writable = json.loads(run_in_child(answer, timeout_s))
     except OSError as failure:
         return Look(Path(os.path.abspath(path)), failure.errno or errno.EIO, 0, False)
     return Look(Path(resolved), error, mode, writable)
@@ -57,14 +57,14 @@ def look(path: str | os.PathLike[str], timeout_s: float) -> Look:
 
 def read_file(path: Path, timeout_s: float) -> bytes:
     """The bytes of a file. Raises OSError: the file's own, or TimeoutError."""
-    return ask(path.read_bytes, timeout_s)
+    return run_in_child(path.read_bytes, timeout_s)
 
 
-def ask(question: Callable[[], bytes], timeout_s: float) -> bytes:
-    """The answer of `question`, run in a child. Raises the OSError that it raised, or TimeoutError."""
+def run_in_child(call: Callable[[], bytes], timeout_s: float) -> bytes:
+    """The result of `call`, made in a child. Raises the OSError that it raised, or TimeoutError."""
     read_end, write_end = os.pipe()
     try:
-        with forked(lambda: _answer(question, write_end), signal.SIGKILL) as child:
+        with forked(lambda: _answer(call, write_end), signal.SIGKILL) as child:
             os.close(write_end)
             reply = _read_to_end(read_end, timeout_s)
     except TimeoutError:
@@ -79,9 +79,9 @@ def ask(question: Callable[[], bytes], timeout_s: float) -> bytes:
     return reply[1:]
 
 
-def _answer(question: Callable[[], bytes], write_end: int) -> int:
+def _answer(call: Callable[[], bytes], write_end: int) -> int:
     try:
-        reply = _ANSWER + question()
+        reply = _ANSWER + call()
     except OSError as failure:
         reply = _FAILURE + str(failure.errno or errno.EIO).encode()
     while reply:
@@ -90,7 +90,7 @@ def _answer(question: Callable[[], bytes], write_end: int) -> int:
 
 
 def _await_killed(child: int) -> None:
-    """A child that was killed is gone when this returns, so that it keeps no mount busy, unless the kernel keeps it."""
+    """Wait until a killed child is gone, so that it keeps no mount busy; give up if the kernel holds it."""
     process = os.pidfd_open(child)
     try:
         ended = select.poll()

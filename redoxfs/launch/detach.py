@@ -1,8 +1,7 @@
-"""Ending a mount: umount2(2) where the kernel lets us, else the setuid helper fusermount3.
+"""Ending a mount: umount2(2) where the kernel permits it, else the setuid helper fusermount3.
 
-The system call comes first for everybody, since what it needs is a capability and not a user id. Only EPERM
-sends us on to the helper, and never root: run by root it has no more rights than we do. Both fail with an
-OSError that has an errno.
+The system call is tried first for every user, because it needs a capability and not a user id. Only EPERM leads to the
+helper, and never for root: run by root it has no more rights than we do. Both fail with an OSError that has an errno.
 """
 
 import ctypes
@@ -16,20 +15,20 @@ from pathlib import Path
 _MNT_DETACH = 2
 _UMOUNT_NOFOLLOW = 8
 
-# Debian's place for it, where a bare PATH lacks /usr/bin.
+# Where Debian installs it, for a PATH that lacks /usr/bin.
 _HELPER_PATHS = ("/usr/bin", "/bin", "/usr/local/bin")
 
-# fusermount3 unmounts for a user only what it finds in here; containers and minimal systems may lack it.
+# fusermount3 unmounts for a user only mounts that are listed here; containers and minimal systems may lack it.
 _MTAB = "/etc/mtab"
 
 
 def unmount(path: Path) -> None:
-    """End the mount at `path` if nobody uses it. Raises OSError: EBUSY if somebody does."""
+    """End the mount at `path`. Raises OSError: EBUSY if it is in use."""
     _umount2(path, _UMOUNT_NOFOLLOW, ["-u"])
 
 
 def detach(path: Path) -> None:
-    """Take the mount at `path` out of the tree; those who use it keep it for as long as they do. OSError."""
+    """Take the mount at `path` out of the tree; its users keep it until they close it. Raises OSError."""
     _umount2(path, _UMOUNT_NOFOLLOW | _MNT_DETACH, ["-u", "-z"])
 
 
@@ -51,14 +50,14 @@ def _umount2(path: Path, flags: int, helper_flags: list[str]) -> None:
 def _ask_helper(path: Path, flags: list[str]) -> None:
     helper = find_helper()
     if helper is None:
-        raise OSError(errno.EPERM, "fusermount3 is not installed, and only it may unmount for you (apt install fuse3)")
-    # The helper tells its reasons in words only; in the C locale "busy" is one of them.
+        raise OSError(errno.EPERM, "fusermount3 is not installed; only root can unmount without it (apt install fuse3)")
+    # The helper gives its reasons in words only; in the C locale "busy" is one of them.
     environment = os.environ | {"LC_ALL": "C"}
     done = subprocess.run(
         [helper, *flags, "--", os.fspath(path)], env=environment, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        words = " ".join(done.stderr.split()) or f"fusermount3 ended with {done.returncode}"
+        words = " ".join(done.stderr.split()) or f"fusermount3 failed with {done.returncode}"
         if f"failed to open {_MTAB}" in words:
             words += f"; to make it, as root: ln -s ../proc/self/mounts {_MTAB}"
         raise OSError(errno.EBUSY if "busy" in words.lower() else errno.EPERM, words)

@@ -1,15 +1,15 @@
-"""Errors that the person who typed the command can act on. `redoxfs.cli.exits` gives each its exit code."""
+"""Errors that the user of a command can act on. `redoxfs.cli.exits` maps each to its exit code."""
 
 UNEXPECTED = 1
 """The exit code of an exception that no table knows: a bug."""
 
 
 class CommandError(Exception):
-    """Something the person who typed the command can act on. Its text is one line."""
+    """An error that the user can act on. Its text is one line."""
 
 
 class UsageError(CommandError):
-    """An option, or the value of one, cannot be taken."""
+    """An option or its value is invalid."""
 
 
 class SourceUnusableError(CommandError):
@@ -17,7 +17,7 @@ class SourceUnusableError(CommandError):
 
 
 class MountpointError(CommandError):
-    """MOUNTPOINT cannot be mounted on, or holds no redoxfs mount."""
+    """MOUNTPOINT cannot be mounted on, or is not a redoxfs mount."""
 
 
 class DestinationError(CommandError):
@@ -25,27 +25,27 @@ class DestinationError(CommandError):
 
 
 class DamagedError(CommandError):
-    """A packed dataset is not what it was when it was packed."""
+    """A packed dataset differs from when it was packed."""
 
 
 class TooLittleMemoryError(CommandError):
-    """The memory given does not suffice for this dataset."""
+    """The given memory is too little for this dataset."""
 
 
 class FuseUnavailableError(CommandError):
-    """This machine, or this user on it, has no FUSE."""
+    """FUSE is missing on this machine, or not permitted to this user."""
 
 
 class StillInUseError(CommandError):
-    """A mount cannot be ended because somebody uses it."""
+    """A mount cannot be ended because it is in use."""
 
 
 class DaemonError(CommandError):
-    """The daemon ended, or hangs, for a reason that only its log knows."""
+    """The daemon ended or hangs; only its log has the reason."""
 
 
 class ReportedError(CommandError):
-    """What the daemon said before it ended. It knew the exception, so it sends the code along."""
+    """An error that the daemon reported before it ended, with its exit code."""
 
     def __init__(self, code: int, line: str) -> None:
         super().__init__(line)

@@ -1,9 +1,9 @@
-"""A forked child, and no Ctrl-C that is lost at the fork.
+"""A forked child, without losing a Ctrl-C at the fork.
 
-Python runs what was registered for a fork (logging has something) around it, and can only print what is raised there:
-a KeyboardInterrupt that falls there ends nothing, and one that falls just after it would forget the child's pid. So an
-interrupt is only noted until the child is known. To block the signal would not do: the threads of numpy's BLAS get it
-too, and for them Python raises it here all the same.
+Around a fork, Python runs registered hooks (logging has some) and can only print exceptions raised there. A
+KeyboardInterrupt raised in a hook ends nothing, and one raised just after the fork would lose the child's pid. So an
+interrupt is only noted until the pid is known. Blocking the signal would not help: the threads of numpy's BLAS receive
+it too, and Python raises it here all the same.
 """
 
 import os
@@ -16,10 +16,10 @@ from redoxfs.launch.errors import UNEXPECTED
 
 @contextmanager
 def forked(work: Callable[[], int], end: signal.Signals) -> Iterator[int]:
-    """Fork a child that does `work`, which gives its exit code, and vanishes.
+    """Fork a child that runs `work`, which returns its exit code. Yields the child's pid.
 
-    What the parent has registered for its own exit is not run in it. Gives the child's pid; the child is sent `end`
-    when what is done meanwhile raises. It is the caller's to reap. Only in the main thread.
+    The child skips the parent's exit handlers. If the body of the `with` raises, the child is sent `end`. The caller
+    reaps the child. Only in the main thread.
     """
     interrupted = False
 

@@ -1,8 +1,8 @@
-"""Whether this user may mount FUSE here, asked before the scan.
+"""Whether this user may mount FUSE here, checked before the scan.
 
-libfuse would find the same out, but after minutes of scanning, in the daemon, and with its reason on another
-stream than our exit code. What cannot be known beforehand (a seccomp filter, a missing capability) still ends
-as the same exit code when the mount itself fails.
+libfuse would find out too, but after minutes of scanning, in the daemon, and with its reason on another stream than
+our exit code. Causes that cannot be checked beforehand (a seccomp filter, a missing capability) end in the same exit
+code when the mount itself fails.
 """
 
 import errno
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from redoxfs.launch.detach import find_helper
 from redoxfs.launch.errors import FuseUnavailableError
-from redoxfs.launch.mount_options import MountOptions
+from redoxfs.launch.fuse_options import FuseOptions
 
 _DEVICE = Path("/dev/fuse")
 _FUSE_CONF = Path("/etc/fuse.conf")
@@ -25,12 +25,12 @@ _ADVICE = {
 }
 
 
-def check_fuse(options: MountOptions) -> None:
-    """Raises FuseUnavailableError with what is missing and where to get it."""
+def check_fuse(options: FuseOptions) -> None:
+    """Raises FuseUnavailableError with what is missing and how to get it."""
     try:
         device = os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
     except OSError as failure:
-        advice = _ADVICE.get(failure.errno or 0, "nothing can be mounted without it")
+        advice = _ADVICE.get(failure.errno or 0, "FUSE needs it")
         raise FuseUnavailableError(f"{_DEVICE}: {failure.strerror}; {advice}") from None
     try:
         if not stat.S_ISCHR(os.fstat(device).st_mode):
@@ -40,7 +40,7 @@ def check_fuse(options: MountOptions) -> None:
     if os.geteuid() == 0:
         return
     if find_helper() is None:
-        raise FuseUnavailableError("fusermount3 is not installed, and only it may mount for you: apt install fuse3")
+        raise FuseUnavailableError("fusermount3 is not installed; only root can mount without it: apt install fuse3")
     if "allow_other" in options.kernel and not _others_allowed():
         raise FuseUnavailableError(f"-o allow_other: not permitted: {_FUSE_CONF} lacks the line user_allow_other")
 

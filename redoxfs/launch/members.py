@@ -1,14 +1,13 @@
-"""Who the nodes are: from --nodes, and what the launcher put into the environment, to a numbered list.
+"""Which nodes share the dataset: from --nodes and the launcher's environment to a numbered list.
 
-The list is the same at every node and stays as it is. There are three sources of it: --nodes has it; Slurm or torchrun
-know it (`auto`); a name in the DNS has the address of every node. torchrun tells only where node 0 is, so the nodes
-meet there once (`rendezvous`), before anything else listens at that port.
+The list is the same on every node and does not change. It has three sources: --nodes itself; Slurm or torchrun
+(`auto`); or a DNS name with an address for every node. torchrun only tells where node 0 is, so the nodes meet there
+once (`rendezvous`), before anything else listens on that port.
 
-All of it runs before the daemon is forked, in one thread, and leaves no socket open. What is asked of this machine and
-of the DNS comes in as `Here`, so that tests need neither.
+All of it runs before the fork of the daemon, in one thread, and leaves no socket open. Questions to this machine and
+to the DNS go through `Here`, so that tests need neither.
 """
 
-import argparse
 import ipaddress
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -16,9 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from redoxfs.launch.addresses import (
-    AGAIN_S,
     DEFAULT_PORT,
     MOST_NODES,
+    RETRY_S,
     Here,
     check_members,
     checked_host,
@@ -30,32 +29,30 @@ from redoxfs.launch.addresses import (
     split_address,
 )
 from redoxfs.launch.errors import UsageError
+from redoxfs.launch.options import DEFAULT_PREFETCH_WINDOW, ClusterOptions, SharingOptions
 from redoxfs.launch.rendezvous import rendezvous
 from redoxfs.launch.sizes import format_bytes, parse_size
 
 if TYPE_CHECKING:
     from redoxfs.peers import Transport
 
-# What says a node's number where --node-rank does not: of Slurm, torchrun, and an indexed job of Kubernetes.
+# Variables with a node's number, used without --node-rank: Slurm's, torchrun's, and of an indexed Kubernetes job.
 _RANKS = ("SLURM_NODEID", "GROUP_RANK", "JOB_COMPLETION_INDEX")
 
-# A step of a Slurm job may have some of the job's nodes, and SLURM_NODEID counts those.
+# A step of a Slurm job may have only some of the job's nodes, and SLURM_NODEID counts those.
 _HOSTLISTS = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
 
 _TORCHRUN = ("MASTER_ADDR", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 _TLS = ("--tls-cert", "--tls-key", "--tls-ca")
 
-# The paper's own choice of P (section 5).
-DEFAULT_PREFETCH_WINDOW = 6000
-
-# A share of --memory is set aside for samples from other nodes.
+# The share of --memory that is reserved for samples from other nodes.
 _REMOTE_SHARE = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """All nodes, each as "host:port" (IPv6 in brackets), and which of them this one is."""
+    """All nodes, each as "host:port" (IPv6 in brackets), and the number of this one."""
 
     addresses: tuple[str, ...]
     rank: int
@@ -84,123 +81,123 @@ class Dns:
 
 
 def membership(
-    arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ, here: Here | None = None
+    options: ClusterOptions, policy: str, environ: Mapping[str, str] = os.environ, here: Here | None = None
 ) -> Membership | None:
     """The nodes that --nodes stands for; None if it is this node alone.
 
-    May take as long as --join-timeout, where nodes have to meet or a name does not have all its addresses yet. Raises
-    UsageError.
+    Takes up to --join-timeout where nodes have to meet or a name lacks some of its addresses. Raises UsageError.
     """
     here = here or Here()
-    source = check_nodes(arguments)
+    source = check_nodes(options, policy)
     if source is None:
         return None
     if isinstance(source, Listed):
-        members = Membership(source.addresses, _rank_in(source.addresses, arguments.node_rank, environ, here))
+        members = Membership(source.addresses, _rank_in(source.addresses, options.node_rank, environ, here))
     elif isinstance(source, Dns):
-        members = _from_dns(source, arguments.node_count, arguments.join_timeout, here)
+        assert options.node_count is not None
+        members = _from_dns(source, options.node_count, options.sharing.join_timeout_s, here)
     else:
-        members = _from_launcher(source, arguments, environ, here)
-    if arguments.node_count not in (None, len(members.addresses)):
-        raise UsageError(f"--node-count {arguments.node_count}, but there are {len(members.addresses)} nodes")
+        members = _from_launcher(source, options, environ, here)
+    if options.node_count not in (None, len(members.addresses)):
+        raise UsageError(f"--node-count {options.node_count}, but there are {len(members.addresses)} nodes")
     if len(members.addresses) == 1:
         return None
-    _check_plaintext(members.addresses, arguments, here)
+    _check_plaintext(members.addresses, options, here)
     return members
 
 
-def check_nodes(arguments: argparse.Namespace) -> Listed | Auto | Dns | None:
-    """What --nodes says, if all that is said along with it fits; asks nobody. Raises UsageError."""
-    check_sharing(arguments)
-    if arguments.nodes is None:
+def check_nodes(options: ClusterOptions, policy: str) -> Listed | Auto | Dns | None:
+    """The meaning of --nodes, if all options for several nodes fit together; no lookup. Raises UsageError."""
+    sharing = options.sharing
+    check_sharing(sharing, policy)
+    if options.nodes is None:
         for option, is_given in {
-            "--node-rank": arguments.node_rank is not None,
-            "--node-count": arguments.node_count is not None,
-            "--insecure": arguments.insecure,
-            "--exchange": arguments.exchange > 0,
-            "--storage local": arguments.storage == "local",
-            "--remote-memory": arguments.remote_memory is not None,
-            "--sampler": arguments.sampler is not None,
-            "--tls-cert": arguments.tls_cert is not None,
+            "--node-rank": options.node_rank is not None,
+            "--node-count": options.node_count is not None,
+            "--insecure": options.insecure,
+            "--exchange": sharing.exchange > 0,
+            "--storage local": sharing.storage == "local",
+            "--remote-memory": sharing.remote_memory is not None,
+            "--sampler": sharing.sampler is not None,
+            "--tls-cert": sharing.tls_cert is not None,
         }.items():
             if is_given:
-                raise UsageError(f"{option} needs --nodes: one node alone has nobody to share with")
+                raise UsageError(f"{option} needs --nodes: a single node has no others to share with")
         return None
-    if arguments.insecure and arguments.tls_cert is not None:
-        raise UsageError("--insecure is plaintext, and --tls-cert is TLS: only one of them can be")
-    source = parse_nodes(arguments.nodes)
-    if arguments.node_rank is not None:
+    if options.insecure and sharing.tls_cert is not None:
+        raise UsageError("--insecure means plaintext and --tls-cert means TLS; give one of them")
+    source = parse_nodes(options.nodes)
+    if options.node_rank is not None:
         if not isinstance(source, Listed):
-            raise UsageError(f"--node-rank is a place in a list, and --nodes {arguments.nodes} is none")
-        if arguments.node_rank >= len(source.addresses):
+            raise UsageError(f"--node-rank is a place in a list, and --nodes {options.nodes} is not a list")
+        if options.node_rank >= len(source.addresses):
             raise UsageError(
-                f"--node-rank {arguments.node_rank}, but --nodes has {len(source.addresses)}, counted from 0"
+                f"--node-rank {options.node_rank}, but --nodes has {len(source.addresses)}, counted from 0"
             )
-    if isinstance(source, Dns) and arguments.node_count is None:
-        raise UsageError(f"--nodes {arguments.nodes} needs --node-count: how many addresses the name has to have")
+    if isinstance(source, Dns) and options.node_count is None:
+        raise UsageError(f"--nodes {options.nodes} needs --node-count: the number of addresses to wait for")
     return source
 
 
-def check_sharing(arguments: argparse.Namespace) -> None:
-    """Raises UsageError if what nodes are to do for each other is not of their policy, or a file of TLS is missing."""
-    files = {name: getattr(arguments, name[2:].replace("-", "_")) for name in _TLS}
+def check_sharing(sharing: SharingOptions, policy: str) -> None:
+    """Raises UsageError if an option does not belong to the policy, or a file of TLS is missing."""
+    files = dict(zip(_TLS, (sharing.tls_cert, sharing.tls_key, sharing.tls_ca), strict=True))
     missing = [name for name, file in files.items() if file is None]
     if 0 < len(missing) < len(files):
         raise UsageError(f"{', '.join(name for name in _TLS if name not in missing)} needs {' and '.join(missing)}")
-    if arguments.policy == "slot":
-        if arguments.exchange:
-            raise UsageError("--exchange is of --policy pool; with --policy slot every sample has one home")
-        if arguments.storage == "local":
-            raise UsageError("--storage local is of --policy pool; --policy slot needs --storage shared")
+    if policy == "slot":
+        if sharing.exchange:
+            raise UsageError("--exchange is for --policy pool; with --policy slot every sample has one home")
+        if sharing.storage == "local":
+            raise UsageError("--storage local is for --policy pool; --policy slot needs --storage shared")
     else:
-        if arguments.sampler is not None:
-            raise UsageError("--sampler is of --policy slot; --policy pool does not look ahead")
-        if arguments.prefetch_window != DEFAULT_PREFETCH_WINDOW:
-            raise UsageError("--prefetch-window is of --policy slot; --policy pool does not look ahead")
-    if arguments.remote_memory is not None:
-        parse_size(arguments.remote_memory, 1 << 40)
+        if sharing.sampler is not None:
+            raise UsageError("--sampler is for --policy slot; --policy pool does not look ahead")
+        if sharing.prefetch_window != DEFAULT_PREFETCH_WINDOW:
+            raise UsageError("--prefetch-window is for --policy slot; --policy pool does not look ahead")
+    if sharing.remote_memory is not None:
+        parse_size(sharing.remote_memory, 1 << 40)
 
 
-def remote_memory_of(arguments: argparse.Namespace, memory_bytes: int) -> int:
+def remote_memory_of(sharing: SharingOptions, memory_bytes: int) -> int:
     """Bytes of --memory for samples from other nodes: --remote-memory, or its default. Raises UsageError."""
-    if arguments.remote_memory is None:
+    if sharing.remote_memory is None:
         return max(1, memory_bytes // _REMOTE_SHARE)
-    size = parse_size(arguments.remote_memory, memory_bytes)
+    size = parse_size(sharing.remote_memory, memory_bytes)
     if size > memory_bytes:
         raise UsageError(
-            f"--remote-memory {arguments.remote_memory} is of --memory, which is {format_bytes(memory_bytes)}"
+            f"--remote-memory {sharing.remote_memory} is more than --memory, which is {format_bytes(memory_bytes)}"
         )
     return size
 
 
-def _check_plaintext(addresses: Collection[str], arguments: argparse.Namespace, here: Here) -> None:
-    if not arguments.insecure and arguments.tls_cert is None and needs_insecure(addresses, here.resolve):
+def _check_plaintext(addresses: Collection[str], options: ClusterOptions, here: Here) -> None:
+    if not options.insecure and options.sharing.tls_cert is None and needs_insecure(addresses, here.resolve):
         raise UsageError(
-            "the nodes would talk in plaintext over a network, where others can read and forge what they say; "
-            "to prevent that: --tls-cert, --tls-key and --tls-ca; if all on it may: --insecure"
+            "the nodes would talk in plaintext over a network, where others can read and forge their messages; "
+            "use --tls-cert, --tls-key and --tls-ca, or accept it with --insecure"
         )
 
 
-def transport_of(arguments: argparse.Namespace, members: Membership) -> "Transport":
-    """What the nodes talk over: TLS where its files are given. Reads them. Raises UsageError.
+def transport_of(sharing: SharingOptions, members: Membership) -> "Transport":
+    """The transport between the nodes: TLS if its files are given. Reads them. Raises UsageError.
 
-    The meeting of `rendezvous`, before that, is in plaintext: it has nothing but the list, which each node compares
-    with every other, and of which each proves its own entry, before they serve each other anything.
+    The meeting of `rendezvous`, before that, is in plaintext. It exchanges only the list. Each node compares that with
+    every other node and proves its own entry before they serve each other anything.
     """
     from redoxfs.peers import Plaintext, Tls, TlsError, View
 
-    if arguments.tls_cert is None:
+    cert, key, ca = sharing.tls_cert, sharing.tls_key, sharing.tls_ca
+    if cert is None or key is None or ca is None:
         return Plaintext()
     try:
-        return Tls(
-            arguments.tls_cert, arguments.tls_key, arguments.tls_ca, View(1, members.addresses), node=members.rank
-        )
+        return Tls(cert, key, ca, View(1, members.addresses), node=members.rank)
     except TlsError as error:
         raise UsageError(str(error)) from None
 
 
 def parse_nodes(text: str) -> Listed | Auto | Dns:
-    """What the value of --nodes means. Raises UsageError."""
+    """The meaning of a value of --nodes. Raises UsageError."""
     kind, colon, rest = text.partition(":")
     if kind == "auto":
         return Auto(port_of(rest, text) if colon else DEFAULT_PORT)
@@ -211,7 +208,7 @@ def parse_nodes(text: str) -> Listed | Auto | Dns:
     return Listed(addresses)
 
 
-# The list, and what Slurm and torchrun say
+# The list, and the environment of Slurm and torchrun
 
 
 def _rank_in(addresses: Sequence[str], asked: int | None, environ: Mapping[str, str], here: Here) -> int:
@@ -224,23 +221,23 @@ def _rank_in(addresses: Sequence[str], asked: int | None, environ: Mapping[str, 
             continue
         rank = _number(environ, variable)
         if rank >= len(addresses):
-            raise UsageError(f"{variable}={rank}, but there are {len(addresses)} nodes; say which it is: --node-rank")
+            raise UsageError(f"{variable}={rank}, but there are {len(addresses)} nodes; set --node-rank")
         if len(named) == 1 and named[0] != rank:
             raise UsageError(
                 f"{variable}={rank}, and node {rank} is {addresses[rank]}, but this machine, {here.name}, is "
-                f"node {named[0]}; say which it is: --node-rank"
+                f"node {named[0]}; set --node-rank"
             )
         return rank
     if len(named) != 1:
         named = [place for place in named or range(len(hosts)) if _is_address_of(hosts[place], here)]
     if len(named) != 1:
         found = f"nodes {', '.join(map(str, named))} are" if named else "none of the nodes is"
-        raise UsageError(f"{found} this machine, {here.name}; say which it is: --node-rank")
+        raise UsageError(f"{found} this machine, {here.name}; set --node-rank")
     return named[0]
 
 
 def _is_name_of(host: str, name: str) -> bool:
-    """Whether both are the same name, one of them perhaps without its domain."""
+    """Whether both are the same name; one of them may lack its domain."""
     host, name = host.lower().rstrip("."), name.lower().rstrip(".")
     if "." in host and "." in name:
         return host == name
@@ -257,11 +254,11 @@ def _is_address_of(host: str, here: Here) -> bool:
 def _number(environ: Mapping[str, str], variable: str) -> int:
     text = environ[variable]
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
-        raise UsageError(f"{variable}={text!r} is no number")
+        raise UsageError(f"{variable}={text!r} is not a number")
     return int(text)
 
 
-def _from_launcher(source: Auto, arguments: argparse.Namespace, environ: Mapping[str, str], here: Here) -> Membership:
+def _from_launcher(source: Auto, options: ClusterOptions, environ: Mapping[str, str], here: Here) -> Membership:
     for variable in _HOSTLISTS:
         if environ.get(variable):
             try:
@@ -272,13 +269,13 @@ def _from_launcher(source: Auto, arguments: argparse.Namespace, environ: Mapping
             return Membership(addresses, _rank_in(addresses, None, environ, here))
     missing = [variable for variable in _TORCHRUN if not environ.get(variable)]
     if missing:
-        about = f"torchrun's {', '.join(missing)}" if len(missing) < len(_TORCHRUN) else "what torchrun would set"
+        about = f"torchrun's {', '.join(missing)}" if len(missing) < len(_TORCHRUN) else "torchrun's variables"
         raise UsageError(
-            f"--nodes auto: the environment has neither Slurm's {_HOSTLISTS[-1]} nor {about}; name the nodes instead"
+            f"--nodes auto: the environment has neither Slurm's {_HOSTLISTS[-1]} nor {about}; list the nodes instead"
         )
     rank, world, local = (_number(environ, variable) for variable in _TORCHRUN[1:])
     if not local or not world or world % local or world // local > MOST_NODES:
-        raise UsageError(f"--nodes auto: WORLD_SIZE={world}, LOCAL_WORLD_SIZE={local}: that is no number of nodes")
+        raise UsageError(f"--nodes auto: WORLD_SIZE={world}, LOCAL_WORLD_SIZE={local} do not give a number of nodes")
     nodes = world // local
     if rank >= nodes:
         raise UsageError(f"--nodes auto: GROUP_RANK={rank}, but WORLD_SIZE and LOCAL_WORLD_SIZE make {nodes} nodes")
@@ -286,9 +283,9 @@ def _from_launcher(source: Auto, arguments: argparse.Namespace, environ: Mapping
     master = joined(checked_host(host, host, in_brackets=":" in host), source.port)
     if nodes == 1:
         return Membership((master,), 0)
-    _check_plaintext([master], arguments, here)
+    _check_plaintext([master], options, here)
     addresses = rendezvous(
-        master, rank=rank, nodes=nodes, port=source.port, timeout_s=arguments.join_timeout, here=here
+        master, rank=rank, nodes=nodes, port=source.port, timeout_s=options.sharing.join_timeout_s, here=here
     )
     return Membership(addresses, rank)
 
@@ -297,7 +294,7 @@ def _from_launcher(source: Auto, arguments: argparse.Namespace, environ: Mapping
 
 
 def _from_dns(source: Dns, count: int, timeout_s: float, here: Here) -> Membership:
-    """The nodes in the order of their addresses, once there are as many as there should be."""
+    """The nodes in the order of their addresses, once there are ``count``."""
     deadline = here.clock() + timeout_s
     while True:
         trouble = ""
@@ -305,7 +302,7 @@ def _from_dns(source: Dns, count: int, timeout_s: float, here: Here) -> Membersh
             found = {ipaddress.ip_address(address) for address in here.resolve(source.name)}
         except OSError as failure:
             found, trouble = set(), f" ({failure.strerror or failure})"
-        # A node may have an address of each kind; those of one kind count the nodes.
+        # A node may have an IPv4 and an IPv6 address, so only one kind is counted.
         kinds = [sorted((each for each in found if each.version == version), key=int) for version in (4, 6)]
         hosts = next(([str(address) for address in kind] for kind in kinds if len(kind) == count), None)
         if hosts is not None:
@@ -316,9 +313,9 @@ def _from_dns(source: Dns, count: int, timeout_s: float, here: Here) -> Membersh
                 f"--nodes dns:{source.name}: has {max(map(len, kinds))} addresses after {timeout_s:g} s, not the "
                 f"{count} of --node-count{trouble}"
             )
-        here.sleep(min(AGAIN_S, left_s))
+        here.sleep(min(RETRY_S, left_s))
     own = [place for place, host in enumerate(hosts) if here.is_own(host)]
     if len(own) != 1:
-        which = f"{len(own)} are" if own else "none is"
-        raise UsageError(f"--nodes dns:{source.name}: of {', '.join(hosts)}, {which} an address of this machine")
+        which = f"{len(own)} are addresses" if own else "none is an address"
+        raise UsageError(f"--nodes dns:{source.name}: of {', '.join(hosts)}, {which} of this machine")
     return Membership(tuple(joined(host, source.port) for host in hosts), own[0])

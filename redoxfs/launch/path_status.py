@@ -1,34 +1,34 @@
-"""A path of the command line, and what stands there: nothing, a directory, a redoxfs mount alive or dead.
+"""A path of the command line and what is there: nothing, a directory, or a redoxfs mount, alive or dead.
 
-A mount is dead ("stale") when its daemon was killed: the kernel keeps it and answers everything with
-ENOTCONN. Such a mount serves nobody, so `settled` clears it on the way; a live one is only ever reported.
+A mount is dead ("stale") when its daemon was killed: the kernel keeps it and answers every request with ENOTCONN. Such
+a mount serves nobody, so `path_status_cleared` detaches it; a live one is only reported.
 """
 
 import errno
 import os
 import stat
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from redoxfs.launch.deadline import Look, look
 from redoxfs.launch.detach import detach
 from redoxfs.launch.errors import MountpointError
+from redoxfs.launch.say import say
 from redoxfs.linux.mount_table import Mount, mount_of, read_mounts
 
 CONTROL_FOLDER = ".redoxfs"
 EXACT_FOLDER = f"{CONTROL_FOLDER}/exact"
 
-# ECONNABORTED is what those get whose request was under way when the daemon died.
+# ECONNABORTED is for requests that were in progress when the daemon died.
 _STALE_ERRORS = frozenset({errno.ENOTCONN, errno.ECONNABORTED})
 
-# Mounts can be stacked; nobody has this many, and a mount that cannot be detached must not be tried for ever.
+# Mounts can be stacked, but not so high. A mount that cannot be detached must not be tried forever.
 _MOST_STALE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A path as given and what was found there; `mount` is the mount it lies on."""
+class PathStatus:
+    """A path as given, and what is there; `mount` is the mount it lies on."""
 
     asked: str
     seen: Look
@@ -46,7 +46,7 @@ class Place:
 
     @property
     def is_our_root(self) -> bool:
-        """Whether a redoxfs mount stands exactly here."""
+        """Whether the path is the mountpoint of a redoxfs mount."""
         return self.ours is not None and self.ours.mountpoint == str(self.path)
 
     @property
@@ -56,7 +56,7 @@ class Place:
 
     @property
     def is_redirected(self) -> bool:
-        """Whether what is read here may be another sample's bytes."""
+        """Whether a read here may return another sample's bytes."""
         if self.ours is None:
             return False
         exact = Path(self.ours.mountpoint) / EXACT_FOLDER
@@ -64,7 +64,7 @@ class Place:
 
     @property
     def trouble(self) -> str | None:
-        """Why this is no directory one can use, in words; None if it is one."""
+        """Why this is not a usable directory, in words; None if it is one."""
         if self.seen.error == errno.ENOENT:
             return "no such directory"
         if self.seen.error == errno.ETIMEDOUT:
@@ -74,40 +74,39 @@ class Place:
         return None if stat.S_ISDIR(self.seen.mode) else "not a directory"
 
 
-def find(asked: str, timeout_s: float) -> Place:
-    """What stands at a path."""
+def path_status(asked: str, timeout_s: float) -> PathStatus:
     seen = look(asked, timeout_s)
-    return Place(asked, seen, mount_of(seen.path, read_mounts()))
+    return PathStatus(asked, seen, mount_of(seen.path, read_mounts()))
 
 
-def settled(asked: str, timeout_s: float) -> Place:
-    """What stands at a path once the stale redoxfs mounts there are cleared; each is told on stderr."""
+def path_status_cleared(asked: str, timeout_s: float) -> PathStatus:
+    """The status of a path, after stale redoxfs mounts there are cleared, each with a line on stderr."""
     for _ in range(_MOST_STALE):
-        place = find(asked, timeout_s)
-        if not (place.is_our_root and place.is_stale):
-            return place
-        clear_stale(place)
+        found = path_status(asked, timeout_s)
+        if not (found.is_our_root and found.is_stale):
+            return found
+        clear_stale(found)
     raise MountpointError(f"{asked}: the stale redoxfs mounts there cannot be cleared")
 
 
-def our_mount_at(asked: str, timeout_s: float) -> Place:
-    """The redoxfs mount, alive or dead, whose root is at this path. Raises MountpointError."""
-    place = find(asked, timeout_s)
-    if place.is_our_root:
-        return place
-    if place.ours is not None:
-        raise MountpointError(f"{asked}: lies inside the redoxfs mount at {place.ours.mountpoint}; name that")
-    if place.trouble is not None:
-        raise MountpointError(f"{asked}: {place.trouble}")
+def our_mount_at(asked: str, timeout_s: float) -> PathStatus:
+    """The redoxfs mount, alive or dead, whose mountpoint is this path. Raises MountpointError."""
+    found = path_status(asked, timeout_s)
+    if found.is_our_root:
+        return found
+    if found.ours is not None:
+        raise MountpointError(f"{asked}: lies inside the redoxfs mount at {found.ours.mountpoint}; give that path")
+    if found.trouble is not None:
+        raise MountpointError(f"{asked}: {found.trouble}")
     ours = sorted({mount.mountpoint for mount in read_mounts() if mount.ours})
-    known = f"; there is one at {', '.join(ours)}" if ours else ""
+    known = f"; mounted are {', '.join(ours)}" if ours else ""
     raise MountpointError(f"{asked}: no redoxfs mount is there{known}")
 
 
-def clear_stale(place: Place) -> None:
+def clear_stale(found: PathStatus) -> None:
     """Detach a mount whose daemon is gone. Raises MountpointError if that is not allowed."""
     try:
-        detach(place.path)
+        detach(found.path)
     except OSError as failure:
-        raise MountpointError(f"{place.path}: the stale redoxfs mount cannot be cleared: {failure.strerror}") from None
-    print(f"cleared the stale mount that a killed daemon left at {place.path}", file=sys.stderr)
+        raise MountpointError(f"{found.path}: the stale redoxfs mount cannot be cleared: {failure.strerror}") from None
+    say(f"cleared the stale mount that a killed daemon left at {found.path}")

@@ -1,6 +1,6 @@
-"""A meeting at node 0, for nodes of which each knows only where that one is.
+"""A meeting at node 0, for nodes that only know the address of node 0.
 
-torchrun tells no more. They meet once, before anything else listens at that port, and leave no socket open.
+torchrun tells no more. The nodes meet once, before anything else listens on that port, and leave no socket open.
 """
 
 import errno
@@ -12,37 +12,38 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from redoxfs.launch.addresses import AGAIN_S, MOST_NODES, Here, is_literal, is_loopback, joined, split_address
+from redoxfs.launch.addresses import MOST_NODES, RETRY_S, Here, is_literal, is_loopback, joined, split_address
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.say import say
 
-# For one attempt to connect: a packet lost on the way is sent again within this.
+# For one attempt to connect: a lost packet is sent again within this time.
 _CONNECT_S = 5.0
 
-# For a caller to say its line: a connection that says nothing is not of ours.
+# For a caller to send its line: a connection that sends nothing is not from a node.
 _LINE_S = 10.0
 
-# A line of a node is about 100 bytes; node 0 answers with as many addresses as there may be nodes.
+# A node's line is about 100 bytes; node 0 answers with the addresses of all nodes.
 _LINE_BYTES = 4 << 10
 _ANSWER_BYTES = 128 << 10
 
-# Connections that may be open to node 0 besides those of all nodes.
+# Connections to node 0 that may be open besides those of all nodes.
 _STRANGERS = 64
 
 
 def rendezvous(
     master: str, *, rank: int, nodes: int, port: int, timeout_s: float, here: Here | None = None
 ) -> tuple[str, ...]:
-    """The addresses of all nodes, when each knows only ``master``, that of node 0.
+    """The addresses of all nodes, where each node only knows ``master``, the address of node 0.
 
-    Every other node calls node 0 there, says a line of JSON, `{"rank", "nodes", "address"}`, and gets one with all
-    `nodes` once the last has called, or an `error`. Its address is the one it calls from, with its own ``port``. Node 0
-    refuses who contradicts it or makes no sense, and goes on waiting for the others. Raises UsageError.
+    Every other node connects to node 0 and sends a line of JSON, `{"rank", "nodes", "address"}`. It receives a line
+    with all `nodes` once the last has called, or with an `error`. A node's address is the one it calls from, with its
+    own ``port``. Node 0 refuses a caller whose line is invalid or contradicts it, and keeps waiting for the others.
+    Raises UsageError.
     """
     here = here or Here()
     deadline = here.clock() + timeout_s
     if rank == 0:
-        say(f"node 0 waits at {master} for {nodes - 1} others (--join-timeout)")
+        say(f"node 0 waits at {master} for {nodes - 1} other nodes (--join-timeout)")
         with _listen(master, here) as listening:
             return _Meeting(listening, master, nodes, here).held(deadline, timeout_s)
     say(f"node {rank} calls node 0 at {master} (--join-timeout)")
@@ -52,8 +53,8 @@ def rendezvous(
 def _listen(master: str, here: Here) -> socket.socket:
     """A socket that listens where the others look for node 0.
 
-    Where the name is not to be had as an address of this machine, that is at all of them: the name may stand for a
-    service in front of us, and many machines know themselves by a loopback address.
+    If the name does not resolve to an address of this machine, it listens at all addresses: the name may stand for a
+    service in front of us, and many machines resolve their own name to a loopback address.
     """
     host, port = split_address(master)
     try:
@@ -75,7 +76,9 @@ def _listen(master: str, here: Here) -> socket.socket:
         return socket.create_server(("", port))
     except OSError as failure:
         reason = os.strerror(failure.errno) if failure.errno else str(failure)
-        raise UsageError(f"node 0 cannot listen at {master}: {reason}; for another port: --nodes auto:PORT") from None
+        raise UsageError(
+            f"node 0 cannot listen at {master}: {reason}; to choose another port: --nodes auto:PORT"
+        ) from None
 
 
 @dataclass(slots=True)
@@ -88,7 +91,7 @@ class _Caller:
 
 
 class _Meeting:
-    """Node 0's side. Whoever hangs up before the end was never there, and may call again."""
+    """Node 0's side. A node that hangs up before the end does not count, and may call again."""
 
     def __init__(self, listening: socket.socket, own: str, nodes: int, here: Here) -> None:
         self._listening = listening
@@ -136,7 +139,7 @@ class _Meeting:
                 self._hear(key.fileobj, ready)
         for caller, said in list(self._callers.items()):
             if said.rank is None and self._here.clock() >= said.until:
-                self._refuse(caller, f"said no line within {_LINE_S:g} s", ready)
+                self._refuse(caller, f"sent no line within {_LINE_S:g} s", ready)
 
     def _accept(self, ready: selectors.BaseSelector) -> None:
         try:
@@ -165,14 +168,14 @@ class _Meeting:
         line, end, more = bytes(said.heard).partition(b"\n")
         try:
             if more or len(line) >= _LINE_BYTES:
-                raise ValueError("said more than one short line")
+                raise ValueError("sent more than one short line")
             if end:
                 self._enter(said, line)
         except ValueError as error:
             self._refuse(caller, str(error), ready)
 
     def _enter(self, said: _Caller, line: bytes) -> None:
-        """Take a caller in as the node it says it is. Raises ValueError."""
+        """Enter a caller as the node of its line. Raises ValueError."""
         try:
             told = json.loads(line)
             rank, nodes, address = told["rank"], told["nodes"], told["address"]
@@ -180,18 +183,18 @@ class _Meeting:
                 raise TypeError
             address = joined(*split_address(address))
         except (ValueError, KeyError, TypeError, RecursionError, UsageError):
-            raise ValueError("said no line of a redoxfs node") from None
+            raise ValueError("sent no line of a redoxfs node") from None
         members = self._members()
         if nodes != self._nodes:
             raise ValueError(f"node {rank} at {address} counts {nodes} nodes, and node 0 counts {self._nodes}")
         if not 0 <= rank < nodes:
-            raise ValueError(f"{address} says it is node {rank} of {nodes}")
+            raise ValueError(f"{address} claims to be node {rank} of {nodes}")
         if rank in members:
-            raise ValueError(f"{members[rank]} and {address} both say they are node {rank}")
+            raise ValueError(f"{members[rank]} and {address} both claim to be node {rank}")
         for other, taken in members.items():
             if taken == address:
                 raise ValueError(
-                    f"nodes {other} and {rank} are both at {address}; several nodes on one machine: list their ports"
+                    f"nodes {other} and {rank} are both at {address}; on one machine, list each with its port"
                 )
         said.rank, said.address = rank, address
 
@@ -214,7 +217,7 @@ class _Meeting:
 
 
 def _tell(caller: socket.socket, message: Mapping[str, object]) -> None:
-    """One line to a caller. One who is gone will be missed later, by all."""
+    """Send one line to a caller. If it is gone, all nodes will miss it later."""
     try:
         caller.settimeout(_LINE_S)
         caller.sendall(json.dumps(message).encode("ascii") + b"\n")
@@ -223,7 +226,7 @@ def _tell(caller: socket.socket, message: Mapping[str, object]) -> None:
 
 
 def _check_reachable(addresses: Sequence[str]) -> None:
-    """Node 0 is called by a name that each may know by another address; the others are as they were seen."""
+    """Raises UsageError if some nodes called from a loopback address. Node 0 may be known by different addresses."""
     loopback = [is_loopback(split_address(address)[0], lambda _: ()) for address in addresses[1:]]
     if any(loopback) and not all(loopback):
         rank = loopback.index(True) + 1
@@ -233,13 +236,13 @@ def _check_reachable(addresses: Sequence[str]) -> None:
 def _attend(
     master: str, rank: int, nodes: int, port: int, deadline: float, timeout_s: float, here: Here
 ) -> tuple[str, ...]:
-    """The other nodes' side: call until node 0 has answered."""
-    trouble = "nobody answers"
+    """The other nodes' side: call until node 0 answers."""
+    trouble = "no answer"
     while (left_s := deadline - here.clock()) > 0:
         try:
             with socket.create_connection(split_address(master), timeout=min(left_s, _CONNECT_S)) as call:
                 own = call.getsockname()
-                # Where nobody listens yet, a connection to a port of this machine may meet itself.
+                # While nothing listens, a connection to a port of this machine may connect to itself.
                 if own != call.getpeername():
                     told = {"rank": rank, "nodes": nodes, "address": joined(own[0], port)}
                     call.sendall(json.dumps(told).encode("ascii") + b"\n")
@@ -249,12 +252,12 @@ def _attend(
                     trouble = "it hung up"
         except OSError as failure:
             trouble = failure.strerror or str(failure)
-        here.sleep(max(0.0, min(AGAIN_S, deadline - here.clock())))
+        here.sleep(max(0.0, min(RETRY_S, deadline - here.clock())))
     raise UsageError(f"node 0 at {master} had no list of all nodes within {timeout_s:g} s: {trouble}")
 
 
 def _line_of(call: socket.socket, deadline: float, here: Here) -> bytes:
-    """The one line that comes, or b"" if the other side hangs up before its end. Raises OSError."""
+    """The line of the answer, or b"" if the other side hangs up before its end. Raises OSError."""
     heard = bytearray()
     while b"\n" not in heard and len(heard) <= _ANSWER_BYTES:
         call.settimeout(max(0.001, deadline - here.clock()))
@@ -271,7 +274,7 @@ def _nodes_in(answer: bytes, master: str, nodes: int) -> tuple[str, ...]:
         error = told.get("error")
         addresses = tuple(joined(*split_address(address)) for address in told.get("nodes", ()))
     except (ValueError, AttributeError, TypeError, RecursionError, UsageError):
-        raise UsageError(f"what answers at {master} is no redoxfs node that waits for others") from None
+        raise UsageError(f"the answer at {master} is not that of a redoxfs node that waits for others") from None
     if isinstance(error, str):
         raise UsageError(error)
     if len(addresses) != nodes:

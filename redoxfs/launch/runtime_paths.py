@@ -1,8 +1,8 @@
-"""Where a daemon keeps what is not data: its log, and the socket it is controlled by.
+"""Where a daemon keeps its log, its state file, and its control socket.
 
-Both are named after the mountpoint, so that whoever knows the mountpoint finds them. The folder of the
-sockets is ours alone (0700, owned by us, no symlink): /tmp belongs to everybody, and a folder that somebody
-else put there first could hand our socket to them.
+Their names follow from the mountpoint, so that other commands find them. The folder of the sockets is private (0700,
+owned by us, not a symlink): /tmp belongs to everybody, and a folder that another user made there first could hand our
+socket to them.
 """
 
 import hashlib
@@ -13,30 +13,32 @@ from pathlib import Path
 
 from redoxfs.launch.errors import CommandError, UsageError
 
-# sun_path is 108 bytes with its final zero (unix(7)).
+# sun_path is 108 bytes, including a final zero (unix(7)).
 _LONGEST_SOCKET_PATH_BYTES = 107
 
-# Any name is safe in a file name with these alone.
+# Characters that are safe in a file name.
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST_NAME = 64
 
 
 def control_path(mountpoint: Path) -> Path:
-    """The control socket of the daemon at `mountpoint`; its folder is made here. Raises CommandError."""
+    """The control socket of the daemon at `mountpoint`. Makes its folder. Raises CommandError."""
     name = f"{_mark(mountpoint)}.sock"
     for base in _runtime_bases():
         folder = base / "redoxfs"
         if len(os.fsencode(folder / name)) <= _LONGEST_SOCKET_PATH_BYTES:
             _make_private(folder)
             return folder / name
-    raise CommandError(f"no folder for the control socket has a path of {_LONGEST_SOCKET_PATH_BYTES} bytes or less")
+    raise CommandError(
+        f"every folder for the control socket has a path of more than {_LONGEST_SOCKET_PATH_BYTES} bytes"
+    )
 
 
 def open_log(asked: str | None, mountpoint: Path) -> tuple[int, Path]:
     """A descriptor that appends to the daemon's log, and the log's path.
 
-    Raises UsageError if the file that was asked for cannot be written. The default one moves to the runtime
-    folder where there is no home to write to, as for a service account.
+    Without a writable home, as for a service account, the default log is in the runtime folder. Raises UsageError if
+    the file that was ``asked`` for cannot be written.
     """
     if asked is not None:
         path = Path(os.path.abspath(asked))
@@ -54,7 +56,7 @@ def open_log(asked: str | None, mountpoint: Path) -> tuple[int, Path]:
 
 
 def kept_path(mountpoint: Path, kind: str) -> Path:
-    """Where a file that outlives the daemon at `mountpoint` is kept; its folder may have to be made."""
+    """The path of a file that outlives the daemon at `mountpoint`; its folder may not exist yet."""
     stem = _NOT_PLAIN.sub("_", mountpoint.name)[:_LONGEST_NAME] or "root"
     return _state_base() / "redoxfs" / f"{stem}-{_mark(mountpoint)}.{kind}"
 
@@ -74,7 +76,7 @@ def _state_base() -> Path:
 
 
 def _runtime_bases() -> list[Path]:
-    """Folders that may hold ours, best first. After `sudo` the variable may still name the other user's."""
+    """Folders that may hold ours, best first. After `sudo`, the variable may still name another user's folder."""
     own = Path(f"/tmp/redoxfs-{os.geteuid()}")
     given = os.environ.get("XDG_RUNTIME_DIR", "")
     if os.path.isabs(given) and _is_private(Path(given)):
@@ -89,9 +91,9 @@ def _make_private(folder: Path) -> None:
         except FileExistsError:
             pass
         except OSError as failure:
-            raise CommandError(f"{each}: cannot be made for the control socket: {failure.strerror}") from None
+            raise CommandError(f"{each}: cannot be made, for the control socket: {failure.strerror}") from None
         if not _is_private(each):
-            raise CommandError(f"{each}: not a folder of yours alone (owner, mode 0700, no symlink); remove it")
+            raise CommandError(f"{each}: not a private folder of yours (owner, mode 0700, no symlink); remove it")
 
 
 def _is_private(folder: Path) -> bool:

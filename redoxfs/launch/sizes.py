@@ -1,56 +1,34 @@
-"""Amounts of memory: as people write them, as they read them, and how much of it this process may count on.
-
-`available_memory` is the smallest of what the kernel says can be had without swapping (MemAvailable) and of
-what each memory cgroup around this process leaves. A container or a Slurm job sees the whole machine in
-/proc/meminfo, and a quarter of that would get it killed. Page cache charged to a cgroup counts as left,
-because the kernel gives it back under pressure; without that, a job that has just read its dataset once would
-seem to have no memory at all.
-"""
+"""Amounts of memory and times: as people write them, and as they read them."""
 
 import re
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
-from pathlib import Path, PurePosixPath
 
 from redoxfs.launch.errors import UsageError
-from redoxfs.linux.mount_table import Mount, parse_mountinfo
 
 _LETTERS = "kmgtp"
 _SIZE = re.compile(r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*(?:(%)|([kmgtp]?)(i?)(b?))\s*", re.ASCII | re.IGNORECASE)
 
-# Enough to be of use on any machine; the other three quarters are for the training job that all this is for.
-_DEFAULT_SHARE = 4
-
-# cgroup v1 says "no limit" as the largest multiple of a page below 2^63; nobody has limits near it.
-_V1_UNLIMITED_BYTES = 1 << 62
-
-_PROC = Path("/proc")
-
 
 def parse_size(text: str, available_bytes: int) -> int:
-    """Bytes meant by "4GiB", "2G", "1.5 GB", "10%" (of `available_bytes`) or "1048576". At least 1.
+    """The bytes of "4GiB", "2G", "1.5 GB", "10%" (of `available_bytes`) or "1048576". At least 1.
 
     One letter and the IEC names are powers of 1024; KB, MB, GB, TB and PB powers of 1000. Raises UsageError.
     """
     match = _SIZE.fullmatch(text)
     if match is None or (match[4] and not (match[3] and match[5])):
-        raise UsageError(f"{text!r} is no amount of memory; write it like 4GiB, 512MiB, 2G, 10% or plain bytes")
+        raise UsageError(f"{text!r} is not an amount of memory; write it like 4GiB, 512MiB, 2G, 10% or plain bytes")
     number, percent, letter, binary, byte = match.groups()
     value = Decimal(number)
     if percent:
         if value > 100:
-            raise UsageError(f"{text!r} is more than all the memory there is; write 100% or less")
+            raise UsageError(f"{text!r} is more than all memory; write 100% or less")
         size = value * available_bytes / 100
     else:
         base = 1000 if byte and letter and not binary else 1024
         size = value * base ** (_LETTERS.index(letter.lower()) + 1 if letter else 0)
     if size < 1:
-        raise UsageError(f"{text!r} is no memory at all")
+        raise UsageError(f"{text!r} is less than one byte")
     return int(size)
-
-
-def default_memory(available_bytes: int) -> int:
-    """What `mount` takes without --memory."""
-    return max(1, available_bytes // _DEFAULT_SHARE)
 
 
 def format_bytes(size: int) -> str:
@@ -64,7 +42,7 @@ def format_needed(size: int) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """A time, likewise for people, to a tenth of a second."""
+    """A time for people, to a tenth of a second."""
     if not seconds:
         return "0 s"
     return f"{seconds:,.1f} s" if seconds >= 0.1 else "under 0.1 s"
@@ -79,86 +57,3 @@ def _formatted(size: int, rounding: str, space: str) -> str:
             break
     unit = f"{_LETTERS[power - 1].upper()}iB" if power else "B"
     return f"{value}{space}{unit}"
-
-
-def available_memory(proc: Path = _PROC) -> int:
-    """Bytes that can be taken now without pushing anybody out; `proc` is where procfs is mounted."""
-    left: list[int | None] = [_meminfo_available(proc / "meminfo")]
-    mounts = parse_mountinfo((proc / "self/mountinfo").read_bytes())
-    for controllers, group in _groups_of(proc / "self/cgroup"):
-        for mount in mounts:
-            if controllers == {""} and mount.fstype == "cgroup2":
-                left += [_left_v2(folder) for folder in _folders(mount, group)]
-            elif "memory" in controllers and mount.fstype == "cgroup" and "memory" in mount.super_options:
-                left += [_left_v1(folder) for folder in _folders(mount, group)]
-    return max(0, min(size for size in left if size is not None))
-
-
-def _meminfo_available(path: Path) -> int:
-    for line in path.read_text("ascii").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise UsageError(f"{path} does not say MemAvailable; say how much to use with --memory")
-
-
-def _groups_of(path: Path) -> list[tuple[set[str], PurePosixPath]]:
-    """(controllers, group) of each hierarchy this process is in; the controllers of v2 are {""}."""
-    try:
-        lines = path.read_text("utf-8", "surrogateescape").splitlines()
-    except OSError:
-        return []
-    fields = [line.split(":", 2) for line in lines]
-    return [(set(field[1].split(",")), PurePosixPath(field[2])) for field in fields if len(field) == 3]
-
-
-def _folders(mount: Mount, group: PurePosixPath) -> list[Path]:
-    """The folders of `group` and of every group around it that this mount of the hierarchy shows.
-
-    In a container the mount's root is the container's own group, and without a cgroup namespace the group's
-    path is still told from the machine's root. A group outside what the mount shows leaves only the mount's
-    own root to ask.
-    """
-    top = Path(mount.mountpoint)
-    try:
-        inside = group.relative_to(mount.root)
-    except ValueError:
-        inside = PurePosixPath()
-    folder = top / inside
-    return [folder, *(parent for parent in folder.parents if parent == top or top in parent.parents)]
-
-
-def _left_v2(folder: Path) -> int | None:
-    # Past memory.high the kernel slows the group down instead of killing it: as good as a limit.
-    limits = [limit for name in ("memory.max", "memory.high") if (limit := _number(folder / name)) is not None]
-    used = _number(folder / "memory.current")
-    if not limits or used is None:
-        return None
-    stat = _stat(folder / "memory.stat")
-    cache = stat.get("active_file", 0) + stat.get("inactive_file", 0) + stat.get("slab_reclaimable", 0)
-    return min(limits) - max(0, used - cache)
-
-
-def _left_v1(folder: Path) -> int | None:
-    limit = _number(folder / "memory.limit_in_bytes")
-    used = _number(folder / "memory.usage_in_bytes")
-    if limit is None or used is None or limit >= _V1_UNLIMITED_BYTES:
-        return None
-    stat = _stat(folder / "memory.stat")
-    return limit - max(0, used - stat.get("total_active_file", 0) - stat.get("total_inactive_file", 0))
-
-
-def _number(path: Path) -> int | None:
-    """The number in a cgroup file; None for "max", and for a file that is not there (the root has none)."""
-    try:
-        text = path.read_text("ascii").strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
-
-
-def _stat(path: Path) -> dict[str, int]:
-    try:
-        rows = [line.split() for line in path.read_text("ascii").splitlines()]
-    except OSError:
-        return {}
-    return {row[0]: int(row[1]) for row in rows if len(row) == 2}

@@ -1,11 +1,10 @@
-"""From SOURCE to a dataset and an amount of memory: what `mount`, `inspect` and `pack` do alike.
+"""From SOURCE to a dataset and an amount of memory: what `mount`, `inspect` and `pack` have in common.
 
-They share it so that `inspect` cannot tell of another mount than the one `mount` makes with the same options.
-Progress and what was decided go to stderr. The order matters for `mount`: the directory is opened here,
-before anything is mounted, because an over-mount hides it from every later open by path.
+They share it so that `inspect` cannot describe another mount than `mount` makes with the same options. Progress and
+decisions go to stderr. `mount` opens the directory here, before it mounts anything, because an over-mount hides the
+directory from every later open by path.
 """
 
-import argparse
 import errno
 import os
 import stat
@@ -18,11 +17,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redoxfs.launch.deadline import ask
+from redoxfs.launch.deadline import run_in_child
 from redoxfs.launch.errors import SourceUnusableError, UsageError
-from redoxfs.launch.path_status import EXACT_FOLDER, Place
+from redoxfs.launch.memory import available_memory, default_memory
+from redoxfs.launch.options import DatasetOptions, MemoryOptions
+from redoxfs.launch.path_status import EXACT_FOLDER, PathStatus
 from redoxfs.launch.say import say
-from redoxfs.launch.sizes import available_memory, default_memory, format_bytes, format_seconds, parse_size
+from redoxfs.launch.sizes import format_bytes, format_seconds, parse_size
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,26 +34,19 @@ if TYPE_CHECKING:
     from redoxfs.launch.members import Membership
     from redoxfs.packed import Index
 
-# What `mount` and `status` say where the slot policy has one chunk for each virtual chunk.
-ALL_IN_MEMORY = "memory for all samples: each chunk is read once an epoch, nothing needs redirecting"
-
-# And where the pool has: after how many samples it holds.
-KEPT = ": each is read once, and stays there"
-
-
 DEFAULT_CHUNK_SIZE = 64
 
-# The pool takes the smallest chunks that read well. Files that lie one by one are read one by one: a chunk is then no
-# more than what is decided on at once, and this many samples share the cost of a decision.
+# The pool takes the smallest chunks that read well. Files in a directory are read one by one, so a chunk is only the
+# unit of a decision, and this many samples share the cost of one.
 _DIRECTORY_CHUNK_SIZE = 8
 
-# What a pack has settled for good.
-_SETTLED = {"classes": "--classes", "samples": "--samples", "groups": "--groups", "rescan": "--rescan"}
+# Options that `redoxfs pack` fixes for good.
+_FIXED_BY_PACK = {"classes": "--classes", "samples": "--samples", "groups": "--groups", "rescan": "--rescan"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
-    """SOURCE, ready to be served: files where they lie, or packed (`index` is what the pack wrote)."""
+    """SOURCE, ready to be served: plain files, or packed (`index` is what the pack wrote)."""
 
     catalog: "Catalog"
     cells: "Cells"
@@ -65,9 +59,9 @@ class Dataset:
         return self.cells.chunk_size
 
     def parts_where_data_lies(self, node: int, nodes: int) -> "npt.NDArray[np.int8] | None":
-        """int8[S]: the node of each sample where storage is not shared; None where every node has to have all.
+        """int8[S]: the node of each sample where storage is not shared; None where every node needs all files.
 
-        Raises SourceUnusableError where a shard that ``node`` has to have is not here.
+        Raises SourceUnusableError if a shard that ``node`` needs is not here.
         """
         if self.index is None:
             return None
@@ -76,14 +70,14 @@ class Dataset:
         is_needed = shards_at(node, nodes)
         for shard, name in enumerate(self.index.positions.shard_names):
             if is_needed(shard, name) and not os.path.lexists(f"/proc/self/fd/{self.root_fd}/{name}"):
-                raise SourceUnusableError(f"node {node} of {nodes} has to have {name}, which is not here")
+                raise SourceUnusableError(f"node {node} of {nodes} needs {name}, which is not here")
         catalog = self.catalog
         shard_of = self.index.positions.shard[catalog.members[catalog.member_at[:-1]]]
         parts: npt.NDArray[np.int8] = (shard_of % nodes).astype("int8")
         return parts
 
     def store(self) -> "ChunkStore":
-        """What reads the files; takes no path that a mount might hide. Raises OSError."""
+        """A store that reads the files, by no path that a mount might hide. Raises OSError."""
         from redoxfs.chunks import DirectoryStore
 
         if self.index is None or self.storage is None:
@@ -95,7 +89,7 @@ class Dataset:
 
 @cache
 def fingerprint_of(dataset: Dataset) -> str:
-    """What tells the dataset from any other; kept, as it takes a while and is asked for more than once."""
+    """A text that identifies the dataset; cached, because it takes a while and is needed more than once."""
     from redoxfs.dataset import fingerprint
 
     return fingerprint(dataset.catalog)
@@ -103,34 +97,50 @@ def fingerprint_of(dataset: Dataset) -> str:
 
 @cache
 def layout_of(dataset: Dataset) -> str:
-    """What tells which sample is in which chunk; kept likewise."""
+    """A text that identifies which sample is in which chunk; cached likewise."""
     import numpy as np
     import xxhash
 
     return xxhash.xxh3_64_hexdigest(np.ascontiguousarray(dataset.cells.cells).view(np.uint8).data)
 
 
-def dataset_of(
-    source: Place,
+def open_dataset(
+    source: PathStatus,
     root_fd: int,
-    arguments: argparse.Namespace,
+    options: DatasetOptions,
+    memory: MemoryOptions,
     *,
-    probe: bool,
+    timeout_s: float,
+    measure_storage: bool,
     members: "Membership | None" = None,
+    is_storage_local: bool = False,
 ) -> Dataset:
-    """What SOURCE holds, told on stderr.
+    """The dataset in SOURCE, described on stderr.
 
-    ``probe``: measure what its storage does, if that matters. ``members``: they have to come to the same chunks.
+    Args:
+        measure_storage: measure the speed of its storage, where it matters.
+        members: the nodes that must all choose the same chunks.
+        is_storage_local: each node has only its own files.
 
-    Raises UsageError where options contradict a packed dataset, and as `catalog_of` and `load_index`.
+    Raises:
+        UsageError: options contradict a packed dataset.
+        Exception: as `catalog_of` and `load_index`.
     """
     from redoxfs.packed import is_packed
 
     if is_packed(root_fd):
-        return _packed(source, root_fd, arguments, probe=probe, members=members)
-    catalog = catalog_of(source, root_fd, arguments)
-    chunk_size = arguments.chunk_size or (DEFAULT_CHUNK_SIZE if arguments.policy == "slot" else _DIRECTORY_CHUNK_SIZE)
-    return Dataset(catalog, cells_of(catalog, chunk_size, arguments.seed), root_fd, None, None)
+        return _open_packed(
+            source,
+            root_fd,
+            options,
+            memory,
+            measure_storage=measure_storage,
+            members=members,
+            is_storage_local=is_storage_local,
+        )
+    catalog = catalog_of(source, root_fd, options, timeout_s=timeout_s)
+    chunk_size = options.chunk_size or (DEFAULT_CHUNK_SIZE if memory.policy == "slot" else _DIRECTORY_CHUNK_SIZE)
+    return Dataset(catalog, cells_of(catalog, chunk_size, options.seed), root_fd, None, None)
 
 
 def cells_of(catalog: "Catalog", chunk_size: int, seed: int) -> "Cells":
@@ -146,53 +156,63 @@ def cells_of(catalog: "Catalog", chunk_size: int, seed: int) -> "Cells":
     )
 
 
-def _packed(
-    source: Place, root_fd: int, arguments: argparse.Namespace, *, probe: bool, members: "Membership | None"
+def _open_packed(
+    source: PathStatus,
+    root_fd: int,
+    options: DatasetOptions,
+    memory: MemoryOptions,
+    *,
+    measure_storage: bool,
+    members: "Membership | None",
+    is_storage_local: bool,
 ) -> Dataset:
     from redoxfs.packed import load_index, shards_at
 
-    given = [option for name, option in _SETTLED.items() if getattr(arguments, name)]
+    given = [option for name, option in _FIXED_BY_PACK.items() if getattr(options, name)]
     if given:
-        raise UsageError(f"{source.asked} is a packed dataset: {' '.join(given)} was settled by redoxfs pack")
+        raise UsageError(f"{source.asked} is a packed dataset: {' '.join(given)} was fixed by redoxfs pack")
     begin = time.monotonic()
-    if members is not None and arguments.storage == "local":
+    if members is not None and is_storage_local:
         index = load_index(source.path, shards_at(members.rank, len(members.addresses)))
     else:
         index = load_index(source.path)
     files = int(index.catalog.tree.kind_mask(stat.S_IFREG).sum())
     shards = len(index.positions.shard_names)
     say(f"packed dataset: {files:,} files in {shards:,} shards, opened in {format_seconds(time.monotonic() - begin)}")
-    storage = _storage(index, root_fd, arguments) if probe else None
-    measured = storage if arguments.storage_speed is not None or members is None else None
-    chunk_size = _chunk_size(source, index, measured, arguments)
+    storage = _storage_of(index, root_fd, memory) if measure_storage else None
+    # Each node measures another speed, and all must come to the same chunks.
+    speed = storage if memory.storage_speed is not None or members is None else None
+    chunk_size = _packed_chunk_size(source, index, speed, options, memory)
     return Dataset(index.catalog, index.cells.split(chunk_size), root_fd, index, storage)
 
 
-def _chunk_size(source: Place, index: "Index", storage: "StorageSpeed | None", arguments: argparse.Namespace) -> int:
-    """As given, else for the pool the smallest that is read about as quickly as a sweep, else as it was packed."""
+def _packed_chunk_size(
+    source: PathStatus, index: "Index", speed: "StorageSpeed | None", options: DatasetOptions, memory: MemoryOptions
+) -> int:
+    """--chunk-size; else, for the pool, the smallest that is read about as fast as a sweep; else that of the pack."""
     packed = index.cells.chunk_size
-    if arguments.chunk_size is not None:
-        if packed % arguments.chunk_size:
-            raise UsageError(f"{source.asked} is packed in chunks of {packed}; --chunk-size has to divide that")
-        return int(arguments.chunk_size)
-    if arguments.policy == "slot" or storage is None or not len(index.catalog.class_of):
+    if options.chunk_size is not None:
+        if packed % options.chunk_size:
+            raise UsageError(f"{source.asked} is packed in chunks of {packed}; --chunk-size must divide that")
+        return options.chunk_size
+    if memory.policy == "slot" or speed is None or not len(index.catalog.class_of):
         return packed
     mean_bytes = max(1, int(index.catalog.sample_bytes.mean()))
     divisors = [size for size in range(1, packed + 1) if packed % size == 0]
-    chosen = next((size for size in divisors if size * mean_bytes >= storage.streaming_bytes), packed)
-    streams = "streams from" if chosen * mean_bytes >= storage.streaming_bytes else "would stream from"
+    chosen = next((size for size in divisors if size * mean_bytes >= speed.streaming_bytes), packed)
+    streams = "streams from" if chosen * mean_bytes >= speed.streaming_bytes else "would stream from"
     say(
         f"chunks of {chosen} samples, {format_bytes(chosen * mean_bytes)}: "
-        f"this storage {streams} reads of {format_bytes(storage.streaming_bytes)} on (--chunk-size)"
+        f"this storage {streams} reads of {format_bytes(speed.streaming_bytes)} on (--chunk-size)"
     )
     return chosen
 
 
-def _storage(index: "Index", root_fd: int, arguments: argparse.Namespace) -> "StorageSpeed":
+def _storage_of(index: "Index", root_fd: int, memory: MemoryOptions) -> "StorageSpeed":
     from redoxfs.chunks import StorageSpeed, measure_storage
 
-    if arguments.storage_speed is not None:
-        reads_per_s, bytes_per_s = arguments.storage_speed
+    if memory.storage_speed is not None:
+        reads_per_s, bytes_per_s = memory.storage_speed
         return StorageSpeed(1 / reads_per_s, bytes_per_s)
     try:
         paths = [Path(f"/proc/self/fd/{root_fd}/{name}") for name in index.positions.shard_names]
@@ -206,28 +226,28 @@ def _storage(index: "Index", root_fd: int, arguments: argparse.Namespace) -> "St
     return storage
 
 
-def check_source(source: Place) -> None:
+def check_source(source: PathStatus) -> None:
     """Raises SourceUnusableError unless `source` is a directory whose files have bytes of their own."""
     mount = source.ours
     if mount is not None and source.is_stale:
         raise SourceUnusableError(
-            f"{source.asked}: a killed daemon left its mount here; run: redoxfs umount {mount.mountpoint}"
+            f"{source.asked}: the daemon of the mount here was killed; run: redoxfs umount {mount.mountpoint}"
         )
     if mount is not None and source.is_redirected:
         raise SourceUnusableError(
-            f"{source.asked}: is served by a live redoxfs mount and would be redirected twice; "
+            f"{source.asked}: is served by a live redoxfs mount, so reads would be redirected twice; "
             f"use {mount.mountpoint}/{EXACT_FOLDER} instead"
         )
     if source.trouble is not None:
         raise SourceUnusableError(f"{source.asked}: {source.trouble}")
 
 
-def open_root(source: Place) -> int:
-    """A descriptor of SOURCE, taken before anything is mounted over it. Raises SourceUnusableError."""
+def open_root(source: PathStatus) -> int:
+    """A descriptor of SOURCE, opened before anything is mounted over it. Raises SourceUnusableError."""
     try:
         root_fd = os.open(source.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            # A directory that may be listed but not searched can be opened; only a look-up in it fails.
+            # A directory that may be listed but not searched opens; only a lookup in it fails.
             os.stat(".", dir_fd=root_fd)
         except OSError:
             os.close(root_fd)
@@ -237,32 +257,32 @@ def open_root(source: Place) -> int:
     return root_fd
 
 
-def memory_of(arguments: argparse.Namespace) -> int:
-    """Bytes that --memory stands for, or the default; told on stderr either way. Raises UsageError."""
+def memory_of(size: str | None) -> int:
+    """Bytes that the value of --memory stands for, or the default; printed either way. Raises UsageError."""
     available = available_memory()
-    if arguments.memory is None:
+    if size is None:
         memory = default_memory(available)
         say(f"memory: {format_bytes(memory)}, a quarter of the {format_bytes(available)} available (--memory)")
         return memory
-    memory = parse_size(arguments.memory, available)
+    memory = parse_size(size, available)
     beyond = f", more than the {format_bytes(available)} available" if memory > available else ""
     say(f"memory: {format_bytes(memory)}{beyond}")
     return memory
 
 
-def catalog_of(source: Place, root_fd: int, arguments: argparse.Namespace) -> "Catalog":
-    """Scan SOURCE, or reuse the kept scan, and find samples, groups and classes in it.
+def catalog_of(source: PathStatus, root_fd: int, options: DatasetOptions, *, timeout_s: float) -> "Catalog":
+    """Scan SOURCE, or reuse the cached scan, and find samples, groups and classes in it.
 
-    Raises SourceUnusableError if there is no file in it, and the dataset's own SourceError and ClassesError.
+    Raises SourceUnusableError if it holds no file, and the dataset's own SourceError and ClassesError.
     """
     from redoxfs.dataset import build_catalog, default_cache_dir, load_or_scan
 
-    beside = _look_beside(source, root_fd, arguments)
+    beside = _look_beside(source, root_fd, options, timeout_s)
     begin = time.monotonic()
     try:
         with _counting_files() as progress:
             tree, reused = load_or_scan(
-                source.path, root_fd, default_cache_dir(), progress=progress, rescan=arguments.rescan
+                source.path, root_fd, default_cache_dir(), progress=progress, rescan=options.rescan
             )
     except OSError as failure:
         if failure.errno not in (errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ENOENT):
@@ -277,36 +297,37 @@ def catalog_of(source: Place, root_fd: int, arguments: argparse.Namespace) -> "C
         say(f"catalog: {files:,} files, scanned in {format_seconds(time.monotonic() - begin)}")
     return build_catalog(
         tree,
-        classes=arguments.classes or "auto",
-        samples=tuple(arguments.samples),
-        groups=arguments.groups,
+        classes=options.classes or "auto",
+        samples=options.samples,
+        groups=options.groups,
         root_fd=root_fd,
         beside=beside,
     )
 
 
-def _look_beside(source: Place, root_fd: int, arguments: argparse.Namespace) -> "Beside | None":
-    """What lies beside a SOURCE that is a split by name; None where that is no evidence, or does not answer."""
+def _look_beside(source: PathStatus, root_fd: int, options: DatasetOptions, timeout_s: float) -> "Beside | None":
+    """The siblings of a SOURCE that is a split by name; None where they are no evidence, or do not answer in time."""
     from redoxfs.dataset import Beside, look_beside
     from redoxfs.dataset.splits import is_split
 
-    if arguments.classes not in (None, "auto") or not is_split(os.fsencode(source.path.name)):
+    if options.classes not in (None, "auto") or not is_split(os.fsencode(source.path.name)):
         return None
     try:
-        return Beside.from_text(ask(lambda: look_beside(root_fd).as_text().encode("ascii"), arguments.timeout).decode())
+        found = run_in_child(lambda: look_beside(root_fd).as_text().encode("ascii"), timeout_s)
     except OSError:
         return None
+    return Beside.from_text(found.decode())
 
 
 def say_verdict(verdict: "Verdict") -> None:
-    """What was decided about classes, and the evidence, a line each."""
+    """Print what was decided about classes, and the evidence, a line each."""
     say(verdict.line)
     for line in (*evidence(verdict), *verdict.saw):
         say(line)
 
 
 def evidence(verdict: "Verdict") -> list[str]:
-    """What `auto` found out about the splits, alike ones in one line; nothing where the verdict's line says it all."""
+    """What `auto` found about the splits, those alike in one line; empty where the verdict's own line says it all."""
     if verdict.asked != "auto" or not any(finding.redirected for finding in verdict.splits):
         return []
     splits: dict[tuple[bool, str], list[str]] = {}
@@ -321,7 +342,7 @@ def evidence(verdict: "Verdict") -> list[str]:
 
 @contextmanager
 def _counting_files() -> Iterator[Callable[[int], None] | None]:
-    """Show on a terminal what the scan has found and how fast; elsewhere the line at its end is enough."""
+    """Show the progress of the scan on a terminal; elsewhere the line at its end is enough."""
     if not sys.stderr.isatty():
         yield None
         return

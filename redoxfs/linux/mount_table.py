@@ -1,9 +1,8 @@
-"""The kernel's mount table, and which mount a path ends up on.
+"""The kernel's mount table, and the mount that a path lies on.
 
-A mount is ours by its type, fuse.redoxfs, which the kernel keeps even when the daemon is long dead. The table
-is parsed rather than asked for through stat(2): a stat of a mount whose daemon hangs would hang as well.
-/etc/mtab and mount(8) are no sources either; they know no parents, and without those a mount hidden below
-another looks like the one on top.
+A mount is ours if its type is fuse.redoxfs, which the kernel keeps even when the daemon is long dead. The table is
+parsed rather than queried by stat(2), because a stat of a mount whose daemon hangs would hang as well. /etc/mtab and
+mount(8) do not list parents, and without those a mount hidden below another looks like the one on top.
 """
 
 import os
@@ -21,7 +20,7 @@ _ESCAPE = re.compile(rb"\\([0-7]{3})")
 class Mount:
     """One line of mountinfo. Paths are decoded as os.fsdecode does, so any bytes survive.
 
-    All mounts of one filesystem have one ``device``, major:minor, wherever they are.
+    All mounts of one filesystem have the same ``device``, major:minor.
     """
 
     mount_id: int
@@ -45,9 +44,9 @@ def read_mounts() -> tuple[Mount, ...]:
 
 
 def also_mounted(mount: Mount) -> str | None:
-    """Where else the filesystem of ``mount`` is mounted, now that this is not: a clause; None where that is not known.
+    """A clause that names another mount of the same filesystem, after ``mount`` has ended; None if none is found.
 
-    Another mount namespace is seen through any process in it that is ours to look at.
+    Another mount namespace is visible through any process in it that we may inspect.
     """
     here = [other.mountpoint for other in read_mounts() if other.ours and other.device == mount.device]
     if here:
@@ -70,7 +69,7 @@ def also_mounted(mount: Mount) -> str | None:
 
 
 def _namespace(pid: str) -> str | None:
-    """What tells a process's mount namespace from others; None where we may not know."""
+    """The identity of a process's mount namespace; None if we may not read it."""
     try:
         return os.readlink(f"/proc/{pid}/ns/mnt")
     except OSError:
@@ -78,33 +77,33 @@ def _namespace(pid: str) -> str | None:
 
 
 def parse_mountinfo(text: bytes) -> tuple[Mount, ...]:
-    """The lines of a mountinfo file (proc(5)), in its order; lines of an unknown shape are left out."""
+    """The lines of a mountinfo file (proc(5)), in order; lines of an unknown format are skipped."""
     return tuple(mount for line in text.split(b"\n") if (mount := _parse_line(line)) is not None)
 
 
 def mount_of(path: Path, mounts: Sequence[Mount]) -> Mount | None:
     """The mount that `path` (absolute, free of symlinks) lies on; the topmost where they are stacked.
 
-    It goes down from the root as the kernel does: at each directory, on to the mount whose parent is the one
-    stood on. So a mount that another one hides is not found, though its line is still in the table.
+    It walks down from the root as the kernel does: at each directory, to the mount whose parent is the current one. So
+    a mount that another one hides is not found, though its line is still in the table.
     """
     known = {mount.mount_id for mount in mounts}
     children: dict[tuple[int, str], Mount] = {}
     for mount in mounts:
         outer = mount.parent_id in known and mount.parent_id != mount.mount_id
-        # Of two mounts with one parent and one place, the later line is the one on top.
+        # Of two mounts with the same parent and mountpoint, the later line is on top.
         children[mount.parent_id if outer else -1, mount.mountpoint] = mount
-    standing: Mount | None = None
-    for place in _from_root(path):
-        above = children.get((standing.mount_id if standing else -1, place))
+    current: Mount | None = None
+    for folder in _from_root(path):
+        above = children.get((current.mount_id if current else -1, folder))
         while above is not None:
-            standing = above
-            above = children.get((standing.mount_id, place))
-    return standing
+            current = above
+            above = children.get((current.mount_id, folder))
+    return current
 
 
 def topmost_at(path: Path, mounts: Sequence[Mount]) -> Mount | None:
-    """The mount whose root one sees at `path` itself; None where nothing is mounted exactly there."""
+    """The visible mount whose mountpoint is `path` itself; None if there is none."""
     mount = mount_of(path, mounts)
     return mount if mount is not None and mount.mountpoint == str(path) else None
 

@@ -1,0 +1,207 @@
+"""What each verb is asked to do, beside `redoxfs.launch.options`, and how one such value is made of many.
+
+A verb's `run` takes one of these. Nothing behind the grammar knows argparse.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, TypeVar
+
+from redoxfs.launch.options import DEFAULT_TIMEOUT_S, DatasetOptions, MemoryOptions, MountOptions
+
+Options = TypeVar("Options")
+
+# ImageNet-1k, as in the paper's tables, and in round numbers.
+PAPER_FILES = 1_281_167
+SIMULATED_FILES = 1_280_000
+
+# With the bandwidth of the paper's smaller cluster, 0.38 GB/s, the seek time at which its best chunk size is the best.
+SEEK_TIME_S = 0.02
+BANDWIDTH_BYTES_PER_S = 380e6
+
+
+@dataclass(frozen=True, slots=True)
+class UmountOptions:
+    mountpoint: str
+    lazy: bool = False
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True)
+class StatusOptions:
+    mountpoint: str
+    json: bool = False
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterUpOptions:
+    """``mount`` is what all nodes have in common; its mountpoint, its nodes and its rank are set for each."""
+
+    folder: str
+    count: int
+    mount: MountOptions
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatusOptions:
+    folder: str
+    json: bool = False
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDownOptions:
+    folder: str
+    lazy: bool = False
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True)
+class TraceOptions:
+    mountpoint: str
+    file: str
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True)
+class NodesOptions:
+    """``new_list`` is the text of --set; None: print the nodes."""
+
+    mountpoint: str
+    new_list: str | None = None
+    json: bool = False
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True)
+class StateSaveOptions:
+    mountpoint: str
+    file: str
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True)
+class StateLoadOptions:
+    mountpoint: str
+    file: str
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True)
+class InspectOptions:
+    source: str
+    json: bool = False
+    dataset: DatasetOptions = field(default_factory=DatasetOptions)
+    memory: MemoryOptions = field(default_factory=MemoryOptions)
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True)
+class PackOptions:
+    """``jobs`` None: one process for each core."""
+
+    source: str
+    dst: str
+    dataset: DatasetOptions = field(default_factory=DatasetOptions)
+    shard_size: str = "1GiB"
+    jobs: int | None = None
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyOptions:
+    """``jobs`` None: one process for each core."""
+
+    source: str
+    json: bool = False
+    jobs: int | None = None
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+
+# Simulations
+
+
+@dataclass(frozen=True, slots=True)
+class BreakdownOptions:
+    files: int = PAPER_FILES
+    seed: int = 0
+    json: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PoliciesOptions:
+    files: int = SIMULATED_FILES
+    seed: int = 0
+    json: bool = False
+    classes: int = 1000
+    skew: float = 0.0
+    policy: str = "pool"
+    resident: float = 0.1
+    chunk_size: int = 64
+    nodes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkSizeOptions:
+    files: int = SIMULATED_FILES
+    seed: int = 0
+    json: bool = False
+    classes: int = 1000
+    skew: float = 0.0
+    policy: str = "slot"
+    resident: float = 0.1
+    seek_time_s: float = SEEK_TIME_S
+    bandwidth: float = BANDWIDTH_BYTES_PER_S
+    plot: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteMemoryOptions:
+    files: int = PAPER_FILES
+    seed: int = 0
+    json: bool = False
+    plot: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RandomnessOptions:
+    """Empty ``policies``: all of them."""
+
+    files: int = SIMULATED_FILES
+    seed: int = 0
+    json: bool = False
+    classes: int = 1000
+    skew: float = 0.0
+    policies: tuple[str, ...] = ()
+    chunk_sizes: tuple[int, ...] = (64, 16, 4)
+    residents: tuple[float, ...] = (0.25, 0.1, 0.02)
+
+
+def built(kind: type[Options], given: Mapping[str, Any]) -> Options:
+    """An instance of a dataclass, and of those that are its fields; a field that is not ``given`` has its default."""
+    values: dict[str, Any] = {}
+    for each in fields(kind):  # type: ignore[arg-type]
+        if is_dataclass(each.type):
+            values[each.name] = built(each.type, given)  # type: ignore[arg-type]
+        elif each.name in given:
+            value = given[each.name]
+            values[each.name] = tuple(value) if isinstance(value, list) else value
+    return kind(**values)
+
+
+def flat(options: object) -> dict[str, Any]:
+    """The fields of a dataclass, and of those that are its fields, by their names: the inverse of `built`."""
+    values: dict[str, Any] = {}
+    for each in fields(options):  # type: ignore[arg-type]
+        value = getattr(options, each.name)
+        if is_dataclass(each.type):
+            values |= flat(value)
+        else:
+            values[each.name] = value
+    return values
+
+
+def default_of(kind: type, name: str) -> Any:
+    """The default of an option, for its help text."""
+    return next(each.default for each in fields(kind) if each.name == name)

@@ -1,0 +1,160 @@
+"""The values of options: from their text, with a message for one that makes no sense, and back to text.
+
+The functions that read a text are types of argparse: they raise argparse.ArgumentTypeError.
+"""
+
+import argparse
+import math
+
+from redoxfs.launch.addresses import MOST_NODES
+from redoxfs.launch.errors import UsageError
+from redoxfs.launch.options import SamplerSpec
+from redoxfs.launch.sizes import parse_size
+
+# What each kind of sampler takes, and what it needs.
+_SAMPLERS = {
+    "torch-distributed": ({"seed", "ranks", "drop_last", "no_shuffle", "tree"}, set[str]()),
+    "torch-random": ({"seed", "persistent_workers", "tree"}, {"seed"}),
+}
+_SAMPLER_FLAGS = frozenset({"drop_last", "no_shuffle", "persistent_workers"})
+
+
+def whole_number(text: str, least: int, most: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 20 and least <= int(text) <= most):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}")
+    return int(text)
+
+
+def chunk_size(text: str) -> int:
+    # Reading a chunk takes a file descriptor for each of its samples; no chunk is worth more than this.
+    return whole_number(text, 1, 1 << 16)
+
+
+def chunk_size_or_auto(text: str) -> int | None:
+    return None if text == "auto" else chunk_size(text)
+
+
+def files(text: str) -> int:
+    # Samples are numbered in 32 bits.
+    return whole_number(text, 1, (1 << 31) - 1)
+
+
+def nodes(text: str) -> int:
+    return whole_number(text, 1, MOST_NODES)
+
+
+def rank(text: str) -> int:
+    return whole_number(text, 0, MOST_NODES - 1)
+
+
+def window(text: str) -> int:
+    return whole_number(text, 1, (1 << 31) - 1)
+
+
+def jobs(text: str) -> int:
+    return whole_number(text, 1, 1 << 10)
+
+
+def seed(text: str) -> int:
+    return whole_number(text, 0, (1 << 63) - 1)
+
+
+def seconds(text: str) -> float:
+    value = _number(text)
+    if not (0 < value <= 86_400):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0, up to a day")
+    return value
+
+
+def exchange(text: str) -> float:
+    value = _number(text)
+    if not (0 <= value <= 1):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share from 0 to 1")
+    return value
+
+
+def share(text: str) -> float:
+    percent = _number(text.removesuffix("%")) if text.endswith("%") else math.nan
+    if not (0 < percent <= 100):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share above 0% and up to 100%; write it like 10%")
+    return percent / 100
+
+
+def skew(text: str) -> float:
+    value = _number(text)
+    if not (0 <= value <= 10):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 10")
+    return value
+
+
+def bandwidth(text: str) -> float:
+    try:
+        return float(parse_size(text, 0))
+    except UsageError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes a second; write it like 200MB") from None
+
+
+def storage_speed(text: str) -> tuple[float, int]:
+    reads, comma, size = text.partition(",")
+    try:
+        if not comma or not (0 < float(reads) <= 1e9):
+            raise ValueError
+        return float(reads), parse_size(size, 0)
+    except (ValueError, UsageError):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of reads and of bytes a second; write it like 500,200MB"
+        ) from None
+
+
+def sampler(text: str) -> SamplerSpec:
+    kind, *words = text.split(",")
+    if kind not in _SAMPLERS:
+        raise argparse.ArgumentTypeError(f"{kind!r} is not a known sampler; known are {', '.join(_SAMPLERS)}")
+    taken, needed = _SAMPLERS[kind]
+    given: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name not in taken:
+            raise argparse.ArgumentTypeError(f"{kind} does not take {word!r}; it takes {', '.join(sorted(taken))}")
+        if name in given:
+            raise argparse.ArgumentTypeError(f"{name} is given twice in {text!r}")
+        if name in _SAMPLER_FLAGS and equals:
+            raise argparse.ArgumentTypeError(f"{name} takes no value, but {word!r} has one")
+        if name not in _SAMPLER_FLAGS and not value:
+            raise argparse.ArgumentTypeError(f"{name} needs a value: {name}=…")
+        given[name] = value
+    for name in sorted(needed - given.keys()):
+        raise argparse.ArgumentTypeError(f"{kind} needs {name}=…")
+    return SamplerSpec(
+        kind=kind,
+        # PyTorch's own default for a DistributedSampler.
+        seed=seed(given.get("seed", "0")),
+        ranks=whole_number(given["ranks"], 1, 1 << 20) if "ranks" in given else None,
+        shuffle="no_shuffle" not in given,
+        drop_last="drop_last" in given,
+        persistent_workers="persistent_workers" in given,
+        tree=given.get("tree"),
+    )
+
+
+def text_of(value: object) -> str:
+    """The text that stands for a value on a command line."""
+    if isinstance(value, SamplerSpec):
+        words = [value.kind, f"seed={value.seed}"]
+        words += [f"ranks={value.ranks}"] if value.ranks is not None else []
+        words += [] if value.shuffle else ["no_shuffle"]
+        words += ["drop_last"] if value.drop_last else []
+        words += ["persistent_workers"] if value.persistent_workers else []
+        words += [f"tree={value.tree}"] if value.tree is not None else []
+        return ",".join(words)
+    if isinstance(value, tuple):
+        return ",".join(map(text_of, value))
+    return str(value)
+
+
+def _number(text: str) -> float:
+    """A number, or NaN, which is in no range."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

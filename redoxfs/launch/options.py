@@ -1,0 +1,109 @@
+"""What a mount is asked to do, as frozen values: the one place of each option's type and default.
+
+`redoxfs.cli.arguments` builds these from a command line and renders them back into one. An option that was not given
+has its default here; a value that depends on SOURCE or on the machine is None until it is decided.
+"""
+
+from dataclasses import dataclass, field
+
+# Slow storage answers within seconds, even a parallel filesystem under load; lost storage never does. A minute tells
+# one from the other.
+DEFAULT_TIMEOUT_S = 60.0
+
+# All nodes of a job start at once, but some wait for an image to be pulled or a disk to be mounted.
+DEFAULT_JOIN_TIMEOUT_S = 300.0
+
+# A peer answers in milliseconds unless its storage is slow. One that takes this long is better skipped.
+DEFAULT_PEER_TIMEOUT_S = 10.0
+
+# The paper's own choice of P (section 5).
+DEFAULT_PREFETCH_WINDOW = 6000
+
+POLICIES = ("pool", "slot")
+STORAGES = ("shared", "local")
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerSpec:
+    """The sampler of the training, as --sampler names it.
+
+    ``ranks`` are the processes that share the epoch (None: one for each node), ``tree`` the class tree that is read
+    (None: the one with the most samples).
+    """
+
+    kind: str
+    seed: int
+    ranks: int | None = None
+    shuffle: bool = True
+    drop_last: bool = False
+    persistent_workers: bool = False
+    tree: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetOptions:
+    """How samples, classes and chunks are found in SOURCE. ``chunk_size`` None: chosen for the storage and policy."""
+
+    classes: str | None = None
+    samples: tuple[str, ...] = ()
+    groups: str | None = None
+    chunk_size: int | None = None
+    seed: int = 0
+    rescan: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOptions:
+    """How much memory holds samples, and by which policy.
+
+    ``memory_size`` is the text of --memory (None: a quarter of what is available). ``storage_speed`` is reads and bytes
+    a second (None: measured where it matters).
+    """
+
+    memory_size: str | None = None
+    policy: str = "pool"
+    storage_speed: tuple[float, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SharingOptions:
+    """What the nodes of a cluster do for each other, and over which transport."""
+
+    storage: str = "shared"
+    exchange: float = 0.0
+    remote_memory: str | None = None
+    join_timeout_s: float = DEFAULT_JOIN_TIMEOUT_S
+    peer_timeout_s: float = DEFAULT_PEER_TIMEOUT_S
+    prefetch_window: int = DEFAULT_PREFETCH_WINDOW
+    sampler: SamplerSpec | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_ca: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """Which nodes share the dataset. ``nodes`` is the text of --nodes; None: this node alone."""
+
+    nodes: str | None = None
+    node_rank: int | None = None
+    node_count: int | None = None
+    insecure: bool = False
+    sharing: SharingOptions = field(default_factory=SharingOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class MountOptions:
+    """All that `redoxfs mount` takes. ``mountpoint`` None: over SOURCE; ``fuse_options`` are the values of -o."""
+
+    source: str
+    mountpoint: str | None = None
+    dataset: DatasetOptions = field(default_factory=DatasetOptions)
+    memory: MemoryOptions = field(default_factory=MemoryOptions)
+    cluster: ClusterOptions = field(default_factory=ClusterOptions)
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    foreground: bool = False
+    log: str | None = None
+    resume: bool = False
+    state: str | None = None
+    fuse_options: tuple[str, ...] = ()
