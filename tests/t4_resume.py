@@ -250,7 +250,7 @@ def test_a_file_of_ones_own_choice(machine: Machine, source: Path, order: list[s
     for at in (source / "state", machine.mnt / "state"):
         refused(machine.run("mount", source, machine.mnt, *OPTIONS, "--state", at), "which will be served")
     refused(machine.run("mount", source, machine.mnt, *OPTIONS, "--state", kept / "no/state"), "no such directory")
-    refused(machine.run("mount", source, machine.mnt, *OPTIONS, "--state", f"{kept}/"), "no name of a file")
+    refused(machine.run("mount", source, machine.mnt, *OPTIONS, "--state", f"{kept}/"), "is not a file name")
     machine.ok("mount", source, machine.mnt, *OPTIONS, "--state", kept / "state")
     served = read(machine, order[:30])
     machine.ok("umount", machine.mnt)

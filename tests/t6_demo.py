@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from machine import PATIENCE_S
 
-from redoxfs.cli.mount_table import read_mounts
+from redoxfs.linux.mount_table import read_mounts
 
 DEMO = Path(__file__).parents[1] / "scripts/demo_run.py"
 

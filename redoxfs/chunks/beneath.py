@@ -11,6 +11,8 @@ import errno
 import os
 from functools import cache
 
+from redoxfs.linux.libc import last_error, libc
+
 OPENAT2 = 437
 """System call number, the same on every architecture that Linux 5.6 and later run on."""
 
@@ -28,7 +30,6 @@ class _OpenHow(ctypes.Structure):
 
 
 _HOW = _OpenHow(FILE_FLAGS, 0, RESOLVE_NO_MAGICLINKS | RESOLVE_NO_SYMLINKS | RESOLVE_BENEATH)
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def open_beneath(root_fd: int, path: bytes) -> int:
@@ -40,19 +41,19 @@ def open_beneath(root_fd: int, path: bytes) -> int:
     if not _has_openat2():
         return _walk(root_fd, path)
     while True:
-        fd = _libc.syscall(OPENAT2, root_fd, path, ctypes.byref(_HOW), ctypes.sizeof(_HOW))
+        fd = libc.syscall(OPENAT2, root_fd, path, ctypes.byref(_HOW), ctypes.sizeof(_HOW))
         if fd >= 0:
             return int(fd)
-        error = ctypes.get_errno()
+        failure = last_error(os.fsdecode(path))
         # EAGAIN: something was renamed while the kernel checked "beneath".
-        if error not in (errno.EINTR, errno.EAGAIN):
-            raise OSError(error, os.strerror(error), os.fsdecode(path))
+        if failure.errno not in (errno.EINTR, errno.EAGAIN):
+            raise failure
 
 
 @cache
 def _has_openat2() -> bool:
-    fd = _libc.syscall(OPENAT2, -1, b".", ctypes.byref(_HOW), ctypes.sizeof(_HOW))
-    return bool(fd < 0 and ctypes.get_errno() == errno.EBADF)
+    fd = libc.syscall(OPENAT2, -1, b".", ctypes.byref(_HOW), ctypes.sizeof(_HOW))
+    return bool(fd < 0 and last_error().errno == errno.EBADF)
 
 
 def _walk(root_fd: int, path: bytes) -> int:

@@ -116,20 +116,3 @@ def _checksum(file: BinaryIO) -> str:
     while block := file.read(BLOCK_BYTES):
         digest.update(block)
     return digest.hexdigest()
-
-
-def write_file(path: Path, data: bytes) -> None:
-    """Write a new file, readable only by its owner, and sync it."""
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync_directory(path: Path) -> None:
-    """Sync a directory, so that renames in it survive a power failure."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

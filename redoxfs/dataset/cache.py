@@ -35,6 +35,7 @@ from redoxfs.dataset import array_files
 from redoxfs.dataset.errors import show
 from redoxfs.dataset.scan import open_below, read_tree
 from redoxfs.dataset.tree import Tree
+from redoxfs.linux import durable
 
 FORMAT_VERSION = 3
 MANIFEST = "manifest.json"
@@ -182,10 +183,10 @@ def _save(tree: Tree, place: Path, given: str, root_fd: int, scanned_at_ns: int)
             "roots": [path.hex() for path in tree.roots],
             "arrays": known,
         }
-        array_files.write_file(making / MANIFEST, json.dumps(manifest, indent=1).encode())
-        array_files.sync_directory(making)
+        durable.write_file(making / MANIFEST, json.dumps(manifest, indent=1).encode())
+        durable.sync_directory(making)
         _replace(making, place)
-        array_files.sync_directory(place.parent)
+        durable.sync_directory(place.parent)
     except BaseException:
         shutil.rmtree(making, ignore_errors=True)
         raise

@@ -9,11 +9,13 @@ the *fusectl* filesystem: where the system has mounted it, as most do, or else, 
 nowhere. The mount's own number is read from the mount table: a stat would be a request to ourselves.
 """
 
-import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from redoxfs.linux.libc import last_error, libc
+from redoxfs.linux.mount_table import read_mounts
 
 MOST = 65_535
 """What the kernel takes."""
@@ -24,8 +26,6 @@ USERS_MOST = Path("/sys/module/fuse/parameters/max_user_bgreq")
 # System calls of the mount API (Linux 5.2), the same on every architecture.
 FSOPEN, FSCONFIG, FSMOUNT = 430, 431, 432
 FSCONFIG_CMD_CREATE = 6
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def raise_backlog(mountpoint: Path) -> bool:
@@ -61,16 +61,8 @@ def _users_most() -> str:
 
 def _connection(mountpoint: Path) -> str | None:
     """The number of the topmost mount at ``mountpoint``: the minor of its device."""
-    escaped = os.fspath(mountpoint)
-    for character in "\\ \t\n":
-        escaped = escaped.replace(character, f"\\{ord(character):03o}")
-    found = None
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
-        for line in table:
-            fields = line.split(" ")
-            if fields[4] == escaped:
-                found = fields[2].partition(":")[2]
-    return found
+    devices = [mount.device for mount in read_mounts() if mount.mountpoint == os.fspath(mountpoint)]
+    return devices[-1].partition(":")[2] if devices else None
 
 
 @contextmanager
@@ -89,8 +81,7 @@ def _fusectl() -> Iterator[Path]:
 
 
 def _called(number: int, *arguments: int | bytes | None) -> int:
-    result = _libc.syscall(number, *arguments)
+    result = libc.syscall(number, *arguments)
     if result < 0:
-        error = ctypes.get_errno()
-        raise OSError(error, os.strerror(error))
+        raise last_error()
     return int(result)

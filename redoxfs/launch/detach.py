@@ -4,12 +4,13 @@ The system call is tried first for every user, because it needs a capability and
 helper, and never for root: run by root it has no more rights than we do. Both fail with an OSError that has an errno.
 """
 
-import ctypes
 import errno
 import os
 import shutil
 import subprocess
 from pathlib import Path
+
+from redoxfs.linux.libc import last_error, libc
 
 # <sys/mount.h>
 _MNT_DETACH = 2
@@ -38,12 +39,11 @@ def find_helper() -> str | None:
 
 
 def _umount2(path: Path, flags: int, helper_flags: list[str]) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
     if libc.umount2(os.fsencode(path), flags) == 0:
         return
-    number = ctypes.get_errno()
-    if number != errno.EPERM or os.geteuid() == 0:
-        raise OSError(number, os.strerror(number))
+    failure = last_error()
+    if failure.errno != errno.EPERM or os.geteuid() == 0:
+        raise failure
     _ask_helper(path, helper_flags)
 
 

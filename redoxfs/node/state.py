@@ -29,7 +29,6 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -39,6 +38,7 @@ import trio
 import xxhash
 
 from redoxfs.dataset.array_files import open_plain
+from redoxfs.linux import durable
 from redoxfs.protocol.turns import LAST_LAP, Turns
 
 MAGIC = b"RedoxLap"
@@ -223,23 +223,7 @@ class StateFile:
 
     def replace(self, data: bytes) -> None:
         """Write ``data`` to disk, readable by the owner alone. Raises OSError; the file is unchanged then."""
-        # Shortened at the front, since names have a maximum length: the end has the node's number.
-        beside = f".{self.path.name[-200:]}.new"
-        with suppress(FileNotFoundError):
-            os.unlink(beside, dir_fd=self._folder)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            with open(os.open(beside, flags, 0o600, dir_fd=self._folder), "wb", buffering=0) as file:
-                rest = memoryview(data)
-                while rest:
-                    rest = rest[file.write(rest) :]
-                os.fsync(file.fileno())
-            os.replace(beside, self.path.name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
-        except OSError:
-            with suppress(OSError):
-                os.unlink(beside, dir_fd=self._folder)
-            raise
-        os.fsync(self._folder)
+        durable.replace(self._folder, self.path.name, data)
 
 
 class Resumable(Protocol):

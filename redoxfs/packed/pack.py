@@ -27,6 +27,7 @@ import numpy as np
 
 from redoxfs.chunks import Cells
 from redoxfs.dataset import Catalog, ChangedError, SourceError, Tree, array_files, check_unchanged, show
+from redoxfs.linux import durable
 from redoxfs.packed.index import (
     FOLDER,
     MANIFEST,
@@ -182,9 +183,9 @@ def _save_draft(
             _remove(making / name)
     fresh.rename(folder)
     if not (making / DRAFT).exists():
-        array_files.write_file(making / "plan.new", draft)
+        durable.write_file(making / "plan.new", draft)
         (making / "plan.new").rename(making / DRAFT)
-    array_files.sync_directory(making)
+    durable.sync_directory(making)
     return records
 
 
@@ -296,10 +297,8 @@ def _carry_out(state: _State, shard: int, tally: Tally) -> tuple[Sums, bool, boo
     for old in (sums_at, making / f"{name}.new.npy"):
         old.unlink(missing_ok=True)
     array_files.save(making, f"{name}.new", sums)
-    (making / f"{name}.new.npy").rename(sums_at)
-    array_files.sync_directory(making)
-    part.rename(final)
-    array_files.sync_directory(state.dst)
+    durable.rename(making / f"{name}.new.npy", sums_at)
+    durable.rename(part, final)
     return sums, was_there, False
 
 
@@ -338,14 +337,13 @@ def _finish(
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(folder)
     (making / FOLDER).rename(folder)
-    array_files.sync_directory(folder)
+    durable.sync_directory(folder)
     (making / MANIFEST).unlink(missing_ok=True)
-    array_files.write_file(making / MANIFEST, seal({**manifest, "arrays": records}))
+    durable.write_file(making / MANIFEST, seal({**manifest, "arrays": records}))
     if not private:
         umask = os.umask(0)
         os.umask(umask)
         for path in (making / MANIFEST, *folder.iterdir(), *(dst / shard["name"] for shard in manifest["shards"])):
             path.chmod(0o644 & ~umask)
-    (making / MANIFEST).rename(dst / MANIFEST)
-    array_files.sync_directory(dst)
+    durable.rename(making / MANIFEST, dst / MANIFEST)
     shutil.rmtree(making)

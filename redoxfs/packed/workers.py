@@ -8,7 +8,6 @@ Workers count their work in shared memory, which the caller reads at any time. T
 them, however it ends, and leave Ctrl-C to it.
 """
 
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -19,6 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.sharedctypes import SynchronizedArray
 from typing import Any, Generic, TypeVar
+
+from redoxfs.linux.libc import libc
 
 LOOK_EVERY_S = 0.2
 
@@ -123,7 +124,7 @@ def _enter(work: Work[Any, Any], tally: Tally) -> None:
 
 
 def _begin(work: Work[Any, Any], shared: "SynchronizedArray[int]", parent: int) -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

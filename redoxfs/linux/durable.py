@@ -1,0 +1,58 @@
+"""Files that are complete or absent after a crash or a power failure.
+
+The order is always the same: write the new file, sync it, rename it into place, sync the directory. A rename is atomic,
+so a reader sees the old content or the new; without the sync of the file before it, a power failure may leave the new
+name with no content, and without that of the directory after it, the rename may be lost.
+"""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a new file, readable by its owner alone, through to the disk. Raises OSError if it exists."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames in a directory, or into it, survive a power failure."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def rename(source: Path, target: Path) -> None:
+    """Rename a synced file, and make the rename survive a power failure."""
+    source.rename(target)
+    sync_directory(target.parent)
+
+
+def replace(folder_fd: int, name: str, data: bytes) -> None:
+    """Replace a file in an open folder, readable by its owner alone, through to the disk.
+
+    Raises OSError; the file is then as it was.
+    """
+    # The name of the new file is cut because its prefix and suffix could make it too long. It is cut in front, since a
+    # number that tells files apart is at the end.
+    beside = f".{name[-200:]}.new"
+    with suppress(FileNotFoundError):
+        os.unlink(beside, dir_fd=folder_fd)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with open(os.open(beside, flags, 0o600, dir_fd=folder_fd), "wb", buffering=0) as file:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[file.write(rest) :]
+            os.fsync(file.fileno())
+        os.replace(beside, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(beside, dir_fd=folder_fd)
+        raise
+    os.fsync(folder_fd)
