@@ -26,7 +26,7 @@ from ports import reserve
 
 from redoxfs.chunks.store import FileBytes, Payload, Stamp
 from redoxfs.peers import Identity, JoinTimeoutError, Peers, Plaintext, RefusedError, Reply, View
-from redoxfs.peers.bounds import LAST_LAP_TOLD
+from redoxfs.peers.bounds import LAST_PEER_LAP
 from redoxfs.peers.client import Client
 from redoxfs.peers.fields import PAYLOAD_TAG, split_payload, with_payload
 from redoxfs.peers.parts import PART_BYTES, Assembly, Cut, FileHead
@@ -341,7 +341,7 @@ def test_messages_and_answers_of_both_kinds_pass_as_they_are() -> None:
         assert asked(request, 0) == message
     read, took = messages[0], messages[2]
     answers: list[tuple[Message, Answer]] = [
-        (read, RemoteAnswer(0, read.number, None, (3, 2, 1), (1, 2, LAST_LAP_TOLD))),
+        (read, RemoteAnswer(0, read.number, None, (3, 2, 1), (1, 2, LAST_PEER_LAP))),
         (read, RemoteAnswer(0, read.number, 0, (), (7,))),
         (took, Given(0, took.number, 3, 9, (5, 0), 2, 1)),
         (took, Given(0, took.number, 0, 1, (), 0, 0)),
@@ -402,7 +402,7 @@ def test_an_answer_beyond_the_limit_is_an_error_for_each_file_of_it(caplog: pyte
             }
 
     trio.run(main)
-    assert "2097153 bytes, where 1048576 are allowed" in caplog.text
+    assert "2097153 bytes, and at most 1048576 are allowed" in caplog.text
 
 
 # Losses
@@ -756,10 +756,10 @@ def test_calls_of_strangers_are_refused() -> None:
             introduction = replaced(at_home._introduction, node=1, incarnation=5)
             strangers = {
                 "this is view 3, not 2": pb.Caller(node=1, incarnation=5, view=2),
-                "no peer of node 0 has the number 2": pb.Caller(node=2, incarnation=5, view=3),
-                "no peer of node 0 has the number 0": pb.Caller(node=0, incarnation=5, view=3),
-                "node 1 has to say Hello first": pb.Caller(node=1, incarnation=6, view=3),
-                "node 0 was started again": pb.Caller(node=1, incarnation=5, view=3, callee=7),
+                "node 0 has no peer with number 2": pb.Caller(node=2, incarnation=5, view=3),
+                "node 0 has no peer with number 0": pb.Caller(node=0, incarnation=5, view=3),
+                "node 1 must send Hello first": pb.Caller(node=1, incarnation=6, view=3),
+                "node 0 was restarted": pb.Caller(node=1, incarnation=5, view=3, callee=7),
             }
 
             def talk() -> None:

@@ -24,7 +24,7 @@ from redoxfs.chunks import build_cells, deal, fit
 from redoxfs.chunks.store import Payload
 from redoxfs.node.state import decode, encode
 from redoxfs.peers import Bounds, Plaintext, Reply
-from redoxfs.peers.bounds import LAST_LAP_TOLD, MOST_FAILED_FILES, MOST_FILES, MOST_HITS
+from redoxfs.peers.bounds import LAST_PEER_LAP, MOST_FAILED_FILES, MOST_FILES, MOST_HITS
 from redoxfs.peers.bridge import Bridge
 from redoxfs.peers.channel import HEADER_LIMIT_BYTES, REQUEST_LIMIT_BYTES
 from redoxfs.peers.client import Client
@@ -367,7 +367,7 @@ NUMBERS = st.sampled_from(
         10,
         SAMPLES - 1,
         SAMPLES,
-        LAST_LAP_TOLD,
+        LAST_PEER_LAP,
         LAST_LAP,
         LAST_LAP + 1,
         2**31 - 1,
@@ -449,10 +449,10 @@ def test_no_numbers_that_the_core_cannot_take_get_there(caplog: pytest.LogCaptur
         (READ._replace(passed=(1,) * (MOST_HITS + 1)), "131073 positions passed"),
         (READ._replace(room_bytes=2**63), "room_bytes is"),
         (READ._replace(number=2**63, acked_below=0), "number is"),
-        (READ._replace(acked_below=8), "says that it is answered itself"),
+        (READ._replace(acked_below=8), "acknowledges its own answer"),
         (TAKE, "a Take, which the policy of this job does not know"),
         (TAKE._replace(lap=0), "lap 0, where laps are 1 to 536870912"),
-        (TAKE._replace(lap=LAST_LAP_TOLD + 1), "lap 536870913, where laps are 1 to 536870912"),
+        (TAKE._replace(lap=LAST_PEER_LAP + 1), "lap 536870913, where laps are 1 to 536870912"),
         (TAKE._replace(lap=2**31 - 1), "lap 2147483647, where"),
         (TAKE._replace(lap=2**31), "lap 2147483648, where"),
         (TAKE._replace(max_samples=2**31), "most is 2147483648"),
@@ -558,7 +558,7 @@ def test_a_reply_that_is_all_of_one_thing_takes_little() -> None:
         pb.HelloReply(differences=[pb.Difference(field="a\nb")]),
         pb.HelloReply(callee=pb.Introduction(settings={"\0": ""})),
         pb.HelloReply(begun=b"123"),
-        pb.HelloReply(begun=np.array([1, LAST_LAP_TOLD + 1], "<i4").tobytes()),
+        pb.HelloReply(begun=np.array([1, LAST_PEER_LAP + 1], "<i4").tobytes()),
         pb.HelloReply(begun=np.array([1, -1], "<i4").tobytes()),
     ):
         with pytest.raises(ValueError, match=r"."):
@@ -635,7 +635,7 @@ def test_any_other_reply_is_one_or_one_error(hello: bytes, follow: bytes, part: 
         (Given(0, 9, 4, 1, (0,), 0, 0), "class 4, where class 3 was asked for"),
         (Given(0, 9, 3, 1, (1,), 0, 0), "sample 1, which is not of class 3"),
         (Given(0, 9, 3, 1, (0,), 2**31, 0), "left is 2147483648"),
-        (Given(0, 9, 3, LAST_LAP_TOLD + 1, (0,), 0, 0), "lap 536870913, where laps are 1 to 536870912"),
+        (Given(0, 9, 3, LAST_PEER_LAP + 1, (0,), 0, 0), "lap 536870913, where laps are 1 to 536870912"),
         (Given(0, 9, 3, 0, (0,), 0, 0), "lap 0, where laps are 1 to 536870912"),
         (Given(0, 9, 3, 1, (0,) * 5, 0, 0), "5 samples, where 4 were asked for"),
         (RemoteAnswer(0, 9, 1, (), (1,)), "a Take was answered with remote_answer"),
@@ -671,7 +671,7 @@ def test_an_answer_of_too_many_files_is_an_error_for_each_and_not_asked_for_agai
     assert isinstance(found.samples[1][0], OSError)
     assert found.samples[1][0].strerror == f"an answer of {MOST_FILES + 1} files, more than {MOST_FILES}"
     assert not payload
-    assert "3 samples were given without their bytes: an answer of 131073 files" in caplog.text
+    assert "gave 3 samples without their bytes: an answer of 131073 files" in caplog.text
     _, assembly, _ = reader()._read_answer(take(0, 3), head)
     assert assembly is not None
     assert assembly.arrived(0) == [0, 1, 2]

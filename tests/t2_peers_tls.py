@@ -99,9 +99,9 @@ def test_names_are_resolved_and_held_to_the_list(ca: Authority) -> None:
 @pytest.mark.parametrize(
     ("mine", "theirs", "words"),
     [
-        ("plaintext", "here", "closes the connection, as where one of two talks TLS"),
-        ("here", "plaintext", "it does not talk TLS"),
-        ("here", "stranger", "its certificate is not good: unable to get local issuer certificate"),
+        ("plaintext", "here", "it closed the connection: only one of the two uses TLS"),
+        ("here", "plaintext", "it does not use TLS"),
+        ("here", "stranger", "its certificate cannot be verified: unable to get local issuer certificate"),
         ("here", "elsewhere", "its certificate is not for this host"),
     ],
 )
@@ -177,7 +177,7 @@ def test_a_good_certificate_does_not_open_the_door_for_another_node(ca: Authorit
                 error = await trio.to_thread.run_sync(call, impostor, view.addresses[0], method, request)
                 assert error.code() is grpc.StatusCode.PERMISSION_DENIED
                 assert error.details() == (
-                    "the certificate that was shown is for *.x.y, 127.0.0.3, and node 1 is 127.0.0.2"
+                    "the certificate that it presented is for *.x.y, 127.0.0.3, and node 1 is 127.0.0.2"
                 )
             assert not host.handled
             assert not host.restarts
@@ -206,7 +206,7 @@ def test_the_join_of_who_poses_as_another_names_the_peer(ca: Authority, here: Fi
         impostor = tls(ca, ca.issue("third", "IP:127.0.0.3"), view)
         async with couple(view, FakeService(), FakeService(), tls(ca, here, view), impostor) as (_, posing):
             said = await in_vain(posing, view.addresses[0])
-            assert "the certificate that was shown is for 127.0.0.3" in said
+            assert "the certificate that it presented is for 127.0.0.3" in said
 
     trio.run(main)
 
@@ -259,24 +259,24 @@ def test_files_that_cannot_be_used_are_told_in_one_line(
 ) -> None:
     good = here.cert, here.key, ca.file
     no = tmp_path / "none"
-    refused("none: the certificate cannot be read: No such file", no, here.key, ca.file)
-    refused("none: the key cannot be read: No such file", here.cert, no, ca.file)
-    refused("none: the CA cannot be read: No such file", here.cert, here.key, no)
-    refused(": the CA cannot be read: Is a directory", here.cert, here.key, tmp_path)
+    refused("none: cannot read the certificate: No such file", no, here.key, ca.file)
+    refused("none: cannot read the key: No such file", here.cert, no, ca.file)
+    refused("none: cannot read the CA: No such file", here.cert, here.key, no)
+    refused(": cannot read the CA: Is a directory", here.cert, here.key, tmp_path)
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    refused("fifo: the certificate is no regular file", fifo, here.key, ca.file)
+    refused("fifo: the certificate is not a regular file", fifo, here.key, ca.file)
     noise = tmp_path / "noise"
     noise.write_bytes(b"-----BEGIN CERTIFICATE-----\nnoise")
     noise.chmod(0o600)
-    refused("noise: the CA is no PEM certificate", here.cert, here.key, noise)
-    refused("are no PEM certificate and its key", noise, here.key, ca.file)
-    refused("are no PEM certificate and its key", here.cert, noise, ca.file)
+    refused("noise: the CA is not a PEM certificate", here.cert, here.key, noise)
+    refused("are not a PEM certificate and its key", noise, here.key, ca.file)
+    refused("are not a PEM certificate and its key", here.cert, noise, ca.file)
     noise.write_bytes(bytes((1 << 20) + 1))
     refused("noise: the CA is longer than", here.cert, here.key, noise)
     stranger = other_ca.issue("mismatched", HERE)
-    refused("here.pem and .*mismatched.key: do not belong together", here.cert, stranger.key, ca.file)
-    refused("not good, by .*ca.pem: unable to get local issuer certificate", stranger.cert, stranger.key, ca.file)
+    refused("here.pem and .*mismatched.key: do not match", here.cert, stranger.key, ca.file)
+    refused("ca.pem does not verify the certificate: unable to get local", stranger.cert, stranger.key, ca.file)
     encrypted = tmp_path / "encrypted.key"
     openssl("ec", "-in", here.key, "-out", encrypted, "-aes128", "-passout", "pass:secret")
     refused("encrypted.key: the key is encrypted", here.cert, encrypted, ca.file)
@@ -300,7 +300,8 @@ def test_a_key_that_others_can_read_is_refused_as_ssh_does(ca: Authority, tmp_pa
     files = ca.issue("open", HERE)
     for mode in (0o604, 0o640, 0o620):
         files.key.chmod(mode)
-        refused(f"can be read by others .mode {mode:04o}.; to prevent that: chmod 600", files.cert, files.key, ca.file)
+        why = f"others can read the key .mode {mode:04o}.; to prevent that: chmod 600"
+        refused(why, files.cert, files.key, ca.file)
     files.key.chmod(0o400)
     link = tmp_path / "link"
     link.symlink_to(files.key)

@@ -22,7 +22,7 @@ from redoxfs.node import Node, OpenFile, Plan, Share, plan_pool, plan_slot
 from redoxfs.node.cluster import ClusterConfig, Membership, joined
 from redoxfs.node.state import StateWriter, encode
 from redoxfs.peers import Identity, Plaintext, View
-from redoxfs.peers.bounds import LAST_LAP_TOLD
+from redoxfs.peers.bounds import LAST_PEER_LAP
 
 pytestmark = pytest.mark.slow
 
@@ -215,7 +215,7 @@ def test_a_peer_that_says_it_is_in_a_lap_that_nobody_comes_to_is_not_followed_th
     async def main() -> None:
         async with sharing([root, root], policy=policy) as (member, _):
             turns = member.node.turns()
-        far = turns._replace(laps=np.full_like(turns.laps, LAST_LAP_TOLD + 1))
+        far = turns._replace(laps=np.full_like(turns.laps, LAST_PEER_LAP + 1))
         async with sharing([root, root], policy=policy, kept=[encode(about, turns, 0), encode(about, far, 0)]):
             pass
 

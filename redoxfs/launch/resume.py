@@ -82,7 +82,7 @@ def resume(file: "StateFile | None", plan: "Plan", settings: Mapping[str, str], 
 
     Raises UsageError if the state is of something else, or damaged. The file is left as it is.
     """
-    from redoxfs.node.state import WRITE_EVERY_S, StateError, decode, of_one_node, read_bytes, summary, told_of
+    from redoxfs.node.state import WRITE_EVERY_S, StateError, decode, line_of, of_one_node, read_bytes, summary
 
     if file is None or not os.path.lexists(file.path):
         say(
@@ -102,7 +102,7 @@ def resume(file: "StateFile | None", plan: "Plan", settings: Mapping[str, str], 
     except (StateError, ValueError) as refusal:
         raise UsageError(f"--resume: {file.path}: {refusal}; to start over, mount without --resume") from None
     if plan.nodes == 1:
-        progress = told_of(summary(state.turns, samples))
+        progress = line_of(summary(state.turns, samples))
         say(
             f"resumed: {progress}; if the daemon was killed, samples that it served in its last {WRITE_EVERY_S:g} s "
             "may be served again"

@@ -56,9 +56,9 @@ async def serve_control(
 
     async def answer(stream: trio.SocketStream) -> None:
         try:
-            told = await _answer(_Incoming(stream), verbs)
+            reply = await _answer(_Incoming(stream), verbs)
             with trio.fail_after(TIMEOUT_S):
-                await stream.send_all(json.dumps(told).encode() + b"\n")
+                await stream.send_all(json.dumps(reply).encode() + b"\n")
         except (trio.TooSlowError, trio.BrokenResourceError) as error:
             log.warning("a control connection ended: %r", error)
 

@@ -86,7 +86,7 @@ class Content:
         self.files = payload
         self.stamps = tuple(f.stamp if isinstance(f, FileBytes) else None for f in payload)
         self.bytes_held = sum(len(f.data) for f in payload if isinstance(f, FileBytes))
-        self._tell()
+        self._notify()
         for alias in self._aliases:
             alias._see(self)
         self._aliases = []
@@ -103,9 +103,9 @@ class Content:
 
     def _see(self, content: "Content") -> None:
         self.files, self.stamps = content.files, content.stamps
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self.arrived = True
         if self._arrival is not None:
             self._arrival.set()

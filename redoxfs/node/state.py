@@ -102,7 +102,7 @@ DATASET = "dataset"
 NODES = "number of nodes"
 
 LAP_LINEAGE = "origin"
-"""Of a node of several: what tells its laps from those that began at another time, the later the greater."""
+"""In the file of one node of several: identifies laps that began together; greater for later ones."""
 
 
 def of_one_node(about: Mapping[str, str], nodes: int) -> Mapping[str, str]:
@@ -117,8 +117,8 @@ def encode(about: Mapping[str, str], turns: Turns, written_ns: int) -> bytes:
     width = next(width for width in _WIDTHS if most - least < 1 << 8 * width)
     head = _HEAD.pack(MAGIC, VERSION, len(text), len(turns.had), len(turns.laps), least, width, turns.given, written_ns)
     laps = (turns.laps - least).astype(_WIDTHS[width])
-    told = b"".join((head, text, laps.tobytes(), turns.had.tobytes()))
-    return told + xxhash.xxh3_128_digest(told)
+    data = b"".join((head, text, laps.tobytes(), turns.had.tobytes()))
+    return data + xxhash.xxh3_128_digest(data)
 
 
 def decode(data: bytes) -> State:
@@ -189,7 +189,7 @@ def summary(turns: Turns, samples: int) -> dict[str, int]:
     }
 
 
-def told_of(summary: Mapping[str, Any]) -> str:
+def line_of(summary: Mapping[str, Any]) -> str:
     """A summary as a line for users."""
     first, last = summary["first_lap"], summary["last_lap"]
     laps = f"lap {first}" if first == last else f"laps {first} to {last}"
@@ -198,7 +198,7 @@ def told_of(summary: Mapping[str, Any]) -> str:
 
 def _with_line(summary: Mapping[str, Any]) -> Mapping[str, Any]:
     """A summary and its line, for a client that cannot import this module."""
-    return {**summary, "told": told_of(summary)}
+    return {**summary, "told": line_of(summary)}
 
 
 class StateFile:
@@ -399,9 +399,9 @@ class StateWriter:
             await self._all.go_on(turns, data)
         finally:
             await self.begin_anew()
-        told = summary(turns, self._samples)
-        log.info("the laps continue from a loaded state: %s", told_of(told))
-        return _with_line(told)
+        figures = summary(turns, self._samples)
+        log.info("the laps continue from a loaded state: %s", line_of(figures))
+        return _with_line(figures)
 
     def stats(self) -> dict[str, Any]:
         """``turns``: given since the first lap began. ``turns_kept``: those in the last state that was written."""

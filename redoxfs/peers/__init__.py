@@ -1,17 +1,17 @@
-"""What nodes say to each other, over gRPC.
+"""The protocol between nodes, over gRPC.
 
 ``peers``        what a node uses: all other nodes of its job
-``view``         who they are, and what they must have in common
-``service``      what a node has to offer to them
-``server``       this node as they see it; ``outgoing``, ``traces``: what it keeps for them
-``client``       one of them as this node sees it
+``view``         the list of nodes, and what they must have in common
+``service``      what a node implements for its peers
+``server``       this node as its peers see it; ``outgoing``, ``traces``: the answers and traces that it keeps for them
+``client``       one peer as this node sees it
 ``translation``  the core's messages as protobuf; ``fields``, ``parts``: the bytes of samples, copied once on each side
-``bounds``       what a message can say at most
+``bounds``       the limits of messages
 ``bridge``       between gRPC's threads and the trio task
-``channel``      what calls go over; ``tls``: with credentials; ``quiet``: what gRPC says by itself
+``channel``      the connections between nodes; ``tls``: with credentials; ``quiet``: gRPC's own messages
 ``v1``           generated from proto/ by scripts/proto
 
-May be imported before a fork; a `Peers` must not be started before one.
+This may be imported before a fork, but a `Peers` must not be started before one.
 """
 
 import redoxfs.peers.quiet  # noqa: F401

@@ -1,6 +1,7 @@
-"""What a message can say at most: numbers that exist, and as much of each thing as there can be.
+"""Limits of messages: numbers that exist, and counts that are possible.
 
-Checked before anything is made of a message, as protobuf has read it: Python makes many times as much of it.
+They are checked right after protobuf has parsed a message, before it becomes Python objects, which take many times the
+memory.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,26 +17,27 @@ from redoxfs.protocol.events import Message
 from redoxfs.protocol.turns import LAST_LAP
 
 MOST_FILES = 1 << 17
-"""Of an answer. What a header has of each takes 16 bytes on the wire, and many times that here."""
+"""Files in an answer. Each takes 16 bytes of a header on the wire, and many times that in memory."""
 
 MOST_FAILED_FILES = 1 << 20
-"""Of an answer that cannot be sent: all have one error."""
+"""Files in an answer that cannot be sent: all share one error."""
 
 MOST_HITS = 1 << 17
-"""Hits, and positions passed, in one message: 20 times a whole window of the usual size."""
+"""Hits, and passed positions, in one message: 20 times a whole window of the usual size."""
 
 MOST_SETTINGS = 64
-"""Of an introduction, and differences between two."""
+"""Settings in an introduction, and differences between two introductions."""
 
 LONGEST_TEXT = 4096
 
 SIGNED = 1 << 63
-"""What is below it is a number wherever it goes here: in numpy, in a memoryview."""
+"""Numbers below this fit in numpy arrays and memoryviews."""
 
 SIGNED_32 = 1 << 31
 
-LAST_LAP_TOLD = LAST_LAP // 2
-"""That a peer may be in. A node that follows it there has as many laps to go before a file of its turns is refused."""
+LAST_PEER_LAP = LAST_LAP // 2
+"""The latest lap that a peer may be in. A node that follows it has as many laps left before its state file would be
+refused."""
 
 LONGEST_BYTES: dict[type[Proto], int] = {
     pb.HelloRequest: 64 << 10,
@@ -45,7 +47,7 @@ LONGEST_BYTES: dict[type[Proto], int] = {
     pb.TurnsRequest: 1 << 10,
     pb.TurnsReply: 1 << 10,  # without its payload
 }
-"""Bytes of a message, far more than a node says: what protobuf makes of a byte may take a hundred."""
+"""Bytes of a message, far more than a node sends. One byte on the wire may take a hundred in memory."""
 
 
 Ints = Sequence[int] | npt.NDArray[np.integer]
@@ -53,13 +55,13 @@ Ints = Sequence[int] | npt.NDArray[np.integer]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What there is that a message can be about.
+    """What exists: messages about anything else are refused.
 
     Args:
-        samples: they are numbered from 0.
-        classes: likewise.
+        samples: their number.
+        classes: their number.
         kinds: the messages that the policy knows.
-        home_of: int[S], the node at which each sample lives, where each has one.
+        home_of: int[S], the home of each sample, where the policy has homes.
         class_of: int[S], the class of each sample.
     """
 
@@ -70,7 +72,7 @@ class Bounds:
     class_of: Ints | None = None
 
     def check_samples(self, samples: Iterable[int], home: int) -> None:
-        """Raises ValueError if one does not exist, or does not live at ``home``."""
+        """Raises ValueError if one does not exist, or has a home other than ``home``."""
         for sample in samples:
             if sample >= self.samples:
                 raise ValueError(f"sample {sample} of {self.samples}")
@@ -82,7 +84,7 @@ class Bounds:
             raise ValueError(f"class {cls} of {self.classes}")
 
     def check_given(self, asked: int, cls: int, samples: Iterable[int]) -> None:
-        """Raises ValueError if class ``asked`` is not what ``samples`` are of, and said to be of."""
+        """Raises ValueError unless ``cls`` and the classes of ``samples`` are the class ``asked``."""
         if cls != asked:
             raise ValueError(f"class {cls}, where class {asked} was asked for")
         if self.class_of is not None:
@@ -92,7 +94,7 @@ class Bounds:
 
 
 def check_introduction(introduction: pb.Introduction) -> None:
-    """Raises ValueError if no node would say that of itself, or no line would hold it."""
+    """Raises ValueError if a value is impossible, or too long for a line."""
     if len(introduction.settings) > MOST_SETTINGS:
         raise ValueError(f"{len(introduction.settings)} settings")
     check_below(SIGNED, incarnation=introduction.incarnation, view=introduction.view)
@@ -114,14 +116,14 @@ def check_below(limit: int, **fields: int) -> None:
 
 
 def check_laps(laps: Iterable[int]) -> None:
-    """Raises ValueError if nobody is in one of them."""
+    """Raises ValueError if one of them is impossible."""
     for lap in laps:
-        if not 1 <= lap <= LAST_LAP_TOLD:
-            raise ValueError(f"lap {lap}, where laps are 1 to {LAST_LAP_TOLD}")
+        if not 1 <= lap <= LAST_PEER_LAP:
+            raise ValueError(f"lap {lap}, where laps are 1 to {LAST_PEER_LAP}")
 
 
 def check_hello_reply(reply: pb.HelloReply) -> None:
-    """Raises ValueError, as `check_introduction`."""
+    """Raises ValueError; see `check_introduction`."""
     check_introduction(reply.callee)
     if len(reply.differences) > MOST_SETTINGS:
         raise ValueError(f"{len(reply.differences)} differences")
@@ -130,5 +132,5 @@ def check_hello_reply(reply: pb.HelloReply) -> None:
     if len(reply.begun) % 4:
         raise ValueError(f"laps of classes in {len(reply.begun)} bytes")
     begun = np.frombuffer(reply.begun, "<i4")
-    if begun.min(initial=0) < 0 or begun.max(initial=0) > LAST_LAP_TOLD:
-        raise ValueError(f"{begun.min()} to {begun.max()} laps begun, where laps are 1 to {LAST_LAP_TOLD}")
+    if begun.min(initial=0) < 0 or begun.max(initial=0) > LAST_PEER_LAP:
+        raise ValueError(f"{begun.min()} to {begun.max()} laps begun, where laps are 1 to {LAST_PEER_LAP}")

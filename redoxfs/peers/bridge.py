@@ -1,7 +1,7 @@
 """From gRPC's threads into the node's trio task, and back.
 
-Not `trio.from_thread`: a thread that waits in it can only be woken by the trio task, and the end of a node waits in
-that task for the server's threads. Here the end wakes them itself.
+Rejected: `trio.from_thread`. Only the trio task can wake a thread that waits in it, and when the node ends, that task
+waits for the server's threads. Here the end wakes them itself.
 """
 
 import logging
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class ClosedError(Exception):
-    """The node ends."""
+    """The node is ending."""
 
 
 class Bridge:
@@ -48,10 +48,10 @@ class Bridge:
             self._token.run_sync_soon(run)
 
     def call(self, timeout_s: float, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What ``act`` returns, called in the trio task.
+        """Call ``act`` in the trio task and return its result.
 
         Raises:
-            ClosedError, TimeoutError, and whatever it raises.
+            ClosedError, TimeoutError, and the exceptions of ``act``.
         """
         promise: Future[T] = self.promise()
 
@@ -76,7 +76,7 @@ class Bridge:
         return future
 
     def close(self) -> None:
-        """Nothing is called any more, and whoever waits learns that."""
+        """Call nothing any more, and fail all promises."""
         with self._lock:
             self._closed = True
             promises = list(self._promises)
@@ -89,7 +89,7 @@ class Bridge:
 
 
 def keep(promise: "Future[T]", result: T) -> None:
-    """Fulfil a promise, unless it was broken before."""
+    """Fulfil a promise, unless it has failed."""
     with suppress(InvalidStateError):
         promise.set_result(result)
 

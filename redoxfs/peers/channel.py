@@ -1,7 +1,7 @@
-"""How nodes reach each other: gRPC's options, and what the calls go over.
+"""The connections between nodes: gRPC's options, and the transport.
 
-`Plaintext` is unencrypted, and whoever reaches the port is believed to be the node that it says it is: for a network
-that only the job can reach. The other `Transport` is `redoxfs.peers.tls`.
+`Plaintext` is unencrypted and trusts anyone who can reach the port: it is for a network that only the job can reach.
+The other `Transport` is `redoxfs.peers.tls`.
 """
 
 import errno
@@ -21,21 +21,20 @@ MESSAGE_LIMIT_BYTES = 4 << 20
 HEADER_LIMIT_BYTES = 2 << 20
 
 REQUEST_LIMIT_BYTES = 2 << 20
-"""What a node takes from another at once: a part of a trace and its head, or 100,000 hits. The bytes of samples go the
-other way."""
+"""The largest request: a part of a trace and its head, or 100,000 hits. The bytes of samples are in replies."""
 
 STREAMS = 64
-"""Calls at once over one connection, twice what a peer makes; more than that wait at the caller."""
+"""Calls at once over one connection: twice what a peer makes. More wait at the caller."""
 
 SHOWN = 300
-"""Characters of what gRPC says that go into a line."""
+"""The most characters of a gRPC message in a line."""
 
 KEEPALIVE_MS = 10_000
 KEEPALIVE_TIMEOUT_MS = 5_000
-"""A peer that vanished without a word is noticed by these, whether or not a call is under way."""
+"""These detect a peer that vanished silently, whether or not a call is in progress."""
 
 RECONNECT_MS = 1_000
-"""The longest time between attempts. gRPC's own, up to two minutes, is for clients of services with thousands."""
+"""The longest time between attempts. gRPC's default, up to two minutes, is for services with thousands of clients."""
 
 LIMITS = [
     ("grpc.max_send_message_length", MESSAGE_LIMIT_BYTES),
@@ -51,9 +50,9 @@ CHANNEL_OPTIONS: Sequence[tuple[str, int]] = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", RECONNECT_MS),
     ("grpc.max_reconnect_backoff_ms", RECONNECT_MS),
-    # Nodes of a job talk to each other, never by the proxy that the environment names for the world outside.
+    # Nodes of a job connect directly, never through the proxy that the environment names for the internet.
     ("grpc.enable_http_proxy", 0),
-    # Each channel has its own connection, whatever else this process talks to.
+    # Each channel has its own connection, whatever other connections the process has.
     ("grpc.use_local_subchannel_pool", 1),
 ]
 
@@ -61,7 +60,7 @@ SERVER_OPTIONS: Sequence[tuple[str, int]] = [
     *LIMITS,
     ("grpc.max_receive_message_length", REQUEST_LIMIT_BYTES),
     ("grpc.max_concurrent_streams", STREAMS),
-    # Two servers at one port would each get a part of the calls.
+    # Otherwise two servers at one port would each get a part of the calls.
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
     ("grpc.http2.max_ping_strikes", 0),
@@ -70,24 +69,24 @@ SERVER_OPTIONS: Sequence[tuple[str, int]] = [
 _MEANINGS = {
     "Hostname Verification Check failed": "its certificate is not for this host",
     "does not match SSL server name": "its certificate is not for this host",
-    "WRONG_VERSION_NUMBER": "it does not talk TLS",
-    "Socket closed": "it closes the connection, as where one of two talks TLS, or has no certificate that is believed",
+    "WRONG_VERSION_NUMBER": "it does not use TLS",
+    "Socket closed": "it closed the connection: only one of the two uses TLS, or a certificate is not trusted",
 }
 
 _NOT_VERIFIED = re.compile("CERTIFICATE_VERIFY_FAILED: ([^:]*)")
 
 
 class Transport(Protocol):
-    """What the calls go over, the same at all nodes."""
+    """Carries the calls; the same at all nodes."""
 
     def channel(self, address: str) -> grpc.Channel:
-        """To the node at ``address``; connects when it is first used."""
+        """A channel to the node at ``address``, which connects when it is first used."""
 
     def listen(self, server: grpc.Server, address: str) -> None:
         """Have ``server`` listen at ``address``. Raises OSError."""
 
     def why_not(self, context: grpc.ServicerContext, node: int) -> str | None:
-        """Why whoever makes a call is not ``node``, as it says; None if it is, or nobody can know."""
+        """Why the caller is not ``node``, as it claims; None if it is, or if the transport cannot know."""
 
     def for_view(self, view: View) -> "Transport":
         """The same for another list of nodes. Raises ValueError."""
@@ -117,7 +116,7 @@ class Plaintext:
 
 
 def listen(address: str, add_port: Callable[[], int]) -> None:
-    """``add_port``, which has a server listen at ``address``. Raises OSError."""
+    """Call ``add_port``, which makes a server listen at ``address``. Raises OSError if it fails."""
     try:
         bound = add_port()
     except RuntimeError:
@@ -127,18 +126,18 @@ def listen(address: str, add_port: Callable[[], int]) -> None:
 
 
 def one_line(text: str) -> str:
-    """``text``, which may be a peer's, as one line that is no longer than a line should be."""
+    """``text``, which may come from a peer, as one line of limited length."""
     words = " ".join(text.split())
     shown = "".join(letter if letter.isprintable() else "?" for letter in words[:SHOWN])
     return f"{shown}…" if len(words) > SHOWN else shown
 
 
 def reason_of(details: str | None) -> str:
-    """Why a peer cannot be reached, in short; what gRPC says of it is the whole path that the error took."""
+    """Why a peer cannot be reached, in short. gRPC's own text has the whole path that the error took."""
     text = details or ""
     found = _NOT_VERIFIED.search(text)
     if found is not None:
-        return f"its certificate is not good: {one_line(found[1])}"
+        return f"its certificate cannot be verified: {one_line(found[1])}"
     for sign, meaning in _MEANINGS.items():
         if sign in text:
             return meaning
@@ -146,7 +145,7 @@ def reason_of(details: str | None) -> str:
 
 
 def _why_not(address: str) -> OSError:
-    """What the system says about listening at ``address``: gRPC does not tell."""
+    """The system's error for listening at ``address``, which gRPC does not return."""
     host, _, port = address.rpartition(":")
     try:
         where = socket.getaddrinfo(host.strip("[]") or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

@@ -1,8 +1,8 @@
-"""Another node as this one sees it: sends what is for it until it is answered, over one channel.
+"""One peer as this node sees it: sends messages over one channel until they are answered.
 
-Everything runs in the trio task but the reading of replies, which gRPC's thread does: there the bytes are copied to
-where they stay, so that the task is only told what has arrived. A message is one task that calls, waits, and calls
-again after whatever went wrong, with the very same message; what each status code means is one table.
+Everything runs in the trio task, except that gRPC's thread reads replies: it copies the bytes to their final place, and
+the task only learns that they have arrived. Each message has a task that calls, waits, and after any failure calls
+again with the same message. One table has the meaning of each status code.
 """
 
 import errno
@@ -33,29 +33,29 @@ from redoxfs.protocol.events import Message
 
 SHORTEST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
-"""Before a call is made again: doubled each time, and no two nodes at the same moment."""
+"""The pause before a retry: doubled each time, and randomized, so that nodes do not retry in step."""
 
 ASKS_AT_ONCE = 16
-"""Calls under way to one peer; each holds one of its threads. `scripts/bench/peers.py` measures what so many carry."""
+"""Calls in progress to one peer; each occupies one of its threads. `scripts/bench/peers.py` measures their rate."""
 
 PARTS_AT_ONCE = 8
 
 TRACES_KEPT = 2
-"""For a peer that cannot be reached: this epoch's and the next one's."""
+"""For an unreachable peer: those of this epoch and the next."""
 
 HELLO_S = 10.0
 """The deadline of a Hello, which waits for nothing but the network."""
 
 BEATS = 10
-"""How often in the time that a peer may be silent it is looked whether it is alive, where nothing else says so."""
+"""The number of Hellos to a silent peer within the time that it may be silent."""
 
 LONGEST_BEAT_S = 1.0
 
-MALFORMED_TOLD = 100
-"""Replies in a row that make no sense, after which the log has enough of them."""
+MALFORMED_LOGGED = 100
+"""The most malformed replies in a row that are logged."""
 
 CALLS_AT_ONCE = ASKS_AT_ONCE + PARTS_AT_ONCE + 2
-"""With a Hello and a part of a trace: what one peer asks of a server at once."""
+"""With a Hello and a part of a trace: the most calls of one peer to a server at once."""
 
 T = TypeVar("T")
 
@@ -63,19 +63,19 @@ log = logging.getLogger(__name__)
 
 
 class AgainError(Exception):
-    """A call failed in a way that may pass."""
+    """A call failed, and a retry may succeed."""
 
 
 class UnknownError(AgainError):
-    """The peer has not met this node, or not this process: say Hello."""
+    """The peer has not met this node, or not this process: send Hello."""
 
 
 class GoneError(AgainError):
-    """The peer has no such bytes any more: ask for the whole answer."""
+    """The peer has dropped these bytes: ask for the whole answer."""
 
 
 class SettledError(Exception):
-    """The peer knows that this node has the answer."""
+    """The peer takes this message for acknowledged."""
 
 
 MEANINGS: dict[grpc.StatusCode, type[Exception]] = {
@@ -83,7 +83,7 @@ MEANINGS: dict[grpc.StatusCode, type[Exception]] = {
     grpc.StatusCode.NOT_FOUND: GoneError,
     grpc.StatusCode.ABORTED: SettledError,
 }
-"""Whatever is not here may pass."""
+"""With any other code a retry may succeed."""
 
 ANSWERS = ("Ask", "Part")
 
@@ -110,7 +110,7 @@ class Counts:
 
 
 class _Incoming:
-    """A message that was sent, and where the samples of its answer go."""
+    """A message that was sent, and the callbacks for the samples of its answer."""
 
     def __init__(self, message: Message) -> None:
         self.message = message
@@ -122,16 +122,16 @@ class Client:
     """One peer.
 
     Args:
-        address: for people.
-        introduction: what this node says of itself.
-        met: called with the reply to each Hello; whether the two go together.
+        address: for messages to users.
+        introduction: describes this node.
+        met: called with the reply to each Hello; returns whether the two nodes go together.
         changed: called with the new state and the old one.
         spawn: starts an async function in the trio task.
         timeout_s: the deadline of a call; a message has none.
         silence_s: a peer that answers nothing for so long is unreachable.
-        waits: not so before it has answered for the first time.
-        bounds: of what there is that an answer can be about.
-        max_answer_bytes: of an answer that says it has more nothing is fetched.
+        waits: but not before it has answered for the first time.
+        bounds: refuse answers that are out of these.
+        max_answer_bytes: fetch no bytes of an answer that announces more.
     """
 
     _bounds: Bounds | None = None
@@ -178,7 +178,7 @@ class Client:
         self._greeting = trio.Lock()
         self._greetings = 0
         self._traces: deque[Trace] = deque(maxlen=TRACES_KEPT)
-        self._telling = False
+        self._sending_traces = False
         self._incoming: set[_Incoming] = set()
         self._closed = False
         self.state = "joining"
@@ -186,43 +186,43 @@ class Client:
         self.counts = Counts()
 
     def send(self, message: Message) -> None:
-        """Bring the answer to ``message`` to the service, however often it has to be asked for."""
+        """Ask until ``message`` is answered; the service receives the answer."""
         self.counts.requests += 1
         self._spawn(self._ask, _Incoming(message))
 
     def follow(self, trace: Trace) -> None:
-        """Tell the peer a trace, after those before."""
+        """Send the peer a trace, after those before."""
         self._traces.append(trace)
-        if not self._telling:
-            self._telling = True
-            self._spawn(self._tell_traces)
+        if not self._sending_traces:
+            self._sending_traces = True
+            self._spawn(self._send_traces)
 
     def know(self, incarnation: int) -> None:
-        """The peer is this process: what is called from now on another one must not answer."""
+        """The peer is this process: another one must not answer calls from now on."""
         self._caller.callee = incarnation
 
     def enter_view(self, number: int) -> None:
-        """Calls are of view ``number`` from now on; before any but Hello."""
+        """Calls belong to view ``number`` from now on. Before any call but Hello."""
         self._caller.view = number
 
     def give_up_bytes(self, why: str) -> None:
-        """What has been answered and is not here yet is not waited for. Messages without an answer are still sent."""
+        """Give up bytes of answers that are not here yet. Messages without an answer are still sent."""
         for incoming in list(self._incoming):
             self._give_up(incoming, why)
 
     def refuse(self, reason: str) -> None:
-        """This peer has not the same to serve."""
+        """This peer does not serve the same."""
         self._become("refused", reason)
 
     def close(self) -> None:
-        """No call is made any more; samples that are still to come have an error instead."""
+        """Make no more calls. Samples that have not arrived get an error."""
         self._closed = True
         self._channel.close()
         for incoming in list(self._incoming):
             self._give_up(incoming, "this node ends")
 
     async def greet(self) -> None:
-        """Say Hello until there is an answer, and then look whether the peer is alive for as long as this node is."""
+        """Send Hello until the peer answers; then check that it is alive, for ever."""
         for attempt in count():
             try:
                 await self._greet()
@@ -238,7 +238,7 @@ class Client:
         await self._watch()
 
     async def _watch(self) -> None:
-        """A stopped process and a cut link say nothing: only silence tells of them."""
+        """Detect a stopped process and a broken link, which show in nothing but silence."""
         beat_s = min(LONGEST_BEAT_S, self._silence_s / BEATS)
         while True:
             await trio.sleep(beat_s)
@@ -253,13 +253,13 @@ class Client:
     # One call
 
     async def _call(self, method: str, request: bytes, timeout_s: float, read: Callable[[bytes], T]) -> T:
-        """What ``read``, in gRPC's thread, makes of the reply; ValueError there means that it is malformed.
+        """Call ``read`` with the reply in gRPC's thread and return its result; ValueError means a malformed reply.
 
         Raises:
             AgainError, SettledError.
         """
         if self._closed:
-            # Until the cancellation gets here.
+            # Until this task is cancelled.
             await trio.sleep_forever()
         done = trio.Event()
         results: list[T] = []
@@ -307,14 +307,14 @@ class Client:
             return MEANINGS.get(code, AgainError)(why)
         if isinstance(error, ValueError):
             self._malformed += 1
-            if self._malformed <= MALFORMED_TOLD:
+            if self._malformed <= MALFORMED_LOGGED:
                 log.warning("%s: malformed reply to %s: %s", self.address, method, error)
             return AgainError(str(error))
         log.error("a bug in redoxfs: please report it", exc_info=error)
         return AgainError(repr(error))
 
     async def _again(self, attempt: int, error: AgainError) -> None:
-        """Before the next attempt."""
+        """Prepare for the next attempt."""
         self.counts.retries += 1
         if isinstance(error, UnknownError):
             with suppress(AgainError):
@@ -324,7 +324,7 @@ class Client:
     # Hello
 
     async def _greet(self) -> None:
-        """Say Hello once, for all that want it at this moment. Raises AgainError."""
+        """Send one Hello, for all tasks that need one now. Raises AgainError."""
         before = self._greetings
         async with self._greeting:
             if self._greetings != before:
@@ -341,7 +341,7 @@ class Client:
 
     async def _ask(self, incoming: _Incoming) -> None:
         message = incoming.message
-        # The core takes an answer for arrived once it has it; the peer has to keep the bytes that are still to come.
+        # The core acknowledges an answer when it arrives, but the peer must keep bytes that have not been fetched.
         coming = [other.message.number for other in self._incoming if other.sinks]
         acked_below = min([message.acked_below, *coming])
         read = partial(self._read_answer, message)
@@ -357,35 +357,35 @@ class Client:
                         await self._fetch(incoming, assembly)
                     return
                 except SettledError:
-                    self._give_up(incoming, "the peer takes this for answered")
+                    self._give_up(incoming, "the peer takes this message for answered")
                     return
                 except AgainError as error:
                     if incoming.received is not None and not incoming.sinks:
-                        # It was answered, and the bytes were given up; another process must not answer it again.
+                        # It was answered and its bytes were given up. Another process must not answer it again.
                         return
                     await self._again(attempt, error)
         finally:
             self._incoming.discard(incoming)
 
     def _read_answer(self, message: Message, data: bytes) -> tuple[Received, Assembly | None, str]:
-        """In gRPC's thread: the answer, what its bytes go into, and if they cannot be had, why."""
+        """In gRPC's thread: the answer, the assembly of its bytes, and why there is none."""
         answer, payload = received(data, message, self._bounds)
         total_bytes = sum(answer.sizes)
         if total_bytes > self._max_answer_bytes:
-            return answer, None, f"an answer of {total_bytes} bytes, where {self._max_answer_bytes} are allowed"
+            return answer, None, f"an answer of {total_bytes} bytes, and at most {self._max_answer_bytes} are allowed"
         assembly = Assembly(answer.samples)
         assembly.fill(0, payload)
         return answer, assembly, ""
 
     def _take(self, incoming: _Incoming, answer: Received, assembly: Assembly | None, why_not: str) -> bool:
-        """Hand an answer to the service, with what came of it; whether there are parts to fetch."""
+        """Give the service an answer and the bytes that came with it. Returns whether there are parts to fetch."""
         if incoming.received is None:
             sinks = self._service.receive(answer.answer, answer.sizes)
             if sinks is None:
                 return False
             incoming.sinks = dict(enumerate(sinks))
         elif incoming.received.answer != answer.answer:
-            # It was started again, and decided again.
+            # The peer was restarted, and decided again.
             self._give_up(incoming, "the peer gave another answer the second time")
             return False
         incoming.received = answer
@@ -396,7 +396,7 @@ class Client:
         return bool(incoming.sinks)
 
     async def _fetch(self, incoming: _Incoming, assembly: Assembly) -> None:
-        """The parts that are missing. Raises GoneError."""
+        """Fetch the missing parts. Raises GoneError."""
         gone: list[GoneError] = []
 
         async def fetch(part: int) -> None:
@@ -410,7 +410,7 @@ class Client:
 
         async with trio.open_nursery() as nursery:
             for part in range(1, assembly.part_count):
-                # A sample that came before the parts were gone is not fetched twice.
+                # A sample that came before the peer dropped the parts is not fetched twice.
                 if any(sample in incoming.sinks for sample in assembly.samples_of(part)):
                     nursery.start_soon(fetch, part)
         if gone:
@@ -433,7 +433,7 @@ class Client:
                 return
 
     def _deliver(self, incoming: _Incoming, assembly: Assembly, part: int) -> None:
-        """``part`` is here: hand out the samples that this completes."""
+        """``part`` is here: deliver the samples that it completes."""
         for sample in assembly.arrived(part):
             payload = assembly.payload(sample)
             sink = incoming.sinks.pop(sample, None)
@@ -442,23 +442,23 @@ class Client:
                 _hand_over(sink, payload)
 
     def _give_up(self, incoming: _Incoming, why: str) -> None:
-        """The samples that are missing cannot be had."""
+        """Deliver errors for the missing samples."""
         if not incoming.sinks or incoming.received is None:
             return
         if not self._closed:
-            log.warning("%s: %d samples cannot be had: %s", self.address, len(incoming.sinks), why)
+            log.warning("%s: %d samples were not received: %s", self.address, len(incoming.sinks), why)
         sinks, incoming.sinks = incoming.sinks, {}
         for sample, sink in sinks.items():
             _hand_over(sink, tuple(OSError(errno.EIO, why) for _ in incoming.received.samples[sample]))
 
     # Traces
 
-    async def _tell_traces(self) -> None:
+    async def _send_traces(self) -> None:
         while self._traces:
-            await self._tell(self._traces.popleft())
-        self._telling = False
+            await self._send_trace(self._traces.popleft())
+        self._sending_traces = False
 
-    async def _tell(self, trace: Trace) -> None:
+    async def _send_trace(self, trace: Trace) -> None:
         head = pb.FollowRequest(serial=trace.serial, epoch=trace.epoch, total_bytes=len(trace.order))
         attempt = 0
         while True:
@@ -470,7 +470,7 @@ class Client:
                 if reply.received_bytes == len(trace.order):
                     return
                 if not head.offset < reply.received_bytes <= len(trace.order):
-                    # It was started again; or else it must not keep both busy.
+                    # The peer was restarted. Or it misbehaves, and must not keep both nodes busy.
                     head.offset = 0
                     raise AgainError("no progress")
                 head.offset, attempt = reply.received_bytes, 0
@@ -481,7 +481,7 @@ class Client:
     # How far it is
 
     async def turns(self, *, now: bool, longest_bytes: int) -> bytes:
-        """The file of what the peer handed to its readers, or of what it goes on from; until it is here."""
+        """The file of the peer's turns so far, or of its start. Retries until it is here."""
         request = pb.TurnsRequest(now=now)
         data = bytearray()
 
@@ -504,11 +504,11 @@ class Client:
                     if len(data) == total_bytes:
                         return bytes(data)
             except AgainError as error:
-                # It may be another file by now.
+                # The file may have changed.
                 data.clear()
                 request.offset = 0
                 await self._again(attempt, error)
-        raise AssertionError("there is no end of attempts")
+        raise AssertionError("attempts do not end")
 
     def _become(self, state: str, reason: str) -> None:
         self.reason = reason
@@ -522,19 +522,19 @@ def _hand_over(sink: Callable[[Payload], None], payload: Payload) -> None:
     try:
         sink(payload)
     except Exception:
-        # It would end all that is sent and received.
+        # It would end all calls to and from peers.
         log.exception("a bug in redoxfs: please report it")
 
 
 def _plainly(code: grpc.StatusCode, details: str) -> str:
-    """What went wrong, without the path that it took through gRPC."""
+    """The problem, without the path of the error through gRPC."""
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return "no answer in time"
     return reason_of(details) if code is grpc.StatusCode.UNAVAILABLE else f"{code.name}: {one_line(details)}"
 
 
 def _is_unreached(error: Exception) -> bool:
-    """Whether a call ended without a word of the peer that makes sense."""
+    """Whether a call ended without a valid reply of the peer."""
     return isinstance(error, ValueError) or (isinstance(error, grpc.RpcError) and error.code() in UNREACHED)
 
 

@@ -1,30 +1,30 @@
 """Samples' bytes in a protobuf message, without a copy by protobuf.
 
-A message with bytes has them as its last field, number 15, after fields that the generated class reads and writes.
-Written is the message without them, then that field by hand; read is the other way round. What is on the wire is
-exactly what the generated class would write.
+A message with bytes has them in its last field, number 15, after fields that the generated class reads and writes. To
+write a message, the class writes it without the bytes and this appends the field. To read one, this splits the field
+off first. The bytes on the wire are exactly those that the generated class would write.
 """
 
 from collections.abc import Sequence
 
 PAYLOAD_FIELD = 15
 PAYLOAD_TAG = bytes([PAYLOAD_FIELD << 3 | 2])
-"""Field 15, of which the length is given; numbers up to 15 take one byte."""
+"""Field 15, length-delimited. Field numbers up to 15 take one byte."""
 
 MOST_FIELDS = 64
-"""Of a message with a payload, which has a few: a megabyte of tiny ones would take seconds to walk."""
+"""The limit for a message with a payload, which has a few: a megabyte of tiny ones would take seconds to parse."""
 
 VARINT_BYTES = 10
-"""The longest that there is: 64 bits, seven a byte."""
+"""The longest varint: 64 bits, seven in a byte."""
 
 VARINT, FIXED_64, LENGTH, FIXED_32 = 0, 1, 2, 5
-"""The kinds of field that proto3 knows."""
+"""The wire types of proto3."""
 
 Bytes = bytes | bytearray | memoryview
 
 
 def with_payload(head: bytes, pieces: Sequence[Bytes]) -> bytes:
-    """The message that ``head`` is all of but its payload, the concatenation of ``pieces``, which are copied once."""
+    """``head``, a message without its payload, with the payload ``pieces``, which are copied once."""
     size = sum([len(piece) for piece in pieces])
     if not size:
         return head
@@ -35,7 +35,7 @@ def split_payload(message: bytes) -> tuple[memoryview, memoryview]:
     """The message without its payload, and the payload; neither is a copy.
 
     Raises:
-        ValueError: ``message`` is not one, or its payload is not its last field.
+        ValueError: ``message`` is malformed, or its payload is not its last field.
     """
     whole = memoryview(message)
     at, end, fields = 0, len(message), 0
@@ -78,7 +78,7 @@ def _varint(value: int) -> bytes:
 
 
 def _read_varint(message: bytes, at: int) -> tuple[int, int]:
-    """The number that begins at byte ``at``, and where it ends."""
+    """The number that starts at byte ``at``, and the offset after it."""
     value = 0
     for i, byte in enumerate(message[at : at + VARINT_BYTES]):
         value |= (byte & 0x7F) << 7 * i

@@ -1,11 +1,12 @@
 """Answers that are being prepared or sent, by requester and number.
 
-The core decides what an answer is and remembers it; here are its bytes, from the first time that a message asks for
-them until every part was sent once, or the requester says that it has the answer. If it was lost after that, the
-message comes again and the node reads the bytes again. So it is, too, where all together are more than may be kept:
-whoever asks and does not fetch keeps nobody's memory for ever.
+The core decides an answer and remembers it. Its bytes are here, from the first request for them until every part was
+sent once, or the requester acknowledges the answer. If the answer was lost after that, the message comes again and the
+node reads the bytes again. The same happens if all answers together exceed the limit, so a requester that does not
+fetch its answers cannot fill this node's memory.
 
-Handler threads come here under a lock: to enter the trio task for each part would make them wait for whatever it does.
+Handler threads come here under a lock. Rejected: to enter the trio task for each part, which would wait for all that
+the task does.
 """
 
 import threading
@@ -17,18 +18,18 @@ from redoxfs.peers.parts import Cut
 from redoxfs.peers.service import Reply
 
 MOST_ANSWERS = 4096
-"""Of one requester, at once. A node asks for 16 at a time, and comes again for those that took too long."""
+"""Of one requester, at once. A node asks for 16 at a time, and asks again for those that took too long."""
 
 KEPT_BYTES = 1 << 30
-"""Of all answers that are not fetched yet, where nothing else is said."""
+"""The default limit for all answers that are not fetched yet."""
 
 
 class CrowdedError(Exception):
-    """A requester waits for too many answers at once."""
+    """A requester waits for too many answers at the same time."""
 
 
 class Outgoing:
-    """One answer. ``ready``: its bytes are here (True), or it is not to be sent (False)."""
+    """One answer. ``ready``: its bytes are here (True), or there is nothing to send (False)."""
 
     __slots__ = ("cut", "dropped", "head", "number", "ready", "reply", "requester", "unsent", "users")
 
@@ -49,20 +50,20 @@ class Outbox:
 
     Args:
         release: called from any thread with a reply whose bytes are not needed any more.
-        most_bytes: that are kept of all answers together; the latest is kept in any case.
+        most_bytes: the limit for all answers together; the latest is kept in any case.
     """
 
     def __init__(self, release: Callable[[Reply], None], most_bytes: int = KEPT_BYTES) -> None:
         self._release = release
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
-        # By requester, and of each those first that nobody has asked for longest.
+        # By requester; the answer of each that was not asked for longest comes first.
         self._answers: dict[int, dict[int, Outgoing]] = {}
         self._kept: Counter[int] = Counter()
         self.bytes_sent: Counter[int] = Counter()
 
     def take(self, requester: int, number: int, promise: Callable[[], "Future[bool]"]) -> tuple[Outgoing, bool]:
-        """The answer to a message, and whether it is for the caller to prepare. Its bytes stay until `leave`.
+        """The answer to a message, and whether the caller has to prepare it. Its bytes stay until `leave`.
 
         Raises:
             CrowdedError: the requester has too many.
@@ -78,7 +79,7 @@ class Outbox:
             return answer, is_new
 
     def find(self, requester: int, number: int) -> Outgoing | None:
-        """As `take`, if it is there."""
+        """As `take`, but None if there is no such answer."""
         with self._lock:
             answers = self._answers.get(requester, {})
             answer = answers.pop(number, None)
@@ -103,7 +104,7 @@ class Outbox:
             self._let_go(answer)
 
     def sent(self, answer: Outgoing, part: int, size: int) -> None:
-        """``size`` bytes, those of ``part``, were copied for sending."""
+        """``part``, of ``size`` bytes, was copied for sending."""
         with self._lock:
             self.bytes_sent[answer.requester] += size
             answer.unsent.discard(part)
@@ -111,7 +112,7 @@ class Outbox:
                 self._drop(answer)
 
     def drop(self, answer: Outgoing) -> None:
-        """It is not to be sent; when the message comes again, it is asked anew."""
+        """Discard the answer. If the message comes again, it is handled again."""
         with self._lock:
             self._drop(answer)
             self._let_go(answer)
@@ -138,7 +139,7 @@ class Outbox:
             self._kept[answer.requester] -= answer.cut.total_bytes
 
     def _shed(self, latest: Outgoing) -> None:
-        """Back within the limit: of the requester that makes this node keep most, the answer untouched for longest."""
+        """Get below the limit: drop the least recently used answers of the requester with the most bytes."""
         while self._kept.total() > self._most_bytes:
             idle = (
                 answer
@@ -153,7 +154,7 @@ class Outbox:
             self._let_go(oldest)
 
     def _let_go(self, answer: Outgoing) -> None:
-        """Give the bytes back, once, when nobody needs them."""
+        """Release the bytes, once, when no thread uses them."""
         if answer.dropped and not answer.users and answer.reply is not None:
             reply, answer.reply = answer.reply, None
             answer.cut = Cut(())

@@ -1,9 +1,9 @@
-"""An answer's bytes in parts: cut where they are, put together where they are wanted.
+"""An answer's bytes in parts: cut at the sender, assembled at the receiver.
 
-The files of all samples, one after the other, are cut every 1 MiB. That is about what gRPC moves fastest, and neither
-side ever holds a message that is much larger. A file that lies within one part becomes a `bytes` of its own; one that
-is spread over several gets a buffer of its own when the first piece of it comes. Either way it is copied once, and
-keeps no message alive. Nothing is allocated for what a peer says alone.
+The files of all samples, one after the other, are cut every 1 MiB. gRPC moves data about fastest at that size, and
+neither side ever holds a much larger message. A file within one part becomes a `bytes` of its own. A file that spans
+several parts gets a buffer when its first piece comes. Either way it is copied once, and keeps no message alive.
+Nothing is allocated before bytes arrive, whatever length a peer announces.
 """
 
 from bisect import bisect_right
@@ -19,7 +19,7 @@ PART_BYTES = 1 << 20
 
 
 class FileHead(NamedTuple):
-    """A file of ``length`` bytes that are to come."""
+    """A file of ``length`` bytes, before they arrive."""
 
     length: int
     stamp: Stamp
@@ -30,7 +30,7 @@ SampleHead = tuple[FileHead | OSError, ...]
 
 
 def part_count(total_bytes: int) -> int:
-    """How many parts ``total_bytes`` are cut in; where there are none, one that is empty."""
+    """The number of parts of ``total_bytes``; one empty part if there are no bytes."""
     return max(1, -(-total_bytes // PART_BYTES))
 
 
@@ -45,7 +45,7 @@ class Cut:
         self.part_count = part_count(self.total_bytes)
 
     def pieces(self, part: int) -> list[memoryview]:
-        """What ``part`` consists of; nothing is copied."""
+        """The pieces of ``part``; nothing is copied."""
         at, end = part * PART_BYTES, min((part + 1) * PART_BYTES, self.total_bytes)
         found = []
         file = bisect_right(self._ends, at)
@@ -61,9 +61,9 @@ class Cut:
 
 
 class Assembly:
-    """Samples of which the parts arrive in any order, each any number of times.
+    """Samples whose parts arrive in any order, each any number of times.
 
-    `fill` is called by the thread that receives, one call at a time; all else by the trio task.
+    The receiving thread calls `fill`, one call at a time; the trio task calls everything else.
     """
 
     def __init__(self, samples: Sequence[SampleHead]) -> None:
@@ -90,10 +90,10 @@ class Assembly:
                 self._samples_of[part].append(sample)
 
     def fill(self, part: int, payload: memoryview) -> None:
-        """Take the bytes of ``part`` over.
+        """Copy the bytes of ``part``.
 
         Raises:
-            ValueError: there are more or fewer than that part has.
+            ValueError: the number of bytes is wrong for that part.
         """
         at, end = part * PART_BYTES, min((part + 1) * PART_BYTES, self.total_bytes)
         if len(payload) != end - at:
@@ -108,7 +108,7 @@ class Assembly:
             else:
                 buffer = self._buffers.get(file)
                 if buffer is None:
-                    # Not a bytearray: that would be filled with zeros first.
+                    # Not a bytearray, which would be filled with zeros first.
                     array = np.empty(length, np.uint8)
                     buffer = self._buffers[file] = array.data
                     self._data[file] = buffer.toreadonly()
@@ -117,11 +117,11 @@ class Assembly:
             file += 1
 
     def samples_of(self, part: int) -> list[int]:
-        """The places of the samples that have bytes in ``part``."""
+        """The indices of the samples that have bytes in ``part``."""
         return self._samples_of[part]
 
     def arrived(self, part: int) -> list[int]:
-        """``part`` was filled; the places of the samples that are complete now and were not before."""
+        """``part`` was filled. Returns the indices of the samples that this completes."""
         if self._arrived[part]:
             return []
         self._arrived[part] = True
@@ -133,7 +133,7 @@ class Assembly:
         return complete
 
     def payload(self, sample: int) -> Payload:
-        """The files of a complete sample. They are handed out once."""
+        """The files of a complete sample. Can be called once for each sample."""
         file = self._first_file[sample]
         files: list[FileBytes | OSError] = []
         for head in self._samples[sample]:

@@ -1,8 +1,8 @@
-"""All other nodes of the job, for one of them.
+"""All other nodes of the job, for one node.
 
-A node makes one of these, starts it, which opens its port, and joins: every peer is told what this node serves and has
-to serve the same. From `start` on peers may ask, so the service has to be able to answer by then; from `join` on this
-node may. Nothing here decides about samples; the service does, in the trio task that all this runs in.
+A node creates a `Peers`, starts it, which opens the node's port, and joins: every peer learns what this node serves,
+and must serve the same. Peers may ask from `start` on, so the service must be able to answer by then. This node may
+ask from `join` on. Nothing here decides about samples; the service does, in the same trio task.
 """
 
 import logging
@@ -36,18 +36,18 @@ from redoxfs.peers.view import (
 from redoxfs.protocol.events import Message
 
 REPORT_S = 5.0
-"""Between two reports of who is missing."""
+"""Between two reports of missing nodes."""
 
 SILENCE_S = 5.0
 
 FAREWELL_S = 0.3
-"""For what was said last to get out."""
+"""The time for the last reply to be sent."""
 
 GONE = ("unreachable", "refused")
-"""States of a peer that nobody should wait for."""
+"""States of a peer in which requests must not wait for it."""
 
 THREADS = 128
-"""The most calls that are worked on at once, however many nodes there are."""
+"""The most calls that are handled at once, for any number of nodes."""
 
 log = logging.getLogger(__name__)
 
@@ -60,10 +60,10 @@ class JoinTimeoutError(Exception):
     """Nodes did not answer in time: ``missing``, by address."""
 
     def __init__(self, timeout_s: float, missing: Sequence[str], reasons: Sequence[str]) -> None:
-        told = [
+        lines = [
             f"{address} ({reason})" if reason else address for address, reason in zip(missing, reasons, strict=True)
         ]
-        super().__init__(f"no answer within {timeout_s:g} s from {', '.join(told)}")
+        super().__init__(f"no answer within {timeout_s:g} s from {', '.join(lines)}")
         self.missing = tuple(missing)
 
 
@@ -71,16 +71,16 @@ class Peers:
     """The peers of ``node`` in ``view``, from `start` to `close`, all in one trio task's thread.
 
     Args:
-        identity: what all nodes have to have in common.
-        timeout_s: the deadline of one call. What failed or took longer is asked for again, until `close`.
-        silence_s: a peer that answers nothing for so long is lost to the service, until it answers again.
-        max_answer_bytes: an answer of more is an error for each of its samples.
-        max_turns_bytes: the longest file of turns that a peer may have.
-        start_point: what the laps of the view go on from: ANEW, RESUMED, or the name of a state that was loaded.
-        lap_lineage: tells these laps from those that began at another time; where all begin anew, node 0's counts.
-        bounds: of what there is that a message can be about; it is refused otherwise.
-        renews: this view follows another: peers may not have heard of it yet.
-        listen: where to listen if not at this node's address in the view.
+        identity: what all nodes must have in common.
+        timeout_s: the deadline of one call. Calls that fail or take longer are retried until `close`.
+        silence_s: a peer that answers nothing for so long is lost, until it answers again.
+        max_answer_bytes: a larger answer is an error for each of its samples.
+        max_turns_bytes: the longest state file that a peer may have.
+        start_point: what the laps of the view start from: ANEW, RESUMED, or the name of a state that was loaded.
+        lap_lineage: identifies these laps among those of other times; where all begin anew, node 0 decides it.
+        bounds: messages that are out of these are refused.
+        renews: this view follows another, and peers may not have heard of it yet.
+        listen: the address to listen at, if not this node's address in the view.
     """
 
     def __init__(
@@ -112,9 +112,9 @@ class Peers:
         self._silence_s = silence_s
         self._max_answer_bytes = max_answer_bytes
         self._max_turns_bytes = max_turns_bytes
-        # What others say of the laps' origin, those that have joined before node 0, which may be started again.
+        # The lap lineages of others. One that has joined counts before node 0, which may have been restarted.
         self._lineages: dict[int, tuple[bool, str]] = {}
-        # The view was found to be a later one, which began with this.
+        # The start point of a later view that this node has found itself in.
         self._caught_up = ""
         self._bounds = bounds
         self._renews = renews
@@ -125,7 +125,7 @@ class Peers:
         )
         # Read by the server's threads; each entry is written at once.
         self._incarnations: list[int | None] = [None] * len(view.addresses)
-        # Processes that took the place of others; and what the peers that this one joins in such a place say of laps.
+        # Processes that replaced others. If this one does: the laps that its peers have begun, by peer.
         self._successors: set[int] = set()
         self._begun: dict[int, npt.NDArray[np.int32]] = {}
         self._clients: dict[int, Client] = {}
@@ -187,30 +187,30 @@ class Peers:
             raise
 
     async def join(self, report: Callable[[Sequence[str]], None], timeout_s: float) -> None:
-        """Meet all peers. ``report`` is told who is missing, by address, at each change and every 5 s; at last nobody.
+        """Meet all peers. Calls ``report`` with the missing addresses at each change and every 5 s; at last with none.
 
         Raises:
             JoinTimeoutError: some did not answer.
-            RefusedError: one serves something else, or what it goes on from cannot be taken.
+            RefusedError: one serves something else, or the files to start from cannot be used.
         """
         for client in self._clients.values():
             self._spawn(client.greet)
         deadline = trio.current_time() + timeout_s
         report_at = deadline
-        told: list[str] | None = None
+        reported: list[str] | None = None
         while True:
             self._change = trio.Event()
             for client in self._clients.values():
                 if client.state == "refused" and not self._renews:
-                    # The other one has to hear of it, too, or it would wait: the reply to its Hello is on its way.
+                    # The reply to the other node's Hello has to get out, or that node would wait.
                     await trio.sleep(FAREWELL_S)
                     raise RefusedError(client.reason)
             strangers = [client for client in self._clients.values() if client.state in ("joining", "refused")]
             missing = [client.address for client in strangers]
             now = trio.current_time()
-            if missing != told or now >= report_at:
+            if missing != reported or now >= report_at:
                 report(missing)
-                told, report_at = missing, now + REPORT_S
+                reported, report_at = missing, now + REPORT_S
             if not missing:
                 break
             if now >= deadline:
@@ -224,10 +224,10 @@ class Peers:
             raise RefusedError(str(error)) from error
         self._laps.set_lap_lineage(introduction.origin)
         introduction.joined = self._joined = True
-        self._server.tell_health(ready=True)
+        self._server.set_health(ready=True)
 
     async def _begin(self, timeout_s: float) -> str:
-        """Have the service begin where all are; the origin of these laps. Raises ValueError, JoinTimeoutError."""
+        """Start the laps where all nodes are. Returns their lineage. Raises ValueError, JoinTimeoutError."""
         _, lap_lineage = max(self._lineages.values(), default=(False, self._introduction.origin))
         if self._begun:
             self._laps.rejoin(np.maximum.reduce(list(self._begun.values())))
@@ -241,19 +241,19 @@ class Peers:
             raise JoinTimeoutError(timeout_s, missing.args[0], ["met before"] * len(missing.args[0])) from None
         if resumes:
             return await self._laps.resume(kept) or lap_lineage
-        # Who loaded it has it, all of them the same.
+        # All nodes that have loaded the state have the same file.
         await self._laps.follow_state(max(kept.values()))
         return lap_lineage
 
     def _kept(self) -> bytes:
-        """What this node goes on from, for others; nothing that it would have gone on from in another view."""
+        """The file that this node starts from, for others; not one that belongs to another view."""
         return b"" if self._caught_up else self._laps.kept()
 
     async def turns(self) -> Mapping[str, bytes]:
-        """How far all peers are now: of each, by address, the file of what it handed to its readers.
+        """The files of the turns of all peers so far, by address.
 
         Raises:
-            TimeoutError: ``args[0]``: the addresses of those that do not answer.
+            TimeoutError: ``args[0]`` has the addresses of those that do not answer.
         """
         return await self._gather(now=True, timeout_s=self._timeout_s)
 
@@ -274,16 +274,16 @@ class Peers:
 
     @property
     def view(self) -> View:
-        """The view; its number may have become another by `join`."""
+        """The view. `join` may change its number."""
         return self._view
 
     def send(self, message: Message) -> None:
-        """Ask ``message.home``, as often as it takes; the service receives the answer."""
+        """Ask ``message.home`` until it answers; the service receives the answer."""
         if self._running:
             self._clients[message.home].send(message)
 
     def follow(self, epoch: int, order: npt.NDArray[np.integer]) -> None:
-        """Tell all peers the order in which this node will ask in ``epoch``, int[n]; it must not change any more."""
+        """Send all peers the order of this node's requests in ``epoch``, int[n], which must not change afterwards."""
         little = np.ascontiguousarray(order, "<i4").view(np.uint8).data
         self._traces += 1
         self._last_trace = Trace(self._traces, epoch, little)
@@ -292,7 +292,7 @@ class Peers:
                 client.follow(self._last_trace)
 
     def stats(self) -> dict[str, Any]:
-        """For `stats.json`, from `start` on: by address, and what all come to."""
+        """For `stats.json`, from `start` on: by address, and in total."""
         sent = self._server.outbox.bytes_sent
         peers = {
             client.address: {
@@ -316,7 +316,7 @@ class Peers:
         }
 
     def close(self) -> None:
-        """End all calls, those of this node and those of others, and every thread. Takes some milliseconds."""
+        """End all calls of this node and of others, and every thread. Takes some milliseconds."""
         if not self._running:
             return
         self._running = False
@@ -329,7 +329,7 @@ class Peers:
     # The tasks
 
     async def _live(self, started: trio.Event) -> None:
-        """The task that all others are children of: a system task, since whoever uses this has no nursery for it."""
+        """The parent of all other tasks: a system task, since the caller has no nursery for it."""
         async with trio.open_nursery() as self._nursery:
             started.set()
             await trio.sleep_forever()
@@ -348,37 +348,37 @@ class Peers:
         elif before in GONE and state not in GONE:
             self._service.found(node)
 
-    # Who is who
+    # Which peer is which process
 
     def _why_unknown(self, caller: pb.Caller) -> str | None:
-        """By the server's threads: why a call of ``caller`` is not answered."""
+        """In the server's threads: why a call of ``caller`` is refused."""
         if caller.view != self._view.number:
             return f"this is view {self._view.number}, not {caller.view}"
         if not self._is_peer(caller.node):
-            return f"no peer of node {self._node} has the number {caller.node}"
+            return f"node {self._node} has no peer with number {caller.node}"
         if self._incarnations[caller.node] != caller.incarnation:
-            return f"node {caller.node} has to say Hello first"
+            return f"node {caller.node} must send Hello first"
         if caller.callee not in (0, self._introduction.incarnation):
-            # Were it answered, it would take the answer for one of the process that was here before.
-            return f"node {self._node} was started again"
+            # The caller would take an answer for one of the process that was here before.
+            return f"node {self._node} was restarted"
         return None
 
     def _why_not_yet(self) -> str | None:
-        """By the server's threads: why no call about samples is answered."""
+        """In the server's threads: why calls about samples are refused."""
         if self._joined or not (self._begun or self._resumes or self._caught_up):
             return None
-        return f"node {self._node} does not know yet where it goes on"
+        return f"node {self._node} does not know yet where its laps start"
 
     @property
     def _resumes(self) -> bool:
-        """Whether this node goes on from what all kept: not so in a view that was given later."""
+        """Whether this node starts from the files that all nodes kept: not in a later view."""
         return self._introduction.beginning == RESUMED
 
     def _is_peer(self, node: int) -> bool:
         return node < len(self._incarnations) and node != self._node
 
     def _meet(self, request: pb.HelloRequest) -> pb.HelloReply:
-        """A peer says Hello."""
+        """A peer sent Hello."""
         caller = request.caller
         self._catch_up(caller)
         found = differences(self._introduction, caller)
@@ -386,12 +386,12 @@ class Peers:
             found = (Difference("peers", f"all but {self._node}", str(caller.node)),)
         if not found:
             self._know(caller)
-        # Who is left over from an earlier view is no reason for this one to fail.
+        # A node of an earlier view must not make this one fail.
         elif self._is_peer(caller.node) and caller.view >= self._introduction.view:
             client = self._clients[caller.node]
             if client.state == "joining":
                 client.refuse(refusal(client.address, found))
-        # As long as nobody has begun there is no place to take.
+        # Before the laps have begun, a new process is no replacement.
         succeeds = not found and request.joins and self._joined and caller.incarnation in self._successors
         return pb.HelloReply(
             callee=self._introduction,
@@ -401,17 +401,17 @@ class Peers:
         )
 
     def _met(self, node: int, reply: pb.HelloReply) -> bool:
-        """A peer answered this node's Hello: whether the two go together."""
+        """A peer answered this node's Hello. Returns whether the two go together."""
         client, callee = self._clients[node], reply.callee
         if self._catch_up(callee):
             return False
         if self._renews and callee.view < self._view.number:
-            # The launcher has not told it yet.
+            # The launcher has not given it the new view yet.
             client.reason = f"is still in view {callee.view}"
             return False
         found = differences(self._introduction, callee)
         if not found and any(d.field == "view" for d in reply.differences):
-            # Said before this node caught up.
+            # The reply is from before this node caught up.
             return False
         found = found or tuple(Difference(d.field, d.caller, d.callee) for d in reply.differences)
         if found:
@@ -426,7 +426,7 @@ class Peers:
         return True
 
     def _catch_up(self, other: pb.Introduction) -> bool:
-        """Take over a later number of the same view: it was given before this process took another's place."""
+        """Take over a later number of the same view, which was given before this process replaced another."""
         if self._joined or self._renews or other.view <= self._view.number:
             return False
         if other.view_digest != self._view.digest:
@@ -439,12 +439,12 @@ class Peers:
             client.enter_view(other.view)
         return True
 
-    def _note_begun(self, node: int, told: bytes) -> None:
+    def _note_begun(self, node: int, laps: bytes) -> None:
         classes = len(self._laps.begun())
-        if len(told) == 4 * classes:
-            self._begun[node] = np.frombuffer(told, "<i4").astype(np.int32)
+        if len(laps) == 4 * classes:
+            self._begun[node] = np.frombuffer(laps, "<i4").astype(np.int32)
         else:
-            log.warning("%s: what it says of laps makes no sense", self._clients[node].address)
+            log.warning("%s: malformed laps in its reply to Hello", self._clients[node].address)
 
     def _know(self, other: pb.Introduction) -> None:
         node, incarnation = other.node, other.incarnation
@@ -455,11 +455,11 @@ class Peers:
         if known is None or known == incarnation:
             return
         client = self._clients[node]
-        log.warning("%s was started again", client.address)
+        log.warning("%s was restarted", client.address)
         self._successors.add(incarnation)
-        # Who said that was that process, and this one has begun no more than all others.
+        # The count was of the old process, and the new one has begun no more laps than the others.
         self._begun.pop(node, None)
-        client.give_up_bytes("the peer was started again")
+        client.give_up_bytes("the peer was restarted")
         self._server.forget(node)
         if self._last_trace is not None:
             client.follow(self._last_trace)

@@ -1,5 +1,8 @@
-"""Imported before gRPC, which reads this when it is: what its core says for its own developers, such as that a peer
-ended, would come between the lines of a node in the foreground. Whoever sets the variable is not overruled."""
+"""Silences gRPC's own messages. Imported before gRPC, which reads the variable at import.
+
+Its core logs for its developers, such as that a peer ended, between the lines of a node in the foreground. A value
+that the user has set stays.
+"""
 
 import os
 

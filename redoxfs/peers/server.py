@@ -1,8 +1,8 @@
 """This node as its peers see it.
 
-gRPC calls the handlers in its own threads. They read what nobody changes, and enter the trio task through the bridge
-for whatever changes the node. A thread waits in a handler for as long as storage takes; the clients' own limits
-(`redoxfs.peers.client`) keep the number of those below that of the threads.
+gRPC calls the handlers in its own threads. They read constant data only, and enter the trio task through the bridge for
+anything that changes the node. A handler's thread waits for as long as storage takes. The limits of the clients
+(`redoxfs.peers.client`) keep the number of waiting threads below the number of threads.
 """
 
 import errno
@@ -32,10 +32,10 @@ SERVICE = "redoxfs.v1.Peers"
 HEALTH_SERVICE = "grpc.health.v1.Health"
 
 CALL_S = 60.0
-"""For a caller that gives no deadline; ours do."""
+"""The deadline of a caller that gives none; redoxfs's clients do."""
 
 STOP_S = 5.0
-"""How long the end waits for gRPC, which takes milliseconds; what is left then ends with the process."""
+"""How long the end waits for gRPC, which takes milliseconds. What is left then ends with the process."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -47,15 +47,15 @@ class Server:
     """Answers the peers of one node, from `start` to `close`.
 
     Args:
-        why_unknown: why a caller is none that this node has met; None if it has. Called by any thread.
-        why_not_yet: why this node cannot answer anybody about samples yet; None if it can. Called by any thread.
-        kept: called in the trio task: the file of what this node goes on from.
-        turns: called in the trio task: the file of what it handed to its readers by now.
-        meet: called in the trio task with what a caller's Hello says; the reply to it.
+        why_unknown: returns why this node has not met a caller; None if it has. Called by any thread.
+        why_not_yet: returns why this node cannot answer about samples yet; None if it can. Called by any thread.
+        kept: called in the trio task; returns the file that this node starts from.
+        turns: called in the trio task; returns the file of the turns of its readers so far.
+        meet: called in the trio task with a caller's Hello; returns the reply.
         spawn: starts an async function in the trio task; called by any thread.
-        threads: how many calls are worked on at once.
-        bounds: what messages can be about, where it is known; others are refused.
-        kept_bytes: of answers that were asked for and are not fetched; beyond it the oldest are let go.
+        threads: the number of calls that are handled at once.
+        bounds: refuse messages that are out of these.
+        kept_bytes: limit for answers that were requested and not fetched; beyond it the oldest are dropped.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Server:
         self._bounds = bounds
         self._transport: Transport
         self._traces = TraceAssembly(None if bounds is None else bounds.samples)
-        # Files that take more than one part, by who fetches them.
+        # Files of more than one part, by the node that fetches them.
         self._turns_of: dict[int, bytes] = {}
         self._health = health.HealthServicer()
         self._pool: ThreadPoolExecutor | None = None
@@ -95,14 +95,14 @@ class Server:
         self.outbox = Outbox(lambda reply: bridge.post(service.release, reply), kept_bytes)
 
     def start(self, transport: Transport, address: str) -> None:
-        """Answer at ``address``. Raises OSError where this node cannot listen there."""
+        """Answer at ``address``. Raises OSError if this node cannot listen there."""
         self._transport = transport
         pool = ThreadPoolExecutor(self._threads, thread_name_prefix="redoxfs-peers")
         server = grpc.server(
             pool,
             options=SERVER_OPTIONS,
             interceptors=list(transport.interceptors),
-            # The rest waits for a thread; beyond it callers are sent away, and come again.
+            # More calls than threads wait; beyond this number they are refused, and callers retry.
             maximum_concurrent_rpcs=4 * self._threads,
         )
         # Without (de)serializers: bytes in, bytes out.
@@ -117,10 +117,10 @@ class Server:
             name: grpc.unary_unary_rpc_method_handler(method) for name, method in methods.items()
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-        # Check alone: a Watch would be one of the calls at once for as long as its caller likes.
+        # Only Check: a Watch would occupy one of the calls for as long as its caller likes.
         check: dict[str, Any] = {"Check": grpc.unary_unary_rpc_method_handler(self._check_health)}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(HEALTH_SERVICE, check),))
-        self.tell_health(ready=False)
+        self.set_health(ready=False)
         try:
             transport.listen(server, address)
         except BaseException:
@@ -130,8 +130,8 @@ class Server:
         server.start()
         self._pool, self._server = pool, server
 
-    def tell_health(self, *, ready: bool) -> None:
-        """What the standard health service says from now on."""
+    def set_health(self, *, ready: bool) -> None:
+        """Set the answer of the standard health service."""
         kinds = health_pb2.HealthCheckResponse
         for service in ("", SERVICE):
             self._health.set(service, kinds.SERVING if ready else kinds.NOT_SERVING)
@@ -143,13 +143,13 @@ class Server:
         self._turns_of.pop(requester, None)
 
     def close(self) -> None:
-        """End, with every thread; after the bridge, which lets those go that wait."""
+        """End, with every thread. Call after the bridge is closed, which wakes waiting threads."""
         if self._server is not None and self._pool is not None:
             self._health.enter_graceful_shutdown()
             if self._server.stop(None).wait(STOP_S):
                 self._pool.shutdown()
             else:
-                # gRPC would still hand calls to it.
+                # The pool stays: gRPC would still submit calls to it.
                 log.warning("calls of other nodes did not end within %g s", STOP_S)
 
     # Called by gRPC's threads
@@ -216,22 +216,22 @@ class Server:
     def _turns(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         try:
             request = parse(pb.TurnsRequest, data)
-            # What this node goes on from is there before it has gone on from that of all.
+            # The file that this node starts from is available before the nodes have started.
             (self._admit if request.now else self._admit_before_all)(request.caller, context)
             check_below(SIGNED, offset=request.offset)
         except ValueError as error:
             _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         requester = request.caller.node
         if request.offset:
-            told = self._turns_of.get(requester, b"")
+            turns = self._turns_of.get(requester, b"")
         else:
-            told = self._in_node(context, self._turns_now if request.now else self._kept)
-            self._turns_of[requester] = told
+            turns = self._in_node(context, self._turns_now if request.now else self._kept)
+            self._turns_of[requester] = turns
         after = request.offset + PART_BYTES
-        if after >= len(told):
+        if after >= len(turns):
             self._turns_of.pop(requester, None)
-        head = pb.TurnsReply(total_bytes=len(told)).SerializeToString()
-        return with_payload(head, (memoryview(told)[request.offset : after],))
+        head = pb.TurnsReply(total_bytes=len(turns)).SerializeToString()
+        return with_payload(head, (memoryview(turns)[request.offset : after],))
 
     def _check_health(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         try:
@@ -242,7 +242,7 @@ class Server:
         return reply
 
     def _check_name(self, node: int, context: grpc.ServicerContext) -> None:
-        """Whether the caller is who it says it is, as far as the transport can tell."""
+        """Refuse a caller that is not the node that it claims to be, as far as the transport can tell."""
         why = self._transport.why_not(context, node)
         if why is not None:
             _refuse(context, grpc.StatusCode.PERMISSION_DENIED, why)
@@ -254,7 +254,7 @@ class Server:
             _refuse(context, grpc.StatusCode.FAILED_PRECONDITION, why)
 
     def _admit_before_all(self, caller: pb.Caller, context: grpc.ServicerContext) -> None:
-        """Also while this node does not know yet where it goes on."""
+        """As `_admit`, but also before this node knows where its laps start."""
         self._check_name(caller.node, context)
         why = self._why_unknown(caller)
         if why is not None:
@@ -266,7 +266,7 @@ class Server:
         return data
 
     def _result(self, context: grpc.ServicerContext, answer: Outgoing) -> bool:
-        """Wait until ``answer`` is ready; what it holds then."""
+        """Wait until ``answer`` is ready, and return its result."""
         try:
             return answer.ready.result(_left_s(context))
         except TimeoutError:
@@ -277,7 +277,7 @@ class Server:
             _refuse(context, grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}")
 
     def _in_node(self, context: grpc.ServicerContext, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What ``act`` returns in the trio task."""
+        """Call ``act`` in the trio task and return its result."""
         try:
             return self._bridge.call(_left_s(context), act, *args, **kwargs)
         except (ClosedError, TimeoutError) as error:
@@ -289,15 +289,15 @@ class Server:
     # In the trio task
 
     async def _prepare(self, answer: Outgoing, message: Message) -> None:
-        """Have the service answer ``message``."""
+        """Let the service answer ``message``."""
         try:
             reply = await self._service.handle(message)
             if reply is not None:
                 self.outbox.prepared(answer, reply, *self._cut(reply))
         except Exception as error:
             is_bug = not isinstance(error, (OSError, trio.TooSlowError))
-            told = "message %d of node %d is not answered yet: %r"
-            log.warning(told, message.number, message.requester, error, exc_info=is_bug)
+            text = "message %d of node %d is not answered yet: %r"
+            log.warning(text, message.number, message.requester, error, exc_info=is_bug)
             self.outbox.drop(answer)
             keep_error(answer.ready, error)
             return
@@ -306,7 +306,7 @@ class Server:
         keep(answer.ready, reply is not None)
 
     def _cut(self, reply: Reply) -> tuple[bytes, Cut]:
-        """As `_cut` below. A reply that cannot be cut is released, since the outbox never has it."""
+        """As `_cut` below. A reply that cannot be cut is released, since it does not get to the outbox."""
         try:
             return _cut(reply)
         except BaseException:
@@ -320,8 +320,8 @@ def _cut(reply: Reply) -> tuple[bytes, Cut]:
     try:
         return reply_head(reply.answer, reply.payloads, cut), cut
     except TooManyFilesError as error:
-        # To ask again would not help, and the samples were given: whoever asked has to do without their bytes.
-        log.warning("%d samples were given without their bytes: %s", len(reply.payloads), error)
+        # A retry would not help, and the samples were given: the requester gets errors instead of bytes.
+        log.warning("gave %d samples without their bytes: %s", len(reply.payloads), error)
         return failed_head(reply.answer, reply.payloads, OSError(errno.EIO, str(error))), Cut(())
 
 

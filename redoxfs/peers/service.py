@@ -1,4 +1,4 @@
-"""What a node offers to its peers."""
+"""What a node implements for its peers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,63 +20,63 @@ class Reply:
 
 
 class PeerService(Protocol):
-    """Called in the trio task alone."""
+    """Messages of peers, and answers to this node's messages. Called in the trio task alone."""
 
     async def handle(self, message: Message) -> Reply | None:
-        """Another node asks; None where it has the answer. Not called for a message while it is busy with it.
+        """The answer to another node's message; None if that node has it. Not called twice at once for a message.
 
-        A message comes again where its answer was lost, or if this raised. That may be at any time before the
-        requester said that it has the answer.
+        A message comes again if its answer was lost, or if this raised: at any time before the requester acknowledges
+        the answer.
         """
 
     def release(self, reply: Reply) -> None:
-        """The bytes of ``reply`` have been sent, or nobody wants them any more. Called once, but not after `close`."""
+        """The bytes of ``reply`` were sent, or are not needed any more. Called once, but not after `close`."""
 
     def receive(self, answer: Answer, sizes: Sequence[int]) -> Sequence[Callable[[Payload], None]] | None:
-        """An answer came whose samples have ``sizes`` bytes; what to call with each of them when it is here.
+        """An answer came, whose samples have ``sizes`` bytes. Returns a callback for each of them.
 
-        Each is called once: with the sample's files, or with an OSError in place of each where they cannot be had,
-        which includes `close`. None: the answer came before, and nothing of it is wanted.
+        Each callback is called once: with the sample's files, or with an OSError for each file if they cannot be
+        fetched, as after `close`. None: the answer came before, and none of it is needed.
         """
 
     def follow(self, requester: int, epoch: int, order: npt.NDArray[np.int32]) -> None:
-        """``requester`` will ask in ``order`` in ``epoch``."""
+        """``requester`` will request samples in ``order`` in ``epoch``."""
 
     def lost(self, node: int) -> None:
-        """``node`` has not answered anything for a while. What was sent to it goes on being repeated."""
+        """``node`` has not answered anything for a while. Messages to it are still repeated."""
 
     def found(self, node: int) -> None:
-        """``node``, which was lost, answers again: the same process, or one that `restarted` was told of."""
+        """``node``, which was lost, answers again: the same process, or one that `restarted` announced."""
 
     def restarted(self, node: int) -> None:
-        """Another process has taken the place of ``node``: it knows nothing of what was sent before."""
+        """Another process has taken the place of ``node``. It knows nothing of earlier messages."""
 
 
 class LapService(Protocol):
     """Where the laps of a node start. Called in the trio task alone."""
 
     def kept(self) -> bytes:
-        """What the laps of the view go on from, as a file; empty where that is nothing. With --resume it is this node's
-        part of it; of a state that was loaded the whole."""
+        """The file that the laps of the view start from; empty if they start anew. With --resume it is this node's own
+        file; of a loaded state it is the whole."""
 
     def turns(self) -> bytes:
-        """How far they are now, as a file. The longest that a peer may say is `Peers`' ``max_turns_bytes``."""
+        """The file of the turns so far. Its size is limited by the peers' ``max_turns_bytes`` (`Peers`)."""
 
     async def resume(self, kept: Mapping[str, bytes]) -> str:
-        """All nodes begin, and go on from what each kept; ``kept`` has that of the peers, by address.
+        """All nodes start from the files that each kept. ``kept`` has those of the peers, by address.
 
-        Before any message. Raises ValueError: one line. Returns the origin of the laps, empty where nothing was kept.
+        Before any message. Raises ValueError: one line. Returns the lineage of the laps, empty if no file was kept.
         """
 
     async def follow_state(self, data: bytes) -> None:
-        """The others have loaded a state, and so does this node. Before any message. Raises ValueError: one line."""
+        """Start from a state that the others have loaded. Before any message. Raises ValueError: one line."""
 
     def set_lap_lineage(self, lap_lineage: str) -> None:
-        """What tells these laps from those that began at another time; before any turn."""
+        """Set the text that identifies these laps among those of other times. Before any turn."""
 
     def begun(self) -> npt.NDArray[np.int32]:
-        """int32[C]: how many laps of each class have begun; for whoever takes the place of another process."""
+        """int32[C]: how many laps of each class have begun, for a process that replaces another."""
 
     def rejoin(self, begun: npt.NDArray[np.int32]) -> None:
-        """This process has taken the place of another, and the others went on; ``begun`` is the most that a peer said.
+        """This process replaces another, and the others have continued. ``begun`` is the maximum over the peers.
         Before any message."""

@@ -1,13 +1,13 @@
-"""Mutual TLS: both sides present a certificate of the CA, and each is held to the list of nodes.
+"""Mutual TLS: both sides present a certificate from the CA, and each is checked against the list of nodes.
 
-gRPC sees that the certificate of whoever is called is for the host that was called. That the certificate of a caller is
-for the host of the node that it says it is, is for us to see: without that, one node's key would open all doors as any
-node. Names are taken from where they belong, the subject's alternative names; gRPC takes no other either. Nodes that
-share a host share its name, and can pass for each other.
+gRPC checks that the callee's certificate is for the host that was called. This checks that the caller's certificate is
+for the host of the node that it claims to be. Otherwise the key of one node could impersonate any node. Names are taken
+from the subject alternative names alone, as gRPC does. Nodes on one host share its name, and can impersonate each
+other.
 
-The files are read once. A connection outlives the certificate that it began with, but another one cannot be made after
-that: a certificate should be good for as long as the job runs. gRPC can be told of a new one for a server alone, so a
-node would go on calling with the old one.
+The files are read once. A connection outlives its certificate, but no new connection can be made after the certificate
+expires, so it must be valid for as long as the job runs. gRPC can replace the certificate of a server only; the calls
+of this node would still use the old one.
 """
 
 import copy
@@ -24,28 +24,28 @@ from redoxfs.peers.channel import CHANNEL_OPTIONS, listen
 from redoxfs.peers.view import View
 
 FILE_BYTES = 1 << 20
-"""More than any chain of certificates has."""
+"""More than any certificate chain."""
 
 _KINDS = ("peer_dns", "peer_ip")
-"""What gRPC calls the names and the addresses that a certificate is for."""
+"""gRPC's names for the host names and the addresses of a certificate."""
 
 
 class TlsError(ValueError):
-    """The files of TLS cannot be used: one line."""
+    """The TLS files cannot be used: one line."""
 
 
 class Tls:
     """A `Transport`.
 
     Args:
-        cert_file: this node's certificate, and those between it and the CA.
+        cert_file: this node's certificate, and the intermediate certificates.
         key_file: its key.
-        ca_file: the certificates that all nodes' are to be of.
-        view: which host each node has to prove that it is.
-        node: where it is known, the certificate has to be for this node's own host.
+        ca_file: the CA certificates that sign all nodes' certificates.
+        view: the host of each node, which it has to prove.
+        node: this node's number, where it is known: its certificate must be for its own host.
 
     Raises:
-        TlsError: a file cannot be read, or others cannot believe this node by them.
+        TlsError: a file cannot be read, or other nodes could not verify this node.
     """
 
     interceptors: Sequence[grpc.ServerInterceptor] = ()
@@ -68,7 +68,7 @@ class Tls:
         self._take(view, node)
 
     def for_view(self, view: View, *, node: int | None = None) -> "Tls":
-        """The same for another list of nodes; reads no file. Raises TlsError."""
+        """The same for another list of nodes, without reading files. Raises TlsError."""
         other = copy.copy(self)
         other._take(view, node)
         return other
@@ -90,15 +90,15 @@ class Tls:
         listen(address, lambda: server.add_secure_port(address, credentials))
 
     def why_not(self, context: grpc.ServicerContext, node: int) -> str | None:
-        """Why the caller is not ``node``; None if it is. Numbers that no node has are for others to refuse."""
+        """Why the caller is not ``node``; None if it is. Numbers without a node are refused elsewhere."""
         if node >= len(self._hosts):
             return None
-        told: Mapping[str, Any] = context.auth_context()
-        names, addresses = ([str(each, errors="replace") for each in told.get(kind, ())] for kind in _KINDS)
+        shown: Mapping[str, Any] = context.auth_context()
+        names, addresses = ([str(each, errors="replace") for each in shown.get(kind, ())] for kind in _KINDS)
         host = self._hosts[node]
         if is_for(host, names, addresses):
             return None
-        return f"the certificate that was shown is for {_shown([*names, *addresses])}, and node {node} is {host}"
+        return f"the certificate that it presented is for {_shown([*names, *addresses])}, and node {node} is {host}"
 
 
 def host_of(address: str) -> str:
@@ -107,7 +107,7 @@ def host_of(address: str) -> str:
 
 
 def is_for(host: str, names: Iterable[str], addresses: Iterable[str]) -> bool:
-    """Whether a certificate for ``names`` and ``addresses`` is one for ``host``, by the rules that gRPC has, too."""
+    """Whether a certificate for ``names`` and ``addresses`` is valid for ``host``, by the rules of gRPC."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -119,7 +119,7 @@ def _matches(host: str, name: str) -> bool:
     if not name.startswith("*."):
         return bool(name) and host == name
     first, _, rest = host.partition(".")
-    # One label, and never all names below a top level domain.
+    # The wildcard is one label, and never all names below a top-level domain.
     return bool(first) and rest == name[2:] and "." in rest
 
 
@@ -131,9 +131,9 @@ def _is_same(address: ipaddress.IPv4Address | ipaddress.IPv6Address, other: str)
 
 
 def _shown(names: Sequence[str]) -> str:
-    """Names for people: a certificate may have thousands, of any length."""
-    told = ", ".join(name[:80] if name.isprintable() else ascii(name[:80]) for name in names[:3])
-    return f"{told}, …" if len(names) > 3 else told or "no host"
+    """Names for a message: a certificate may have thousands, of any length."""
+    text = ", ".join(name[:80] if name.isprintable() else ascii(name[:80]) for name in names[:3])
+    return f"{text}, …" if len(names) > 3 else text or "no host"
 
 
 def _read(path: str | os.PathLike[str], what: str, *, secret: bool = False) -> bytes:
@@ -141,31 +141,31 @@ def _read(path: str | os.PathLike[str], what: str, *, secret: bool = False) -> b
         with open(path, "rb", opener=_open_at_once) as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
-                raise TlsError(f"{os.fspath(path)}: the {what} is no regular file")
-            # As ssh does: whoever can read it can pass for this node, so a warning would come too late. A file of
-            # another owner is that owner's business, as where root hands a key to a group.
+                raise TlsError(f"{os.fspath(path)}: the {what} is not a regular file")
+            # As ssh does: a user who can read the key can impersonate this node, so a warning would come too late. A
+            # file of another owner is that owner's choice, such as a key that root gives to a group.
             if secret and found.st_uid == os.geteuid() and found.st_mode & 0o077:
                 raise TlsError(
-                    f"{os.fspath(path)}: the {what} can be read by others (mode {stat.S_IMODE(found.st_mode):04o}); "
+                    f"{os.fspath(path)}: others can read the {what} (mode {stat.S_IMODE(found.st_mode):04o}); "
                     "to prevent that: chmod 600"
                 )
             data = file.read(FILE_BYTES + 1)
     except OSError as error:
-        raise TlsError(f"{os.fspath(path)}: the {what} cannot be read: {error.strerror}") from None
+        raise TlsError(f"{os.fspath(path)}: cannot read the {what}: {error.strerror}") from None
     if len(data) > FILE_BYTES:
         raise TlsError(f"{os.fspath(path)}: the {what} is longer than {FILE_BYTES} bytes")
     return data
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """A pipe in place of a file must not be waited for."""
+    """Open without waiting, in case the file is a pipe."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _check(cert_file: str, key_file: str, ca_file: str) -> tuple[list[str], list[str]]:
-    """The names and the addresses that the certificate is for, once all is good.
+    """The names and the addresses of the certificate, if the files are valid.
 
-    This shakes hands with itself, as client and as server: what is wrong is seen here, and not at every other node.
+    This does a handshake with itself, as client and as server, so that an error shows here and not at every other node.
     """
     client, server = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     client.check_hostname = False
@@ -184,10 +184,10 @@ def _check(cert_file: str, key_file: str, ca_file: str) -> tuple[list[str], list
             except ssl.SSLWantReadError:
                 continue
             except ssl.SSLCertVerificationError as error:
-                told = error.verify_message.rstrip(".")
-                raise TlsError(f"{cert_file}: the certificate is not good, by {ca_file}: {told}") from None
+                why = error.verify_message.rstrip(".")
+                raise TlsError(f"{cert_file}: {ca_file} does not verify the certificate: {why}") from None
             except ssl.SSLError as error:
-                raise TlsError(f"{cert_file}: the certificate is not good: {_told(error)}") from None
+                raise TlsError(f"{cert_file}: the certificate is not valid: {_reason(error)}") from None
     found: dict[str, list[str]] = {"DNS": [], "IP Address": []}
     shown: Mapping[str, Any] = caller.getpeercert() or {}
     for kind, name in shown.get("subjectAltName", ()):
@@ -197,20 +197,20 @@ def _check(cert_file: str, key_file: str, ca_file: str) -> tuple[list[str], list
 
 def _load(context: ssl.SSLContext, cert_file: str, key_file: str, ca_file: str) -> None:
     def ask() -> NoReturn:
-        raise TlsError(f"{key_file}: the key is encrypted, and there is nobody to ask for its password")
+        raise TlsError(f"{key_file}: the key is encrypted; redoxfs needs one without a password")
 
     try:
         context.load_verify_locations(ca_file)
     except (ssl.SSLError, OSError) as error:
-        raise TlsError(f"{ca_file}: the CA is no PEM certificate: {_told(error)}") from None
+        raise TlsError(f"{ca_file}: the CA is not a PEM certificate: {_reason(error)}") from None
     try:
         context.load_cert_chain(cert_file, key_file, ask)
     except (ssl.SSLError, OSError) as error:
         mismatched = isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH"
-        why = "do not belong together" if mismatched else f"are no PEM certificate and its key: {_told(error)}"
+        why = "do not match" if mismatched else f"are not a PEM certificate and its key: {_reason(error)}"
         raise TlsError(f"{cert_file} and {key_file}: {why}") from None
 
 
-def _told(error: OSError) -> str:
+def _reason(error: OSError) -> str:
     reason = getattr(error, "reason", None)
     return str(reason).lower().replace("_", " ") if reason else error.strerror or str(error)

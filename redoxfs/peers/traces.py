@@ -1,8 +1,8 @@
-"""Traces that peers send of their requests, put together from parts.
+"""Assembles the traces of peers from parts.
 
-A requester sends one part after the other and is told with each how much is here, so that it goes on at the right
-place after a reply was lost, or this node was started again. Memory grows with what has come, not with what was said,
-and what has come is looked at part by part: a trace that names what does not exist is not kept until its end.
+A requester sends one part after the other. Each reply says how much is here, so the requester resumes at the right
+place after a lost reply or a restart of this node. Memory grows with the bytes that arrived, not with the announced
+length. Each part is checked when it arrives: a trace that names samples that do not exist is not kept until its end.
 """
 
 import threading
@@ -15,26 +15,26 @@ TRACE_LIMIT_BYTES = 4 << 30
 
 MOST_TIMES = 16
 FEWEST_BYTES = 4 << 20
-"""Where it is known how many samples there are: so often may a node ask for each in an epoch, and a million times in
-any case. A sampler may draw with replacement, or repeat what it draws."""
+"""Limits where the number of samples is known: requests of a node for each sample in an epoch, and the size of a trace
+that is allowed in any case (a million requests). A sampler may draw with replacement, or repeat samples."""
 
 
 class _Trace:
-    __slots__ = ("data", "is_told", "received", "serial", "total_bytes")
+    __slots__ = ("data", "is_complete", "received", "serial", "total_bytes")
 
     def __init__(self, serial: int, total_bytes: int) -> None:
         self.serial = serial
         self.total_bytes = total_bytes
         self.data = bytearray()
         self.received = 0
-        self.is_told = False
+        self.is_complete = False
 
 
 class TraceAssembly:
     """One trace at a time of each requester. Used by any thread.
 
     Args:
-        samples: how many there are, where that is known.
+        samples: the number of samples, where it is known.
     """
 
     def __init__(self, samples: int | None = None) -> None:
@@ -48,10 +48,10 @@ class TraceAssembly:
     def take(
         self, requester: int, serial: int, total_bytes: int, offset: int, payload: memoryview
     ) -> tuple[int, npt.NDArray[np.int32] | None]:
-        """A part of trace number ``serial``: how many bytes of it are here, and the trace if that was the last part.
+        """Take a part of trace number ``serial``. Returns the bytes that are here, and the trace after its last part.
 
         Raises:
-            ValueError: such a part cannot be.
+            ValueError: the part is impossible.
         """
         end = offset + len(payload)
         if total_bytes % 4 or offset % 4 or end % 4 or total_bytes > self._most_bytes or end > total_bytes:
@@ -61,7 +61,7 @@ class TraceAssembly:
             trace = self._of.get(requester)
             if trace is None or serial > trace.serial:
                 trace = self._of[requester] = _Trace(serial, total_bytes)
-            if serial < trace.serial or trace.is_told:
+            if serial < trace.serial or trace.is_complete:
                 return total_bytes, None
             if total_bytes != trace.total_bytes:
                 raise ValueError(f"bytes {offset} to {end} of a trace of {total_bytes}, before of {trace.total_bytes}")
@@ -70,7 +70,7 @@ class TraceAssembly:
                 trace.received += len(payload)
             if trace.received < total_bytes:
                 return trace.received, None
-            trace.is_told = True
+            trace.is_complete = True
             order = np.frombuffer(trace.data, "<i4").astype(np.int32, copy=False)
             trace.data = bytearray()
             return total_bytes, order
@@ -84,6 +84,6 @@ class TraceAssembly:
             raise ValueError(f"a trace with sample {first if first < 0 else last} of {self._samples}")
 
     def forget(self, requester: int) -> None:
-        """The requester is another process now, which counts its traces anew."""
+        """The requester is another process now, which numbers its traces from one."""
         with self._lock:
             self._of.pop(requester, None)

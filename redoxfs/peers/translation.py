@@ -1,8 +1,8 @@
 """The core's messages and answers as protobuf, and back.
 
-What comes from a peer is checked before anything is made of it: that it can be read, that its parts agree with each
-other and are no more than there can be, and, where `Bounds` are known, that what it names exists. What cannot be is a
-ValueError. The core is handed nothing that would break it, but believes a peer as to what is possible.
+Messages of peers are checked before they become objects: that they can be parsed, that their fields agree and are
+within limits, and, where `Bounds` are known, that everything they name exists. A message that fails is a ValueError.
+So no message can break the core. Beyond that the core trusts its peers.
 """
 
 import errno
@@ -37,7 +37,7 @@ from redoxfs.protocol.events import Answer, Message
 from redoxfs.protocol.trace import OFF_TRACE
 
 ERROR_CHARACTERS = 200
-"""Of an error's text go over the network; it names a file and says what is wrong."""
+"""The most characters of an error's text that are sent; it names a file and the problem."""
 
 _NO_FILE = FileBytes(b"", Stamp(0, 0, 0), changed=False)
 
@@ -49,7 +49,7 @@ class TooManyFilesError(ValueError):
 
 
 class Received(NamedTuple):
-    """An answer without its bytes: what each of its samples consists of, and how many bytes that is."""
+    """An answer without its bytes: the files of each of its samples, and the size of each sample in bytes."""
 
     answer: Answer
     samples: tuple[SampleHead, ...]
@@ -73,7 +73,7 @@ def parse(kind: type[M], data: bytes | memoryview) -> M:
 
 
 def ask(caller: pb.Caller, message: Message, acked_below: int | None = None) -> bytes:
-    """An AskRequest; ``acked_below`` replaces the message's own where bytes of answers below that are still to come."""
+    """An AskRequest. ``acked_below`` replaces the message's own if bytes of earlier answers have not arrived yet."""
     acked_below = message.acked_below if acked_below is None else acked_below
     request = pb.AskRequest(caller=caller, number=message.number, settled=acked_below)
     if isinstance(message, RemoteRead):
@@ -104,11 +104,11 @@ def ask(caller: pb.Caller, message: Message, acked_below: int | None = None) -> 
 
 
 def asked(request: pb.AskRequest, home: int, bounds: Bounds | None = None) -> Message:
-    """The message in an AskRequest to ``home``. Raises ValueError if it is none, or about what ``bounds`` lack."""
+    """The message in an AskRequest to ``home``. Raises ValueError if it is malformed or out of ``bounds``."""
     requester, number, acked_below = request.caller.node, request.number, request.settled
     check_below(SIGNED, number=number)
     if acked_below > number:
-        raise ValueError(f"message {number} says that it is answered itself")
+        raise ValueError(f"message {number} acknowledges its own answer")
     kind = request.WhichOneof("body")
     message: Message
     if kind == "remote_read":
@@ -149,7 +149,7 @@ def asked(request: pb.AskRequest, home: int, bounds: Bounds | None = None) -> Me
             done=take.done,
         )
     else:
-        raise ValueError("a message of no kind that is known here")
+        raise ValueError("a message of an unknown kind")
     if bounds is not None:
         if not isinstance(message, bounds.kinds):
             raise ValueError(f"a {type(message).__name__}, which the policy of this job does not know")
@@ -164,7 +164,7 @@ def reply_head(answer: Answer, payloads: Sequence[Payload], cut: Cut) -> bytes:
     """An AskReply without its payload.
 
     Raises:
-        TooManyFilesError: there are more than a header may describe.
+        TooManyFilesError: there are more files than a header may describe.
     """
     if len(payloads) != len(answer.samples):
         raise ValueError(f"an answer of {len(answer.samples)} samples with the bytes of {len(payloads)}")
@@ -188,10 +188,10 @@ def reply_head(answer: Answer, payloads: Sequence[Payload], cut: Cut) -> bytes:
 
 
 def failed_head(answer: Answer, payloads: Sequence[Payload], error: OSError) -> bytes:
-    """An AskReply of an answer that cannot be sent: each of its files has ``error``, which is said once.
+    """An AskReply of an answer that cannot be sent: all of its files have ``error``, which is sent once.
 
     Raises:
-        TooManyFilesError: there are more than even that may be said of.
+        TooManyFilesError: there are too many files even for that.
     """
     files = sum(map(len, payloads))
     if files > MOST_FAILED_FILES:
@@ -220,7 +220,7 @@ def _head(answer: Answer, header: pb.Header) -> bytes:
 
 
 def received(data: bytes, message: Message, bounds: Bounds | None = None) -> tuple[Received, memoryview]:
-    """What an AskReply to ``message`` says, and its part 0. Raises ValueError."""
+    """The answer in an AskReply to ``message``, and its part 0. Raises ValueError."""
     head, payload = split_payload(data)
     if len(head) > HEADER_LIMIT_BYTES:
         raise ValueError(f"a header of {len(head)} bytes, more than {HEADER_LIMIT_BYTES}")
@@ -228,17 +228,17 @@ def received(data: bytes, message: Message, bounds: Bounds | None = None) -> tup
     kind = header.WhichOneof("answer")
     answer: Answer
     if kind == "remote_answer" and isinstance(message, RemoteRead):
-        told = header.remote_answer
-        if len(told.prefetched) > MOST_FILES:
-            raise ValueError(f"{len(told.prefetched)} samples sent ahead, more than {MOST_FILES}")
-        sample = told.sample if told.HasField("sample") else None
-        answer = RemoteAnswer(message.home, message.number, sample, tuple(told.prefetched), tuple(told.laps))
+        remote = header.remote_answer
+        if len(remote.prefetched) > MOST_FILES:
+            raise ValueError(f"{len(remote.prefetched)} samples sent ahead, more than {MOST_FILES}")
+        sample = remote.sample if remote.HasField("sample") else None
+        answer = RemoteAnswer(message.home, message.number, sample, tuple(remote.prefetched), tuple(remote.laps))
         if len(answer.laps) != len(answer.samples):
             raise ValueError(f"{len(answer.samples)} samples of {len(answer.laps)} laps")
         check_laps(answer.laps)
     elif kind == "given" and isinstance(message, Take):
         given = header.given
-        # One that was put aside comes even where there is room for none.
+        # A reserved sample comes even if there is room for none.
         if len(given.samples) > max(1, message.max_samples):
             raise ValueError(f"{len(given.samples)} samples, where {message.max_samples} were asked for")
         check_below(SIGNED_32, cls=given.cls, left=given.left, done=given.done)
@@ -271,13 +271,13 @@ def received(data: bytes, message: Message, bounds: Bounds | None = None) -> tup
 
 
 def _problem(at: int, error: OSError) -> pb.Problem:
-    # A name in it need not be text.
+    # A file name in it may be invalid UTF-8.
     text = (error.strerror or str(error)).encode(errors="replace").decode()
     return pb.Problem(file=at, errno=error.errno or errno.EIO, text=text[:ERROR_CHARACTERS])
 
 
 def _samples(header: pb.Header) -> tuple[SampleHead, ...]:
-    """What the columns of a header say of each sample."""
+    """The files of each sample, from the columns of a header."""
     files_failed = _failed(header)
     if files_failed is not None:
         return files_failed
@@ -300,7 +300,7 @@ def _samples(header: pb.Header) -> tuple[SampleHead, ...]:
 
 
 def _failed(header: pb.Header) -> tuple[SampleHead, ...] | None:
-    """The samples of an answer that could not be sent; None where this is none."""
+    """The samples of an answer that could not be sent; None if this is not such an answer."""
     columns = (header.lengths, header.sizes, header.mtimes_ns, header.inodes, header.changed)
     if any(columns) or len(header.problems) != 1 or header.problems[0].file or not header.problems[0].errno:
         return None

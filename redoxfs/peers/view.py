@@ -1,7 +1,7 @@
-"""Who is in the job, and what a node says of itself before it may take part.
+"""The nodes of a job, and the introduction that each gives before it may take part.
 
-Two nodes that serve different data, or serve it by different rules, would hand out wrong samples in silence. So each
-tells the other in its first call what it serves, both compare, and a difference ends the start with one line.
+Two nodes that serve different data, or serve it by different rules, would silently give wrong samples. So the first
+call between two nodes describes what each serves. Both compare, and a difference ends the start with one line.
 """
 
 import hashlib
@@ -12,21 +12,21 @@ from typing import NamedTuple
 from redoxfs.peers.v1 import peers_pb2 as pb
 
 PROTOCOL_VERSION = 2
-"""Changes with anything in proto/ or in what it means that another version would misread."""
+"""Incremented with each change in proto/, or in its meaning, that another version would misread."""
 
 INCARNATION_BITS = 63
 
 ANEW = "laps from one"
 RESUMED = "--resume"
-"""What the laps of a view go on from; or a state that was loaded, by its name."""
+"""What the laps of a view start from; or the name of a state that was loaded."""
 
 SHOWN = 80
-"""Characters of a value that go into a line: a peer can send a megabyte."""
+"""The most characters of a value in a line: a peer can send a megabyte."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The nodes of a job, ``host:port`` by node number. The launcher gives a new one a higher ``number``."""
+    """The nodes of a job: ``host:port`` by node number. A later view of the job has a higher ``number``."""
 
     number: int
     addresses: tuple[str, ...]
@@ -38,14 +38,14 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What all nodes have to have in common: the ``dataset``'s fingerprint, and ``settings`` by name."""
+    """What all nodes must have in common: the ``dataset``'s fingerprint, and ``settings`` by name."""
 
     dataset: str
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
 class Difference(NamedTuple):
-    """``field`` is ``here`` at this node and ``there`` at the other."""
+    """A ``field`` with value ``here`` at this node and ``there`` at the other."""
 
     field: str
     here: str
@@ -70,7 +70,7 @@ def introduce(
 
 
 def differences(here: pb.Introduction, there: pb.Introduction) -> tuple[Difference, ...]:
-    """What two nodes that should serve the same do not have in common, the weightiest first."""
+    """The differences between two nodes that should serve the same, the most important first."""
     pairs = [
         ("protocol version", str(here.version), str(there.version)),
         ("view", f"{here.view}, {here.view_digest}", f"{there.view}, {there.view_digest}"),
@@ -81,16 +81,16 @@ def differences(here: pb.Introduction, there: pb.Introduction) -> tuple[Differen
             for name in sorted({*here.settings, *there.settings})
         ),
     ]
-    # Who has joined goes on, and whoever joins later with it.
+    # A node that joins later continues with those that have joined, whatever it would have started from.
     if not here.joined and not there.joined:
         pairs.append(("start point", here.beginning, there.beginning))
     return tuple(Difference(name, ours, theirs) for name, ours, theirs in pairs if ours != theirs)
 
 
 def refusal(address: str, found: Iterable[Difference]) -> str:
-    """One line of what is wrong with the node at ``address``."""
-    told = [f"another {_short(d.field)} ({_short(d.there)} there, {_short(d.here)} here)" for d in found]
-    return f"{address}: has {' and '.join(told[:3])}"
+    """One line that says why the node at ``address`` is refused."""
+    lines = [f"another {_short(d.field)} ({_short(d.there)} there, {_short(d.here)} here)" for d in found]
+    return f"{address}: has {' and '.join(lines[:3])}"
 
 
 def _short(value: str) -> str:

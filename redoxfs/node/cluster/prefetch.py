@@ -52,7 +52,7 @@ class Prefetch:
         if not isinstance(policy, SlotNode):
             return None
         samples = self._traced()
-        epochs = EpochTracker(share.node, policy, samples, len(self._catalog.class_of), orders, self._tell_order)
+        epochs = EpochTracker(share.node, policy, samples, len(self._catalog.class_of), orders, self._send_order)
         epoch, share_made = 0, 0.0
         if turns is not None and self._sampler is not None:
             requests = requests_of(self._sampler, len(samples), share.nodes)
@@ -83,7 +83,7 @@ class Prefetch:
     def _traced(self) -> npt.NDArray[np.int32]:
         return samples_of(self._catalog, None if self._sampler is None else self._sampler.tree)
 
-    def _tell_order(self, epoch: int, order: npt.NDArray[np.int32]) -> None:
+    def _send_order(self, epoch: int, order: npt.NDArray[np.int32]) -> None:
         if self._peers is not None:
             self._peers.follow(epoch, order)
 

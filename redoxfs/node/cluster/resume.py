@@ -23,8 +23,8 @@ import trio
 from redoxfs.node.cluster.prefetch import Prefetch
 from redoxfs.node.node import Node
 from redoxfs.node.plan import SharedServingPolicy
-from redoxfs.node.state import WRITE_EVERY_S, State, StateError, StateWriter, name_of, summary, told_of
-from redoxfs.peers.bounds import LAST_LAP_TOLD, check_laps
+from redoxfs.node.state import WRITE_EVERY_S, State, StateError, StateWriter, line_of, name_of, summary
+from redoxfs.peers.bounds import LAST_PEER_LAP, check_laps
 from redoxfs.protocol import LocalFirst
 from redoxfs.protocol.turns import Turns
 
@@ -94,9 +94,9 @@ class Laps:
         turns = self._policy.merged(list(decoded.values()))
         nothing = turns._replace(had=np.zeros_like(turns.had), given=0)
         self._policy.restore(turns, decoded.get(self._own, nothing))
-        told = told_of(summary(turns, self._samples))
+        line = line_of(summary(turns, self._samples))
         self._say(
-            f"resumed: {told} at all nodes; "
+            f"resumed: {line} at all nodes; "
             f"samples that a killed node served in its last {WRITE_EVERY_S:g} s may be served twice"
         )
         lacking = [address for address in of_all if address not in decoded]
@@ -109,7 +109,7 @@ class Laps:
         """Start from the state that the other nodes have loaded. Raises ValueError."""
         try:
             turns = await trio.to_thread.run_sync(self._state.decoded_whole, data)
-            _check_told(turns)
+            _check_laps(turns)
         except StateError as error:
             raise ValueError(f"cannot use the state that the other nodes loaded: {error}") from error
         self._kept = data
@@ -155,7 +155,7 @@ class Laps:
             try:
                 decoded[address] = await trio.to_thread.run_sync(self._state.decoded, data)
                 if address != self._own:
-                    _check_told(decoded[address].turns)
+                    _check_laps(decoded[address].turns)
             except StateError as error:
                 raise ValueError(f"{address}: cannot use its state: {error}") from error
         return decoded
@@ -174,9 +174,9 @@ def part_of(turns: Turns, node: int, nodes: int) -> Turns:
     return turns._replace(given=each + (node < rest))
 
 
-def _check_told(turns: Turns) -> None:
+def _check_laps(turns: Turns) -> None:
     """Raises StateError if another node reports laps that it cannot be in."""
     try:
-        check_laps(turns.laps[turns.laps > LAST_LAP_TOLD][:1].tolist())
+        check_laps(turns.laps[turns.laps > LAST_PEER_LAP][:1].tolist())
     except ValueError as error:
         raise StateError(str(error)) from error

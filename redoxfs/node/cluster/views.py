@@ -175,17 +175,17 @@ class Membership:
 
     def stats(self) -> dict[str, Any]:
         """The part of `stats.json` about other nodes."""
-        told: dict[str, Any] = {"view": self._view.number}
+        stats: dict[str, Any] = {"view": self._view.number}
         if self._peers is None:
-            return {**told, "node": 0, "nodes": 1, "peers": []}
+            return {**stats, "node": 0, "nodes": 1, "peers": []}
         of_peers = self._peers.stats()
         policy, share = self._node.shared_policy, self._node.share
         if isinstance(policy, SlotNode):
-            told["prefetched"] = policy.prefetched
-            told["conflicts"] = policy.conflicts
-            told["degraded"] = policy.degraded + self._node.counters.degraded
+            stats["prefetched"] = policy.prefetched
+            stats["conflicts"] = policy.conflicts
+            stats["degraded"] = policy.degraded + self._node.counters.degraded
         return {
-            **told,
+            **stats,
             "node": share.node,
             "nodes": share.nodes,
             "missed": policy.missed,
