@@ -1,12 +1,12 @@
-"""Room for all closes at once.
+"""Raises the kernel's limit of pending closes.
 
-The kernel sends RELEASE in the background, and no more than ``max_background`` (12) such requests at a time: a close
-beyond that waits in the kernel, and an open that comes after it is sent before it. To us the path would still be
-open, and the open would join a binding that is over. So the limit is raised to the most that there can be.
+The kernel sends RELEASE in the background, and at most ``max_background`` (12) such requests at a time. A further close
+waits in the kernel, and a later open overtakes it. Here the path would still be open, and the open would join a binding
+that is over. So the limit is raised to the maximum.
 
-pyfuse3 does not let a filesystem choose it when the session begins, so it is written to the connection's file of
-the *fusectl* filesystem: where the system has mounted it, as most do, or else, as root, to one that is mounted
-nowhere. The mount's own number is read from the mount table: a stat would be a request to ourselves.
+pyfuse3 does not let a filesystem choose the limit when the session begins. So it is written to the connection's file in
+the *fusectl* filesystem: where the system has mounted it, as most do, or else, as root, in an instance that is not
+mounted. The mount's own number is read from the mount table: a stat would be a request to ourselves.
 """
 
 import os
@@ -18,7 +18,7 @@ from redoxfs.linux.libc import last_error, libc
 from redoxfs.linux.mount_table import read_mounts
 
 MOST = 65_535
-"""What the kernel takes."""
+"""The largest value that the kernel accepts."""
 
 CONNECTIONS = Path("/sys/fs/fuse/connections")
 USERS_MOST = Path("/sys/module/fuse/parameters/max_user_bgreq")
@@ -29,7 +29,7 @@ FSCONFIG_CMD_CREATE = 6
 
 
 def raise_backlog(mountpoint: Path) -> bool:
-    """Let as many closes be on their way as the kernel allows; False where that cannot be had."""
+    """Raise the limit as far as the kernel allows; False if that fails."""
     connection = _connection(mountpoint)
     if connection is None:
         return False
@@ -52,7 +52,7 @@ def _write(limit: Path) -> bool:
 
 
 def _users_most() -> str:
-    """What a mount's owner may set without being root."""
+    """The most that a mount's owner may set without being root."""
     try:
         return USERS_MOST.read_text()
     except OSError:

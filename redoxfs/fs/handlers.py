@@ -1,12 +1,11 @@
-"""What stands between pyfuse3 and every handler: it raises nothing but FUSEError, and it never holds up the loop.
+"""Wraps every handler for pyfuse3: it raises only FUSEError, and never blocks the loop.
 
-An exception that leaves a handler ends pyfuse3's main loop and with it the mount, so none does: one map says which
-errno each becomes. What is not in the map is a bug, written to the log once with its traceback, and EIO to the
-program that ran into it.
+An exception that leaves a handler ends pyfuse3's main loop, and with it the mount. So none does: one map turns each
+into an errno. An exception that is not in the map is a bug. It is logged with its traceback, and the program gets EIO.
 
-A handler is an ordinary function: most answer at once, and the event loop never hears of them. One that has to wait
-returns a coroutine. It is driven by hand, so that another task takes over receiving when it suspends for the first
-time (`redoxfs.fs.session`).
+A handler is an ordinary function. Most return their answer at once, without the event loop. A handler that has to wait
+returns a coroutine. This drives the coroutine by hand, so that another task starts to receive requests when it suspends
+for the first time (`redoxfs.fs.session`).
 """
 
 import errno
@@ -43,7 +42,7 @@ def errno_of(error: Exception) -> int:
 
 
 class Handled(Generic[T]):
-    """A handler's coroutine, to be awaited once."""
+    """A handler's coroutine. Await it once."""
 
     __slots__ = ("_coroutine",)
 
@@ -81,9 +80,9 @@ class Handled(Generic[T]):
 def handler(
     function: Callable[Concatenate[S, P], T | Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Makes a pyfuse3 operation of a method that gives its answer, or a coroutine for it where it has to wait.
+    """Make a pyfuse3 operation of a method that returns its answer, or a coroutine if it has to wait.
 
-    There is one for each number of arguments: to pass on whatever comes costs a request 3 % of its instructions.
+    There is a wrapper for each number of arguments: ``*args`` would cost 3 % of a request's instructions.
     """
     act = cast(Callable[..., Any], function)
 

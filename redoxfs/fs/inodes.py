@@ -1,13 +1,13 @@
-"""Inode numbers, which say what they stand for, and the names under ``.redoxfs``.
+"""Inode numbers, which encode their entry, and the names under ``.redoxfs``.
 
-The tree never changes, so an inode number is an entry's number with a *branch* in its high bits; nothing has to be
-remembered of what the kernel knows, and `forget` has nothing to do.
+The tree never changes, so an inode number is the number of an entry, with its *branch* of the mount in the high bits.
+Nothing has to be stored about the inodes that the kernel knows, and `forget` does nothing.
 
-    branch      what a file of it serves
-    DATA      a sample that may stand in for the one asked for
-    EXACT     .redoxfs/exact/…    the very file
-    SERVED    .redoxfs/served/…   the path of the file whose bytes it last gave
-    CONTROL   .redoxfs itself, and stats.json
+    branch    path                content of a file
+    DATA      the mount itself    any sample of the class that was asked for
+    EXACT     .redoxfs/exact/…    the file itself
+    SERVED    .redoxfs/served/…   the path of the file whose bytes the entry last served
+    CONTROL   .redoxfs            and .redoxfs/stats.json
 """
 
 from enum import IntEnum
@@ -15,7 +15,7 @@ from enum import IntEnum
 import pyfuse3
 
 BRANCH_SHIFT = 40
-"""2^40 entries are far beyond any catalog."""
+"""2^40 entries are far more than in any catalog."""
 
 FIRST_OUTSIDE_DATA = 1 << BRANCH_SHIFT
 
@@ -27,7 +27,7 @@ class Branch(IntEnum):
     CONTROL = 3
 
 
-# Looking a member up in its Enum takes longer than to tell from a number which it is.
+# A look-up of a member in its Enum takes longer than a comparison of numbers.
 DATA, EXACT, SERVED, CONTROL = Branch
 
 CONTROL_NAME = b".redoxfs"
@@ -38,12 +38,12 @@ BRANCH_NAMES = {b"exact": EXACT, b"served": SERVED}
 
 
 def inode_of(branch: Branch, entry: int) -> pyfuse3.InodeT:
-    """The inode number of a tree entry in a branch; the root of DATA is FUSE's root, 1."""
+    """The inode number of a tree entry in a branch. The root of DATA is FUSE's root, 1."""
     return pyfuse3.InodeT((branch << BRANCH_SHIFT) + entry + 1)
 
 
 def branch_and_entry(inode: int) -> tuple[Branch, int]:
-    """Inverse of `inode_of`. For CONTROL the entry means nothing."""
+    """The inverse of `inode_of`. For CONTROL the entry has no meaning."""
     if inode < FIRST_OUTSIDE_DATA:
         return DATA, inode - 1
     return Branch(inode >> BRANCH_SHIFT), (inode & (FIRST_OUTSIDE_DATA - 1)) - 1

@@ -1,17 +1,17 @@
-"""pyfuse3's operations, which translate and nothing else.
+"""pyfuse3's operations. They translate requests, and nothing else.
 
-Attributes: the tree does not change, so names are good for ever and so are the attributes of directories, symlinks
-and files that are served as they are. Those of a redirected file are good while it is bound; otherwise each stat
-asks, because the answer depends on who asks. What the kernel was told is taken back when a path is freed, and once
-more when it is bound, if a size was given out meanwhile: a reply that is still on its way would otherwise be applied
-after the opener's own and leave the kernel with the wrong size.
+Attributes: the tree does not change, so the kernel may cache names for ever, and the attributes of directories,
+symlinks and exact files too. Attributes of a redirected file are valid while it is bound. Otherwise each stat is a
+request, because the answer depends on the caller. Attributes are invalidated when a path is freed. They are invalidated
+again when the path is bound, if the kernel got a size meanwhile: a reply that is still on its way would otherwise be
+applied after the opener's own, and leave the kernel with the wrong size.
 
-Pages: they are dropped when a path is freed and not kept by the open that makes a binding, so that the page cache
-never holds bytes of an answer that is over. There is no handle on a freed path, so no page of it can be under
-read, which dropping it from here would wait for. With direct_io, too: sendfile and splice go through the page cache,
-and the kernel cuts what they have sent and nobody received yet if the file becomes shorter while it has the page.
+Pages are dropped when a path is freed, and the open that makes a binding does not keep them. So the page cache never
+holds bytes of an answer that is over. A freed path has no handle, so no page of it is being read; otherwise dropping it
+would block. The same holds with direct_io: sendfile and splice use the page cache, and the kernel truncates data that
+they have sent and that nobody has received if the file becomes shorter while it has the page.
 
-Missing on purpose: xattrs (ENOSYS once spares two requests a file in `ls -l`), flush and access (ENOSYS, once).
+Missing on purpose: xattrs (one ENOSYS saves two requests per file in `ls -l`), flush and access (one ENOSYS).
 """
 
 import errno
@@ -50,26 +50,26 @@ from redoxfs.node import Node, OpenFile
 log = logging.getLogger(__name__)
 
 FOREVER_S = 10 * 365 * 24 * 3600.0
-"""What is true as long as the mount lives."""
+"""The timeout of what is valid as long as the mount lives."""
 
 BLOCK_BYTES = 128 * 1024
-"""st_blksize: how much buffered readers ask for at once; halves the reads of PIL against the default."""
+"""st_blksize: the size of buffered reads. It halves the number of PIL's reads against the default."""
 
 NAMES_AT_ONCE = 256
-"""Entries in one reply, which take some 0.3 ms in which nobody else is answered. With half of them a listing takes a
-third longer, with more hardly less."""
+"""Entries in one reply, which take some 0.3 ms, during which no other request is answered. With half as many a listing
+takes a third longer; more entries save hardly anything."""
 
 FEW_NAMES = 16
-"""So many are told one by one as quickly as by the column."""
+"""Up to so many entries are as fast one by one as by the column."""
 
 TEXT_HANDLES = 1 << 62
-"""Handles of generated files are numbered from here, those of the node from 1."""
+"""Handles of generated files start here, those of the node at 1."""
 
 ROOT = 0
 
 
 class Operations(pyfuse3.Operations):
-    """One mounted node. ``answering`` is called when the kernel has taken up the mount."""
+    """One mounted node. ``answering`` is called when the kernel has established the mount."""
 
     enable_writeback_cache = False
 
@@ -87,12 +87,12 @@ class Operations(pyfuse3.Operations):
         self._mtime_ns: memoryview[int] = tree.mtime_ns.data
         self._ctime_ns: memoryview[int] = tree.ctime_ns.data
         self._blocks = int(tree.size.sum()) // 4096 + 1
-        self._told = EntryAttributes()
-        self._told.entry_timeout = FOREVER_S
-        self._told.st_blksize = BLOCK_BYTES
-        # Files of whose size the kernel was told while they had no answer.
-        self._told_while_free = bytearray(len(tree))
-        # As many as there is room for: older kernels read a directory by the page, which takes some 25.
+        self._attributes_reply = EntryAttributes()
+        self._attributes_reply.entry_timeout = FOREVER_S
+        self._attributes_reply.st_blksize = BLOCK_BYTES
+        # Files whose size the kernel got while they had no answer.
+        self._sized_while_free = bytearray(len(tree))
+        # As many as fit in a reply: older kernels read a directory by the page, which has room for some 25.
         self._names_at_once = NAMES_AT_ONCE
         self._direct_io = direct_io
         self._stats = stats
@@ -105,12 +105,12 @@ class Operations(pyfuse3.Operations):
         """The node to serve; before any request."""
         self._node = node
 
-    # What the node tells of files whose attributes or pages the kernel may have
+    # Calls of the node: attributes or pages in the kernel become invalid
 
     def bound(self, entries: Sequence[int]) -> None:
         for entry in entries:
-            if self._told_while_free[entry]:
-                self._told_while_free[entry] = 0
+            if self._sized_while_free[entry]:
+                self._sized_while_free[entry] = 0
                 self._void(inode_of(DATA, entry), attr_only=True)
 
     def freed(self, entries: Sequence[int]) -> None:
@@ -118,7 +118,7 @@ class Operations(pyfuse3.Operations):
             self._void(InodeT(entry + 1), attr_only=False)
 
     def changed(self, entry: int) -> None:
-        # Its pages are left to the replies to opens: somebody may be reading them.
+        # The replies to opens handle its pages: a program may be reading them.
         for branch in (DATA, EXACT):
             self._void(inode_of(branch, entry), attr_only=True)
 
@@ -128,7 +128,7 @@ class Operations(pyfuse3.Operations):
         except FileNotFoundError:
             return  # the kernel does not know the inode
         except OSError as error:
-            log.warning("the kernel did not drop what it knows of inode %d: %s", inode, error)
+            log.warning("the kernel did not invalidate inode %d: %s", inode, error)
 
     def init(self) -> None:
         self._answering()
@@ -151,8 +151,8 @@ class Operations(pyfuse3.Operations):
     def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes | Coroutine[Any, Any, EntryAttributes]:
         branch, entry = branch_and_entry(inode)
         if branch is DATA and self._node.is_redirected(entry):
-            told = self._node.stat(entry, ctx.pid)
-            return self._redirected(entry, *told) if isinstance(told, tuple) else self._stat_late(entry, told)
+            result = self._node.stat(entry, ctx.pid)
+            return self._redirected(entry, *result) if isinstance(result, tuple) else self._stat_late(entry, result)
         if branch is CONTROL:
             return self._directory(inode) if inode == CONTROL_INODE else self._text(inode, b"")
         return self._attributes(branch, entry)
@@ -180,8 +180,8 @@ class Operations(pyfuse3.Operations):
                     return
             return
         children = self._tree.children_of(entry)[start_id : start_id + self._names_at_once]
-        reply, told = pyfuse3.readdir_reply, self._attributes_of(branch, children)
-        for name, attributes, position in zip(self._tree.names_of(children), told, count(start_id + 1), strict=False):
+        reply, listed = pyfuse3.readdir_reply, self._attributes_of(branch, children)
+        for name, attributes, position in zip(self._tree.names_of(children), listed, count(start_id + 1), strict=False):
             if not reply(token, name, attributes, position):
                 self._names_at_once = max(FEW_NAMES, position - start_id)
                 return
@@ -237,32 +237,32 @@ class Operations(pyfuse3.Operations):
     async def forget(self, inode_list: Sequence[tuple[InodeT, int]]) -> None:
         return
 
-    # What is told of an entry
+    # Attributes of an entry
 
     def _attributes(self, branch: Branch, entry: int) -> EntryAttributes:
-        """Of any tree entry, without asking on anybody's behalf."""
+        """The attributes of any tree entry. For no caller: this reserves nothing."""
         if branch is SERVED and not self._tree.is_dir(entry):
             return self._text(inode_of(branch, entry), self._served(entry))
         if branch is DATA and self._node.is_redirected(entry):
             size, bound = self._node.look(entry)
             return self._redirected(entry, size, bound)
         state = self._node.exact_state(entry)
-        told = self._entry(branch, entry, state.size, FOREVER_S)
-        told.st_mtime_ns = state.mtime_ns
-        return told
+        attributes = self._entry(branch, entry, state.size, FOREVER_S)
+        attributes.st_mtime_ns = state.mtime_ns
+        return attributes
 
     def _attributes_of(self, branch: Branch, entries: range) -> Iterator[EntryAttributes]:
-        """`_attributes` of each for less: read by the column, set only where they are another's, and of files that are
-        free without times, as the kernel asks again before it tells anybody of those.
+        """`_attributes` of each, faster: columns are read at once, and fields that equal the last entry's are not set
+        again. Free files get no times, since the kernel asks again before it uses them.
         """
         if branch is SERVED or len(entries) < FEW_NAMES:
             yield from (self._attributes(branch, entry) for entry in entries)
             return
-        told, node, part = self._told, self._node, slice(entries.start, entries.stop)
+        attributes, node, part = self._attributes_reply, self._node, slice(entries.start, entries.stop)
         free: Iterable[bool] = repeat(False)
         if branch is DATA:
             are_free = node.are_free(entries)
-            np.frombuffer(self._told_while_free, bool)[part] |= are_free
+            np.frombuffer(self._sized_while_free, bool)[part] |= are_free
             free = are_free.tolist()
         inodes = range(inode_of(branch, entries.start), inode_of(branch, entries.stop))
         before: tuple[int, ...] = ()
@@ -270,29 +270,29 @@ class Operations(pyfuse3.Operations):
             entries, inodes, self._size[part], free, self._owners(part), strict=False
         ):
             if owner is not before:
-                told.st_mode, told.st_nlink, told.st_uid, told.st_gid = before = owner
-            told.st_ino = inode
+                attributes.st_mode, attributes.st_nlink, attributes.st_uid, attributes.st_gid = before = owner
+            attributes.st_ino = inode
             if is_free:
-                told.attr_timeout = 0.0
-                told.st_size = size
-                yield told
+                attributes.attr_timeout = 0.0
+                attributes.st_size = size
+                yield attributes
                 continue
             mtime_ns = self._mtime_ns[entry]
-            told.st_atime_ns = mtime_ns
+            attributes.st_atime_ns = mtime_ns
             if branch is DATA and node.is_redirected(entry):
                 size, _ = node.look(entry)
             elif not node.is_as_scanned(entry):
                 state = node.exact_state(entry)
                 size, mtime_ns = state.size, state.mtime_ns
-            told.st_mtime_ns = mtime_ns
-            told.st_ctime_ns = self._ctime_ns[entry]
-            told.st_size = size
-            told.st_blocks = -(-size // 512)
-            told.attr_timeout = FOREVER_S
-            yield told
+            attributes.st_mtime_ns = mtime_ns
+            attributes.st_ctime_ns = self._ctime_ns[entry]
+            attributes.st_size = size
+            attributes.st_blocks = -(-size // 512)
+            attributes.attr_timeout = FOREVER_S
+            yield attributes
 
     def _owners(self, part: slice) -> Iterable[tuple[int, ...]]:
-        """Mode, links, user and group of some entries; the same object where they are all alike, as they mostly are."""
+        """Mode, links, user and group of each entry. Usually all are equal: then the same object each time."""
         tree = self._tree
         columns = [column[part] for column in (tree.mode, tree.nlink, tree.uid, tree.gid)]
         if all((column == column[:1]).all() for column in columns):
@@ -302,46 +302,46 @@ class Operations(pyfuse3.Operations):
     def _redirected(self, entry: int, size: int, bound: bool) -> EntryAttributes:
         if bound:
             return self._entry(DATA, entry, size, FOREVER_S)
-        self._told_while_free[entry] = 1
+        self._sized_while_free[entry] = 1
         return self._entry(DATA, entry, size, 0.0)
 
     def _entry(self, branch: Branch, entry: int, size: int, attr_timeout_s: float) -> EntryAttributes:
-        # One object for all answers: pyfuse3 copies it into the reply before anything else runs.
-        told = self._told
-        told.st_ino = (branch << BRANCH_SHIFT) + entry + 1
-        told.attr_timeout = attr_timeout_s
-        told.st_mode = self._mode[entry]
-        told.st_nlink = self._nlink[entry]
-        told.st_uid = self._uid[entry]
-        told.st_gid = self._gid[entry]
-        told.st_size = size
-        told.st_blocks = -(-size // 512)
-        told.st_mtime_ns = told.st_atime_ns = self._mtime_ns[entry]
-        told.st_ctime_ns = self._ctime_ns[entry]
-        return told
+        # One object for all replies: pyfuse3 copies it before other code runs.
+        attributes = self._attributes_reply
+        attributes.st_ino = (branch << BRANCH_SHIFT) + entry + 1
+        attributes.attr_timeout = attr_timeout_s
+        attributes.st_mode = self._mode[entry]
+        attributes.st_nlink = self._nlink[entry]
+        attributes.st_uid = self._uid[entry]
+        attributes.st_gid = self._gid[entry]
+        attributes.st_size = size
+        attributes.st_blocks = -(-size // 512)
+        attributes.st_mtime_ns = attributes.st_atime_ns = self._mtime_ns[entry]
+        attributes.st_ctime_ns = self._ctime_ns[entry]
+        return attributes
 
     # .redoxfs
 
     def _lookup_control(self, name: bytes) -> EntryAttributes:
         if name == STATS_NAME:
-            # As those in /proc, it has no size: it is made when it is opened, and read to its end.
+            # It has no size, like files in /proc: an open generates it, and programs read to its end.
             return self._text(STATS_INODE, b"")
         if name in BRANCH_NAMES:
             return self._attributes(BRANCH_NAMES[name], ROOT)
         return _no_such_entry()
 
     def _directory(self, inode: InodeT) -> EntryAttributes:
-        told = self._entry(DATA, ROOT, 0, FOREVER_S)
-        told.st_ino = inode
-        told.st_mode = stat.S_IFDIR | 0o555
-        return told
+        attributes = self._entry(DATA, ROOT, 0, FOREVER_S)
+        attributes.st_ino = inode
+        attributes.st_mode = stat.S_IFDIR | 0o555
+        return attributes
 
     def _text(self, inode: InodeT, text: bytes) -> EntryAttributes:
-        told = self._entry(DATA, ROOT, len(text), 0.0)
-        told.st_ino = inode
-        told.st_mode = stat.S_IFREG | 0o444
-        told.st_nlink = 1
-        return told
+        attributes = self._entry(DATA, ROOT, len(text), 0.0)
+        attributes.st_ino = inode
+        attributes.st_mode = stat.S_IFREG | 0o444
+        attributes.st_nlink = 1
+        return attributes
 
     def _open_text(self, text: bytes) -> FileInfo:
         handle = self._next_text
@@ -358,18 +358,18 @@ class Operations(pyfuse3.Operations):
 
 
 def _no_such_entry() -> EntryAttributes:
-    """An answer that the kernel remembers: the tree does not change."""
-    told = EntryAttributes()
-    told.st_ino = InodeT(0)
-    told.entry_timeout = FOREVER_S
-    return told
+    """A negative reply that the kernel caches: the tree does not change."""
+    attributes = EntryAttributes()
+    attributes.st_ino = InodeT(0)
+    attributes.entry_timeout = FOREVER_S
+    return attributes
 
 
 async def _read_only(*_arguments: object) -> NoReturn:
     raise FUSEError(errno.EROFS)
 
 
-# The kernel refuses these on a read-only mount before they get here; this is for one that was remounted.
+# On a read-only mount the kernel refuses these itself; this is for a mount that was remounted.
 MUTATIONS = (
     *("create", "link", "mkdir", "mknod", "removexattr", "rename"),
     *("rmdir", "setattr", "setxattr", "symlink", "unlink", "write"),

@@ -1,30 +1,30 @@
-"""The session loop: trio for whatever waits, and nothing of trio for a request that need not.
+"""The session loop: a request that need not wait does not pass through trio's scheduler.
 
-pyfuse3 receives requests in a set of tasks, one of which at a time has the *reader role*: it waits for the FUSE
-descriptor to be readable, receives a request and runs its handler. As it comes, every request goes through trio's
-scheduler twice, once to hand the role on through a `trio.Lock` and once in `wait_readable`, and that costs more
-than the request. pyfuse3 looks these primitives up in its module attribute ``trio`` (its own asyncio support
-replaces it), so a small object is put there:
+pyfuse3 receives requests in a set of tasks. One task at a time has the *reader role*: it waits for the FUSE descriptor
+to be readable, receives a request and runs its handler. With plain pyfuse3 every request passes through trio's
+scheduler twice, once to hand the role over through a `trio.Lock` and once in `wait_readable`, and that costs more than
+the request. pyfuse3 looks these primitives up in its module attribute ``trio``, which its own asyncio support replaces.
+This module puts a small object there:
 
-- `wait_readable` asks the descriptor first. If a request is there, it returns without suspending. If none is there
-  and no handler is suspended, it stays with the descriptor: a program that was just answered asks again sooner than
-  the scheduler could have gone to sleep. For `SPIN_S` it looks again and again, as to sleep and be woken takes longer
-  and costs more than that, on a virtual machine above all; then it sleeps for up to `LINGER_MS`. Every
-  `REQUESTS_PER_TURN` it goes through a real checkpoint, so that nothing else starves.
-- the role stays with the task that has it. Only a handler that is about to suspend gives it to a parked task
-  (`suspending`; `redoxfs.fs.handlers` calls it for every handler).
+- `wait_readable` polls the descriptor first. If a request is there, it returns without suspending. If none is there and
+  no handler is suspended, it stays at the descriptor: a program that just got an answer sends its next request sooner
+  than the scheduler could have slept. It polls for `SPIN_S`, since to sleep and wake up takes longer and costs more
+  than that, above all on a virtual machine. Then it sleeps for up to `LINGER_MS`. Every `REQUESTS_PER_TURN` requests it
+  passes a real checkpoint, so that no other task starves.
+- The task with the role keeps it. Only a handler that is about to suspend gives it to a parked task (`suspending`;
+  `redoxfs.fs.handlers` calls it for every handler).
 
-Ends: an unmount shows as an error on the descriptor, `terminate` as a call of `notify_closing`; both wake the parked
-tasks, which then find the session over. An unmount that comes just after the look ends the holder without a word, so
-it is looked after every `PULSE_S`. Cancellation is trio's own.
+The end: an unmount shows as an error on the descriptor, `terminate` as a call of `notify_closing`. Both wake the parked
+tasks, which then find the session over. An unmount right after a poll ends the task with the role silently, so this is
+checked every `PULSE_S`. Cancellation is trio's own.
 
-A request may vanish between the look and the receive, when its program is killed. The receive then blocks, with the
-interpreter's lock: loads that arrive are not handed on, and whoever waits for one cannot even be killed. (A
-descriptor that does not block would not do: pyfuse3 takes EAGAIN for the end.) So a timer's signal interrupts the
-main thread every `PULSE_S`, upon which pyfuse3 looks again.
+A request may vanish between the poll and the receive, when its program is killed. The receive then blocks and holds the
+interpreter's lock: no load that arrives is delivered, and a program that waits for one cannot even be killed. So a
+timer's signal interrupts the main thread every `PULSE_S`, and pyfuse3 then looks again.
 
-Rejected: a loop of our own without pyfuse3's tasks. It would be some 15 % quicker, but parsing requests is pyfuse3's
-business, and its loop cannot be entered from outside. A pyfuse3 that this was not tested with runs as it comes.
+Rejected: a non-blocking descriptor, since pyfuse3 takes EAGAIN for the end of the session. Rejected: a loop of our own
+without pyfuse3's tasks. It would be some 15 % faster, but pyfuse3 parses the requests, and its loop cannot be entered
+from outside. Versions of pyfuse3 that this was not tested with run unchanged.
 """
 
 import select
@@ -41,41 +41,41 @@ import trio
 from trio.lowlevel import current_task
 
 TESTED = ("3.4.", "3.5.")
-"""Versions of pyfuse3 whose loop has been read and tested with this."""
+"""Versions of pyfuse3 whose loop was read, and tested with this."""
 
 REQUESTS_PER_TURN = 256
-"""Requests between two checkpoints: about 5 ms, and the scheduler's cost is spread over enough of them."""
+"""Requests between two checkpoints: about 5 ms, and enough to make the scheduler's cost small."""
 
 WHILE_SUSPENDED = 4
-"""What a request counts for while a handler waits, so that what it waits for is handed on within about 1 ms."""
+"""The weight of a request while a handler waits, so that its result is delivered within about 1 ms."""
 
 SPIN_S = 50e-6
-"""Most requests follow an answer within this; one that does not has cost a core so much. It takes less processor time a
-file than to sleep, and gives 1.05 to 2.2 times as many files a second, the more the fewer readers; twice as long gains
-little more."""
+"""How long to poll. Most requests follow an answer within this. It takes less CPU time per file than to sleep, and
+serves 1.05 to 2.2 times as many files a second, more with fewer readers. Twice as long gains little more."""
 
 LINGER_MS = 1
-"""The least that poll(2) takes. Longer than a client's next request, and far less than any deadline or person."""
+"""The shortest timeout of poll(2). Longer than a client takes to its next request, and below any deadline."""
 
 PULSE_S = 0.5
-"""How long a receive can block, and the holder's end go unnoticed; a pulse costs some 20 µs."""
+"""The longest time that a receive blocks, or that the end of the task with the role goes unnoticed. One pulse costs
+some 20 µs."""
 
 ENDED = select.POLLERR | select.POLLHUP | select.POLLNVAL
 
 
 class _Nothing:
-    """What it awaits is an iterator without items, so no Python code runs; each request awaits it three times."""
+    """Awaits an iterator without items, so no Python code runs. Each request awaits it three times."""
 
     __slots__ = ()
     __await__ = staticmethod(iter(()).__iter__)
 
 
 NOTHING = cast(Awaitable[None], _Nothing())
-"""It is there already: awaiting it does not suspend."""
+"""The result is here already: awaiting this does not suspend."""
 
 
 class ReaderRole:
-    """Which task receives. Stands in for the lock that pyfuse3 takes around every receive."""
+    """The task that receives. Replaces the lock that pyfuse3 takes around every receive."""
 
     def __init__(self) -> None:
         self._holder: trio.lowlevel.Task | None = None
@@ -94,28 +94,28 @@ class ReaderRole:
     def __aexit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> Awaitable[None]:
-        # The role is kept through the handler that follows; only an error ends the holder here.
+        # The task keeps the role while it runs the handler; only an error ends the task here.
         if kind is not None:
             self.hand_over()
         return NOTHING
 
     def hand_over(self) -> None:
-        """The holder is about to suspend: another task receives from now on."""
+        """The task with the role is about to suspend: another task receives from now on."""
         if self._holder is current_task():
             self._holder = self._parked.popleft() if self._parked else None
             if self._holder is not None:
                 trio.lowlevel.reschedule(self._holder)
 
     def close(self) -> None:
-        """The session is over: wake all who wait for the role, so that they see it."""
+        """The session is over: wake all parked tasks, so that they notice."""
         self._closing = True
         while self._parked:
             trio.lowlevel.reschedule(self._parked.popleft())
 
     async def look_after(self) -> None:
-        """Wake the parked tasks once the holder has ended without a word, until cancelled.
+        """Wake the parked tasks if the task with the role has ended silently. Runs until cancelled.
 
-        Then the session ended in its hands, between its look and its receive.
+        The session then ended between its poll and its receive.
         """
         while True:
             await trio.sleep(PULSE_S)
@@ -126,7 +126,7 @@ class ReaderRole:
                 self.close()
 
     async def _park(self, task: trio.lowlevel.Task) -> None:
-        """Until the role is this task's, or the session over."""
+        """Wait until this task has the role, or the session is over."""
 
         def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
             self._parked.remove(task)
@@ -137,7 +137,7 @@ class ReaderRole:
 
 
 class _Lowlevel:
-    """`trio.lowlevel`, with a `wait_readable` that looks before it waits."""
+    """`trio.lowlevel`, with a `wait_readable` that polls before it waits."""
 
     current_task = staticmethod(trio.lowlevel.current_task)
     current_trio_token = staticmethod(trio.lowlevel.current_trio_token)
@@ -178,7 +178,7 @@ class _Lowlevel:
         self._role.close()
 
     def _is_ended(self, found: list[tuple[int, int]]) -> bool:
-        """Whether the session is over, which receiving will say."""
+        """Whether the session is over; the next receive will report it."""
         if found and found[0][1] & ENDED:
             self._role.close()
             return True
@@ -192,7 +192,7 @@ class _Lowlevel:
 
 
 class _Trio:
-    """What pyfuse3 finds where it looks for trio."""
+    """Stands in for the module `trio` in pyfuse3."""
 
     ClosedResourceError = trio.ClosedResourceError
     open_nursery = staticmethod(trio.open_nursery)
@@ -206,7 +206,7 @@ class _Trio:
 
 
 class Session:
-    """The loop of one mount. Make one after `pyfuse3.init`; ``quick`` is false where pyfuse3 runs as it comes."""
+    """The loop of one mount. Create it after `pyfuse3.init`. ``quick`` is false if pyfuse3 runs unchanged."""
 
     def __init__(self) -> None:
         self.quick = pyfuse3.__version__.startswith(TESTED) and getattr(pyfuse3, "trio", None) is trio
@@ -227,7 +227,7 @@ class Session:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._role.look_after)
-                # No task ends for being idle: the one that ended might be the one with the role.
+                # Idle tasks do not end: such a task could have the role.
                 await pyfuse3.main(min_tasks=max_tasks, max_tasks=max_tasks)
                 nursery.cancel_scope.cancel()
         finally:
@@ -237,7 +237,7 @@ class Session:
 
 @contextmanager
 def _pulse() -> Iterator[None]:
-    """Interrupt whatever blocks the main thread every `PULSE_S`. Python's own calls go on by themselves."""
+    """Interrupt system calls of the main thread every `PULSE_S`. Python retries its own."""
     before = signal.signal(signal.SIGALRM, lambda _number, _frame: None)
     signal.setitimer(signal.ITIMER_REAL, PULSE_S, PULSE_S)
     try:
@@ -247,12 +247,12 @@ def _pulse() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-# pyfuse3 is one session for each process, and so is this.
+# pyfuse3 has one session per process, and so has this.
 _role: ReaderRole | None = None
 
 
 def suspending() -> None:
-    """The running handler suspends for the first time: another task receives from now on."""
+    """The running handler suspends for the first time. Another task receives from now on."""
     if _role is not None:
         _role.suspended += 1
         _role.hand_over()
