@@ -142,7 +142,7 @@ def test_open_and_read_of_a_resident_sample_never_suspend(source: tuple[Catalog,
     trio.run(main)
 
 
-def test_answers_that_are_here_equal_those_that_are_waited_for(source: tuple[Catalog, int]) -> None:
+def test_immediate_answers_equal_awaited_ones(source: tuple[Catalog, int]) -> None:
     """Opens and reads at once, of what has arrived, against the same by way of waiting and of reading by position."""
 
     async def answers(late: bool, seed: int) -> list[bytes]:
@@ -175,7 +175,7 @@ def test_answers_that_are_here_equal_those_that_are_waited_for(source: tuple[Cat
         assert trio.run(answers, False, seed) == trio.run(answers, True, seed)
 
 
-def test_whoever_asks_for_a_load_in_flight_waits_for_the_same_one(source: tuple[Catalog, int]) -> None:
+def test_opens_of_one_load_in_flight_share_it(source: tuple[Catalog, int]) -> None:
     async def main() -> None:
         store = HeldStore()
         store.gate.clear()
@@ -217,7 +217,7 @@ def test_several_chunk_loads_are_in_flight_at_once(source: tuple[Catalog, int]) 
     trio.run(main)
 
 
-def test_a_broken_sample_fails_the_open_whose_turn_it_was_and_no_other(source: tuple[Catalog, int]) -> None:
+def test_a_broken_sample_fails_only_the_open_of_its_turn(source: tuple[Catalog, int]) -> None:
     async def main() -> None:
         store = HeldStore()
         store.broken = {5}
@@ -238,7 +238,7 @@ def test_a_broken_sample_fails_the_open_whose_turn_it_was_and_no_other(source: t
     trio.run(main)
 
 
-def test_a_fault_that_is_over_when_the_turn_comes_costs_nothing(source: tuple[Catalog, int]) -> None:
+def test_a_failed_read_is_retried_at_its_turn(source: tuple[Catalog, int]) -> None:
     async def main() -> None:
         store = HeldStore()
         async with running(source, store, share=1.0) as node:
@@ -313,7 +313,7 @@ def test_open_files_past_their_share_are_read_by_position(source: tuple[Catalog,
     trio.run(main)
 
 
-def test_samples_that_stats_have_put_aside_stay_within_memory(source: tuple[Catalog, int]) -> None:
+def test_reserved_samples_stay_within_memory(source: tuple[Catalog, int]) -> None:
     async def main() -> None:
         async with running(source, HeldStore()) as node:
             for round_number in range(6):
@@ -349,7 +349,7 @@ class BrokenKernel(NoKernel):
         raise OSError(errno.ENOMEM, f"no memory for {entries}")
 
 
-def test_reads_that_are_waited_for_go_in_their_order_and_before_the_others() -> None:
+def test_awaited_reads_go_first_and_in_order() -> None:
     async def main() -> None:
         gate, order, done = threading.Event(), list[int](), trio.Event()
 
@@ -377,7 +377,7 @@ def test_reads_that_are_waited_for_go_in_their_order_and_before_the_others() -> 
     trio.run(main)
 
 
-def test_results_are_handed_over_in_slices_and_first_those_that_are_waited_for() -> None:
+def test_results_come_in_slices_awaited_ones_first() -> None:
     async def main() -> None:
         was_begun, gate, delivered = [threading.Event() for _ in range(104)], threading.Event(), list[int]()
 
@@ -424,7 +424,7 @@ def test_results_are_handed_over_in_slices_and_first_those_that_are_waited_for()
     trio.run(main)
 
 
-def test_a_loop_that_ends_with_results_to_hand_over_ends_well() -> None:
+def test_a_loop_ends_cleanly_with_results_pending() -> None:
     delivered: list[int] = []
 
     def deliver(read: Read, _payloads: Sequence[Payload]) -> None:
@@ -448,7 +448,7 @@ def test_a_loop_that_ends_with_results_to_hand_over_ends_well() -> None:
     loader.close()
 
 
-def test_a_store_that_raises_is_an_error_for_its_own_samples(source: tuple[Catalog, int]) -> None:
+def test_a_store_that_raises_fails_only_its_own_samples(source: tuple[Catalog, int]) -> None:
     class Raising(HeldStore):
         def _payloads(self, sample: int) -> Sequence[Payload]:
             if sample == 3:
@@ -499,7 +499,7 @@ def write_stat(proc: Path, thread: int, born_s: float) -> None:
     (proc / str(thread) / "stat").write_text(f"{thread} (a name) with) {' '.join(fields)}")
 
 
-def test_a_thread_number_that_comes_again_is_told_by_its_birth(tmp_path: Path) -> None:
+def test_a_reused_thread_number_is_detected_by_birth_time(tmp_path: Path) -> None:
     now = [100.0]
     callers = Callers(tmp_path, lambda: now[0])
     write_stat(tmp_path, 7, born_s=90)
@@ -514,19 +514,19 @@ def test_a_thread_number_that_comes_again_is_told_by_its_birth(tmp_path: Path) -
     assert not callers.is_another(7), "the new one is known from its first request on"
 
 
-def test_where_births_cannot_be_read_numbers_are_all_there_is(tmp_path: Path) -> None:
+def test_without_birth_times_numbers_identify_threads(tmp_path: Path) -> None:
     callers = Callers(tmp_path)
     callers.hear(8)
     assert not callers.is_another(8)
 
 
-def test_this_thread_is_itself() -> None:
+def test_the_calling_thread_is_no_other() -> None:
     callers = Callers()
     callers.hear(threading.get_native_id())
     assert not callers.is_another(threading.get_native_id())
 
 
-def test_a_thread_born_now_is_another_than_one_heard_of_before() -> None:
+def test_a_thread_born_after_the_last_call_is_another() -> None:
     now = [0.0]
     callers = Callers(clock_s=lambda: now[0])
     callers.hear(threading.get_native_id())
@@ -534,9 +534,7 @@ def test_a_thread_born_now_is_another_than_one_heard_of_before() -> None:
     assert callers.is_another(threading.get_native_id())
 
 
-def test_a_stat_by_a_new_thread_makes_it_no_heir_of_the_old_ones_second_look(
-    source: tuple[Catalog, int], tmp_path: Path
-) -> None:
+def test_a_reused_thread_number_inherits_no_second_look(source: tuple[Catalog, int], tmp_path: Path) -> None:
     async def main() -> None:
         now = [100.0]
         callers = Callers(tmp_path, lambda: now[0], signal=lambda *_: None)
@@ -553,7 +551,7 @@ def test_a_stat_by_a_new_thread_makes_it_no_heir_of_the_old_ones_second_look(
     trio.run(main)
 
 
-def test_what_a_thread_reserved_that_is_gone_is_free_again(source: tuple[Catalog, int]) -> None:
+def test_reservations_of_an_ended_thread_are_freed(source: tuple[Catalog, int]) -> None:
     async def main() -> None:
         now = [100.0]
         alive = {7, 8}
@@ -575,7 +573,7 @@ def test_what_a_thread_reserved_that_is_gone_is_free_again(source: tuple[Catalog
     trio.run(main)
 
 
-def test_threads_that_are_gone_are_found_and_not_looked_for_all_the_time() -> None:
+def test_ended_threads_are_found_at_intervals() -> None:
     now = [100.0]
     callers = Callers(clock_s=lambda: now[0])
     over, both_there, ids = threading.Event(), threading.Barrier(3), list[int]()
@@ -600,7 +598,7 @@ def test_threads_that_are_gone_are_found_and_not_looked_for_all_the_time() -> No
     assert callers.gone([*ids, threading.get_native_id()]) == ids
 
 
-def test_a_thread_of_somebody_else_who_may_not_be_signalled_is_there() -> None:
+def test_another_users_thread_counts_as_alive() -> None:
     def refuse(_thread: int, _signal: int) -> None:
         raise PermissionError
 
@@ -648,7 +646,7 @@ def test_the_control_socket_takes_data_with_a_verb(tmp_path: Path) -> None:
         assert told == {"ok": True, "bytes": size}
 
 
-def test_the_control_socket_passes_on_why_a_verb_refuses(tmp_path: Path) -> None:
+def test_the_control_socket_returns_a_verbs_error(tmp_path: Path) -> None:
     path = tmp_path / "control"
 
     def ask() -> str:
@@ -673,7 +671,7 @@ def test_the_control_socket_refuses_data_that_ends_early(tmp_path: Path) -> None
     assert answer == b'{"error": "10 bytes were announced, and 4 came"}\n'
 
 
-def test_the_control_socket_of_another_that_listens_there_by_now_stays(tmp_path: Path) -> None:
+def test_a_newer_daemons_control_socket_is_not_removed(tmp_path: Path) -> None:
     """A mount that was detached ends when its last user is done, and another may be in its place by then."""
     path = tmp_path / "control"
 
@@ -702,7 +700,7 @@ def test_the_control_socket_of_another_that_listens_there_by_now_stays(tmp_path:
         (b'{"do": "cou', "no line came within 10 s"),
     ],
 )
-def test_the_control_socket_tells_a_client_that_is_too_slow_and_nobody_else(
+def test_the_control_socket_times_out_only_slow_clients(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, said: bytes, line: str
 ) -> None:
     path = tmp_path / "control"
@@ -725,7 +723,7 @@ def test_the_control_socket_tells_a_client_that_is_too_slow_and_nobody_else(
 
 
 @pytest.mark.parametrize("verb", ["explode", "", "stop " * 100_000])
-def test_the_control_socket_refuses_what_it_does_not_know(tmp_path: Path, verb: str) -> None:
+def test_the_control_socket_refuses_unknown_verbs(tmp_path: Path, verb: str) -> None:
     def ask() -> str:
         with pytest.raises((ValueError, ConnectionError)) as refused:
             send_control(tmp_path / "control", verb)

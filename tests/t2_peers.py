@@ -276,7 +276,7 @@ def payload_of(random_: random.Random, sample: int, longest: int) -> Payload:
 # Answers
 
 
-def test_answers_of_every_shape_arrive_as_they_are() -> None:
+def test_answers_of_every_shape_arrive_unchanged() -> None:
     random_ = random.Random(1)
     shelf: dict[int, Payload] = {}
     for sample in range(300):
@@ -327,7 +327,7 @@ def test_a_samples_bytes_keep_nothing_else_alive() -> None:
     trio.run(main)
 
 
-def test_messages_and_answers_of_both_kinds_pass_as_they_are() -> None:
+def test_messages_and_answers_of_both_kinds_arrive_unchanged() -> None:
     caller = pb.Caller(node=1, incarnation=2**63 - 1, view=4)
     messages: list[Message] = [
         RemoteRead(1, 0, 7, 5, 99, 3, -1, 1 << 40, (Hit(4, -1), Hit(5, 2**33)), (1, 2)),
@@ -356,7 +356,7 @@ def test_messages_and_answers_of_both_kinds_pass_as_they_are() -> None:
         assert bytes(payload) == b"x" * len(answer.samples)
 
 
-def test_an_error_number_that_there_is_not_is_eio() -> None:
+def test_an_unknown_error_number_is_eio() -> None:
     payloads: list[Payload] = [(OSError(9999, "odd"), OSError("no number"), OSError(errno.ESTALE, "\udcff"))]
     cut = Cut(payloads)
     found, _ = received(reply_head(Given(0, 0, 3, 1, (8,), 0, 9), payloads, cut), take(0, 1))
@@ -371,7 +371,7 @@ def replace_take(message: Take, **fields: int) -> Take:
     return message._replace(**fields)
 
 
-def test_an_answer_that_is_not_wanted_is_not_fetched() -> None:
+def test_an_unneeded_answer_is_not_fetched() -> None:
     async def main() -> None:
         home, requester = FakeService({0: (file(bytes(3 * PART_BYTES)),), 1: (file(b"1"),)}), FakeService()
         requester.wanted = False
@@ -389,7 +389,7 @@ def test_an_answer_that_is_not_wanted_is_not_fetched() -> None:
     trio.run(main)
 
 
-def test_an_answer_beyond_the_limit_is_an_error_for_each_file_of_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_too_large_answer_is_an_error_for_each_file(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         shelf: dict[int, Payload] = {0: (file(bytes(2 * PART_BYTES)), file(b"")), 1: (file(b"1"),)}
         home, requester = FakeService(shelf), FakeService()
@@ -409,7 +409,7 @@ def test_an_answer_beyond_the_limit_is_an_error_for_each_file_of_it(caplog: pyte
 
 
 @pytest.mark.slow
-def test_nothing_is_lost_or_repeated_whatever_the_network_loses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lossy_network_loses_and_repeats_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("redoxfs.peers.client.LONGEST_PAUSE_S", 0.1)
     nodes, messages, most = 3, 15, 4
     randoms = random.Random(5)
@@ -465,7 +465,7 @@ def test_nothing_is_lost_or_repeated_whatever_the_network_loses(monkeypatch: pyt
     trio.run(main)
 
 
-def test_an_answer_whose_bytes_are_gone_is_asked_for_again_and_fills_what_is_missing() -> None:
+def test_dropped_bytes_of_an_answer_are_requested_again() -> None:
     shelf: dict[int, Payload] = {n: (file(bytes([n]) * 600_000),) for n in range(5)}
 
     async def main() -> None:
@@ -483,7 +483,7 @@ def test_an_answer_whose_bytes_are_gone_is_asked_for_again_and_fills_what_is_mis
     trio.run(main)
 
 
-def test_a_later_message_does_not_take_away_bytes_that_are_still_to_come() -> None:
+def test_a_later_message_keeps_bytes_not_yet_fetched() -> None:
     shelf: dict[int, Payload] = {0: (file(b"0" * (PART_BYTES + 1)),), 1: (file(b"one"),)}
 
     async def main() -> None:
@@ -506,7 +506,7 @@ def test_a_later_message_does_not_take_away_bytes_that_are_still_to_come() -> No
     trio.run(main)
 
 
-def test_a_message_that_comes_again_while_its_answer_is_prepared_waits_for_the_same() -> None:
+def test_a_repeated_message_waits_for_the_same_answer() -> None:
     async def main() -> None:
         home = FakeService({0: (file(b"zero"),)})
         view = View(1, addresses(2))
@@ -551,7 +551,7 @@ def say(channel: grpc.Channel, method: str, request: bytes) -> bytes:
     return reply
 
 
-def test_a_host_that_fails_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_handler_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
     class Failing(FakeService):
         failures = iter([trio.TooSlowError(), OSError(errno.EIO, "no disk"), ZeroDivisionError()])
 
@@ -571,7 +571,7 @@ def test_a_host_that_fails_is_asked_again(caplog: pytest.LogCaptureFixture) -> N
     assert caplog.text.count("Traceback") == 1, "only of the bug"
 
 
-def test_a_message_that_was_answered_is_not_asked_for_for_ever() -> None:
+def test_an_acknowledged_message_is_not_retried_for_ever() -> None:
     class Forgetful(FakeService):
         async def handle(self, message: Message) -> Reply | None:
             self.handled.append(message.number)
@@ -592,7 +592,7 @@ def test_a_message_that_was_answered_is_not_asked_for_for_ever() -> None:
 
 
 @pytest.mark.slow
-def test_a_node_that_was_started_again_is_noticed_and_served() -> None:
+def test_a_restarted_node_is_detected_and_served() -> None:
     async def main() -> None:
         home, requester = FakeService({0: (file(b"zero"),)}), FakeService()
         view = View(1, addresses(2))
@@ -617,7 +617,7 @@ def test_a_node_that_was_started_again_is_noticed_and_served() -> None:
     trio.run(main)
 
 
-def test_a_node_that_decides_otherwise_after_a_restart_gives_errors_for_what_is_missing() -> None:
+def test_another_answer_after_a_restart_fails_missing_samples() -> None:
     shelf: dict[int, Payload] = {0: (file(b"zero"),), 1: (file(bytes(3 * PART_BYTES)),)}
     closed = threading.Event()
 
@@ -654,7 +654,7 @@ def test_a_node_that_decides_otherwise_after_a_restart_gives_errors_for_what_is_
         (Identity("d1", {"chunk_size": "64"}), "has another seed (none there, 0 here)"),
     ],
 )
-def test_nodes_that_serve_something_else_refuse_each_other_in_one_line(identity: Identity, line: str) -> None:
+def test_nodes_that_serve_different_data_refuse_each_other(identity: Identity, line: str) -> None:
     async def main() -> None:
         view = View(1, addresses(2))
         ours, theirs = FakeService(), FakeService()
@@ -669,7 +669,7 @@ def test_nodes_that_serve_something_else_refuse_each_other_in_one_line(identity:
     trio.run(main)
 
 
-def test_who_starts_after_the_same_nodes_were_given_a_later_view_takes_part_in_that() -> None:
+def test_a_late_node_joins_the_later_view_of_the_same_nodes() -> None:
     async def main() -> None:
         view = View(3, addresses(3))
         async with (
@@ -692,7 +692,7 @@ async def refused(peers: Peers, line: str) -> None:
     assert str(found.value).startswith(line)
 
 
-def test_a_node_learns_of_a_refusal_from_who_then_ends() -> None:
+def test_a_node_that_ends_tells_the_peer_of_the_refusal() -> None:
     async def main() -> None:
         view = View(1, addresses(2))
         async with running(view, 0, FakeService()) as here:
@@ -720,7 +720,7 @@ def test_another_version_of_the_protocol_and_another_list_are_refused(monkeypatc
     trio.run(main)
 
 
-def test_who_is_left_over_from_an_earlier_view_does_not_end_the_start_of_this_one() -> None:
+def test_a_node_of_an_earlier_view_does_not_fail_a_start() -> None:
     async def main() -> None:
         found = addresses(3)
         view = View(2, found[:2])
@@ -735,7 +735,7 @@ def test_who_is_left_over_from_an_earlier_view_does_not_end_the_start_of_this_on
     trio.run(main)
 
 
-def test_addresses_that_are_mixed_up_are_told() -> None:
+def test_swapped_addresses_are_reported() -> None:
     async def main() -> None:
         view = View(1, addresses(3))
         # Node 2 listens where node 1 should.
@@ -787,7 +787,7 @@ def test_calls_of_strangers_are_refused() -> None:
     trio.run(main)
 
 
-def test_a_join_that_takes_too_long_says_who_is_missing() -> None:
+def test_a_join_timeout_names_the_missing_nodes() -> None:
     async def main() -> None:
         view = View(1, addresses(3))
         reports: list[list[str]] = []
@@ -801,7 +801,7 @@ def test_a_join_that_takes_too_long_says_who_is_missing() -> None:
     trio.run(main)
 
 
-def test_whoever_joins_is_told_of_each_change() -> None:
+def test_each_change_is_reported_during_a_join() -> None:
     async def main() -> None:
         view = View(1, addresses(2))
         reports: list[list[str]] = []
@@ -843,7 +843,7 @@ def test_an_address_in_use_is_an_error_that_names_it() -> None:
     trio.run(main)
 
 
-def test_the_health_service_says_when_a_node_has_joined() -> None:
+def test_the_health_service_reports_a_joined_node() -> None:
     async def main() -> None:
         view = View(1, addresses(1))
         async with running(view, 0, FakeService()) as alone:
@@ -907,7 +907,7 @@ samples = st.lists(st.lists(files, max_size=4), max_size=12)
 
 
 @given(samples, st.integers(1, 50), st.randoms(use_true_random=False))
-def test_what_is_cut_is_put_together_in_whatever_order(
+def test_parts_are_assembled_in_any_order(
     contents: list[list[bytes | OSError]], part_bytes: int, order: random.Random
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -938,7 +938,7 @@ def test_what_is_cut_is_put_together_in_whatever_order(
 
 
 @given(st.binary(max_size=300), st.integers(0, 2**64 - 1), st.integers(0, 2**63 - 1))
-def test_the_wire_is_what_the_generated_class_reads_and_writes(payload: bytes, serial: int, offset: int) -> None:
+def test_the_wire_format_equals_the_generated_class(payload: bytes, serial: int, offset: int) -> None:
     request = pb.FollowRequest(serial=serial, offset=offset, caller=pb.Caller(node=3))
     head = request.SerializeToString()
     by_hand = with_payload(head, (payload[:7], memoryview(payload)[7:]))
@@ -950,7 +950,7 @@ def test_the_wire_is_what_the_generated_class_reads_and_writes(payload: bytes, s
 
 
 @given(st.binary(max_size=60), st.binary(max_size=40))
-def test_whatever_comes_is_a_message_or_one_value_error(noise: bytes, payload: bytes) -> None:
+def test_any_bytes_are_a_message_or_a_value_error(noise: bytes, payload: bytes) -> None:
     for data in (noise, pb.AskReply(payload=payload).SerializeToString() + noise, noise + PAYLOAD_TAG + noise):
         try:
             head, found = split_payload(data)
@@ -982,7 +982,7 @@ def test_whatever_comes_is_a_message_or_one_value_error(noise: bytes, payload: b
         b"\x0a\x7f",
     ],
 )
-def test_malformed_messages_are_one_error(data: bytes) -> None:
+def test_malformed_messages_are_value_errors(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"message|payload"):
         split_payload(data)
 
@@ -1025,9 +1025,7 @@ def hostile_replies() -> Iterator[bytes]:
         yield whole_reply()[:cut]
 
 
-def test_hostile_answers_cost_no_memory_and_the_right_one_is_taken_after_them(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hostile_answers_cost_no_memory(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("redoxfs.peers.client.LONGEST_PAUSE_S", 0.001)
     hostile = [*hostile_replies()]
     replies = deque([*hostile, whole_reply()])
@@ -1057,7 +1055,7 @@ def test_hostile_answers_cost_no_memory_and_the_right_one_is_taken_after_them(
     assert all(" malformed reply to Ask: " in r.getMessage() and r.exc_info is None for r in warnings)
 
 
-def test_a_huge_claim_within_the_rules_is_refused_before_anything_is_allocated() -> None:
+def test_a_huge_announced_size_allocates_nothing() -> None:
     head = pb.Header(given=pb.Given(lap=1, samples=[1]), file_counts=[1], lengths=[1 << 60], sizes=[1])
     head.MergeFrom(pb.Header(mtimes_ns=[1], inodes=[1], changed=[False]))
     head.total_bytes, head.part_count = 1 << 60, 2**32 - 1
@@ -1076,7 +1074,7 @@ def test_a_huge_claim_within_the_rules_is_refused_before_anything_is_allocated()
     assert peak_bytes < 1 << 16
 
 
-def test_parts_of_a_trace_may_come_again_and_never_too_far() -> None:
+def test_parts_of_a_trace_may_repeat_but_not_exceed_it() -> None:
     traces = TraceAssembly()
     data = np.arange(6, dtype="<i4").view(np.uint8).data
     assert traces.take(1, 1, 24, 8, data[8:16]) == (0, None), "a part is missing before it"

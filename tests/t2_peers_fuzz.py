@@ -314,7 +314,7 @@ def mutated(draw: st.DrawFn, message: bytes) -> bytes:
     return bytes(data)
 
 
-def test_any_message_is_answered_or_refused_and_the_server_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_server_survives_any_message(caplog: pytest.LogCaptureFixture) -> None:
     host = StrictHost()
     seen: set[grpc.StatusCode | None] = set()
 
@@ -412,7 +412,7 @@ def senseless(draw: st.DrawFn) -> tuple[str, bytes]:
     return "Ask", request.SerializeToString()
 
 
-def test_no_numbers_that_the_core_cannot_take_get_there(caplog: pytest.LogCaptureFixture) -> None:
+def test_impossible_numbers_do_not_reach_the_core(caplog: pytest.LogCaptureFixture) -> None:
     host = StrictHost()
     seen: set[grpc.StatusCode | None] = set()
 
@@ -459,7 +459,7 @@ def test_no_numbers_that_the_core_cannot_take_get_there(caplog: pytest.LogCaptur
         (TAKE._replace(done=2**32), "done is"),
     ],
 )
-def test_what_is_wrong_with_a_message_is_said(message: Message, line: str) -> None:
+def test_a_refusal_names_the_problem(message: Message, line: str) -> None:
     bounds = Bounds(SAMPLES, CLASSES, (RemoteRead,), np.array([int(n == 3) for n in range(SAMPLES)], np.int8))
     host = StrictHost()
 
@@ -503,7 +503,7 @@ def huge_requests() -> Iterator[tuple[str, bytes]]:
     yield "Ask", bytes(REQUEST_LIMIT_BYTES + 1)
 
 
-def test_a_message_that_is_all_of_one_thing_takes_little(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_message_full_of_one_field_is_cheap(caplog: pytest.LogCaptureFixture) -> None:
     host = StrictHost()
     requests = [*huge_requests()]
 
@@ -546,7 +546,7 @@ def huge_replies() -> Iterator[bytes]:
     yield pb.AskReply(header=failed).SerializeToString()
 
 
-def test_a_reply_that_is_all_of_one_thing_takes_little() -> None:
+def test_a_reply_full_of_one_field_is_cheap() -> None:
     replies = [*huge_replies()]
     for reply in replies:
         assert len(reply) < 2 * HEADER_LIMIT_BYTES
@@ -595,7 +595,7 @@ def reader() -> Client:
 
 @settings(max_examples=examples(500))
 @given(st.sampled_from(REPLIES).flatmap(lambda r: st.tuples(st.just(r[0]), mutated(r[1]))))
-def test_any_reply_is_an_answer_within_bounds_or_one_error(case: tuple[Message, bytes]) -> None:
+def test_any_reply_is_a_valid_answer_or_a_value_error(case: tuple[Message, bytes]) -> None:
     message, data = case
     with little_memory(4 << 20):
         result, line = tried(received, data, message, BOUNDS)
@@ -619,7 +619,7 @@ def tried(act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> tuple[T | N
 
 
 @given(mutated(HELLO_REPLY), mutated(pb.FollowReply(received_bytes=9).SerializeToString()), st.binary(max_size=99))
-def test_any_other_reply_is_one_or_one_error(hello: bytes, follow: bytes, part: bytes) -> None:
+def test_any_other_reply_is_valid_or_a_value_error(hello: bytes, follow: bytes, part: bytes) -> None:
     lines = [
         tried(parse, pb.HelloReply, hello)[1],
         tried(parse, pb.FollowReply, follow)[1],
@@ -641,7 +641,7 @@ def test_any_other_reply_is_one_or_one_error(hello: bytes, follow: bytes, part: 
         (RemoteAnswer(0, 9, 1, (), (1,)), "a Take was answered with remote_answer"),
     ],
 )
-def test_an_answer_that_names_what_is_not_there_is_malformed(answer: Answer, line: str) -> None:
+def test_an_answer_with_unknown_samples_is_malformed(answer: Answer, line: str) -> None:
     bounds = Bounds(SAMPLES, CLASSES, class_of=np.where(np.arange(SAMPLES) == 1, 2, 3))
     payloads: list[Payload] = [(file(b"x"),) for _ in answer.samples]
     with pytest.raises(ValueError, match=line):
@@ -654,7 +654,7 @@ def test_an_answer_that_names_what_is_not_there_is_malformed(answer: Answer, lin
 # Limits
 
 
-def test_an_answer_of_too_many_files_is_an_error_for_each_and_not_asked_for_again(
+def test_an_answer_of_too_many_files_fails_without_a_retry(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is said in few bytes, and said once."""
@@ -684,7 +684,7 @@ def test_an_answer_of_too_many_files_is_an_error_for_each_and_not_asked_for_agai
         _cut(Reply(Given(0, 0, 3, 1, (0,), 0, 9), few))
 
 
-def test_an_answer_that_cannot_be_cut_is_released_and_asked_for_anew(
+def test_an_answer_that_cannot_be_cut_is_released(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has more files than may be said even without their bytes."""
@@ -724,7 +724,7 @@ def prepared(outbox: Outbox, requester: int, number: int, size: int, released: l
     return reply
 
 
-def test_what_nobody_fetches_is_let_go_when_there_is_more_of_it_than_may_be() -> None:
+def test_answers_not_fetched_are_dropped_beyond_the_limit() -> None:
     released: list[Reply] = []
     outbox = Outbox(released.append, 10 * PART_BYTES)
     size = 3 * PART_BYTES
@@ -757,7 +757,7 @@ def test_what_nobody_fetches_is_let_go_when_there_is_more_of_it_than_may_be() ->
     assert outbox._kept.total() == 0
 
 
-def test_an_answer_that_was_let_go_is_asked_for_anew() -> None:
+def test_a_dropped_answer_is_prepared_again() -> None:
     host = Large()
 
     def talk(address: str) -> None:
@@ -809,7 +809,7 @@ class Large:
         self.unreleased.remove(reply)
 
 
-def test_a_requester_waits_for_so_many_answers_and_no_more() -> None:
+def test_a_requester_has_a_limit_of_pending_answers() -> None:
     outbox = Outbox(lambda _reply: None)
     promise: Any = lambda: None  # noqa: E731
     for number in range(MOST_ANSWERS):
@@ -820,7 +820,7 @@ def test_a_requester_waits_for_so_many_answers_and_no_more() -> None:
     assert outbox.take(2, 0, promise)[1] is True
 
 
-def test_a_trace_that_cannot_be_is_refused_part_by_part() -> None:
+def test_an_impossible_trace_is_refused_at_its_first_bad_part() -> None:
     traces = TraceAssembly(SAMPLES)
 
     def part(*order: int) -> memoryview:

@@ -36,7 +36,7 @@ def keeping(kept: bytes) -> FakeService:
     return host
 
 
-def test_nodes_that_resume_have_what_all_others_kept_before_they_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resuming_nodes_exchange_files_before_they_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("redoxfs.peers.client.LONGEST_PAUSE_S", 0.1)
     losing = [Losing("Turns", first(3), before=True), Losing("Turns", first(3))]
     files = [b"short", bytes(range(256)) * (2 * PART_BYTES // 256) + b"and more", b""]
@@ -72,7 +72,7 @@ def test_nodes_that_resume_have_what_all_others_kept_before_they_answer(monkeypa
     trio.run(main)
 
 
-def test_some_that_resume_and_some_that_do_not_refuse_each_other() -> None:
+def test_resuming_and_new_nodes_refuse_each_other() -> None:
     async def main() -> None:
         view = View(1, addresses(2))
         async with running(view, 0, FakeService(), **RESUMES) as resumes, running(view, 1, FakeService()) as begins:
@@ -94,7 +94,7 @@ def test_some_that_resume_and_some_that_do_not_refuse_each_other() -> None:
     trio.run(main)
 
 
-def test_who_is_started_again_resumes_with_those_that_wait_and_joins_those_that_went_on() -> None:
+def test_a_restarted_node_resumes_with_waiting_peers_or_joins() -> None:
     async def main() -> None:
         view = View(1, addresses(3))
         hosts = [keeping(b"0"), keeping(b"1"), keeping(b"2")]
@@ -129,7 +129,7 @@ def test_who_is_started_again_resumes_with_those_that_wait_and_joins_those_that_
     trio.run(main)
 
 
-def test_what_a_host_cannot_go_on_from_ends_the_start_in_one_line() -> None:
+def test_an_unusable_file_fails_the_start_in_one_line() -> None:
     async def main() -> None:
         view = View(1, addresses(2))
         host = keeping(b"0")
@@ -146,7 +146,7 @@ def test_what_a_host_cannot_go_on_from_ends_the_start_in_one_line() -> None:
     trio.run(main)
 
 
-def test_a_file_longer_than_there_can_be_is_not_fetched(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_too_long_file_is_not_fetched(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         view = View(1, addresses(2))
         host = keeping(bytes(LONGEST_BYTES + 1))
@@ -165,7 +165,7 @@ def test_a_file_longer_than_there_can_be_is_not_fetched(caplog: pytest.LogCaptur
     assert f"malformed reply to Turns: {PART_BYTES} bytes of {LONGEST_BYTES + 1} from 0" in caplog.text
 
 
-def test_who_is_asked_how_far_it_is_and_does_not_answer_is_named() -> None:
+def test_a_peer_that_does_not_send_its_turns_is_named() -> None:
     async def main() -> None:
         view = View(1, addresses(2))
         losing = Losing("Turns", lambda: True, before=True)
@@ -181,7 +181,7 @@ def test_who_is_asked_how_far_it_is_and_does_not_answer_is_named() -> None:
     trio.run(main)
 
 
-def test_a_part_of_what_is_not_being_fetched_is_empty() -> None:
+def test_a_part_of_no_current_file_is_empty() -> None:
     """As after the peer's restart: it begins anew, as the length is another."""
 
     async def main() -> None:
@@ -203,7 +203,7 @@ def test_a_part_of_what_is_not_being_fetched_is_empty() -> None:
     trio.run(main)
 
 
-def test_how_far_a_node_is_that_has_not_gone_on_yet_is_not_believed() -> None:
+def test_turns_of_a_node_without_a_start_are_refused() -> None:
     async def main() -> None:
         view = View(1, addresses(3))
         hosts = [keeping(b"0"), keeping(b"1"), keeping(b"2")]
@@ -234,7 +234,7 @@ def test_how_far_a_node_is_that_has_not_gone_on_yet_is_not_believed() -> None:
     trio.run(main)
 
 
-def test_who_comes_into_a_later_view_begins_with_it_and_not_with_what_it_kept() -> None:
+def test_a_node_in_a_later_view_does_not_use_its_own_file() -> None:
     async def main() -> None:
         view = View(4, addresses(3))
         later = {
@@ -263,7 +263,7 @@ def test_who_comes_into_a_later_view_begins_with_it_and_not_with_what_it_kept() 
     trio.run(main)
 
 
-def test_who_was_refused_in_a_later_view_is_not_once_it_has_the_same() -> None:
+def test_a_refused_node_is_accepted_with_the_same_state() -> None:
     async def main() -> None:
         view = View(2, addresses(2))
         loaded = {"renews": True, "start_point": "the state ab", "silence_s": CALL_S}
@@ -287,7 +287,7 @@ def test_who_was_refused_in_a_later_view_is_not_once_it_has_the_same() -> None:
     trio.run(main)
 
 
-def test_nodes_that_begin_anew_have_the_origin_of_node_0() -> None:
+def test_new_nodes_take_the_lap_lineage_of_node_0() -> None:
     async def main() -> None:
         view = View(1, addresses(3))
         hosts = [keeping(b"") for _ in range(3)]

@@ -83,7 +83,7 @@ def test_nodes_with_certificates_serve_each_other(ca: Authority) -> None:
     trio.run(main)
 
 
-def test_names_are_resolved_and_held_to_the_list(ca: Authority) -> None:
+def test_names_are_resolved_and_checked_against_the_list(ca: Authority) -> None:
     named = ca.issue("named", "DNS:LOCALHOST")
 
     async def main() -> None:
@@ -106,7 +106,7 @@ def test_names_are_resolved_and_held_to_the_list(ca: Authority) -> None:
     ],
 )
 @pytest.mark.slow
-def test_who_has_no_good_certificate_is_not_met_and_each_join_names_it(
+def test_a_node_without_a_valid_certificate_is_named(
     ca: Authority, other_ca: Authority, here: Files, mine: str, theirs: str, words: str
 ) -> None:
     view = View(1, addresses(2))
@@ -152,7 +152,7 @@ def call(transport: Transport, address: str, method: str = "Hello", request: byt
         return error.value
 
 
-def test_a_good_certificate_does_not_open_the_door_for_another_node(ca: Authority, here: Files) -> None:
+def test_a_certificate_cannot_impersonate_another_node(ca: Authority, here: Files) -> None:
     """Node 2 poses as node 1, and node 1 as one that no list has."""
     second, third = ca.issue("node1", "DNS:n1", ELSEWHERE), ca.issue("node2", "IP:127.0.0.3", "DNS:*.x.y")
 
@@ -200,7 +200,7 @@ def answered(transport: Transport, address: str, requests: dict[str, bytes]) -> 
         assert health_pb2.HealthCheckResponse.FromString(health(b"", timeout=CALL_S)).status
 
 
-def test_the_join_of_who_poses_as_another_names_the_peer(ca: Authority, here: Files) -> None:
+def test_the_join_of_an_impersonator_names_the_peer(ca: Authority, here: Files) -> None:
     async def main() -> None:
         view = elsewhere(View(1, addresses(2)))
         impostor = tls(ca, ca.issue("third", "IP:127.0.0.3"), view)
@@ -230,17 +230,17 @@ def test_the_join_of_who_poses_as_another_names_the_peer(ca: Authority, here: Fi
         ("127.0.0.1", "*.0.0.1", False),
     ],
 )
-def test_a_name_is_for_a_host_or_not(host: str, name: str, fits: bool) -> None:
+def test_certificate_names_match_hosts_as_in_grpc(host: str, name: str, fits: bool) -> None:
     assert is_for(host, [name], []) is fits
 
 
-def test_an_address_is_that_address_however_it_is_written() -> None:
+def test_addresses_match_in_any_notation() -> None:
     assert is_for("fe80::1", [], ["10.0.0.1", "fe80:0::1"])
     assert not is_for("10.0.0.1", ["10.0.0.1"], ["10.0.0.2", "what"])
 
 
 @given(st.text(max_size=20), st.lists(st.text(max_size=20)))
-def test_whatever_a_certificate_is_for_is_compared(host: str, names: list[str]) -> None:
+def test_any_certificate_name_can_be_compared(host: str, names: list[str]) -> None:
     assert isinstance(is_for(host, names, names), bool)
 
 
@@ -254,9 +254,7 @@ def refused(words: str, cert: Path, key: Path, ca: Path, *, node: int = 0) -> No
     assert str(error.value).startswith((str(cert), str(key), str(ca)))
 
 
-def test_files_that_cannot_be_used_are_told_in_one_line(
-    ca: Authority, other_ca: Authority, here: Files, tmp_path: Path
-) -> None:
+def test_unusable_files_are_one_line(ca: Authority, other_ca: Authority, here: Files, tmp_path: Path) -> None:
     good = here.cert, here.key, ca.file
     no = tmp_path / "none"
     refused("none: cannot read the certificate: No such file", no, here.key, ca.file)
@@ -283,7 +281,7 @@ def test_files_that_cannot_be_used_are_told_in_one_line(
     assert Tls(*good, View(1, ("127.0.0.1:1",)), node=0)
 
 
-def test_certificates_that_others_would_not_believe_are_told(ca: Authority) -> None:
+def test_certificates_that_peers_would_refuse_are_reported(ca: Authority) -> None:
     expired = ca.issue("expired", HERE, days=-1)
     refused("certificate has expired", expired.cert, expired.key, ca.file)
     half = ca.issue("half", HERE, usage=["serverAuth"])
@@ -321,7 +319,7 @@ def test_the_same_files_serve_another_list(ca: Authority, here: Files) -> None:
 # The options
 
 
-def test_the_command_line_says_what_nodes_talk_over(ca: Authority, here: Files) -> None:
+def test_the_command_line_chooses_the_transport(ca: Authority, here: Files) -> None:
     members = Membership(("127.0.0.1:1", "n1:2"), 0)
     sharing = SharingOptions(tls_cert=str(here.cert), tls_key=str(here.key), tls_ca=str(ca.file))
     assert isinstance(transport_of(SharingOptions(), members), Plaintext)

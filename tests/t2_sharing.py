@@ -149,7 +149,7 @@ async def open_all_of_a_class(member: Member) -> list[int]:
 
 
 @pytest.mark.parametrize("policy", ["pool", "slot"])
-def test_bytes_of_another_nodes_copy_that_were_dropped_are_read_from_this_nodes(tmp_path: Path, policy: str) -> None:
+def test_dropped_bytes_of_a_peers_copy_are_read_locally(tmp_path: Path, policy: str) -> None:
     root = fill(tmp_path / "data")
 
     async def main() -> None:
@@ -171,7 +171,7 @@ def test_bytes_of_another_nodes_copy_that_were_dropped_are_read_from_this_nodes(
 
 
 @pytest.mark.parametrize("whose", ["here", "there"])
-def test_a_copy_that_is_not_what_was_served_is_an_error_and_not_mixed(tmp_path: Path, whose: str) -> None:
+def test_a_copy_that_differs_is_an_error_and_not_mixed(tmp_path: Path, whose: str) -> None:
     """A file changed at this node after it was served, or at the other before."""
     root = fill(tmp_path / "data")
 
@@ -205,9 +205,7 @@ def test_a_copy_that_is_not_what_was_served_is_an_error_and_not_mixed(tmp_path: 
 
 
 @pytest.mark.parametrize("policy", ["pool", "slot"])
-def test_a_peer_that_says_it_is_in_a_lap_that_nobody_comes_to_is_not_followed_there(
-    tmp_path: Path, policy: str
-) -> None:
+def test_an_impossible_lap_of_a_peer_is_refused(tmp_path: Path, policy: str) -> None:
     """A file of the laps after it would be refused."""
     root = fill(tmp_path / "data")
     about = {"dataset": "d1", "number of nodes": "2", "origin": "1.0."}
@@ -230,7 +228,7 @@ def test_a_peer_that_says_it_is_in_a_lap_that_nobody_comes_to_is_not_followed_th
 
 @pytest.mark.parametrize("policy", ["pool", "slot"])
 @pytest.mark.parametrize("how", ["another view", "a state"])
-def test_statistics_can_be_had_while_a_node_goes_over_to_another_view(tmp_path: Path, policy: str, how: str) -> None:
+def test_statistics_are_available_during_a_change_of_view(tmp_path: Path, policy: str, how: str) -> None:
     """At every moment of it: with a sampler the orders of an epoch are worked out in between."""
     root = fill(tmp_path / "data")
     sampler = SamplerSpec("torch-distributed", seed=0, ranks=6)

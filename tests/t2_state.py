@@ -59,13 +59,13 @@ def test_what_is_written_is_read(about: dict[str, str], laps: list[int], had: li
 
 
 @pytest.mark.parametrize(("most", "width"), [(255, 1), (256, 2), (65_535, 2), (65_536, 4)])
-def test_laps_take_as_much_as_they_differ(most: int, width: int) -> None:
+def test_the_width_of_laps_is_that_of_their_difference(most: int, width: int) -> None:
     one = len(encode(ABOUT, turns_of([5] * 100, []), 0))
     assert len(encode(ABOUT, turns_of([5] * 99 + [5 + most], []), 0)) - one == 100 * (width - 1)
 
 
 @given(st.integers(0, 1 << 20), st.integers(1, 255))
-def test_a_byte_that_is_another_is_found(place: int, other: int) -> None:
+def test_a_changed_byte_is_detected(place: int, other: int) -> None:
     data = bytearray(encode(ABOUT, TURNS, 5))
     data[place % len(data)] ^= other
     with pytest.raises(StateError) as told:
@@ -73,7 +73,7 @@ def test_a_byte_that_is_another_is_found(place: int, other: int) -> None:
     assert "\n" not in str(told.value)
 
 
-def test_what_is_cut_or_longer_is_found() -> None:
+def test_truncated_and_longer_files_are_detected() -> None:
     data = encode(ABOUT, TURNS, 5)
     for length in range(len(data)):
         with pytest.raises(StateError):
@@ -83,13 +83,13 @@ def test_what_is_cut_or_longer_is_found() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_anything_else_is_no_state(data: bytes) -> None:
+def test_any_other_bytes_are_no_state(data: bytes) -> None:
     for each in (data, MAGIC + data, MAGIC + b"\1\0\0\0" + data):
         with pytest.raises(StateError):
             decode(each)
 
 
-def test_lengths_that_nothing_could_have_are_refused_before_anything_is_made_of_them() -> None:
+def test_impossible_lengths_allocate_nothing() -> None:
     for lengths in [(0, 1 << 62, 0), (0, 0, 1 << 62), (1 << 31, 0, 0), (0, (1 << 64) - 64, 64)]:
         head = struct.pack("<8sIIQQIIQQ", MAGIC, 1, *lengths, 1, 1, 0, 0)
         data = head + xxhash.xxh3_128_digest(head)
@@ -101,7 +101,7 @@ def with_sum(told: bytes) -> bytes:
     return told + xxhash.xxh3_128_digest(told)
 
 
-def test_a_sound_checksum_does_not_excuse_what_it_sums_up() -> None:
+def test_content_is_checked_behind_a_valid_checksum() -> None:
     about = json.dumps(ABOUT).encode()
     for text, least, width, why in [
         (b"[]", 1, 1, "its description cannot be read"),
@@ -119,7 +119,7 @@ def test_a_sound_checksum_does_not_excuse_what_it_sums_up() -> None:
         decode(with_sum(older[:8] + struct.pack("<I", 7) + older[12:]))
 
 
-def test_what_it_is_about_is_compared_and_told() -> None:
+def test_the_description_is_compared_and_differences_named() -> None:
     state = State(ABOUT, TURNS, 0)
     state.check(dict(ABOUT))
     for about, why in [
@@ -138,7 +138,7 @@ def test_a_summary_counts() -> None:
     assert told == {"first_lap": 3, "last_lap": 4, "had": 10, "samples": 20, "given": 7}
 
 
-def test_a_file_is_replaced_as_a_whole_and_for_its_owner_alone(tmp_path: Path) -> None:
+def test_a_file_is_replaced_as_a_whole_and_private(tmp_path: Path) -> None:
     path = tmp_path / ("n" * 255)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_text("precious")
@@ -154,7 +154,7 @@ def test_a_file_is_replaced_as_a_whole_and_for_its_owner_alone(tmp_path: Path) -
     assert sorted(os.listdir(tmp_path)) == ["elsewhere", path.name]
 
 
-def test_a_folder_is_written_to_wherever_it_has_gone(tmp_path: Path) -> None:
+def test_a_moved_folder_is_still_written_to(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     file = StateFile(tmp_path / "a/state")
     (tmp_path / "a").rename(tmp_path / "b")
@@ -203,7 +203,7 @@ async def kept(writer: StateWriter, turns: int) -> None:
             await trio.sleep(0.1)
 
 
-def test_a_second_after_a_turn_it_is_in_the_file(tmp_path: Path) -> None:
+def test_a_turn_is_in_the_file_within_a_second(tmp_path: Path) -> None:
     path = tmp_path / "state"
 
     async def main() -> None:
@@ -234,9 +234,7 @@ def test_a_second_after_a_turn_it_is_in_the_file(tmp_path: Path) -> None:
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.001))
 
 
-def test_a_disk_that_is_full_costs_one_line_and_is_tried_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_full_disk_is_one_line_and_retried(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     path = tmp_path / "state"
 
@@ -262,7 +260,7 @@ def test_a_disk_that_is_full_costs_one_line_and_is_tried_again(
     assert "retrying every second: File too large" in caplog.text
 
 
-def test_what_is_saved_is_loaded_and_nothing_else(tmp_path: Path) -> None:
+def test_a_saved_state_loads_and_nothing_else_does(tmp_path: Path) -> None:
     path = tmp_path / "saved"
 
     async def main() -> None:
@@ -299,7 +297,7 @@ def test_what_is_saved_is_loaded_and_nothing_else(tmp_path: Path) -> None:
     trio.run(main)
 
 
-def test_who_hands_a_file_over_writes_what_it_had_and_then_nothing(tmp_path: Path) -> None:
+def test_a_handed_over_file_is_written_once_more(tmp_path: Path) -> None:
     path = tmp_path / "state"
 
     def asked(path: Path, s: float = PATIENCE_S) -> bytes:
@@ -337,7 +335,7 @@ def test_who_hands_a_file_over_writes_what_it_had_and_then_nothing(tmp_path: Pat
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.001))
 
 
-def test_of_several_nodes_each_keeps_its_own_and_all_are_saved_and_loaded(tmp_path: Path) -> None:
+def test_several_nodes_keep_their_own_and_save_all(tmp_path: Path) -> None:
     class All:
         """This node and another, which had the first sample as well."""
 

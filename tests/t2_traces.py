@@ -50,7 +50,7 @@ class Following(SlotNode):
         (Sampler("torch-random"), 3, 120),
     ],
 )
-def test_how_many_requests_an_epoch_is(sampler: Sampler, nodes: int, requests: int) -> None:
+def test_the_number_of_requests_in_an_epoch(sampler: Sampler, nodes: int, requests: int) -> None:
     samples = np.arange(SAMPLES, dtype=np.int32)
     assert requests_of(sampler, SAMPLES, nodes) == requests
     assert sum(map(len, orders_of(sampler, samples, nodes)(0))) == requests
@@ -67,14 +67,14 @@ def test_how_many_requests_an_epoch_is(sampler: Sampler, nodes: int, requests: i
         (3, 0, 120, (0, 80 / 120)),  # each of three nodes asks for everything
     ],
 )
-def test_turns_tell_the_epoch(laps: int, had: int, requests: int, place: tuple[int, float]) -> None:
+def test_the_epoch_follows_from_the_turns(laps: int, had: int, requests: int, place: tuple[int, float]) -> None:
     samples = np.arange(SAMPLES, dtype=np.int32)
     turns = Turns(np.full(4, laps, np.int32), np.packbits(samples < had), 0)
     assert place_in_epochs(turns, np.full(SAMPLES, laps, np.int32), samples, requests) == place
 
 
 @pytest.mark.parametrize(("share", "left"), [(0.0, 20), (0.5, 10), (0.96, 1), (0.99, 20)])
-def test_orders_go_on_from_there_and_with_each_epoch(share: float, left: int) -> None:
+def test_orders_continue_within_and_after_an_epoch(share: float, left: int) -> None:
     samples = np.arange(SAMPLES, dtype=np.int32)
 
     async def main() -> None:
@@ -99,7 +99,7 @@ def test_orders_go_on_from_there_and_with_each_epoch(share: float, left: int) ->
     trio.run(main)
 
 
-def test_orders_that_are_drawn_in_turn_are_drawn_up_to_the_epoch() -> None:
+def test_sequential_orders_are_drawn_up_to_the_epoch() -> None:
     samples = np.arange(SAMPLES, dtype=np.int32)
     one, other = (orders_of(Sampler("torch-random"), samples, 2) for _ in range(2))
     in_turn = [one(epoch)[0].tolist() for epoch in range(5)]

@@ -64,7 +64,7 @@ def entry_at(source: tuple[Catalog, int], path: str) -> int:
     return source[0].tree.find(path.encode())
 
 
-def test_inode_numbers_say_what_they_stand_for() -> None:
+def test_inode_numbers_encode_branch_and_entry() -> None:
     assert inode_of(Branch.DATA, 0) == pyfuse3.ROOT_INODE
     for branch in (Branch.DATA, Branch.EXACT, Branch.SERVED):
         for entry in (0, 1, 13_000_000, (1 << 40) - 2):
@@ -72,7 +72,7 @@ def test_inode_numbers_say_what_they_stand_for() -> None:
     assert {branch_and_entry(inode)[0] for inode in (CONTROL_INODE, STATS_INODE)} == {Branch.CONTROL}
 
 
-def test_attributes_of_a_redirected_file_are_good_only_while_it_is_bound(source: tuple[Catalog, int]) -> None:
+def test_redirected_attributes_are_cached_only_while_bound(source: tuple[Catalog, int]) -> None:
     async def main() -> None:
         async with operations(source) as ops:
             inode = inode_of(Branch.DATA, entry_at(source, "cat/2.jpg"))
@@ -92,7 +92,7 @@ def test_attributes_of_a_redirected_file_are_good_only_while_it_is_bound(source:
     trio.run(main)
 
 
-def test_everything_else_is_told_for_ever(source: tuple[Catalog, int]) -> None:
+def test_all_other_attributes_are_cached_for_ever(source: tuple[Catalog, int]) -> None:
     async def main() -> None:
         async with operations(source) as ops:
             for path, kind in (("cat", stat.S_ISDIR), ("README", stat.S_ISREG), ("link", stat.S_ISLNK)):
@@ -114,7 +114,7 @@ KEPT_IN_ANY_CASE = ("st_ino", "st_mode", "st_nlink", "st_uid", "st_gid", "st_siz
 @pytest.mark.parametrize("bound", [["cat/2.jpg"], ["cat/0.jpg", "cat/1.jpg", "cat/3.jpg", "dog/1.jpg", "dog/2.jpg"]])
 @pytest.mark.parametrize("branch", [Branch.DATA, Branch.EXACT, Branch.SERVED])
 @pytest.mark.parametrize("few", [0, operations_module.FEW_NAMES])
-def test_a_listing_tells_what_a_lookup_tells_and_of_free_files_what_is_kept(
+def test_a_listing_has_the_attributes_of_lookups(
     source: tuple[Catalog, int], branch: Branch, bound: list[str], few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed: dict[bytes, Mapping[str, int]] = {}
@@ -149,9 +149,7 @@ def test_a_listing_tells_what_a_lookup_tells_and_of_free_files_what_is_kept(
     trio.run(main)
 
 
-def test_a_listing_goes_on_where_the_reply_was_full(
-    source: tuple[Catalog, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_listing_continues_after_a_full_reply(source: tuple[Catalog, int], monkeypatch: pytest.MonkeyPatch) -> None:
     room, listed = 0, list[tuple[bytes, int]]()
 
     def reply(_token: object, name: bytes, _told: EntryAttributes, position: int) -> bool:
@@ -178,7 +176,7 @@ def test_a_listing_goes_on_where_the_reply_was_full(
 
 
 @pytest.mark.parametrize("few", [0, operations_module.FEW_NAMES])
-def test_what_a_listing_told_of_a_free_file_is_taken_back_once_when_it_is_bound(
+def test_a_listed_size_is_invalidated_once_at_binding(
     source: tuple[Catalog, int], few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken_back: list[int] = []
@@ -201,7 +199,7 @@ def test_what_a_listing_told_of_a_free_file_is_taken_back_once_when_it_is_bound(
     trio.run(main)
 
 
-def test_the_control_folder_is_looked_up_at_the_root_alone(source: tuple[Catalog, int]) -> None:
+def test_the_control_folder_is_only_at_the_root(source: tuple[Catalog, int]) -> None:
     async def main() -> None:
         async with operations(source) as ops:
             control = await ops.lookup(pyfuse3.ROOT_INODE, b".redoxfs", CALLER)
@@ -275,7 +273,7 @@ def test_every_operation_is_a_handler_or_a_refusal() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(LEFT_OUT & set(OPERATIONS)))
-def test_what_is_left_out_is_enosys(source: tuple[Catalog, int], name: str) -> None:
+def test_missing_operations_are_enosys(source: tuple[Catalog, int], name: str) -> None:
     async def main() -> None:
         async with operations(source) as ops:
             with pytest.raises(pyfuse3.FUSEError) as raised:
@@ -287,7 +285,7 @@ def test_what_is_left_out_is_enosys(source: tuple[Catalog, int], name: str) -> N
 
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "after a wait"])
 @pytest.mark.parametrize("name", HANDLED)
-def test_whatever_a_handler_raises_is_eio_and_one_log_line(
+def test_any_exception_of_a_handler_is_eio_and_one_log_line(
     name: str, late: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The handler itself raises, rather than what it stands on, before it answers or after it has suspended."""

@@ -23,7 +23,7 @@ def test_the_installed_pyfuse3_is_one_that_the_loop_was_tested_with() -> None:
     assert Session().quick, f"pyfuse3 {pyfuse3.__version__} runs as it comes: read its loop, test, add it to TESTED"
 
 
-def test_an_unknown_pyfuse3_runs_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_pyfuse3_runs_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyfuse3, "__version__", "99.0")
     assert not Session().quick
 
@@ -38,7 +38,7 @@ def suspends(awaitable: Awaitable[object]) -> bool:
 
 @pytest.mark.parametrize("suspended", [0, 1])
 @pytest.mark.parametrize("comes_at", [0, 3, None])
-def test_the_holder_sleeps_only_where_no_request_comes_soon(suspended: int, comes_at: int | None) -> None:
+def test_the_holder_sleeps_only_if_no_request_comes_soon(suspended: int, comes_at: int | None) -> None:
     """And not at all while a handler waits, for whose sake others have to run."""
     role = ReaderRole()
     role.suspended = suspended
@@ -130,7 +130,7 @@ def test_a_task_that_is_cancelled_while_parked_is_forgotten() -> None:
     trio.run(main)
 
 
-def test_a_holder_that_ended_without_a_word_is_followed() -> None:
+def test_a_holder_that_ended_silently_is_detected() -> None:
     role, received = ReaderRole(), []
 
     async def receive(name: str) -> None:
@@ -152,7 +152,7 @@ def test_a_holder_that_ended_without_a_word_is_followed() -> None:
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-def test_the_end_wakes_all_who_are_parked() -> None:
+def test_the_end_wakes_all_parked_tasks() -> None:
     role, woken = ReaderRole(), []
 
     async def park() -> None:
@@ -274,7 +274,7 @@ class Examples:
         return 1 / value
 
 
-def test_a_handler_waits_only_if_it_has_to(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_handler_suspends_only_if_it_must(caplog: pytest.LogCaptureFixture) -> None:
     assert not suspends(Examples().either(4))
     assert suspends(Examples().either(-4))
     with pytest.raises(pyfuse3.FUSEError) as raised:

@@ -58,9 +58,7 @@ def epoch(root: Path) -> tuple[Counter[str], list[int]]:
     return served, errors
 
 
-def test_files_that_vanish_are_eio_for_their_own_turn_in_every_epoch(
-    machine: Machine, source: Path, root: Path
-) -> None:
+def test_vanished_files_are_eio_at_their_own_turn(machine: Machine, source: Path, root: Path) -> None:
     gone = [source / "train/cat/train-cat-3.png", source / "train/dog/train-dog-5.png"]
     for path in gone:
         path.unlink()
@@ -78,7 +76,7 @@ def test_files_that_vanish_are_eio_for_their_own_turn_in_every_epoch(
     assert served["train/cat/train-cat-3.png"] == 1
 
 
-def test_a_directory_or_a_fifo_in_a_files_place_is_eio(source: Path, root: Path) -> None:
+def test_a_directory_or_fifo_in_place_of_a_file_is_eio(source: Path, root: Path) -> None:
     for number, replace in enumerate((os.mkdir, os.mkfifo)):
         path = source / f"train/cat/train-cat-{number + 7}.png"
         path.unlink()
@@ -88,7 +86,7 @@ def test_a_directory_or_a_fifo_in_a_files_place_is_eio(source: Path, root: Path)
     assert len(served) == sum(CLASSES.values()) - 2
 
 
-def test_a_file_that_changed_is_served_as_it_is_now_and_counted(machine: Machine, source: Path, root: Path) -> None:
+def test_a_changed_file_is_served_as_it_is_and_counted(machine: Machine, source: Path, root: Path) -> None:
     for number, size in ((1, 90_000), (2, 10)):
         name = f"train/dog/train-dog-{number}.png"
         (source / name).write_bytes(image(name, 1, number, size))
@@ -102,7 +100,7 @@ def test_a_file_that_changed_is_served_as_it_is_now_and_counted(machine: Machine
     assert exact.stat().st_size == (source / "train/dog/train-dog-1.png").stat().st_size
 
 
-def test_a_file_served_as_it_is_may_grow_and_shrink(machine: Machine, source: Path) -> None:
+def test_an_exact_file_may_grow_and_shrink(machine: Machine, source: Path) -> None:
     (source / "notes.txt").write_text("first")
     machine.ok("mount", source, machine.mnt, *OPTIONS)
     notes = machine.mnt / "notes.txt"
@@ -115,9 +113,7 @@ def test_a_file_served_as_it_is_may_grow_and_shrink(machine: Machine, source: Pa
 
 
 @pytest.mark.parametrize("branch", ["", ".redoxfs/exact"])
-def test_a_file_served_as_it_is_that_was_replaced_while_open_is_never_mixed(
-    machine: Machine, source: Path, branch: str
-) -> None:
+def test_an_exact_file_replaced_while_open_is_never_mixed(machine: Machine, source: Path, branch: str) -> None:
     path = source / "weights.bin"
     path.write_bytes(b"A" * 1_000_000)
     machine.ok("mount", source, machine.mnt, *OPTIONS)
@@ -147,9 +143,7 @@ def test_a_file_served_as_it_is_that_was_replaced_while_open_is_never_mixed(
     assert served.read_bytes() == b"D" * 950_000
 
 
-def test_an_open_file_that_changed_after_its_bytes_were_dropped_is_an_error_never_a_mixture(
-    machine: Machine, source: Path
-) -> None:
+def test_a_file_changed_after_dropped_bytes_is_an_error(machine: Machine, source: Path) -> None:
     memory = machine.inspect(source, *OPTIONS)["memory_for"]["least"]
     machine.ok("mount", source, machine.mnt, *OPTIONS, "-o", "direct_io", "--memory", str(memory))
     opened = [os.open(path, os.O_RDONLY) for path in sorted((machine.mnt / "train").glob("*/*.png"))]
@@ -177,9 +171,7 @@ def hanging(machine: Machine, source: Path, tmp_path: Path) -> tuple[Path, int]:
     return under / ".redoxfs/exact", machine.pid(under)
 
 
-def test_storage_that_does_not_answer_fails_opens_at_the_deadline_and_nothing_else(
-    machine: Machine, hanging: tuple[Path, int]
-) -> None:
+def test_hung_storage_fails_opens_at_the_deadline(machine: Machine, hanging: tuple[Path, int]) -> None:
     storage, pid = hanging
     # The slot policy, which reads on demand alone: of what a pool had read ahead no open would wait for storage.
     options = (*OPTIONS, "--policy", "slot")
@@ -217,7 +209,7 @@ def test_storage_that_does_not_answer_fails_opens_at_the_deadline_and_nothing_el
     machine.ok("umount", machine.mnt)
 
 
-def test_a_mount_over_storage_that_hangs_can_be_ended(machine: Machine, hanging: tuple[Path, int]) -> None:
+def test_a_mount_over_hung_storage_can_be_ended(machine: Machine, hanging: tuple[Path, int]) -> None:
     storage, pid = hanging
     machine.ok("mount", storage, machine.mnt, *OPTIONS, "--timeout", "60")
     path = next((machine.mnt / "train").glob("*/*.png"))
@@ -340,9 +332,7 @@ CALLS = {
 }
 
 
-def test_a_bug_in_any_handler_is_eio_and_one_log_line_and_the_mount_goes_on(
-    machine: Machine, source: Path, tmp_path: Path
-) -> None:
+def test_the_mount_survives_a_bug_in_any_handler(machine: Machine, source: Path, tmp_path: Path) -> None:
     assert set(CALLS) == {name for name, made in vars(Operations).items() if hasattr(made, "__wrapped__")}
     (source / "link").symlink_to("train")
     for name in ("notes.txt", "not read before"):

@@ -112,9 +112,7 @@ def reading(paths: Sequence[str], kinds: Sequence[tuple[int, bool]], epochs: int
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_32_readers_a_quarter_of_them_slow_take_no_more_than_the_memory_that_was_given(
-    machine: Machine, tmp_path: Path, policy: str
-) -> None:
+def test_32_readers_some_slow_stay_within_memory(machine: Machine, tmp_path: Path, policy: str) -> None:
     memory = 16 * MIB
     pid, paths = mounted(machine, files(tmp_path / "data", 1600, 60_000), policy, memory)
     before = rss_bytes(pid)
@@ -130,9 +128,7 @@ def test_32_readers_a_quarter_of_them_slow_take_no_more_than_the_memory_that_was
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_10_000_open_files_take_no_more_than_the_memory_that_was_given_and_their_handles(
-    machine: Machine, tmp_path: Path, policy: str
-) -> None:
+def test_10_000_open_files_stay_within_memory(machine: Machine, tmp_path: Path, policy: str) -> None:
     memory, handles = 8 * MIB, 10_000
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < handles + 1000:
@@ -162,7 +158,7 @@ GROWTH_BYTES = 3 * MIB
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_20_epochs_take_no_more_than_5(machine: Machine, tmp_path: Path, policy: str) -> None:
+def test_20_epochs_take_no_more_memory_than_5(machine: Machine, tmp_path: Path, policy: str) -> None:
     pid, paths = mounted(machine, files(tmp_path / "data", 400, 20_000), policy, MIB)
     after: dict[int, int] = {}
     for epoch in (5, 20):

@@ -46,7 +46,7 @@ def source(tmp_path: Path) -> Path:
     return root
 
 
-def test_a_mount_decides_as_the_core_does_alone(machine: Machine, source: Path) -> None:
+def test_a_mount_decides_like_the_core_alone(machine: Machine, source: Path) -> None:
     fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY)
     try:
         catalog = build_catalog(read_tree(fd), classes="dir")
@@ -80,7 +80,7 @@ def test_a_mount_decides_as_the_core_does_alone(machine: Machine, source: Path) 
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["directory", "packed"])
-def test_the_daemon_keeps_to_its_memory_through_whole_epochs(machine: Machine, source: Path, packed: bool) -> None:
+def test_the_daemon_stays_within_memory_over_epochs(machine: Machine, source: Path, packed: bool) -> None:
     served, options = source, ["--classes", "dir"]
     if packed:
         served, options = machine.folder / "packed", []

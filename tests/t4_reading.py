@@ -174,7 +174,7 @@ def test_every_way_of_reading_gives_whole_samples_once_each(
     assert stats["redirected"] > stats["exact"]
 
 
-def test_shared_mmap_works_in_the_default_mode_alone(root: Path, mode: list[str]) -> None:
+def test_shared_mmap_works_only_in_the_default_mode(root: Path, mode: list[str]) -> None:
     if mode:
         with pytest.raises(OSError, match="No such device"):
             read_by_shared_mmap(root / "cat/train-cat-1.png")
@@ -220,7 +220,7 @@ def test_64_files_open_at_once(root: Path) -> None:
         assert len({sample for _, sample in contents}) == 64
 
 
-def test_a_handle_keeps_its_bytes_while_its_path_is_served_to_the_end_of_the_lap(root: Path) -> None:
+def test_a_handle_keeps_its_bytes_to_the_end_of_the_lap(root: Path) -> None:
     with open(root / "eel/train-eel-1.png", "rb") as held:
         first = held.read(20)
         for _ in range(3):
@@ -231,7 +231,7 @@ def test_a_handle_keeps_its_bytes_while_its_path_is_served_to_the_end_of_the_lap
     assert identity(first + rest, "train", CLASSES)[0] == "eel"
 
 
-def test_walking_the_tree_and_asking_every_size_loads_nothing(root: Path, machine: Machine) -> None:
+def test_walking_the_tree_with_stats_loads_nothing(root: Path, machine: Machine) -> None:
     sizes = [os.stat(os.path.join(folder, name)).st_size for folder, _, names in os.walk(machine.mnt) for name in names]
     assert len(sizes) == sum(CLASSES.values()) + 1
     stats = machine.stats()
@@ -254,7 +254,7 @@ def test_served_names_the_file_whose_bytes_came(machine: Machine, root: Path) ->
     assert (machine.mnt / ".redoxfs/served/train/notes").read_text() == "train/notes\n"
 
 
-def test_the_control_folder_is_there_and_never_listed(machine: Machine, root: Path) -> None:
+def test_the_control_folder_exists_and_is_never_listed(machine: Machine, root: Path) -> None:
     assert ".redoxfs" not in os.listdir(machine.mnt)
     assert sorted(os.listdir(machine.mnt / ".redoxfs")) == ["exact", "served", "stats.json"]
     assert sorted(os.listdir(machine.mnt / ".redoxfs/exact/train")) == sorted([*CLASSES, "notes"])

@@ -112,7 +112,7 @@ def test_requests_of_a_long_listing(machine: Machine, tmp_path: Path) -> None:
         assert again["getxattr"] + again["listxattr"] == again["lookup"] == 0
 
 
-def test_what_is_in_memory_is_never_looked_through_for_garbage(machine: Machine, tmp_path: Path) -> None:
+def test_the_collector_never_scans_samples_in_memory(machine: Machine, tmp_path: Path) -> None:
     source = tmp_path / "data"
     for label in ("cat", "dog"):
         (source / label).mkdir(parents=True)

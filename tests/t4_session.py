@@ -58,7 +58,7 @@ def hammered(root: Path, readers: int = 4) -> Iterator[list[subprocess.Popen[str
             process.communicate()
 
 
-def test_everything_else_gets_its_turn_under_load(machine: Machine, root: Path) -> None:
+def test_other_tasks_run_under_load(machine: Machine, root: Path) -> None:
     with hammered(root):
         deadline = time.monotonic() + PATIENCE_S
         for _ in range(20):
@@ -75,7 +75,7 @@ def test_everything_else_gets_its_turn_under_load(machine: Machine, root: Path) 
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_under_load_ends_it_clean(machine: Machine, root: Path, how: signal.Signals) -> None:
+def test_a_signal_under_load_ends_the_mount_cleanly(machine: Machine, root: Path, how: signal.Signals) -> None:
     with hammered(root) as processes:
         machine.kill(how)
         for process in processes:
@@ -84,7 +84,7 @@ def test_a_signal_under_load_ends_it_clean(machine: Machine, root: Path, how: si
     assert "Traceback" not in machine.log()
 
 
-def test_a_lazy_unmount_under_load_ends_it_with_its_last_reader(machine: Machine, root: Path) -> None:
+def test_a_lazy_unmount_ends_with_the_last_reader(machine: Machine, root: Path) -> None:
     with hammered(root):
         detach(root)
     deadline = time.monotonic() + PATIENCE_S
@@ -94,7 +94,7 @@ def test_a_lazy_unmount_under_load_ends_it_with_its_last_reader(machine: Machine
     assert machine.log() == ""
 
 
-def test_readers_that_are_killed_in_the_middle_of_requests_hold_up_nobody(machine: Machine, root: Path) -> None:
+def test_readers_killed_in_a_request_delay_no_other(machine: Machine, root: Path) -> None:
     for _ in range(15):
         with hammered(root, readers=6):
             pass
