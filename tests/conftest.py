@@ -58,3 +58,16 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         yield machine
     finally:
         machine.clear()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A small dataset that `auto` redirects: two classes of twenty, and a file of no class."""
+    root = tmp_path / "data"
+    for label, wnid, first in (("cat", "n02121808", 0), ("dog", "n02084071", 20)):
+        folder = root / "train" / wnid
+        folder.mkdir(parents=True)
+        for number in range(first, first + 20):
+            (folder / f"{label}{number}.jpg").write_bytes(f"{label} {number}".encode() * 100)
+    (root / "README").write_text("a dataset\n")
+    return root

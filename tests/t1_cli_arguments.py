@@ -34,7 +34,7 @@ def mount(line: str) -> MountOptions:
     return made
 
 
-def test_mount_takes_what_the_manual_says() -> None:
+def test_mount_takes_the_documented_options() -> None:
     made = mount(
         "/data /mnt --memory 10% --policy slot --classes any --samples *.jpg --samples *.png --groups stem "
         "--chunk-size 7 --seed 3 -f -o allow_other,direct_io -o noatime --rescan --timeout 1.5 --log x"
@@ -124,7 +124,7 @@ def test_mount_takes_the_options_of_several_nodes() -> None:
         ("torch-random,tree=a/b=c,seed=7", SamplerSpec("torch-random", 7, tree="a/b=c")),
     ],
 )
-def test_a_sampler_is_what_its_words_say(text: str, spec: SamplerSpec) -> None:
+def test_a_sampler_is_parsed(text: str, spec: SamplerSpec) -> None:
     assert mount(f"a b --sampler {text}").cluster.sharing.sampler == spec
 
 
@@ -144,7 +144,7 @@ def test_a_sampler_is_what_its_words_say(text: str, spec: SamplerSpec) -> None:
         ("torch-distributed,,", "does not take ''"),
     ],
 )
-def test_a_sampler_that_makes_no_sense_is_refused(text: str, words: str) -> None:
+def test_an_invalid_sampler_is_refused(text: str, words: str) -> None:
     with pytest.raises(UsageError, match=re.escape(words)):
         parse(["mount", "a", "b", "--sampler", text])
 
@@ -252,7 +252,7 @@ def test_mount_help_fits_on_a_screen(capsys: pytest.CaptureFixture[str], monkeyp
     assert {*re.findall("--[a-z-]+", common), "--peer-timeout"} <= {*re.findall("--[a-z-]+", every)}
 
 
-def test_version_and_help_are_for_stdout(capfd: pytest.CaptureFixture[str]) -> None:
+def test_version_and_help_go_to_stdout(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capfd.readouterr().out.startswith("redoxfs ")
     with pytest.raises(SystemExit) as left:
@@ -263,24 +263,24 @@ def test_version_and_help_are_for_stdout(capfd: pytest.CaptureFixture[str]) -> N
         assert f"{exit_.code:>3}  {exit_.meaning}" in told
 
 
-def test_mount_options_are_sorted_by_whom_they_are_for() -> None:
+def test_mount_options_go_to_the_kernel_or_to_redoxfs() -> None:
     options = parse_fuse_options(["direct_io,ro", "noatime, nofail,x-systemd.automount", ""])
     assert options.kernel == {"noatime"}
     assert options.direct_io
     assert not parse_fuse_options([]).direct_io
 
 
-def test_allow_other_never_comes_without_permission_checks() -> None:
+def test_allow_other_implies_permission_checks() -> None:
     assert parse_fuse_options(["allow_other"]).kernel == {"allow_other", "default_permissions"}
 
 
 @pytest.mark.parametrize("name", ["max_read=4096", "rw", "suid", "allow_root", "nonsense", "DIRECT_IO"])
-def test_a_mount_option_without_effect_is_refused(name: str) -> None:
+def test_an_unsupported_mount_option_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match=f"-o {name}: "):
         parse_fuse_options([f"ro,{name}"])
 
 
-def test_every_exit_code_is_in_the_table_once_and_every_own_exception_has_one() -> None:
+def test_every_error_has_one_exit_code_in_the_table() -> None:
     codes = [exit_.code for exit_ in EXITS]
     assert codes == sorted(set(codes))
     for kind in CommandError.__subclasses__():
@@ -288,7 +288,7 @@ def test_every_exit_code_is_in_the_table_once_and_every_own_exception_has_one() 
             assert any(name.endswith(f":{kind.__name__}") for exit_ in EXITS for name in exit_.raised_as)
 
 
-def test_the_rooms_exceptions_have_the_codes_of_the_table() -> None:
+def test_errors_of_other_rooms_have_their_exit_codes() -> None:
     import redoxfs.chunks
     import redoxfs.dataset
 
@@ -309,7 +309,7 @@ def test_an_error_is_one_line_whatever_names_it_quotes(text: str) -> None:
         assert len(line.splitlines()) == 1
 
 
-def test_a_probe_answers_fails_and_gives_up_as_its_question_does() -> None:
+def test_a_call_in_a_child_returns_fails_or_times_out() -> None:
     def refused() -> bytes:
         raise PermissionError(errno.EACCES, "no")
 
@@ -328,7 +328,7 @@ def test_a_probe_answers_fails_and_gives_up_as_its_question_does() -> None:
         os.close(end)
 
 
-def test_looking_follows_links_and_tells_what_is_missing(tmp_path: Path) -> None:
+def test_look_resolves_links_and_reports_missing_files(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     seen = look(tmp_path / "link", 60)
@@ -337,7 +337,7 @@ def test_looking_follows_links_and_tells_what_is_missing(tmp_path: Path) -> None
     assert look(os.fsencode(tmp_path).decode() + "/\udcff", 60).path.name == "\udcff"
 
 
-def test_socket_and_log_are_private_and_named_after_the_mountpoint(
+def test_socket_and_log_are_private_and_named_by_mountpoint(
     tmp_path: Path, short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime, state = short_path / "run", tmp_path / "state"
@@ -356,7 +356,7 @@ def test_socket_and_log_are_private_and_named_after_the_mountpoint(
     assert log.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_runtime_folder_of_somebody_else_is_not_trusted(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_users_runtime_folder_is_not_trusted(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = short_path / "run"
     runtime.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
@@ -368,7 +368,7 @@ def test_a_runtime_folder_of_somebody_else_is_not_trusted(short_path: Path, monk
     assert runtime not in control_path(Path("/mnt/a")).parents
 
 
-def test_a_long_runtime_folder_is_passed_over_for_a_short_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runtime_folder_with_too_long_a_path_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = tmp_path / ("r" * 100)
     runtime.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))

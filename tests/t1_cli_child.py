@@ -48,7 +48,7 @@ except KeyboardInterrupt as stop:
 
 @pytest.mark.parametrize("hook", ["before", "after_in_parent"])
 @pytest.mark.parametrize("how", ["ask", "start"])
-def test_an_interrupt_at_a_fork_ends_both(tmp_path: Path, hook: str, how: str) -> None:
+def test_an_interrupt_at_a_fork_ends_parent_and_child(tmp_path: Path, hook: str, how: str) -> None:
     pid = tmp_path / "pid"
     # A shell that starts the tests with & has SIGINT ignored, and children inherit that.
     with subprocess.Popen(

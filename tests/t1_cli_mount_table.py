@@ -17,7 +17,7 @@ this is no line
 """
 
 
-def test_a_mountinfo_is_parsed_with_its_escapes_and_optional_fields() -> None:
+def test_mountinfo_is_parsed_with_escapes_and_optional_fields() -> None:
     mounts = {mount.mount_id: mount for mount in parse_mountinfo(SAMPLE)}
     assert sorted(mounts) == [22, 27, 40, 41]
     assert mounts[40].mountpoint == "/mnt/a b\tc\\d"
@@ -39,7 +39,7 @@ def test_any_name_survives_the_kernels_escapes(name: bytes) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_at_all_break_the_parser(text: bytes) -> None:
+def test_any_bytes_can_be_parsed(text: bytes) -> None:
     for mount in parse_mountinfo(text):
         assert isinstance(mount.mount_id, int)
 
@@ -48,7 +48,7 @@ PLACES = ["/", "/a", "/a/b", "/a/b/c", "/d"]
 
 
 @given(st.lists(st.sampled_from(PLACES), max_size=8), st.sampled_from(PLACES))
-def test_a_path_is_on_the_last_mount_made_where_it_is_visible(order: list[str], asked: str) -> None:
+def test_a_path_is_on_the_topmost_visible_mount(order: list[str], asked: str) -> None:
     """Mounts made one after another, each where its path led at that time, as mount(2) does."""
     mounts = [_mount(1, 0, "/")]
     # The model: what a path leads to is the newest mount at the longest prefix, unless a mount made later at a
@@ -77,12 +77,12 @@ def _led_to(seen: dict[str, tuple[int, int]], path: str) -> int:
     return seen[max((place for place in seen if _below(path, place)), key=len)][1]
 
 
-def test_a_path_outside_every_known_mount_has_none() -> None:
+def test_a_path_outside_every_mount_has_none() -> None:
     assert mount_of(Path("/a"), []) is None
     assert mount_of(Path("/b"), [_mount(5, 4, "/a")]) is None
 
 
-def test_this_machines_own_table_is_understood() -> None:
+def test_every_line_of_this_machines_table_is_parsed() -> None:
     mounts = read_mounts()
     assert len(mounts) == len(Path("/proc/self/mountinfo").read_bytes().splitlines())
     proc = topmost_at(Path("/proc"), mounts)

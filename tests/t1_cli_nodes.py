@@ -90,7 +90,7 @@ def nodes(*options: str, environ: Mapping[str, str] | None = None, at: Here | No
         ("n[098-101]", ["n098", "n099", "n100", "n101"]),
     ],
 )
-def test_a_hostlist_is_what_slurm_means_by_it(hostlist: str, hosts: list[str]) -> None:
+def test_a_slurm_hostlist_is_expanded(hostlist: str, hosts: list[str]) -> None:
     assert expand(hostlist) == hosts
 
 
@@ -146,13 +146,13 @@ def test_expanding_undoes_compressing(made: tuple[str, list[str]]) -> None:
         "a" * 10_000 + "[",
     ],
 )
-def test_what_is_no_hostlist_or_far_too_long_is_refused(hostlist: str) -> None:
+def test_an_invalid_or_too_long_hostlist_is_refused(hostlist: str) -> None:
     with pytest.raises(UsageError):
         expand(hostlist)
 
 
 @given(st.text("n[],-01\n ", max_size=30))
-def test_any_text_is_a_short_list_of_hosts_or_refused(text: str) -> None:
+def test_any_text_is_a_short_hostlist_or_refused(text: str) -> None:
     try:
         hosts = expand(text)
     except UsageError:
@@ -175,7 +175,7 @@ def test_any_text_is_a_short_list_of_hosts_or_refused(text: str) -> None:
         ("dns:train:99", Dns("train", 99)),
     ],
 )
-def test_nodes_are_written_in_three_ways(text: str, source: object) -> None:
+def test_nodes_can_be_a_list_auto_or_a_dns_name(text: str, source: object) -> None:
     assert parse_nodes(text) == source
 
 
@@ -209,7 +209,7 @@ def test_nodes_are_written_in_three_ways(text: str, source: object) -> None:
         (",".join(f"n{i}" for i in range(128)), "more than 127"),
     ],
 )
-def test_what_is_no_list_of_nodes_is_refused_in_words(text: str, words: str) -> None:
+def test_an_invalid_list_of_nodes_is_refused_with_a_reason(text: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         parse_nodes(text)
 
@@ -251,20 +251,20 @@ def test_any_text_is_a_host_and_a_port_or_refused(text: str) -> None:
         ("--nodes a,b,a", "listed twice"),
     ],
 )
-def test_options_that_contradict_each_other_are_refused(options: str, words: str) -> None:
+def test_contradicting_options_are_refused(options: str, words: str) -> None:
     asked = mount(*options.split())
     with pytest.raises(UsageError, match=words):
         check_nodes(asked.cluster, asked.memory.policy)
 
 
-def test_a_contradiction_is_one_line_of_the_program(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_contradicting_options_give_one_line_and_exit_code_2(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     line = ["cluster", "up", str(tmp_path), str(tmp_path / "x"), "--nodes", "2", "--policy", "slot", "--exchange", "1"]
     assert main(line) == 2
     assert capfd.readouterr().err.startswith("redoxfs: --exchange is for --policy pool")
     assert not (tmp_path / "x").exists()
 
 
-def test_a_cluster_needs_all_files_of_tls_and_hands_them_on(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_cluster_up_needs_all_tls_files_and_passes_them_on(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     line = ["cluster", "up", str(tmp_path), str(tmp_path / "x"), "--nodes", "2", "--tls-cert", "c"]
     assert main(line) == 2
     assert capfd.readouterr().err.startswith("redoxfs: --tls-cert needs --tls-key and --tls-ca")
@@ -273,7 +273,7 @@ def test_a_cluster_needs_all_files_of_tls_and_hands_them_on(tmp_path: Path, capf
 
 
 @pytest.mark.parametrize(("asked", "size"), [(None, 128), ("25%", 256), ("100%", 1024), ("64", 64)])
-def test_remote_memory_is_of_memory(asked: str | None, size: int) -> None:
+def test_remote_memory_is_a_part_of_memory(asked: str | None, size: int) -> None:
     options = [] if asked is None else ["--remote-memory", asked]
     assert remote_memory_of(mount(*options).cluster.sharing, 1024) == size
 
@@ -286,20 +286,20 @@ def test_remote_memory_cannot_be_more_than_memory() -> None:
 # The list
 
 
-def test_one_node_is_no_cluster() -> None:
+def test_a_single_node_is_no_cluster() -> None:
     assert members_of() is None
     assert nodes("a:1", "--node-rank", "0") is None
     slurm = {"SLURM_JOB_NODELIST": "n7", "SLURM_NODEID": "0"}
     assert nodes("auto", environ=slurm) is None
 
 
-def test_the_rank_is_the_one_that_was_told() -> None:
+def test_node_rank_sets_the_rank() -> None:
     environ = {"SLURM_NODEID": "0"}
     assert nodes("a:1,b:2,c", "--node-rank", "2", environ=environ) == Membership(("a:1", "b:2", "c:7420"), 2)
 
 
 @pytest.mark.parametrize("variable", ["SLURM_NODEID", "GROUP_RANK", "JOB_COMPLETION_INDEX"])
-def test_the_rank_is_that_of_the_environment(variable: str) -> None:
+def test_the_environment_sets_the_rank(variable: str) -> None:
     assert nodes("a,b", environ={variable: "1"}) == Membership(("a:7420", "b:7420"), 1)
     with pytest.raises(UsageError, match=f"{variable}=2, but there are 2 nodes"):
         nodes("a,b", environ={variable: "2"})
@@ -321,7 +321,7 @@ def test_the_rank_is_that_of_the_environment(variable: str) -> None:
         ("a,b,c", here("n", {"a": ["10.0.0.1"], "c": ["10.0.0.9", "fe80::2"]}, ["fe80::2"]), 2),
     ],
 )
-def test_the_rank_is_the_one_entry_that_is_this_machine(listed: str, at: Here, rank: int) -> None:
+def test_the_rank_is_the_entry_that_is_this_machine(listed: str, at: Here, rank: int) -> None:
     found = nodes(listed, at=at)
     assert found is not None
     assert found.rank == rank
@@ -335,18 +335,18 @@ def test_the_rank_is_the_one_entry_that_is_this_machine(listed: str, at: Here, r
         ("a:1,a:2,b", here("a", {"a": ["10.0.0.1"]}, ["10.0.0.1"]), "nodes 0, 1 are this machine"),
     ],
 )
-def test_a_rank_that_cannot_be_told_is_asked_for(listed: str, at: Here, words: str) -> None:
+def test_an_ambiguous_rank_asks_for_node_rank(listed: str, at: Here, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         nodes(listed, at=at)
 
 
-def test_the_count_has_to_be_that_of_the_list() -> None:
+def test_node_count_must_match_the_list() -> None:
     assert nodes("a,b", "--node-rank", "0", "--node-count", "2") is not None
     with pytest.raises(UsageError, match="--node-count 3, but there are 2 nodes"):
         nodes("a,b", "--node-rank", "0", "--node-count", "3")
 
 
-def test_plaintext_beyond_this_machine_has_to_be_allowed() -> None:
+def test_plaintext_over_a_network_must_be_allowed() -> None:
     names = {"localhost": ["127.0.0.1", "::1"], "far": ["127.0.0.1", "10.0.0.1"], "none": []}
     resolve = here(names=names).resolve
     assert not needs_insecure(["127.0.0.1:1", "[::1]:2", "localhost:3", "127.9.9.9:4"], resolve)
@@ -362,7 +362,7 @@ def test_plaintext_beyond_this_machine_has_to_be_allowed() -> None:
 # Slurm and torchrun
 
 
-def test_slurm_tells_the_nodes_and_the_rank() -> None:
+def test_slurm_sets_the_nodes_and_the_rank() -> None:
     environ = {"SLURM_JOB_NODELIST": "n[01-03]", "SLURM_NODEID": "2"}
     assert nodes("auto", environ=environ) == Membership(("n01:7420", "n02:7420", "n03:7420"), 2)
     environ["SLURM_STEP_NODELIST"] = "n[02-03]"
@@ -373,7 +373,7 @@ def test_slurm_tells_the_nodes_and_the_rank() -> None:
 
 
 @pytest.mark.parametrize("hostlist", ["n[1-", "n1,n1", "n[1-2]_!"])
-def test_what_slurm_tells_has_to_make_sense(hostlist: str) -> None:
+def test_an_invalid_slurm_environment_is_refused(hostlist: str) -> None:
     with pytest.raises(UsageError, match="SLURM_JOB_NODELIST: "):
         nodes("auto", environ={"SLURM_JOB_NODELIST": hostlist, "SLURM_NODEID": "0"})
 
@@ -395,7 +395,7 @@ TORCHRUN = {"MASTER_ADDR": "127.0.0.1", "GROUP_RANK": "1", "WORLD_SIZE": "8", "L
         ({"MASTER_ADDR": "a b"}, "not a host name"),
     ],
 )
-def test_what_torchrun_tells_has_to_make_sense(change: dict[str, str], words: str) -> None:
+def test_an_invalid_torchrun_environment_is_refused(change: dict[str, str], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         nodes("auto", environ=TORCHRUN | change)
 
@@ -404,7 +404,7 @@ def test_torchrun_on_one_node_needs_no_meeting() -> None:
     assert nodes("auto", environ=TORCHRUN | {"WORLD_SIZE": "4", "GROUP_RANK": "0"}) is None
 
 
-def test_no_node_is_met_in_plaintext_unless_that_is_allowed() -> None:
+def test_the_meeting_over_a_network_must_be_allowed() -> None:
     with pytest.raises(UsageError, match="--insecure"):
         members_of("--nodes", "auto", environ=TORCHRUN | {"MASTER_ADDR": "10.0.0.1"})
 
@@ -412,7 +412,7 @@ def test_no_node_is_met_in_plaintext_unless_that_is_allowed() -> None:
 # A name in the DNS
 
 
-def test_a_name_is_waited_for_until_it_has_all_its_addresses() -> None:
+def test_a_dns_name_is_polled_until_it_has_all_addresses() -> None:
     answers: list[list[str] | OSError] = [
         socket.gaierror(socket.EAI_NONAME, "unknown"),
         ["10.0.0.10"],
@@ -434,7 +434,7 @@ def test_a_name_is_waited_for_until_it_has_all_its_addresses() -> None:
     assert not answers
 
 
-def test_nodes_with_an_address_of_each_kind_count_once() -> None:
+def test_a_node_with_ipv4_and_ipv6_counts_once() -> None:
     at = here("pod", {"train": ["fe80::1", "10.0.0.2", "10.0.0.1", "fe80::2"]}, ["10.0.0.1", "fe80::1"])
     found = nodes("dns:train", "--node-count", "2", at=at)
     assert found == Membership(("10.0.0.1:7420", "10.0.0.2:7420"), 0)
@@ -452,14 +452,14 @@ def test_nodes_with_an_address_of_each_kind_count_once() -> None:
         ({"train": ["10.0.0.1", "10.0.0.2"]}, ["10.0.0.1", "10.0.0.2"], "2 are addresses of this machine"),
     ],
 )
-def test_a_name_that_does_not_fit_is_an_error_in_the_end(
+def test_a_dns_name_with_wrong_addresses_fails_at_the_deadline(
     names: dict[str, list[str]], own: list[str], words: str
 ) -> None:
     with pytest.raises(UsageError, match=words):
         nodes("dns:train", "--node-count", "2", at=here("pod", names, own))
 
 
-def test_an_address_is_of_this_machine_if_it_can_be_bound() -> None:
+def test_an_address_is_our_own_if_it_can_be_bound() -> None:
     assert Here().is_own("127.0.0.1")
     assert not Here().is_own("192.0.2.1")
     assert "127.0.0.1" in Here().resolve("127.0.0.1")
@@ -502,7 +502,7 @@ def test_nodes_that_meet_all_get_the_same_list(port: int, count: int) -> None:
     assert [each.result() for each in met] == [expected] * count
 
 
-def test_torchrun_tells_the_nodes_through_a_meeting(port: int) -> None:
+def test_under_torchrun_the_nodes_meet(port: int) -> None:
     def member(rank: int) -> Membership | None:
         return members_of("--nodes", f"auto:{port}", environ=TORCHRUN | {"GROUP_RANK": str(rank)}, at=Here())
 
@@ -535,7 +535,7 @@ def test_torchrun_tells_the_nodes_through_a_meeting(port: int) -> None:
         (b'{"rank": 0, "nodes": 2, "address": "a:1"}\n', "both claim to be node 0"),
     ],
 )
-def test_who_makes_no_sense_is_refused_and_the_others_meet(
+def test_an_invalid_caller_is_refused_and_the_others_meet(
     port: int, line: bytes, words: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with ThreadPoolExecutor(2) as threads:
@@ -548,7 +548,7 @@ def test_who_makes_no_sense_is_refused_and_the_others_meet(
     assert words in told[0]
 
 
-def test_of_two_with_one_rank_the_later_is_refused_by_name(port: int) -> None:
+def test_the_later_of_two_nodes_with_one_rank_is_refused(port: int) -> None:
     ready = threading.Event()
     with ThreadPoolExecutor(4) as threads:
         first = threads.submit(meet, port, 0, 3)
@@ -564,7 +564,7 @@ def test_of_two_with_one_rank_the_later_is_refused_by_name(port: int) -> None:
         assert len(first.result()) == 3
 
 
-def test_who_hangs_up_may_call_again(port: int) -> None:
+def test_a_node_that_hangs_up_may_call_again(port: int) -> None:
     line = json.dumps({"rank": 1, "nodes": 3, "address": "127.0.0.1:101"}).encode() + b"\n"
     with ThreadPoolExecutor(3) as threads:
         first = threads.submit(meet, port, 0, 3)
@@ -575,12 +575,12 @@ def test_who_hangs_up_may_call_again(port: int) -> None:
         assert {each.result() for each in again} == {first.result()}
 
 
-def test_node_0_says_in_the_end_who_did_not_come(port: int) -> None:
+def test_node_0_names_the_missing_nodes_at_the_deadline(port: int) -> None:
     with pytest.raises(UsageError, match=r"1 of 3 nodes were at 127.0.0.1:\d+ within 0.2 s; missing: 1, 2$"):
         meet(port, 0, timeout_s=0.2)
 
 
-def test_who_did_come_is_told_who_did_not(port: int) -> None:
+def test_the_others_also_learn_which_nodes_are_missing(port: int) -> None:
     is_over = threading.Event()
     at = Here(clock=lambda: 100.0 if is_over.is_set() else 0.0)
     with ThreadPoolExecutor(1) as threads:
@@ -600,7 +600,7 @@ def test_who_did_come_is_told_who_did_not(port: int) -> None:
     assert re.search(r"2 of 3 nodes were .* missing: 2; 127.0.0.1:\d+ was refused: sent no line", told)
 
 
-def test_a_node_that_finds_no_node_0_says_so(port: int) -> None:
+def test_a_node_reports_that_node_0_is_missing(port: int) -> None:
     with pytest.raises(UsageError, match=r"node 0 at 127.0.0.1:\d+ had no list .* within 0.2 s: Connection refused"):
         meet(port, 1, timeout_s=0.2)
 
@@ -615,7 +615,7 @@ def test_a_node_that_finds_no_node_0_says_so(port: int) -> None:
         (b"x" * 200_000, "not that of a redoxfs node"),
     ],
 )
-def test_who_else_answers_in_place_of_node_0_is_told_apart(answer: bytes, words: str) -> None:
+def test_another_server_at_the_address_of_node_0_is_detected(answer: bytes, words: str) -> None:
     def stranger(listening: socket.socket) -> None:
         call, _ = listening.accept()
         with call:
@@ -630,7 +630,7 @@ def test_who_else_answers_in_place_of_node_0_is_told_apart(answer: bytes, words:
         done.exception()
 
 
-def test_a_port_that_is_taken_is_told(port: int) -> None:
+def test_a_port_in_use_is_reported(port: int) -> None:
     with (
         socket.create_server(("127.0.0.1", port)),
         pytest.raises(UsageError, match=r"node 0 cannot listen at 127.0.0.1:\d+: Address already in use"),
@@ -638,7 +638,7 @@ def test_a_port_that_is_taken_is_told(port: int) -> None:
         meet(port, 0)
 
 
-def test_a_node_behind_loopback_cannot_be_among_nodes_elsewhere(port: int) -> None:
+def test_loopback_nodes_cannot_join_nodes_elsewhere(port: int) -> None:
     with ThreadPoolExecutor(2) as threads:
         first, second = threads.submit(meet, port, 0), threads.submit(meet, port, 1)
         line = json.dumps({"rank": 2, "nodes": 3, "address": "10.0.0.1:7420"}).encode() + b"\n"
@@ -652,7 +652,7 @@ def test_a_node_behind_loopback_cannot_be_among_nodes_elsewhere(port: int) -> No
 # What nodes tell
 
 
-def test_a_mount_among_others_tells_of_them() -> None:
+def test_status_of_a_cluster_shows_the_other_nodes() -> None:
     stats = {
         "node": 1,
         "nodes": 3,
@@ -678,12 +678,12 @@ def test_a_mount_among_others_tells_of_them() -> None:
     assert dict(status.rows(stats))["peers"] == "2 ready"
 
 
-def test_a_mount_alone_tells_of_no_others() -> None:
+def test_status_of_a_single_node_shows_no_other_nodes() -> None:
     rows = dict(status.rows({"opens": 5, "remote_samples": 0, "remote_requests": 0, "degraded": 0}))
     assert rows.keys() == {"opens"}
 
 
-def test_counters_add_up_and_facts_do_not() -> None:
+def test_counters_are_summed_and_settings_are_not() -> None:
     stats = [
         {"pid": 7, "node": 0, "nodes": 2, "chunk_size": 8, "opens": 3, "wait_seconds": 0.5, "lap": {"": 1}},
         {"pid": 8, "node": 1, "nodes": 2, "chunk_size": 8, "opens": 4, "wait_seconds": 0.25, "source": "/data"},
@@ -712,12 +712,12 @@ def test_a_trace_has_paths_below_the_mount() -> None:
         (b"a\0b", "is not a file below"),
     ],
 )
-def test_a_trace_that_leads_elsewhere_is_refused_with_its_line(text: bytes, words: str) -> None:
+def test_a_trace_with_a_path_elsewhere_names_its_line(text: bytes, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         relative_paths(text, [b"/mnt/x"], "order")
 
 
-def test_a_cluster_that_is_not_there_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_cluster_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "0").mkdir()
     for what in ("status", "down"):
         assert main(["cluster", what, str(tmp_path)]) == 4

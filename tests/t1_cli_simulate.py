@@ -17,7 +17,7 @@ def told(line: str, capfd: pytest.CaptureFixture[str]) -> Any:
     return json.loads(out)
 
 
-def test_breakdown_tells_a_row_for_each_variant(capfd: pytest.CaptureFixture[str]) -> None:
+def test_breakdown_has_a_row_for_each_variant(capfd: pytest.CaptureFixture[str]) -> None:
     rows = told("breakdown --files 3000", capfd)
     assert [row["variant"] for row in rows] == ["Redox", "random selection", "no prefetching", "no optimization"]
     for row in rows:
@@ -26,7 +26,7 @@ def test_breakdown_tells_a_row_for_each_variant(capfd: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("more", ["", "--nodes 3", "--skew 1", "--policy slot --chunk-size 16"])
-def test_policies_tells_what_a_policy_costs(more: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_policies_has_the_cost_of_a_policy(more: str, capfd: pytest.CaptureFixture[str]) -> None:
     policy = "" if "--policy" in more else "--policy slot"
     row = told(f"policies --files 4000 --classes 20 --resident 25% {policy} {more}", capfd)
     assert row["policy"] == "slot"
@@ -37,7 +37,7 @@ def test_policies_tells_what_a_policy_costs(more: str, capfd: pytest.CaptureFixt
     assert (row["remote_share"] > 0) == (row["nodes"] > 1)
 
 
-def test_chunk_size_tells_loads_bytes_and_time(capfd: pytest.CaptureFixture[str]) -> None:
+def test_chunk_size_has_loads_bytes_and_time(capfd: pytest.CaptureFixture[str]) -> None:
     rows = told("chunk-size --files 2000 --seek-time 0.01 --bandwidth 100MB", capfd)
     assert [row["chunk_size"] for row in rows] == [1, 2, 4, 8, 16, 32, 64, 128, 256]
     for row in rows:
@@ -45,7 +45,7 @@ def test_chunk_size_tells_loads_bytes_and_time(capfd: pytest.CaptureFixture[str]
 
 
 @pytest.mark.slow
-def test_remote_memory_tells_what_is_used_and_saved(capfd: pytest.CaptureFixture[str]) -> None:
+def test_remote_memory_has_use_and_savings(capfd: pytest.CaptureFixture[str]) -> None:
     rows = told("remote-memory --files 3000", capfd)
     assert len(rows) == 6
     for row in rows:
@@ -53,7 +53,7 @@ def test_remote_memory_tells_what_is_used_and_saved(capfd: pytest.CaptureFixture
         assert {"remote_requests", "loads"} <= row.keys()
 
 
-def test_randomness_tells_both_figures_and_measures(capfd: pytest.CaptureFixture[str]) -> None:
+def test_randomness_has_the_bound_and_measurements(capfd: pytest.CaptureFixture[str]) -> None:
     found = told("randomness --files 3000 --classes 10 --policy slot --chunk-size 8 --resident 20%", capfd)
     assert (found["bound"]["most_mapped_to_one"], found["bound"]["randomness_at_least"]) == ("2.16e88", "3.98e418")
     assert [row["policy"] for row in found["quality"]] == ["permutation", "shuffle buffer", "slot"]
@@ -70,7 +70,7 @@ def test_randomness_tells_both_figures_and_measures(capfd: pytest.CaptureFixture
     ],
 )
 @pytest.mark.slow
-def test_for_people_there_is_a_table(line: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_json_there_is_a_table(line: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", *line.split()]) == 0
     out, err = capfd.readouterr()
     assert err == ""
@@ -110,7 +110,7 @@ def test_a_bad_value_is_one_line_and_exit_code_2(line: str, capfd: pytest.Captur
     assert err.count("\n") == 1
 
 
-def test_without_matplotlib_the_line_says_what_to_install(
+def test_without_matplotlib_the_error_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     # None stands for a module that cannot be imported.

@@ -46,7 +46,7 @@ def test_a_size_is_read_as_people_write_it(text: str, size: int) -> None:
     "text",
     ["", "GiB", "-1G", "1e9", "4 Gi", "4 GiBs", "4iB", "101%", "0", "0%", "0.01%", "0.1B", "\u0661G", "1_000", "nan"],
 )
-def test_what_is_no_size_is_refused_in_one_line(text: str) -> None:
+def test_an_invalid_size_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(UsageError) as refused:
         parse_size(text, 1000)
     assert repr(text) in str(refused.value)
@@ -54,7 +54,7 @@ def test_what_is_no_size_is_refused_in_one_line(text: str) -> None:
 
 
 @given(st.integers(1, 1 << 60))
-def test_a_needed_size_typed_back_suffices_and_is_little_more(size: int) -> None:
+def test_a_needed_size_typed_back_suffices(size: int) -> None:
     typed = parse_size(format_needed(size), 1)
     assert size <= typed <= size * 1.1 + 1
 
@@ -71,7 +71,7 @@ def test_a_needed_size_is_spelled_as_it_is_typed() -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0 s"), (0.001, "under 0.1 s"), (0.1, "0.1 s"), (1.26, "1.3 s"), (4321.0, "4,321.0 s")]
 )
-def test_a_time_is_never_told_as_none_if_there_was_some(seconds: float, text: str) -> None:
+def test_a_short_time_is_not_shown_as_zero(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
 
 
@@ -84,7 +84,7 @@ def test_a_formatted_size_is_near_and_short(size: int) -> None:
 
 
 @given(st.integers(0, 1 << 50))
-def test_the_default_is_a_quarter_and_never_nothing(available: int) -> None:
+def test_the_default_is_a_quarter_and_at_least_one_byte(available: int) -> None:
     assert default_memory(available) == max(1, available // 4)
 
 
@@ -118,11 +118,11 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path, 8 * GIB)
 
 
-def test_without_cgroups_it_is_what_the_kernel_calls_available(machine: Machine) -> None:
+def test_without_cgroups_it_is_memavailable(machine: Machine) -> None:
     assert available_memory(machine.proc) == 8 * GIB
 
 
-def test_a_v2_group_leaves_its_limit_less_what_cannot_be_given_back(machine: Machine) -> None:
+def test_a_v2_group_leaves_its_limit_less_unreclaimable_use(machine: Machine) -> None:
     machine.mounted("cgroup2", "nsdelegate")
     machine.in_group("0::/job")
     machine.group(
@@ -134,7 +134,7 @@ def test_a_v2_group_leaves_its_limit_less_what_cannot_be_given_back(machine: Mac
     assert available_memory(machine.proc) == 3 * GIB
 
 
-def test_the_tightest_of_all_groups_around_the_process_counts(machine: Machine) -> None:
+def test_the_tightest_group_around_the_process_counts(machine: Machine) -> None:
     machine.mounted("cgroup2", "nsdelegate")
     machine.in_group("0::/slurm/job/step")
     machine.group("slurm/job/step", memory_max="max", memory_current=0)
@@ -150,7 +150,7 @@ def test_memory_high_counts_as_a_limit(machine: Machine) -> None:
     assert available_memory(machine.proc) == GIB
 
 
-def test_a_v1_group_counts_and_no_limit_is_none(machine: Machine) -> None:
+def test_a_v1_group_counts_unless_it_is_unlimited(machine: Machine) -> None:
     machine.mounted("cgroup", "memory")
     machine.in_group("4:cpu,memory:/job/step")
     machine.group("job/step", memory_limit_in_bytes=(1 << 63) - 4096, memory_usage_in_bytes=GIB)
@@ -163,14 +163,14 @@ def test_a_v1_group_counts_and_no_limit_is_none(machine: Machine) -> None:
     assert available_memory(machine.proc) == 2 * GIB
 
 
-def test_another_controllers_hierarchy_is_not_asked_for_memory(machine: Machine) -> None:
+def test_hierarchies_of_other_controllers_are_ignored(machine: Machine) -> None:
     machine.mounted("cgroup", "cpu")
     machine.in_group("4:cpu:/job")
     machine.group("job", memory_limit_in_bytes=1, memory_usage_in_bytes=0)
     assert available_memory(machine.proc) == 8 * GIB
 
 
-def test_in_a_container_the_mounts_root_is_the_containers_own_group(machine: Machine) -> None:
+def test_in_a_container_the_mounts_root_is_its_own_group(machine: Machine) -> None:
     machine.mounted("cgroup2", "nsdelegate", root="/docker/abc")
     machine.in_group("0::/docker/abc/inner")
     machine.group("inner", memory_max="max", memory_current=0)
@@ -178,12 +178,12 @@ def test_in_a_container_the_mounts_root_is_the_containers_own_group(machine: Mac
     assert available_memory(machine.proc) == 2 * GIB
 
 
-def test_a_group_past_its_limit_leaves_nothing_rather_than_less(machine: Machine) -> None:
+def test_a_group_past_its_limit_leaves_zero(machine: Machine) -> None:
     machine.mounted("cgroup2", "nsdelegate")
     machine.in_group("0::/job")
     machine.group("job", memory_max=GIB, memory_current=2 * GIB)
     assert available_memory(machine.proc) == 0
 
 
-def test_this_machine_has_some() -> None:
+def test_this_machine_has_some_memory() -> None:
     assert available_memory() > 0

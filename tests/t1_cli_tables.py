@@ -9,7 +9,7 @@ from redoxfs.cli.table import print_table
 from redoxfs.launch.detach import _ask_helper
 
 
-def test_off_a_terminal_nothing_folds_and_no_line_ends_in_blanks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_off_a_terminal_no_line_folds_or_ends_in_blanks(capsys: pytest.CaptureFixture[str]) -> None:
     print_table("a title", [("short", "x"), ("long", "y" * 300)])
     print_table("title " * 50 + "end", [("short", "[b]")])
     lines = capsys.readouterr().out.splitlines()
@@ -20,7 +20,7 @@ def test_off_a_terminal_nothing_folds_and_no_line_ends_in_blanks(capsys: pytest.
     assert any("[b]" in line for line in lines)
 
 
-def test_a_status_tells_what_a_person_asks_in_words() -> None:
+def test_status_shows_laps_and_waits_in_words() -> None:
     stats = {"lap": {"train": 2, "": 1}, "demand_loads": 1184, "in_flight_waits": 23, "wait_seconds": 1.26}
     rows = dict(status.rows(stats))
     assert rows["laps"] == "train is in lap 2, the whole tree is in lap 1"
@@ -28,7 +28,7 @@ def test_a_status_tells_what_a_person_asks_in_words() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 1000])
-def test_a_status_has_rows_for_trouble_only_where_there_is_some(count: int) -> None:
+def test_status_shows_errors_only_if_there_are_any(count: int) -> None:
     rows = dict(status.rows({"open_files": count, "errors": count, "changed": count}))
     told = [rows.get(name) for name in ("open files", "errors", "changed files")]
     assert told == [f"{count:,}" if count else None] * 3
@@ -37,13 +37,13 @@ def test_a_status_has_rows_for_trouble_only_where_there_is_some(count: int) -> N
 @pytest.mark.parametrize(
     ("samples", "words"), [(41, "41; all are samples"), (40, "41; 40 are samples by name"), (0, "41; none is a")]
 )
-def test_inspect_tells_how_many_files_are_samples(samples: int, words: str) -> None:
+def test_inspect_shows_how_many_files_are_samples(samples: int, words: str) -> None:
     facts = {"verdict": "", "evidence": [], "saw": [], "packed": False, "files": 41, "sample_files": samples}
     facts |= {"exact_files": 0, "samples": 0}
     assert dict(inspect.rows(facts))["files"].startswith(words)
 
 
-def test_without_mtab_the_line_says_how_to_make_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_mtab_the_error_says_how_to_make_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     helper = tmp_path / "fusermount3"
     helper.write_text(
         "#!/bin/sh\necho 'fusermount3: failed to open /etc/mtab: No such file or directory' >&2\nexit 1\n"

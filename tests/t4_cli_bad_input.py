@@ -26,17 +26,6 @@ NOBODY = 65534
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
-    """A small dataset that `auto` redirects: two classes of twenty."""
-    for label, wnid, first in (("cat", "n02121808", 0), ("dog", "n02084071", 20)):
-        folder = tmp_path / "data" / "train" / wnid
-        folder.mkdir(parents=True)
-        for number in range(first, first + 20):
-            (folder / f"{label}{number}.jpg").write_bytes(f"{label} {number}".encode() * 100)
-    return tmp_path / "data"
-
-
-@pytest.fixture
 def own_namespace() -> list[str]:
     """The prefix that runs a command in a mount namespace of its own; skips where this user cannot have one."""
     mounting = [*IN_OWN_NAMESPACE, "mount", "-t", "tmpfs", "none", "/dev"]
@@ -93,8 +82,8 @@ def test_no_such_source(redoxfs: Redoxfs, tmp_path: Path, verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["mount", "inspect"])
-def test_a_source_that_is_a_file(redoxfs: Redoxfs, data: Path, verb: str) -> None:
-    refused(redoxfs(verb, data / "train/n02121808/cat0.jpg"), 3, "cat0.jpg", "not a directory")
+def test_a_source_that_is_a_file(redoxfs: Redoxfs, source: Path, verb: str) -> None:
+    refused(redoxfs(verb, source / "train/n02121808/cat0.jpg"), 3, "cat0.jpg", "not a directory")
 
 
 @pytest.mark.parametrize("verb", ["mount", "inspect"])
@@ -105,90 +94,88 @@ def test_an_empty_tree(redoxfs: Redoxfs, tmp_path: Path, verb: str) -> None:
 
 @pytest.mark.parametrize("verb", ["mount", "inspect"])
 @pytest.mark.parametrize("part", ["", "train/n02084071"])
-def test_a_source_without_permission(redoxfs: Redoxfs, data: Path, verb: str, part: str) -> None:
+def test_a_source_without_permission(redoxfs: Redoxfs, source: Path, verb: str, part: str) -> None:
     if ROOT:
-        os.chown(data / part, NOBODY, NOBODY)
-    (data / part).chmod(0o700 if ROOT else 0)
+        os.chown(source / part, NOBODY, NOBODY)
+    (source / part).chmod(0o700 if ROOT else 0)
     try:
-        done = redoxfs(verb, data, prefix=WITHOUT_OVERRIDE if ROOT else ())
+        done = redoxfs(verb, source, prefix=WITHOUT_OVERRIDE if ROOT else ())
     finally:
-        (data / part).chmod(0o700)
-    refused(done, 3, part or str(data), "Permission denied")
+        (source / part).chmod(0o700)
+    refused(done, 3, part or str(source), "Permission denied")
 
 
 @pytest.mark.parametrize("mode", [0o300, 0o600])
-def test_a_source_that_may_only_be_listed_or_only_be_searched(redoxfs: Redoxfs, data: Path, mode: int) -> None:
+def test_a_source_that_can_only_be_listed_or_only_searched(redoxfs: Redoxfs, source: Path, mode: int) -> None:
     if ROOT:
-        os.chown(data, NOBODY, NOBODY)
+        os.chown(source, NOBODY, NOBODY)
         mode >>= 6
-    data.chmod(mode)
+    source.chmod(mode)
     try:
-        done = redoxfs("mount", data, prefix=WITHOUT_OVERRIDE if ROOT else ())
+        done = redoxfs("mount", source, prefix=WITHOUT_OVERRIDE if ROOT else ())
     finally:
-        data.chmod(0o700)
-    refused(done, 3, str(data), "Permission denied")
+        source.chmod(0o700)
+    refused(done, 3, str(source), "Permission denied")
 
 
 @pytest.mark.skipif(ROOT, reason="root may mount on what it may not write to")
-def test_a_mountpoint_that_is_not_writable(redoxfs: Redoxfs, data: Path, mnt: Path) -> None:
+def test_a_mountpoint_that_is_not_writable(redoxfs: Redoxfs, source: Path, mnt: Path) -> None:
     mnt.chmod(0o500)
-    refused(redoxfs("mount", data, mnt), 4, str(mnt), "not writable")
+    refused(redoxfs("mount", source, mnt), 4, str(mnt), "not writable")
 
 
-def test_a_mountpoint_that_is_missing(redoxfs: Redoxfs, data: Path, tmp_path: Path) -> None:
-    refused(redoxfs("mount", data, tmp_path / "none"), 4, str(tmp_path / "none"), "no such directory")
+def test_a_mountpoint_that_is_missing(redoxfs: Redoxfs, source: Path, tmp_path: Path) -> None:
+    refused(redoxfs("mount", source, tmp_path / "none"), 4, str(tmp_path / "none"), "no such directory")
 
 
-def test_a_mountpoint_that_is_a_file(redoxfs: Redoxfs, data: Path, tmp_path: Path) -> None:
+def test_a_mountpoint_that_is_a_file(redoxfs: Redoxfs, source: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    refused(redoxfs("mount", data, tmp_path / "file"), 4, str(tmp_path / "file"), "not a directory")
+    refused(redoxfs("mount", source, tmp_path / "file"), 4, str(tmp_path / "file"), "not a directory")
 
 
-def test_a_mountpoint_inside_source(redoxfs: Redoxfs, data: Path) -> None:
-    refused(redoxfs("mount", data, data / "train"), 4, "lies inside SOURCE", str(data))
+def test_a_mountpoint_inside_source(redoxfs: Redoxfs, source: Path) -> None:
+    refused(redoxfs("mount", source, source / "train"), 4, "lies inside SOURCE", str(source))
 
 
-def test_a_mountpoint_inside_source_by_a_symlink(redoxfs: Redoxfs, data: Path, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(data / "train")
-    refused(redoxfs("mount", data, tmp_path / "link"), 4, "lies inside SOURCE", str(data))
+def test_a_mountpoint_inside_source_by_a_symlink(redoxfs: Redoxfs, source: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(source / "train")
+    refused(redoxfs("mount", source, tmp_path / "link"), 4, "lies inside SOURCE", str(source))
 
 
-def test_a_mountpoint_that_redoxfs_itself_runs_from(redoxfs: Redoxfs, data: Path) -> None:
-    refused(redoxfs("mount", data, sys.prefix), 4, sys.prefix, "holds redoxfs or its Python")
+def test_a_mountpoint_that_holds_redoxfs_itself(redoxfs: Redoxfs, source: Path) -> None:
+    refused(redoxfs("mount", source, sys.prefix), 4, sys.prefix, "holds redoxfs or its Python")
 
 
 @pytest.mark.parametrize("verb", ["umount", "status"])
-def test_no_mount_to_end_or_ask(redoxfs: Redoxfs, mnt: Path, verb: str) -> None:
+def test_umount_and_status_without_a_mount(redoxfs: Redoxfs, mnt: Path, verb: str) -> None:
     refused(redoxfs(verb, mnt), 4, str(mnt), "no redoxfs mount is there")
     refused(redoxfs(verb, mnt / "none"), 4, str(mnt / "none"), "no such directory")
 
 
-def test_memory_too_small_says_how_much_is_needed_and_that_suffices(redoxfs: Redoxfs, data: Path, mnt: Path) -> None:
-    done = redoxfs("mount", data, mnt, "--memory", "1000")
+def test_too_little_memory_names_an_amount_that_suffices(redoxfs: Redoxfs, source: Path, mnt: Path) -> None:
+    done = redoxfs("mount", source, mnt, "--memory", "1000")
     refused(done, 5, "1000 B", "at least --memory ")
     needed = done.stderr.split("at least --memory ")[1].strip()
-    told = redoxfs("inspect", data, "--memory", needed)
+    told = redoxfs("inspect", source, "--memory", needed)
     assert told.returncode == 0
     assert "too small" not in told.stdout
-    assert "too small" in redoxfs("inspect", data, "--memory", "1000").stdout
+    assert "too small" in redoxfs("inspect", source, "--memory", "1000").stdout
 
 
 @pytest.mark.parametrize("policy", ["pool", "slot"])
-def test_a_large_sample_among_small_ones_has_to_fit_twice_and_is_named(
-    redoxfs: Redoxfs, data: Path, mnt: Path, policy: str
-) -> None:
-    large = sorted(data.glob("train/*"))[0] / "large.jpg"
+def test_a_large_sample_that_needs_more_memory_is_named(redoxfs: Redoxfs, source: Path, mnt: Path, policy: str) -> None:
+    large = sorted(source.glob("train/*"))[0] / "large.jpg"
     large.touch()
     os.truncate(large, 3 << 30)
-    done = redoxfs("mount", "--memory", "5GiB", "--policy", policy, data, mnt)
-    refused(done, 5, "5.0 GiB", "at least --memory 6", f"because {large.relative_to(data)} (3.0 GiB) must fit twice")
+    done = redoxfs("mount", "--memory", "5GiB", "--policy", policy, source, mnt)
+    refused(done, 5, "5.0 GiB", "at least --memory 6", f"because {large.relative_to(source)} (3.0 GiB) must fit twice")
     needed = done.stderr.split("at least --memory ")[1].split(",")[0]
     assert parse_size(needed, 0) < 6.1 * (1 << 30)
 
 
 @pytest.mark.parametrize("size", ["lots", "0", "200%", "-1G"])
-def test_an_amount_of_memory_that_is_none(redoxfs: Redoxfs, data: Path, mnt: Path, size: str) -> None:
-    refused(redoxfs("mount", data, mnt, f"--memory={size}"), 2, size)
+def test_an_invalid_amount_of_memory(redoxfs: Redoxfs, source: Path, mnt: Path, size: str) -> None:
+    refused(redoxfs("mount", source, mnt, f"--memory={size}"), 2, size)
 
 
 @pytest.mark.parametrize(
@@ -200,30 +187,30 @@ def test_an_amount_of_memory_that_is_none(redoxfs: Redoxfs, data: Path, mnt: Pat
     ],
 )
 def test_a_bad_class_table_names_the_line(
-    redoxfs: Redoxfs, data: Path, mnt: Path, tmp_path: Path, table: str, words: list[str]
+    redoxfs: Redoxfs, source: Path, mnt: Path, tmp_path: Path, table: str, words: list[str]
 ) -> None:
     (tmp_path / "classes.csv").write_text(table)
     for done in (
-        redoxfs("mount", data, mnt, "--classes", tmp_path / "classes.csv"),
-        redoxfs("inspect", data, "--classes", tmp_path / "classes.csv"),
+        redoxfs("mount", source, mnt, "--classes", tmp_path / "classes.csv"),
+        redoxfs("inspect", source, "--classes", tmp_path / "classes.csv"),
     ):
         refused(done, 6, *words)
 
 
-def test_a_class_table_that_is_not_there(redoxfs: Redoxfs, data: Path, tmp_path: Path) -> None:
-    refused(redoxfs("inspect", data, "--classes", tmp_path / "none.csv"), 6, "none.csv")
+def test_a_missing_class_table(redoxfs: Redoxfs, source: Path, tmp_path: Path) -> None:
+    refused(redoxfs("inspect", source, "--classes", tmp_path / "none.csv"), 6, "none.csv")
 
 
 @pytest.mark.parametrize(
     ("option", "word"),
     [("--sample", "--sample"), ("-omax_read=4096", "max_read"), ("--chunk-size=0", "'0'"), ("--policy=x", "'x'")],
 )
-def test_an_unknown_option_or_value(redoxfs: Redoxfs, data: Path, mnt: Path, option: str, word: str) -> None:
-    refused(redoxfs("mount", data, mnt, option), 2, word)
+def test_an_unknown_option_or_value(redoxfs: Redoxfs, source: Path, mnt: Path, option: str, word: str) -> None:
+    refused(redoxfs("mount", source, mnt, option), 2, word)
 
 
-def test_a_log_that_cannot_be_written(redoxfs: Redoxfs, data: Path, mnt: Path, tmp_path: Path) -> None:
-    refused(redoxfs("mount", data, mnt, "--log", tmp_path / "none/log"), 2, "none/log", "No such file")
+def test_a_log_that_cannot_be_written(redoxfs: Redoxfs, source: Path, mnt: Path, tmp_path: Path) -> None:
+    refused(redoxfs("mount", source, mnt, "--log", tmp_path / "none/log"), 2, "none/log", "No such file")
 
 
 @pytest.mark.parametrize(
@@ -234,28 +221,28 @@ def test_a_log_that_cannot_be_written(redoxfs: Redoxfs, data: Path, mnt: Path, t
     ],
 )
 def test_no_fuse_device(
-    redoxfs: Redoxfs, own_namespace: list[str], data: Path, mnt: Path, tmp_path: Path, hide: str, words: list[str]
+    redoxfs: Redoxfs, own_namespace: list[str], source: Path, mnt: Path, tmp_path: Path, hide: str, words: list[str]
 ) -> None:
     prefix = [*own_namespace, "sh", "-ec", f'cd "$0"; {hide}; exec "$@"', str(tmp_path)]
-    refused(redoxfs("mount", data, mnt, prefix=prefix), 7, "/dev/fuse", *words)
+    refused(redoxfs("mount", source, mnt, prefix=prefix), 7, "/dev/fuse", *words)
 
 
 @pytest.mark.skipif(not ROOT, reason="only root can take its own permission for /dev/fuse away")
 def test_no_permission_for_the_fuse_device(
-    redoxfs: Redoxfs, own_namespace: list[str], data: Path, mnt: Path, tmp_path: Path
+    redoxfs: Redoxfs, own_namespace: list[str], source: Path, mnt: Path, tmp_path: Path
 ) -> None:
     hide = f": >fuse; chown {NOBODY} fuse; chmod 600 fuse; mount --bind fuse /dev/fuse"
     prefix = [*own_namespace, "sh", "-ec", f'cd "$0"; {hide}; exec "$@"', str(tmp_path), *WITHOUT_OVERRIDE]
-    refused(redoxfs("mount", data, mnt, prefix=prefix), 7, "/dev/fuse", "Permission denied")
+    refused(redoxfs("mount", source, mnt, prefix=prefix), 7, "/dev/fuse", "Permission denied")
 
 
 @pytest.mark.skipif(not ROOT, reason="only root can drop its own right to mount")
-def test_no_right_to_mount(redoxfs: Redoxfs, data: Path, mnt: Path) -> None:
+def test_no_right_to_mount(redoxfs: Redoxfs, source: Path, mnt: Path) -> None:
     prefix = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
-    refused(redoxfs("mount", data, mnt, prefix=prefix), 7)
+    refused(redoxfs("mount", source, mnt, prefix=prefix), 7)
 
 
-def test_a_traceback_is_for_those_who_ask(redoxfs: Redoxfs, tmp_path: Path) -> None:
+def test_a_traceback_appears_only_on_request(redoxfs: Redoxfs, tmp_path: Path) -> None:
     done = redoxfs("inspect", tmp_path / "none", prefix=["env", "REDOXFS_DEBUG=1"])
     assert done.returncode == 3
     assert "Traceback" in done.stderr

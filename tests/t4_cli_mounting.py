@@ -6,7 +6,6 @@ import os
 import select
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,37 +16,15 @@ from redoxfs.linux.mount_table import read_mounts, topmost_at
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="bind mounts and mount namespaces need root")
 
 
-class WithData(Machine):
-    """A machine with two classes of twenty."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.data = folder / "data"
-        for label, wnid, first in (("cat", "n02121808", 0), ("dog", "n02084071", 20)):
-            (self.data / "train" / wnid).mkdir(parents=True)
-            for number in range(first, first + 20):
-                (self.data / "train" / wnid / f"{label}{number}.jpg").write_bytes(f"{label} {number}".encode() * 100)
-        (self.data / "README").write_text("a dataset\n")
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[WithData]:
-    machine = WithData(tmp_path)
-    try:
-        yield machine
-    finally:
-        machine.clear()
-
-
-def test_mount_returns_when_the_mount_answers_and_umount_when_all_is_gone(machine: WithData) -> None:
-    done = machine.ok("mount", machine.data, machine.mnt)
+def test_mount_and_umount_return_when_they_are_done(machine: Machine, source: Path) -> None:
+    done = machine.ok("mount", source, machine.mnt)
     assert done.stdout == ""
     assert f"redoxfs umount {machine.mnt}" in done.stderr
     assert "memory: " in done.stderr
     mount = topmost_at(machine.mnt, read_mounts())
     assert mount is not None
     assert mount.ours
-    assert mount.source == str(machine.data)
+    assert mount.source == str(source)
     assert sorted(os.listdir(machine.mnt)) == ["README", "train"]
     assert (machine.mnt / "train/n02121808/cat3.jpg").read_bytes().startswith(b"cat ")
     assert machine.daemons() == [machine.pid(machine.mnt)]
@@ -56,23 +33,23 @@ def test_mount_returns_when_the_mount_answers_and_umount_when_all_is_gone(machin
     assert os.listdir(machine.mnt) == []
 
 
-def test_one_path_mounts_over_it_and_shows_it_again_afterwards(machine: WithData) -> None:
-    machine.ok("mount", machine.data)
-    assert (machine.data / "train/n02084071/dog23.jpg").read_bytes().startswith(b"dog ")
-    assert (machine.data / ".redoxfs/exact/train/n02084071/dog23.jpg").read_bytes() == b"dog 23" * 100
-    again = machine.run("mount", machine.data)
+def test_an_over_mount_hides_source_until_it_ends(machine: Machine, source: Path) -> None:
+    machine.ok("mount", source)
+    assert (source / "train/n02084071/dog23.jpg").read_bytes().startswith(b"dog ")
+    assert (source / ".redoxfs/exact/train/n02084071/dog23.jpg").read_bytes() == b"dog 23" * 100
+    again = machine.run("mount", source)
     assert (again.returncode, again.stderr.count("\n")) == (4, 1)
     assert "live redoxfs mount" in again.stderr
-    machine.ok("umount", machine.data)
+    machine.ok("umount", source)
     assert machine.nothing_is_left()
-    assert (machine.data / "train/n02084071/dog23.jpg").read_bytes() == b"dog 23" * 100
-    assert not (machine.data / ".redoxfs").exists()
+    assert (source / "train/n02084071/dog23.jpg").read_bytes() == b"dog 23" * 100
+    assert not (source / ".redoxfs").exists()
 
 
-def test_a_live_mount_is_refused_as_mountpoint_and_as_source(machine: WithData) -> None:
-    machine.ok("mount", machine.data, machine.mnt)
+def test_a_live_mount_is_refused_as_mountpoint_and_as_source(machine: Machine, source: Path) -> None:
+    machine.ok("mount", source, machine.mnt)
     for mountpoint in (machine.mnt, machine.mnt / "train"):
-        done = machine.run("mount", machine.data, mountpoint)
+        done = machine.run("mount", source, mountpoint)
         assert (done.returncode, done.stderr.count("\n")) == (4, 1)
     other = machine.folder / "other"
     other.mkdir()
@@ -86,11 +63,9 @@ def test_a_live_mount_is_refused_as_mountpoint_and_as_source(machine: WithData) 
     assert machine.nothing_is_left()
 
 
-def test_of_several_mounts_at_once_one_is_made_and_the_others_are_told(machine: WithData) -> None:
+def test_of_concurrent_mounts_one_succeeds(machine: Machine, source: Path) -> None:
     racers = [
-        subprocess.Popen(
-            machine.command("mount", machine.data), env=machine.environment, stderr=subprocess.PIPE, text=True
-        )
+        subprocess.Popen(machine.command("mount", source), env=machine.environment, stderr=subprocess.PIPE, text=True)
         for _ in range(4)
     ]
     ended = []
@@ -99,15 +74,15 @@ def test_of_several_mounts_at_once_one_is_made_and_the_others_are_told(machine: 
             _, err = racer.communicate(timeout=PATIENCE_S)
             ended.append((racer.returncode, err))
     assert sorted(code for code, _ in ended) == [0, 4, 4, 4], ended
-    assert machine.mounts() == [str(machine.data)]
-    machine.ok("umount", machine.data)
+    assert machine.mounts() == [str(source)]
+    machine.ok("umount", source)
     assert machine.nothing_is_left()
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["unseen", "stat'ed before"])
 @pytest.mark.parametrize("over", [False, True], ids=["beside", "over"])
-def test_a_stale_mount_is_cleared_by_the_next_mount(machine: WithData, over: bool, known: bool) -> None:
-    paths = [machine.data] if over else [machine.data, machine.mnt]
+def test_a_stale_mount_is_cleared_by_the_next_mount(machine: Machine, source: Path, over: bool, known: bool) -> None:
+    paths = [source] if over else [source, machine.mnt]
     machine.ok("mount", *paths)
     if known:
         # The kernel answers from what it knows, also after the daemon's death.
@@ -126,15 +101,15 @@ def test_a_stale_mount_is_cleared_by_the_next_mount(machine: WithData, over: boo
     assert machine.nothing_is_left()
 
 
-def test_umount_clears_a_stale_mount(machine: WithData) -> None:
-    machine.ok("mount", machine.data, machine.mnt)
+def test_umount_clears_a_stale_mount(machine: Machine, source: Path) -> None:
+    machine.ok("mount", source, machine.mnt)
     machine.kill(signal.SIGKILL, machine.mnt)
     assert "cleared the stale mount" in machine.ok("umount", machine.mnt).stderr
     assert not machine.mounts()
 
 
-def test_a_mount_in_use_stays_and_lazy_lets_its_users_finish(machine: WithData) -> None:
-    machine.ok("mount", machine.data, machine.mnt)
+def test_a_busy_mount_stays_and_lazy_lets_its_users_finish(machine: Machine, source: Path) -> None:
+    machine.ok("mount", source, machine.mnt)
     with open(machine.mnt / "train/n02121808/cat3.jpg", "rb") as held:
         done = machine.run("umount", machine.mnt)
         assert (done.returncode, done.stderr.count("\n")) == (8, 1)
@@ -154,16 +129,16 @@ def test_a_mount_in_use_stays_and_lazy_lets_its_users_finish(machine: WithData) 
     assert machine.nothing_is_left()
 
 
-def test_sigterm_ends_the_daemon_and_its_mount(machine: WithData) -> None:
-    machine.ok("mount", machine.data, machine.mnt)
+def test_sigterm_ends_the_daemon_and_its_mount(machine: Machine, source: Path) -> None:
+    machine.ok("mount", source, machine.mnt)
     machine.kill(signal.SIGTERM, machine.mnt)
     assert machine.nothing_is_left()
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_in_the_foreground_a_signal_is_a_clean_end(machine: WithData, how: signal.Signals) -> None:
+def test_a_signal_ends_a_foreground_mount_cleanly(machine: Machine, source: Path, how: signal.Signals) -> None:
     with subprocess.Popen(
-        machine.command("mount", machine.data, machine.mnt, "-f"),
+        machine.command("mount", source, machine.mnt, "-f"),
         env=machine.environment,
         stderr=subprocess.PIPE,
         text=True,
@@ -180,15 +155,15 @@ def test_in_the_foreground_a_signal_is_a_clean_end(machine: WithData, how: signa
     assert machine.nothing_is_left()
 
 
-def test_status_and_its_json_tell_the_same(machine: WithData) -> None:
-    machine.ok("mount", machine.data, machine.mnt, "--memory", "64MiB")
+def test_status_and_its_json_agree(machine: Machine, source: Path) -> None:
+    machine.ok("mount", source, machine.mnt, "--memory", "64MiB")
     (machine.mnt / "train/n02121808/cat3.jpg").read_bytes()
     told = json.loads(machine.ok("status", machine.mnt, "--json").stdout)
     assert told["opens"] == 1
     assert told["samples"] == 40
     assert told["memory_limit_bytes"] == 64 << 20
     table = machine.ok("status", machine.mnt).stdout
-    for words in (str(machine.data), "40 samples, 2 classes", "64.0 MiB", "redirected", "train is in lap 1"):
+    for words in (str(source), "40 samples, 2 classes", "64.0 MiB", "redirected", "train is in lap 1"):
         assert words in table
     # Whatever there is none of is not worth a row.
     for words in ("errors", "open files", "changed files"):
@@ -199,29 +174,29 @@ def test_status_and_its_json_tell_the_same(machine: WithData) -> None:
     machine.ok("umount", machine.mnt)
 
 
-def test_memory_for_everything_is_told(machine: WithData) -> None:
+def test_memory_for_all_samples_is_reported(machine: Machine, source: Path) -> None:
     words = "each chunk is read once an epoch, nothing needs redirecting"
     slot = ("--policy", "slot")
-    assert words in machine.ok("mount", machine.data, machine.mnt, *slot, "--memory", "64MiB").stderr
+    assert words in machine.ok("mount", source, machine.mnt, *slot, "--memory", "64MiB").stderr
     assert words in machine.ok("status", machine.mnt).stdout
     machine.ok("umount", machine.mnt)
-    least = machine.inspect(machine.data, *slot, "--chunk-size", "4")["memory_for"]["least"]
-    done = machine.ok("mount", machine.data, machine.mnt, *slot, "--chunk-size", "4", "--memory", str(least))
+    least = machine.inspect(source, *slot, "--chunk-size", "4")["memory_for"]["least"]
+    done = machine.ok("mount", source, machine.mnt, *slot, "--chunk-size", "4", "--memory", str(least))
     assert "of memory hold" in done.stderr
     assert words not in done.stderr
     assert words not in machine.ok("status", machine.mnt).stdout
     machine.ok("umount", machine.mnt)
 
 
-def test_a_daemon_that_hangs_hangs_nobody(machine: WithData) -> None:
-    machine.ok("mount", machine.data, machine.mnt)
+def test_no_command_hangs_with_a_hung_daemon(machine: Machine, source: Path) -> None:
+    machine.ok("mount", source, machine.mnt)
     pid = machine.pid(machine.mnt)
     os.kill(pid, signal.SIGSTOP)
     try:
         done = machine.run("status", machine.mnt, "--timeout", "0.5")
         assert (done.returncode, done.stderr.count("\n")) == (1, 1)
         assert "did not answer" in done.stderr
-        done = machine.run("mount", machine.data, machine.mnt, "--timeout", "0.5")
+        done = machine.run("mount", source, machine.mnt, "--timeout", "0.5")
         assert (done.returncode, done.stderr.count("\n")) == (4, 1)
     finally:
         os.kill(pid, signal.SIGCONT)
@@ -229,9 +204,9 @@ def test_a_daemon_that_hangs_hangs_nobody(machine: WithData) -> None:
     assert machine.nothing_is_left()
 
 
-def test_a_daemon_that_hangs_is_unmounted_also_after_it_was_asked(machine: WithData) -> None:
+def test_a_hung_daemon_can_be_unmounted(machine: Machine, source: Path) -> None:
     """What asks it waits in the mount, and must be gone before that is unmounted."""
-    machine.ok("mount", machine.data, machine.mnt)
+    machine.ok("mount", source, machine.mnt)
     pid = machine.pid(machine.mnt)
     daemon = os.pidfd_open(pid)
     os.kill(pid, signal.SIGSTOP)
@@ -257,8 +232,8 @@ def has_ended(process: int) -> bool:
 
 
 @needs_root
-def test_an_unmount_that_leaves_a_bind_mount_says_where_that_is(machine: WithData) -> None:
-    machine.ok("mount", machine.data, machine.mnt)
+def test_umount_names_a_bind_mount_that_remains(machine: Machine, source: Path) -> None:
+    machine.ok("mount", source, machine.mnt)
     daemon = os.pidfd_open(machine.pid(machine.mnt))
     other = machine.folder / "bound here"
     other.mkdir()
@@ -276,8 +251,8 @@ def test_an_unmount_that_leaves_a_bind_mount_says_where_that_is(machine: WithDat
 
 
 @needs_root
-def test_an_unmount_that_another_mount_namespace_has_not_seen_says_whose_that_is(machine: WithData) -> None:
-    machine.ok("mount", machine.data, machine.mnt)
+def test_umount_names_a_mount_in_another_namespace(machine: Machine, source: Path) -> None:
+    machine.ok("mount", source, machine.mnt)
     daemon = os.pidfd_open(machine.pid(machine.mnt))
     # What other tests have mounted is theirs to end.
     others = "awk '$3 ~ /^fuse/ && $2 != \"'\"$MNT\"'\" {print $2}' /proc/self/mounts | xargs -r umount -l"
@@ -297,9 +272,9 @@ def test_an_unmount_that_another_mount_namespace_has_not_seen_says_whose_that_is
     assert machine.nothing_is_left()
 
 
-def test_the_daemon_holds_no_terminal_and_no_folder_and_logs_where_it_says(machine: WithData) -> None:
+def test_the_daemon_detaches_and_logs_where_it_says(machine: Machine, source: Path) -> None:
     log = machine.folder / "log"
-    done = machine.ok("mount", machine.data, machine.mnt, "--log", log)
+    done = machine.ok("mount", source, machine.mnt, "--log", log)
     proc = Path(f"/proc/{machine.pid(machine.mnt)}")
     assert str(log) in done.stderr
     assert log.stat().st_mode & 0o777 == 0o600
@@ -309,34 +284,32 @@ def test_the_daemon_holds_no_terminal_and_no_folder_and_logs_where_it_says(machi
     machine.ok("umount", machine.mnt)
 
 
-def test_names_that_are_no_text_and_need_escapes_are_mounted_and_ended(machine: WithData) -> None:
+def test_paths_of_any_bytes_can_be_mounted_and_unmounted(machine: Machine, source: Path) -> None:
     odd = os.fsdecode(os.fsencode(machine.folder) + b"/a b\\\xff")
     os.mkdir(odd)
-    machine.ok("mount", machine.data, odd)
+    machine.ok("mount", source, odd)
     assert machine.mounts() == [odd]
     machine.ok("umount", odd)
     assert machine.nothing_is_left()
 
 
-def test_inspect_mounts_nothing_and_tells_what_a_mount_would_be(machine: WithData) -> None:
-    facts = json.loads(machine.ok("inspect", machine.data, "--json", "--chunk-size", "8").stdout)
+def test_inspect_describes_the_mount_without_mounting(machine: Machine, source: Path) -> None:
+    facts = json.loads(machine.ok("inspect", source, "--json", "--chunk-size", "8").stdout)
     assert (facts["samples"], facts["classes"], facts["files"], facts["exact_files"]) == (40, 2, 41, 1)
     assert facts["classes_mode"] == "dir"
     assert facts["samples_per_class"] == {"min": 20, "median": 20, "max": 20}
     assert facts["files_per_sample"] == {"min": 1, "median": 1, "max": 1}
-    assert facts["sample_bytes"]["total"] == sum(
-        path.stat().st_size for path in (machine.data / "train").rglob("*.jpg")
-    )
+    assert facts["sample_bytes"]["total"] == sum(path.stat().st_size for path in (source / "train").rglob("*.jpg"))
     needed = list(facts["memory_for"].values())
     assert list(facts["memory_for"]) == ["least", "5%", "10%", "25%", "all"]
     assert needed == sorted(needed)
-    table = machine.ok("inspect", machine.data).stdout
+    table = machine.ok("inspect", source).stdout
     for words in ("2 classes", "served exactly", "memory needed", facts["verdict"][:20]):
         assert words in table
     assert machine.nothing_is_left()
 
 
-def test_a_catalog_is_kept_and_reused(machine: WithData) -> None:
+def test_a_scan_is_cached_and_reused(machine: Machine) -> None:
     # A tree that nobody is changing; one made a moment ago is scanned again to be sure.
     settled = Path(json.__file__).parent
     assert "scanned" in machine.ok("inspect", settled).stderr

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from images import identity, image, make_images, path_in
+from images import identity, image, make_full_images, path_in
 from machine import PATIENCE_S, Machine
 
 from redoxfs.fs.operations import Operations
@@ -25,11 +25,7 @@ OPTIONS = ["--classes", "dir", "--chunk-size", "4"]
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    root = tmp_path / "data"
-    make_images(root, CLASSES)
-    # The one empty file of the tree would make "short" and "empty" look alike.
-    (root / "train/cat/train-cat-0.png").write_bytes(image("train/cat/train-cat-0.png", 0, 0, 500))
-    return root
+    return make_full_images(tmp_path / "data", CLASSES)
 
 
 @pytest.fixture

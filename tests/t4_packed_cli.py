@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from images import identity, image, make_images
+from images import identity, image, make_full_images
 from machine import PATIENCE_S, Machine
 from packs import files_in, shards_of
 
@@ -31,10 +31,7 @@ MANY_SHARDS = [*OPTIONS, "--shard-size", "8KiB"]
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    root = tmp_path / "data"
-    make_images(root, CLASSES)
-    # The one empty file of the tree would make "short" and "empty" look alike.
-    (root / "train/cat/train-cat-0.png").write_bytes(image("train/cat/train-cat-0.png", 0, 0, 500))
+    root = make_full_images(tmp_path / "data", CLASSES)
     (root / "notes.txt").write_text("of no class")
     (root / "empty").mkdir(mode=0o711)
     (root / "link").symlink_to("train/cat")

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import trio
-from images import identity, image, make_images
+from images import identity, make_full_images
 from machine import PATIENCE_S, Machine
 from packs import catalog_of, opened, pack_here, store_of
 from stores import (
@@ -303,11 +303,7 @@ CHUNKS = ["--classes", "dir", "--chunk-size", "4"]
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    root = tmp_path / "data"
-    make_images(root, CLASSES)
-    # The one empty file of the tree would make "short" and "empty" look alike.
-    (root / "train/cat/train-cat-0.png").write_bytes(image("train/cat/train-cat-0.png", 0, 0, 500))
-    return root
+    return make_full_images(tmp_path / "data", CLASSES)
 
 
 def mount(machine: Machine, source: Path, policy: str, *options: str, without: Sequence[str] = ()) -> None:
