@@ -59,17 +59,17 @@ def start(
     try:
         with forked(be_child, signal.SIGTERM) as child:
             os.close(write_end)
-            told = _outcome(read_end, timeout_s, say)
+            message = _outcome(read_end, timeout_s, say)
     except TimeoutError:
         raise DaemonError(f"the mount did not answer within {timeout_s:g} s; the daemon's log: {log_path}") from None
     finally:
         os.close(read_end)
-    if told is None:
+    if message is None:
         _, status = os.waitpid(child, 0)
         raise DaemonError(f"the daemon ended early ({_ending(status)}); its log: {log_path}")
-    if "line" in told:
+    if "line" in message:
         os.waitpid(child, 0)
-        raise ReportedError(told["code"], f"{told['line']}; the daemon's log: {log_path}")
+        raise ReportedError(message["code"], f"{message['line']}; the daemon's log: {log_path}")
     return child
 
 
@@ -96,13 +96,13 @@ def _be_daemon(work: Work, write_end: int, log_fd: int, describe: Described) -> 
 
 
 def _work_and_report(work: Work, write_end: int, describe: Described) -> int:
-    told = False
+    is_over = False
 
-    def tell(message: dict[str, object], *, last: bool = True) -> None:
-        nonlocal told
-        if told:
+    def send(message: dict[str, object], *, last: bool = True) -> None:
+        nonlocal is_over
+        if is_over:
             return
-        told = last
+        is_over = last
         try:
             os.write(write_end, json.dumps(message).encode("ascii") + b"\n")
         except BrokenPipeError:
@@ -113,11 +113,11 @@ def _work_and_report(work: Work, write_end: int, describe: Described) -> int:
                 os.close(write_end)
 
     try:
-        work(lambda: tell({"ready": True}), lambda line: tell({"news": line}, last=False))
+        work(lambda: send({"ready": True}), lambda line: send({"news": line}, last=False))
     except BaseException as error:
         code, line = describe(error)
         logging.getLogger(__name__).log(logging.ERROR, "redoxfs: %s", line, exc_info=code == UNEXPECTED)
-        tell({"code": code, "line": line})
+        send({"code": code, "line": line})
         return code
     return 0
 
@@ -134,10 +134,10 @@ def _outcome(fd: int, timeout_s: float, say: Callable[[str], None]) -> dict[str,
             return None
         *lines, ahead = (ahead + part).split(b"\n")
         for line in lines:
-            told: dict[str, Any] = json.loads(line)
-            if "news" not in told:
-                return told
-            say(told["news"])
+            message: dict[str, Any] = json.loads(line)
+            if "news" not in message:
+                return message
+            say(message["news"])
     raise TimeoutError
 
 

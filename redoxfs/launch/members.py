@@ -215,7 +215,7 @@ def _rank_in(addresses: Sequence[str], asked: int | None, environ: Mapping[str, 
     if asked is not None:
         return asked
     hosts = [split_address(address)[0] for address in addresses]
-    named = [place for place, host in enumerate(hosts) if _is_name_of(host, here.name)]
+    named = [node for node, host in enumerate(hosts) if _is_name_of(host, here.name)]
     for variable in _RANKS:
         if not environ.get(variable):
             continue
@@ -229,7 +229,7 @@ def _rank_in(addresses: Sequence[str], asked: int | None, environ: Mapping[str, 
             )
         return rank
     if len(named) != 1:
-        named = [place for place in named or range(len(hosts)) if _is_address_of(hosts[place], here)]
+        named = [node for node in named or range(len(hosts)) if _is_address_of(hosts[node], here)]
     if len(named) != 1:
         found = f"nodes {', '.join(map(str, named))} are" if named else "none of the nodes is"
         raise UsageError(f"{found} this machine, {here.name}; set --node-rank")
@@ -314,7 +314,7 @@ def _from_dns(source: Dns, count: int, timeout_s: float, here: Here) -> Membersh
                 f"{count} of --node-count{trouble}"
             )
         here.sleep(min(RETRY_S, left_s))
-    own = [place for place, host in enumerate(hosts) if here.is_own(host)]
+    own = [node for node, host in enumerate(hosts) if here.is_own(host)]
     if len(own) != 1:
         which = f"{len(own)} are addresses" if own else "none is an address"
         raise UsageError(f"--nodes dns:{source.name}: of {', '.join(hosts)}, {which} of this machine")

@@ -85,7 +85,7 @@ def _listen(master: str, here: Here) -> socket.socket:
 class _Caller:
     where: str
     until: float
-    heard: bytearray = field(default_factory=bytearray)
+    received: bytearray = field(default_factory=bytearray)
     rank: int | None = None
     address: str = ""
 
@@ -117,18 +117,18 @@ class _Meeting:
                     self._turn(ready, min(left_s, 1.0))
             addresses = tuple(members[rank] for rank in range(self._nodes))
             _check_reachable(addresses)
-            self._tell_all({"nodes": addresses})
+            self._send_all({"nodes": addresses})
             return addresses
         except UsageError as error:
-            self._tell_all({"error": str(error)})
+            self._send_all({"error": str(error)})
             raise
         finally:
-            for caller in self._callers:
-                caller.close()
+            for call in self._callers:
+                call.close()
 
     def _members(self) -> dict[int, str]:
-        told = {each.rank: each.address for each in self._callers.values() if each.rank is not None}
-        return {0: self._own, **told}
+        others = {each.rank: each.address for each in self._callers.values() if each.rank is not None}
+        return {0: self._own, **others}
 
     def _turn(self, ready: selectors.BaseSelector, wait_s: float) -> None:
         for key, _ in ready.select(wait_s):
@@ -136,49 +136,49 @@ class _Meeting:
                 self._accept(ready)
             else:
                 assert isinstance(key.fileobj, socket.socket)
-                self._hear(key.fileobj, ready)
-        for caller, said in list(self._callers.items()):
-            if said.rank is None and self._here.clock() >= said.until:
-                self._refuse(caller, f"sent no line within {_LINE_S:g} s", ready)
+                self._receive(key.fileobj, ready)
+        for call, caller in list(self._callers.items()):
+            if caller.rank is None and self._here.clock() >= caller.until:
+                self._refuse(call, f"sent no line within {_LINE_S:g} s", ready)
 
     def _accept(self, ready: selectors.BaseSelector) -> None:
         try:
-            caller, (host, port, *_) = self._listening.accept()
+            call, (host, port, *_) = self._listening.accept()
         except OSError:
             return
         if len(self._callers) >= MOST_NODES + _STRANGERS:
-            caller.close()
+            call.close()
             return
-        caller.setblocking(False)
-        self._callers[caller] = _Caller(joined(host, port), self._here.clock() + _LINE_S)
-        ready.register(caller, selectors.EVENT_READ)
+        call.setblocking(False)
+        self._callers[call] = _Caller(joined(host, port), self._here.clock() + _LINE_S)
+        ready.register(call, selectors.EVENT_READ)
 
-    def _hear(self, caller: socket.socket, ready: selectors.BaseSelector) -> None:
-        said = self._callers[caller]
+    def _receive(self, call: socket.socket, ready: selectors.BaseSelector) -> None:
+        caller = self._callers[call]
         try:
-            part = caller.recv(_LINE_BYTES)
+            part = call.recv(_LINE_BYTES)
         except BlockingIOError:
             return
         except OSError:
             part = b""
         if not part:
-            self._drop(caller, ready)
+            self._drop(call, ready)
             return
-        said.heard += part
-        line, end, more = bytes(said.heard).partition(b"\n")
+        caller.received += part
+        line, end, more = bytes(caller.received).partition(b"\n")
         try:
             if more or len(line) >= _LINE_BYTES:
                 raise ValueError("sent more than one short line")
             if end:
-                self._enter(said, line)
+                self._enter(caller, line)
         except ValueError as error:
-            self._refuse(caller, str(error), ready)
+            self._refuse(call, str(error), ready)
 
-    def _enter(self, said: _Caller, line: bytes) -> None:
+    def _enter(self, caller: _Caller, line: bytes) -> None:
         """Enter a caller as the node of its line. Raises ValueError."""
         try:
-            told = json.loads(line)
-            rank, nodes, address = told["rank"], told["nodes"], told["address"]
+            sent = json.loads(line)
+            rank, nodes, address = sent["rank"], sent["nodes"], sent["address"]
             if type(rank) is not int or type(nodes) is not int:
                 raise TypeError
             address = joined(*split_address(address))
@@ -196,31 +196,31 @@ class _Meeting:
                 raise ValueError(
                     f"nodes {other} and {rank} are both at {address}; on one machine, list each with its port"
                 )
-        said.rank, said.address = rank, address
+        caller.rank, caller.address = rank, address
 
-    def _refuse(self, caller: socket.socket, why: str, ready: selectors.BaseSelector) -> None:
-        line = f"{self._callers[caller].where} was refused: {why}"
+    def _refuse(self, call: socket.socket, why: str, ready: selectors.BaseSelector) -> None:
+        line = f"{self._callers[call].where} was refused: {why}"
         self._refused = f"; {line}"
         say(line)
-        _tell(caller, {"error": f"node 0 at {self._own} refused this node: {why}"})
-        self._drop(caller, ready)
+        _send(call, {"error": f"node 0 at {self._own} refused this node: {why}"})
+        self._drop(call, ready)
 
-    def _drop(self, caller: socket.socket, ready: selectors.BaseSelector) -> None:
-        ready.unregister(caller)
-        del self._callers[caller]
-        caller.close()
+    def _drop(self, call: socket.socket, ready: selectors.BaseSelector) -> None:
+        ready.unregister(call)
+        del self._callers[call]
+        call.close()
 
-    def _tell_all(self, message: Mapping[str, object]) -> None:
-        for caller, said in self._callers.items():
-            if said.rank is not None:
-                _tell(caller, message)
+    def _send_all(self, message: Mapping[str, object]) -> None:
+        for call, caller in self._callers.items():
+            if caller.rank is not None:
+                _send(call, message)
 
 
-def _tell(caller: socket.socket, message: Mapping[str, object]) -> None:
+def _send(call: socket.socket, message: Mapping[str, object]) -> None:
     """Send one line to a caller. If it is gone, all nodes will miss it later."""
     try:
-        caller.settimeout(_LINE_S)
-        caller.sendall(json.dumps(message).encode("ascii") + b"\n")
+        call.settimeout(_LINE_S)
+        call.sendall(json.dumps(message).encode("ascii") + b"\n")
     except OSError:
         pass
 
@@ -244,8 +244,8 @@ def _attend(
                 own = call.getsockname()
                 # While nothing listens, a connection to a port of this machine may connect to itself.
                 if own != call.getpeername():
-                    told = {"rank": rank, "nodes": nodes, "address": joined(own[0], port)}
-                    call.sendall(json.dumps(told).encode("ascii") + b"\n")
+                    own_line = {"rank": rank, "nodes": nodes, "address": joined(own[0], port)}
+                    call.sendall(json.dumps(own_line).encode("ascii") + b"\n")
                     answer = _line_of(call, deadline, here)
                     if answer:
                         return _nodes_in(answer, master, nodes)
@@ -258,21 +258,21 @@ def _attend(
 
 def _line_of(call: socket.socket, deadline: float, here: Here) -> bytes:
     """The line of the answer, or b"" if the other side hangs up before its end. Raises OSError."""
-    heard = bytearray()
-    while b"\n" not in heard and len(heard) <= _ANSWER_BYTES:
+    received = bytearray()
+    while b"\n" not in received and len(received) <= _ANSWER_BYTES:
         call.settimeout(max(0.001, deadline - here.clock()))
         part = call.recv(1 << 16)
         if not part:
             return b""
-        heard += part
-    return bytes(heard)
+        received += part
+    return bytes(received)
 
 
 def _nodes_in(answer: bytes, master: str, nodes: int) -> tuple[str, ...]:
     try:
-        told = json.loads(answer)
-        error = told.get("error")
-        addresses = tuple(joined(*split_address(address)) for address in told.get("nodes", ()))
+        reply = json.loads(answer)
+        error = reply.get("error")
+        addresses = tuple(joined(*split_address(address)) for address in reply.get("nodes", ()))
     except (ValueError, AttributeError, TypeError, RecursionError, UsageError):
         raise UsageError(f"the answer at {master} is not that of a redoxfs node that waits for others") from None
     if isinstance(error, str):

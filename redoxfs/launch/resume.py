@@ -25,12 +25,12 @@ def settings_of(dataset: Dataset, seed: int, plan: "Plan") -> dict[str, str]:
     """
     from redoxfs.node.state import DATASET
 
-    told: dict[str, Any] = {DATASET: fingerprint_of(dataset), "--policy": plan.about["policy"]}
+    settings: dict[str, Any] = {DATASET: fingerprint_of(dataset), "--policy": plan.about["policy"]}
     if "virtual_chunks" in plan.about:
-        told["number of virtual chunks, which follows from --memory,"] = plan.about["virtual_chunks"]
-        told |= {"--chunk-size": dataset.chunk_size, "--seed": seed}
-        told["the layout of chunks"] = layout_of(dataset)
-    return {name: str(value) for name, value in told.items()}
+        settings["number of virtual chunks, which follows from --memory,"] = plan.about["virtual_chunks"]
+        settings |= {"--chunk-size": dataset.chunk_size, "--seed": seed}
+        settings["the layout of chunks"] = layout_of(dataset)
+    return {name: str(value) for name, value in settings.items()}
 
 
 def state_file_of(asked: str | None, source: PathStatus, target: PathStatus, timeout_s: float) -> "StateFile | None":
