@@ -29,6 +29,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
+import platformdirs
 from numpy.typing import NDArray
 
 from redoxfs.dataset import array_files
@@ -60,9 +61,7 @@ class ChangedError(Exception):
 
 def default_cache_dir() -> Path:
     """$XDG_CACHE_HOME/redoxfs, or ~/.cache/redoxfs."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification demands that a relative value is ignored.
-    return (Path(base) if base.startswith("/") else Path("~/.cache").expanduser()) / "redoxfs"
+    return platformdirs.user_cache_path("redoxfs")
 
 
 def load_or_scan(

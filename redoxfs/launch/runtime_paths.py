@@ -56,9 +56,19 @@ def open_log(asked: str | None, mountpoint: Path) -> tuple[int, Path]:
 
 
 def kept_path(mountpoint: Path, kind: str) -> Path:
-    """The path of a file that outlives the daemon at `mountpoint`; its folder may not exist yet."""
+    """The path of a file that outlives the daemon at `mountpoint`; its folder may not exist yet.
+
+    Raises CommandError if the user has no home.
+    """
+    # Imported here, because most commands need no such path and would start later.
+    from platformdirs import user_state_path
+
+    try:
+        folder = user_state_path("redoxfs")
+    except RuntimeError as homeless:
+        raise CommandError(str(homeless)) from None
     stem = _NOT_PLAIN.sub("_", mountpoint.name)[:_LONGEST_NAME] or "root"
-    return _state_base() / "redoxfs" / f"{stem}-{_mark(mountpoint)}.{kind}"
+    return folder / f"{stem}-{_mark(mountpoint)}.{kind}"
 
 
 def _open_append(path: Path) -> int:
@@ -67,12 +77,6 @@ def _open_append(path: Path) -> int:
 
 def _mark(mountpoint: Path) -> str:
     return hashlib.sha256(os.fsencode(mountpoint)).hexdigest()[:16]
-
-
-def _state_base() -> Path:
-    given = os.environ.get("XDG_STATE_HOME", "")
-    # The XDG specification has relative paths ignored.
-    return Path(given) if os.path.isabs(given) else Path(os.path.expanduser("~/.local/state"))
 
 
 def _runtime_bases() -> list[Path]:
