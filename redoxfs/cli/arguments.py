@@ -1,34 +1,23 @@
 """The grammar of the command line: from argv to the frozen options of a verb, and from those of a mount to argv.
 
-argparse, with two changes. A mistake raises UsageError, so that it ends in one line and in our own table of exit
-codes like every other error. And an option cannot be shortened: `--mem` would stop working on the day when another
-option begins like that.
-
 Options have no defaults here, but in the dataclasses that `parse` makes.
 """
 
 import argparse
-import textwrap
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NoReturn
+from typing import Any
 
 from redoxfs.cli import values
 from redoxfs.cli.exits import table_text
 from redoxfs.cli.options import (
-    BreakdownOptions,
-    ChunkSizeOptions,
     ClusterDownOptions,
     ClusterStatusOptions,
     ClusterUpOptions,
     InspectOptions,
     NodesOptions,
     PackOptions,
-    PoliciesOptions,
-    RandomnessOptions,
-    RemoteMemoryOptions,
     StateLoadOptions,
     StateSaveOptions,
     StatusOptions,
@@ -39,8 +28,9 @@ from redoxfs.cli.options import (
     default_of,
     flat,
 )
+from redoxfs.cli.parser import HelpAll, Parser, Verbs, add_verb
+from redoxfs.cli.simulate_arguments import add_simulate
 from redoxfs.launch.addresses import DEFAULT_PORT
-from redoxfs.launch.errors import UsageError
 from redoxfs.launch.options import DEFAULT_TIMEOUT_S, POLICIES, STORAGES, MountOptions, SharingOptions
 
 _ADVANCED = "advanced"
@@ -63,68 +53,10 @@ def parse(argv: Sequence[str] | None = None) -> Command:
     return Command(given["verb"], built(given["makes"], given), "version" in given)
 
 
-class _Parser(argparse.ArgumentParser):
-    """``--help`` leaves out groups that are advanced; ``--help-all``, which such a parser has, shows them."""
-
-    def __init__(self, **keywords: Any) -> None:
-        super().__init__(allow_abbrev=False, argument_default=argparse.SUPPRESS, **keywords)
-        self.formatter_class = _Formatter
-        self._advanced: list[argparse.Action] = []
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see {self.prog} --help)")
-
-    def advanced(self, *actions: argparse.Action) -> None:
-        """Keep these out of --help."""
-        self._advanced += actions
-
-    def format_help(self) -> str:
-        with self._hidden():
-            return super().format_help()
-
-    def format_all_help(self) -> str:
-        return super().format_help()
-
-    @contextmanager
-    def _hidden(self) -> Iterator[None]:
-        texts = [action.help for action in self._advanced]
-        for action in self._advanced:
-            action.help = argparse.SUPPRESS
-        try:
-            yield
-        finally:
-            for action, text in zip(self._advanced, texts, strict=True):
-                action.help = text
-
-
-class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """A help text starts beside all but the longest options, so that most take one line."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=27)
-
-    def _split_lines(self, text: str, width: int) -> list[str]:
-        # Option names and templates contain hyphens, and stay whole.
-        return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
-
-
-class _HelpAll(argparse.Action):
-    def __init__(self, option_strings: Sequence[str], dest: str, **keywords: Any) -> None:
-        super().__init__(option_strings, dest, nargs=0, **keywords)
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        assert isinstance(parser, _Parser)
-        print(parser.format_all_help(), end="")
-        parser.exit()
-
-
-_Verbs = argparse._SubParsersAction  # its type argument exists for type checkers alone
-
-
 @cache
 def parser() -> argparse.ArgumentParser:
     """The whole grammar."""
-    top = _Parser(
+    top = Parser(
         prog="redoxfs",
         usage="%(prog)s VERB …",
         description="A read-only FUSE filesystem that speeds up training on millions of small files.",
@@ -142,25 +74,18 @@ def parser() -> argparse.ArgumentParser:
     _add_nodes(verbs)
     _add_cluster(verbs)
     _add_trace(verbs)
-    _add_simulate(verbs)
+    add_simulate(verbs)
     return top
 
 
-def _verb(verbs: "_Verbs[_Parser]", name: str, makes: type | None, text: str, **keywords: Any) -> _Parser:
-    verb: _Parser = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", **keywords)
-    if makes is not None:
-        verb.set_defaults(makes=makes)
-    return verb
-
-
-def _add_mount(verbs: "_Verbs[_Parser]") -> None:
+def _add_mount(verbs: "Verbs[Parser]") -> None:
     text = "serve SOURCE read-only at MOUNTPOINT, or over itself"
-    verb = _verb(verbs, "mount", MountOptions, text, usage="%(prog)s [OPTIONS] SOURCE [MOUNTPOINT]")
+    verb = add_verb(verbs, "mount", MountOptions, text, usage="%(prog)s [OPTIONS] SOURCE [MOUNTPOINT]")
     _add_help_all(verb)
     _add_mount_arguments(verb)
 
 
-def _add_mount_arguments(verb: _Parser) -> None:
+def _add_mount_arguments(verb: Parser) -> None:
     verb.add_argument("source", metavar="SOURCE", help="the directory with the training files")
     verb.add_argument("mountpoint", metavar="MOUNTPOINT", nargs="?", help="where to serve it (default: over SOURCE)")
     _add_files(verb.add_argument_group("what is served"))
@@ -214,7 +139,7 @@ def _add_tls(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--tls-ca", metavar="FILE", help="the CA that signed all nodes' certificates")
 
 
-def _add_advanced(verb: _Parser) -> None:
+def _add_advanced(verb: Parser) -> None:
     """The options of a mount that few people need."""
     group = verb.add_argument_group(_ADVANCED)
     verb.advanced(
@@ -225,28 +150,28 @@ def _add_advanced(verb: _Parser) -> None:
     )
 
 
-def _add_help_all(verb: _Parser) -> None:
-    verb.add_argument("--help-all", action=_HelpAll, help="also show the advanced options")
+def _add_help_all(verb: Parser) -> None:
+    verb.add_argument("--help-all", action=HelpAll, help="also show the advanced options")
 
 
-def _add_umount(verbs: "_Verbs[_Parser]") -> None:
-    verb = _verb(verbs, "umount", UmountOptions, "unmount, and wait until the daemon has ended")
+def _add_umount(verbs: "Verbs[Parser]") -> None:
+    verb = add_verb(verbs, "umount", UmountOptions, "unmount, and wait until the daemon has ended")
     verb.add_argument("mountpoint", metavar="MOUNTPOINT")
     verb.add_argument("--lazy", action="store_true", help="detach now; programs that use the mount may finish")
     _add_timeout(verb)
 
 
-def _add_status(verbs: "_Verbs[_Parser]") -> None:
-    verb = _verb(verbs, "status", StatusOptions, "show what a mount has done so far")
+def _add_status(verbs: "Verbs[Parser]") -> None:
+    verb = add_verb(verbs, "status", StatusOptions, "show what a mount has done so far")
     verb.add_argument("mountpoint", metavar="MOUNTPOINT")
     verb.add_argument("--json", action="store_true", help="print .redoxfs/stats.json as it is")
     _add_timeout(verb)
 
 
-def _add_cluster(verbs: "_Verbs[_Parser]") -> None:
-    cluster = _verb(verbs, "cluster", None, "run several nodes on this machine, to try them out")
+def _add_cluster(verbs: "Verbs[Parser]") -> None:
+    cluster = add_verb(verbs, "cluster", None, "run several nodes on this machine, to try them out")
     actions = cluster.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
-    verb = _verb(
+    verb = add_verb(
         actions,
         "up",
         ClusterUpOptions,
@@ -269,25 +194,25 @@ def _add_cluster(verbs: "_Verbs[_Parser]") -> None:
     _add_mount_settings(verb.add_argument_group("the mounts"))
     _add_tls(verb.add_argument_group("between the nodes"))
     _add_advanced(verb)
-    verb = _verb(actions, "status", ClusterStatusOptions, "show what the nodes have done so far, added up")
+    verb = add_verb(actions, "status", ClusterStatusOptions, "show what the nodes have done so far, added up")
     verb.add_argument("folder", metavar="DIR")
     verb.add_argument("--json", action="store_true", help="print each node's stats.json, and their sum")
     _add_timeout(verb)
-    verb = _verb(actions, "down", ClusterDownOptions, "unmount all nodes and remove their mountpoints")
+    verb = add_verb(actions, "down", ClusterDownOptions, "unmount all nodes and remove their mountpoints")
     verb.add_argument("folder", metavar="DIR")
     verb.add_argument("--lazy", action="store_true", help="detach now; programs that use the mounts may finish")
     _add_timeout(verb)
 
 
-def _add_trace(verbs: "_Verbs[_Parser]") -> None:
-    verb = _verb(verbs, "trace", TraceOptions, "tell a mount the order in which this node will read the next epoch")
+def _add_trace(verbs: "Verbs[Parser]") -> None:
+    verb = add_verb(verbs, "trace", TraceOptions, "tell a mount the order in which this node will read the next epoch")
     verb.add_argument("mountpoint", metavar="MOUNTPOINT")
     verb.add_argument("file", metavar="FILE", help="a path on each line, absolute or below MOUNTPOINT; - for stdin")
     _add_timeout(verb)
 
 
-def _add_nodes(verbs: "_Verbs[_Parser]") -> None:
-    verb = _verb(verbs, "nodes", NodesOptions, "show which nodes share the dataset, or set a new list of them")
+def _add_nodes(verbs: "Verbs[Parser]") -> None:
+    verb = add_verb(verbs, "nodes", NodesOptions, "show which nodes share the dataset, or set a new list of them")
     verb.add_argument("mountpoint", metavar="MOUNTPOINT")
     verb.add_argument(
         "--set",
@@ -299,21 +224,21 @@ def _add_nodes(verbs: "_Verbs[_Parser]") -> None:
     _add_timeout(verb)
 
 
-def _add_state(verbs: "_Verbs[_Parser]") -> None:
-    state = _verb(verbs, "state", None, "save or load the progress of a mount's epochs, with a checkpoint")
+def _add_state(verbs: "Verbs[Parser]") -> None:
+    state = add_verb(verbs, "state", None, "save or load the progress of a mount's epochs, with a checkpoint")
     actions = state.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
     for name, makes, text in (
         ("save", StateSaveOptions, "write to FILE which samples were served in the current epoch"),
         ("load", StateLoadOptions, "continue where FILE was saved; samples served since then are served again"),
     ):
-        verb = _verb(actions, name, makes, text)
+        verb = add_verb(actions, name, makes, text)
         verb.add_argument("mountpoint", metavar="MOUNTPOINT")
         verb.add_argument("file", metavar="FILE", help="not below MOUNTPOINT")
         _add_timeout(verb)
 
 
-def _add_inspect(verbs: "_Verbs[_Parser]") -> None:
-    verb = _verb(verbs, "inspect", InspectOptions, "show how mount would serve SOURCE, and why")
+def _add_inspect(verbs: "Verbs[Parser]") -> None:
+    verb = add_verb(verbs, "inspect", InspectOptions, "show how mount would serve SOURCE, and why")
     verb.add_argument("source", metavar="SOURCE")
     _add_json(verb)
     _add_files(verb)
@@ -323,8 +248,8 @@ def _add_inspect(verbs: "_Verbs[_Parser]") -> None:
     _add_timeout(verb)
 
 
-def _add_pack(verbs: "_Verbs[_Parser]") -> None:
-    verb = _verb(verbs, "pack", PackOptions, "write SOURCE to DST as tar shards that are read in whole chunks")
+def _add_pack(verbs: "Verbs[Parser]") -> None:
+    verb = add_verb(verbs, "pack", PackOptions, "write SOURCE to DST as tar shards that are read in whole chunks")
     verb.add_argument("source", metavar="SOURCE", help="the directory with the training files")
     verb.add_argument("dst", metavar="DST", help="a new folder, or that of an interrupted pack, to resume it")
     _add_files(verb)
@@ -334,8 +259,8 @@ def _add_pack(verbs: "_Verbs[_Parser]") -> None:
     _add_timeout(verb)
 
 
-def _add_verify(verbs: "_Verbs[_Parser]") -> None:
-    verb = _verb(verbs, "verify", VerifyOptions, "read a packed dataset and check every byte of it")
+def _add_verify(verbs: "Verbs[Parser]") -> None:
+    verb = add_verb(verbs, "verify", VerifyOptions, "read a packed dataset and check every byte of it")
     verb.add_argument("source", metavar="DST", help="a folder that redoxfs pack wrote")
     _add_json(verb)
     _add_jobs(verb)
@@ -457,11 +382,11 @@ def _add_sharing(group: "argparse._ActionsContainer") -> list[argparse.Action]:
     ]
 
 
-def _add_json(verb: _Parser) -> None:
+def _add_json(verb: Parser) -> None:
     verb.add_argument("--json", action="store_true", help="print JSON")
 
 
-def _add_jobs(verb: _Parser) -> None:
+def _add_jobs(verb: Parser) -> None:
     verb.add_argument("--jobs", metavar="N", type=values.jobs, help="number of processes (default: one for each core)")
 
 
@@ -473,86 +398,6 @@ def _add_timeout(verb: "argparse._ActionsContainer") -> argparse.Action:
         type=values.seconds,
         help=f"deadline of every wait (default: {DEFAULT_TIMEOUT_S:g})",
     )
-
-
-# Simulations
-
-
-def _add_simulate(verbs: "_Verbs[_Parser]") -> None:
-    verb = _verb(verbs, "simulate", None, "run the protocol without data: the paper's tables, or any dataset")
-    tables = verb.add_subparsers(dest="table", metavar="TABLE", title="tables", required=True)
-    table = _verb(tables, "breakdown", BreakdownOptions, "loads and remote requests without each optimization (§5.3)")
-    _add_simulated(table, BreakdownOptions)
-    table = _verb(tables, "policies", PoliciesOptions, "loads, waits and messages of a policy")
-    _add_simulated(table, PoliciesOptions)
-    _add_classes(table)
-    _add_simulated_policy(table, PoliciesOptions)
-    table.add_argument("--chunk-size", metavar="N", type=values.chunk_size, help="samples in a chunk (default: 64)")
-    table.add_argument("--nodes", metavar="N", type=values.nodes, help="number of nodes that share it (default: 1)")
-    table = _verb(tables, "chunk-size", ChunkSizeOptions, "loads, bytes and epoch time over the chunk size (§5.5)")
-    _add_simulated(table, ChunkSizeOptions)
-    _add_classes(table)
-    _add_simulated_policy(table, ChunkSizeOptions)
-    table.add_argument(
-        "--seek-time",
-        dest="seek_time_s",
-        metavar="S",
-        type=values.seconds,
-        help=f"seconds of a read (default: {default_of(ChunkSizeOptions, 'seek_time_s'):g})",
-    )
-    table.add_argument("--bandwidth", metavar="SIZE", type=values.bandwidth, help="bytes a second (default: 380MB)")
-    _add_plot(table)
-    table = _verb(
-        tables, "remote-memory", RemoteMemoryOptions, "what remote chunks use of a memory limit, and save (§5.4)"
-    )
-    _add_simulated(table, RemoteMemoryOptions)
-    _add_plot(table)
-    table = _verb(tables, "randomness", RandomnessOptions, "the bound of §4, and measured shuffle quality")
-    _add_simulated(table, RandomnessOptions)
-    _add_classes(table)
-    repeat = "may be repeated"
-    table.add_argument("--policy", dest="policies", choices=POLICIES, action="append", help=f"{repeat} (default: all)")
-    table.add_argument(
-        "--chunk-size",
-        dest="chunk_sizes",
-        metavar="N",
-        type=values.chunk_size,
-        action="append",
-        help=f"{repeat} (default: 64, 16, 4)",
-    )
-    table.add_argument(
-        "--resident",
-        dest="residents",
-        metavar="SHARE",
-        type=values.share,
-        action="append",
-        help=f"share of the samples in memory; {repeat} (default: 25%%, 10%%, 2%%)",
-    )
-
-
-def _add_simulated(table: _Parser, kind: type) -> None:
-    files = default_of(kind, "files")
-    table.add_argument("--files", metavar="N", type=values.files, help=f"number of samples (default: {files:,})")
-    table.add_argument("--seed", metavar="N", type=values.seed, help="same seed, same figures (default: 0)")
-    _add_json(table)
-
-
-def _add_classes(table: _Parser) -> None:
-    table.add_argument("--classes", metavar="N", type=values.files, help="number of classes (default: 1000)")
-    table.add_argument(
-        "--skew", metavar="S", type=values.skew, help="Zipf's exponent of the class sizes (default: 0, equal)"
-    )
-
-
-def _add_simulated_policy(table: _Parser, kind: type) -> None:
-    table.add_argument("--policy", choices=POLICIES, help=f"(default: {default_of(kind, 'policy')})")
-    table.add_argument(
-        "--resident", metavar="SHARE", type=values.share, help="share of the samples in memory (default: 10%%)"
-    )
-
-
-def _add_plot(table: _Parser) -> None:
-    table.add_argument("--plot", metavar="FILE.png", help="also draw it (needs redoxfs[plot])")
 
 
 # Back to a command line
@@ -575,8 +420,8 @@ def rendered(options: MountOptions) -> list[str]:
 
 
 @cache
-def _mount_parser() -> _Parser:
-    verb = _Parser(prog="redoxfs mount")
+def _mount_parser() -> Parser:
+    verb = Parser(prog="redoxfs mount")
     _add_mount_arguments(verb)
     return verb
 

@@ -1,0 +1,80 @@
+"""argparse, with two changes and two forms of help.
+
+A mistake raises UsageError, so that it ends in one line and in our own table of exit codes like every other error. An
+option cannot be shortened: `--mem` would stop working on the day when another option begins like that. And --help
+hides the options that few people need, which --help-all shows.
+"""
+
+import argparse
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from redoxfs.launch.errors import UsageError
+
+
+class Parser(argparse.ArgumentParser):
+    """``--help`` leaves out groups that are advanced; ``--help-all``, which such a parser has, shows them."""
+
+    def __init__(self, **keywords: Any) -> None:
+        super().__init__(allow_abbrev=False, argument_default=argparse.SUPPRESS, **keywords)
+        self.formatter_class = _Formatter
+        self._advanced: list[argparse.Action] = []
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+    def advanced(self, *actions: argparse.Action) -> None:
+        """Keep these out of --help."""
+        self._advanced += actions
+
+    def format_help(self) -> str:
+        with self._hidden():
+            return super().format_help()
+
+    def format_all_help(self) -> str:
+        return super().format_help()
+
+    @contextmanager
+    def _hidden(self) -> Iterator[None]:
+        texts = [action.help for action in self._advanced]
+        for action in self._advanced:
+            action.help = argparse.SUPPRESS
+        try:
+            yield
+        finally:
+            for action, text in zip(self._advanced, texts, strict=True):
+                action.help = text
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """A help text starts beside all but the longest options, so that most take one line."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=27)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        # Option names and templates contain hyphens, and stay whole.
+        return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+
+
+class HelpAll(argparse.Action):
+    def __init__(self, option_strings: Sequence[str], dest: str, **keywords: Any) -> None:
+        super().__init__(option_strings, dest, nargs=0, **keywords)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        assert isinstance(parser, Parser)
+        print(parser.format_all_help(), end="")
+        parser.exit()
+
+
+Verbs = argparse._SubParsersAction  # its type argument exists for type checkers alone
+
+
+def add_verb(verbs: "Verbs[Parser]", name: str, makes: type | None, text: str, **keywords: Any) -> Parser:
+    """A verb, or an action of one, that makes options of type ``makes``; ``text`` is its help and its description."""
+    verb: Parser = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", **keywords)
+    if makes is not None:
+        verb.set_defaults(makes=makes)
+    return verb
