@@ -174,7 +174,7 @@ def _randomness(options: RandomnessOptions) -> None:
     names = list(options.policies or policies.POLICIES)
     dataset = policies.Dataset(options.files, options.classes, options.skew, seed=options.seed)
     if options.files < BATCH:
-        raise UsageError(f"--files {options.files} do not make one batch of {BATCH}")
+        raise UsageError(f"--files {options.files} is less than one batch of {BATCH}")
     found = randomness.randomness(dataset, policies=names, chunk_sizes=sizes, residents=residents)
     rows = _gathered(found, len(sizes) * (1 + len(residents) * (1 + len(names))))
     if options.json:
