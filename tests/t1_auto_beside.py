@@ -44,7 +44,7 @@ def test_a_split_beside_the_source_with_the_same_directories_is_proof(root: Path
     assert finding.because == "val beside the source has the same 2 class directories"
 
 
-def test_wordnet_ids_directly_in_a_source_named_for_a_split_are_proof(root: Path) -> None:
+def test_wordnet_ids_in_a_source_named_like_a_split_are_proof(root: Path) -> None:
     imagenet(root)
     (root / "val").rename(root.parent / "elsewhere")
     check_redirected(root / "train", "3 class directories", {".": True})
@@ -54,7 +54,7 @@ def test_wordnet_ids_directly_in_a_source_named_for_a_split_are_proof(root: Path
     check_refused(root / "images_of_dogs", "there is no second split", {DIR, ANY})
 
 
-def test_what_lies_beside_a_source_that_is_no_split_itself_does_not_matter(root: Path) -> None:
+def test_siblings_do_not_matter_if_the_source_is_not_a_split(root: Path) -> None:
     pets(root)
     (root / "train").rename(root / "pictures_of_pets")
     check_refused(root / "pictures_of_pets", "there is no second split", {DIR, ANY})
@@ -108,9 +108,7 @@ def nothing_beside(root: Path) -> None:
         (nothing_beside, {DIR, ANY}),
     ],
 )
-def test_less_than_the_same_directories_in_another_part_is_no_proof(
-    root: Path, change: Build, offered: set[str]
-) -> None:
+def test_similar_directories_in_another_part_are_no_proof(root: Path, change: Build, offered: set[str]) -> None:
     pets(root)
     change(root)
     check_refused(root / "train", "", offered)
@@ -141,15 +139,13 @@ def annotated(root: Path) -> None:
         (annotated, "annotations beside the source is named like a part of each sample", {ANY}),
     ],
 )
-def test_what_may_hold_labels_beside_the_source_is_a_doubt(
-    root: Path, add: Build, words: str, offered: set[str]
-) -> None:
+def test_possible_labels_beside_the_source_are_a_doubt(root: Path, add: Build, words: str, offered: set[str]) -> None:
     pets(root)
     add(root)
     check_refused(root / "train", words, offered)
 
 
-def test_one_split_of_imagenet_s_is_refused_like_the_whole(root: Path) -> None:
+def test_one_split_of_imagenet_s_is_refused_like_all(root: Path) -> None:
     imagenet_s(root)
     for split in ("train", "train-semi", "train-semi-segmentation", "validation", "validation-segmentation"):
         check_refused(root / split, "beside the source is the same part of the data", set())
@@ -161,7 +157,7 @@ def test_a_source_in_a_folder_named_for_a_part_is_a_doubt(root: Path) -> None:
     check_refused(root / "train", "the source lies in images, and its labels may lie beside that", {ANY})
 
 
-def test_what_cannot_be_looked_at_is_no_proof_and_may_be_a_doubt(root: Path) -> None:
+def test_an_unreadable_sibling_is_no_proof(root: Path) -> None:
     pets(root)
     fd = os.open(root / "train", os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -178,13 +174,13 @@ def test_what_cannot_be_looked_at_is_no_proof_and_may_be_a_doubt(root: Path) -> 
 
 
 @pytest.mark.slow
-def test_only_names_of_the_first_entries_are_read(root: Path) -> None:
+def test_only_the_first_names_are_read(root: Path) -> None:
     pets(root)
     too_many_names(root)
     assert beside(root / "train").splits == {"val": None}
 
 
-def test_what_lies_beside_is_told_by_name_and_survives_as_text(root: Path) -> None:
+def test_names_beside_the_source_survive_as_text(root: Path) -> None:
     pets(root)
     make(root, ".hidden/x", "notes.txt", "val/README", "val/.git/x")
     with open(os.fsencode(root) + b"/caf\xe9", "wb"):

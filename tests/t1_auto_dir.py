@@ -79,7 +79,7 @@ CATS_AND_DOGS = {"train/cats": 8, "train/dogs": 8, "validation/cats": 4, "valida
         ),
     ],
 )
-def test_what_no_directory_names_is_served_exactly_and_said(
+def test_samples_in_no_class_directory_are_not_redirected(
     tmp_path: Path, build: Build, classes: dict[str, int], said: str
 ) -> None:
     root = made(tmp_path, build)
@@ -105,14 +105,14 @@ def test_what_no_directory_names_is_served_exactly_and_said(
         (msr_vtt, "16 samples directly in a split (TestVideo, TrainValVideo)"),
     ],
 )
-def test_where_no_directory_can_be_a_class_nothing_is_redirected(tmp_path: Path, build: Build, words: str) -> None:
+def test_no_possible_class_directory_means_no_redirection(tmp_path: Path, build: Build, words: str) -> None:
     found = catalog(made(tmp_path, build), "dir")
     assert found.verdict.line.startswith(f"not redirecting: {words}")
     assert found.verdict.line.endswith("--classes FILE.csv")
     assert not len(found.class_of)
 
 
-def test_a_directory_of_its_own_name_stands_for_the_one_in_it(tmp_path: Path) -> None:
+def test_a_directory_in_one_of_its_own_name_counts_once(tmp_path: Path) -> None:
     assert redirected(made(tmp_path, intel)) == {
         f"seg_{split}/seg_{split}/{name}": 8 for split in ("train", "test") for name in ("buildings", "sea")
     }
@@ -139,7 +139,7 @@ SINGLE = "no directory is named like a split: if the script makes a split itself
         (two_formats, "stem", [SINGLE]),
     ],
 )
-def test_what_speaks_against_the_users_word_is_said(
+def test_doubts_about_classes_dir_are_warnings(
     tmp_path: Path, build: Build, groups: str | None, warnings: list[str]
 ) -> None:
     verdict = catalog(made(tmp_path, build), "dir", groups).verdict
@@ -151,7 +151,7 @@ def test_what_speaks_against_the_users_word_is_said(
         assert "\n" not in line
 
 
-def test_captions_of_a_group_are_no_label_table(tmp_path: Path) -> None:
+def test_captions_of_a_group_are_not_a_label_table(tmp_path: Path) -> None:
     for name in ("cat", "dog"):
         make(tmp_path, *(f"train/{name}/{name}{i}.{ending}" for i in range(4) for ending in ("jpg", "txt")))
     assert catalog(tmp_path, "dir", "stem").verdict.saw == ()

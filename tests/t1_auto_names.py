@@ -270,7 +270,7 @@ REFUSED: list[tuple[Build, str, set[str]]] = [
 
 
 @pytest.mark.parametrize(("build", "directories"), REDIRECTED, ids=[row[0].__name__ for row in REDIRECTED])
-def test_these_names_say_no_more_than_their_directories(tmp_path: Path, build: Build, directories: int) -> None:
+def test_these_file_names_are_no_doubt(tmp_path: Path, build: Build, directories: int) -> None:
     root = made(tmp_path, below(build))
     check_redirected(root, f"{directories} class directories", {"train": True, "test": True})
 
@@ -280,7 +280,7 @@ def test_these_names_say_no_more_than_their_directories(tmp_path: Path, build: B
     [(split_and_class_named_files, 4), (glued_splits, 4), (documents_beside, 4)],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_what_lies_about_says_nothing(tmp_path: Path, build: Build, directories: int) -> None:
+def test_these_other_files_are_no_doubt(tmp_path: Path, build: Build, directories: int) -> None:
     assert catalog(made(tmp_path, build)).verdict.line.startswith(f"redirecting within {directories} class directories")
 
 

@@ -615,7 +615,7 @@ def test_nothing_is_redirected_of(tmp_path: Path, build: Callable[[Path], None],
     check_refused(made(tmp_path, build), words, offered)
 
 
-def test_a_source_that_is_one_half_of_a_pair_is_told_by_its_own_name(tmp_path: Path) -> None:
+def test_a_source_named_like_half_of_a_pair_is_refused(tmp_path: Path) -> None:
     cityscapes(tmp_path)
     check_refused(tmp_path / "leftImg8bit", "the source is called leftImg8bit", set())
 
@@ -627,7 +627,7 @@ def test_odd_names_stay_on_one_line(tmp_path: Path) -> None:
     assert line.isprintable()
 
 
-def test_groups_end_the_guessing(tmp_path: Path) -> None:
+def test_with_groups_auto_redirects_nothing(tmp_path: Path) -> None:
     cats_and_dogs(tmp_path)
     assert catalog(tmp_path, groups="stem").verdict.mode == "none"
     assert catalog(tmp_path, classes="dir", groups="stem").verdict.mode == "dir"
@@ -642,7 +642,7 @@ def test_equal_names_in_sibling_classes_are_redirected_on_request(tmp_path: Path
     assert found.class_trees == ["test", "train"]
 
 
-def test_a_few_chance_twins_among_many_files_are_no_doubt(tmp_path: Path) -> None:
+def test_a_few_chance_twins_are_no_doubt(tmp_path: Path) -> None:
     for split in ("train", "val"):
         make(tmp_path, *(f"{split}/cat/{i:04d}.jpg" for i in range(30)))
         make(tmp_path, *(f"{split}/dog/{i:04d}.jpg" for i in range(29, 59)))

@@ -86,7 +86,7 @@ def test_only_files_with_the_same_readers_stand_in_for_each_other(
     assert found.verdict.saw == ((said,) if len(expected) > 1 else ())
 
 
-def test_it_is_said_once_how_many_directories_are_split(tmp_path: Path, tree: Tree) -> None:
+def test_directories_of_several_readers_are_one_line(tmp_path: Path, tree: Tree) -> None:
     (tmp_path / "dog/small").rename(tmp_path / "small")
     tree = scan(tmp_path)
     changed = with_owner(tree, _1=(7, 8, 0o600), _5=(7, 8, 0o600))
@@ -98,7 +98,7 @@ def test_it_is_said_once_how_many_directories_are_split(tmp_path: Path, tree: Tr
     assert said not in build_catalog(tree, classes="dir").verdict.saw
 
 
-def test_a_group_is_alike_only_where_each_of_its_files_is(tmp_path: Path) -> None:
+def test_a_group_matches_only_if_each_of_its_files_does(tmp_path: Path) -> None:
     for key in "abc":
         (tmp_path / f"{key}.jpg").write_bytes(b"")
         (tmp_path / f"{key}.txt").write_bytes(b"")
@@ -121,7 +121,7 @@ def may(user: int, groups: set[int], row: tuple[int, int, int], bit: int) -> boo
 
 
 @given(st.lists(st.tuples(owners, owners, owners), min_size=2, max_size=6))
-def test_equal_numbers_mean_equal_answers_for_every_user(rows: list[tuple[tuple[int, int, int], ...]]) -> None:
+def test_equal_numbers_mean_equal_access_for_every_user(rows: list[tuple[tuple[int, int, int], ...]]) -> None:
     """A chain of two directories and a file each, against the kernel's rule."""
     count = len(rows)
     parent = [0, *[0] * count, *range(1, 1 + 2 * count)]

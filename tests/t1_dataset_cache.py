@@ -46,7 +46,7 @@ def source(tmp_path: Path) -> Iterator[Source]:
     os.close(source.fd)
 
 
-def test_a_kept_tree_equals_the_scanned_one(source: Source) -> None:
+def test_a_cached_tree_equals_the_scanned_one(source: Source) -> None:
     scanned, reused = source.load()
     assert not reused
     kept, reused = source.load()
@@ -57,7 +57,7 @@ def test_a_kept_tree_equals_the_scanned_one(source: Source) -> None:
     assert not kept.size.flags.writeable
 
 
-def test_only_this_user_can_read_it_and_nothing_is_left_beside_it(source: Source) -> None:
+def test_the_cache_is_private_and_leaves_no_other_files(source: Source) -> None:
     source.load()
     source.load(rescan=True)
     assert [path.name for path in source.cache.iterdir()] == [source.entry().name]
@@ -84,7 +84,7 @@ def test_a_change_in_any_directory_means_a_scan(source: Source, change: str) -> 
     assert source.load()[1]
 
 
-def test_a_replaced_directory_of_the_same_times_means_a_scan(source: Source) -> None:
+def test_a_replaced_directory_with_the_same_times_means_a_scan(source: Source) -> None:
     source.load()
     times = (source.path / "cat").stat()
     (source.path / "cat").rename(source.path / "old")
@@ -164,7 +164,7 @@ def test_a_cache_folder_that_cannot_be_made_is_one_warning(source: Source, caplo
     assert str(source.cache) in caplog.text
 
 
-def test_a_tree_that_was_reused_outlives_the_cache(source: Source) -> None:
+def test_a_reused_tree_outlives_the_cache(source: Source) -> None:
     scanned, _ = source.load()
     kept, reused = source.load()
     assert reused
@@ -176,7 +176,7 @@ def test_a_tree_that_was_reused_outlives_the_cache(source: Source) -> None:
     assert not source.load()[1]
 
 
-def test_an_empty_source_can_be_kept(tmp_path: Path) -> None:
+def test_an_empty_source_can_be_cached(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     fd = os.open(tmp_path / "empty", os.O_RDONLY)
     try:
@@ -190,7 +190,7 @@ def test_an_empty_source_can_be_kept(tmp_path: Path) -> None:
         os.close(fd)
 
 
-def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_folder_follows_xdg(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     assert default_cache_dir() == Path("/somewhere/redoxfs")
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")

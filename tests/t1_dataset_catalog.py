@@ -170,7 +170,7 @@ def test_samples_by_glob(tmp_path: Path, globs: tuple[str, ...], expected: list[
         assert found.verdict.line == f"not redirecting: no file matches --samples {' '.join(globs)}"
 
 
-def test_more_files_of_one_stem_than_a_sample_may_have_are_refused(tmp_path: Path) -> None:
+def test_too_many_files_of_one_stem_are_refused(tmp_path: Path) -> None:
     make(tmp_path, "cat/1.jpg", *(f"cat/1.t{n}" for n in range(64)))
     with pytest.raises(ClassesError, match="65 files belong to cat/1"):
         catalog(tmp_path, groups="stem")
@@ -188,7 +188,7 @@ def test_files_of_one_stem_are_one_sample_in_role_order(tmp_path: Path) -> None:
     }
 
 
-def test_groups_that_cannot_go_whole_are_served_exactly_and_counted(tmp_path: Path) -> None:
+def test_incomplete_groups_are_not_redirected_and_counted(tmp_path: Path) -> None:
     make(tmp_path, "d/1.jpg", "d/1.JPG", "d/2.jpg", "d/3.jpg", "d/3.txt", "x.txt")
     (tmp_path / "d/2.txt").symlink_to("../x.txt")
     found = catalog(tmp_path, "any", groups="stem")
@@ -203,7 +203,7 @@ stem_parts = st.text("ab.", min_size=1, max_size=6)
 
 
 @given(st.sets(stem_parts, max_size=12).map(sorted))
-def test_a_stem_joins_the_shortest_that_it_extends_at_a_dot(names: list[str]) -> None:
+def test_a_stem_joins_the_shortest_stem_that_it_extends(names: list[str]) -> None:
     stems = {
         name: os.path.splitext(name)[0] if name.rfind(".") > 0 and name.lstrip(".") == name else None for name in names
     }
@@ -245,13 +245,13 @@ def test_a_wrong_template_is_an_error(tmp_path: Path, template: str, words: str)
     assert words in str(caught.value)
 
 
-def test_a_template_that_matches_nothing_says_so(tmp_path: Path) -> None:
+def test_a_template_that_matches_nothing_redirects_nothing(tmp_path: Path) -> None:
     make(tmp_path, "a/1.jpg")
     found = catalog(tmp_path, "any", groups="b/{key}.jpg")
     assert found.verdict.line.startswith("not redirecting: no complete sample for --groups b/{key}.jpg")
 
 
-def test_hard_links_within_a_class_are_fine_and_across_an_error(tmp_path: Path) -> None:
+def test_hard_links_across_classes_are_an_error(tmp_path: Path) -> None:
     make(tmp_path, "cat/1.jpg", "dog/2.jpg")
     os.link(tmp_path / "cat/1.jpg", tmp_path / "cat/again.jpg")
     assert flat(catalog(tmp_path))["cat"] == ["cat/1.jpg", "cat/again.jpg"]
@@ -262,7 +262,7 @@ def test_hard_links_within_a_class_are_fine_and_across_an_error(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("target", ["../all/1.jpg", "../short/1.jpg", "{root}/all/1.jpg"])
-def test_a_symlink_from_another_directory_to_a_sample_is_an_error_under_dir(tmp_path: Path, target: str) -> None:
+def test_dir_refuses_a_symlink_from_another_directory(tmp_path: Path, target: str) -> None:
     make(tmp_path, "all/1.jpg", "more/2.jpg")
     (tmp_path / "short").symlink_to("all")
     assert flat(catalog(tmp_path)) == {"all": ["all/1.jpg"], "more": ["more/2.jpg"]}
@@ -338,7 +338,7 @@ def test_a_wrong_table_is_an_error_with_its_line(tmp_path: Path, root: Path, tex
     assert "\n" not in str(caught.value)
 
 
-def test_a_table_that_is_not_there(root: Path) -> None:
+def test_a_missing_table_is_an_error(root: Path) -> None:
     with pytest.raises(ClassesError, match="--classes dri: no such file; write auto, dir, any, none, or"):
         catalog(root, "dri")
 

@@ -58,7 +58,7 @@ def lay_out(at: bytes, what: object) -> None:
 @settings(max_examples=40, deadline=None)
 @given(st.dictionaries(names, trees, max_size=6))
 @pytest.mark.slow
-def test_the_arrays_say_what_os_walk_says(what: Nested) -> None:
+def test_the_arrays_equal_os_walk(what: Nested) -> None:
     with tempfile.TemporaryDirectory() as base:
         root = os.fsencode(base) + b"/root"
         lay_out(root, what)
@@ -88,7 +88,7 @@ def test_the_arrays_say_what_os_walk_says(what: Nested) -> None:
         assert bool((np.diff(tree.parent) >= 0).all())
 
 
-def test_lookup_of_what_is_not_there(tmp_path: Path) -> None:
+def test_lookup_of_a_missing_path(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a/b").write_bytes(b"1")
     tree = scan(tmp_path)
@@ -145,7 +145,7 @@ def test_specials_are_counted_and_left_out(tmp_path: Path) -> None:
     assert [tree.name(entry) for entry in tree.children_of(0)] == [b"file"]
 
 
-def test_what_the_source_has_where_the_control_folder_will_be_is_left_out_and_said(tmp_path: Path) -> None:
+def test_an_entry_named_like_the_control_folder_is_left_out(tmp_path: Path) -> None:
     (tmp_path / ".redoxfs").mkdir()
     (tmp_path / ".redoxfs/stats.json").write_bytes(b"")
     (tmp_path / "cat/.redoxfs").mkdir(parents=True)
@@ -163,7 +163,7 @@ def test_what_the_source_has_where_the_control_folder_will_be_is_left_out_and_sa
     assert build_catalog(tree, classes="none").verdict.saw == ()
 
 
-def test_progress_ends_at_the_number_of_entries_and_no_thread_stays(tmp_path: Path) -> None:
+def test_progress_ends_at_the_entry_count_and_no_thread_stays(tmp_path: Path) -> None:
     for at in range(20):
         (tmp_path / f"d{at}").mkdir()
         (tmp_path / f"d{at}/x").write_bytes(b"")
@@ -242,7 +242,7 @@ def test_a_directory_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert str(caught.value).startswith("cannot read open/closed: Permission denied; make it readable")
 
 
-def test_a_file_that_cannot_be_looked_at_is_named(tmp_path: Path) -> None:
+def test_a_file_without_a_stat_is_named(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     (tmp_path / "listable").mkdir()
     (tmp_path / "listable/x").write_bytes(b"")
@@ -254,7 +254,7 @@ def test_a_file_that_cannot_be_looked_at_is_named(tmp_path: Path) -> None:
         (tmp_path / "listable").chmod(0o700)
 
 
-def test_a_descriptor_that_is_no_directory_is_an_error(tmp_path: Path) -> None:
+def test_a_descriptor_of_a_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     fd = os.open(tmp_path / "file", os.O_RDONLY)
     try:
@@ -264,7 +264,7 @@ def test_a_descriptor_that_is_no_directory_is_an_error(tmp_path: Path) -> None:
         os.close(fd)
 
 
-def test_paths_longer_than_one_call_takes(tmp_path: Path) -> None:
+def test_paths_longer_than_one_call_allows(tmp_path: Path) -> None:
     fd = os.open(tmp_path, os.O_RDONLY)
     name = b"n" * 200
     for _ in range(25):

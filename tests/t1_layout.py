@@ -58,7 +58,7 @@ def test_every_sample_has_one_cell_and_every_column_one_class(dataset: tuple[Int
 
 
 @given(datasets())
-def test_less_than_the_least_memory_is_refused_and_says_what_is_needed(dataset: tuple[Ints, Ints, int]) -> None:
+def test_too_little_memory_is_refused_with_the_needed_size(dataset: tuple[Ints, Ints, int]) -> None:
     class_of, sizes, chunk_size = dataset
     least = memory_for_share(build_cells(class_of, sizes, chunk_size=chunk_size, seed=1), sizes, 0)
     build_layout(class_of, sizes, chunk_size=chunk_size, memory_bytes=least, seed=1)
@@ -67,7 +67,7 @@ def test_less_than_the_least_memory_is_refused_and_says_what_is_needed(dataset: 
     assert (refused.value.needed_bytes, refused.value.given_bytes) == (least, least - 1)
 
 
-def test_a_sample_that_is_much_larger_than_all_others_has_to_fit_twice_and_not_more() -> None:
+def test_a_sample_much_larger_than_all_others_must_fit_twice() -> None:
     """Once among what is loaded, once among what is open."""
     sizes = np.full(6400, 1000)
     sizes[77] = 3 << 30
@@ -117,7 +117,7 @@ def test_no_samples_make_no_chunks() -> None:
 
 
 @pytest.mark.parametrize("part", [1, 2, 4, 8])
-def test_a_chunk_of_a_divisor_s_size_holds_a_stretch_of_the_larger_chunk(part: int) -> None:
+def test_a_smaller_chunk_is_a_consecutive_part_of_a_larger_one(part: int) -> None:
     class_of = np.sort(np.random.default_rng(0).integers(0, 20, 900)).astype(np.int32)
     whole = build_cells(class_of, np.ones_like(class_of), chunk_size=8, seed=0)
     split = whole.split(part)
@@ -147,9 +147,7 @@ def test_chunks_do_not_mix_trees_and_each_tree_is_well_filled() -> None:
 
 
 @given(datasets(), st.integers(1, 9))
-def test_a_chunk_s_samples_are_of_one_part_and_a_column_is_spread_evenly(
-    dataset: tuple[Ints, Ints, int], nodes: int
-) -> None:
+def test_chunks_go_to_one_part_and_columns_spread_evenly(dataset: tuple[Ints, Ints, int], nodes: int) -> None:
     class_of, sizes, chunk_size = dataset
     cells = build_cells(class_of, sizes, chunk_size=chunk_size, seed=0)
     part_of = deal(cells, nodes, seed=0)
@@ -179,7 +177,7 @@ def test_every_class_is_dealt_evenly(nodes: int) -> None:
 
 
 @pytest.mark.parametrize("nodes", [0, 128])
-def test_chunks_are_not_dealt_to_no_node_nor_to_too_many(nodes: int) -> None:
+def test_chunks_cannot_be_dealt_to_zero_or_too_many_nodes(nodes: int) -> None:
     cells = build_cells(np.zeros(10, np.int32), np.ones(10, np.int64), chunk_size=8, seed=0)
     with pytest.raises(ValueError, match="1 to 127"):
         deal(cells, nodes, seed=0)

@@ -162,7 +162,7 @@ def spread(length: int, count: int) -> list[int]:
     return sorted({*range(min(length, 4)), *np.linspace(0, length - 1, count).astype(int).tolist()})
 
 
-def test_undamaged_everything_is_right(dst: Path, truth: Truth) -> None:
+def test_an_undamaged_dataset_is_served_whole(dst: Path, truth: Truth) -> None:
     assert serve(dst, truth) == set()
     assert verify(dst, jobs=1).problems == ()
 
@@ -170,7 +170,7 @@ def test_undamaged_everything_is_right(dst: Path, truth: Truth) -> None:
 # Damage
 
 
-def test_any_byte_of_the_manifest_that_flips_is_told_or_says_the_same(dst: Path) -> None:
+def test_any_flipped_byte_of_the_manifest_is_refused_or_harmless(dst: Path) -> None:
     path = dst / MANIFEST
     data = path.read_bytes()
     known = manifest_of(dst)
@@ -189,20 +189,20 @@ def test_any_byte_of_the_manifest_that_flips_is_told_or_says_the_same(dst: Path)
 
 
 @pytest.mark.parametrize("length", [0, 1, 10, 100, 1000, -1000, -100, -3, -2])
-def test_a_manifest_that_was_cut_is_told(dst: Path, length: int) -> None:
+def test_a_truncated_manifest_is_refused(dst: Path, length: int) -> None:
     path = dst / MANIFEST
     path.write_bytes(path.read_bytes()[:length])
     assert str(path) in refusal(dst)
 
 
-def test_a_missing_manifest_is_told_and_the_shards_are_not_taken_for_a_directory_of_files(dst: Path) -> None:
+def test_a_missing_manifest_is_refused_and_shards_are_no_source(dst: Path) -> None:
     (dst / MANIFEST).unlink()
     assert "manifest is missing" in refusal(dst)
     with opened(dst) as fd:
         assert is_packed(fd)
 
 
-def test_any_array_with_a_flipped_byte_is_told_by_name(dst: Path) -> None:
+def test_any_array_with_a_flipped_byte_is_refused_by_name(dst: Path) -> None:
     for path in sorted((dst / FOLDER).iterdir()):
         length = path.stat().st_size
         for offset in spread(length, 12):
@@ -212,7 +212,7 @@ def test_any_array_with_a_flipped_byte_is_told_by_name(dst: Path) -> None:
     load_index(dst)
 
 
-def test_any_array_that_was_cut_or_grew_is_told_by_name(dst: Path) -> None:
+def test_any_array_of_another_length_is_refused_by_name(dst: Path) -> None:
     for path in sorted((dst / FOLDER).iterdir()):
         data = path.read_bytes()
         for changed in (b"", data[:1], data[:64], data[:127], data[:128], data[:-1], data + b"\0", data * 2):
@@ -223,7 +223,7 @@ def test_any_array_that_was_cut_or_grew_is_told_by_name(dst: Path) -> None:
     load_index(dst)
 
 
-def test_any_missing_array_is_told_by_name_and_so_is_the_whole_folder(dst: Path) -> None:
+def test_any_missing_array_is_refused_by_name(dst: Path) -> None:
     for path in sorted((dst / FOLDER).iterdir()):
         path.rename(dst / "away")
         assert refusal(dst) == f"{path}: No such file or directory"
@@ -234,7 +234,7 @@ def test_any_missing_array_is_told_by_name_and_so_is_the_whole_folder(dst: Path)
         assert is_packed(fd)
 
 
-def test_arrays_that_changed_places_are_told(dst: Path, truth: Truth) -> None:
+def test_swapped_arrays_are_refused(dst: Path, truth: Truth) -> None:
     paths = sorted((dst / FOLDER).iterdir())
     for one, other in pairwise(paths):
         same = one.read_bytes() == other.read_bytes()
@@ -276,14 +276,12 @@ def replace_by_what_never_ends(path: Path) -> None:
     ids=lambda replace: replace.__name__,
 )
 @pytest.mark.parametrize("name", [MANIFEST, f"{FOLDER}/size.npy", "samples-000000.tar", "tree-000000.tar"])
-def test_what_is_no_regular_file_is_told_at_once(dst: Path, name: str, replace: Callable[[Path], None]) -> None:
+def test_anything_but_a_regular_file_is_refused_at_once(dst: Path, name: str, replace: Callable[[Path], None]) -> None:
     replace(dst / name)
     assert str(dst / name) in refusal(dst)
 
 
-def test_any_flipped_byte_of_a_header_is_told_by_verify_and_changes_nothing_that_is_served(
-    dst: Path, truth: Truth
-) -> None:
+def test_verify_finds_any_flipped_byte_of_a_header(dst: Path, truth: Truth) -> None:
     index = load_index(dst)
     tree, positions = index.catalog.tree, index.positions
     flipped: list[bytes] = []
@@ -299,7 +297,7 @@ def test_any_flipped_byte_of_a_header_is_told_by_verify_and_changes_nothing_that
         assert any(f"not the header of {path.decode()}" in problem for problem in problems)
 
 
-def test_any_flipped_byte_of_a_file_is_eio_for_that_file_and_told_by_verify(dst: Path, truth: Truth) -> None:
+def test_any_flipped_byte_of_a_file_is_eio_and_found_by_verify(dst: Path, truth: Truth) -> None:
     index = load_index(dst)
     tree, positions = index.catalog.tree, index.positions
     for entry in np.flatnonzero(tree.kind_mask(stat.S_IFREG)).tolist():
@@ -314,7 +312,7 @@ def test_any_flipped_byte_of_a_file_is_eio_for_that_file_and_told_by_verify(dst:
             flip(shard, at + offset, offset % 8)
 
 
-def test_of_a_large_file_only_the_part_that_is_damaged_is_lost(dst: Path, truth: Truth) -> None:
+def test_only_the_damaged_part_of_a_large_file_is_lost(dst: Path, truth: Truth) -> None:
     index = load_index(dst)
     entry = index.catalog.tree.find(b"large.bin")
     shard = dst / index.positions.shard_names[index.positions.shard[entry]]
@@ -329,7 +327,7 @@ def test_of_a_large_file_only_the_part_that_is_damaged_is_lost(dst: Path, truth:
         assert raised.value.errno == errno.EIO
 
 
-def test_bytes_between_and_behind_the_files_that_are_no_zeros_are_told(dst: Path, truth: Truth) -> None:
+def test_verify_finds_bytes_between_and_after_the_files(dst: Path, truth: Truth) -> None:
     index = load_index(dst)
     tree, positions = index.catalog.tree, index.positions
     entry = tree.find(b"notes.txt")
@@ -343,7 +341,7 @@ def test_bytes_between_and_behind_the_files_that_are_no_zeros_are_told(dst: Path
     assert any("after the last entry" in problem for problem in problems)
 
 
-def test_a_shard_cut_anywhere_is_told_at_once(dst: Path) -> None:
+def test_a_truncated_shard_is_refused_at_once(dst: Path) -> None:
     for shard in shards_of(dst):
         data = shard.read_bytes()
         for length in [*spread(len(data), 6)[:-1], len(data) - 1, len(data) + 1, len(data) + 10_240]:
@@ -355,7 +353,7 @@ def test_a_shard_cut_anywhere_is_told_at_once(dst: Path) -> None:
     load_index(dst)
 
 
-def test_a_shard_cut_while_it_is_served_is_eio_for_what_was_cut_off(dst: Path, truth: Truth) -> None:
+def test_a_shard_truncated_while_served_is_eio_for_the_lost_files(dst: Path, truth: Truth) -> None:
     for shard in shards_of(dst):
         data = shard.read_bytes()
         for length in spread(len(data), 8):
@@ -379,7 +377,7 @@ def test_a_shard_cut_while_it_is_served_is_eio_for_what_was_cut_off(dst: Path, t
             shard.write_bytes(data)
 
 
-def test_shards_that_changed_places_are_told_or_their_files_are_eio(dst: Path, truth: Truth) -> None:
+def test_swapped_shards_are_refused_or_their_files_are_eio(dst: Path, truth: Truth) -> None:
     one, other = dst / "samples-000000.tar", dst / "samples-000001.tar"
     length = max(one.stat().st_size, other.stat().st_size)
     for shard in (one, other):
@@ -398,7 +396,7 @@ def test_shards_that_changed_places_are_told_or_their_files_are_eio(dst: Path, t
     outcome(dst, truth)
 
 
-def test_a_missing_shard_is_told_and_one_too_many(dst: Path) -> None:
+def test_a_missing_shard_and_an_extra_one_are_found(dst: Path) -> None:
     shutil.copy(dst / "samples-000000.tar", dst / "extra.tar")
     assert verify(dst, jobs=1).problems == ("extra.tar: not a shard of this dataset",)
     (dst / "samples-000001.tar").unlink()
@@ -418,7 +416,7 @@ changes = st.lists(
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes)
-def test_whatever_happens_to_the_files_it_is_told_or_nothing_is_lost(
+def test_any_damage_is_found_or_harmless(
     whole: Path, truth: Truth, tmp_path: Path, changes: list[tuple[int, float, str]]
 ) -> None:
     dst = tmp_path / "dst"
@@ -723,7 +721,7 @@ ARRAYS: dict[str, tuple[Callable[[Path], None], str]] = {
 
 
 @pytest.mark.parametrize("name", [*MANIFESTS, *ARRAYS])
-def test_what_contradicts_itself_is_refused_in_one_line(dst: Path, name: str) -> None:
+def test_a_contradictory_index_is_refused_in_one_line(dst: Path, name: str) -> None:
     change, words = (MANIFESTS | ARRAYS)[name]
     change(dst)
     tracemalloc.start()
@@ -785,7 +783,7 @@ HEADERS = {
 
 @pytest.mark.parametrize("shape", [[0], [1 << 37]], ids=str)
 @pytest.mark.parametrize("name", HEADERS)
-def test_an_array_with_a_made_up_header_is_refused_and_takes_no_memory(dst: Path, name: str, shape: list[int]) -> None:
+def test_an_array_with_a_forged_header_takes_no_memory(dst: Path, name: str, shape: list[int]) -> None:
     for version in ((1, 0), (2, 0)):
         replace_array_file(dst, "size", npy(HEADERS[name], bytes(8), version), shape=shape, dtype="int64")
         tracemalloc.start()
@@ -796,7 +794,7 @@ def test_an_array_with_a_made_up_header_is_refused_and_takes_no_memory(dst: Path
             tracemalloc.stop()
 
 
-def test_what_is_no_array_but_numpy_would_open_is_refused(dst: Path, tmp_path: Path) -> None:
+def test_other_files_that_numpy_would_open_are_refused(dst: Path, tmp_path: Path) -> None:
     trap = tmp_path / "trap"
     for data in (zipped(), b"", b"\x93NUMPY", b"PK\x03\x04", pickle.dumps(Trap(trap)), b"\x80\x04."):
         replace_array_file(dst, "size", data)
@@ -809,7 +807,7 @@ def test_what_is_no_array_but_numpy_would_open_is_refused(dst: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("depth", [10, 240, 320, 480, 990, 100_000])
-def test_however_deep_a_manifest_is_nested_it_is_refused_or_read(dst: Path, truth: Truth, depth: int) -> None:
+def test_a_deeply_nested_manifest_is_refused_or_read(dst: Path, truth: Truth, depth: int) -> None:
     text = (dst / MANIFEST).read_text()
     (dst / MANIFEST).write_text(text[: text.rindex("}")] + ', "more": ' + "[" * depth + "]" * depth + "}")
     assert str(dst / MANIFEST) in refusal(dst)
@@ -844,12 +842,12 @@ def test_however_deep_a_manifest_is_nested_it_is_refused_or_read(dst: Path, trut
     ],
     ids=lambda data: repr(data[:20]),
 )
-def test_what_is_no_manifest_is_refused(dst: Path, data: bytes) -> None:
+def test_other_files_in_place_of_the_manifest_are_refused(dst: Path, data: bytes) -> None:
     (dst / MANIFEST).write_bytes(data)
     assert str(dst / MANIFEST) in refusal(dst)
 
 
-def test_a_manifest_that_is_longer_than_any_is_not_read(dst: Path) -> None:
+def test_a_far_too_long_manifest_is_not_read(dst: Path) -> None:
     os.truncate(dst / MANIFEST, MANIFEST_MAX_BYTES + 1)
     tracemalloc.start()
     try:
@@ -859,7 +857,7 @@ def test_a_manifest_that_is_longer_than_any_is_not_read(dst: Path) -> None:
         tracemalloc.stop()
 
 
-def test_entries_that_lie_upon_each_other_are_eio_and_told(dst: Path, truth: Truth) -> None:
+def test_overlapping_entries_are_eio_and_found_by_verify(dst: Path, truth: Truth) -> None:
     tree, positions = load_index(dst).catalog.tree, load_index(dst).positions
     one, other = tree.find(b"large.bin"), tree.find(b"notes.txt")
     replace_array(dst, "shard", np.where(np.arange(len(tree)) == other, positions.shard[one], positions.shard))
@@ -870,7 +868,7 @@ def test_entries_that_lie_upon_each_other_are_eio_and_told(dst: Path, truth: Tru
     outcome(dst, truth)
 
 
-def test_a_shard_that_is_said_to_be_mostly_holes_takes_no_memory(dst: Path, truth: Truth) -> None:
+def test_a_shard_of_mostly_holes_takes_no_memory(dst: Path, truth: Truth) -> None:
     length = 1 << 42
     tree, positions = load_index(dst).catalog.tree, load_index(dst).positions
     entry = tree.find(b"notes.txt")
@@ -930,7 +928,7 @@ FOREIGN: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_a_header_made_elsewhere_is_refused_by_name(dst: Path, truth: Truth, name: str) -> None:
+def test_a_foreign_header_is_refused_by_name(dst: Path, truth: Truth, name: str) -> None:
     header, words = FOREIGN[name]
     shard = dst / "samples-000000.tar"
     index = load_index(dst)
@@ -944,7 +942,7 @@ def test_a_header_made_elsewhere_is_refused_by_name(dst: Path, truth: Truth, nam
     outcome(dst, truth)
 
 
-def test_a_whole_tar_made_elsewhere_serves_nothing_of_its_own(dst: Path, truth: Truth, tmp_path: Path) -> None:
+def test_a_foreign_tar_serves_none_of_its_files(dst: Path, truth: Truth, tmp_path: Path) -> None:
     shard = dst / "samples-000000.tar"
     length = shard.stat().st_size
     with tarfile.open(tmp_path / "foreign.tar", "w") as tar:

@@ -140,7 +140,7 @@ def run_tar(*arguments: str | Path) -> bytes:
     return done.stdout
 
 
-def test_gnu_tar_lists_and_extracts_the_same_tree_without_a_word(source: bytes, dst: Path, tmp_path: Path) -> None:
+def test_gnu_tar_lists_and_extracts_the_same_tree_silently(source: bytes, dst: Path, tmp_path: Path) -> None:
     listed = b"".join(run_tar("--quoting-style=escape", "-tvf", shard) for shard in shards_of(dst))
     assert listed.count(b"\n") == len(facts(source))
     out = tmp_path / "out"
@@ -169,7 +169,7 @@ def without_times_of_links(found: dict[bytes, tuple[object, ...]]) -> dict[bytes
     return {path: fact[:3] + fact[4:] if path in LINKS else fact for path, fact in found.items()}
 
 
-def test_the_index_has_times_whole_and_everything_else_as_it_was(source: bytes, dst: Path) -> None:
+def test_the_index_has_exact_times_and_all_other_attributes(source: bytes, dst: Path) -> None:
     tree = load_index(dst).catalog.tree
     for path, (mode, uid, gid, _, content) in facts(source).items():
         entry = tree.find(path)
@@ -210,7 +210,7 @@ times = st.integers(-(2**62), 2**62)
     st.tuples(owners, owners, times, st.integers(0, 2**59), st.integers(0, 0o7777)),
 )
 @pytest.mark.slow
-def test_any_header_says_what_the_tree_says_and_is_as_long_as_planned(
+def test_any_header_matches_the_tree_and_its_computed_length(
     folders: list[bytes], name: bytes, target: bytes, numbers: tuple[int, int, int, int, int]
 ) -> None:
     uid, gid, mtime_ns, size, bits = numbers
@@ -245,7 +245,7 @@ def test_any_header_says_what_the_tree_says_and_is_as_long_as_planned(
         assert os.fsencode(told.linkname) == (target if told.issym() else b"")
 
 
-def test_a_file_over_8_gib_is_read_by_both(tmp_path: Path) -> None:
+def test_both_tars_read_a_file_over_8_gib(tmp_path: Path) -> None:
     size = (9 << 30) + 5
     tree = made_up_tree(
         [(0, b"after.jpg", stat.S_IFREG | 0o644), (0, b"large.jpg", stat.S_IFREG | 0o644)], size=[0, 3, size]
@@ -293,9 +293,7 @@ SHARD_SIZES = [1, 512, 5000, 10_240, 20_000, 60_000, 1 << 30]
 
 
 @pytest.mark.parametrize("shard_bytes", [1, 20_000, 1 << 30])
-def test_chunks_follow_one_another_whole_and_the_files_of_a_sample_side_by_side(
-    grouped: Path, tmp_path: Path, shard_bytes: int
-) -> None:
+def test_chunks_are_whole_and_files_of_a_sample_side_by_side(grouped: Path, tmp_path: Path, shard_bytes: int) -> None:
     pack_here(grouped, tmp_path / "dst", dataclasses.replace(GROUPED, shard_bytes=shard_bytes))
     index = load_index(tmp_path / "dst")
     stored: list[bytes] = []
@@ -342,7 +340,7 @@ def test_a_shard_ends_with_the_chunk_that_fills_it(grouped: Path, shard_bytes: i
 
 
 @pytest.mark.slow
-def test_packing_twice_gives_the_same_bytes_and_another_seed_another_order(grouped: Path, tmp_path: Path) -> None:
+def test_packing_twice_gives_the_same_bytes(grouped: Path, tmp_path: Path) -> None:
     pack_here(grouped, tmp_path / "one", GROUPED)
     pack_here(grouped, tmp_path / "two", dataclasses.replace(GROUPED, jobs=2))
     assert files_in(tmp_path / "one") == files_in(tmp_path / "two")
@@ -356,7 +354,7 @@ def test_packing_twice_gives_the_same_bytes_and_another_seed_another_order(group
     assert order(tmp_path / "other") != order(tmp_path / "one")
 
 
-def test_a_source_without_samples_is_packed_and_one_of_nothing_but_directories(tmp_path: Path) -> None:
+def test_a_source_without_samples_or_files_is_packed(tmp_path: Path) -> None:
     root = tmp_path / "data"
     (root / "a/b").mkdir(parents=True)
     pack_here(root, tmp_path / "directories")
@@ -369,7 +367,7 @@ def test_a_source_without_samples_is_packed_and_one_of_nothing_but_directories(t
     assert verify(tmp_path / "notes", jobs=1).problems == ()
 
 
-def test_what_was_found_out_about_each_split_comes_back_and_may_be_missing(grouped: Path, tmp_path: Path) -> None:
+def test_the_findings_of_each_split_are_optional_in_the_index(grouped: Path, tmp_path: Path) -> None:
     pack_here(grouped, tmp_path / "dst", GROUPED)
     known = catalog_of(grouped, GROUPED).verdict
     assert known.splits
@@ -378,7 +376,7 @@ def test_what_was_found_out_about_each_split_comes_back_and_may_be_missing(group
     assert load_index(tmp_path / "dst").catalog.verdict == dataclasses.replace(known, splits=())
 
 
-def test_manifest_says_what_was_asked_and_begins_with_what_it_is(grouped: Path, tmp_path: Path) -> None:
+def test_the_manifest_has_the_options_and_begins_with_its_format(grouped: Path, tmp_path: Path) -> None:
     pack_here(grouped, tmp_path / "dst", GROUPED)
     manifest = manifest_of(tmp_path / "dst")
     assert next(iter(manifest)) == "format"
@@ -419,12 +417,12 @@ def python_calls(work: Callable[[], object]) -> int:
     return calls
 
 
-def test_of_many_files_none_costs_a_call_in_the_plan(many: Catalog) -> None:
+def test_positions_cost_no_call_per_file(many: Catalog) -> None:
     cells = build_cells(many.class_of, many.sample_bytes, chunk_size=64, seed=0)
     assert python_calls(lambda: assign_positions(many, cells, shard_bytes=1 << 26)) < 20_000
 
 
-def test_of_many_files_none_costs_a_call_when_the_index_is_opened(many: Catalog, tmp_path: Path) -> None:
+def test_opening_the_index_costs_no_call_per_file(many: Catalog, tmp_path: Path) -> None:
     cells = build_cells(many.class_of, many.sample_bytes, chunk_size=64, seed=0)
     seal_made_up(tmp_path / "dst", many, cells)
     assert python_calls(lambda: load_index(tmp_path / "dst")) < 20_000
@@ -457,7 +455,7 @@ def test_webdataset_reads_every_sample_with_its_files(grouped: Path, tmp_path: P
             assert sample[suffix] == (grouped / f"{sample['__key__']}.{suffix}").read_bytes()
 
 
-def test_verify_names_the_files_that_webdataset_would_merge_or_miss(tmp_path: Path) -> None:
+def test_verify_names_files_that_webdataset_would_merge_or_miss(tmp_path: Path) -> None:
     root = tmp_path / "data"
     good = ["a.jpg", "-b.jpg", "c d.jpg", "\xff.jpg", "__e.jpg"]
     bad = ["no dot", "two.dots.jpg", "three.dots.in.it", ".hidden"]

@@ -99,7 +99,7 @@ def close_to_others(path: Path) -> None:
     ],
     ids=lambda change: change.__name__,
 )
-def test_a_file_that_changes_after_the_scan_ends_the_pack_with_its_name(
+def test_a_file_that_changes_after_the_scan_fails_the_pack_by_name(
     source: Path, tmp_path: Path, change: Callable[[Path], None]
 ) -> None:
     catalog = catalog_of(source)
@@ -136,7 +136,7 @@ def put_file_for_directory(source: Path) -> None:
     [add_file, add_and_remove_file, close_directory, remove_directory, put_file_for_directory],
     ids=lambda change: change.__name__,
 )
-def test_a_directory_that_changes_after_the_scan_ends_the_pack_with_its_name(
+def test_a_directory_that_changes_after_the_scan_fails_the_pack(
     source: Path, tmp_path: Path, change: Callable[[Path], None]
 ) -> None:
     catalog = catalog_of(source)
@@ -147,7 +147,7 @@ def test_a_directory_that_changes_after_the_scan_ends_the_pack_with_its_name(
     assert not (tmp_path / "dst" / MANIFEST).exists()
 
 
-def test_a_source_that_came_to_rest_is_packed_into_a_new_folder(source: Path, tmp_path: Path) -> None:
+def test_a_source_that_no_longer_changes_packs_into_a_new_folder(source: Path, tmp_path: Path) -> None:
     catalog = catalog_of(source)
     lengthen(source / "dog/4.jpg")
     with pytest.raises(SourceError, match="remove DST"):
@@ -213,7 +213,7 @@ def before_the_index(dst: Path) -> When:
     return lambda event, arguments: event == "os.rename" and str(arguments[1]) == str(dst / FOLDER)
 
 
-def test_a_pack_that_is_killed_anywhere_is_never_taken_for_a_whole_one_and_goes_on_to_the_same_end(
+def test_a_pack_killed_anywhere_is_unfinished_and_resumes(
     source: Path, tmp_path: Path, reference: dict[str, bytes]
 ) -> None:
     steps = changes_of_a_pack(source, tmp_path / "counted")
@@ -243,7 +243,7 @@ def test_a_pack_that_is_killed_anywhere_is_never_taken_for_a_whole_one_and_goes_
     assert seen >= {"nothing", "shards"}
 
 
-def test_an_unfinished_pack_is_no_dataset_and_says_what_it_is(source: Path, tmp_path: Path) -> None:
+def test_an_unfinished_pack_is_refused_and_resumed(source: Path, tmp_path: Path) -> None:
     dst = tmp_path / "dst"
     assert killed(source, dst, before_the_index(dst))
     with opened(dst) as fd:
@@ -311,7 +311,7 @@ def damage(dst: Path, how: str) -> None:
         "no numpy array",
     ],
 )
-def test_a_finished_shard_that_was_damaged_between_runs_is_written_again(
+def test_a_finished_shard_damaged_between_runs_is_rewritten(
     source: Path, tmp_path: Path, reference: dict[str, bytes], how: str
 ) -> None:
     dst = tmp_path / "dst"
@@ -326,7 +326,9 @@ def test_a_finished_shard_that_was_damaged_between_runs_is_written_again(
 # A destination that holds something
 
 
-def test_a_whole_dataset_is_left_as_it_is(source: Path, tmp_path: Path, reference: dict[str, bytes]) -> None:
+def test_packing_a_finished_dataset_again_changes_nothing(
+    source: Path, tmp_path: Path, reference: dict[str, bytes]
+) -> None:
     dst = tmp_path / "dst"
     assert not pack_here(source, dst, OPTIONS).already
     before = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in dst.rglob("*")}
@@ -349,9 +351,7 @@ def test_a_whole_dataset_is_left_as_it_is(source: Path, tmp_path: Path, referenc
     ],
     ids=repr,
 )
-def test_other_options_are_refused_by_a_whole_and_by_an_unfinished_pack(
-    source: Path, tmp_path: Path, other: Options
-) -> None:
+def test_a_finished_or_unfinished_pack_refuses_other_options(source: Path, tmp_path: Path, other: Options) -> None:
     whole, unfinished = tmp_path / "whole", tmp_path / "unfinished"
     pack_here(source, whole, OPTIONS)
     assert killed(source, unfinished, before_the_index(unfinished))
@@ -362,7 +362,7 @@ def test_other_options_are_refused_by_a_whole_and_by_an_unfinished_pack(
         assert files_in(dst) == before
 
 
-def test_a_folder_with_anything_else_in_it_is_left_alone(source: Path, tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_left_alone(source: Path, tmp_path: Path) -> None:
     for name in ("thesis.tex", MANIFEST, FOLDER, "samples-000000.tar"):
         dst = tmp_path / f"with-{name}"
         dst.mkdir()
@@ -372,7 +372,7 @@ def test_a_folder_with_anything_else_in_it_is_left_alone(source: Path, tmp_path:
         assert {path.name: path.read_text() for path in dst.iterdir()} == {name: "years of work"}
 
 
-def test_a_dataset_whose_manifest_is_damaged_is_not_packed_over(source: Path, tmp_path: Path) -> None:
+def test_a_dataset_with_a_damaged_manifest_is_not_overwritten(source: Path, tmp_path: Path) -> None:
     dst = tmp_path / "dst"
     pack_here(source, dst, OPTIONS)
     flip(dst / MANIFEST, 200)
@@ -382,7 +382,7 @@ def test_a_dataset_whose_manifest_is_damaged_is_not_packed_over(source: Path, tm
     assert files_in(dst) == before
 
 
-def test_of_two_packs_into_one_folder_the_second_is_told(source: Path, tmp_path: Path) -> None:
+def test_a_second_pack_into_one_folder_at_once_is_refused(source: Path, tmp_path: Path) -> None:
     making = tmp_path / "dst" / PACKING
     making.mkdir(parents=True)
     script = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); input()"
@@ -399,7 +399,7 @@ def test_of_two_packs_into_one_folder_the_second_is_told(source: Path, tmp_path:
     assert verify(tmp_path / "dst", jobs=1).problems == ()
 
 
-def test_what_an_unfinished_plan_left_behind_does_not_matter(
+def test_leftovers_of_an_unfinished_draft_do_not_matter(
     source: Path, tmp_path: Path, reference: dict[str, bytes]
 ) -> None:
     making = tmp_path / "dst" / PACKING
@@ -416,9 +416,7 @@ def test_what_an_unfinished_plan_left_behind_does_not_matter(
 
 
 @pytest.mark.parametrize("closed", ["", "dog/3.jpg", "dog", "."], ids=lambda path: path or "nothing")
-def test_what_not_everybody_may_read_in_the_source_not_everybody_may_read_when_it_is_packed(
-    source: Path, tmp_path: Path, closed: str
-) -> None:
+def test_a_private_source_gives_private_shards(source: Path, tmp_path: Path, closed: str) -> None:
     if closed:
         (source / closed).chmod(stat.S_IMODE((source / closed).stat().st_mode) & ~0o077)
     dst = tmp_path / "dst"

@@ -125,21 +125,21 @@ def test_auto_mixes_neither_labels_nor_splits_of(tree: Public) -> None:
 
 
 @pytest.mark.parametrize("tree", BLIND, ids=[tree.name for tree in BLIND])
-def test_auto_mixes_what_no_name_in_the_source_can_tell_of(tree: Public) -> None:
+def test_auto_mixes_what_no_name_in_the_source_shows(tree: Public) -> None:
     assert tree.mixing(classes_of(tree)["auto"]) != []
 
 
-def test_the_judge_finds_what_mixes_where_every_directory_is_taken_for_a_label() -> None:
+def test_the_judge_finds_what_mixes_if_every_directory_is_a_label() -> None:
     assert sum(bool(tree.mixing(directories_of(tree))) for tree in TREES) == NAIVELY_MIXED
 
 
-def test_as_many_trees_are_mixed_by_dir_as_are_known() -> None:
+def test_dir_mixes_the_known_number_of_trees() -> None:
     assert sum(bool(tree.mixing(classes_of(tree)["dir"])) for tree in TREES) == MIXED_BY_DIR
 
 
-def test_auto_redirects_within_as_many_trees_as_are_known() -> None:
+def test_auto_redirects_the_known_number_of_trees() -> None:
     assert sum(any(len(paths) > 1 for paths in classes_of(tree)["auto"]) for tree in TREES) == REDIRECTED
 
 
-def test_auto_keeps_back_what_is_known_though_the_directory_is_the_label() -> None:
+def test_auto_refuses_the_known_trees_whose_directory_is_the_label() -> None:
     assert {tree.name for tree in TREES if kept_back(tree, classes_of(tree)["auto"])} == KEPT_BACK

@@ -75,7 +75,7 @@ class TestPackedStore(StoreTests):
 
             yield Subject(store, index.catalog, index.cells, content, unreadable)
 
-    def test_what_is_between_is_read_where_that_takes_less_time_than_to_skip_it(self, packed: Path) -> None:
+    def test_a_gap_is_read_if_that_is_faster_than_skipping_it(self, packed: Path) -> None:
         with store_of(packed) as (index, store):
             wanted = index.cells.cells[0][index.cells.cells[0] >= 0][::2].tolist()
             assert len(store.reads(0, wanted)) == 1
@@ -151,7 +151,7 @@ def read(store: DirectoryStore, sample: int) -> FileBytes | OSError:
     return file
 
 
-def test_a_load_reads_each_wanted_file_whole_the_asked_one_first(store: DirectoryStore, catalog: Catalog) -> None:
+def test_a_load_reads_each_wanted_file_whole_the_first_one_first(store: DirectoryStore, catalog: Catalog) -> None:
     wanted = [sample_at(catalog, path) for path in ("dog/3.jpg", "cat/4.jpg", "cat/0.jpg", "dog/1.jpg")]
     reads = store.reads(0, wanted)
     assert reads[0].samples == (wanted[0],)
@@ -213,7 +213,7 @@ def replace_by_fifo(path: Path) -> None:
 @pytest.mark.parametrize(
     "replace", [replace_by_nothing, replace_by_directory, replace_by_symlink, replace_by_fifo], ids=lambda r: r.__name__
 )
-def test_what_is_no_regular_file_any_more_is_an_error_in_its_place(
+def test_a_file_that_became_something_else_is_an_error_in_its_place(
     store: DirectoryStore, catalog: Catalog, root: Path, replace: object
 ) -> None:
     assert callable(replace)
@@ -222,7 +222,7 @@ def test_what_is_no_regular_file_any_more_is_an_error_in_its_place(
     assert isinstance(read(store, sample_at(catalog, "cat/3.jpg")), FileBytes)
 
 
-def test_a_range_is_read_only_of_what_it_was(store: DirectoryStore, catalog: Catalog, root: Path) -> None:
+def test_a_range_of_a_changed_file_is_an_error(store: DirectoryStore, catalog: Catalog, root: Path) -> None:
     sample = sample_at(catalog, "dog/4.jpg")
     file = read(store, sample)
     assert isinstance(file, FileBytes)
@@ -234,7 +234,7 @@ def test_a_range_is_read_only_of_what_it_was(store: DirectoryStore, catalog: Cat
     assert raised.value.errno == errno.ESTALE
 
 
-def test_a_range_of_a_file_that_changes_while_it_is_read_is_an_error(
+def test_a_range_of_a_file_that_changes_during_the_read_is_an_error(
     store: DirectoryStore, catalog: Catalog, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sample = sample_at(catalog, "dog/4.jpg")
@@ -283,7 +283,7 @@ def test_a_directory_swapped_for_a_symlink_is_not_followed(root: Path, root_fd: 
         open_beneath(root_fd, b"cat/3.jpg")
 
 
-def test_descriptors_are_closed_also_after_errors(
+def test_descriptors_are_closed_even_after_errors(
     store: DirectoryStore, catalog: Catalog, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = set(os.listdir("/proc/self/fd"))

@@ -50,7 +50,7 @@ def check_epochs(machine: Machine, source: Path) -> None:
 
 @pytest.mark.parametrize("options", [[], ["--classes", "dir"]], ids=["auto", "dir"])
 @pytest.mark.parametrize("packed", [False, True], ids=["directory", "packed"])
-def test_imagenet_as_downloaded_is_redirected_in_train_alone(
+def test_imagenet_as_downloaded_is_redirected_only_in_train(
     machine: Machine, tmp_path: Path, source: Path, options: list[str], packed: bool
 ) -> None:
     served_from = source
@@ -85,7 +85,7 @@ def test_one_split_of_a_dataset_is_mounted_over_itself(machine: Machine, source:
     assert told["verdict"].startswith("redirecting within 3 class directories; ")
 
 
-def test_a_split_beside_the_source_that_does_not_answer_is_no_proof(machine: Machine, tmp_path: Path) -> None:
+def test_a_hanging_split_beside_the_source_is_no_proof(machine: Machine, tmp_path: Path) -> None:
     root = tmp_path / "pets"
     for split, first in (("train", 0), ("val", 100)):
         for label, name in enumerate(("cat", "dog")):
@@ -106,7 +106,7 @@ def test_a_split_beside_the_source_that_does_not_answer_is_no_proof(machine: Mac
     assert "no other split has the same directories" in machine.inspect(root / "train", *inspected)["verdict"]
 
 
-def test_what_was_decided_is_told_split_by_split(machine: Machine, source: Path) -> None:
+def test_the_verdict_is_printed_for_each_split(machine: Machine, source: Path) -> None:
     said = machine.ok("mount", source, machine.mnt, "--memory", "1MiB").stderr
     lines = (
         "redirecting within 3 class directories (train 3); --classes none turns this off",

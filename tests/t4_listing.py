@@ -70,7 +70,7 @@ def epoch(paths: list[Path], at: int, listed: Path, *, wait: bool) -> Counter[st
 @pytest.mark.parametrize("mode", [(), ("-o", "direct_io")], ids=["page cache", "direct_io"])
 @pytest.mark.parametrize("share", ["10%", "25%", "all"])
 @pytest.mark.parametrize("policy", ["pool", "slot"])
-def test_a_size_that_a_reader_was_told_is_what_it_reads_whatever_else_lists_the_tree(
+def test_a_reader_reads_the_size_from_its_stat_despite_listings(
     machine: Machine, source: Path, policy: str, share: str, mode: tuple[str, ...]
 ) -> None:
     options = (*OPTIONS, "--policy", policy)
@@ -96,7 +96,7 @@ def by_splice(file: int, size: int, out: int) -> int:
 
 @pytest.mark.parametrize("mode", [(), ("-o", "direct_io")], ids=["page cache", "direct_io"])
 @pytest.mark.parametrize("send", [by_sendfile, by_splice])
-def test_what_was_sent_and_is_not_yet_received_stays_whole_when_its_path_gets_another_answer(
+def test_bytes_sent_but_not_received_stay_whole_when_rebound(
     machine: Machine, source: Path, mode: tuple[str, ...], send: Callable[[int, int, int], int]
 ) -> None:
     machine.ok("mount", source, machine.mnt, *OPTIONS, *mode, "--memory", "200KiB")

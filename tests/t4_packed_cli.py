@@ -122,9 +122,7 @@ def _last(told: str) -> str:
 # What is served
 
 
-def test_a_mount_of_the_packed_form_is_the_source_and_redirects_within_classes(
-    machine: Machine, source: Path, dst: Path
-) -> None:
+def test_a_packed_mount_equals_the_source_and_redirects(machine: Machine, source: Path, dst: Path) -> None:
     known = everything_of(source)
     memory = machine.inspect(dst)["memory_for"]["25%"]
     machine.ok("mount", dst, machine.mnt, "--memory", str(memory))
@@ -146,7 +144,7 @@ def test_a_mount_of_the_packed_form_is_the_source_and_redirects_within_classes(
     assert machine.nothing_is_left()
 
 
-def test_inspect_tells_of_both_forms_the_same(machine: Machine, source: Path, dst: Path) -> None:
+def test_inspect_prints_the_same_for_both_forms(machine: Machine, source: Path, dst: Path) -> None:
     plain, packed = machine.inspect(source, *OPTIONS), machine.inspect(dst)
     assert (plain["packed"], packed["packed"]) == (False, True)
     for fact in ("samples", "classes", "files", "exact_files", "sample_bytes", "chunks", "chunk_size", "memory_for"):
@@ -156,7 +154,7 @@ def test_inspect_tells_of_both_forms_the_same(machine: Machine, source: Path, ds
     assert packed["packed_with"]["classes"] == "dir"
 
 
-def test_a_damaged_file_is_eio_for_one_open_an_epoch_and_a_line_that_says_where(machine: Machine, dst: Path) -> None:
+def test_a_damaged_file_is_eio_once_an_epoch_and_logged(machine: Machine, dst: Path) -> None:
     index = load_index(dst)
     entry = index.catalog.tree.find(b"train/dog/train-dog-7.png")
     shard, at = index.positions.shard_names[index.positions.shard[entry]], int(index.positions.data_at[entry])
@@ -196,7 +194,7 @@ def test_a_damaged_index_is_one_line_for_every_verb(machine: Machine, dst: Path)
 
 
 @pytest.mark.usefixtures("own_folders")
-def test_what_pack_has_settled_cannot_be_asked_of_a_mount(
+def test_mount_refuses_options_that_pack_has_fixed(
     dst: Path, machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for options in (["--classes", "dir"], ["--samples", "*.png"], ["--groups", "stem"], ["--rescan"]):
@@ -207,7 +205,7 @@ def test_what_pack_has_settled_cannot_be_asked_of_a_mount(
 
 
 @pytest.mark.usefixtures("own_folders")
-def test_destinations_that_cannot_be_are_refused_in_one_line(
+def test_impossible_destinations_are_refused_in_one_line(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
@@ -236,7 +234,7 @@ def test_destinations_that_cannot_be_are_refused_in_one_line(
 
 
 @pytest.mark.usefixtures("own_folders")
-def test_options_that_cannot_be_are_refused_in_one_line(
+def test_impossible_options_are_refused_in_one_line(
     source: Path, dst: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for options in (["--shard-size", "0"], ["--shard-size", "lots"], ["--jobs", "0"], ["--chunk-size", "0"]):
@@ -262,7 +260,7 @@ def small_disk(path: Path, size: str) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("size", ["16k", "180k"], ids=["no room for the plan", "for half"])
-def test_a_full_disk_is_one_line_and_with_more_room_it_goes_on(
+def test_a_full_disk_is_one_line_and_the_pack_resumes(
     machine: Machine, source: Path, dst: Path, tmp_path: Path, size: str
 ) -> None:
     with small_disk(tmp_path / "disk", size) as disk:
@@ -343,7 +341,7 @@ def reach(moment: Moment, process: subprocess.Popen[str], dst: Path) -> None:
 
 
 @pytest.mark.parametrize("moment", [draft_is_saved, some_shards_are_done], ids=lambda m: m.__name__)
-def test_a_killed_pack_leaves_no_process_and_goes_on_to_the_same_bytes(
+def test_a_killed_pack_leaves_no_process_and_resumes(
     machine: Machine, source: Path, tmp_path: Path, moment: Moment
 ) -> None:
     dst = tmp_path / "dst"
@@ -381,7 +379,7 @@ def test_ctrl_c_is_one_line_and_leaves_no_process(
 
 
 @pytest.mark.usefixtures("own_folders")
-def test_an_unfinished_pack_is_refused_by_every_verb_that_reads_one(
+def test_every_verb_refuses_an_unfinished_pack(
     machine: Machine, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dst = tmp_path / "dst"
@@ -392,9 +390,7 @@ def test_an_unfinished_pack_is_refused_by_every_verb_that_reads_one(
     refused(capsys, 3, "pack", dst, tmp_path / "other")
 
 
-def test_a_source_that_changes_under_a_pack_ends_it_with_the_name(
-    machine: Machine, source: Path, tmp_path: Path
-) -> None:
+def test_a_source_that_changes_fails_the_pack_by_name(machine: Machine, source: Path, tmp_path: Path) -> None:
     # The second changes the directory, and no file that is packed.
     for name, begins in (("notes.txt", "redoxfs: notes.txt has changed"), ("new", "redoxfs: . has changed")):
         dst = tmp_path / f"dst-{name}"
@@ -409,16 +405,14 @@ def test_a_source_that_changes_under_a_pack_ends_it_with_the_name(
         assert not (dst / MANIFEST).exists()
 
 
-def test_a_second_pack_of_the_same_changes_nothing_and_says_so(machine: Machine, source: Path, dst: Path) -> None:
+def test_a_second_pack_of_the_same_source_changes_nothing(machine: Machine, source: Path, dst: Path) -> None:
     before = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in dst.rglob("*")}
     done = machine.ok("pack", source, dst, *OPTIONS, "--jobs", "1")
     assert "holds this dataset already" in done.stderr
     assert {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in dst.rglob("*")} == before
 
 
-def test_a_file_that_was_rewritten_since_a_scan_that_was_kept_is_told_what_to_do(
-    machine: Machine, source: Path, tmp_path: Path
-) -> None:
+def test_a_file_rewritten_since_a_cached_scan_asks_for_rescan(machine: Machine, source: Path, tmp_path: Path) -> None:
     machine.ok("inspect", source, *OPTIONS)
     changed = source / "train/cat/train-cat-5.png"
     changed.write_bytes(image("train/cat/train-cat-5.png", 0, 5, 4000))

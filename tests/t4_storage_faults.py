@@ -142,7 +142,7 @@ class Epochs:
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("fault", [fails, is_short, lacks_files, raises], ids=lambda fault: fault.__name__)
-def test_of_reads_of_which_every_nth_goes_wrong_only_those_opens_fail_that_no_second_read_helps(
+def test_with_every_nth_read_failing_only_twice_failed_opens_fail(
     catalog: Catalog, fault: Callable[[Read], Sequence[Payload]], policy: str
 ) -> None:
     async def main() -> None:
@@ -175,7 +175,7 @@ def test_of_reads_of_which_every_nth_goes_wrong_only_those_opens_fail_that_no_se
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_reads_of_which_every_nth_is_slow_cost_time_alone(catalog: Catalog, policy: str) -> None:
+def test_with_every_nth_read_slow_only_time_is_lost(catalog: Catalog, policy: str) -> None:
     async def main() -> None:
         store = FaultyStore(HeldStore(catalog), is_slow)
         store.every = 7
@@ -190,7 +190,7 @@ def test_reads_of_which_every_nth_is_slow_cost_time_alone(catalog: Catalog, poli
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_reads_of_which_every_nth_hangs_fail_their_own_opens_at_the_deadline(catalog: Catalog, policy: str) -> None:
+def test_with_every_nth_read_hanging_only_its_opens_time_out(catalog: Catalog, policy: str) -> None:
     released = threading.Event()
 
     def hangs(read: Read) -> Sequence[Payload]:
@@ -248,7 +248,7 @@ CALL_FAULTS = [
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize(("kind", "fault"), CALL_FAULTS, ids=lambda what: getattr(what, "__name__", what))
-def test_calls_of_which_every_nth_goes_wrong_are_made_again_and_nobody_notices(
+def test_with_every_nth_call_failing_retries_hide_it(
     tree: Path, tmp_path: Path, kind: str, fault: Callable[[memoryview, int], int], policy: str
 ) -> None:
     async def main() -> None:
@@ -273,7 +273,7 @@ def test_calls_of_which_every_nth_goes_wrong_are_made_again_and_nobody_notices(
     [each for each in CALL_FAULTS if each[1] is not call_is_short],
     ids=lambda what: getattr(what, "__name__", what),
 )
-def test_while_every_call_goes_wrong_every_open_fails_and_then_all_is_well(
+def test_with_every_call_failing_all_opens_fail_and_then_recover(
     tree: Path, tmp_path: Path, kind: str, fault: Callable[[memoryview, int], int], policy: str
 ) -> None:
     async def main() -> None:
@@ -372,9 +372,7 @@ WITHOUT_OVERRIDE = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] 
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_files_that_were_cut_replaced_or_shut_are_what_they_are_now_or_eio(
-    machine: Machine, source: Path, policy: str
-) -> None:
+def test_truncated_replaced_or_unreadable_files_are_current_or_eio(machine: Machine, source: Path, policy: str) -> None:
     mount(machine, source, policy, *CHUNKS, without=WITHOUT_OVERRIDE)
     names = sorted(every_seventh(source))
     cut, replaced, shut = names[::3], names[1::3], set(names[2::3])
@@ -403,7 +401,7 @@ def test_files_that_were_cut_replaced_or_shut_are_what_they_are_now_or_eio(
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_bytes_of_a_shard_that_flip_under_a_mount_are_eio_until_they_are_right_again(
+def test_flipped_bytes_of_a_mounted_shard_are_eio_until_restored(
     machine: Machine, source: Path, tmp_path: Path, policy: str
 ) -> None:
     dst = tmp_path / "packed"
@@ -425,7 +423,7 @@ def test_bytes_of_a_shard_that_flip_under_a_mount_are_eio_until_they_are_right_a
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_shard_that_is_cut_under_a_mount_costs_what_was_cut_off(
+def test_a_truncated_mounted_shard_loses_only_the_truncated_files(
     machine: Machine, source: Path, tmp_path: Path, policy: str
 ) -> None:
     dst = tmp_path / "packed"
@@ -547,7 +545,7 @@ def faulty(machine: Machine, source: Path, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_filesystem_of_which_every_nth_file_fails_costs_those_files_and_recovers(
+def test_with_every_nth_file_failing_only_those_fail_and_recover(
     machine: Machine, source: Path, faulty: Path, tmp_path: Path, policy: str
 ) -> None:
     mount(machine, faulty, policy, *CHUNKS)
@@ -630,7 +628,7 @@ def disk(machine: Machine, tmp_path: Path) -> Iterator[Disk]:
 
 @pytest.mark.parametrize("kind", ["directory", "packed"])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_sectors_that_a_disk_has_lost_cost_what_lies_there(
+def test_lost_sectors_lose_only_the_files_on_them(
     machine: Machine, source: Path, disk: Disk, policy: str, kind: str
 ) -> None:
     names = names_in(source)
@@ -703,7 +701,7 @@ def mount_small(place: Path, *options: str) -> None:
 
 
 @pytest.mark.parametrize("fault", [no_space, nearly_no_space, read_only, a_file], ids=lambda fault: fault.__name__)
-def test_where_scans_cannot_be_kept_it_is_one_line_and_a_mount(
+def test_a_scan_cache_that_cannot_be_written_is_one_line(
     machine: Machine, source: Path, cache: Path, fault: Callable[[Path], None]
 ) -> None:
     fault(cache)
@@ -718,7 +716,7 @@ def test_where_scans_cannot_be_kept_it_is_one_line_and_a_mount(
     assert [path for path in sorted(cache.rglob("*")) if path.name != "redoxfs"] == before or fault is a_file
 
 
-def test_a_kept_scan_on_a_disk_that_is_lost_is_one_line_and_a_mount(machine: Machine, source: Path, disk: Disk) -> None:
+def test_a_scan_cache_on_a_lost_disk_is_one_line(machine: Machine, source: Path, disk: Disk) -> None:
     machine.environment["XDG_CACHE_HOME"] = str(disk.place)
     machine.ok("mount", source, machine.mnt, *CHUNKS)
     machine.ok("umount", machine.mnt)
@@ -732,7 +730,7 @@ def test_a_kept_scan_on_a_disk_that_is_lost_is_one_line_and_a_mount(machine: Mac
     assert (len(served), errors) == (IMAGES, {})
 
 
-def test_a_kept_scan_that_is_lost_while_it_is_served_costs_nothing(machine: Machine, source: Path, cache: Path) -> None:
+def test_a_scan_cache_lost_while_mounted_does_not_matter(machine: Machine, source: Path, cache: Path) -> None:
     machine.ok("mount", source, machine.mnt, *CHUNKS)
     machine.ok("umount", machine.mnt)
     # As if the source had been left alone for long when it was scanned.

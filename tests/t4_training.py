@@ -83,7 +83,7 @@ def packed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("pool", "packed", 64, "25%"),
     ],
 )
-def test_every_label_is_right_and_every_sample_comes_once_per_epoch(
+def test_every_label_is_right_and_every_sample_comes_once(
     machine: Machine,
     source: Path,
     known: Mapping[bytes, tuple[str, str]],

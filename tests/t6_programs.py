@@ -165,7 +165,7 @@ def skip_without(library: str) -> None:
         ("numpy_mmap", "numpy", "arrays", "slot"),
     ],
 )
-def test_a_program_reads_every_sample_once_with_its_label_twice_in_a_row(
+def test_a_program_reads_every_labeled_sample_once_twice_in_a_row(
     machine: Machine, request: pytest.FixtureRequest, program: str, library: str, kind: str, policy: str
 ) -> None:
     skip_without(library)
@@ -175,7 +175,7 @@ def test_a_program_reads_every_sample_once_with_its_label_twice_in_a_row(
 
 
 @pytest.mark.parametrize("memory", ["34KiB", "1MiB", "all"])
-def test_hugging_face_image_folder_reads_every_sample_once_with_its_label(
+def test_hugging_face_image_folder_reads_every_labeled_sample_once(
     machine: Machine, some_images: Samples, memory: str
 ) -> None:
     """The library stats all files from many threads before it opens any, so its stats reserve whole classes."""
@@ -184,9 +184,7 @@ def test_hugging_face_image_folder_reads_every_sample_once_with_its_label(
     redirected_epochs(machine, some_images, "hugging_face_images", HUGGING_FACE_ROUNDS, "--memory", budget)
 
 
-def test_webdataset_reads_every_sample_once_from_the_shards_of_a_packed_dataset(
-    machine: Machine, images: Samples, tmp_path: Path
-) -> None:
+def test_webdataset_reads_every_sample_of_packed_shards_once(machine: Machine, images: Samples, tmp_path: Path) -> None:
     """Each shard is a sample here, and any shard stands in for any other."""
     skip_without("webdataset")
     machine.ok("pack", images.root, tmp_path / "packed", "--shard-size", "128KiB", "--jobs", "1")
@@ -214,7 +212,7 @@ COPIES = {
 
 
 @pytest.mark.parametrize("tool", COPIES)
-def test_a_copy_of_the_exact_files_is_the_source_twice_in_a_row(
+def test_copying_the_exact_files_equals_the_source_twice(
     machine: Machine, images: Samples, tmp_path: Path, tool: str
 ) -> None:
     if shutil.which(tool) is None:
