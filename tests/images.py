@@ -1,6 +1,6 @@
-"""Image files that name themselves: class and number in the pixels, path and checksum behind the image.
+"""Image files that name themselves: class and number in the pixels, path and checksum after the image.
 
-PNG readers stop at the end of the image, so what follows it can carry a path of any length and pad a file to any
+PNG readers stop at the end of the image. So the bytes after it can hold a path of any length, and pad a file to any
 size. An empty file cannot name itself; a dataset has at most one in each class tree.
 """
 
@@ -13,13 +13,13 @@ from pathlib import Path
 from PIL import Image
 
 UNEVEN = {f"n{count:08}": count for count in (1, 3, 10, 100, 300, 700)} | {f"n0000100{i}": 1000 for i in range(4)}
-"""Classes of very uneven size, 5,114 images; called like WordNet ids, which are proof enough for --classes auto."""
+"""Classes of very uneven size, 5,114 images. Their names are WordNet ids, which are proof for --classes auto."""
 
 LARGEST_BYTES = 5_000_000
 
 
 def image(path: str, label: int, number: int, size: int) -> bytes:
-    """A PNG of at least ``size`` bytes for ``path``, which says ``label`` and ``number`` in its first pixels."""
+    """A PNG of at least ``size`` bytes for ``path``, with ``label`` and ``number`` in its first pixels."""
     pixels = struct.pack(">HH", label, number).ljust(3 * 4, b"\0")
     rows = b"".join(b"\0" + pixels for _ in range(4))
     png = b"\x89PNG\r\n\x1a\n" + b"".join(
@@ -37,14 +37,14 @@ def image(path: str, label: int, number: int, size: int) -> bytes:
 
 
 def path_in(data: bytes) -> str:
-    """The path that an image was made for; AssertionError where the bytes are not one whole image."""
+    """The path that an image was made for. AssertionError if the bytes are not one whole image."""
     assert len(data) > 8, f"short: {len(data)} bytes"
     assert struct.unpack(">I", data[-4:])[0] == zlib.crc32(data[:-4]), "torn or mixed bytes"
     return data[:-5].rpartition(b"\n")[2].decode()
 
 
 def pixels_in(data: bytes) -> tuple[int, int]:
-    """Label and number, decoded as a training script would."""
+    """The label and number, decoded as a training script would."""
     with Image.open(BytesIO(data)) as decoded:
         first = decoded.convert("RGB").tobytes()[:4]
     label, number = struct.unpack(">HH", first)
@@ -52,7 +52,7 @@ def pixels_in(data: bytes) -> tuple[int, int]:
 
 
 def make_images(root: Path, classes: dict[str, int], *, split: str = "train", typical_bytes: int = 1500) -> None:
-    """An ImageFolder-style tree; sizes vary from 0 bytes to 5 MB, most near ``typical_bytes``."""
+    """Make an ImageFolder-style tree. Sizes vary from 0 bytes to 5 MB, most near ``typical_bytes``."""
     for label, (name, count) in enumerate(sorted(classes.items())):
         folder = root / split / name
         folder.mkdir(parents=True)
@@ -76,7 +76,7 @@ def make_full_images(root: Path, classes: dict[str, int]) -> Path:
 
 
 def identity(data: bytes, split: str, classes: dict[str, int]) -> tuple[str, str]:
-    """Class and path of whatever image was read."""
+    """The class and path of an image that was read."""
     if not data:
         largest = max(sorted(classes), key=lambda name: classes[name])
         return largest, f"{split}/{largest}/{split}-{largest}-0.png"

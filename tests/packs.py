@@ -1,4 +1,4 @@
-"""Packed datasets for tests: packed in this process, read back, taken apart, and sealed again as an attacker would."""
+"""Packed datasets for tests: packed in this process, read, changed, and sealed again as an attacker would."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def opened(folder: Path | bytes) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class Options:
-    """As `redoxfs pack` takes them."""
+    """The options of `redoxfs pack`."""
 
     chunk_size: int = 8
     shard_bytes: int = 1 << 30
@@ -53,7 +53,7 @@ def catalog_of(source: Path | bytes, options: Options = DEFAULT) -> Catalog:
 
 
 def pack_here(source: Path | bytes, dst: Path, options: Options = DEFAULT, *, catalog: Catalog | None = None) -> Packed:
-    """`redoxfs pack`, without the program around it; ``catalog`` where the source was scanned before."""
+    """`redoxfs pack` in this process. ``catalog`` if the source was scanned before."""
     catalog = catalog or catalog_of(source, options)
     cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=options.chunk_size, seed=options.seed)
     with opened(source) as fd:
@@ -80,7 +80,7 @@ def store_of(dst: Path, speed: StorageSpeed = SPEED) -> Iterator[tuple[Index, Pa
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
-    """Every file of a folder with its bytes."""
+    """The bytes of every file of a folder."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
@@ -94,7 +94,7 @@ def manifest_of(dst: Path) -> dict[str, Any]:
 
 
 def reseal(dst: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Write the manifest anew after ``change``, with the checksum that it has then."""
+    """Apply ``change`` to the manifest and write it with a new checksum."""
     manifest = manifest_of(dst)
     del manifest["checksum"]
     change(manifest)
@@ -102,14 +102,14 @@ def reseal(dst: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 
 def replace_array(dst: Path, name: str, values: np.ndarray[Any, Any]) -> None:
-    """Put another array into the index, and its record into the manifest."""
+    """Replace an array of the index, and its record in the manifest."""
     (dst / FOLDER / f"{name}.npy").unlink()
     record = array_files.save(dst / FOLDER, name, values)
     reseal(dst, lambda manifest: manifest["arrays"].update({name: record}))
 
 
 def replace_array_file(dst: Path, name: str, data: bytes, **record: object) -> None:
-    """Put any bytes in an array's place, with their length and checksum in the manifest; ``record`` says the rest."""
+    """Replace an array's file by any bytes, with their length and checksum in the manifest, and ``record`` besides."""
     (dst / FOLDER / f"{name}.npy").write_bytes(data)
     known = {"bytes": len(data), "xxh3_128": xxhash.xxh3_128_hexdigest(data), **record}
     reseal(dst, lambda manifest: manifest["arrays"][name].update(known))
@@ -123,9 +123,9 @@ def array(dst: Path, name: str) -> np.ndarray[Any, Any]:
 def made_up_tree(
     entries: Sequence[tuple[int, bytes, int]], *, targets: Sequence[bytes] = (), **columns: Sequence[int]
 ) -> Tree:
-    """A tree that is nowhere: below the root, (parent, name, mode) of each entry, in order; ``columns`` of all entries.
+    """A tree that is not on disk, from (parent, name, mode) of each entry below the root and ``columns`` of all entries.
 
-    The root is entry 0; what no column says is zero.
+    The root is entry 0. Values without a column are zero.
     """
     count = len(entries) + 1
     names = [b"", *(name for _, name, _ in entries)]
@@ -152,7 +152,7 @@ def made_up_tree(
 
 
 def made_up_catalog(tree: Tree, class_of: Sequence[int], groups: Sequence[Sequence[int]]) -> Catalog:
-    """Samples of a made-up tree: the class of each, and its entries."""
+    """A catalog of a made-up tree, from the class and the entries of each sample."""
     members = np.array([entry for group in groups for entry in group], np.int32)
     member_at = np.concatenate([[0], np.cumsum([len(group) for group in groups])]).astype(np.int64)
     sample_of = np.full(len(tree), -1, np.int32)
@@ -177,7 +177,7 @@ def made_up_catalog(tree: Tree, class_of: Sequence[int], groups: Sequence[Sequen
 
 
 def seal_made_up(dst: Path, catalog: Catalog, cells: Cells) -> None:
-    """A packed dataset of a made-up tree: the index, and shards of the right length with nothing in them."""
+    """Write a packed dataset of a made-up tree: the index, and empty shards of the right length."""
     positions = assign_positions(catalog, cells, shard_bytes=1 << 30)
     (dst / FOLDER).mkdir(parents=True)
     arrays = arrays_of(catalog, cells, positions)

@@ -1,10 +1,10 @@
-"""Programs as their users write them, for t6_programs to run, each in a process of its own.
+"""Programs as their users write them. t6_programs runs each in a separate process.
 
     programs.py PROGRAM FOLDER ROUNDS
 
 A program reads every sample below FOLDER with another project's library, ROUNDS times in a row. For each round, it
-prints a line of JSON: for each sample the split and label that the library or the path gave, such as "train/disc", and
-a digest of what was decoded. t6_programs knows which file decodes to which digest.
+prints a line of JSON: for each sample the split and label from the library or the path, such as "train/disc", and a
+digest of the decoded content. t6_programs knows the digest of each file.
 
 Only the library that a program needs is imported.
 """
@@ -24,18 +24,18 @@ from typing import Any
 
 SPLITS = ("train", "val")
 READERS = 4
-"""Threads, or workers of a DataLoader: more than a small machine has cores."""
+"""Threads, or workers of a DataLoader: more than the cores of a small machine."""
 
 Sample = tuple[str, str]
 
 
 def digest(decoded: Any) -> str:
-    """Of an image's RGB bytes, of 16-bit sound, or of an array: whatever turns into bytes."""
+    """The digest of an image's RGB bytes, of 16-bit sound, or of an array."""
     return hashlib.sha256(decoded.tobytes()).hexdigest()
 
 
 def torchvision_image_folder(root: Path) -> Iterator[Sample]:
-    """As in torchvision's reference scripts: a DataLoader with workers, shuffled."""
+    """As torchvision's reference scripts: a DataLoader with workers, shuffled."""
     from torch.utils.data import DataLoader
 
     folder = _torchvision_datasets().ImageFolder
@@ -46,10 +46,10 @@ def torchvision_image_folder(root: Path) -> Iterator[Sample]:
 
 
 def _torchvision_datasets() -> Any:
-    """torchvision.datasets, which is pure Python, also where torchvision's compiled part does not load.
+    """torchvision.datasets, which is pure Python, even if torchvision's compiled part does not load.
 
-    The wheel on PyPI is built for PyTorch with CUDA. Beside a CPU build its operators are missing, and the import fails
-    because torchvision describes two of them to PyTorch. It is enough to declare these two.
+    The wheel on PyPI is built for PyTorch with CUDA. With a CPU build its operators are missing, and the import fails
+    because torchvision registers two of them with PyTorch. Declaring these two is enough.
     """
     try:
         return importlib.import_module("torchvision.datasets")
@@ -69,11 +69,11 @@ def hugging_face_images(root: Path) -> Iterator[Sample]:
 
 
 def hugging_face_sounds(root: Path) -> Iterator[Sample]:
-    """The same for sound, decoded by soundfile."""
+    """As `hugging_face_images`, for sound decoded by soundfile."""
     import soundfile
     from datasets import Audio
 
-    # The library imports torchcodec's encoder for every path, and encodes nothing. torchcodec would need FFmpeg.
+    # The library imports torchcodec's encoder for every path, but encodes nothing. torchcodec needs FFmpeg.
     encoders = types.ModuleType("torchcodec.encoders")
     encoders.AudioEncoder = None  # type: ignore[attr-defined]
     sys.modules |= {"torchcodec": types.ModuleType("torchcodec"), "torchcodec.encoders": encoders}
@@ -85,7 +85,7 @@ def hugging_face_sounds(root: Path) -> Iterator[Sample]:
 
 
 def _hugging_face(kind: str, root: Path) -> Iterator[tuple[str, Any]]:
-    """The splits, named as their directories are, from a cache that is new each time."""
+    """The splits, named like their directories, with a new cache each time."""
     from datasets import load_dataset
 
     with tempfile.TemporaryDirectory() as cache:
@@ -95,7 +95,7 @@ def _hugging_face(kind: str, root: Path) -> Iterator[tuple[str, Any]]:
 
 
 def opencv(root: Path) -> Iterator[Sample]:
-    """imread opens a file twice: to recognise its format, and to decode it."""
+    """imread opens a file twice: to recognize its format, and to decode it."""
     import cv2
 
     def read(path: Path) -> Sample:
@@ -128,7 +128,7 @@ def numpy_mmap(root: Path) -> Iterator[Sample]:
 
 
 def web_dataset(root: Path) -> Iterator[Sample]:
-    """FOLDER has shards, and their keys the labels."""
+    """FOLDER has shards, whose keys have the labels."""
     import webdataset
     from torch.utils.data import DataLoader
 
@@ -139,7 +139,7 @@ def web_dataset(root: Path) -> Iterator[Sample]:
 
 
 def _label(path: Path) -> str:
-    """The split and label of a script that takes them from the path."""
+    """The split and label as a script takes them from the path."""
     return f"{path.parts[-3]}/{path.parts[-2]}"
 
 

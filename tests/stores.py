@@ -1,5 +1,5 @@
-"""What a node stands on, for tests: stores that are held back and failed at will, system calls that fail, and a kernel
-that caches nothing."""
+"""Fakes below a node, for tests: stores that wait and fail on demand, system calls that fail, and a kernel without
+caches."""
 
 import errno
 import os
@@ -15,10 +15,10 @@ from redoxfs.dataset import Catalog
 
 
 class HeldStore:
-    """Every file holds the number of its sample. ``gate`` closed: reads wait; ``broken``: samples that fail.
+    """Every file holds the number of its sample. Reads wait while ``gate`` is closed; samples in ``broken`` fail.
 
-    Without a catalog a sample is one file of ``size`` bytes, and the entry of the same number; with one, files have
-    the sizes that it says, and those of no sample hold "-1".
+    Without a catalog, a sample is one file of ``size`` bytes, and the entry of the same number. With a catalog, files
+    have its sizes, and files of no sample hold "-1".
     """
 
     depth = 32
@@ -91,9 +91,9 @@ def _filled(sample: int, size: int) -> bytes:
 
 
 class FaultyStore:
-    """``store``, of whose reads every Nth goes wrong as ``fault`` says, while ``every`` is not 0.
+    """``store``, but ``fault`` replaces every Nth read, where N is ``every`` (0: none).
 
-    ``hit`` has the samples of those reads, once for each.
+    ``hit`` has the samples of those reads, once for each read.
     """
 
     def __init__(self, store: ChunkStore, fault: Callable[[Read], Sequence[Payload]]) -> None:
@@ -124,35 +124,35 @@ class FaultyStore:
 
 
 def fails(read: Read) -> Sequence[Payload]:
-    """The storage says no."""
+    """The storage returns EIO."""
     return [(OSError(errno.EIO, os.strerror(errno.EIO)),) for _ in read.samples]
 
 
 def is_short(read: Read) -> Sequence[Payload]:
-    """Less comes than was asked for."""
+    """The read returns fewer samples than requested."""
     return read.run()[: len(read.samples) - 1]
 
 
 def lacks_files(read: Read) -> Sequence[Payload]:
-    """Samples come without their files."""
+    """The read returns samples without their files."""
     return [() for _ in read.samples]
 
 
 def raises(read: Read) -> Sequence[Payload]:
-    """A store never should."""
+    """The read raises, which no store should do."""
     raise MemoryError(read.samples)
 
 
 def is_slow(read: Read) -> Sequence[Payload]:
-    """It takes 20 ms longer."""
+    """The read takes 20 ms longer."""
     time.sleep(0.02)
     return read.run()
 
 
 class FaultyCalls:
-    """Of the reads that this process asks the kernel for, every Nth goes wrong as ``fault`` says; ``hit`` counts them.
+    """``fault`` replaces every Nth read system call of this process. ``hit`` counts them.
 
-    A fault is given what would have been read into: it may raise, fill less of it, or change what is there.
+    A fault receives the filled buffer. It may raise, fill less of it, or change the bytes.
     """
 
     def __init__(self, fault: Callable[[memoryview, int], int], every: int) -> None:
@@ -165,7 +165,7 @@ class FaultyCalls:
 
     @contextmanager
     def made(self) -> Iterator[None]:
-        """While the calls go wrong."""
+        """Patch os.pread and os.preadv within the ``with`` block."""
         with patch.object(os, "preadv", self.preadv), patch.object(os, "pread", self.pread):
             yield
 
@@ -197,24 +197,24 @@ def call_fails(_data: memoryview, _done: int) -> int:
 
 
 def call_is_short(_data: memoryview, done: int) -> int:
-    """A part comes, as the kernel may do at any time."""
+    """The call returns a part, as the kernel may do at any time."""
     return (done + 1) // 2
 
 
 def call_ends(_data: memoryview, _done: int) -> int:
-    """Nothing comes, as behind the end of a file."""
+    """The call returns nothing, as after the end of a file."""
     return 0
 
 
 def call_flips_bits(data: memoryview, done: int) -> int:
-    """All comes, and every hundredth byte of it is wrong."""
+    """The call returns all bytes, and every hundredth is wrong."""
     for at in range(0, done, 100):
         data[at] ^= 4
     return done
 
 
 class NoKernel:
-    """Caches nothing, so it need not be told of anything."""
+    """A kernel that caches nothing and ignores all notices."""
 
     def bound(self, entries: Sequence[int]) -> None:
         pass

@@ -1,4 +1,4 @@
-"""`--classes auto` on one split of a dataset: what lies beside SOURCE is the proof, or speaks against it."""
+"""`--classes auto` on one split of a dataset: the names beside SOURCE are the proof, or a doubt."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pets(root: Path) -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A folder whose own name is no split, as that of the test may be."""
+    """A folder that is not named like a split. The name of the test's own folder may be."""
     root = tmp_path / "pets"
     root.mkdir()
     return root

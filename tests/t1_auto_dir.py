@@ -1,4 +1,4 @@
-"""`--classes dir`: what the user's word is not taken for, and what is said against it."""
+"""`--classes dir`: directories that it does not take for classes, and its warnings."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`--classes auto` where the names of files and directories speak against it: rows of the table in docs/classes.md.
+"""`--classes auto` with names of files and directories that are doubts: rows of the table in docs/classes.md.
 
-Each tree lies below two splits, which would be proof enough if the names said nothing else.
+Each tree lies below two splits, which would be proof enough if the names were no doubt.
 """
 
 from __future__ import annotations
@@ -216,13 +216,13 @@ def goes_on(root: Path) -> None:
 
 
 def digits_and_words(root: Path) -> None:
-    """A directory's own number is none of a camera's: 8/IMG_1280 and 7/IMG_1270 have nothing in common."""
+    """A directory's number is not part of a camera's number: 8/IMG_1280 and 7/IMG_1270 are unrelated."""
     for number in (7, 8):
         make(root, *(f"{number}/IMG_1{at}{number}0.jpg" for at in range(1, 9)))
     make(root, *(f"none/IMG_{3000 + i * 7}.jpg" for i in range(8)))
 
 
-# Trees below two splits whose names say no more than their directories.
+# Trees below two splits whose file names have no more information than their directories.
 REDIRECTED: list[tuple[Build, int]] = [
     (food101, 6),
     (eurosat, 6),
@@ -235,7 +235,7 @@ REDIRECTED: list[tuple[Build, int]] = [
     (digits_and_words, 6),
 ]
 
-# (the tree, words that the line must have, the options that it offers besides a table)
+# (the tree, words that the line must have, the options that it suggests besides a table)
 REFUSED: list[tuple[Build, str, set[str]]] = [
     (below(digits), "the names of all their directories are numbers", {DIR, ANY}),
     (below(label_in_the_name), "lie in one directory and are named differently", {DIR}),

@@ -1,4 +1,4 @@
-"""`--classes auto` on trees shaped like datasets that people have: the table in docs/classes.md, row by row."""
+"""`--classes auto` on trees shaped like common datasets: the table in docs/classes.md, row by row."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def imagenet(root: Path) -> None:
 
 
 def imagenet_as_downloaded(root: Path) -> None:
-    """CLS-LOC: the labels of val/ and test/ are in the development kit."""
+    """CLS-LOC. The labels of val/ and test/ are in the development kit."""
     for at, wnid in enumerate(("n01440764", "n01443537")):
         make(root, *(f"train/{wnid}/{wnid}_{at + 7 * i}.JPEG" for i in range(12)))
     make(root, *(f"val/ILSVRC2012_val_{i:08d}.JPEG" for i in range(1, 11)))
@@ -44,7 +44,7 @@ def imagenet_as_downloaded(root: Path) -> None:
 
 
 def imagenet_det(root: Path) -> None:
-    """The boxes lie in Annotations/, which is another archive."""
+    """The boxes are in Annotations/, which is another archive."""
     for at, wnid in enumerate(("n01440764", "n01443537")):
         make(root, *(f"train/ILSVRC2013_train/{wnid}/{wnid}_{at + 7 * i}.JPEG" for i in range(12)))
     make(root, *(f"train/ILSVRC2014_train_0000/ILSVRC2014_train_{i:08d}.JPEG" for i in range(5)))
@@ -52,7 +52,7 @@ def imagenet_det(root: Path) -> None:
 
 
 def imagenet_det_train(root: Path) -> None:
-    """ILSVRC2013_train alone: a split, but not by its whole name."""
+    """ILSVRC2013_train alone: a split, but its whole name is not a split word."""
     for at, wnid in enumerate(("n01440764", "n01443537")):
         make(root, *(f"ILSVRC2013_train/{wnid}/{wnid}_{at + 7 * i}.JPEG" for i in range(12)))
 
@@ -167,7 +167,7 @@ def roboflow(root: Path) -> None:
 
 
 def unpacked_twice(root: Path) -> None:
-    """Kaggle's archives: each folder in one of its own name."""
+    """Kaggle's archives: each folder lies in one of the same name."""
     for at, split in enumerate(("training_set", "test_set")):
         for name in ("cats", "dogs"):
             make(root, *(f"{split}/{split}/{name}/{name[:3]}.{at * 4000 + i}.jpg" for i in range(8)))
@@ -206,14 +206,14 @@ def other_classes_to_test(root: Path) -> None:
 
 
 def two_trainings(root: Path) -> None:
-    """Two releases, or two cameras: no other part of the data says that these are classes."""
+    """Two releases, or two cameras: no other part of the data shows that these are classes."""
     for at, split in enumerate(("train2014", "train2017")):
         for name in ("cat", "dog"):
             make(root, *(f"{split}/{name}/{name}_{at}{i}.jpg" for i in range(6)))
 
 
 def one_folder_to_test(root: Path) -> None:
-    """Keras wants a folder in test/, whatever its name."""
+    """Keras needs a folder in test/, of any name."""
     cats_and_dogs(root)
     make(root, *(f"test/unknown/{i}.jpg" for i in range(8)))
 
@@ -286,7 +286,7 @@ def class_named_files(root: Path) -> None:
 
 
 def cats_and_dogs(root: Path) -> None:
-    """cats_and_dogs_filtered, and what lies about in such folders."""
+    """cats_and_dogs_filtered, with the other files that are common in such folders."""
     make(
         root,
         "README.md",
@@ -340,7 +340,7 @@ def renamed_cityscapes(root: Path) -> None:
 
 
 def cities(root: Path) -> None:
-    """Cityscapes' images under a name that says nothing."""
+    """Cityscapes' images under a name without meaning."""
     for split, city in (("train", "aachen"), ("train", "bochum"), ("val", "frankfurt"), ("val", "munster")):
         make(root, *(f"{split}/{city}/{city}_{i:06d}_000019.png" for i in range(4)))
 
@@ -400,7 +400,7 @@ def pair_with_own_words(root: Path) -> None:
 
 
 def partial_pair(root: Path) -> None:
-    """Only one in five has a partner; the rest was lost."""
+    """Only one in five files has a partner. The others were lost."""
     make(root, *(f"first/{i:04d}.png" for i in range(20)), *(f"second/{i:04d}.png" for i in range(0, 100, 5)))
 
 
@@ -483,7 +483,7 @@ def packed_table(root: Path) -> None:
     make(root, "extra/answers.csv.gz")
 
 
-# (the tree, words that the line must have, and of each split whether it is redirected)
+# (the tree, words that the line must have, whether each split is redirected)
 REDIRECTED: list[tuple[Callable[[Path], None], str, dict[str, bool]]] = [
     (imagenet, "6 class directories (train 3, val 3)", {"train": True, "val": True}),
     (imagenet_one_a_class, "6 class directories", {"train": True, "val": True}),
@@ -501,10 +501,10 @@ REDIRECTED: list[tuple[Callable[[Path], None], str, dict[str, bool]]] = [
     (listed_classes, "4 class directories", {"train": True, "validation": True}),
 ]
 
-# What a line may offer; FILE.csv it always does.
+# The options that a line may suggest. It always suggests FILE.csv.
 DIR, ANY, STEM = "--classes dir", "--classes any", "--groups stem"
 
-# (the tree, words that the line must have, the options that it offers besides a table)
+# (the tree, words that the line must have, the options that it suggests besides a table)
 REFUSED: list[tuple[Callable[[Path], None], str, set[str]]] = [
     (imagenet_det, "samples lie at more than one place", {ANY}),
     (imagenet_det_train, "no other split has the same directories", {DIR, ANY}),

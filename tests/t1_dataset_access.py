@@ -1,4 +1,4 @@
-"""Who may read a file is part of its class."""
+"""The readers of a file are part of its class."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def tree(tmp_path: Path) -> Tree:
 
 
 def with_owner(tree: Tree, **changes: tuple[int, int, int]) -> Tree:
-    """The tree, with (uid, gid, mode) of the entries of these names (their last component, less its suffix)."""
+    """The tree, with (uid, gid, mode) set for the entries of these names (without suffix)."""
     uid, gid, mode = tree.uid.copy(), tree.gid.copy(), tree.mode.copy()
     for entry in range(len(tree)):
         change = changes.get("_" + tree.name(entry).decode().partition(".")[0])
@@ -59,15 +59,15 @@ def partition(found: Catalog) -> list[list[str]]:
     ("changes", "expected"),
     [
         ({}, [["1", "2", "3", "4", "5", "6"]]),
-        # Everybody may read these, whoever owns them, whatever may be written or executed.
+        # All users may read these, whatever their owner and their other bits.
         ({"_1": (7, 8, 0o755), "_2": (9, 9, 0o444)}, [["1", "2", "3", "4", "5", "6"]]),
         ({"_1": (7, 8, 0o600), "_2": (9, 8, 0o600)}, [["1"], ["2"], ["3", "4", "5", "6"]]),
-        # A group that may do what all others may not matters, one that may do no more than they does not.
+        # A group matters if it has rights that others lack, and does not matter otherwise.
         ({"_1": (7, 8, 0o640), "_2": (7, 9, 0o640)}, [["1"], ["2"], ["3", "4", "5", "6"]]),
         ({"_1": (7, 8, 0o600), "_2": (7, 9, 0o600)}, [["1", "2"], ["3", "4", "5", "6"]]),
-        # Odd modes: others may, the owner may not.
+        # Odd modes: others may read, the owner may not.
         ({"_1": (7, 8, 0o044), "_2": (9, 8, 0o044)}, [["1"], ["2"], ["3", "4", "5", "6"]]),
-        # Directories: of one's own, and on the way.
+        # Modes of the directory itself, and of those above.
         ({"_cat": (7, 8, 0o700)}, [["1", "2", "3"], ["4", "5", "6"]]),
         ({"_cat": (7, 8, 0o744)}, [["1", "2", "3"], ["4", "5", "6"]]),
         ({"_cat": (7, 8, 0o711)}, [["1", "2", "3", "4", "5", "6"]]),
@@ -122,7 +122,7 @@ def may(user: int, groups: set[int], row: tuple[int, int, int], bit: int) -> boo
 
 @given(st.lists(st.tuples(owners, owners, owners), min_size=2, max_size=6))
 def test_equal_numbers_mean_equal_access_for_every_user(rows: list[tuple[tuple[int, int, int], ...]]) -> None:
-    """A chain of two directories and a file each, against the kernel's rule."""
+    """Chains of two directories and a file, compared with the kernel's rule."""
     count = len(rows)
     parent = [0, *[0] * count, *range(1, 1 + 2 * count)]
     every = [(0, 0, 0o755), *(row[0] for row in rows), *(row[1] for row in rows), *(row[2] for row in rows)]

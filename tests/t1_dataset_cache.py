@@ -1,4 +1,4 @@
-"""Keeping a scan: reused while nothing changed, and never the reason for a failed mount."""
+"""The scan cache: it is reused while nothing has changed, and never fails a mount."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from redoxfs.dataset import Tree, default_cache_dir, load_or_scan
 
 
 class Source:
-    """A source with its descriptor, scanned a minute after its last change as far as the cache can tell."""
+    """A source with its descriptor. For the cache, it is scanned a minute after its last change."""
 
     def __init__(self, base: Path) -> None:
         self.path, self.cache = base / "source", base / "cache"
@@ -168,7 +168,7 @@ def test_a_reused_tree_outlives_the_cache(source: Source) -> None:
     scanned, _ = source.load()
     kept, reused = source.load()
     assert reused
-    # What is mapped and cut is a signal that ends whoever looks at it.
+    # Reading a mapped file after it was truncated kills the process by a signal.
     for path in source.entry().iterdir():
         os.truncate(path, 0)
     for field in fields(Tree):

@@ -1,4 +1,4 @@
-"""Samples, groups, classes and tables: what build_catalog makes of a tree."""
+"""build_catalog: samples, groups, classes and tables of a tree."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def catalog(root: Path, classes: str = "dir", samples: tuple[str, ...] = (), gro
 
 
 def check(found: Catalog) -> None:
-    """What holds of every catalog."""
+    """Check the invariants of every catalog."""
     tree, count = found.tree, len(found.class_of)
     assert len(found.member_at) == count + 1
     assert found.member_at[-1] == len(found.members)

@@ -1,4 +1,4 @@
-"""Scanning a directory into a Tree: the arrays against os.walk, symlinks, what vanishes, what cannot be read."""
+"""Scanning a directory into a Tree: the arrays compared with os.walk, symlinks, vanished and unreadable entries."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ trees = st.recursive(
 
 
 def lay_out(at: bytes, what: object) -> None:
-    """A dict is a directory, a number a file of so many bytes, None a dangling symlink."""
+    """A dict is a directory, a number a file of that many bytes, None a dangling symlink."""
     if isinstance(what, dict):
         os.mkdir(at)
         for name, below in what.items():
@@ -183,7 +183,7 @@ def fill(root: Path) -> None:
 
 @pytest.mark.slow
 def test_a_directory_that_vanishes_during_the_scan_is_left_out(tmp_path: Path) -> None:
-    # Progress is called between levels: a big first level, then the second one is read without the directory.
+    # Progress is called between levels: after a big first level, the directory is gone when the second is read.
     fill(tmp_path)
     for name in ("here", "there"):
         (tmp_path / name).mkdir()
@@ -219,7 +219,7 @@ def test_a_directory_swapped_for_a_symlink_is_not_followed(tmp_path: Path) -> No
 
 @contextmanager
 def nobody() -> Iterator[None]:
-    """Root reads everything, so the permission tests are run as somebody else."""
+    """Root can read everything, so permission tests run as another user."""
     if os.geteuid() != 0:
         yield
         return

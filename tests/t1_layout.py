@@ -1,4 +1,4 @@
-"""The aligned layout: what makes "slot o of whichever chunk is in memory" safe, and what it costs."""
+"""The aligned layout: the invariants that keep labels right, and the memory that it needs."""
 
 from itertools import pairwise
 
@@ -15,7 +15,7 @@ PLENTY = 1 << 50
 
 @st.composite
 def datasets(draw: st.DrawFn) -> tuple[Ints, Ints, int]:
-    """Class and size of each sample, in no order, and a chunk size."""
+    """The class and size of each sample, in no order, and a chunk size."""
     lengths = draw(st.lists(st.integers(1, 90), min_size=1, max_size=12))
     class_of = np.repeat(np.arange(len(lengths)), lengths)
     random = np.random.default_rng(draw(st.integers(0, 5)))
@@ -25,7 +25,7 @@ def datasets(draw: st.DrawFn) -> tuple[Ints, Ints, int]:
 
 
 def slot_maxima(layout: Layout, sizes: Ints) -> int:
-    """What the slots of all VCs hold at most, the plain way."""
+    """The most that the slots of all VCs hold, computed in the simplest way."""
     total = 0
     for vc in range(layout.vc_count):
         rows = layout.cells[layout.vc_start[vc] : layout.vc_start[vc + 1]]
@@ -52,7 +52,7 @@ def test_every_sample_has_one_cell_and_every_column_one_class(dataset: tuple[Int
         for slot in range(chunk_size):
             column = rows[:, slot][rows[:, slot] >= 0]
             assert len(np.unique(class_of[column])) <= 1
-            # The node takes the first chunk's cells for one sample of each column.
+            # The node reads one sample of each column from the cells of the first chunk.
             assert rows[0, slot] >= 0 or not len(column)
     assert layout.resident_bytes == slot_maxima(layout, sizes) <= memory
 
@@ -68,7 +68,7 @@ def test_too_little_memory_is_refused_with_the_needed_size(dataset: tuple[Ints, 
 
 
 def test_a_sample_much_larger_than_all_others_must_fit_twice() -> None:
-    """Once among what is loaded, once among what is open."""
+    """Once among the loaded samples, once among the open files."""
     sizes = np.full(6400, 1000)
     sizes[77] = 3 << 30
     cells = build_cells(np.arange(6400) % 10, sizes, chunk_size=8, seed=0)
@@ -84,7 +84,7 @@ def test_memory_for_a_share_holds_that_share() -> None:
         memory = memory_for_share(build_cells(class_of, sizes, chunk_size=64, seed=0), sizes, share)
         layout = build_layout(class_of, sizes, chunk_size=64, memory_bytes=memory, seed=0)
         assert layout.chunks_per_vc == chunks_per_vc
-        # Cut along sizes, a slot's largest sample is hardly larger than its mean one.
+        # With a cut along sizes, a slot's largest sample is hardly larger than its mean.
         assert layout.resident_bytes <= 1.1 * share * sizes.sum()
 
 
@@ -170,7 +170,7 @@ def test_every_class_is_dealt_evenly(nodes: int) -> None:
     cells = build_cells(class_of, np.ones_like(class_of), chunk_size=64, seed=0)
     part_of = deal(cells, nodes, seed=0)
     of_part = np.bincount(class_of * nodes + part_of, minlength=100 * nodes)
-    # Its 20 columns of 64 have one more of one part than of others each, where 3 does not divide 64.
+    # 3 does not divide 64, so each of its 20 columns of 64 has one sample more in one part than in the others.
     assert np.abs(of_part - 1_280 / nodes).max() <= 10
     assert (deal(cells, nodes, seed=0) == part_of).all()
     assert (deal(cells, nodes, seed=1) != part_of).any()

@@ -1,7 +1,7 @@
-"""Damaged and hostile packed datasets: an error that says where, or exactly the right bytes, and nothing else.
+"""Damaged and hostile packed datasets: the result is an error that names the place, or exactly the right bytes.
 
-Damage is what a disk does: bytes flip, files are cut, lost or mixed up. Hostile is what somebody made up, with all
-checksums as they should be. Neither may raise anything but its own error, take much memory, or lead anywhere.
+Damage comes from disks: bytes flip, files are truncated, lost or swapped. Hostile datasets are forged, with valid
+checksums. Neither may raise any other error, take much memory, or lead out of the tree.
 """
 
 import errno
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.slow
 OPTIONS = Options(chunk_size=3, shard_bytes=6000, groups="stem")
 
 MEMORY_BYTES = 32 << 20
-"""Far more than the small dataset takes, far less than what is claimed."""
+"""Far more than the small dataset takes, far less than the forged sizes."""
 
 Truth = dict[bytes, tuple[int, int, bytes]]
 
@@ -67,7 +67,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def truth(source: Path) -> Truth:
-    """Mode, time and content of everything."""
+    """The mode, time and content of every entry."""
     found: Truth = {}
     for path in [source, *source.rglob("*")]:
         known = path.lstat()
@@ -94,7 +94,7 @@ def dst(whole: Path, tmp_path: Path) -> Path:
 
 
 def refusal(dst: Path) -> str:
-    """What is said of a dataset that is not taken."""
+    """The message that refuses a dataset."""
     with pytest.raises(DamagedDatasetError) as raised:
         load_index(dst)
     line = str(raised.value)
@@ -104,7 +104,7 @@ def refusal(dst: Path) -> str:
 
 
 def serve(dst: Path, truth: Truth) -> set[bytes]:
-    """Read all there is in every way: all as it was packed but the files whose names come back, which are EIO."""
+    """Read every file in every way. Return the names of files that are EIO; all others must be as packed."""
     failed: set[bytes] = set()
 
     def judge(path: bytes, what: object) -> None:
@@ -138,7 +138,7 @@ def serve(dst: Path, truth: Truth) -> set[bytes]:
 
 
 def outcome(dst: Path, truth: Truth) -> None:
-    """The one rule: refused in one line, or every file is EIO or right; and what is EIO, verify tells."""
+    """The one rule: a dataset is refused in one line, or every file is right or EIO, and verify finds the EIO."""
     try:
         failed = serve(dst, truth)
     except DamagedDatasetError:
@@ -158,7 +158,7 @@ def flip(path: Path, offset: int, bit: int = 0) -> None:
 
 
 def spread(length: int, count: int) -> list[int]:
-    """Offsets over a whole file, its first and its last byte with them."""
+    """Offsets over a whole file, including its first and last byte."""
     return sorted({*range(min(length, 4)), *np.linspace(0, length - 1, count).astype(int).tolist()})
 
 
@@ -450,7 +450,7 @@ def test_any_damage_is_found_or_harmless(
 
 
 def in_manifest(*keys: str | int, value: object) -> Callable[[Path], None]:
-    """A manifest that says ``value`` there."""
+    """A manifest with ``value`` in that place."""
 
     def change(manifest: dict[str, Any]) -> None:
         inner: Any = manifest
@@ -475,7 +475,7 @@ Array = np.ndarray[Any, Any]
 
 
 def in_array(name: str, change: Callable[[Array], Array | None]) -> Callable[[Path], None]:
-    """An array that ``change`` has changed in place, or made anew."""
+    """An array that ``change`` has changed in place or replaced."""
 
     def work(dst: Path) -> None:
         values = array(dst, name)
@@ -497,7 +497,7 @@ def put_where(old: int, value: int) -> Callable[[np.ndarray[Any, Any]], np.ndarr
 
 
 def files_apart(shard: int) -> Callable[[Path], None]:
-    """The second file of a sample is said to be at the beginning of a shard."""
+    """The index has the second file of a sample at the beginning of a shard."""
 
     def work(dst: Path) -> None:
         catalog, positions = load_index(dst).catalog, load_index(dst).positions
@@ -511,7 +511,7 @@ def files_apart(shard: int) -> Callable[[Path], None]:
 
 
 def renamed(old: bytes, new: bytes) -> Callable[[Path], None]:
-    """The tree with another name."""
+    """The tree with one name changed."""
 
     def work(dst: Path) -> None:
         tree = load_index(dst).catalog.tree
@@ -733,7 +733,7 @@ def test_a_contradictory_index_is_refused_in_one_line(dst: Path, name: str) -> N
 
 
 def npy(header: str, values: bytes = b"", version: tuple[int, int] = (1, 0)) -> bytes:
-    """The file of an array with any header."""
+    """An array file with any header."""
     text = header.encode("latin-1") + b"\n"
     length = len(text).to_bytes(2 if version == (1, 0) else 4, "little")
     return b"\x93NUMPY" + bytes(version) + length + text + values
@@ -747,7 +747,7 @@ def zipped() -> bytes:
 
 
 class Trap:
-    """Unpickled, it leaves a file behind."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -813,7 +813,7 @@ def test_a_deeply_nested_manifest_is_refused_or_read(dst: Path, truth: Truth, de
     assert str(dst / MANIFEST) in refusal(dst)
     (dst / MANIFEST).write_text(text)
     if depth < 1000:
-        # Sealing takes more depth than what is sealed has.
+        # Sealing needs more recursion depth than the sealed manifest has.
         limit = sys.getrecursionlimit()
         sys.setrecursionlimit(10_000)
         try:
@@ -890,7 +890,7 @@ def test_a_shard_of_mostly_holes_takes_no_memory(dst: Path, truth: Truth) -> Non
         tracemalloc.stop()
 
 
-# Shards made elsewhere
+# Foreign shards
 
 
 def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> bytes:

@@ -1,4 +1,4 @@
-"""The shards as other programs read them, where things lie in them, and that packing is a function of its input."""
+"""Shards as other programs read them, the positions of entries, and reproducible packing."""
 
 import dataclasses
 import io
@@ -78,7 +78,7 @@ MODES = {b"cat": 0o2751, b"notes.txt": 0o4640, b"closed": 0o500, b"cat/plain.jpg
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """All that is awkward in names, sizes, owners and times."""
+    """Awkward names, sizes, owners and times."""
     root = os.fsencode(tmp_path_factory.mktemp("awkward")) + b"/data"
     for path, data in FILES.items():
         whole = root + b"/" + path
@@ -112,7 +112,7 @@ def dst(source: bytes, tmp_path_factory: pytest.TempPathFactory, request: pytest
 
 
 def facts(root: bytes) -> dict[bytes, tuple[object, ...]]:
-    """What a tar can keep of a tree: kind, mode, owner, whole seconds from 1970 on, bytes or target."""
+    """The parts of a tree that a tar can keep: kind, mode, owner, whole seconds from 1970 on, bytes or target."""
     found: dict[bytes, tuple[object, ...]] = {}
     for above, directories, files in os.walk(root):
         for name in [b".", *files, *(d for d in directories if os.path.islink(os.path.join(above, d)))]:
@@ -130,7 +130,7 @@ def facts(root: bytes) -> dict[bytes, tuple[object, ...]]:
 
 
 def extraction_order(dst: Path) -> list[Path]:
-    """Samples first; the directories come last."""
+    """Samples come first, directories last."""
     return sorted(shards_of(dst), key=lambda shard: (shard.name.startswith("tree"), shard.name))
 
 
@@ -157,7 +157,7 @@ def test_pythons_tarfile_lists_and_extracts_the_same_tree(source: bytes, dst: Pa
     for shard in extraction_order(dst):
         with tarfile.open(shard) as tar:
             names += [os.path.normpath(os.fsencode(name)) for name in tar.getnames()]
-            # The argument for it came with Python 3.11.4. Older ones ignore the attribute and extract everything.
+            # Python 3.11.4 added the argument. Older versions ignore the attribute and extract everything.
             tar.extraction_filter = lambda member, _: member
             tar.extractall(out, numeric_owner=True)
     assert sorted(names) == sorted(facts(source))
@@ -165,7 +165,7 @@ def test_pythons_tarfile_lists_and_extracts_the_same_tree(source: bytes, dst: Pa
 
 
 def without_times_of_links(found: dict[bytes, tuple[object, ...]]) -> dict[bytes, tuple[object, ...]]:
-    """tarfile leaves them as they come."""
+    """tarfile does not change them."""
     return {path: fact[:3] + fact[4:] if path in LINKS else fact for path, fact in found.items()}
 
 
@@ -272,7 +272,7 @@ def test_both_tars_read_a_file_over_8_gib(tmp_path: Path) -> None:
         assert after.read() == b"end"
 
 
-# Where things lie
+# Positions
 
 
 @pytest.fixture(scope="module")
@@ -388,7 +388,7 @@ def test_the_manifest_has_the_options_and_begins_with_its_format(grouped: Path, 
     assert {path.stem for path in (tmp_path / "dst/index").iterdir()} == set(manifest["arrays"])
 
 
-# Many
+# Many files
 
 
 @pytest.fixture(scope="module")
@@ -433,7 +433,7 @@ def test_opening_the_index_costs_no_call_per_file(many: Catalog, tmp_path: Path)
 
 
 def webdataset_reads(dst: Path) -> list[dict[str, Any]]:
-    """The samples of the shards as the library of that name reads them."""
+    """The samples of the shards as the webdataset library reads them."""
     tariterators = pytest.importorskip(
         "webdataset.tariterators", reason="webdataset is not installed; scripts/setup installs it"
     )

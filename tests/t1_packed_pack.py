@@ -1,4 +1,4 @@
-"""Packing: a source that changes, a pack that is ended anywhere, and a destination that holds something already."""
+"""Packing: a source that changes, a pack killed at any step, and a destination that is not empty."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def reference(source: Path, tmp_path: Path) -> dict[str, bytes]:
-    """What a pack that nothing happens to makes of it."""
+    """The result of an undisturbed pack."""
     pack_here(source, tmp_path / "reference", OPTIONS)
     return files_in(tmp_path / "reference")
 
@@ -141,7 +141,7 @@ def test_a_directory_that_changes_after_the_scan_fails_the_pack(
 ) -> None:
     catalog = catalog_of(source)
     change(source)
-    # Where something came or went, the directory above has changed as well, and either may be named.
+    # If an entry was added or removed, its directory has changed too, and the error may name either.
     with pytest.raises(SourceError, match=r"\A(empty|\.)\W.*\Z"):
         pack_here(source, tmp_path / "dst", OPTIONS, catalog=catalog)
     assert not (tmp_path / "dst" / MANIFEST).exists()
@@ -159,14 +159,14 @@ def test_a_source_that_no_longer_changes_packs_into_a_new_folder(source: Path, t
     assert verify(tmp_path / "dst", jobs=1).problems == ()
 
 
-# A pack that is ended
+# A pack that is killed
 
 
 When = Callable[[str, tuple[object, ...]], bool]
 
 
 def killed(source: Path, dst: Path, when: When) -> bool:
-    """Pack in a process that is killed as soon as ``when`` says so of what it is about to do; whether it was."""
+    """Pack in a process that is killed at the first audit event for which ``when`` is true. Return whether it was."""
     child = os.fork()
     if not child:
         try:
@@ -189,7 +189,7 @@ def is_change(dst: Path, event: str, arguments: tuple[object, ...]) -> bool:
 
 
 def change_number(number: int, dst: Path) -> When:
-    """The change of that number below ``dst``, from 1."""
+    """True for the change of that number below ``dst``, from 1."""
     left = number
 
     def when(event: str, arguments: tuple[object, ...]) -> bool:
@@ -209,7 +209,7 @@ def changes_of_a_pack(source: Path, dst: Path) -> int:
 
 
 def before_the_index(dst: Path) -> When:
-    """All shards are done, and nothing that makes a dataset of them."""
+    """True when all shards are done, but not the index and the manifest."""
     return lambda event, arguments: event == "os.rename" and str(arguments[1]) == str(dst / FOLDER)
 
 
@@ -219,7 +219,7 @@ def test_a_pack_killed_anywhere_is_unfinished_and_resumes(
     steps = changes_of_a_pack(source, tmp_path / "counted")
     assert steps > 100
     seen: set[str] = set()
-    # Closer together at the end, where everything is put in its place.
+    # Steps are closer together at the end, where files are moved into place.
     for step in (*range(1, steps - 60, 20), *range(steps - 60, steps + 1, 3)):
         dst = tmp_path / f"again-{step}"
         assert killed(source, dst, change_number(step, dst))
@@ -323,7 +323,7 @@ def test_a_finished_shard_damaged_between_runs_is_rewritten(
     assert files_in(dst) == reference
 
 
-# A destination that holds something
+# A destination that is not empty
 
 
 def test_packing_a_finished_dataset_again_changes_nothing(
@@ -412,7 +412,7 @@ def test_leftovers_of_an_unfinished_draft_do_not_matter(
     assert files_in(tmp_path / "dst") == reference
 
 
-# Who may read it
+# Modes
 
 
 @pytest.mark.parametrize("closed", ["", "dog/3.jpg", "dog", "."], ids=lambda path: path or "nothing")

@@ -1,7 +1,7 @@
-"""`--classes auto` on public datasets as they unpack: no class that it makes mixes labels or splits.
+"""`--classes auto` on public datasets as they unpack: none of its classes mixes labels or splits.
 
-`public_trees` has the trees and the truth. Classes are judged by the truth alone: two samples of one class must
-have one label and one split, whatever the verdict says.
+`public_trees` has the trees and the truth. Only the truth judges the classes: two samples of one class must have one
+label and one split, whatever the verdict is.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ SEEN = [tree for tree in TREES if not tree.blind]
 BLIND = [tree for tree in TREES if tree.blind]
 
 NAIVELY_MIXED = 402
-"""Trees that mix if each directory is a class: what the corpus has against whoever believes in directories."""
+"""Trees that mix labels or splits if each directory is a class."""
 
 MIXED_BY_DIR = 230
-"""Of the same, what `--classes dir` mixes: it takes the user's word."""
+"""Trees that `--classes dir`, which takes the user's word, mixes."""
 
 REDIRECTED = 34
-"""Trees within which auto redirects anything."""
+"""Trees in which auto redirects anything."""
 
-# Trees of which auto keeps a split back, or all of it, though the directory is the label.
+# Trees of which auto redirects no split, or not every split, although the directory is the label.
 _KEPT_BACK = """
 10-monkey-species 100-sports 140k-real-and-fake-faces afhq asl-alphabet AwA2 BelgiumTSC birds_525
 blood-cells blood_cells_images brain-tumor-classification-mri butterfly-images40-species by_class
@@ -52,13 +52,13 @@ VoxCeleb1 voxceleb1_wav voxlingua107 webvision
 """
 KEPT_BACK = frozenset(_KEPT_BACK.split())
 
-# Tens of thousands of files take a busy disk longer than everything else here.
+# Making tens of thousands of files takes longer than all other work here on a busy disk.
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else None
 
 
 @cache
 def classes_of(tree: Public) -> dict[str, list[list[str]]]:
-    """What redoxfs makes of the tree with `--classes` auto and dir: its classes as paths below the archive."""
+    """The classes of `--classes` auto and dir, as paths below the archive."""
     with tempfile.TemporaryDirectory(dir=MEMORY) as top:
         fd = os.open(tree.build(Path(top)), os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -77,7 +77,7 @@ def paths_of(tree: Public, found: Catalog) -> list[list[str]]:
 
 
 def directories_of(tree: Public) -> list[list[str]]:
-    """Classes as somebody makes them who takes every directory for a label, whatever it is."""
+    """The classes if every directory is a label."""
     directories: dict[PurePosixPath, list[str]] = {}
     for path in map(PurePosixPath, tree.files):
         if path.is_relative_to(tree.source) and path.suffix.lower().encode() in DATA_EXTENSIONS:
@@ -86,7 +86,7 @@ def directories_of(tree: Public) -> list[list[str]]:
 
 
 def pure_splits(tree: Public) -> tuple[set[str], set[str]]:
-    """The splits in which no directory mixes, of those with a directory of two or more samples; and all splits."""
+    """The splits in which no directory mixes, among splits with a directory of two or more samples; and all splits."""
     every, several, mixed = set(), set(), set()
     for paths in directories_of(tree):
         splits = {tree.split(path) for path in paths}
@@ -107,7 +107,7 @@ def ideal_of(tree: Public) -> str:
 
 
 def kept_back(tree: Public, made: list[list[str]]) -> set[str]:
-    """Splits in which the directory is the label, and of which no two samples may stand in for each other."""
+    """The splits in which the directory is the label, but no two samples stand in for each other."""
     if tree.ideal == "any":
         return set()
     redirected = {tree.split(path) for paths in made if len(paths) > 1 for path in paths}

@@ -1,4 +1,4 @@
-"""What every chunk store must do, on all of them; then what is the directory store's own, over a tree that changes."""
+"""The tests of every chunk store, for all stores; then the directory store over a tree that changes."""
 
 import errno
 import os
@@ -169,7 +169,7 @@ def test_a_load_reads_each_wanted_file_whole_the_first_one_first(store: Director
 def test_a_file_that_takes_several_reads_takes_its_memory_once(
     store: DirectoryStore, catalog: Catalog, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Linux reads 2 GiB at once, here a mebibyte."""
+    """Linux reads 2 GiB at once. Here the limit is 1 MiB."""
     monkeypatch.setattr("redoxfs.chunks.directory.LONGEST_READ_BYTES", 1 << 20)
     content = random.Random(0).randbytes(8 << 20)
     (root / "cat/4.jpg").write_bytes(content)

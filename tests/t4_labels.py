@@ -1,4 +1,4 @@
-"""ImageNet as it is downloaded, on a real mount: train/ is redirected, flat val/ and test/ are what they are."""
+"""ImageNet as it is downloaded, on a real mount: train/ is redirected, flat val/ and test/ are not."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def write(root: Path, path: str, label: int, number: int) -> None:
 
 
 def check_epochs(machine: Machine, source: Path) -> None:
-    """Two epochs over train/ with right labels, each sample once; every other file is its own, at any time."""
+    """Two epochs over train/ with right labels and each sample once. Every other file is always served as itself."""
     train = sorted(path.relative_to(source).as_posix() for path in source.glob("train/*/*"))
     others = [path.relative_to(source) for split in FLAT for path in sorted(source.glob(f"{split}/*"))]
     moved = 0
@@ -72,7 +72,7 @@ def test_imagenet_as_downloaded_is_redirected_only_in_train(
 
 
 def test_one_split_of_a_dataset_is_mounted_over_itself(machine: Machine, source: Path) -> None:
-    """SOURCE is train/, which is proof by its own name, and val/, which has no directories."""
+    """SOURCE is train/, whose name is proof, and val/, which has no directories."""
     options = ("--chunk-size", "4")
     assert machine.inspect(source / "train", *options)["splits"][0]["redirected"]
     for split, redirected in (("train", True), ("val", False)):

@@ -1,4 +1,4 @@
-"""A job reads while other programs list the mount: what its readers are told of sizes stays true."""
+"""A job reads while other programs list the mount: the sizes that its readers received stay true."""
 
 import os
 import random
@@ -19,7 +19,7 @@ OPTIONS = ("--classes", "dir", "--chunk-size", "4")
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files of as many sizes as there are files, so that a size tells which sample it is of."""
+    """Files of different sizes, so that a size identifies its sample."""
     root = tmp_path_factory.mktemp("images")
     make_images(root, CLASSES)
     for at, path in enumerate(sorted(root.glob("train/*/*.png"))):
@@ -29,12 +29,12 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def list_twice(root: Path) -> list[subprocess.Popen[bytes]]:
-    """Start every program that lists ``root``, two of each."""
+    """Start two of each program that lists ``root``."""
     return [subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL) for command in LISTINGS * 2]
 
 
 def read_by_stat(path: Path) -> bytes:
-    """As TensorFlow does: ask for the size, open, read exactly so much."""
+    """As TensorFlow does: ask for the size, open, read exactly that many bytes."""
     size = path.stat().st_size
     with path.open("rb", buffering=0) as file:
         data = file.read(size)
@@ -44,7 +44,7 @@ def read_by_stat(path: Path) -> bytes:
 
 
 def epoch(paths: list[Path], at: int, listed: Path, *, wait: bool) -> Counter[str]:
-    """Read all ``paths`` once, in a thread of its own; other programs list ``listed`` meanwhile, or in between."""
+    """Read all ``paths`` once, in a new thread, while other programs list ``listed``, or between two listings."""
     paths = random.Random(at).sample(paths, len(paths))
 
     def read_all() -> Counter[str]:
@@ -103,14 +103,14 @@ def test_bytes_sent_but_not_received_stay_whole_when_rebound(
     shrunk = 0
     with ThreadPoolExecutor(1) as other:
         for path in sorted(machine.mnt.glob("train/*/*.png")):
-            # A pipe holds the very pages, unlike a socket that copies what is small.
+            # A pipe holds the pages themselves, unlike a socket, which copies small ones.
             received, out = os.pipe()
             try:
                 with path.open("rb") as file:
                     size = os.fstat(file.fileno()).st_size
                     assert send(file.fileno(), size, out) == size
                 while machine.stats()["bound"]:
-                    pass  # the kernel tells of a close a little later
+                    pass  # the kernel reports a close a little later
                 shrunk += len(other.submit(read_by_stat, path).result()) < size
                 path_in(os.read(received, size))
             finally:

@@ -1,5 +1,5 @@
-"""pack, verify, inspect and mount of a packed dataset, through the real program: the tree it gives, damage, full disks,
-sources that change, and packs that are ended."""
+"""pack, verify, inspect and mount of a packed dataset with the real program: the served tree, damage, full disks,
+sources that change, and interrupted packs."""
 
 import errno
 import json
@@ -51,7 +51,7 @@ def dst(machine: Machine, source: Path, tmp_path: Path) -> Path:
 
 
 def everything_of(root: Path) -> dict[str, tuple[object, ...]]:
-    """Every entry, and all that lstat tells of it that a packed dataset keeps."""
+    """Every entry, with the attributes of lstat that a packed dataset keeps."""
     found: dict[str, tuple[object, ...]] = {}
     for above, directories, files in os.walk(root):
         for name in (*directories, *files):
@@ -64,12 +64,12 @@ def everything_of(root: Path) -> dict[str, tuple[object, ...]]:
 
 
 def without_sizes_of_samples(found: dict[str, tuple[object, ...]]) -> dict[str, tuple[object, ...]]:
-    """A redirecting mount tells the size of what it will answer with."""
+    """Leaves out the sizes of samples: a redirecting mount returns the size of the sample that will answer."""
     return {path: fact[:1] + fact[2:] if path.endswith(".png") else fact for path, fact in found.items()}
 
 
 def epoch(root: Path) -> tuple[Counter[str], list[tuple[str, int]]]:
-    """Every image opened once: the samples that came, and the classes and errors of those that did not."""
+    """Open every image once. Return the served samples, and the classes and errors of failed opens."""
     served: Counter[str] = Counter()
     failed: list[tuple[str, int]] = []
 
@@ -94,20 +94,20 @@ def flip(path: Path, offset: int) -> None:
 
 
 def the_line(done: subprocess.CompletedProcess[str], code: int) -> str:
-    """The one line of a command that failed with ``code``, after what it told of its way there."""
+    """The last line of a command that failed with ``code``: its only error line."""
     assert done.returncode == code, done.stderr
     return _last(done.stderr)
 
 
 @pytest.fixture
 def own_folders(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is run in this process keeps its caches where the machine's programs do."""
+    """Verbs run in this process use the cache folders of the machine's programs."""
     for name in ("XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
         monkeypatch.setenv(name, machine.environment[name])
 
 
 def refused(capsys: pytest.CaptureFixture[str], code: int, *words: str | Path) -> str:
-    """The same, run in this process: it ends before anything is started."""
+    """As `the_line`, run in this process. The verb fails before it starts anything."""
     assert program.run([*map(str, words)]) == code
     return _last(capsys.readouterr().err)
 
@@ -119,7 +119,7 @@ def _last(told: str) -> str:
     return lines[-1]
 
 
-# What is served
+# Serving
 
 
 def test_a_packed_mount_equals_the_source_and_redirects(machine: Machine, source: Path, dst: Path) -> None:
@@ -273,11 +273,11 @@ def test_a_full_disk_is_one_line_and_the_pack_resumes(
         assert files_in(target) == files_in(dst)
 
 
-# Sources that change, and packs that are ended
+# Sources that change, and interrupted packs
 
 
 def family(pid: int) -> list[int]:
-    """A process and all those that it started, and that they started."""
+    """A process and all its descendants."""
     found = [pid]
     for parent in found:
         try:
@@ -288,7 +288,7 @@ def family(pid: int) -> list[int]:
 
 
 def wait_for_the_end(pids: list[int]) -> None:
-    """Wait until none of the processes is there any more."""
+    """Wait until all of the processes have ended."""
     for pid in pids:
         try:
             process = os.pidfd_open(pid)
@@ -316,8 +316,8 @@ def some_shards_are_done(dst: Path) -> bool:
 
 @contextmanager
 def packing(machine: Machine, source: Path, dst: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """A pack under way in a process group of its own, as a shell starts it; none of it is left afterwards."""
-    # Where the tests themselves were started with &, SIGINT may be ignored, and that would be inherited.
+    """A running pack in its own process group, as a shell starts it. None of it is left afterwards."""
+    # If the tests were started with &, SIGINT may be ignored, and children would inherit that.
     with subprocess.Popen(
         ["env", "--default-signal=INT", *machine.command("pack", source, dst, *options)],
         env=machine.environment,
@@ -391,7 +391,7 @@ def test_every_verb_refuses_an_unfinished_pack(
 
 
 def test_a_source_that_changes_fails_the_pack_by_name(machine: Machine, source: Path, tmp_path: Path) -> None:
-    # The second changes the directory, and no file that is packed.
+    # The second case changes the directory, and no file that is packed.
     for name, begins in (("notes.txt", "redoxfs: notes.txt has changed"), ("new", "redoxfs: . has changed")):
         dst = tmp_path / f"dst-{name}"
         # A scan made 2 s after the source is cached, and rewriting notes.txt does not invalidate it.
@@ -417,7 +417,7 @@ def test_a_file_rewritten_since_a_cached_scan_asks_for_rescan(machine: Machine, 
     changed = source / "train/cat/train-cat-5.png"
     changed.write_bytes(image("train/cat/train-cat-5.png", 0, 5, 4000))
     for path in (tmp_path / "cache").rglob("manifest.json"):
-        # As if the directories had been at rest for a while when they were scanned.
+        # As if the directories had been unchanged for a while before the scan.
         known = json.loads(path.read_text())
         known["scanned_at_ns"] += 10_000_000_000
         path.write_text(json.dumps(known, indent=1))

@@ -1,6 +1,6 @@
-"""StorageSpeed of which every Nth read goes wrong: below a node, below the stores, and below a mount.
+"""Storage with every Nth read failing: below a node, below the stores, and below a mount.
 
-Only those opens suffer whose turn it was, once each, and what is right again is served again.
+Only the opens whose turn it was fail, once each. Samples that are readable again are served again.
 """
 
 import array
@@ -57,7 +57,7 @@ SAMPLES = 4 * PER_CLASS
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files that say which they are, over and over."""
+    """Files filled with their own name."""
     root = tmp_path_factory.mktemp("tree") / "data"
     for label in range(4):
         (root / f"class{label}").mkdir(parents=True)
@@ -87,7 +87,7 @@ async def serving(catalog: Catalog, store: ChunkStore, policy: str, *, timeout_s
 
 
 class Epochs:
-    """Epochs of a job of a few readers that go on after errors."""
+    """Epochs of a job with a few readers that continue after errors."""
 
     def __init__(self, catalog: Catalog, node: Node) -> None:
         self._catalog = catalog
@@ -95,7 +95,7 @@ class Epochs:
         self._epoch = 0
 
     async def one(self) -> tuple[Counter[int], list[Exception]]:
-        """The samples that came, each whole, and what was raised."""
+        """The served samples, each whole, and the errors."""
         self._epoch += 1
         order = np.random.default_rng(self._epoch).permutation(self._catalog.members).tolist()
         served: Counter[int] = Counter()
@@ -114,7 +114,7 @@ class Epochs:
         return served, raised
 
     async def _whole(self, entry: int, thread: int) -> int:
-        """Open, read, close; the number of the sample that came."""
+        """Open, read, close. Return the number of the served sample."""
         node, catalog = self._node, self._catalog
         opening = node.open(entry, thread)
         file = opening if isinstance(opening, OpenFile) else await opening
@@ -134,7 +134,7 @@ class Epochs:
         return sample
 
     async def exact(self) -> None:
-        """An epoch in which nothing goes wrong."""
+        """An epoch without errors."""
         served, raised = await self.one()
         assert not raised
         assert served == dict.fromkeys(range(SAMPLES), 1)
@@ -156,7 +156,7 @@ def test_with_every_nth_read_failing_only_twice_failed_opens_fail(
                 store.every = every
                 for epoch in range(4):
                     if epoch == 3:
-                        # What was read ahead, in vain, has its turn in this one.
+                        # Samples whose read-ahead failed have their turn in this epoch.
                         store.every = 0
                     served, raised = await epochs.one()
                     missing = set(range(SAMPLES)) - set(served)
@@ -225,7 +225,7 @@ def test_with_every_nth_read_hanging_only_its_opens_time_out(catalog: Catalog, p
 
 @contextmanager
 def store_over(kind: str, tree: Path, folder: Path) -> Iterator[tuple[Catalog, ChunkStore]]:
-    """A store with one thread, so that a read is tried again before another is made."""
+    """A store with one thread, so that a failed read is retried before the next read."""
     store: DirectoryStore | PackedStore
     if kind == "packed":
         pack_here(tree, folder / "dst")
@@ -253,7 +253,7 @@ def test_with_every_nth_call_failing_retries_hide_it(
 ) -> None:
     async def main() -> None:
         with store_over(kind, tree, tmp_path) as (catalog, store):
-            # A sweep over a chunk that went wrong is followed by a read for each of its eight files.
+            # A failed sweep over a chunk is followed by a read of each of its eight files.
             for every in (11, 17) if kind == "packed" else (2, 3, 7):
                 calls = FaultyCalls(fault, every)
                 async with serving(catalog, store, policy) as node:
@@ -285,7 +285,7 @@ def test_with_every_call_failing_all_opens_fail_and_then_recover(
                         served, raised = await epochs.one()
                         assert not served
                         assert len(raised) == SAMPLES
-                # One in which what was read ahead in vain may fail, where it is still on its way.
+                # In this epoch, read-aheads that failed and are still under way may fail.
                 await epochs.one()
                 for _ in range(2):
                     await epochs.exact()
@@ -314,7 +314,7 @@ def mount(machine: Machine, source: Path, policy: str, *options: str, without: S
 
 
 def epoch(root: Path) -> tuple[Counter[str], Counter[int]]:
-    """What a job gets that opens every file once and goes on after errors: samples, and errnos."""
+    """Open every file once, and continue after errors. Return the samples and the errnos."""
     return read_all(root, lambda data: identity(data, "train", CLASSES))
 
 
@@ -338,7 +338,7 @@ def read_all(root: Path, known: Callable[[bytes], tuple[str, str]]) -> tuple[Cou
 
 
 def assert_lost(machine: Machine, lost: set[str], *, epochs: int = 2) -> None:
-    """Epochs in which ``lost`` are EIO, once each, and all others come."""
+    """Epochs in which each of ``lost`` is EIO once, and all others are served."""
     before = machine.stats()["errors"]
     for number in range(1, epochs + 1):
         served, errors = epoch(machine.mnt)
@@ -350,7 +350,7 @@ def assert_lost(machine: Machine, lost: set[str], *, epochs: int = 2) -> None:
 
 
 def assert_recovers(machine: Machine) -> None:
-    """One epoch in which reads may still be on their way that failed, and then none fails."""
+    """One epoch in which failed reads may still be under way, then one in which none fails."""
     epoch(machine.mnt)
     for _ in range(2):
         served, errors = epoch(machine.mnt)
@@ -368,7 +368,7 @@ def every_seventh(source: Path) -> set[str]:
 
 
 WITHOUT_OVERRIDE = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
-"""Root reads whatever it likes; without these it is held to a file's mode as anybody is."""
+"""Root may read everything. Without these capabilities a file's mode applies to root too."""
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -442,7 +442,7 @@ def test_a_truncated_mounted_shard_loses_only_the_truncated_files(
 
 
 def places_in(dst: Path, names: Iterable[str]) -> dict[str, tuple[Path, int]]:
-    """The shard of each file, and where in it its bytes begin."""
+    """The shard of each file, and the offset of its bytes."""
     index = load_index(dst)
     tree, positions = index.catalog.tree, index.positions
     entries = {name: tree.find(name.encode()) for name in names}
@@ -519,7 +519,7 @@ print("mounted", flush=True)
 trio.run(pyfuse3.main)
 pyfuse3.close()
 """
-"""Every read is asked of it, and it is told in a file which files to fail in which way."""
+"""The filesystem receives every read. A file tells it which files to fail, and how."""
 
 
 def order(folder: Path, fault: str, paths: set[str]) -> None:
@@ -529,7 +529,7 @@ def order(folder: Path, fault: str, paths: set[str]) -> None:
 
 @pytest.fixture
 def faulty(machine: Machine, source: Path, tmp_path: Path) -> Iterator[Path]:
-    """A filesystem over ``source`` that fails as it is told to."""
+    """A filesystem over ``source`` that fails on demand."""
     place = tmp_path / "faulty"
     place.mkdir()
     order(tmp_path, "", set())
@@ -567,7 +567,7 @@ def test_with_every_nth_file_failing_only_those_fail_and_recover(
 
 
 class Disk:
-    """A filesystem on a block device of which the end can be lost: reads of it are I/O errors of the device."""
+    """A filesystem on a block device that can lose its end: reads there are I/O errors of the device."""
 
     def __init__(self, folder: Path) -> None:
         self.image = folder / "image"
@@ -587,7 +587,7 @@ class Disk:
         self._run("umount", self.place).check_returncode()
 
     def lose(self, from_byte: int) -> None:
-        """The device has nothing behind ``from_byte`` any more."""
+        """Cut off the device after ``from_byte``."""
         self._whole = self.image.read_bytes()
         os.truncate(self.image, from_byte)
 
@@ -596,7 +596,7 @@ class Disk:
             file.write(self._whole)
 
     def blocks_of(self, path: Path, begin: int, size: int) -> list[int]:
-        """Where on the device a part of a file lies."""
+        """The position of a part of a file on the device."""
         blocks = []
         with open(path, "rb") as file:
             for number in range(begin // BLOCK_BYTES, (begin + size - 1) // BLOCK_BYTES + 1):
@@ -612,7 +612,7 @@ class Disk:
 
 BLOCK_BYTES = 4096
 FIBMAP = 1
-"""Of ioctl(2), from linux/fs.h."""
+"""A request of ioctl(2), from linux/fs.h."""
 
 
 @pytest.fixture
@@ -638,7 +638,7 @@ def test_lost_sectors_lose_only_the_files_on_them(
     else:
         shutil.copytree(source, served_from)
     os.sync()
-    # Nothing of it is in the page cache then.
+    # Then none of it is in the page cache.
     disk.detach()
     disk.attach("ro").check_returncode()
     mount(machine, served_from, policy, *(CHUNKS if kind == "directory" else ()))
@@ -658,7 +658,7 @@ def test_lost_sectors_lose_only_the_files_on_them(
     assert_recovers(machine)
 
 
-# The folder that keeps scans
+# The scan cache
 
 
 KEPT = "cannot cache the scan of"
@@ -666,7 +666,7 @@ KEPT = "cannot cache the scan of"
 
 @pytest.fixture
 def cache(machine: Machine) -> Iterator[Path]:
-    """Where scans are kept; whatever is mounted there goes with the test."""
+    """The scan cache's folder. The test unmounts whatever it mounts there."""
     yield machine.folder / "cache"
     machine.clear()
 
@@ -679,7 +679,7 @@ def no_space(cache: Path) -> None:
 
 
 def nearly_no_space(cache: Path) -> None:
-    """The folder can be made, and of the scan a part."""
+    """The disk has room for the folder and a part of the scan."""
     no_space(cache)
     os.truncate(cache / "filling", (cache / "filling").stat().st_size - 40_000)
 
@@ -733,7 +733,7 @@ def test_a_scan_cache_on_a_lost_disk_is_one_line(machine: Machine, source: Path,
 def test_a_scan_cache_lost_while_mounted_does_not_matter(machine: Machine, source: Path, cache: Path) -> None:
     machine.ok("mount", source, machine.mnt, *CHUNKS)
     machine.ok("umount", machine.mnt)
-    # As if the source had been left alone for long when it was scanned.
+    # As if the source had been unchanged for long before the scan.
     (manifest,) = cache.rglob("manifest.json")
     known = json.loads(manifest.read_text())
     manifest.write_text(json.dumps(known | {"scanned_at_ns": known["scanned_at_ns"] + 10_000_000_000}))

@@ -12,7 +12,7 @@ from images import UNEVEN, identity, make_images
 from machine import Machine
 from torch.utils.data import DataLoader, Dataset
 
-# Four workers are what the claim is about, also where there are two cores.
+# The claim is about four workers, even on two cores.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 
 WORKERS = 4
@@ -20,7 +20,7 @@ EPOCHS = 3
 
 
 class ImageFolder(Dataset[tuple[str, str, str]]):
-    """What torchvision's does, and no more: the label is the directory, the sample is the path."""
+    """As torchvision's ImageFolder: the label is the directory, the sample is the path."""
 
     def __init__(self, root: Path, known: Mapping[bytes, tuple[str, str]]) -> None:
         self.known = known
@@ -55,7 +55,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def known(source: Path) -> dict[bytes, tuple[str, str]]:
-    """What each image of the source says of itself, by its very bytes: nothing else may be served."""
+    """The label and path of each image of the source, by its bytes. No other bytes may be served."""
     images = [path.read_bytes() for path in source.glob("train/*/*.png")]
     told = {data: identity(data, "train", UNEVEN) for data in images}
     assert len(told) == sum(UNEVEN.values())
@@ -111,7 +111,7 @@ def test_every_label_is_right_and_every_sample_comes_once(
             redirected = sum(asked != served for asked, served in pairs)
             assert after["redirected"] - before["redirected"] == redirected
             if policy == "slot" and memory == "all":
-                # Nothing needs a stand-in where everything fits: each chunk is read once and kept until used up.
+                # If all samples fit, none needs a stand-in: each chunk is read once and kept until it is used up.
                 assert redirected == 0
                 assert after["chunk_loads"] - before["chunk_loads"] == after["chunks"]
             else:
@@ -122,10 +122,10 @@ def test_every_label_is_right_and_every_sample_comes_once(
     assert stats["errors"] == 0
     assert stats["lap"] == {"train": 2 * EPOCHS}
     assert stats["memory_used_bytes"] <= budget
-    # What was loaded and not served is in memory still: no sample was read for nothing.
+    # Samples that were loaded and not served are still in memory: no read was wasted.
     waiting = stats["in_slots"]
     if policy == "pool" and memory == "all":
-        # Nor anything twice, where all of it stays there.
+        # If all samples stay in memory, none was read twice.
         assert stats["samples_loaded"] == waiting == len(data)
     else:
         assert stats["samples_loaded"] == 2 * EPOCHS * len(data) + waiting

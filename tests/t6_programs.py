@@ -26,11 +26,11 @@ IS_THOROUGH = os.environ.get("REDOXFS_TEST_PROFILE") == "thorough"
 ROUNDS = 2
 HUGGING_FACE_ROUNDS = 10 if IS_THOROUGH else ROUNDS
 HUGGING_FACE_SHARE = 1 if IS_THOROUGH else 6
-"""One image of so many: the library tries a hundred patterns on every file, and asks for its attributes each time."""
+"""One image of this many is used: the library tries a hundred patterns on every file, with a stat each time."""
 
 LABELS = ("bell", "drum", "flute", "gong")
 COUNTS = {"train": 60, "val": 15}
-"""Samples of each label. No name is in both splits, or under two labels."""
+"""Samples of each label. No name occurs in both splits, or under two labels."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Samples:
 
     root: Path
     paths: dict[str, str]
-    """The path of each file, by the digest of what the file decodes to."""
+    """The path of each file, by the digest of its decoded content."""
 
 
 def digest(decoded: bytes) -> str:
@@ -48,7 +48,7 @@ def digest(decoded: bytes) -> str:
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Samples:
-    """Those of the demo, decoded by Pillow."""
+    """The demo's images, decoded by Pillow."""
     root = tmp_path_factory.mktemp("images") / "shapes"
     subprocess.run([sys.executable, DEMO_IMAGES, root], check=True)
     paths = {}
@@ -106,7 +106,7 @@ def make_samples(root: Path, suffix: str, kind: str, write: Any) -> Samples:
 
 
 def run(machine: Machine, program: str, folder: Path, rounds: int) -> list[list[tuple[str, str]]]:
-    """For each round, the label that the program gave to each sample, and the digest of what it decoded."""
+    """For each round, the label that the program gave to each sample, and the digest of its decoded content."""
     homes = {"HF_HOME": str(machine.folder / "hugging-face"), "MPLCONFIGDIR": str(machine.folder)}
     done = subprocess.run(
         [sys.executable, PROGRAMS, program, folder, str(rounds)],
@@ -120,7 +120,7 @@ def run(machine: Machine, program: str, folder: Path, rounds: int) -> list[list[
 
 
 def each_comes_once_with_its_label(told: list[tuple[str, str]], samples: Samples) -> None:
-    """The digest says which file was read, whatever path the program opened."""
+    """Check a round. The digest identifies the file that was read, whatever path the program opened."""
     wrong = [
         f"{label} for {samples.paths.get(found, 'torn or mixed bytes')}"
         for label, found in told
@@ -131,7 +131,7 @@ def each_comes_once_with_its_label(told: list[tuple[str, str]], samples: Samples
 
 
 def redirected_epochs(machine: Machine, samples: Samples, program: str, rounds: int, *options: str) -> None:
-    """A program reads a mount made with ``options``, ``rounds`` times; most opens give another file."""
+    """A program reads a mount with ``options``, ``rounds`` times. Most opens return another file."""
     machine.ok("mount", samples.root, machine.mnt, *options)
     told = run(machine, program, machine.mnt, rounds)
     assert len(told) == rounds
@@ -185,7 +185,7 @@ def test_hugging_face_image_folder_reads_every_labeled_sample_once(
 
 
 def test_webdataset_reads_every_sample_of_packed_shards_once(machine: Machine, images: Samples, tmp_path: Path) -> None:
-    """Each shard is a sample here, and any shard stands in for any other."""
+    """Each shard is a sample here, and any shard may stand in for any other."""
     skip_without("webdataset")
     machine.ok("pack", images.root, tmp_path / "packed", "--shard-size", "128KiB", "--jobs", "1")
     shards = tmp_path / "shards"

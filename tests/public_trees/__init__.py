@@ -1,7 +1,7 @@
-"""Public datasets as they unpack, with the truth of their labels and splits: what `--classes auto` is judged by.
+"""Public datasets as they unpack, with the true labels and splits, to judge `--classes auto` by.
 
-The trees are modelled after the archives, the pages and the usual loaders of the datasets, with a few files in
-place of many. They know nothing of how redoxfs decides.
+The trees are modeled after the archives, the pages and the usual loaders of the datasets, with a few files in place of
+many. They do not depend on the rules of redoxfs.
 """
 
 from public_trees import (

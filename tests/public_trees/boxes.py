@@ -1,4 +1,4 @@
-"""Boxes and captions: what is learned is in a table or a file beside the picture, in SOURCE or not."""
+"""Boxes and captions: the labels are in a table or in a file beside the picture, in SOURCE or outside it."""
 
 from public_trees.public import (
     at,

@@ -1,4 +1,4 @@
-"""Medicine from within: brains, organs, slides, cells."""
+"""Medicine inside the body: brains, organs, slides, cells."""
 
 from public_trees.public import (
     at,

@@ -1,4 +1,4 @@
-"""Masks, depth, and pictures in pairs: what is learned is another picture."""
+"""Masks, depth, and pairs of pictures: the label is another picture."""
 
 from public_trees.public import at, drawn, hexes, listed, named, nothing, own, part, public, some, through, whole
 

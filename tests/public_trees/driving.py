@@ -1,4 +1,4 @@
-"""From cars: cameras, cities and logs as directories, and the labels mostly in an archive of their own."""
+"""Driving: cameras, cities and logs as directories, with the labels mostly in a separate archive."""
 
 from public_trees.public import at, drawn, hexes, letters, listed, named, own, part, public, some
 

@@ -1,4 +1,4 @@
-"""Folders that Kaggle and Roboflow hand out: things made, things faked, boxes for detectors."""
+"""Folders from Kaggle and Roboflow: products, fakes, boxes for detectors."""
 
 from public_trees.public import (
     at,

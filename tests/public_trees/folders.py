@@ -1,4 +1,4 @@
-"""Folders that Kaggle hands out: a directory for each animal, sign, plant or scene, in ever other ways."""
+"""Folders from Kaggle: a directory for each animal, sign, plant or scene, in many variants."""
 
 from public_trees.public import (
     at,

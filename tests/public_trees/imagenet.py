@@ -1,4 +1,4 @@
-"""ImageNet and what was made of it."""
+"""ImageNet and datasets made from it."""
 
 from public_trees.public import (
     at,
@@ -34,7 +34,7 @@ def arranged(root: str = "val") -> list[str]:
     return list(at(root + "/{c}/" + VAL, c=WNIDS, i=6, k=some(50_000)))
 
 
-# What Kaggle's archive has beside Data.
+# The files beside Data in Kaggle's archive.
 KAGGLE = [
     *at("ILSVRC/Annotations/CLS-LOC/train/{c}/{c}_{k}.xml", c=WNIDS, i=8, k=some(30_000)),
     *at("ILSVRC/Annotations/CLS-LOC/val/ILSVRC2012_val_{i:08d}.xml", i=range(1, 20)),

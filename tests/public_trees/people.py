@@ -1,4 +1,4 @@
-"""Faces, people and vehicles to be found again, and what is written: identities, attributes, words."""
+"""Faces, people and vehicles to re-identify, and writing: identities, attributes, words."""
 
 from public_trees.public import (
     at,

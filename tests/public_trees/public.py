@@ -1,9 +1,9 @@
-"""How a public dataset's tree is written down: its files as patterns, and the truth of their labels and splits.
+"""The description of a public dataset's tree: its files as patterns, and their true labels and splits.
 
-A rule takes a file's path below the directory that the archives were unpacked into and returns what a
-training script learns for it. Two files may stand in for each other if both rules agree on them. The truth
-is what the dataset's authors or its usual scripts say, whether or not a name shows it: a label may come from a
-table outside, and a split from a list or from chance.
+A rule takes a file's path below the directory with the unpacked archives, and returns the label or split that a
+training script uses for it. Two files may stand in for each other if both rules agree on them. The truth comes from
+the dataset's authors or its usual scripts, whether or not a name shows it: a label may come from a table outside, and
+a split from a list or from chance.
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ Field = str | int | Sequence[object] | Draw
 
 TEXTS = (".txt", ".csv", ".tsv", ".json", ".md", ".xml", ".TXT")
 TABLE_LABELS = 5
-"""Labels of a table outside the tree. Enough for a class of a few files to have two of them for certain."""
+"""The number of labels in a table outside the tree. Enough that a class of a few files is certain to have two."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Public:
     """One dataset as it unpacks.
 
-    `source` is the directory that is given to redoxfs; labels may lie beside it. `ideal` is what somebody who
-    knows the dataset would choose: "dir", "any", "none", or the splits in which the directory is the label.
-    `blind` is for trees that mix although their names are the very names of a tree in which the directory is
-    the label: it says where the label is.
+    `source` is the directory that redoxfs mounts; labels may lie beside it. `ideal` is the choice of a user who knows
+    the dataset: "dir", "any", "none", or the splits in which the directory is the label. `blind` is for trees that mix
+    although their names equal those of a tree in which the directory is the label. It names the place of the label.
     """
 
     name: str
@@ -48,7 +47,7 @@ class Public:
     texts: Mapping[str, str] = field(default_factory=dict)
 
     def build(self, parent: Path) -> Path:
-        """Make the tree below `parent`; the path of SOURCE. Files are empty, but what may be read as a text is not."""
+        """Make the tree below `parent`. Return the path of SOURCE. Files are empty, except texts."""
         root = parent / self.name
         for directory in {PurePosixPath(path).parent for path in (*self.files, *self.texts)}:
             (root / directory).mkdir(parents=True, exist_ok=True)
@@ -62,7 +61,7 @@ class Public:
         return root / self.source
 
     def mixing(self, classes: Iterable[Sequence[str]]) -> list[str]:
-        """What is wrong with classes of paths, a line for each class that has two labels or two splits."""
+        """The faults of classes of paths: a line for each class that has two labels or two splits."""
         found = []
         for paths in classes:
             for what, rule in (("label", self.label), ("split", self.split)):
@@ -95,8 +94,8 @@ def public(
 def at(*patterns: str, **fields: Field) -> Iterator[str]:
     """The patterns with every combination of the fields' values.
 
-    A field is a number of values from 0, a sequence, words (between bars if a word has blanks), or a draw: a
-    function that gives another value for each combination, whatever directory it comes to.
+    A field is a number of values from 0, a sequence, words (separated by bars if a word has blanks), or a draw: a
+    function that returns a new value for each combination, in any directory.
     """
     spread: dict[str, Iterable[object]] = {}
     draws: dict[str, Draw] = {}
@@ -109,7 +108,7 @@ def at(*patterns: str, **fields: Field) -> Iterator[str]:
             draws[key] = values
         else:
             spread[key] = values
-    # Of this pattern alone, so that a tree stays as it is whatever is written down before it.
+    # Seeded by this pattern alone, so that other patterns do not change its files.
     chance = random.Random(repr((patterns, [(key, values) for key, values in fields.items() if key not in draws])))
     for combination in itertools.product(*spread.values()):
         chosen = dict(zip(spread, combination, strict=True)) | {key: draw(chance) for key, draw in draws.items()}
@@ -118,13 +117,13 @@ def at(*patterns: str, **fields: Field) -> Iterator[str]:
 
 
 def through(start: int = 0, step: int = 1) -> Draw:
-    """A number that runs on through the directories."""
+    """A number that continues across directories."""
     count = itertools.count(start, step)
     return lambda _chance: next(count)
 
 
 def some(below: int, start: int = 0) -> Draw:
-    """Numbers in no order, each once."""
+    """Numbers in random order, each once."""
     given: set[int] = set()
 
     def draw(chance: random.Random) -> int:
@@ -163,7 +162,7 @@ def part(at: int) -> Rule:
 
 
 def own(path: str) -> str:
-    """A box, a mask, a sentence: no other file has it. As a split: chance or a list decides for each file."""
+    """A label that no other file has: a box, a mask, a sentence. A split: chance or a list decides for each file."""
     return path
 
 
@@ -172,12 +171,12 @@ def fixed(value: str) -> Rule:
 
 
 def table(path: str) -> str:
-    """A column of a table; names do not tell it."""
+    """A column of a table, which names do not show."""
     return f"row {zlib.crc32(path.encode()) % TABLE_LABELS}"
 
 
 def named(pattern: str) -> Rule:
-    """What the pattern's groups find in the path; a path without it is something of its own."""
+    """The pattern's groups in the path. A path that does not match has its own value."""
     compiled = re.compile(pattern)
 
     def rule(path: str) -> str:
@@ -188,7 +187,7 @@ def named(pattern: str) -> Rule:
 
 
 def below(rules: Mapping[str, Rule], other: Rule) -> Rule:
-    """One rule for what starts with one prefix, another for what starts with another."""
+    """A rule for each prefix of the path."""
 
     def rule(path: str) -> str:
         return next((found for prefix, found in rules.items() if path.startswith(prefix)), other)(path)
@@ -197,7 +196,7 @@ def below(rules: Mapping[str, Rule], other: Rule) -> Rule:
 
 
 listed = drawn = own
-"""A split that a list of files, or the script by chance, makes: two files may differ whatever their names."""
+"""A split by a list of files, or by chance in the script: two files may differ whatever their names."""
 whole = fixed("all")
 """One split only."""
 

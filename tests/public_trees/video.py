@@ -1,4 +1,4 @@
-"""Moving pictures: actions, tracks, captions."""
+"""Videos: actions, tracks, captions."""
 
 from public_trees.public import at, letters, listed, named, own, parent, part, public, some, table, through, whole
 

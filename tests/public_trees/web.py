@@ -1,4 +1,4 @@
-"""The earth from above, domains, and what was gathered from the web."""
+"""Aerial images, domains, and data gathered from the web."""
 
 from public_trees.public import (
     at,
