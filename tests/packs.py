@@ -123,7 +123,7 @@ def array(dst: Path, name: str) -> np.ndarray[Any, Any]:
 def made_up_tree(
     entries: Sequence[tuple[int, bytes, int]], *, targets: Sequence[bytes] = (), **columns: Sequence[int]
 ) -> Tree:
-    """A tree that is not on disk, from (parent, name, mode) of each entry below the root and ``columns`` of all entries.
+    """A tree that is not on disk, from (parent, name, mode) of each entry below the root, and ``columns`` of all.
 
     The root is entry 0. Values without a column are zero.
     """

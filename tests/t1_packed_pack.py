@@ -209,7 +209,7 @@ def changes_of_a_pack(source: Path, dst: Path) -> int:
 
 
 def before_the_index(dst: Path) -> When:
-    """True when all shards are done, but not the index and the manifest."""
+    """When all shards are done, and before the index and the manifest are put in place."""
     return lambda event, arguments: event == "os.rename" and str(arguments[1]) == str(dst / FOLDER)
 
 

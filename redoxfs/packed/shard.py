@@ -202,11 +202,11 @@ class _WriteError(Exception):
 
 
 def _write(fd: int, data: bytes, at: int) -> None:
-    view = memoryview(data)
+    buffer = memoryview(data)
     try:
-        while view:
-            done = os.pwrite(fd, view, at)
-            view = view[done:]
+        while buffer:
+            done = os.pwrite(fd, buffer, at)
+            buffer = buffer[done:]
             at += done
     except OSError as error:
         raise _WriteError(error) from None

@@ -27,8 +27,7 @@ from typing import NamedTuple
 import numpy as np
 import xxhash
 
-from redoxfs.chunks import FileBytes, Payload, Read, SourceFile, Stamp
-from redoxfs.chunks.storage_speed import StorageSpeed
+from redoxfs.chunks import FileBytes, Payload, Read, SourceFile, Stamp, StorageSpeed
 from redoxfs.dataset import show
 from redoxfs.packed.index import SUM_BLOCK_BYTES, Index
 
@@ -251,14 +250,14 @@ class PackedStore:
             data = bytearray(size)
         except MemoryError:
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from None
-        view = memoryview(data)
+        buffer = memoryview(data)
         have = 0
         while have < size:
-            done = self._preadv(fd, [view[have:]], at + have)
+            done = self._preadv(fd, [buffer[have:]], at + have)
             if not done:
                 break
             have += done
-        return bytes(view[:have])
+        return bytes(buffer[:have])
 
     def _read_part(self, entry: int, offset: int, size: int) -> bytes:
         """Read any bytes of a file. Reads and checks the whole blocks around them."""

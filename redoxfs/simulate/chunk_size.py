@@ -9,7 +9,7 @@ every file by itself, once.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from redoxfs.chunks.storage_speed import StorageSpeed
+from redoxfs.chunks import StorageSpeed
 from redoxfs.protocol import SlotPolicy
 from redoxfs.simulate.cluster import OneNode
 from redoxfs.simulate.orders import orders
