@@ -1,4 +1,4 @@
-"""Certificates for tests, by the `openssl` command: a library for it would bring a whole cryptography along."""
+"""Certificates for tests, made by the `openssl` command, so that tests need no cryptography library."""
 
 import subprocess
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """A CA below ``folder``, which was not there."""
+    """A CA whose files are in ``folder``."""
 
     folder: Path
 
@@ -31,19 +31,19 @@ class Authority:
     @classmethod
     def at(cls, folder: Path) -> "Authority":
         folder.mkdir()
-        made = cls(folder)
+        authority = cls(folder)
         subject = ("-subj", f"/CN={folder.name}")
-        openssl("req", "-x509", *KEY, "-keyout", folder / "ca.key", "-out", made.file, "-days", "2", *subject)
-        return made
+        openssl("req", "-x509", *KEY, "-keyout", folder / "ca.key", "-out", authority.file, "-days", "2", *subject)
+        return authority
 
     def issue(self, name: str, *names: str, days: int = 2, usage: Sequence[str] = (), subject: str = "node") -> Files:
-        """A certificate for ``names``, each such as "IP:127.0.0.1"; of -1 ``days`` is one that has expired."""
+        """A certificate for ``names``, such as "IP:127.0.0.1"; with ``days`` of -1 it has expired."""
         made = Files(self.folder / f"{name}.pem", self.folder / f"{name}.key")
         request, extensions = self.folder / f"{name}.csr", self.folder / f"{name}.ext"
-        told = ["basicConstraints=CA:FALSE"]
-        told += [f"subjectAltName={','.join(names)}"] if names else []
-        told += [f"extendedKeyUsage={','.join(usage)}"] if usage else []
-        extensions.write_text("\n".join(told) + "\n")
+        lines = ["basicConstraints=CA:FALSE"]
+        lines += [f"subjectAltName={','.join(names)}"] if names else []
+        lines += [f"extendedKeyUsage={','.join(usage)}"] if usage else []
+        extensions.write_text("\n".join(lines) + "\n")
         openssl("req", *KEY, "-keyout", made.key, "-out", request, "-subj", f"/CN={subject}")
         ca = ("-CA", self.file, "-CAkey", self.folder / "ca.key", "-CAcreateserial")
         openssl("x509", "-req", "-in", request, *ca, "-out", made.cert, "-days", str(days), "-extfile", extensions)

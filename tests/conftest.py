@@ -13,7 +13,7 @@ from machine import Machine
 # Before the import, so that a failed assertion of StoreTests shows its values.
 pytest.register_assert_rewrite("redoxfs.testing")
 
-# `thorough` is for a night or a change of the protocol: REDOXFS_TEST_PROFILE=thorough scripts/test
+# For a night, or after a change of the protocol: REDOXFS_TEST_PROFILE=thorough scripts/test
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=10_000)
 settings.load_profile(os.environ.get("REDOXFS_TEST_PROFILE", "default"))
@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def own_ports() -> Iterator[None]:
-    """What a test reserves is its own until it is over."""
+    """Ports that a test reserves are released at its end."""
     yield
     ports.release()
 
@@ -52,7 +52,7 @@ def short_path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    """The program, and nothing of it left after the test, whatever happened in it."""
+    """The real command. After the test, even a failed one, none of its processes and mounts is left."""
     machine = Machine(tmp_path)
     try:
         yield machine

@@ -1,5 +1,4 @@
-"""The program, with every request that reaches it, and each time it looks through all objects for garbage, written
-down: counted.py LOG COMMAND…"""
+"""redoxfs with a log of its FUSE requests and full garbage collections: counted.py LOG COMMAND…"""
 
 import gc
 import os
@@ -17,7 +16,7 @@ OPCODES = (
 
 
 def counting(name: str, log: int) -> Callable[..., Any]:
-    """The operation ``name``, which writes its name first."""
+    """The operation ``name``, which first writes its name to the log."""
     operation = getattr(Operations, name)
 
     def count(self: Operations, *arguments: object) -> Any:

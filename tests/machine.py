@@ -1,4 +1,4 @@
-"""The real program on this machine, in a folder of its own, and an end to whatever a test leaves behind."""
+"""The real command on this machine, in a folder of its own, and the removal of what a test leaves behind."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from redoxfs.launch.detach import detach
 from redoxfs.linux.mount_table import read_mounts
 
 PATIENCE_S = 60
-"""Far more than any of it takes; a test that reaches it has failed."""
+"""Much longer than any step takes; a test that reaches it has failed."""
 
 
 class Machine:
@@ -24,7 +24,7 @@ class Machine:
         self.folder = folder
         self.mnt = folder / "mnt"
         self.mnt.mkdir()
-        # Beside the folder, whose path may be too long for one of a socket in it.
+        # Not below `folder`: the path of a socket has 107 bytes at most.
         self.sockets = Path(tempfile.mkdtemp(prefix="run", dir=folder.parent))
         homes = {"XDG_CACHE_HOME": folder / "cache", "XDG_STATE_HOME": folder / "state"}
         for home in homes.values():
@@ -51,23 +51,23 @@ class Machine:
         return done
 
     def inspect(self, source: Path, *options: str) -> dict[str, Any]:
-        told: dict[str, Any] = json.loads(self.ok("inspect", source, "--json", *options).stdout)
-        return told
+        report: dict[str, Any] = json.loads(self.ok("inspect", source, "--json", *options).stdout)
+        return report
 
     def stats(self, mountpoint: Path | None = None) -> dict[str, Any]:
-        told: dict[str, Any] = json.loads(((mountpoint or self.mnt) / ".redoxfs/stats.json").read_text())
-        return told
+        stats: dict[str, Any] = json.loads(((mountpoint or self.mnt) / ".redoxfs/stats.json").read_text())
+        return stats
 
     def nodes(self, mountpoint: Path) -> list[str]:
         """The addresses of the nodes that share a mount's dataset."""
-        told: list[str] = json.loads(self.ok("nodes", mountpoint, "--json").stdout)["nodes"]
-        return told
+        nodes: list[str] = json.loads(self.ok("nodes", mountpoint, "--json").stdout)["nodes"]
+        return nodes
 
     def pid(self, mountpoint: Path | None = None) -> int:
         return int(self.stats(mountpoint)["pid"])
 
     def kill(self, how: signal.Signals, mountpoint: Path | None = None) -> None:
-        """Send the daemon a signal and wait until it has ended."""
+        """Send a signal to the daemon and wait until it exits."""
         pid = self.pid(mountpoint)
         daemon = os.pidfd_open(pid)
         try:
@@ -79,7 +79,7 @@ class Machine:
             os.close(daemon)
 
     def daemons(self) -> list[int]:
-        """The processes of the program that were given a path of this folder."""
+        """Processes of redoxfs with a path of this folder in their arguments."""
         mine = os.fsencode(self.folder)
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
@@ -96,7 +96,7 @@ class Machine:
         return [mount.mountpoint for mount in read_mounts() if mount.mountpoint.startswith(mine)]
 
     def log(self) -> str:
-        """What the daemons wrote."""
+        """The logs of all daemons."""
         return "".join(path.read_text() for path in sorted((self.folder / "state").rglob("*.log")))
 
     def nothing_is_left(self) -> bool:

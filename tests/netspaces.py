@@ -1,7 +1,7 @@
-"""Nodes with a network each: namespaces joined by a bridge in one more, whose links can be cut, parted and slowed.
+"""A network namespace for each node, joined by a bridge in another; links can be cut, isolated and slowed.
 
-Nothing of it is in the machine's own namespace. What is killed before `up` ends leaves namespaces whose names begin
-with `redoxfs-test-` (`ip netns del` ends them, and their links with them).
+The machine's own namespace is not changed. A test run that is killed leaves namespaces whose names begin with
+`redoxfs-test-`; `ip netns del NAME` removes one with its links.
 """
 
 import os
@@ -14,7 +14,7 @@ SWITCH = "switch"
 
 
 def why_not() -> str | None:
-    """Why this machine lends nobody a network namespace; None if it does."""
+    """The reason why no network namespace can be made here; None if one can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     name = f"redoxfs-test-{os.getpid()}-probe"
@@ -22,13 +22,13 @@ def why_not() -> str | None:
         for words in (["ip", "netns", "add", name], ["ip", "netns", "del", name], ["tc", "-V"], ["nsenter", "-V"]):
             _run(*words)
     except (OSError, subprocess.CalledProcessError) as error:
-        said = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else str(error)
-        return f"no network namespaces here: {said}"
+        reason = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else str(error)
+        return f"no network namespaces here: {reason}"
     return None
 
 
 class Network:
-    """Nodes 0 to ``nodes`` - 1, each at `addresses` in a namespace of its own."""
+    """Nodes 0 to ``nodes`` - 1. Node i listens at ``addresses[i]``, in a namespace of its own."""
 
     def __init__(self, nodes: int) -> None:
         self._mark = f"redoxfs-test-{os.getpid()}"
@@ -36,7 +36,7 @@ class Network:
 
     @contextmanager
     def up(self) -> Iterator["Network"]:
-        """All links work; after this no name is left, and no namespace once its processes have ended."""
+        """Make the namespaces, with all links up, and remove them at the end; each is gone when its processes are."""
         made: list[str] = []
         try:
             for name in (SWITCH, *range(len(self.addresses))):
@@ -57,11 +57,11 @@ class Network:
                 subprocess.run(["ip", "netns", "del", space], check=False, capture_output=True)
 
     def inside(self, node: int) -> list[str]:
-        """Before a command: it runs in the node's network, and in everybody's mount namespace."""
+        """Put before a command, runs it in the node's network namespace and in the machine's mount namespace."""
         return ["nsenter", f"--net=/run/netns/{self._space(node)}"]
 
     def cut(self, node: int) -> None:
-        """Pull the node's cable: no packet comes or goes, and nobody is told."""
+        """Pull the node's cable: packets are dropped both ways, without an error at either end."""
         self._ip(SWITCH, "link", "set", _port(node), "down")
 
     def join(self, node: int) -> None:
@@ -69,12 +69,12 @@ class Network:
         self._ip(SWITCH, "link", "set", _port(node), "up")
 
     def part(self, one: int, other: int, *, parted: bool = True) -> None:
-        """The bridge drops what goes between the two; both still reach all others."""
+        """Drop packets between the two nodes; both still reach all others."""
         for node in (one, other):
             self._ip(SWITCH, "link", "set", _port(node), "type", "bridge_slave", "isolated", "on" if parted else "off")
 
     def slow(self, node: int, mbit: int) -> None:
-        """Cap the node's link, each way."""
+        """Cap the bandwidth of the node's link, each way."""
         for space, device in ((node, "eth0"), (SWITCH, _port(node))):
             for words in (
                 ["qdisc", "add", "dev", device, "root", "handle", "1:", "htb", "default", "1"],

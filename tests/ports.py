@@ -1,7 +1,7 @@
 """Ports of the loopback address for servers that a test starts.
 
-Each stays bound until the test is over, by a socket that does not listen. So the kernel gives it to nobody else who
-asks for any port, as tests beside this one do, and a server that sets SO_REUSEADDR, as gRPC's does, can listen at it.
+A socket that does not listen stays bound to each port until the test ends. The kernel then gives the port to no other
+process that asks for any port, such as another test, while a server that sets SO_REUSEADDR, as gRPC does, can listen.
 """
 
 import socket
@@ -10,7 +10,7 @@ _held: list[socket.socket] = []
 
 
 def reserve(count: int) -> list[int]:
-    """Different ports that nobody listens at."""
+    """``count`` different ports without a listener."""
     ports = []
     for _ in range(count):
         holder = socket.socket()
@@ -22,6 +22,6 @@ def reserve(count: int) -> list[int]:
 
 
 def release() -> None:
-    """Give back all that were reserved."""
+    """Release all reserved ports."""
     while _held:
         _held.pop().close()

@@ -1,12 +1,12 @@
-"""The ranks of a data-parallel job, each as an unmodified training script has it; run by t5_nodes.
+"""The ranks of a data-parallel job, each an unmodified training script; t5_nodes runs them.
 
     rank.py FOLDER RANKS EPOCHS MEET OUT
 
-Rank R has a DataLoader with a DistributedSampler over the ImageFolder below FOLDER/R/train. After each epoch all ranks
-wait for each other at MEET, a file of torch.distributed, or none of them does if it is "-". OUT/rankR.jsonl gets one
-JSON line for each epoch: the pairs of the path that was asked for and the path that the image served was made for.
+Rank R reads the ImageFolder below FOLDER/R/train with a DataLoader and a DistributedSampler. After each epoch the ranks
+wait for each other through MEET, a file for torch.distributed; with "-" they do not wait. OUT/rankR.jsonl gets one JSON
+line for each epoch: pairs of the path that was opened and the path that the served image was made for.
 
-The ranks are forks of a process with a single thread, since to import PyTorch takes longer than all that they do.
+The ranks are forks of a process with a single thread: importing PyTorch takes longer than all their work.
 """
 
 import json
@@ -50,11 +50,11 @@ def train(mountpoint: Path, rank: int, ranks: int, epochs: int, meet: str, out: 
     data = Images(mountpoint / "train")
     sampler: DistributedSampler[tuple[str, str]] = DistributedSampler(data, ranks, rank, seed=7)
     loader = DataLoader(data, batch_size=BATCH, sampler=sampler, num_workers=WORKERS)
-    with out.open("w", encoding="utf-8") as told:
+    with out.open("w", encoding="utf-8") as lines:
         for epoch in range(epochs):
             sampler.set_epoch(epoch)
             pairs = [pair for asked, served in loader for pair in zip(asked, served, strict=True)]
-            told.write(json.dumps(pairs) + "\n")
+            lines.write(json.dumps(pairs) + "\n")
             if meet != "-":
                 torch.distributed.barrier()
     if meet != "-":
@@ -62,13 +62,13 @@ def train(mountpoint: Path, rank: int, ranks: int, epochs: int, meet: str, out: 
 
 
 def main() -> int:
-    """Run all ranks; 1 as soon as one of them fails, for the others would wait for it."""
+    """Run all ranks. When one fails, kill the others, which would wait for it, and return 1."""
     folder, ranks, epochs, meet, out = sys.argv[1:]
     fork = multiprocessing.get_context("fork")
     running = []
     for rank in range(int(ranks)):
-        told = Path(out) / f"rank{rank}.jsonl"
-        arguments = (Path(folder) / str(rank), rank, int(ranks), int(epochs), meet, told)
+        pairs = Path(out) / f"rank{rank}.jsonl"
+        arguments = (Path(folder) / str(rank), rank, int(ranks), int(epochs), meet, pairs)
         running.append(fork.Process(target=train, args=arguments))
     for process in running:
         process.start()

@@ -1,4 +1,4 @@
-"""A slot policy that tells a test what it gave out."""
+"""A slot policy that records which samples it gave out."""
 
 from collections import Counter
 
@@ -8,18 +8,18 @@ from redoxfs.protocol import Served, SlotPolicy
 
 
 class Watched(SlotPolicy):
-    """Notes the lap in which each sample is given out, wherever it goes."""
+    """Counts in ``gave`` how often each sample was given out in each lap, to readers and to other nodes."""
 
     def __init__(self, *args: object, **keywords: object) -> None:
         super().__init__(*args, **keywords)  # type: ignore[arg-type]
         self.gave: Counter[tuple[int, int]] = Counter()
 
     def request(self, sample: int) -> Served:
-        return self._noted(super().request(sample))
+        return self._record(super().request(sample))
 
     def take(self, reserved: int) -> Served:
-        return self._noted(super().take(reserved))
+        return self._record(super().take(reserved))
 
-    def _noted(self, served: Served) -> Served:
+    def _record(self, served: Served) -> Served:
         self.gave[served.sample, int(self.laps(np.array([served.sample]))[0])] += 1
         return served
