@@ -1,4 +1,4 @@
-"""What had its turn outlives the daemon: a mount that is resumed, and a state that goes with a checkpoint."""
+"""Turns outlive the daemon: mounts that resume, and states that are saved and loaded with a checkpoint."""
 
 import errno
 import os
@@ -38,14 +38,14 @@ def options(request: pytest.FixtureRequest, machine: Machine, source: Path) -> l
 
 @pytest.fixture
 def order(source: Path) -> list[str]:
-    """The paths of an epoch, in one that a sampler might give."""
+    """The paths of an epoch, in random order."""
     paths = sorted(os.fspath(path.relative_to(source)) for path in source.glob("train/*/*.png"))
     random.Random(5).shuffle(paths)
     return paths
 
 
 def read(machine: Machine, paths: Sequence[str]) -> list[str]:
-    """The samples that a job gets which opens ``paths`` one after the other."""
+    """Open ``paths`` one after the other; returns the samples that were served."""
     served = []
     for path in paths:
         label, sample = identity((machine.mnt / path).read_bytes(), "train", CLASSES)
@@ -59,15 +59,15 @@ def state_file(machine: Machine) -> Path:
     return path
 
 
-def given(path: Path) -> int:
-    """How many turns the file knows of."""
+def turns_in(path: Path) -> int:
+    """The number of turns in the state file."""
     return decode(read_bytes(path)).turns.given
 
 
 def await_write(machine: Machine, turns: int) -> None:
-    """Until the file knows of so many turns."""
+    """Wait until the state file has this number of turns."""
     deadline_s = time.monotonic() + PATIENCE_S
-    while not list((machine.folder / "state/redoxfs").glob("*.state")) or given(state_file(machine)) != turns:
+    while not list((machine.folder / "state/redoxfs").glob("*.state")) or turns_in(state_file(machine)) != turns:
         assert time.monotonic() < deadline_s, "the state is not written"
         time.sleep(0.01)
 
@@ -80,7 +80,7 @@ def refused(done: subprocess.CompletedProcess[str], why: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_daemon_that_is_killed_in_the_midst_of_an_epoch_is_gone_on_with(
+def test_a_mount_resumes_after_the_daemon_was_killed_in_an_epoch(
     machine: Machine, source: Path, options: list[str], order: list[str]
 ) -> None:
     machine.ok("mount", source, machine.mnt, *options)
@@ -94,36 +94,36 @@ def test_a_daemon_that_is_killed_in_the_midst_of_an_epoch_is_gone_on_with(
             with pytest.raises(OSError) as dead:
                 ask()
             assert dead.value.errno == errno.ENOTCONN
-    # The file knows of 30 turns, or of some more, if it was just written again.
-    known = given(state_file(machine))
+    # The file has 30 turns, or more if it was written once more before the kill.
+    known = turns_in(state_file(machine))
     assert 30 <= known <= 37
-    told = machine.ok("mount", source, machine.mnt, *options, "--resume").stderr
-    assert f"cleared the stale mount that a killed daemon left at {machine.mnt}" in told
-    assert f"resumed: lap 1, {known} of 80 samples had their turn" in told
+    stderr = machine.ok("mount", source, machine.mnt, *options, "--resume").stderr
+    assert f"cleared the stale mount that a killed daemon left at {machine.mnt}" in stderr
+    assert f"resumed: lap 1, {known} of 80 samples had their turn" in stderr
     assert machine.stats()["turns"] == known
     served = Counter(before + read(machine, order[known:]))
-    # One was open when the daemon died, and nobody has read it; if its turn is in the file, it came to nobody.
+    # One sample was open when the daemon died. No reader got it, also where its turn is in the file.
     missing = [sample for sample in order if sample not in served]
     assert len(missing) <= (known > 30)
     assert sum(served.values()) - len(served) == 36 - known + len(missing)
     assert max(served.values()) <= 2
     assert {sample for sample, times in served.items() if times > 1} <= set(before[30:])
     for _ in range(2):
-        assert sorted(read(machine, order)) == sorted(order), "and every epoch after it is exact"
+        assert sorted(read(machine, order)) == sorted(order), "later epochs are exact"
 
 
-def test_an_unmount_loses_nothing(machine: Machine, source: Path, options: list[str], order: list[str]) -> None:
+def test_resuming_after_unmounts_is_exact(machine: Machine, source: Path, options: list[str], order: list[str]) -> None:
     served: list[str] = []
     ends = [0, 1, 33, SAMPLES, SAMPLES + 20, 3 * SAMPLES]
     for number, end in enumerate(ends):
-        told = machine.ok("mount", source, machine.mnt, *options, "--resume").stderr
+        stderr = machine.ok("mount", source, machine.mnt, *options, "--resume").stderr
         if len(served) == 0:
-            assert "there is nothing to resume: no " in told
+            assert "there is nothing to resume: no " in stderr
         else:
-            assert "resumed: lap" in told
+            assert "resumed: lap" in stderr
             assert machine.stats()["turns"] == len(served)
         served += read(machine, (order * 3)[len(served) : end])
-        # What a stat has put aside had no turn.
+        # A sample that a stat reserves has had no turn.
         for path in order[: 0 if number % 2 else 5]:
             (machine.mnt / path).stat()
         machine.ok("umount", machine.mnt)
@@ -132,7 +132,7 @@ def test_an_unmount_loses_nothing(machine: Machine, source: Path, options: list[
     assert machine.nothing_is_left()
 
 
-def test_a_signal_that_ends_the_daemon_loses_nothing(machine: Machine, source: Path, order: list[str]) -> None:
+def test_resuming_after_sigterm_is_exact(machine: Machine, source: Path, order: list[str]) -> None:
     machine.ok("mount", source, machine.mnt, *OPTIONS)
     served = read(machine, order[:41])
     machine.kill(signal.SIGTERM)
@@ -140,23 +140,21 @@ def test_a_signal_that_ends_the_daemon_loses_nothing(machine: Machine, source: P
     assert sorted(served + read(machine, order[41:])) == sorted(order)
 
 
-def test_without_resume_all_begins_anew_and_the_state_is_replaced_at_the_first_turn(
-    machine: Machine, source: Path, order: list[str]
-) -> None:
+def test_without_resume_the_first_turn_replaces_the_state(machine: Machine, source: Path, order: list[str]) -> None:
     machine.ok("mount", source, machine.mnt, *OPTIONS)
     read(machine, order[:50])
     machine.ok("umount", machine.mnt)
     first = state_file(machine).read_bytes()
     machine.ok("mount", source, machine.mnt, *OPTIONS)
     machine.ok("umount", machine.mnt)
-    assert state_file(machine).read_bytes() == first, "a mount by mistake costs no state"
+    assert state_file(machine).read_bytes() == first, "a mount without reads keeps the old state"
     machine.ok("mount", source, machine.mnt, *OPTIONS)
     assert sorted(read(machine, order)) == sorted(order)
     machine.ok("umount", machine.mnt)
-    assert given(state_file(machine)) == SAMPLES
+    assert turns_in(state_file(machine)) == SAMPLES
 
 
-def test_the_pool_goes_on_with_other_memory_and_chunks(machine: Machine, source: Path, order: list[str]) -> None:
+def test_the_pool_resumes_with_other_memory_and_chunks(machine: Machine, source: Path, order: list[str]) -> None:
     machine.ok("mount", source, machine.mnt, *OPTIONS)
     served = read(machine, order[:50])
     machine.ok("umount", machine.mnt)
@@ -164,19 +162,21 @@ def test_the_pool_goes_on_with_other_memory_and_chunks(machine: Machine, source:
     assert sorted(served + read(machine, order[50:])) == sorted(order)
 
 
-def test_a_state_goes_with_a_checkpoint(machine: Machine, source: Path, options: list[str], order: list[str]) -> None:
+def test_a_saved_state_restores_a_checkpoint(
+    machine: Machine, source: Path, options: list[str], order: list[str]
+) -> None:
     saved = machine.folder / "checkpoint.state"
     machine.ok("mount", source, machine.mnt, *options)
     before = read(machine, order[:30])
     assert "saved: lap 1, 30 of 80 samples had their turn" in machine.ok("state", "save", machine.mnt, saved).stdout
     assert saved.stat().st_mode & 0o777 == 0o600
     after = read(machine, order[30:55])
-    # What is open stays as it is; what is put aside is so no more.
+    # An open file stays as it is; reservations end.
     with open(machine.mnt / order[3], "rb", buffering=0) as held:
         first = held.read(100)
         (machine.mnt / order[60]).stat()
-        told = machine.ok("state", "load", machine.mnt, saved).stdout
-        assert "loaded: lap 1, 30 of 80 samples had their turn; samples served since the save" in told
+        stdout = machine.ok("state", "load", machine.mnt, saved).stdout
+        assert "loaded: lap 1, 30 of 80 samples had their turn; samples served since the save" in stdout
         again = read(machine, order[30:])
         assert os.pread(held.fileno(), 100, 0) == first
     assert sorted(before + again) == sorted(order)
@@ -185,16 +185,14 @@ def test_a_state_goes_with_a_checkpoint(machine: Machine, source: Path, options:
     stats = machine.stats()
     assert (stats["turns"], stats["put_aside"], stats["errors"]) == (2 * SAMPLES, 0, 0)
     machine.ok("umount", machine.mnt)
-    # A job that begins again from its checkpoint, on a mount of its own.
+    # The job restarts from its checkpoint, on a new mount.
     machine.ok("mount", source, machine.mnt, *options)
     machine.ok("state", "load", machine.mnt, saved)
     assert sorted(before + read(machine, order[30:])) == sorted(order)
     await_write(machine, SAMPLES)
 
 
-def test_a_state_of_something_else_is_refused_in_one_line_and_nothing_is_lost(
-    machine: Machine, source: Path, order: list[str]
-) -> None:
+def test_a_bad_or_foreign_state_is_refused_in_one_line(machine: Machine, source: Path, order: list[str]) -> None:
     machine.ok("mount", source, machine.mnt, *OPTIONS)
     read(machine, order[:30])
     saved = machine.folder / "saved"
@@ -244,7 +242,7 @@ def test_a_state_of_something_else_is_refused_in_one_line_and_nothing_is_lost(
     assert machine.nothing_is_left()
 
 
-def test_a_file_of_ones_own_choice(machine: Machine, source: Path, order: list[str]) -> None:
+def test_the_state_is_kept_in_the_file_of_the_option(machine: Machine, source: Path, order: list[str]) -> None:
     kept = machine.folder / "kept"
     kept.mkdir()
     for at in (source / "state", machine.mnt / "state"):
@@ -260,7 +258,7 @@ def test_a_file_of_ones_own_choice(machine: Machine, source: Path, order: list[s
     assert os.listdir(kept) == ["state"]
 
 
-def test_a_source_that_is_mounted_over_itself_is_gone_on_with(machine: Machine, source: Path, order: list[str]) -> None:
+def test_a_source_mounted_over_itself_resumes(machine: Machine, source: Path, order: list[str]) -> None:
     machine.ok("mount", source, *OPTIONS)
     served = [identity((source / path).read_bytes(), "train", CLASSES)[1] for path in order[:30]]
     machine.ok("umount", source)
@@ -269,15 +267,15 @@ def test_a_source_that_is_mounted_over_itself_is_gone_on_with(machine: Machine, 
     assert sorted(served) == sorted(order)
 
 
-def test_where_no_state_can_be_kept_the_mount_goes_on(machine: Machine, source: Path, order: list[str]) -> None:
+def test_a_mount_works_where_no_state_can_be_kept(machine: Machine, source: Path, order: list[str]) -> None:
     machine.environment["XDG_STATE_HOME"] = "/dev/null/state"
-    told = machine.ok("mount", source, machine.mnt, *OPTIONS).stderr
-    assert "this mount cannot be resumed (choose another place with --state FILE)" in told
+    stderr = machine.ok("mount", source, machine.mnt, *OPTIONS).stderr
+    assert "this mount cannot be resumed (choose another place with --state FILE)" in stderr
     assert sorted(read(machine, order)) == sorted(order)
     machine.ok("umount", machine.mnt)
 
 
-def test_a_state_that_can_no_longer_be_written_costs_one_line(machine: Machine, source: Path, order: list[str]) -> None:
+def test_a_state_that_cannot_be_written_is_one_log_line(machine: Machine, source: Path, order: list[str]) -> None:
     kept = machine.folder / "kept"
     kept.mkdir()
     machine.ok("mount", source, machine.mnt, *OPTIONS, "--state", kept / "state")
@@ -295,19 +293,19 @@ def test_a_state_that_can_no_longer_be_written_costs_one_line(machine: Machine, 
 
 
 @pytest.mark.parametrize("how", [(), ("--resume",)])
-def test_a_mount_in_place_of_one_that_was_detached_has_socket_and_state_for_itself(
+def test_a_new_mount_takes_socket_and_state_from_a_detached_one(
     machine: Machine, source: Path, order: list[str], how: tuple[str, ...]
 ) -> None:
     machine.ok("mount", source, machine.mnt, *OPTIONS)
     read(machine, order[:10])
     detached = os.pidfd_open(machine.pid())
-    # Whoever is in the old mount goes on taking turns in it.
+    # A process that uses the old mount still takes turns there.
     root = os.open(machine.mnt, os.O_RDONLY | os.O_DIRECTORY)
     machine.ok("umount", "--lazy", machine.mnt)
-    told = machine.ok("mount", source, machine.mnt, *OPTIONS, *how).stderr
+    stderr = machine.ok("mount", source, machine.mnt, *OPTIONS, *how).stderr
     known = 10 if how else 0
     if how:
-        assert "resumed: lap 1, 10 of 80 samples had their turn" in told
+        assert "resumed: lap 1, 10 of 80 samples had their turn" in stderr
     read(machine, order[10:15])
     await_write(machine, known + 5)
     for path in order[15:35]:
@@ -317,17 +315,15 @@ def test_a_mount_in_place_of_one_that_was_detached_has_socket_and_state_for_itse
     waiting.register(detached, select.POLLIN)
     assert waiting.poll(PATIENCE_S * 1000)
     os.close(detached)
-    assert given(state_file(machine)) == known + 5
-    # The socket of the new one is there.
+    assert turns_in(state_file(machine)) == known + 5
+    # The new daemon has the socket.
     assert "saved: " in machine.ok("state", "save", machine.mnt, machine.folder / "saved").stdout
     assert f"{state_file(machine)} now belongs to another mount" in machine.log()
     machine.ok("umount", machine.mnt)
     assert machine.nothing_is_left()
 
 
-def test_a_detached_daemon_that_does_not_answer_holds_up_no_mount(
-    machine: Machine, source: Path, order: list[str]
-) -> None:
+def test_a_stopped_detached_daemon_delays_no_mount(machine: Machine, source: Path, order: list[str]) -> None:
     machine.ok("mount", source, machine.mnt, *OPTIONS)
     read(machine, order[:10])
     await_write(machine, 10)
@@ -337,11 +333,11 @@ def test_a_detached_daemon_that_does_not_answer_holds_up_no_mount(
         machine.ok("umount", "--lazy", machine.mnt)
         os.kill(pid, signal.SIGSTOP)
         try:
-            told = machine.ok("mount", source, machine.mnt, *OPTIONS, "--resume", "--timeout", "3").stderr
+            stderr = machine.ok("mount", source, machine.mnt, *OPTIONS, "--resume", "--timeout", "3").stderr
         finally:
             os.kill(pid, signal.SIGCONT)
-    assert f"the daemon of a detached mount of {machine.mnt} does not answer; it may still write" in told
-    assert "resumed: lap 1, 1" in told
+    assert f"the daemon of a detached mount of {machine.mnt} does not answer; it may still write" in stderr
+    assert "resumed: lap 1, 1" in stderr
     waiting = select.poll()
     waiting.register(detached, select.POLLIN)
     assert waiting.poll(PATIENCE_S * 1000)

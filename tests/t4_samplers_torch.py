@@ -1,4 +1,4 @@
-"""The samplers' orders against the PyTorch that is installed."""
+"""Orders that redoxfs computes, compared with the installed PyTorch."""
 
 from collections.abc import Sequence
 from itertools import islice, product
@@ -19,7 +19,7 @@ SEEDS = (0, 1, 42, 2**31, 2**32 - 1, 2**32, 2**40 + 7, 2**63 - 1, -1)
 
 
 class Numbers(Sequence[int]):
-    """A dataset whose samples are their own numbers."""
+    """A dataset in which each sample is its own index."""
 
     def __init__(self, samples: int) -> None:
         self._samples = samples
@@ -34,7 +34,7 @@ class Numbers(Sequence[int]):
 @pytest.mark.parametrize("samples", SIZES)
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("drop_last", [True, False])
-def test_every_rank_asks_as_its_distributed_sampler(samples: int, shuffle: bool, drop_last: bool) -> None:
+def test_orders_equal_those_of_distributed_samplers(samples: int, shuffle: bool, drop_last: bool) -> None:
     for world, epoch in product((1, 2, 3, 4, 5, 8), range(4)):
         asked = []
         for rank in range(world):
@@ -48,7 +48,7 @@ def test_every_rank_asks_as_its_distributed_sampler(samples: int, shuffle: bool,
 
 
 @pytest.mark.parametrize("seed", [s for s in SEEDS if s >= 0])
-def test_a_distributed_sampler_of_any_seed(seed: int) -> None:
+def test_a_distributed_order_is_right_for_any_seed(seed: int) -> None:
     for rank in range(3):
         sampler = distributed.DistributedSampler(Numbers(1000), 3, rank, seed=seed)
         sampler.set_epoch(2)
@@ -59,7 +59,7 @@ def test_a_distributed_sampler_of_any_seed(seed: int) -> None:
 
 @pytest.mark.parametrize("samples", SIZES)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_random_sampler_by_itself(samples: int, seed: int) -> None:
+def test_an_order_equals_that_of_a_random_sampler(samples: int, seed: int) -> None:
     generator = torch.Generator()
     generator.manual_seed(seed)
     sampler = data.RandomSampler(Numbers(samples), generator=generator)
@@ -70,7 +70,7 @@ def test_a_random_sampler_by_itself(samples: int, seed: int) -> None:
 
 @pytest.mark.parametrize("samples", SIZES)
 @pytest.mark.parametrize(("batch_size", "drop_last"), [(1, False), (32, False), (100, True)])
-def test_a_data_loader_without_workers(samples: int, batch_size: int, drop_last: bool) -> None:
+def test_an_order_equals_that_of_a_loader_without_workers(samples: int, batch_size: int, drop_last: bool) -> None:
     generator = torch.Generator()
     generator.manual_seed(2**35 + 11)
     loader = data.DataLoader(
@@ -83,7 +83,7 @@ def test_a_data_loader_without_workers(samples: int, batch_size: int, drop_last:
 
 
 @pytest.mark.parametrize("persistent", [True, False])
-def test_a_data_loader_with_workers(persistent: bool) -> None:
+def test_an_order_equals_that_of_a_loader_with_workers(persistent: bool) -> None:
     generator = torch.Generator()
     generator.manual_seed(5)
     loader = data.DataLoader(
