@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from images import UNEVEN, identity, make_images
 from machine import Machine
+
+pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Dataset
 
 # The claim is about four workers, even on two cores.
