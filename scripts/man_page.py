@@ -5,30 +5,30 @@ and not by a library: their pages contain usage lines that argparse formats, whi
 """
 
 import argparse
-import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
-_ROW = re.compile(r" +(\S+)  +(\S.*)")
+# Below the help of some verbs, and in a section of its own here.
+EXITS_TITLE = "exit codes:"
 
 
-def page(parser: argparse.ArgumentParser, version: str, summary: str) -> str:
-    """The whole page; ``summary`` is what `apropos` finds."""
+def page(parser: argparse.ArgumentParser, exits: Iterable[tuple[int, str]], version: str, summary: str) -> str:
+    """The whole page. ``exits`` are exit codes with their meanings; `apropos` finds ``summary``."""
     lines = [
         f'.TH {_quoted(parser.prog.upper())} 1 "" {_quoted(f"{parser.prog} {version}")} "User Commands"',
         *(".SH NAME", f"{_plain(parser.prog)} \\- {_plain(summary)}"),
         *(".SH SYNOPSIS", _usage(parser)),
-        *(".SH DESCRIPTION", _plain(parser.description or summary)),
+        *(".SH DESCRIPTION", _plain(parser.description or summary), *_epilog(parser)),
         *(".SH OPTIONS", *_arguments(parser)),
         ".SH VERBS",
-        *(line for verb, text in _verbs(parser) for line in _section(verb, text, parser.epilog)),
+        *(line for verb, text in _verbs(parser) for line in _section(verb, text)),
+        ".SH EXIT STATUS",
+        *(line for code, meaning in exits for line in (".TP", f"\\fB{code}\\fR", _plain(meaning))),
     ]
-    if parser.epilog:
-        lines += [".SH EXIT STATUS", *_epilog(parser.epilog)]
     return "\n".join(lines) + "\n"
 
 
@@ -44,11 +44,8 @@ def _verbs(parser: argparse.ArgumentParser) -> Iterator[tuple[argparse.ArgumentP
                     yield verb, texts.get(name, "")
 
 
-def _section(verb: argparse.ArgumentParser, text: str, shared_epilog: str | None) -> list[str]:
-    lines = [f".SS {_usage(verb)}", _plain(verb.description or text), *_arguments(verb)]
-    if verb.epilog and verb.epilog != shared_epilog:
-        lines += [".PP", *_epilog(verb.epilog)]
-    return lines
+def _section(verb: argparse.ArgumentParser, text: str) -> list[str]:
+    return [f".SS {_usage(verb)}", _plain(verb.description or text), *_arguments(verb), *_epilog(verb)]
 
 
 def _usage(parser: argparse.ArgumentParser) -> str:
@@ -105,13 +102,9 @@ def _help(action: argparse.Action, prog: str) -> str:
     return _plain((action.help or "") % (vars(action) | {"prog": prog}))
 
 
-def _epilog(text: str) -> Iterator[str]:
-    """A table of rows such as `  3  meaning` below its title."""
-    for line in text.strip("\n").splitlines()[1:]:
-        if row := _ROW.fullmatch(line):
-            yield from (".TP", f"\\fB{_plain(row[1])}\\fR", _plain(row[2]))
-        else:
-            yield from (_plain(line), ".br")
+def _epilog(parser: argparse.ArgumentParser) -> Iterator[str]:
+    if parser.epilog and not parser.epilog.startswith(EXITS_TITLE):
+        yield from (".PP", ".nf", *map(_plain, parser.epilog.strip("\n").splitlines()), ".fi")
 
 
 def _plain(text: str) -> str:
@@ -128,10 +121,12 @@ def main() -> None:
     # The clone that this script lies in, whatever else is installed.
     sys.path.insert(0, str(PROJECT.parent))
     from redoxfs.cli.arguments import parser
+    from redoxfs.cli.exits import EXITS
 
     project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]
+    exits = [(each.code, each.meaning) for each in EXITS]
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
-    sys.stdout.write(page(parser(), project["version"], project["description"]))
+    sys.stdout.write(page(parser(), exits, project["version"], project["description"]))
 
 
 if __name__ == "__main__":
