@@ -1,8 +1,8 @@
 """Draws the dataset of the demo: `demo_images.py FOLDER` makes FOLDER/{train,val}/CLASS/CLASS-NUMBER.png.
 
-Ten shapes of random colour, place and size on a noisy ground: little enough to draw in seconds, enough for a small
-network to have something to learn. Each image says in a PNG text chunk, which no training script looks at, what file
-it was drawn for. That is how the demo knows whose bytes it was given.
+Ten shapes of random color, place and size on a noisy ground: quick to draw, and enough for a small network to learn
+something. Each image records the path that it was drawn for in a PNG text chunk, which no training script reads. So
+demo_check.py can tell which file it was given.
 """
 
 import math
@@ -15,44 +15,44 @@ from PIL import Image, ImageDraw
 from PIL.PngImagePlugin import PngInfo
 
 SIDE_PIXELS = 32
-# First number and images per class. No name is used twice: equal names in two classes could be parts of one sample.
+# First number and count of the images of a class. Names are unique: equal names in two classes could form one sample.
 SPLITS = {"train": (0, 200), "val": (200, 40)}
 
 Draw = ImageDraw.ImageDraw
-Colour = tuple[int, int, int]
-Shape = Callable[[Draw, float, float, float, Colour], None]
-"""Draws on a canvas, around x and y, with a radius and a colour."""
+Color = tuple[int, int, int]
+Shape = Callable[[Draw, float, float, float, Color], None]
+"""Draws on a canvas, around x and y, with a radius and a color."""
 
 
 def _polygon(corners: int, turn: float, *, star: float = 1.0) -> Shape:
-    """A regular polygon; every second corner at ``star`` of the radius."""
+    """A regular polygon, with every second corner at ``star`` times the radius."""
 
-    def draw(canvas: Draw, x: float, y: float, radius: float, colour: Colour) -> None:
+    def draw(canvas: Draw, x: float, y: float, radius: float, color: Color) -> None:
         reaches = [radius if i % 2 == 0 else radius * star for i in range(corners)]
         angles = [turn + 2 * math.pi * i / corners for i in range(corners)]
         canvas.polygon(
-            [(x + r * math.sin(a), y - r * math.cos(a)) for r, a in zip(reaches, angles, strict=True)], colour
+            [(x + r * math.sin(a), y - r * math.cos(a)) for r, a in zip(reaches, angles, strict=True)], color
         )
 
     return draw
 
 
 def _strokes(*strokes: tuple[float, float, float, float]) -> Shape:
-    """Lines, in units of the radius."""
+    """Lines with coordinates in units of the radius."""
 
-    def draw(canvas: Draw, x: float, y: float, radius: float, colour: Colour) -> None:
+    def draw(canvas: Draw, x: float, y: float, radius: float, color: Color) -> None:
         for x0, y0, x1, y1 in strokes:
-            canvas.line((x + x0 * radius, y + y0 * radius, x + x1 * radius, y + y1 * radius), colour, width=3)
+            canvas.line((x + x0 * radius, y + y0 * radius, x + x1 * radius, y + y1 * radius), color, width=3)
 
     return draw
 
 
-def _disc(canvas: Draw, x: float, y: float, radius: float, colour: Colour) -> None:
-    canvas.ellipse((x - radius, y - radius, x + radius, y + radius), colour)
+def _disc(canvas: Draw, x: float, y: float, radius: float, color: Color) -> None:
+    canvas.ellipse((x - radius, y - radius, x + radius, y + radius), color)
 
 
-def _ring(canvas: Draw, x: float, y: float, radius: float, colour: Colour) -> None:
-    canvas.ellipse((x - radius, y - radius, x + radius, y + radius), outline=colour, width=2)
+def _ring(canvas: Draw, x: float, y: float, radius: float, color: Color) -> None:
+    canvas.ellipse((x - radius, y - radius, x + radius, y + radius), outline=color, width=2)
 
 
 SHAPES: dict[str, Shape] = {

@@ -3,13 +3,13 @@
  *     gcc -O2 -o slow_store slow_store.c $(pkg-config --cflags --libs fuse3)
  *     slow_store SOURCE MOUNTPOINT DELAY_MS
  *
- * The delay stands for the round trip of a storage that is far away, such as a network filesystem. Requests wait side by
- * side: the store delays each of them and limits none. It behaves like a dataset far larger than memory: the
- * kernel drops a file's pages at each open, so each open causes a read. Names and attributes may be cached, and cost
- * no delay.
+ * The delay stands for the round trip to storage that is far away, such as a network filesystem. Requests wait in
+ * parallel: the store delays each request, but does not limit how many it serves a second. The kernel drops a file's
+ * pages at each open, so each open causes a read, as with a dataset far larger than memory. Names and attributes are
+ * cached and have no delay.
  *
- * It stays in the foreground, prints one line once it is mounted, and unmounts on SIGTERM, SIGINT and SIGHUP. It needs no
- * root where fusermount3 works.
+ * The program stays in the foreground, prints one line when the store is mounted, and unmounts on SIGTERM, SIGINT and
+ * SIGHUP. It needs no root where fusermount3 works.
  */
 #define FUSE_USE_VERSION 312
 #define _GNU_SOURCE
@@ -26,7 +26,7 @@
 #include <unistd.h>
 
 enum {
-    THREADS = 128, /* requests under way at once; redoxfs reads 32 files at a time, and each worker of a job one */
+    THREADS = 128, /* requests at a time; redoxfs reads 32 files at a time, and each worker of a job one */
     CACHED_S = 3600, /* names and attributes: the source does not change */
     LONGEST_DELAY_MS = 60 * 1000,
 };
@@ -34,7 +34,7 @@ enum {
 static int root;
 static struct timespec delay;
 
-/* As openat and its kin take it, below the descriptor of the source. */
+/* The path for openat and its kin, relative to the descriptor of the source. */
 static const char *below_root(const char *path) { return path[1] ? path + 1 : "."; }
 
 static void wait_for_storage(void) {
@@ -44,10 +44,10 @@ static void wait_for_storage(void) {
 }
 
 static void *do_init(struct fuse_conn_info *connection, struct fuse_config *config) {
-    config->use_ino = 1; /* numbers of the source: they stay the same for a file that the kernel has forgotten */
+    config->use_ino = 1; /* those of the source, which stay the same when the kernel forgets a file */
     config->entry_timeout = config->attr_timeout = CACHED_S;
     config->kernel_cache = 0;
-    /* The kernel reads ahead, and closes, in the background, by default 12 requests at a time. */
+    /* The kernel sends readahead and release requests in the background, by default 12 at a time. */
     connection->max_background = 2 * THREADS;
     connection->congestion_threshold = 2 * THREADS;
     return NULL;
@@ -136,7 +136,7 @@ int main(int argc, char **argv) {
     struct fuse *fuse = fuse_new(&arguments, &operations, sizeof operations, NULL);
     struct fuse_loop_config *loop = fuse_loop_cfg_create();
     if (!fuse || !loop || fuse_mount(fuse, argv[2]) || fuse_set_signal_handlers(fuse_get_session(fuse)))
-        return 1; /* libfuse has said why */
+        return 1; /* libfuse has printed the reason */
     fuse_loop_cfg_set_max_threads(loop, THREADS);
     fuse_loop_cfg_set_idle_threads(loop, THREADS);
 
@@ -145,6 +145,6 @@ int main(int argc, char **argv) {
     int failure = fuse_loop_mt(fuse, loop);
     fuse_unmount(fuse);
     fuse_destroy(fuse);
-    /* A signal is how it is meant to end. */
+    /* Positive: ended by a signal, as intended. */
     return failure < 0;
 }

@@ -1,9 +1,10 @@
-/* The least that any program can do, for comparison: one directory of files in memory, one thread, libfuse and no more.
+/* The least that any program can do, for comparison: serves one directory of files from memory, with one thread and
+ * nothing but libfuse.
  *
  *     bare_fuse SOURCE MOUNTPOINT direct_io|page-cache
  *
- * It is sent the requests that redoxfs is sent: sizes are asked for after each open, as they are where a path's answer
- * changes, and pages are not kept. Like redoxfs it looks for the next request for 50 us before it sleeps.
+ * The kernel sends it the same requests as redoxfs: it asks for the size after each open, as it must where a path's
+ * answer changes, and keeps no pages. Like redoxfs, the program polls for the next request for 50 us before it sleeps.
  */
 #define FUSE_USE_VERSION 31
 #include <dirent.h>

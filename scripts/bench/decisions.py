@@ -1,12 +1,18 @@
-"""Decisions: what a request costs the core, and what it keeps for each sample, under both policies.
+"""What a decision of the core costs: CPU time for each request and memory for each sample, under both policies.
 
     scripts/bench/decisions.py [--samples 13000000] [--classes 21000] [--chunk-size 64] [--resident 10%]
                                [--requests 1000000] [--policy slot] [--policy pool] [--json]
 
-No data and no mount: classes of one size in aligned chunks, memory for --resident of the samples, requests in random
-order. Microseconds are CPU time over all requests, choosing what to load included, from an empty memory on; the longest
-single decision is by the clock, since everybody waits for it. State is what a policy allocates, without the arrays
-that it is given. Aims at the default size: 20 µs, 16 bytes a sample.
+It uses no data and no mount. The classes have one size, the chunks are aligned with them, memory holds --resident of
+the samples, and the requests come in random order. It needs no root.
+
+How to read the result:
+
+- "us per decision" is CPU time over all requests. It includes the choice of what to load, and begins with empty memory.
+- "longest decision ms" is wall time, since every reader waits for it.
+- "state bytes per sample" is what a policy allocates, without the arrays that it is given.
+
+Aims at the default size: 20 µs a decision, 16 bytes a sample.
 """
 
 import argparse
@@ -27,7 +33,7 @@ from redoxfs.chunks import build_cells, fit, memory_for_share
 from redoxfs.protocol import Policy, PoolPolicy, SlotPolicy
 
 SAMPLE_BYTES = 100_000
-"""All samples alike, so that a share of the samples is that share of the bytes."""
+"""All samples have one size, so that a share of the samples is the same share of the bytes."""
 
 POLICIES = ("slot", "pool")
 AIMS = {"us_per_decision": 20, "state_bytes_per_sample": 16}
@@ -36,7 +42,7 @@ Makers = dict[str, Callable[[], Policy]]
 
 
 def share(text: str) -> float:
-    """10% or 0.1"""
+    """Parse a share: 10% or 0.1."""
     value = float(text[:-1]) / 100 if text.endswith("%") else float(text)
     if not 0 < value <= 1:
         raise argparse.ArgumentTypeError(f"{text} is not a share of the samples, such as 10%")
@@ -44,7 +50,7 @@ def share(text: str) -> float:
 
 
 def makers_of(samples: int, classes: int, chunk_size: int, resident: float) -> Makers:
-    """How to make each policy, on the same chunks."""
+    """A function for each policy that makes it, on the same chunks."""
     class_of = (np.arange(samples) * classes // samples).astype(np.int32)
     sizes = np.full(samples, SAMPLE_BYTES, np.int64)
     cells = build_cells(class_of, sizes, chunk_size=chunk_size, seed=0)
@@ -94,7 +100,7 @@ def measure(make: Callable[[], Policy], samples: int, requests: int) -> dict[str
 
 
 def orders(samples: int, requests: int) -> list[list[int]]:
-    """Requests by epoch, each a random order of all samples, the last cut short."""
+    """Requests for each epoch: a random order of all samples. The last epoch may be cut short."""
     random = np.random.default_rng(1)
     left = requests
     found = []
@@ -121,13 +127,13 @@ def show(result: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=13_000_000)
     parser.add_argument("--classes", type=int, default=21_000)
     parser.add_argument("--chunk-size", type=int, default=64)
     parser.add_argument("--resident", type=share, default=0.1, help="share of the samples that memory holds")
     parser.add_argument("--requests", type=int, default=1_000_000)
-    parser.add_argument("--policy", action="append", choices=POLICIES, help="both unless told")
+    parser.add_argument("--policy", action="append", choices=POLICIES, help="may be repeated (default: both)")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     makers = makers_of(arguments.samples, arguments.classes, arguments.chunk_size, arguments.resident)

@@ -1,15 +1,22 @@
-"""Train on scikit-learn's digits, ten seeds each: is a network worse for the order in which redoxfs gives its samples?
+"""Whether the order in which redoxfs serves samples makes a trained network worse: scikit-learn's digits, ten seeds.
 
     scripts/bench/digits.py [--seeds 10] [--epochs 12] [--chunk-size 64] [--json]
 
-1,797 images of handwritten digits, each a small file in the directory of its label; the last 397, of other writers,
-validate. An ordinary DataLoader with two workers shuffles for every epoch. It reads the training files from the plain
-directory, and from mounts with memory for 5, 10 and 25 % of them; all validate on the plain directory. A seed gives
-the network its weights, the loader its order and the mount its chunks, so that a variant is compared with the plain
-directory seed by seed. Nothing is done to hide an order: chunks are of 64, where shuffling is at its worst (by itself
-the pool would take far smaller ones), and the learning rate never falls, so that the last batches count as much as
-any. "one order" tells what an order can do here at all: the plain directory, shuffled once for all epochs. Every file
-holds its own number: each has to come once an epoch, with its own label. Exit code 1 if one did not.
+The data are 1,797 images of handwritten digits, each a small file in the directory of its label. The last 397, by other
+writers, are for validation. An ordinary DataLoader with two workers shuffles for every epoch. It reads the training
+files from the plain directory, and from mounts with memory for 5, 10 and 25 % of them. Validation always reads the
+plain directory. The seed sets the network's weights, the loader's order and the mount's chunks, so each
+variant is compared with the plain directory seed by seed.
+
+Nothing hides the effect of an order. Chunks have 64 samples, where shuffling is at its worst; by itself the pool would
+take far smaller ones. The learning rate never falls, so the last batches count as much as any. "one order" shows
+how much an order can matter here at all: it is the plain directory, shuffled once for all epochs.
+
+Needs FUSE, scikit-learn and PyTorch. Every file holds its own number: each must come once in an epoch, with its
+own label. The exit code is 1 if one does not.
+
+How to read the result: a column "less plain" is the mean difference from the plain directory and its standard error. A
+difference of less than two standard errors is not significant.
 """
 
 import argparse
@@ -48,7 +55,7 @@ MEASURES = ("accuracy", "loss")
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """``policy`` is None for the plain directory; without ``shuffles`` every epoch has the order of the first."""
+    """``policy`` is None for the plain directory. If ``shuffles`` is false, every epoch has the order of the first."""
 
     name: str
     policy: str | None = None
@@ -65,7 +72,7 @@ VARIANTS = (
 
 
 class Digits(Dataset[tuple[Tensor, int, int]]):
-    """Images with the index of their directory, as in torchvision's ImageFolder, and the number that is in the file."""
+    """Images, the index of their directory as in torchvision's ImageFolder, and the number in the file."""
 
     def __init__(self, folder: Path) -> None:
         names = sorted(path.name for path in folder.iterdir())
@@ -83,7 +90,7 @@ class Digits(Dataset[tuple[Tensor, int, int]]):
 
 
 def make_files(folder: Path) -> list[int]:
-    """Write train/LABEL/*.npy and val/LABEL/*.npy; the label of each number."""
+    """Write train/LABEL/*.npy and val/LABEL/*.npy. Returns the label of each number."""
     digits = importlib.import_module("sklearn.datasets").load_digits()
     for number, (image, label) in enumerate(zip(digits.images, digits.target, strict=True)):
         path = folder / ("train" if number < TRAINING else "val") / str(label) / f"{number:04}.npy"
@@ -94,7 +101,7 @@ def make_files(folder: Path) -> list[int]:
 
 
 def network() -> nn.Module:
-    """Two convolutions, 8 to 2 pixels a side."""
+    """Two convolutions, from 8 to 2 pixels a side."""
 
     def block(inputs: int, outputs: int) -> list[nn.Module]:
         return [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
@@ -103,7 +110,7 @@ def network() -> nn.Module:
 
 
 class Training:
-    """One dataset, trained on from wherever its files are to be read."""
+    """The dataset, and trainings on it that read its files from any directory."""
 
     def __init__(self, folder: Path, epochs: int) -> None:
         self.labels = make_files(folder)
@@ -247,15 +254,15 @@ def show(result: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--chunk-size", type=int, default=64)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     if arguments.seeds < 2:
-        parser.error("a spread takes two seeds or more")
-    # A network this small gains nothing from more, which would be in the way of the workers.
+        parser.error("--seeds must be at least 2, to compute a deviation")
+    # A network this small gains nothing from more threads, which would take the cores from the workers.
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="redoxfs-bench-") as folder:
         os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = folder

@@ -2,11 +2,15 @@
 
     scripts/bench/epoch.py [--files 20480] [--profiles nas,hdd,none] [--ways plain,directory,packed,sweep] [--json]
 
-8 processes share the epoch as the workers of one job do, and read each file whole, from a cold cache, under a cap on
-the storage's reads and bytes a second and on the memory of all processes together, page cache included (profiles
-of scripts/bench/throttle.py; needs root). ``sweep`` reads the packed shards from end to end and does nothing else:
-nothing can be quicker. Every file holds its own name: each has to come exactly once, and with the label that was
-asked for. Exit code 1 if one did not. Not timed: scanning and packing (once for a dataset), mounting.
+8 processes share the epoch, as the workers of one job do. They read each file whole, from a cold cache. A cap limits
+the storage's reads and bytes a second, and another the memory of all processes together, page cache included. The
+profiles are those of scripts/bench/throttle.py, which needs root. Scanning, packing (once for a dataset) and
+mounting are not timed.
+
+How to read the result: "plain directory" is the rate without redoxfs, and "x plain" the gain over it. "bare sweep"
+reads the packed shards from end to end and does nothing else, so nothing can be faster; "of sweep" is a share of that.
+"read" is what the storage read, as a multiple of the dataset. Every file holds its own name: each must come exactly
+once, with the label of the path that was opened. The exit code is 1 if one does not.
 """
 
 import argparse
@@ -41,7 +45,7 @@ WAYS = {
 
 
 def make_files(source: Path, count: int, classes: int = CLASSES) -> int:
-    """Files of random bytes that begin with their names; how many bytes in all."""
+    """Make files of random bytes that begin with their names. Returns the total in bytes."""
     total = 0
     for label in range(classes):
         (source / f"class{label:02}").mkdir(parents=True)
@@ -54,7 +58,7 @@ def make_files(source: Path, count: int, classes: int = CLASSES) -> int:
 
 
 def read_epoch(root: Path) -> dict[str, Any]:
-    """Read all files under ``root``, in this process's children; what was wrong."""
+    """Read all files under ``root`` in child processes. Returns the time and the number of errors."""
     names = sorted(f"{path.parent.name}/{path.name}" for path in root.glob("class*/*"))
     random.Random(0).shuffle(names)
     fork = multiprocessing.get_context("fork")
@@ -88,7 +92,7 @@ def read_epoch(root: Path) -> dict[str, Any]:
 
 
 def sweep(folder: Path) -> dict[str, Any]:
-    """Read all shards from end to end."""
+    """Read all shards from end to end. Returns the time."""
     began = time.monotonic()
     for path in sorted(folder.glob("samples-*.tar")):
         with open(path, "rb", buffering=0) as file:
@@ -99,7 +103,7 @@ def sweep(folder: Path) -> dict[str, Any]:
 
 
 def within(group: throttle.Group, what: str, folder: Path) -> dict[str, Any]:
-    """A child of this program in the group: what `what` found in ``folder``."""
+    """Run this program as a child in the group. Returns the result of `what` on ``folder``."""
     command = [sys.executable, __file__, "--child", what, str(folder)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, preexec_fn=group.enter)
     told: dict[str, Any] = json.loads(done.stdout)
@@ -192,18 +196,22 @@ def show(result: dict[str, Any]) -> None:
 
 def _title(profile: throttle.Profile) -> str:
     if profile.reads_per_s is None or profile.bytes_per_s is None:
-        return f"{profile.name}: as quick as the disk is"
+        return f"{profile.name}: not capped"
     return f"{profile.name}: {profile.reads_per_s} reads/s, {profile.bytes_per_s / 1e6:.0f} MB/s"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=20_480)
     parser.add_argument("--profiles", default="nas,hdd,none")
     parser.add_argument("--ways", default="plain,directory,packed,sweep")
     parser.add_argument("--memory-mb", type=int, default=256, help="--memory of the mounts, MiB")
-    parser.add_argument("--cap-mb", type=int, default=768, help="for all processes and their page cache, MiB")
-    parser.add_argument("--folder", type=Path, help="where to make the files (default: the temporary folder)")
+    parser.add_argument(
+        "--cap-mb", type=int, default=768, help="cap on the memory of all processes and their page cache, MiB"
+    )
+    parser.add_argument(
+        "--folder", type=Path, help="where to make the files, on the disk to measure (default: the temporary folder)"
+    )
     parser.add_argument("--options", nargs="*", default=[], help="further options of redoxfs mount")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--child", nargs=2, metavar=("WHAT", "FOLDER"), help=argparse.SUPPRESS)

@@ -1,17 +1,22 @@
-"""Files a second through a mount, everything in memory: redoxfs beside other FUSE filesystems, in one run.
+"""Files a second through a mount, with everything in memory: redoxfs beside other FUSE filesystems, in one run.
 
     scripts/bench/fuse_rate.py [--files 4000] [--rounds 3] [--cores N] [--json]
 
-Every file of 100 kB is read whole with open().read(), for the first time through its mount (others) or in its binding
-(redoxfs), by 1, 2 and 4 processes. All were listed before, as a job's own scan does, but for "never listed", whose
-opens look their names up. bindfs and squashfuse come from the distribution, ratarmount from PyPI; what is not installed
-is left out and said. Two say what there is to gain: the least that pyfuse3 can do (stock_pyfuse3.py), and the least
-that any program can, in C, for the requests that redoxfs is sent (bare_fuse.c). Rounds are interleaved, and the table
-gives medians. DataLoader with 2 and 4 workers is measured beside WebDataset over a tar of the same files with as many.
+1, 2 and 4 processes read every file of 100 kB whole with open().read(): for the first time through its mount (other
+filesystems) or for the first time in its binding (redoxfs). All files were listed before, as a job's own scan does,
+except for "never listed", whose opens look up their names. Rounds are interleaved, and the table gives medians.
 
-Beside files a second it tells the processor time that a file costs the server, with 2 readers. On a virtual machine
-most of that may be what it costs to wake a program on another core. ``--cores 1`` leaves one to the server and all
-readers, where waking is a mere switch: less is done at once, and what is left is the work.
+Needs FUSE, PyTorch and webdataset. bindfs, squashfuse, mksquashfs, and gcc and pkg-config for bare_fuse.c, come from
+the distribution; ratarmount comes from PyPI. The benchmark leaves out rows whose program is not installed, and says so.
+
+How to read the result:
+
+- "bare libfuse in C" (bare_fuse.c) is the least that any program can do for the requests that the kernel sends redoxfs.
+  "stock pyfuse3" (stock_pyfuse3.py) is the least that pyfuse3 can do. The distance to them is what redoxfs could gain.
+- "CPU µs a file" is the processor time that a file costs the server, with 2 readers. On a virtual machine most of that
+  may be the cost of waking a program on another core. ``--cores 1`` leaves one core to the server and all readers,
+  where waking is only a switch: the rates are lower, and only the work itself is left.
+- The second table has DataLoader with 2 and 4 workers, beside WebDataset with as many over a tar of the same files.
 """
 
 import argparse
@@ -54,7 +59,7 @@ def make_files(root: Path, count: int) -> None:
 
 
 def paths_in(root: Path) -> list[str]:
-    """All files below; listing them also makes their names known to the kernel, as a job's own scan does."""
+    """All files below. The listing also makes their names known to the kernel, as a job's own scan does."""
     return [os.path.join(folder, name) for folder, _, names in os.walk(root) for name in names]
 
 
@@ -71,7 +76,7 @@ def _read_all(paths: list[str], ready: Any, go: Any, seconds: Any, sizes: Any) -
 
 
 def rate(paths: list[str], readers: int) -> float:
-    """Files a second, ``readers`` processes reading a part of ``paths`` each."""
+    """Files a second, where each of ``readers`` processes reads a part of ``paths``."""
     ready, go = fork.Semaphore(0), fork.Event()
     seconds, sizes = fork.SimpleQueue(), fork.SimpleQueue()
     processes = [
@@ -92,21 +97,21 @@ def rate(paths: list[str], readers: int) -> float:
 
 
 def resident_paths(mountpoint: Path, paths: list[str]) -> list[str]:
-    """Those of ``paths`` whose answers are all in memory: others are opened until every chunk has been loaded."""
+    """Open some of ``paths`` until every chunk has been loaded. Returns the others, whose samples are all in memory."""
     random.shuffle(paths)
     for opened, path in enumerate(paths):
         if opened % 16 == 0:
             now = mounts.stats(mountpoint)
-            # All stay there, those that were opened as well.
+            # All stay in memory, also those that were opened.
             if now["in_slots"] == len(paths) and now["memory_used_bytes"] >= len(paths) * FILE_BYTES:
                 return paths[opened:]
         with open(path, "rb") as file:
             file.read()
-    raise SystemExit("the files never were all in memory; is there enough of it?")
+    raise SystemExit("the files were never all in memory; this machine may have too little")
 
 
 class Kinds:
-    """What is measured: name → a context in which paths can be read for the first time."""
+    """The rows to measure: name → a context in which paths can be read for the first time."""
 
     def __init__(self, work: Path) -> None:
         self._work = work
@@ -136,7 +141,7 @@ class Kinds:
         return self._work / "mnt"
 
     def _bare(self) -> str | None:
-        """The program in C, compiled."""
+        """The compiled bare_fuse.c, or None without a compiler."""
         program = self._work / "bare_fuse"
         if not program.exists() and self._have("gcc") and self._have("pkg-config"):
             flags = subprocess.run(["pkg-config", "--cflags", "--libs", "fuse3"], capture_output=True, text=True).stdout
@@ -187,7 +192,7 @@ def tar_of(work: Path) -> Path:
 
 
 class Bytes:
-    """A dataset that returns what is in the files."""
+    """A dataset of the contents of files."""
 
     def __init__(self, paths: list[str]) -> None:
         self.paths = paths
@@ -294,10 +299,12 @@ def show(result: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=4000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--cores", type=int, help="how many the servers and readers share (default: all)")
+    parser.add_argument(
+        "--cores", type=int, help="number of cores that the server and the readers share (default: all)"
+    )
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     if arguments.cores:

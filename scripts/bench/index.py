@@ -1,12 +1,14 @@
-"""How long it takes to open the index of a packed dataset, and what it takes of memory.
+"""How long it takes to open the index of a packed dataset, and how much memory that takes.
 
     scripts/bench/index.py [--samples 1300000] [--classes 1000] [--rounds 3] [--json]
 
-The index is made up: --samples files of 110 kB in --classes directories, as ImageNet has them, and shards of the right
-length that hold nothing. It is opened by a process of its own each time, as a mount opens it: every array's checksum is
-computed and every number checked. As root the page cache is dropped before the first round and kept for the others;
-without root all are warm, which is said. Memory is told apart: the process's own, what is mapped of the page cache, and
-the peak of both with the interpreter. Aim: under 2 s for 1.3 million samples.
+The index is made up: --samples files of 110 kB in --classes directories, as in ImageNet, and shards of the right length
+that hold nothing. A new process opens it each time, in the way a mount does: it computes every array's checksum and
+checks every number. As root, the benchmark drops the page cache before the first round and keeps it for the others.
+Without root all rounds are warm, and the table says so.
+
+How to read the result: "own memory" is the process's own, "mapped" is the part of the page cache that it maps, and
+"peak" is the highest sum of both, with the interpreter. Aim: under 2 s for 1.3 million samples.
 """
 
 import argparse
@@ -54,7 +56,7 @@ print(json.dumps({"seconds": seconds, "own_bytes": own, "mapped_bytes": mapped, 
 
 
 def made_up_tree(samples: int, classes: int) -> Tree:
-    """Directories below the root, and as many files in each; all names of one length."""
+    """A tree of directories with the same number of files in each. All names have one length."""
     count = 1 + classes + samples
     numbers = np.concatenate([np.arange(classes), np.arange(samples)])
     digits = (numbers[:, None] // 10 ** np.arange(8, -1, -1) % 10 + ord("0")).astype(np.uint8)
@@ -106,7 +108,7 @@ def made_up_catalog(samples: int, classes: int) -> Catalog:
 
 
 def make(dst: Path, samples: int, classes: int) -> int:
-    """Write the index; its bytes."""
+    """Write the index. Returns its size in bytes."""
     catalog = made_up_catalog(samples, classes)
     cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=CHUNK_SIZE, seed=0)
     positions = assign_positions(catalog, cells, shard_bytes=SHARD_BYTES)
@@ -122,7 +124,7 @@ def make(dst: Path, samples: int, classes: int) -> int:
 
 
 def forget() -> bool:
-    """Drop the page cache; False where that is not allowed."""
+    """Drop the page cache. Returns False if that is not permitted."""
     os.sync()
     try:
         DROP_CACHES.write_text("3")

@@ -2,18 +2,22 @@
 
     scripts/bench/latency.py [--files 60000] [--mode page-cache|direct_io] [--json]
 
-What is timed is os.open and os.close, one after the other in one process. The close waits for nothing, but the next
-open meets the daemon at its RELEASE, as it does in a training job.
+One process calls os.open and os.close, one after the other, and both are timed. The close waits for nothing, but the
+next open meets the daemon at its RELEASE, as it does in a training job. It needs FUSE and `find`.
 
-Every file is a sample, and there is memory for nearly all of them: with room for all, each would be read once and no
-load made after that. Files are opened until every other one is in memory. A sample leaves memory only at its own turn,
-so each of those can be opened once without a wait, whatever is loaded meanwhile: four parts of them are for the four
-rows, each file opened once and never again. The rest are for two processes that read any of them, over and over, so
-that from their first pass on every few opens start a load. The daemon's counters have to say that loads were made in
-the rows that are to have them, and that no open waited in the others; the script ends if they do not.
+Every file is a sample, and there is memory for nearly all of them; with room for all, redoxfs would read each once and
+load nothing after that. The benchmark opens files until all others are in memory. A sample leaves memory only at its
+own turn, so each of the others can be opened once without a wait, whatever redoxfs loads meanwhile. Four parts of them
+are for the four rows; each of these files is opened once and never again. The rest are for two processes that read any
+of them, over and over, so that from their first pass on every few opens start a load. One row is idle, in one a process
+lists the mount, in one the two processes read, and in one both happen.
 
-The processes that make the load take CPU time from the one that measures. So under the same load as many opens of the
-same files are timed in the directory underneath: what those take is the machine's, not the filesystem's.
+The script fails if the daemon's counters show an open that waited in a row without readers, or no load in a row with
+readers.
+
+How to read the result: the processes that make the load take CPU time from the one that measures. So under the same
+load the same files are also opened in the directory underneath. The row "underneath" is the machine's share of the
+time, and the rest is the filesystem's.
 """
 
 import argparse
@@ -39,14 +43,14 @@ from redoxfs.chunks.layout import RESIDENT_SHARE
 FILE_BYTES = 10_000
 FILES_PER_FOLDER = 1000
 LOADS = (("idle", 0, 0), ("find", 0, 1), ("loads", 2, 0), ("both", 2, 1))
-"""Title, processes that read, processes that list. What is read takes turns, so it comes last: near the end of a lap
-opens wait for the next one's loads."""
+"""Title, processes that read, processes that list. Readers use up turns, so their rows come last: near the end of a lap
+opens wait for the loads of the next lap."""
 
 IN_MEMORY_SHARE = 0.95
-"""Of the files."""
+"""Share of the files."""
 
 LOADED_SHARE = 0.2
-"""Of the files: what is read to make the loads."""
+"""Share of the files that are read to cause loads."""
 
 PATIENCE_S = 60
 MODES = {"page-cache": [], "direct_io": ["-o", "direct_io"]}
@@ -64,7 +68,7 @@ def make_files(source: Path, count: int) -> list[str]:
 
 
 def read_on(paths: list[str], passes: Any, stop: Any) -> None:
-    """Read any of the files, over and over, until told to stop. By turns, they would all be in memory at times."""
+    """Read random files, over and over, until ``stop`` is set. In rotation, they would at times all be in memory."""
     while not stop.is_set():
         for _ in paths:
             with open(random.choice(paths), "rb") as file:
@@ -73,7 +77,7 @@ def read_on(paths: list[str], passes: Any, stop: Any) -> None:
 
 
 def find_on(root: str, passes: Any, stop: Any) -> None:
-    """List the mount until told to stop."""
+    """List the mount until ``stop`` is set."""
     while not stop.is_set():
         subprocess.run(["find", root], check=True, stdout=subprocess.DEVNULL)
         passes.release()
@@ -81,13 +85,13 @@ def find_on(root: str, passes: Any, stop: Any) -> None:
 
 @contextmanager
 def busy(target: Callable[..., None], what: Any) -> Iterator[None]:
-    """A process that makes load, from the end of its first pass on."""
+    """Run a process that makes load. The block begins after its first pass."""
     passes, stop = fork.Semaphore(0), fork.Event()
     process = fork.Process(target=target, args=(what, passes, stop), daemon=True)
     process.start()
     try:
         if not passes.acquire(timeout=PATIENCE_S):
-            raise SystemExit(f"{target.__name__} did not get through once in {PATIENCE_S} s")
+            raise SystemExit(f"{target.__name__} did not finish a pass within {PATIENCE_S} s")
         yield
     finally:
         stop.set()
@@ -96,7 +100,7 @@ def busy(target: Callable[..., None], what: Any) -> Iterator[None]:
 
 
 def resident_after_some(root: Path, names: list[str]) -> list[str]:
-    """Open some of ``names`` until all the others are in memory; those."""
+    """Open some of ``names`` until all the others are in memory. Returns the others."""
     for opened, name in enumerate(names):
         if opened % 64 == 0:
             now = mounts.stats(root)
@@ -105,7 +109,7 @@ def resident_after_some(root: Path, names: list[str]) -> list[str]:
             if now["in_slots"] >= left and now["memory_used_bytes"] >= left * FILE_BYTES:
                 return names[opened:]
         (root / name).read_bytes()
-    raise SystemExit("the files never were all in memory; is there enough of it?")
+    raise SystemExit("the files were never all in memory; this machine may have too little")
 
 
 def open_times_us(paths: list[str]) -> list[float]:
@@ -130,7 +134,7 @@ def measure(work: Path, count: int, mode: str) -> dict[str, Any]:
     command = mounts.redoxfs(source, root, "--classes", "any", "--memory", memory, *MODES[mode])
     rows = []
     with mounts.served_by(command, root):
-        subprocess.run(["find", root], check=True, stdout=subprocess.DEVNULL)  # the kernel knows all names from here
+        subprocess.run(["find", root], check=True, stdout=subprocess.DEVNULL)  # from here on the kernel knows all names
         resident = resident_after_some(root, names)
         loaded = [str(root / name) for name in resident[: int(count * LOADED_SHARE)]]
         measured = resident[len(loaded) :]
@@ -148,7 +152,7 @@ def measure(work: Path, count: int, mode: str) -> dict[str, Any]:
             keys = ("opens", "chunk_loads", "demand_loads", "in_flight_waits")
             counts = {key: after[key] - before[key] for key in keys}
             if not loaders and (counts["demand_loads"] or counts["in_flight_waits"]):
-                raise SystemExit(f"{title}: opens of files that should have been in memory waited: {counts}")
+                raise SystemExit(f"{title}: opens of files waited that should have been in memory: {counts}")
             if loaders and not counts["chunk_loads"]:
                 raise SystemExit(f"{title}: nothing was loaded: {counts}")
             rows.append(
@@ -184,7 +188,7 @@ def show(result: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=60_000)
     parser.add_argument("--mode", choices=MODES, default="page-cache")
     parser.add_argument("--json", action="store_true")

@@ -2,12 +2,15 @@
 
     scripts/bench/listing.py [--flat 200000] [--tree 100000] [--rounds 1] [--json]
 
-One directory of --flat empty files and a tree of --tree files, 1,000 a directory, are listed with the usual programs
-and with Python's os.walk: on the underlying filesystem, on a mount that redirects all files (--classes dir) and on one
-that redirects none. As root the kernel's dentries and inodes are dropped before each listing, for all three alike; what
-storage gave stays in the page cache, so that no disk is measured. Without root all but the first are warm, which is
-said. A daemon that is still busy with what the kernel forgot is waited for. Aims: find within 4 times, ls -l within 8
-times the underlying filesystem. ``--tree 1300000`` is a tree as large as ImageNet's; it takes minutes to make.
+The usual programs and Python's os.walk list one directory of --flat empty files, and a tree of --tree files with 1,000
+in a directory: on the underlying filesystem, on a mount that redirects all files (--classes dir), and on one that
+redirects none. As root, the benchmark drops the kernel's dentries and inodes before each listing, on all three alike.
+The page cache keeps what storage returned, so no disk is measured. Without root all listings but the first are
+warm, and the output says so. Before each listing it waits until the daemons are idle, as they may still be busy with
+what the kernel forgot.
+
+How to read the result: the number in brackets is the time as a multiple of that of the underlying filesystem. Aims:
+find within 4 times, ls -l within 8. ``--tree 1300000`` is a tree as large as ImageNet's; it takes minutes to make.
 """
 
 import argparse
@@ -34,7 +37,7 @@ MOUNTED = {"redirecting": "dir", "as it is": "none"}
 AIMS = {"find": 4, "ls -l": 8}
 
 RACY_S = 2.5
-"""A catalog is kept for the next mount only if its directories have been left alone for 2 s."""
+"""redoxfs keeps a catalog for the next mount only if its directories have not changed for 2 s."""
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 
@@ -52,7 +55,7 @@ def make_files(root: Path, flat: int, tree: int) -> None:
 
 
 def run(*command: str, folder: str) -> None:
-    # Without a locale, so that sorting is not what is measured.
+    # The C locale, so that the time is not mostly that of sorting.
     subprocess.run([*command, folder], check=True, stdout=subprocess.DEVNULL, env={**os.environ, "LC_ALL": "C"})
 
 
@@ -83,14 +86,14 @@ LISTINGS: dict[str, Callable[..., None]] = {
 
 
 def settle(pid: int) -> None:
-    """Wait until a daemon has nothing to do any more."""
+    """Wait until a daemon is idle."""
     before = -1.0
     while before != (before := mounts.cpu_s(pid)):
         time.sleep(0.1)
 
 
 def drop_caches() -> bool:
-    """Dentries and inodes, not pages; False where that is not permitted."""
+    """Drop dentries and inodes, but not pages. Returns False if that is not permitted."""
     try:
         DROP_CACHES.write_text("2")
     except OSError:
@@ -99,7 +102,7 @@ def drop_caches() -> bool:
 
 
 def inspect(source: Path) -> None:
-    """Scan the source once, so that both mounts map the catalog that this keeps."""
+    """Scan the source once. Both mounts then map the catalog that the scan keeps."""
     command = [sys.executable, "-m", "redoxfs", "inspect", "--classes", "dir", "--json", str(source)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
@@ -153,7 +156,7 @@ def show(result: dict[str, Any]) -> None:
     on = result["machine"]
     console.print(f"{on['cores']} cores, {on['cpu']}, Linux {on['kernel']}")
     if not result["caches_dropped"]:
-        console.print("warm: dentries and inodes could not be dropped before each listing, which takes root")
+        console.print("warm: dropping dentries and inodes before each listing needs root")
     for part, titles in result["seconds"].items():
         table = Table(title=f"{part}: seconds for {result['files'][part]:,} files (times underneath)")
         for head in ("", BELOW, *MOUNTED, "aim"):
@@ -168,7 +171,7 @@ def show(result: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flat", type=int, default=200_000, help="files in one directory")
     parser.add_argument("--tree", type=int, default=100_000, help="files in a tree")
     parser.add_argument("--rounds", type=int, default=1)

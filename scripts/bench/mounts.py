@@ -1,4 +1,4 @@
-"""Mounts of every kind that the benchmarks compare, each a context that leaves nothing behind."""
+"""Mounts of every kind that the benchmarks compare; each is a context manager that leaves nothing behind."""
 
 import json
 import os
@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 def served_by(
     command: list[str], mountpoint: Path, enter: Callable[[], None] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A server in the foreground at ``mountpoint``; ``enter`` is called in it before it runs."""
+    """Run a server in the foreground at ``mountpoint``. ``enter`` runs in its process before the command."""
     mountpoint.mkdir(exist_ok=True)
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=enter)
     try:
@@ -46,7 +46,7 @@ def stock_pyfuse3(source: Path, mountpoint: Path, *options: str) -> list[str]:
 
 
 def stats(mountpoint: Path) -> dict[str, Any]:
-    """What a redoxfs mount says of itself."""
+    """The counters of a redoxfs mount."""
     told: dict[str, Any] = json.loads((mountpoint / ".redoxfs/stats.json").read_bytes())
     return told
 
@@ -57,13 +57,13 @@ def rss_bytes(pid: int) -> int:
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time that a process took, all threads and the kernel for them."""
+    """Processor time of all threads of a process, in user space and in the kernel."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def machine() -> dict[str, str | int]:
-    """What a figure was measured on."""
+    """The machine that a figure was measured on."""
     model = next((x.split(":")[1].strip() for x in open("/proc/cpuinfo") if x.startswith("model name")), "unknown")  # noqa: SIM115
     return {
         "cpu": model,

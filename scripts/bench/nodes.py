@@ -1,11 +1,13 @@
-"""Several nodes that share a dataset over slow links: the paper's protocol without prefetching, with, and the pool.
+"""Several nodes that share a dataset over slow links: the paper's protocol with and without prefetching, and the pool.
 
     scripts/bench/nodes.py [--nodes 3] [--files 9600] [--classes 48] [--mbit 400] [--epochs 2] [--json]
 
-Each node is a real mount in a network namespace of its own, its link capped both ways by tc (needs root; iproute2).
-Readers on each node go through its part of a DistributedSampler's order, and all nodes wait for each other between
-epochs. Every file holds its own name: each has to come once in each epoch, with the label that was asked for. The first
-epoch warms up and is not counted. Beside what the wire carried stands what `redoxfs simulate` says of the same files.
+Each node is a real mount in its own network namespace. tc caps its link in both directions, so this needs root and
+iproute2. The readers on each node follow its part of a DistributedSampler's order, and all nodes wait for each other
+between epochs. The first epoch warms up and is not counted.
+
+How to read the result: beside the bytes on the wire stands what `redoxfs simulate` computes for the same files. Every
+file holds its own name: each must come once in each epoch, with the label of the path that was opened.
 """
 
 import argparse
@@ -47,7 +49,7 @@ def ip(*words: str) -> str:
 
 
 class Network:
-    """Namespaces node0 … that reach each other through a bridge in one more; nothing of it is in the machine's own."""
+    """Namespaces node0 … and one more with a bridge between them. The machine's own namespace stays as it is."""
 
     def __init__(self, nodes: int, mbit: int) -> None:
         self._mark = f"redoxfs-bench-{os.getpid()}"
@@ -88,7 +90,7 @@ class Network:
             subprocess.run(["ip", "netns", "exec", space, "tc", *words], check=True)
 
     def sent_bytes(self) -> int:
-        """By all nodes so far, headers and all."""
+        """Bytes that all nodes have sent so far, headers included."""
         return sum(
             json.loads(ip("-n", space, "-s", "-j", "link", "show", "dev", "eth0"))[0]["stats64"]["tx"]["bytes"]
             for space in self.spaces
@@ -97,7 +99,7 @@ class Network:
 
 @contextmanager
 def nodes_up(network: Network, source: Path, folder: Path, options: Sequence[str]) -> Iterator[list[Path]]:
-    """A mount in each namespace."""
+    """Mount the source in each namespace. The mountpoints."""
     mountpoints = [folder / str(node) for node in range(len(network.spaces))]
     with ExitStack() as ends:
         started = []
@@ -120,7 +122,7 @@ def nodes_up(network: Network, source: Path, folder: Path, options: Sequence[str
 
 
 def read_epochs(mountpoints: Sequence[Path], names: Sequence[str], epochs: int, network: Network) -> dict[str, Any]:
-    """What epochs 1 to ``epochs`` took after a first one, and what was wrong in any."""
+    """Read a first epoch and ``epochs`` more. Returns the times and counts of the latter, and the errors of all."""
     fork = multiprocessing.get_context("fork")
     nodes = len(mountpoints)
     barrier, answers = fork.Barrier(nodes * READERS + 1), fork.SimpleQueue()
@@ -176,7 +178,7 @@ def read_epochs(mountpoints: Sequence[Path], names: Sequence[str], epochs: int, 
 
 
 def simulated(way: str, arguments: argparse.Namespace, total: int) -> float:
-    """The share of samples from other nodes, by the decisions of the core alone."""
+    """The share of samples from other nodes that the core computes, without data."""
     own_mb = arguments.memory_mb - arguments.remote_memory_mb
     dataset = Dataset(
         files=arguments.files,
@@ -251,7 +253,7 @@ def show(result: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--files", type=int, default=9_600)
     parser.add_argument("--classes", type=int, default=48)

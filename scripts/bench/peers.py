@@ -2,11 +2,13 @@
 
     scripts/bench/peers.py [--seconds 3] [--rounds 3] [--sample-bytes 100000] [--batch 10] [--batch 64] [--json]
 
-One home, in a process of its own, and one or four requesters, each in its own. A requester keeps as many messages
-under way as a node does; every message brings a batch of samples, each in memory of its own in the end. Nothing is
-decided and nothing read from storage. The same bytes go over one TCP connection for each requester: `sendall` of the
-samples at one end, `recv_into` of one buffer at the other. Rounds are interleaved, the table gives medians. CPU
-seconds are those of all processes; where cores are fewer than processes, they tell more than MB/s.
+One process is a home, and one or four others are requesters. A requester keeps as many messages under way as a node
+does. Every message brings a batch of samples, and each sample ends in memory of its own. The benchmark takes no
+decisions and reads nothing from storage. The same bytes also go over one TCP connection for each requester: `sendall`
+of the samples at one end, `recv_into` of one buffer at the other. It needs no root.
+
+How to read the result: rounds are interleaved, and the table gives medians. CPU seconds are those of all processes;
+where there are fewer cores than processes, compare them rather than MB/s.
 """
 
 import argparse
@@ -41,7 +43,7 @@ fork = multiprocessing.get_context("fork")
 
 
 class Fake:
-    """A home that gives the same few samples again and again, and a requester that asks until told to stop."""
+    """A home that serves the same few samples again and again, and a requester that asks until it is stopped."""
 
     def __init__(self, sample_bytes: int, batch: int) -> None:
         self.batch = batch
@@ -102,7 +104,7 @@ class Fake:
 
 
 def by_peers(view: View, node: int, fake: Fake, seconds: float, start: Any, stop: Any) -> int:
-    """A node, until all are done; the bytes that it got."""
+    """Run a node until all are done. Returns the bytes that it received."""
 
     async def main() -> None:
         peers = Peers(view, node, Identity("bench"), fake, fake, timeout_s=PATIENCE_S, max_answer_bytes=1 << 30)
@@ -132,7 +134,7 @@ def by_peers(view: View, node: int, fake: Fake, seconds: float, start: Any, stop
 
 
 def by_tcp(address: str, node: int, fake: Fake, seconds: float, start: Any, stop: Any, nodes: int) -> int:
-    """The same over a socket."""
+    """The same over a TCP connection."""
     host, _, port = address.rpartition(":")
     got = 0
     fake.cpu_began_s = time.process_time()
@@ -234,7 +236,7 @@ def show(result: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sample-bytes", type=int, default=100_000)

@@ -1,13 +1,15 @@
-"""A soak: 8 processes open files over and over, and every read says whose bytes it got.
+"""A soak test: 8 processes open files over and over, and check after every read which file the bytes are from.
 
     scripts/bench/soak.py [--opens 1000000] [--mode page-cache|direct_io] [--json]
 
-Each file holds its own path, length and CRC-32, so that neither bytes of two files, nor a piece missing, nor a sample
-of another class can go unnoticed; fstat has to agree with what is read. There is memory for a quarter of the samples.
-Seven processes share the files of an epoch as the workers of one job do, each in random order, and open one of a few
-hot files now and then. The eighth opens only those, each a second time while it is open: both must be the same sample.
-The daemon's memory is sampled throughout; what it grows by after the first quarter of the opens must stay small. Exit
-code 1 if anything was wrong.
+Each file holds its own path, length and CRC-32. So the test notices bytes of two files, a missing piece, or a sample of
+another class; fstat must agree with what is read as well. There is memory for a quarter of the samples. Seven processes
+share the files of an epoch, as the workers of one job do, each in random order, and now and then open one of a few hot
+files. The eighth opens only hot files, each a second time while it is open: both opens must return the same sample.
+
+It needs FUSE. The daemon's memory is sampled throughout; after the first quarter of the opens it must not
+grow by more than 16 MB. The exit code is 1 if anything was wrong, and the table is followed by the
+first problems.
 """
 
 import argparse
@@ -37,13 +39,13 @@ LARGEST_BYTES = 60_000
 
 HOT_FILES = 8
 HOT_EVERY = 16
-"""One open in so many, of processes that share the epoch, is of a hot file."""
+"""Processes that share the epoch open a hot file once in this many opens."""
 
 WARM_UP = 0.25
 """Share of the opens after which memory is expected not to grow."""
 
 GROWTH_BYTES = 16_000_000
-"""Some 20 bytes an open in the default run: less than any object that could be left behind."""
+"""About 20 bytes an open in the default run: less than any object that could leak."""
 
 SAMPLE_EVERY_S = 0.5
 STALLED_S = 120
@@ -61,7 +63,7 @@ def payload(name: str, length: int) -> bytes:
 
 
 def make_files(source: Path) -> list[str]:
-    """Sizes are even over their logarithm, so that there are as many small files as large ones."""
+    """Make the files. The logarithms of their sizes are uniform, so there are as many small files as large ones."""
     names = []
     for label in range(CLASSES):
         (source / f"class{label:02}").mkdir(parents=True)
@@ -73,23 +75,23 @@ def make_files(source: Path) -> list[str]:
 
 
 def trouble(asked: str, data: bytes, size: int) -> str | None:
-    """What is wrong with ``data``, read from the file ``asked``, which was said to have ``size`` bytes."""
+    """The error in ``data``, read from the file ``asked`` for which fstat returned ``size``, or None."""
     name, _, rest = data.partition(b"\n")
     said = f"{asked}: {len(data)} bytes that begin as {name[:40]!r}"
     length = rest.partition(b"\n")[0]
     if not length.isdigit() or len(data) != int(length):
-        return f"{said} are not all of it"
+        return f"{said} are incomplete"
     if b"%08x" % zlib.crc32(data[:-8]) != data[-8:]:
         return f"{said} are mixed or damaged"
     if os.path.dirname(name.decode()) != os.path.dirname(asked):
         return f"{said} are of another class"
     if len(data) != size:
-        return f"{said}, but fstat said {size}"
+        return f"{said}, but fstat returned {size}"
     return None
 
 
 class Reader:
-    """One of the processes; number 0 is the one that opens hot files alone."""
+    """One of the processes. Number 0 opens only hot files."""
 
     def __init__(self, number: int, root: Path, names: list[str], opens: int, done: MutableSequence[int]) -> None:
         self._number = number
@@ -129,7 +131,7 @@ class Reader:
                 size = os.fstat(file.fileno()).st_size
                 data = file.read()
                 if self._number == 0 and path.read_bytes() != data:
-                    yield f"{name}: open twice, with two answers"
+                    yield f"{name}: two opens at the same time returned two samples"
         except OSError as error:
             yield f"{name}: {error}"
             return
@@ -139,7 +141,7 @@ class Reader:
 
 
 def soak(root: Path, daemon: int, names: list[str], opens: int) -> dict[str, Any]:
-    """Run the processes: what they found, and (opens so far, the daemon's memory) meanwhile."""
+    """Run the processes. Returns what they found, and (opens so far, the daemon's memory) over time."""
     problems = fork.SimpleQueue()
     done = fork.Array("q", PROCESSES, lock=False)
     readers = [Reader(number, root, names, opens, done) for number in range(PROCESSES)]
@@ -158,7 +160,7 @@ def soak(root: Path, daemon: int, names: list[str], opens: int) -> dict[str, Any
             while not problems.empty():
                 found.append(problems.get())
             if now - moved > STALLED_S:
-                found.append(f"nothing moved for {STALLED_S} s")
+                found.append(f"no open for {STALLED_S} s")
                 break
         took = time.monotonic() - began
         found += [f"process {i} ended with {p.exitcode}" for i, p in enumerate(processes) if p.exitcode]
@@ -224,7 +226,7 @@ def show(result: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--opens", type=int, default=1_000_000)
     parser.add_argument("--mode", choices=MODES, default="page-cache")
     parser.add_argument("--json", action="store_true")

@@ -1,8 +1,9 @@
-"""The least that pyfuse3 can do, for comparison: one directory of files, all in memory, served as pyfuse3 comes.
+"""The least that pyfuse3 can do, for comparison: serves one directory of files from memory with unmodified pyfuse3.
 
     stock_pyfuse3.py SOURCE MOUNTPOINT [--direct-io]
 
-Attributes and names are cached for ever, sizes are exact, nothing is decided: what is left is pyfuse3 on trio.
+Attributes and names are cached forever, sizes are exact, and there is nothing to decide. So the time left is that of
+pyfuse3 on trio. fuse_rate.py runs it.
 """
 
 import errno

@@ -1,7 +1,7 @@
-"""Control groups that cap what the storage does, and the memory, page cache included, of the processes put into them.
+"""Control groups that cap the reads of a storage, and the memory of the processes in them, page cache included.
 
-Cgroup v1 and v2 both; needs root. A group counts what its processes read from the device, so what a way of reading
-costs the storage is known whatever the program says of itself.
+They work with cgroup v1 and v2, and need root. A group counts what its processes read from the device, so the
+benchmarks know what a way of reading costs the storage without relying on what the program reports.
 """
 
 import os
@@ -17,7 +17,7 @@ PATIENCE_S = 10
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Reads and bytes a second that the storage does at most; None: as many as it can."""
+    """The most reads and bytes a second that the storage may do; None: no cap."""
 
     name: str
     reads_per_s: int | None
@@ -35,7 +35,7 @@ PROFILES = {
 
 
 class Group:
-    """A group to put processes into; `enter` is for a child between fork and exec."""
+    """A group for processes. A child calls `enter` between fork and exec."""
 
     def __init__(self, folders: list[Path], read_bytes: Callable[[], int]) -> None:
         self._folders = folders
@@ -48,9 +48,9 @@ class Group:
 
 @contextmanager
 def throttled(profile: Profile, memory_bytes: int, below: Path) -> Iterator[Group]:
-    """A group under whose caps the disk that holds ``below`` may be read."""
+    """Make a group that caps reads of the disk that holds ``below``."""
     if os.geteuid() != 0:
-        raise SystemExit("throttling needs root")
+        raise SystemExit("throttling the storage needs root")
     number = os.stat(below).st_dev
     device = f"{os.major(number)}:{os.minor(number)}"
     name = f"redoxfs-bench-{os.getpid()}"
@@ -106,6 +106,6 @@ def _v2(name: str, profile: Profile, memory_bytes: int, device: str) -> tuple[li
 
 
 def drop_caches() -> None:
-    """What was read before has to be read again."""
+    """Drop all cached pages and names, so that they have to be read again."""
     os.sync()
     Path("/proc/sys/vm/drop_caches").write_text("3")
