@@ -1,7 +1,8 @@
 """The demo: trains one script on slow storage twice, without and with redoxfs, and compares the times.
 
-The slow storage is slow_store.c over a temporary folder of small images. Its delay is made, so the demo shows the same
-on any machine. Both trainings read the same store with the same settings. Afterwards one more epoch checks every label.
+The slow storage is slow_store.c over a temporary folder of small images. Its delay is artificial, so the demo shows the
+gain on any machine. Both trainings read the same store with the same settings. Afterwards one more epoch checks every
+label.
 
 Everything the demo makes is in one temporary folder, and nothing of it is left when the demo ends: no mount, no
 process, no file. That holds for a failure and for SIGINT, SIGTERM and SIGHUP as well. Each child runs in a session of
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -29,7 +30,7 @@ MEMORY = "1MiB"
 """The images take 6.4 MiB, so this holds about a tenth of them: a dataset never fits in memory."""
 
 CLOSING = """
-The slowness was made: {delay_ms} ms for each open and each read, as storage far away on a network may have.
+The slowness is artificial: {delay_ms} ms for each open and each read, as storage far away on a network may have.
 redoxfs reads many files at once, before the script asks for them. So the script waits less. In the epoch that was
 checked, each image came once and with its label. Mounting took {mount_s:.1f} s.
 Validation gains less: it reads one class after another, and this little memory holds few images of each class.
@@ -42,13 +43,13 @@ Next, with data of your own (`source .venv/bin/activate` makes redoxfs a command
 
 LOG_LINES = 20
 PATIENCE_S = 30
-"""For a server whose mount has ended; it needs a moment."""
+"""Far more than an unmount takes."""
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class DemoError(Exception):
-    """A line for the user."""
+    """A failure with a line for the user."""
 
 
 def say(text: str) -> None:
@@ -57,7 +58,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def child(command: list[str], *, capture: bool = False, end: int = signal.SIGTERM) -> Iterator[subprocess.Popen[str]]:
-    """A running command; if it has not ended at the end of the block, its session gets the signal ``end``."""
+    """Run a command during the block. If it still runs after the block, its session gets the signal ``end``."""
     process = subprocess.Popen(
         command, start_new_session=True, stdout=subprocess.PIPE if capture else None, text=True, encoding="utf-8"
     )
@@ -158,10 +159,11 @@ def slow_store(program: Path, source: Path, mountpoint: Path, delay_ms: int) -> 
 
 def unmount(mountpoint: Path) -> None:
     """End the redoxfs mount at ``mountpoint`` if there still is one."""
-    if os.path.ismount(mountpoint):
-        command = [sys.executable, "-m", "redoxfs", "umount", str(mountpoint)]
-        if subprocess.run(command, stderr=subprocess.DEVNULL, timeout=PATIENCE_S, check=False).returncode:
-            subprocess.run([*command, "--lazy"], timeout=PATIENCE_S, check=False)
+    for options in ([], ["--lazy"]):
+        if os.path.ismount(mountpoint):
+            command = [sys.executable, "-m", "redoxfs", "umount", str(mountpoint), *options]
+            with suppress(subprocess.TimeoutExpired):
+                subprocess.run(command, timeout=PATIENCE_S, check=False)
 
 
 def demo(folder: Path, options: argparse.Namespace) -> None:
@@ -199,7 +201,7 @@ def demo(folder: Path, options: argparse.Namespace) -> None:
         finally:
             unmount(fast)
 
-    say(f"result, for {options.epochs} epochs with {options.workers} DataLoader workers")
+    say(f"result (epochs: {options.epochs}, DataLoader workers: {options.workers})")
     print("                            training  with validation")
     print(f"the slow directory itself  {plain.train_s:7.1f} s        {plain.total_s:7.1f} s")
     print(f"through redoxfs            {redirected.train_s:7.1f} s        {redirected.total_s:7.1f} s")

@@ -67,7 +67,7 @@ def test_the_demo_compares_two_trainings_and_checks_labels(temporary: Path) -> N
         r"ratio( +\d+\.\d){2}",
     ):
         assert re.search(f"^{row}$", output, re.MULTILINE), output
-    assert "The slowness was made: 1 ms for each open and each read" in output
+    assert "The slowness is artificial: 1 ms for each open and each read" in output
     assert left_in(temporary) == []
 
 
