@@ -423,8 +423,8 @@ def test_turns_of_other_samples_are_refused_unchanged() -> None:
     policy.request(2)
     before = policy.turns()
     for turns, why in (
-        (before._replace(laps=np.ones(3, np.int32)), "not of 2 and 3"),
-        (before._replace(had=np.zeros(2, np.uint8)), "not of 2 and 3"),
+        (before._replace(laps=np.ones(3, np.int32)), "not those of 2 and 3"),
+        (before._replace(had=np.zeros(2, np.uint8)), "not those of 2 and 3"),
         (before._replace(laps=np.array([1, 0], np.int32)), "laps are counted"),
         (before._replace(laps=np.array([1, 1 << 30 | 1], np.int32)), "laps are counted"),
         (before._replace(laps=np.array([1, 2], np.int32)), "none of its samples"),
@@ -443,7 +443,7 @@ def test_a_class_without_a_lap_is_refused_and_so_are_no_parts() -> None:
     assert policy.request(0).sample == 0
     with pytest.raises(ValueError, match="no lap has a sample of class 1"):
         policy.request(1)
-    with pytest.raises(ValueError, match="no part"):
+    with pytest.raises(ValueError, match="parts_by_lap is empty"):
         PoolPolicy(cells, class_of, sizes, capacity_bytes=2, seed=0, part_of=part_of, parts_by_lap=())
 
 

@@ -188,7 +188,7 @@ def test_another_policy_resumes_anywhere_in_the_laps(
 def test_turns_of_another_layout_are_refused() -> None:
     policy = policy_of([[0, 1], [2, 3]], [2])
     turns = policy_of([[0, 1], [2, 3]], [1, 1]).turns()
-    with pytest.raises(ValueError, match="not of 2 and 4 samples"):
+    with pytest.raises(ValueError, match="not those of 2 and 4"):
         policy.restore(turns)
 
 

@@ -279,7 +279,7 @@ def test_a_saved_state_loads_and_nothing_else_does(tmp_path: Path) -> None:
         for data, why in [
             (b"", "not a redoxfs state file"),
             (encode(ABOUT | {"dataset": "x"}, TURNS, 0), "another dataset"),
-            (encode(ABOUT, TURNS, 0), "are not of 1 and 20"),
+            (encode(ABOUT, TURNS, 0), "not those of 1 and 20"),
         ]:
             with pytest.raises(ValueError, match=why):
                 await writer.load(data)

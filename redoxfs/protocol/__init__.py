@@ -1,17 +1,17 @@
-"""The redirection protocol without any input or output: which sample answers which open.
+"""The redirection protocol without any I/O: it decides which sample answers which open.
 
-Nothing here reads a clock, a disk or a socket, and nothing but numpy is imported, so the same events in the
-same order give the same decisions on every machine. The runtime (``redoxfs.node``) carries the decisions out.
+Nothing here reads a clock, a disk or a socket, and numpy is the only import from outside the standard library. The same
+events in the same order give the same decisions on every machine. The runtime (`redoxfs.node`) carries them out.
 
-``slot``         the paper's local protocol (§3.4, Alg. 1-3): which sample has the next turn, what to load for it
+``slot``         the paper's local protocol (§3.4, Alg. 1-3): which sample has the next turn, and what to load for it
 ``pool``         one virtual chunk with a queue for each class: every chunk is loaded once, ahead of demand
-``binding``      what an open of a path means while others hold it open, after it was closed, and after a stat
+``binding``      what an open of a path means while it is open elsewhere, after it was closed, and after a stat
 ``slot_nodes``   the paper's distributed protocol (§3.5, §3.6, Alg. 1, 4-6): virtual chunks that live at other nodes
 ``local_first``  the pool on several nodes: own chunks first, then batches from peers
-``trace``        a node's order of access, which the remote protocol prefetches by
-``samplers``     the orders of access that PyTorch's samplers give
-``turns``        how far laps are: what is kept of them, and merged where nodes share them
-``events``       the records in which all speak, and the interfaces that a policy offers to the binding and to peers
+``trace``        a node's order of access, which the distributed protocol prefetches by
+``samplers``     the orders of access that PyTorch's samplers produce
+``turns``        how far the laps are: the state that is saved, and merged where nodes share laps
+``events``       the records that these modules exchange, and the interfaces of policies
 """
 
 from redoxfs.protocol.binding import Binding

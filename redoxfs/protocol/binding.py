@@ -1,32 +1,32 @@
 """What an open of a path means: the state machine of one path, free → (reserved) → bound → held → free.
 
-A path's *answer* is the sample whose bytes its handles serve. The policy decides an answer only when a path
-takes a *turn*; every other open is answered from here and consumes nothing. "Path" means the sample A that
-the opened file belongs to: with groups all files of A are bound as one.
+A path's *answer* is the sample whose bytes its handles serve. The policy decides an answer only when a path takes a
+*turn*. Every other open is answered here and consumes nothing. "Path" means the sample A that the opened file belongs
+to: with groups all files of A are bound as one.
 
-Theory of operation. All behaviour is in `_outcome`, which names what an open by a thread would be, and which
-`open` and `stat` share, so that what a stat says is what the open does:
+Theory of operation. `_outcome` names what an open by a thread would be. `open` and `stat` share it, so a stat reports
+what the open will do:
 
     JOIN       a handle on A is open, or (groups) this file was not yet opened under the answer
     LOOK       a second look: the thread holds A, so it gets the same answer again
-    RESERVED   a stat reserve a sample for A
+    RESERVED   a stat reserved a sample for A
     TURN       the policy decides
 
-Where all samples that a column's lap has left are reserved, an open takes one of them, and a stat takes one over if it
-is less likely to be opened than what it reserves itself (`_weight`). So a program that lists the tree, and opens
-nothing, does not change what a reader is told.
+A lap may have only reserved samples left. Then an open preempts one of them, and a stat takes one over if its present
+owner is less likely to open it (`_weight`). So a program that lists the tree and opens nothing does not change what
+a reader sees.
 
-On several nodes the policy may answer a turn later (`Pending`). The path is bound at once, its answer UNDECIDED until
-`decide`; those who open it meanwhile join. A stat whose reservation is Pending is told again after `promise`.
+On several nodes the policy may answer a turn later (`Pending`). The path is bound at once, and its answer is UNDECIDED
+until `decide`; opens join it meanwhile. A stat whose reservation is Pending is repeated after `promise`.
 
 Two rules for whoever edits this file:
 
 1. A thread's hold on A is true only of A's present answer. Whatever gives A another answer drops all holds.
-2. Priorities are those of the contract: class, whole bytes, fairness, group, size. A path with an open handle
-   never changes its answer, whatever a reservation said; a group is never torn to honour a size.
+2. Priorities are those of the contract: class, whole bytes, fairness, group, size. A path with an open handle never
+   changes its answer, whatever a reservation promised; a group is never torn to honor a size.
 
-There are no clocks and no counts of opens: either would make an epoch of a small dataset inexact. Why threads
-and not processes: a reader with several threads opens several samples at once, and a process-wide hold would
+There are no clocks and no counts of opens: either would make an epoch of a small dataset inexact. Holds belong to
+threads, not to processes: a reader with several threads opens several samples at once, and a process-wide hold would
 take one reader's turn for another's second look.
 """
 
@@ -41,29 +41,31 @@ import numpy.typing as npt
 from redoxfs.protocol.events import Closed, Opened, Pending, Policy, Served, SharedPolicy, StatResult, ThreadEnded
 
 UNDECIDED = -2
-"""In place of an answer that another node has to give. No answer at all is -1."""
+"""In place of an answer that another node has to provide. No answer at all is -1."""
 
 UNKNOWN_THREAD = 0
-"""A caller that the daemon cannot see (another pid namespace): it holds and reserves nothing."""
+"""A caller that the daemon cannot see (another pid namespace). It holds and reserves nothing."""
 
 RESERVATIONS_PER_THREAD = 64
-"""A batch that is stat'ed as one fits in; a walker, which stats on and on, is told apart after this many."""
+"""A batch whose files are all stat'ed first fits in. A walker, which stats without end, is recognized after this
+many."""
 
 VICTIMS_LOOKED_AT = 256
-"""How many reservations of a column are compared to choose the one that goes. A walker's are old, so they are among the
+"""How many reservations of a column are compared to choose the one to end. A walker's are old, so they are among the
 first. Comparing more would slow opens down where a column has thousands."""
 
 RESERVATIONS = 16_384
-"""In all: 256 threads with a full batch each. Past it the oldest goes."""
+"""In all: 256 threads with a full batch each. Past it the oldest ends."""
 
 HOLDS = 65_536
-"""Threads that a node sees in one epoch, with room; a hold lost early costs one size or second look."""
+"""The threads of a node in one epoch, with room to spare. A hold that is dropped early costs one size or second
+look."""
 
 CALLERS = 65_536
-"""Threads of which it is known whether they read or walk: likewise. One that was forgotten counts as new."""
+"""How many threads are known as readers or walkers: likewise. A forgotten one counts as new."""
 
 MAX_FILES_PER_SAMPLE = 64
-"""One bit each in a 64-bit word says which files of a group were opened under its answer."""
+"""One bit each in a 64-bit word marks the files of a group that were opened under its answer."""
 
 
 class _Outcome(Enum):
@@ -84,8 +86,12 @@ NONE: frozenset[int] = frozenset()
 
 
 class _Caller:
-    """What is known of a thread: whether it ever ``opened`` a file, how many sizes it ``asked`` for, and how many of
-    them ``since`` it last opened one. Asking again for the same answer does not count."""
+    """What is known of a thread.
+
+    ``opened``  whether it ever opened a file
+    ``asked``   how many sizes it asked for; asking again for the same answer does not count
+    ``since``   how many of these since it last opened a file
+    """
 
     __slots__ = ("asked", "opened", "since")
 
@@ -96,18 +102,18 @@ class _Caller:
 
 
 class _Reservation:
-    """A sample reserved for a path: the ``number``-th, by ``owner``.
+    """A sample reserved for a path: the ``number``-th reservation, owned by thread ``owner``.
 
-    ``told`` has the threads that were told its size, the owner among them: what each had ``asked`` for by then.
+    ``seen_by`` has the threads that saw its size, the owner among them: how many sizes each had ``asked`` for by then.
     """
 
-    __slots__ = ("number", "owner", "sample", "told")
+    __slots__ = ("number", "owner", "sample", "seen_by")
 
     def __init__(self, sample: int, owner: int, number: int) -> None:
         self.sample = sample
         self.owner = owner
         self.number = number
-        self.told: dict[int, int] = {}
+        self.seen_by: dict[int, int] = {}
 
 
 class Binding:
@@ -160,8 +166,8 @@ class Binding:
             reservation = self._drop_reservation(path)
             turn = self._policy.take(reservation.sample)
             self._answer_anew(path, turn.sample)
-            for told in reservation.told:
-                self._hold(told, path)
+            for seer in reservation.seen_by:
+                self._hold(seer, path)
         elif outcome is TURN:
             turn = self._policy.request(path)
             if isinstance(turn, Served):
@@ -181,14 +187,16 @@ class Binding:
         return Opened(self._answer[path], turn, fresh, released)
 
     def renew(self, policy: Policy | SharedPolicy) -> None:
-        """Another policy decides from now on. What was reserved was so by the one before: it is void."""
+        """Another policy decides from now on. Reservations of the one before are void."""
         for path in tuple(self._reservations):
             self._drop_reservation(path)
         self._policy = policy
         policy.choose_victim = self._choose_victim
 
     def let_go(self) -> tuple[int, ...]:
-        """Whoever opens a path that is closed now takes a turn; paths whose last answer may go."""
+        """End all holds and groups at rest, so that the next open of a closed path takes a turn; returns the paths
+        whose last answer may go.
+        """
         rest: list[int] = []
         if self._opened is not None and self._all_opened is not None:
             opened, all_opened = np.asarray(self._opened), np.asarray(self._all_opened)
@@ -199,12 +207,12 @@ class Binding:
         return tuple({*rest, *held})
 
     def ask_again(self, path: int) -> Served | Pending:
-        """Another turn, for a path that is undecided and whose first one the policy before has taken with it."""
+        """Another turn, for an undecided path whose first turn was lost with the policy before."""
         assert self._answer[path] == UNDECIDED
         return self._policy.request(path)
 
     def decide(self, path: int, served: Served) -> None:
-        """The turn that ``path`` waited for. Only while it is open and undecided."""
+        """Set the answer that ``path`` waited for. Only while it is open and undecided."""
         assert path in self._handles
         assert self._answer[path] == UNDECIDED
         if served.preempted:
@@ -212,21 +220,21 @@ class Binding:
         self._answer[path] = served.sample
 
     def stat(self, path: int, file: int, thread: int) -> StatResult:
-        """A stat of a file: what its open by the same thread would serve; reserves it, loads nothing.
+        """A stat of a file: what its open by the same thread would serve. Reserves that; loads nothing.
 
-        Not of a path that is undecided: whoever asks waits for the answer.
+        Not for a path that is undecided: its stats wait for the answer.
         """
         outcome = self._outcome(path, file, thread)
         if outcome is JOIN or outcome is LOOK:
             bound = path in self._handles
-            # Telling of a group at rest makes no hold: it would turn the next epoch's open of a file that
-            # was opened already into a second look.
+            # A stat of a group at rest makes no hold: it would turn the next epoch's open of a file that was
+            # opened already into a second look.
             if bound:
                 self._hold(thread, path)
             return StatResult(self._answer[path], bound)
         if outcome is RESERVED:
             reservation = self._reservations[path]
-            self._tell(reservation, thread)
+            self._show(reservation, thread)
             return StatResult(reservation.sample, bound=False)
         if thread == UNKNOWN_THREAD:
             return StatResult(None, bound=False)
@@ -247,16 +255,16 @@ class Binding:
         return StatResult(reserved, bound=False, reserved=is_new, unloaded=unloaded)
 
     def promise(self, path: int, thread: int, sample: int) -> StatResult:
-        """The policy has reserved ``sample`` for a stat of ``path`` by ``thread``, which may ask again now.
+        """The policy has reserved ``sample`` for a stat of ``path`` by ``thread``, which may be repeated now.
 
-        Where the path got an answer or a reservation meanwhile, the sample is put back.
+        If the path got an answer or a reservation meanwhile, the sample is put back.
         """
         if path not in self._handles and path not in self._reservations:
             return StatResult(sample, bound=False, reserved=True, unloaded=self._reserve(path, thread, sample))
         return StatResult(None, bound=False, unloaded=() if self._policy.put_back(sample) else (sample,))
 
     def revoke(self, sample: int) -> None:
-        """The policy has taken ``sample``, which had been reserved for a path, for another turn."""
+        """The policy has given ``sample``, which was reserved for a path, another turn."""
         self._drop_reservation(self._reserved_for[sample])
 
     def close(self, path: int) -> Closed:
@@ -269,21 +277,21 @@ class Binding:
         return LAST if self._wanted(path) else Closed(last=True, released=(path,))
 
     def fail(self, path: int, thread: int) -> Closed:
-        """The open could not be served: its turn is over, and nobody looks at it twice."""
+        """The open failed: its turn is over, and no second look repeats it."""
         self._unhold(thread, path)
         if self._handles[path] == 1:
             self._unhold_all(path)
         return self.close(path)
 
     def thread(self, thread: int) -> ThreadEnded:
-        """``thread`` is dead. Its holds end, and those of its reservations whose size it alone was told."""
+        """``thread`` is dead. Its holds end, and so do the reservations whose size no other thread saw."""
         self._callers.pop(thread, None)
         unloaded: list[int] = []
         for path in sorted(self._reserved_by.get(thread, ())):
             reservation = self._reservations[path]
-            del reservation.told[thread]
-            if reservation.told:
-                self._pass_on(path, next(iter(reservation.told)))
+            del reservation.seen_by[thread]
+            if reservation.seen_by:
+                self._pass_on(path, next(iter(reservation.seen_by)))
             else:
                 unloaded += self._undo_reservation(path)
         return ThreadEnded(self._end_holds(thread, None), tuple(unloaded))
@@ -294,13 +302,14 @@ class Binding:
         return self._reserved_by.keys()
 
     def holds(self, thread: int, path: int) -> bool:
-        """Whether ``thread`` opened ``path``, or was told its size, under the present answer."""
+        """Whether ``thread`` opened ``path``, or saw its size, under the present answer."""
         return path in self._paths_of.get(thread, NONE)
 
     def depends_on(self, thread: int, path: int, *, opens: bool) -> bool:
-        """Whether it matters to what ``thread`` asks of ``path`` now that it is the thread it was.
+        """Whether a request of ``thread`` for ``path`` depends on state that an earlier request of the thread left.
 
-        An open ends the thread's other holds. A stat leaves them, so that they would be taken for the new thread's.
+        If so, the caller must check that the thread is still the same one. An open ends the thread's other holds. A
+        stat leaves them, so a new thread with the same number would inherit them.
         """
         if not opens and thread in self._paths_of:
             return True
@@ -309,7 +318,7 @@ class Binding:
         if path in self._paths_of.get(thread, NONE):
             return True
         reservation = self._reservations.get(path)
-        if (reservation is not None and thread in reservation.told) or thread in self._reserved_by:
+        if (reservation is not None and thread in reservation.seen_by) or thread in self._reserved_by:
             return True
         caller = self._callers.get(thread)
         return caller is not None and caller.since >= self._max_reservations_per_thread
@@ -320,11 +329,11 @@ class Binding:
 
     @property
     def bound_paths(self) -> KeysView[int]:
-        """All paths that `is_bound` is true of."""
+        """All paths for which `is_bound` is true."""
         return self._handles.keys()
 
     def answer(self, path: int) -> int | None:
-        """The sample that ``path`` last served; None before its first open, and while it is undecided."""
+        """The sample that ``path`` last served. None before its first open, and while it is undecided."""
         answer: int = self._answer[path]
         return None if answer < 0 else answer
 
@@ -342,7 +351,7 @@ class Binding:
         if path in self._paths_of.get(thread, NONE):
             return LOOK
         reservation = self._reservations.get(path)
-        if reservation is not None and thread in reservation.told:
+        if reservation is not None and thread in reservation.seen_by:
             return RESERVED
         at_rest = self._opened is not None and self._answer[path] >= 0
         if at_rest and not self._was_opened(path, file):
@@ -360,14 +369,14 @@ class Binding:
         return bool(self._opened[path] >> file & 1)
 
     def _mark_opened(self, path: int, file: int) -> bool:
-        """True where it was not marked before."""
+        """Mark a file as opened under the answer. True where it was not marked before."""
         assert self._opened is not None
         before = self._opened[path]
         self._opened[path] = before | 1 << file
         return not before >> file & 1
 
     def _wanted(self, path: int) -> bool:
-        """Whether anybody may still be given the path's present answer."""
+        """Whether an open may still get the path's present answer."""
         if path in self._handles or path in self._threads_of:
             return True
         if self._opened is None or self._all_opened is None:
@@ -404,7 +413,7 @@ class Binding:
         return released
 
     def _end_holds(self, thread: int, except_path: int | None) -> tuple[int, ...]:
-        # All of the thread's at once: that is cheaper than one after the other, and it is what an open does.
+        # All of the thread's holds at once, as every open does: cheaper than one after the other.
         paths = self._paths_of.pop(thread, NONE)
         if except_path is not None and except_path in paths:
             self._paths_of[thread] = {except_path}
@@ -418,19 +427,19 @@ class Binding:
         return tuple(released)
 
     def _meet(self, thread: int) -> _Caller:
-        """A thread that nothing is known of."""
+        """Register a thread of which nothing is known."""
         caller = self._callers[thread] = _Caller()
         if len(self._callers) > self._max_callers:
             self._callers.popitem(last=False)
         return caller
 
-    def _tell(self, reservation: _Reservation, thread: int) -> None:
-        """``thread`` is told the size of what is reserved."""
+    def _show(self, reservation: _Reservation, thread: int) -> None:
+        """``thread`` sees the size of what is reserved."""
         if thread != UNKNOWN_THREAD:
-            reservation.told[thread] = (self._callers.get(thread) or self._meet(thread)).asked
+            reservation.seen_by[thread] = (self._callers.get(thread) or self._meet(thread)).asked
 
     def _unlikely(self, thread: int, asked: int) -> int:
-        """How unlikely it is that ``thread`` opens what it was told the size of, when it had ``asked`` for so many.
+        """How unlikely ``thread`` is to open a sample whose size it saw when it had ``asked`` for so many.
 
         A reader opens what it asked for last. A thread that never opened a file is less likely to open this one, and a
         walker is the least likely.
@@ -445,20 +454,20 @@ class Binding:
         return behind + caller.asked - asked
 
     def _weight(self, sample: int) -> tuple[int, int]:
-        """Among samples that are reserved, the reservation of the one with the greatest weight goes first."""
+        """Orders reserved samples: the reservation with the greatest weight ends first."""
         path = self._reserved_for.get(sample)
         if path is None:
-            # A policy of several nodes may reserve several at once, before their paths hear of it.
+            # A policy of several nodes may reserve several at once, before the binding records them.
             return -1, 0
         reservation = self._reservations[path]
-        return min([self._unlikely(*told) for told in reservation.told.items()]), -reservation.number
+        return min([self._unlikely(*seen) for seen in reservation.seen_by.items()]), -reservation.number
 
     def _choose_victim(self, reserved: Iterable[int]) -> int:
-        """The one of some samples that are reserved whose reservation goes."""
+        """The `ChooseVictim` of the policy."""
         return max(islice(reserved, VICTIMS_LOOKED_AT), key=self._weight)
 
     def _take_over(self, path: int, thread: int) -> int | None:
-        """A sample that was reserved for another path and is less likely to be opened there than ``path`` now."""
+        """A reserved sample that its path is less likely to open than ``path`` is now; its reservation ends."""
         victim = max(islice(self._policy.reserved(path), VICTIMS_LOOKED_AT), key=self._weight, default=None)
         if victim is None or self._weight(victim)[0] <= self._unlikely(thread, self._callers[thread].asked):
             return None
@@ -466,10 +475,10 @@ class Binding:
         return victim
 
     def _reserve(self, path: int, thread: int, sample: int) -> tuple[int, ...]:
-        """Samples of reservations that had to go for it, and that are in no slot any more."""
+        """Record a reservation. Returns the samples of reservations that ended for it and are in no slot any more."""
         self._reservations_made += 1
         reservation = self._reservations[path] = _Reservation(sample, thread, self._reservations_made)
-        self._tell(reservation, thread)
+        self._show(reservation, thread)
         self._reserved_for[sample] = path
         mine = self._reserved_by.setdefault(thread, set())
         mine.add(path)
@@ -481,7 +490,7 @@ class Binding:
         return unloaded
 
     def _pass_on(self, path: int, thread: int) -> None:
-        """Another of those that were told its size owns the reservation of ``path`` from now on."""
+        """Another thread that saw the size owns the reservation of ``path`` from now on."""
         reservation = self._reservations[path]
         _discard(self._reserved_by, reservation.owner, path)
         reservation.owner = thread

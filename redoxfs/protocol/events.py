@@ -1,9 +1,9 @@
-"""The decisions that the core hands out, and what a policy offers to the binding.
+"""The decisions that the core hands out, and the interface that a policy offers to the binding.
 
-Nobody changes a record: whoever receives one acts on it and gives nothing back through it. They are named tuples,
-which are made three times as fast as frozen dataclasses. Those that an open makes are dataclasses that are not frozen:
-made and read faster still, which is 3 % of what a file costs the daemon. Samples, chunks and virtual chunks are plain
-integers, the row numbers of the arrays that the layout built.
+Records are not modified: the receiver acts on them and returns nothing through them. Most are named tuples, which are
+created three times as fast as frozen dataclasses. The records of an open are dataclasses that are not frozen: these are
+created and read faster still, which saves 3 % of the daemon's time for a file. Samples, chunks and virtual chunks are
+plain integers: row numbers of the layout's arrays.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,13 +19,13 @@ class _Load(NamedTuple):
 
 
 class Load(_Load):
-    """Read these samples of one physical chunk; from now on the core counts them as in memory.
+    """Read these samples of one physical chunk. From now on the core counts them as in memory.
 
-    ``samples`` are those that found their slot empty (the useful refills of Alg. 3), the one that is waited
+    ``samples`` are the samples that found their slot empty (the useful refills of Alg. 3), the one that a request waits
     for first. The chunk's other samples need not be read.
 
     Raises:
-        ValueError: there are no samples. Whoever carries a load out looks at its first one.
+        ValueError: there are no samples. The runtime looks at the first one.
     """
 
     __slots__ = ()
@@ -38,13 +38,13 @@ class Load(_Load):
 
 @dataclass(slots=True)
 class Served:
-    """A turn: ``sample`` is the answer, ``loads`` what is to be read from now on.
+    """A turn: ``sample`` is the answer, ``loads`` are the reads to start.
 
-    Where the answer itself has to be read, the first load begins with it and is waited for; all others are ahead
-    of demand. Otherwise the answer is in memory, or on its way there by a load that was handed out before.
-    ``preempted`` is true where the sample was reserved for another path and was the last that could answer.
-    ``remote``: another node read it; its bytes came, or come, with an answer.
-    ``kept``: it stays in memory all the same, for its next turn.
+    If the answer itself has to be read, the first load begins with it and the request waits for it; all other loads are
+    ahead of demand. Otherwise the answer is in memory, or a load that was handed out before brings it.
+    ``preempted``: the sample was reserved for another path, and no other sample could answer.
+    ``remote``: another node read the sample; its bytes came, or will come, with an answer.
+    ``kept``: the sample stays in memory for its next turn.
     """
 
     sample: int
@@ -60,7 +60,7 @@ class Served:
 
 
 class Pending(NamedTuple):
-    """Another node has to give the sample: whoever asked waits for the `Delivered` with this ticket."""
+    """Another node has to provide the sample: the caller waits for the `Delivered` with this ticket."""
 
     ticket: int
 
@@ -69,11 +69,11 @@ class Pending(NamedTuple):
 class Opened:
     """What an open of a path of sample A means.
 
-    ``sample``    the sample whose bytes the handle serves; UNDECIDED until `Binding.decide` says which.
-    ``turn``      what the policy said of the turn that this open caused, or None where it joined a binding or was a
-                  second look.
+    ``sample``    the sample whose bytes the handle serves; UNDECIDED until `Binding.decide`.
+    ``turn``      what the policy returned for the turn that this open took; None where the open joined a binding or was
+                  a second look.
     ``fresh``     the first open of this file under this binding: what the kernel cached of it is void.
-    ``released``  samples A whose last answer nobody can ask for again; their bytes may go.
+    ``released``  samples A whose last answer no open can get again; their bytes may go.
     """
 
     sample: int
@@ -83,12 +83,12 @@ class Opened:
 
 
 class StatResult(NamedTuple):
-    """What a stat of a path of sample A may say: the size under ``sample``, or A's own where it is None.
+    """What a stat of a path of sample A may report: the size of ``sample``, or A's own size where it is None.
 
-    ``bound`` is true while a handle is open: only then is the answer good until the path is freed.
-    ``reserved``: ``sample`` was reserved for A by this stat.
-    ``unloaded``: samples that had been reserved for others and are in no slot any more; their bytes may go.
-    ``pending``: another node was asked for a sample to reserve; to be asked again after `Binding.promise`.
+    ``bound``     a handle is open, so the answer stays valid until the path is freed. Without one it may change before.
+    ``reserved``  this stat reserved ``sample`` for A.
+    ``unloaded``  samples that had been reserved for others and are in no slot any more; their bytes may go.
+    ``pending``   another node has to provide a sample to reserve; stat again after `Binding.promise`.
     """
 
     sample: int | None
@@ -99,36 +99,35 @@ class StatResult(NamedTuple):
 
 
 class ThreadEnded(NamedTuple):
-    """What a thread's death left: paths ``released`` as in Opened, samples ``unloaded`` as in StatResult."""
+    """What a thread's death frees: ``released`` paths as in Opened, ``unloaded`` samples as in StatResult."""
 
     released: tuple[int, ...]
     unloaded: tuple[int, ...]
 
 
 class Closed(NamedTuple):
-    """What a close left: ``last``: no handle on any file of A remains; ``released``: as in Opened."""
+    """The result of a close. ``last``: no handle on any file of A remains; ``released``: as in Opened."""
 
     last: bool
     released: tuple[int, ...]
 
 
 ChooseVictim: TypeAlias = Callable[[Iterable[int]], int]
-"""From samples that are reserved, at least one and the oldest first, the one whose reservation goes."""
+"""Chooses the reservation to end, from the reserved samples: at least one, the oldest first."""
 
 
 def oldest(reserved: Iterable[int]) -> int:
-    """The `ChooseVictim` of a policy that knows nothing of who asks."""
+    """The `ChooseVictim` of a policy that does not know who asks."""
     return next(iter(reserved))
 
 
 class Policy(Protocol):
     """Decides which sample has the next turn among those that may stand in for the one asked for.
 
-    Every method is a function of the calls before it and of the seed: never of time, never of bytes that
-    have or have not arrived.
+    Every method is a function of the calls before it and of the seed: never of time, and never of which bytes have
+    arrived.
 
-    ``choose_victim`` picks which of several samples that are reserved is taken for another turn. Without it the
-    oldest is.
+    ``choose_victim`` picks the reserved sample that another turn preempts. By default it is the oldest.
     """
 
     choose_victim: ChooseVictim
@@ -137,23 +136,23 @@ class Policy(Protocol):
         """Give a turn to a sample that may stand in for ``sample``."""
 
     def reserve(self, sample: int) -> int | None:
-        """Reserve a sample that may stand in for ``sample``; loads nothing; None where none is left."""
+        """Reserve a sample that may stand in for ``sample``. Loads nothing; returns None where none is left."""
 
     def take(self, reserved: int) -> Served:
         """Give ``reserved`` its turn."""
 
     def put_back(self, reserved: int) -> bool:
-        """Undo a reservation. True: the sample's bytes stay in memory for another; False: they may go."""
+        """Undo a reservation. True: the sample's bytes stay in memory for another turn; False: they may go."""
 
     def reserved(self, sample: int) -> Iterable[int]:
-        """What is reserved and may stand in for ``sample``, oldest first."""
+        """The reserved samples that may stand in for ``sample``, oldest first."""
 
 
 class Message(Protocol):
-    """What one node asks another, its ``home``.
+    """A request of one node to another, its ``home``.
 
-    ``number`` counts the messages from this requester to this home, from 0; ``acked_below``: the answers to all lower
-    numbers have arrived.
+    ``number`` counts the messages from this requester to this home, from 0. ``acked_below``: the requester has received
+    the answers to all lower numbers.
     """
 
     @property
@@ -167,7 +166,7 @@ class Message(Protocol):
 
 
 class Answer(Protocol):
-    """A home's answer to a message; the bytes of ``samples`` go with it, the one waited for first."""
+    """A home's answer to a message. The bytes of ``samples`` go with it, the sample that is waited for first."""
 
     @property
     def home(self) -> int: ...
@@ -178,12 +177,12 @@ class Answer(Protocol):
 
 
 class Handled(NamedTuple):
-    """What a home does about a message.
+    """How a home handles a message.
 
-    ``answer``    to be sent; None for a message whose answer the requester has.
-    ``loads``     what to read, each beginning with a sample of the answer or ahead of demand.
-    ``preempted`` samples of the answer that stats of this node had reserved: those reservations are over.
-    ``repeated``  the message came before, and so the answer was given before.
+    ``answer``     to send; None for a message whose answer the requester has.
+    ``loads``      reads to start, each beginning with a sample of the answer or ahead of demand.
+    ``preempted``  samples of the answer that stats of this node had reserved: those reservations are over.
+    ``repeated``   the message came before, and so the answer was given before.
     """
 
     answer: Answer | None
@@ -193,7 +192,7 @@ class Handled(NamedTuple):
 
 
 class Delivered(NamedTuple):
-    """The turn, or the sample reserved, that ``ticket`` waited for."""
+    """The turn, or the reserved sample, that ``ticket`` waited for."""
 
     ticket: int
     served: Served
@@ -202,14 +201,14 @@ class Delivered(NamedTuple):
 class SharedPolicy(Protocol):
     """A policy whose samples lie at several nodes. Messages and answers may come any number of times, in any order.
 
-    What it has in common with a `Policy` is as there, but that another node may have to answer.
+    The methods that it shares with `Policy` work the same, except that another node may have to answer.
 
-    ``outbox`` has what is to be sent; whoever called any method takes it out and sends it. Nothing more is done about
-    a message that was lost: whoever sends it sends it again, the very same, until it is answered.
+    ``outbox`` collects the messages to send. The caller of any method takes them out and sends them. The policy does
+    not resend: the sender repeats the very same message until it is answered.
 
-    ``unloaded`` and ``revoked`` are taken out likewise, before anything else is done about what the method returned:
-    samples that were dropped unserved, those that other nodes gave among them, whose bytes may go; and samples whose
-    reservation is void. ``missed``: how many samples, as far as this node knows, laps ended without.
+    The caller likewise takes out ``unloaded`` and ``revoked`` before it acts on what the method returned. ``unloaded``
+    are samples that were dropped unserved, including those that other nodes gave; their bytes may go. ``revoked`` are
+    samples whose reservation is void. ``missed``: how many samples, as far as this node knows, laps ended without.
     """
 
     choose_victim: ChooseVictim
@@ -230,18 +229,18 @@ class SharedPolicy(Protocol):
         """Another node asks this one."""
 
     def receive(self, answer: Answer) -> tuple[Delivered, ...] | None:
-        """An answer came; None where its bytes are not wanted: it came before, or is of a lap that is over."""
+        """An answer came. None where its bytes are not wanted: it came before, or belongs to a lap that is over."""
 
     def lost(self, peer: int) -> tuple[Delivered, ...]:
-        """Another node does not answer: nobody waits for it who need not. What it was asked for may still come."""
+        """Another node does not answer: requests that can do without it stop waiting. Its answers may still come."""
 
     def found(self, peer: int) -> tuple[Delivered, ...]:
-        """It answers again, the same process."""
+        """The node answers again, as the same process."""
 
     def restarted(self, peer: int) -> tuple[Delivered, ...]:
-        """Another process, which knows nothing, has taken its place, and answers.
+        """Another process, which knows nothing, has taken the node's place, and answers.
 
-        To be told before anything of that process is handed in; from then on nothing of the one before it is.
+        Call this before handing in anything from that process; from then on hand in nothing of the one before it.
         """
 
     @property
@@ -252,20 +251,20 @@ class SharedPolicy(Protocol):
         """What this node handed to its readers. A copy."""
 
     def merged(self, of_nodes: Sequence[Turns]) -> Turns:
-        """What nodes handed to theirs together. Raises ValueError where one is of something else."""
+        """What several nodes handed to their readers together. Raises ValueError where one has other samples."""
 
     def restore(self, turns: Turns, own: Turns | None = None) -> None:
-        """Go on where all nodes together were: before anything else, and at all of them alike.
+        """Resume where all nodes together were. Call it before anything else, and at all of them alike.
 
-        ``own`` is what this node had of ``turns``, where that is known; else each has what lies at it, and
+        ``own`` is this node's part of ``turns``, where it is known. Otherwise each node has what lies at it, and
         ``turns.given`` is its part. Raises ValueError; nothing was changed.
         """
 
     def cancel(self, ticket: int) -> None:
-        """Nobody waits for ``ticket`` any more; what comes for it is kept for whoever asks next."""
+        """Nobody waits for ``ticket`` any more. A sample that comes for it is kept for the next request."""
 
     def is_taken(self, reserved: int) -> bool:
-        """Whether ``reserved`` came from another node."""
+        """Whether the reserved sample ``reserved`` came from another node."""
 
     def keeps(self, sample: int) -> bool:
-        """Whether the bytes of ``sample``, which another node gave and nobody took yet, have their place in memory."""
+        """Whether the bytes of ``sample``, which another node gave and nobody took yet, have a place in memory."""

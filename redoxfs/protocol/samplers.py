@@ -1,10 +1,10 @@
-"""The orders in which PyTorch's samplers ask, bit for bit, without PyTorch.
+"""The orders of PyTorch's samplers, bit for bit, without PyTorch.
 
 A trace has to be there before the job asks. Where the job's sampler has a seed of its own, its order is a function of
-that seed, and is made here: `distributed_order` for a DistributedSampler, `RandomOrder` for a RandomSampler or a
+that seed and is computed here: `distributed_order` for a DistributedSampler, `RandomOrder` for a RandomSampler or a
 shuffling DataLoader that was given a generator.
 
-What these rest on, as PyTorch 2.13 does it and tests/t4_samplers_torch.py compares:
+They rest on the following behavior of PyTorch 2.13, which tests/t4_samplers_torch.py compares:
 
 - torch's CPU generator is the MT19937 of numpy's `RandomState`, seeded with the low 32 bits of the seed;
 - `torch.randperm` of n swaps each place i but the last with place i + draw % (n - i). From `WIDE` samples on it takes
@@ -22,7 +22,7 @@ import numpy.typing as npt
 Int32 = npt.NDArray[np.int32]
 
 WIDE = (2**32 - 1) // 20
-"""Samples from which on `torch.randperm` goes about it otherwise: remainders of 32 bits are not even enough."""
+"""From this many samples on, `torch.randperm` uses another method: remainders of 32 bits are not even enough."""
 
 MOST = 2**31
 """Samples are numbered in 32 bits."""
@@ -31,16 +31,16 @@ MOST = 2**31
 class RandomOrder(Iterator[Int32]):
     """The orders of successive epochs of a RandomSampler with a generator of its own, each int32[samples].
 
-    Epochs have to be read to their end: one that the job breaks off leaves the generator elsewhere.
+    Epochs have to be read to their end: an epoch that the job breaks off leaves the generator in another state.
 
     Args:
         samples: the length of the dataset.
-        seed: what the generator was given by ``manual_seed``.
+        seed: the argument of the generator's ``manual_seed``.
         loader: as of ``DataLoader(shuffle=True, generator=…)``; else the sampler is iterated alone.
         persistent_workers: the loader's argument.
 
     Raises:
-        ValueError: no samples, or 2^31 and more; a seed that torch does not take.
+        ValueError: no samples, or 2^31 and more; a seed that torch does not accept.
     """
 
     def __init__(self, samples: int, seed: int, *, loader: bool = True, persistent_workers: bool = False) -> None:
@@ -63,16 +63,16 @@ class RandomOrder(Iterator[Int32]):
 def distributed_order(
     samples: int, *, world: int, rank: int, epoch: int, seed: int, shuffle: bool = True, drop_last: bool = False
 ) -> Int32:
-    """int32[n]: what ``DistributedSampler`` gives to ``rank`` of ``world`` after ``set_epoch(epoch)``.
+    """int32[n]: the order of a ``DistributedSampler`` for ``rank`` of ``world`` after ``set_epoch(epoch)``.
 
     n is samples / world, rounded up and filled with samples from the start of the order, or rounded down where
     ``drop_last``.
 
     Raises:
-        ValueError: no samples, or 2^31 and more; a rank that is not below ``world``; a seed that torch does not take.
+        ValueError: no samples, or 2^31 and more; a rank that is not below ``world``; a seed that torch does not accept.
     """
     if not 0 <= rank < world:
-        raise ValueError(f"rank {rank} is not in a world of {world}")
+        raise ValueError(f"rank {rank} is not below world {world}")
     ranks = distributed_orders(samples, world=world, epoch=epoch, seed=seed, shuffle=shuffle, drop_last=drop_last)
     mine: Int32 = ranks[rank].copy()
     return mine
@@ -81,11 +81,11 @@ def distributed_order(
 def distributed_orders(
     samples: int, *, world: int, epoch: int, seed: int, shuffle: bool = True, drop_last: bool = False
 ) -> Int32:
-    """int32[world, n]: `distributed_order` of every rank, at the price of one."""
+    """int32[world, n]: `distributed_order` of every rank, for the time that one takes."""
     if not 0 < samples < MOST:
         raise ValueError(f"a distributed order takes 1 to {MOST - 1} samples, not {samples}")
     if world < 1:
-        raise ValueError(f"there is no world of {world}")
+        raise ValueError(f"world is {world}, not 1 or more")
     everyone = _permutation(_generator(seed + epoch), samples) if shuffle else np.arange(samples, dtype=np.int32)
     each = samples // world if drop_last else -(-samples // world)
     dealt: Int32 = np.resize(everyone, each * world).reshape(each, world).T
@@ -93,7 +93,9 @@ def distributed_orders(
 
 
 def in_step(orders: Sequence[Int32]) -> Int32:
-    """int32[n]: how one node asks whose ranks follow ``orders``: each once in turn, those that have ended left out."""
+    """int32[n]: the requests of one node whose ranks follow ``orders``: each rank once in turn; finished ones are
+    skipped.
+    """
     if not orders:
         return np.empty(0, np.int32)
     turn = np.concatenate([np.arange(len(order)) for order in orders])
@@ -103,12 +105,12 @@ def in_step(orders: Sequence[Int32]) -> Int32:
 
 def _generator(seed: int) -> np.random.RandomState:
     if not -(2**63) <= seed < 2**64:
-        raise ValueError(f"a torch generator takes no seed {seed}: it has more than 64 bits")
+        raise ValueError(f"seed {seed} has more than 64 bits, which a torch generator does not accept")
     return np.random.RandomState(seed & 0xFFFF_FFFF)
 
 
 def _draws(random: np.random.RandomState, count: int) -> npt.NDArray[np.uint32]:
-    """uint32[count]: what the generator gives next."""
+    """uint32[count]: the generator's next numbers."""
     return random.randint(0, 2**32, count, dtype=np.uint32)
 
 

@@ -1,26 +1,24 @@
 """The slot policy: the paper's local access protocol (§3.4, Alg. 1-3) with laps.
 
-Theory of operation. Samples lie in physical chunks (PC) of K slots. Every PC is mapped to one virtual chunk
-(VC), a row of K slots in memory that each hold one sample or none. A request for sample A, which lies in slot
-o of a PC of VC v, is answered with whatever sample is in slot o of v. If the slot is empty, one of v's PCs is
-loaded: of those that still have a sample to give for slot o, the one that fills most empty slots
-(FindReplacePC). Only samples whose slot is empty are kept; the others stay unconsumed and are read again.
+Theory of operation. Samples lie in physical chunks (PC) of K slots. Each PC is mapped to one virtual chunk (VC), a row
+of K slots in memory that each hold one sample or none. A request for sample A, which lies in slot o of a PC of VC v, is
+answered with whatever sample is in slot o of v. If the slot is empty, one of v's PCs is loaded: of those that still
+have a sample for slot o, the one that fills most empty slots (FindReplacePC). Only samples whose slot is empty are
+kept; the others stay unconsumed and are read again.
 
-The samples of slot o over all PCs of v are a *column*, and a column is what fairness is about: a lap ends
-when every sample of a column has had its turn. "Consumed" in Alg. 2 is `_loaded` here: loaded into the VC in
-this lap, whether or not it has been served.
+The samples of slot o over all PCs of v are a *column*, and fairness is per column: a lap ends when every sample of a
+column has had its turn. "Consumed" in Alg. 2 is `_loaded` here: loaded into the VC in this lap, served or not.
 
 Two rules for whoever edits this file:
 
 1. A sample of a column is in exactly one of four states in a lap: fresh (not loaded), resident (in its slot),
-   reserved, or served. `_loaded` is false for fresh ones alone. Each method moves samples along these states
-   and nothing else does.
-2. A lap ends only when all are served. A reserved sample therefore holds the lap open, and a request that
-   finds nothing else takes it: fairness outranks a reservation.
+   reserved, or served. `_loaded` is false for fresh ones alone. Each method moves samples along these states and
+   nothing else does.
+2. A lap ends only when all are served. A reserved sample therefore holds the lap open, and a request that finds
+   nothing else preempts it: fairness outranks a reservation.
 
-Decisions are about what was scheduled, not about what has arrived, so that they depend on the order of
-requests alone. FindReplacePC breaks ties with a seeded generator: taking the first would let the same chunks
-come early in every epoch.
+Decisions depend on what was scheduled, not on what has arrived, so the order of requests alone decides. FindReplacePC
+breaks ties with a seeded generator: taking the first would let the same chunks come early in every epoch.
 """
 
 from collections.abc import Iterable
@@ -41,8 +39,8 @@ class SlotPolicy:
     """Which sample answers a request, and which chunk is read for it.
 
     Args:
-        cells: int32[chunks, K], the sample in each slot of each physical chunk, -1 for a hole. Within one VC
-            all samples of a slot may stand in for each other.
+        cells: int32[chunks, K], the sample in each slot of each physical chunk, -1 for a hole. Within one VC, all
+            samples of a slot may stand in for each other.
         vc_start: int32[M + 1]; VC v owns the chunks vc_start[v] to vc_start[v + 1].
         samples: how many there are; each lies in exactly one cell.
         seed: of the generator that breaks ties.
@@ -99,7 +97,7 @@ class SlotPolicy:
         return Served(answer, (load,))
 
     def reserve(self, sample: int) -> int | None:
-        """Reserve a sample of ``sample``'s column: the resident one, else what FindReplacePC would load."""
+        """Reserve a sample of ``sample``'s column: the resident one, else the one that FindReplacePC would load."""
         vc, slot = self._column(sample)
         resident = int(self._resident[vc, slot])
         if resident >= 0:
@@ -132,7 +130,7 @@ class SlotPolicy:
         return False
 
     def reserved(self, sample: int) -> Iterable[int]:
-        """What is reserved of ``sample``'s column, oldest first."""
+        """The reserved samples of ``sample``'s column, oldest first."""
         return self._reserved.get(self._column(sample), ())
 
     @property
@@ -149,7 +147,7 @@ class SlotPolicy:
         return Turns(self._lap.reshape(-1).copy(), np.packbits(had), self._given)
 
     def restore(self, turns: Turns) -> None:
-        """Go on where another policy of the same layout was; what is in memory or reserved is so no more.
+        """Resume where another policy of the same layout was. Nothing is in memory or reserved any more.
 
         Raises:
             ValueError: the turns are of another layout; nothing was changed.
@@ -176,7 +174,9 @@ class SlotPolicy:
         return held
 
     def lap_of(self, sample: int) -> int:
-        """The lap, counted from 1, that the column of ``sample`` is in; of one that was just served, its own."""
+        """The lap, counted from 1, of the column of ``sample``. For a sample that was just served, it is the sample's
+        own.
+        """
         return int(self._lap[self._column(sample)])
 
     def members(self, column: int) -> Int32:
@@ -213,11 +213,10 @@ class SlotPolicy:
         return fresh
 
     def _begin_lap(self, vc: int, slot: int) -> Flags:
-        """A new lap of the asked column, and of all columns of the VC that are through with theirs.
+        """Begin a new lap of the asked column, and of all columns of the VC that have finished theirs.
 
-        The others' next samples may then be loaded along with the asked one; they are not served before their
-        column is asked. If each column waited for its own first request, an epoch would begin with loads of
-        one sample each.
+        The samples of the others may then be loaded along with the asked one; they are not served before their column
+        is asked. If each column waited for its own first request, an epoch would begin with loads of one sample each.
         """
         chunks = slice(self._vc_start[vc], self._vc_start[vc + 1])
         cells, exists = self._cells[chunks], self._exists[chunks]

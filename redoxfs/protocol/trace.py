@@ -1,11 +1,11 @@
-"""A node's order of access in one epoch, as both sides of the remote protocol see it (§3.6, ``sn``).
+"""A node's order of access in one epoch, as both sides of the distributed protocol see it (§3.6, ``sn``).
 
-Requester and home are given the same order, and each keeps of it what it needs. Positions count the requests that
-live at *one* home: the prefetch window is over those, and a home never has to know what the requester asks elsewhere.
-A request that leaves the order has no position (`OFF_TRACE`); it is served all the same, only not prefetched for.
+Requester and home are given the same order, and each keeps the part it needs. Positions count the requests that live
+at *one* home: the prefetch window covers those, and a home never needs to know what the requester asks elsewhere. A
+request that leaves the order has no position (`OFF_TRACE`); it is served without prefetch.
 
-The requester looks a position up by sample, not by counting its requests: with several workers requests are made out
-of order. A sample that the order has several times (padding, sampling with replacement) takes its positions in turn.
+The requester looks a position up by sample instead of counting its requests: several workers make requests out of
+order. A sample that the order has several times (padding, sampling with replacement) takes its positions in turn.
 """
 
 import numpy as np
@@ -14,11 +14,11 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.integer]
 
 OFF_TRACE = -1
-"""The position of a request that the trace does not have, or has had already."""
+"""The position of a request that the trace does not have, or no longer has."""
 
 
 class OwnTrace:
-    """The requester's side: which position a request has.
+    """The requester's side: the position of each request.
 
     Args:
         order: int[n], the samples that this node asks for in the epoch, its own among them.
@@ -44,7 +44,7 @@ class OwnTrace:
         self._after: memoryview[int] = after.data
 
     def pass_by(self, sample: int) -> int:
-        """The position of the next request for ``sample``, which is made now."""
+        """The position of the request for ``sample`` that is made now."""
         at = self._next[sample]
         if at < 0:
             return OFF_TRACE
@@ -53,7 +53,7 @@ class OwnTrace:
 
 
 class HomeTrace:
-    """The home's side: what one requester still asks for here.
+    """The home's side: the requests that one requester has yet to make here.
 
     Args:
         order: int[n], the samples that live here, in the order in which the requester asks for them.
@@ -74,7 +74,7 @@ class HomeTrace:
         return True
 
     def window(self, position: int, requests: int) -> tuple[int, npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """The ``requests`` requests from ``position`` on, that one left out.
+        """The ``requests`` requests from ``position`` on, without the one at ``position``.
 
         Returns:
             The position of the first, the columns, and which were not made yet.

@@ -1,11 +1,11 @@
-"""How far laps are: what is kept of them, for one policy and for nodes that share a dataset.
+"""How far laps are: the state that is saved, for one policy and for nodes that share a dataset.
 
-Nodes share their laps, and each knows only what it handed to its own readers. So each keeps a `Ledger` of that, and
-what all of them did is the `merged` ledgers: the latest lap of each column or class that anybody had a turn in, and
-whatever any of them had in it. A ledger that is older than the others leaves out what had its turn since, which then
-comes again; it can never make a sample seem to have had a turn, since what is of an earlier lap does not count. That
-holds for laps that began together, which `redoxfs.node.cluster` tells from others. What lies at a node unserved, or is
-under way between two, is in no ledger, and comes again from where it lies on storage.
+Nodes share their laps, and each knows only what it handed to its own readers. Each keeps a `Ledger` of that. What all
+of them did is the `merged` ledgers: the latest lap of each column or class in which any node had a turn, and every
+sample that any of them handed out in it. An old ledger lacks the turns since, and these samples come again. It never
+marks a sample that had no turn, since turns of an earlier lap do not count. That holds for laps that began together,
+which `redoxfs.node` tells from others. What lies at a node unserved, or is under way between two, is in no ledger, and
+comes again from where it lies on storage.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,15 +21,15 @@ Bytes = npt.NDArray[np.uint8]
 Ints: TypeAlias = "memoryview[int]"
 
 LAST_LAP = 1 << 30
-"""More than anybody begins; the laps after it still are whole numbers of 32 bits."""
+"""More than anybody begins. The laps after it still fit in 32 bits."""
 
 MOST_GIVEN = (1 << 63) - 1
 
 
 class Turns(NamedTuple):
-    """How far a policy's laps are: all that another one needs to go on with them.
+    """How far a policy's laps are: all that another policy needs to resume them.
 
-    What was loaded or reserved and had no turn is fresh again there, so nothing is said of it.
+    Samples that were loaded or reserved and had no turn are fresh for the other policy, so they are not recorded.
 
     ``laps``   int32[...], the lap, from 1, of each column or class
     ``had``    uint8[ceil(S / 8)], a bit for each sample, the highest of a byte first: whether it had its turn in the
@@ -42,9 +42,9 @@ class Turns(NamedTuple):
     given: int
 
     def flags(self, laps: int, samples: int) -> Flags:
-        """bool[S]: ``had``, of so many samples. Raises ValueError where these are the turns of something else."""
+        """bool[S]: ``had``, of so many samples. Raises ValueError where these turns belong to other samples."""
         if len(self.laps) != laps or len(self.had) != (samples + 7) // 8:
-            raise ValueError(f"{len(self.laps)} laps and {len(self.had)} bytes are not of {laps} and {samples} samples")
+            raise ValueError(f"{len(self.laps)} laps and {len(self.had)} bytes, not those of {laps} and {samples}")
         if self.laps.min(initial=1) < 1 or self.laps.max(initial=1) > LAST_LAP:
             raise ValueError(f"laps are counted from 1 to {LAST_LAP}")
         return np.unpackbits(self.had, count=samples).view(np.bool_)
@@ -54,7 +54,7 @@ def merged(of_nodes: Sequence[Turns], unit_of: Numbers) -> Turns:
     """What nodes had together, given the column or class int[S] of each sample.
 
     Raises:
-        ValueError: they are not of the same samples.
+        ValueError: the turns are not of the same samples.
     """
     units = len(of_nodes[0].laps)
     flags = [turns.flags(units, len(unit_of)) for turns in of_nodes]
@@ -66,7 +66,7 @@ def merged(of_nodes: Sequence[Turns], unit_of: Numbers) -> Turns:
 
 
 class Ledger:
-    """Which samples one node handed to its readers, in the last lap of each column or class that it had any in.
+    """The samples that one node handed to its readers, in the last lap of each column or class that it had any in.
 
     Args:
         unit_of: int[S], the column or class of each sample.
@@ -85,7 +85,7 @@ class Ledger:
         self.given = 0
 
     def note(self, sample: int, lap: int) -> None:
-        """A turn of ``sample``, which has it in ``lap``; it may be one that is over elsewhere."""
+        """A turn of ``sample``, which has it in ``lap``. That lap may be over elsewhere."""
         self.given += 1
         unit = self._unit_of[sample]
         known = self._lap[unit]
@@ -101,17 +101,17 @@ class Ledger:
         return Turns(self._laps.copy(), np.packbits(self._had_array), self.given)
 
     def restore(self, turns: Turns) -> None:
-        """Go on from what this node had. Raises ValueError; nothing was changed."""
+        """Resume from what this node had. Raises ValueError; nothing was changed."""
         self._had_array[:] = turns.flags(len(self._laps), len(self._had_array))
         self._laps[:] = turns.laps
         self.given = turns.given
 
     def restore_part(self, turns: Turns, samples: Flags) -> None:
-        """Go on from what all nodes had, of which ``samples``, bool[S], are for this one to tell of from now on."""
+        """Resume from what all nodes had; this node records ``samples``, bool[S], of it from now on."""
         had = turns.flags(len(self._laps), len(samples))
         self.restore(turns._replace(had=np.packbits(had & samples)))
 
     def begin_anew(self, samples: Flags) -> None:
-        """Whoever counts the laps of ``samples``, bool[S], begins again with the first."""
+        """The laps of ``samples``, bool[S], begin again with the first."""
         self._had_array[samples] = 0
         self._laps[np.unique(self._unit_array[samples])] = 1

@@ -33,7 +33,7 @@ class Parts:
 
     def __init__(self, class_of: Int32, part_of: Int8 | None, by_lap: Sequence[int]) -> None:
         if not by_lap:
-            raise ValueError("there is no part")
+            raise ValueError("parts_by_lap is empty")
         self._by_lap = tuple(by_lap)
         self.of_sample = None if part_of is None else np.asarray(part_of)
         self._part_of: Ints | None = None if part_of is None else part_of.data
