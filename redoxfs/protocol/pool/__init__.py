@@ -1,56 +1,44 @@
 """The pool policy: one virtual chunk with a slot per class, slots that are queues, and loads ahead of demand.
 
-Theory of operation. All memory is one pool of so many bytes. A request for sample A is answered with any resident of
-A's class. Chunks are read before anybody waits for them: whenever a request leaves room for one, the best of a few
-chunks drawn at random is loaded. Each sample that is loaded stays until it is served, so nothing is read twice in a
-lap. Only where a class has nothing in memory is a chunk loaded on demand.
+Theory of operation. All memory is one pool of bytes. A request for sample A is answered with any resident of A's class.
+Chunks are read before any request waits for them: when a request leaves room for a chunk, the best of a few chunks
+drawn at random is loaded. A loaded sample stays until it is served, so nothing is read twice in a lap. A chunk is
+loaded on demand only where a class has nothing in memory.
 
-Laps belong to classes: a class's lap ends when each of its samples has had its turn. Loading is ahead of serving, so
-it comes to the end of the class's samples first, and then *runs over*: samples of the next lap may be loaded, and are
-kept apart until that begins. A class never waits for another, however unevenly they are asked.
+Laps belong to classes: a class's lap ends when each of its samples has had its turn. Loading is ahead of serving, so it
+reaches the end of the class's samples first, and then *runs over*: samples of the next lap may be loaded, and are kept
+apart until that lap begins. A class never waits for another, however unevenly they are asked.
 
-Where memory has room for all samples, a sample that has its turn is *kept*: loaded for the next lap without being read.
-So all of them are read once, and drawn at random in each lap. With less memory it would be the samples of the end of a
-lap that are kept, and they would come first in the next.
+Where memory has room for all samples, a sample that has its turn is *kept*: it counts as loaded for the next lap
+without being read. All samples are then read once, and drawn at random in each lap. With less memory the kept samples
+would be those of the end of a lap, and they would come first in the next.
 
-Where nodes share a dataset, each lap of a class is of one *part* of its samples alone: the part that is this node's in
-that lap (`parts_by_lap`). Otherwise all samples are one part, and every lap is of it.
+Where nodes share a dataset, each lap of a class covers one *part* of its samples: the part that is this node's in that
+lap (`parts_by_lap`). Otherwise all samples are one part, and every lap covers it. A lap whose part has no sample of the
+class is skipped, but counts.
 
-The samples of each class are one stretch of `_queue`, cut in five by `_begun`, `_next` to `_loaded` and the next
-class's begin; `_at` says where each sample is:
+``policy``       `PoolPolicy`: the decisions, and who has which turn
+``queues``       where each sample of a class is in its lap
+``chunk_order``  which chunks have samples to load, for this lap or the next
+``parts``        which samples each lap of a class covers
+``pace``         how often each class is asked
 
-    begun      next        served      arrived    loaded      the next class's
-      | for the  | had its   | resident, | resident, | fresh: not |
-      | next lap | turn, or  | arrived   | younger   | loaded     |
-                 | has none
+Rules for whoever edits these files:
 
-Every step of a sample is one swap across one border, so all is O(1) and the youngest stay in order of age:
-fresh → younger (loaded), younger → arrived (enough requests went by), arrived → had its turn (served), had its turn, or
-has none in this lap → for the next lap (loaded, or kept). When the three sections on the right are empty the lap is
-over: what was loaded for the next lap becomes its younger section, the next part's other samples its fresh one. Where
-there is one part nothing has to be moved for that; otherwise the stretch is sorted anew, once a lap. A lap whose part
-has no sample of the class is passed over, though it counts.
+1. A sample is in exactly one section of its queue. A reserved one lies in "had its turn" and is in
+   `PoolPolicy._reserved`; it cannot be loaded, and holds its class's lap open. A request that finds nothing else
+   preempts it: fairness outranks a reservation.
+2. The sum of the bytes of all residents never exceeds the capacity. The answer to a demand load leaves at once, and a
+   reserved sample leaves the pool: both count in another budget.
+3. A resident leaves by being served or reserved. Nothing is evicted: memory that is full of classes that are not asked
+   any more serves the others by loads on demand, a sample at a time where not even one more fits.
+4. `ChunkOrder.this_lap` counts a chunk's fresh samples. `ChunkOrder.next_lap` counts the samples that may be loaded for
+   the next lap: of a class that runs over, in "had its turn, or has none", of the next lap's part, and not reserved.
 
-Rules for whoever edits this file:
-
-1. A sample is in exactly one section. One reserved by a stat lies in "had its turn" and is in `_reserved`; it cannot
-   be loaded, and holds its class's lap open. A request that finds nothing else takes it: fairness outranks a
-   reservation.
-2. The sum of the bytes of all residents never exceeds the capacity. An asked sample goes right out, and one reserved
-   leaves the pool: both are in somebody else's budget.
-3. A resident leaves by being served or reserved. Nothing is evicted: memory that is full of classes that nobody asks
-   for any more serves the others by loads on demand, a sample at a time where not even one more fits.
-4. `_this_lap[chunk]` counts the chunk's fresh samples, `_next_lap[chunk]` those that may be loaded for the next lap:
-   of a class that runs over, in "had its turn, or has none", of the next lap's part, and not reserved. `_chunks` has
-   the chunks with samples for this lap first, then those with samples for the next lap alone, then the others.
-5. `_had` says which samples of the lap's part are no longer resident or fresh in it, left of `_served`: those that had
-   their turn, and those that are RESERVED. It is kept beside `_at` because `turns` is asked for every second, and would
-   otherwise look at every sample for it; and because a look at chunks must tell the two apart at once.
-
-Which resident goes out is drawn at random among those that have arrived: in order of age, samples that are neighbours
-on storage would come out together, fifty pairs in a batch where a permutation has two. What has arrived is guessed from
-counts, since a decision that depends on what has really arrived could not be repeated. Where all are younger, the
-oldest goes out: it is the first to arrive.
+The resident to serve is drawn at random among those that have arrived. In order of age, samples that are neighbors on
+storage would come out together: fifty pairs in a batch where a permutation has two. Which samples have arrived is
+guessed from counts, because decisions that depend on real arrivals could not be repeated. Where all are younger, the
+oldest is served: it is the first to arrive.
 """
 
 from redoxfs.protocol.pool.policy import LOADS_PER_REQUEST, SAMPLES_AT_A_TIME, PoolPolicy

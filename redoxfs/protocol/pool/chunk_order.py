@@ -1,4 +1,4 @@
-"""Which chunks have samples to load, for this lap or for the next: counts, and an order from which to draw.
+"""Which chunks have samples to load, for this lap or the next: counts, and an order to draw from.
 
 Chunks for this lap come first, then those for the next lap alone, then those with nothing to load. So a chunk is drawn
 from one stretch of an array, and a chunk whose counts change moves by one swap across each border.
@@ -25,8 +25,8 @@ COUNTED_FOR_ONE = 64
 class ChunkOrder:
     """All chunks, ordered by the lap that they have samples for.
 
-    ``this_lap`` and ``next_lap`` count, for each chunk, the samples that may be loaded for either lap. The counts are
-    for the owner to change; `file` each chunk of which one became zero, or was.
+    ``this_lap`` and ``next_lap`` count, for each chunk, the samples that may be loaded for either lap. The owner
+    changes the counts, and calls `file` for each chunk that had a zero count or has one now.
 
     Args:
         chunk_of: int32[S], the chunk of each sample.
@@ -44,13 +44,13 @@ class ChunkOrder:
         self.this_lap_end = self.next_lap_end = 0
 
     def reset(self, this_lap: Flags, next_lap: Flags | None) -> None:
-        """Count anew: samples bool[S] for this lap, and those for the next; None where there are none."""
+        """Count anew: samples bool[S] for this lap, and those for the next, None where there are none."""
         self.this_lap_array[:] = self._count(this_lap)
         self.next_lap_array[:] = 0 if next_lap is None else self._count(next_lap)
         self._sort()
 
     def draw(self, random: np.random.Generator, count: int) -> Int32:
-        """``count`` chunks for this lap, with repeats; where these are fewer all of them, and some for the next lap."""
+        """``count`` chunks for this lap, with repeats. If there are fewer, all of them and some for the next lap."""
         this_lap, next_lap = self.this_lap_end, self.next_lap_end - self.this_lap_end
         if this_lap > count:
             return self.order_array[(random.random(count) * this_lap).astype(np.intp)]
@@ -60,7 +60,7 @@ class ChunkOrder:
         return np.concatenate([self.order_array[:this_lap], self.order_array[picks]])
 
     def file(self, chunk: int) -> None:
-        """Move a chunk to where its counts say that it belongs."""
+        """Move a chunk to the stretch that its counts call for."""
         place = self._place[chunk]
         if place < self.this_lap_end:
             if self.this_lap[chunk]:
@@ -79,7 +79,7 @@ class ChunkOrder:
             self.this_lap_end += 1
 
     def file_all(self, chunks: Int32) -> None:
-        """`file` each of ``chunks``, of which one may be there more than once. Many are filed by sorting all."""
+        """`file` each of ``chunks``, which may have repeats. Many are filed by sorting all."""
         if len(chunks) > len(self.this_lap):
             self._sort()
             return

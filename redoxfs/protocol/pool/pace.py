@@ -1,4 +1,4 @@
-"""How often each class is asked lately, and how much of memory that is worth."""
+"""How often each class is asked, and how many residents it may have for that."""
 
 from typing import TypeAlias, cast
 
@@ -10,26 +10,26 @@ Floats: TypeAlias = "memoryview[float]"
 
 AMPLE_TIMES = 3
 AMPLE_SAMPLES = 16
-"""A class with more residents than its part of memory, by how often it is asked, so many times over and so many more,
-gets no others. Otherwise classes that are hardly ever asked fill memory, which nothing is evicted from: with a sampler
-whose weights are exponentially distributed 16 % of opens would wait, where 2 % do once the pace is known. Less would
-bind where all are asked alike, at the end of an epoch: with twice, or with only 4 more where classes are as unequal as
-Zipf's, each chunk costs a tenth of a load more."""
+"""A class gets no more residents once it has AMPLE_TIMES its part of memory, by how often it is asked, and
+AMPLE_SAMPLES more. Otherwise classes that are hardly ever asked would fill memory, as nothing is evicted: with a
+sampler whose weights are exponentially distributed 16 % of opens would wait, where 2 % do once the pace is known.
+Lower values would bind where all classes are asked alike, at the end of an epoch: with 2 times, or with 4 samples
+where class sizes follow Zipf's law, each chunk costs a tenth of a load more."""
 
 PACE_NOTES = 16
-"""How often, in as many requests as a lap has samples, it is looked at how often each class is asked."""
+"""How many times the pace is updated in as many requests as a lap has samples."""
 
 
 class Pace:
-    """How often each class is asked, over a window of a lap's samples; older requests count for less and less.
+    """How often each class is asked, over a window of a lap's samples. Older requests count for less and less.
 
-    The owner adds one to ``asked[cls]`` for each request, and calls `note` after as many as it last returned.
+    The owner adds one to ``asked[cls]`` for each request, and calls `note` again after as many requests as it returned.
 
-    ``of_class``  float32[C], how often each is asked, 1 on average
+    ``of_class``  float32[C], how often each class is asked, 1 on average
     ``ample``     int32[C], a class with more residents gets no others
 
     Args:
-        of_lap: int32[laps, C], how many samples of each class a lap has. Until requests are known, these are the pace.
+        of_lap: int32[laps, C], how many samples of each class a lap has: the pace until requests are known.
         capacity_samples: how many samples fit in memory.
         ample_samples: see `AMPLE_SAMPLES`.
     """
@@ -45,7 +45,7 @@ class Pace:
         self._ample_samples = ample_samples
 
     def note(self) -> int:
-        """Look at how often classes are asked; returns after how many requests to look again."""
+        """Update the pace; returns after how many requests to call again."""
         share = self._asked_array / max(1.0, float(self._asked_array.sum()))
         self._asked_array[:] = share * self._window
         self.of_class[:] = share * len(share)

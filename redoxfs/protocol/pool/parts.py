@@ -1,6 +1,6 @@
-"""Which samples of a class each of its laps is of.
+"""Which samples of a class each of its laps covers.
 
-Where nodes share a dataset, a lap of a class is of one part of its samples; otherwise all samples are one part.
+Where nodes share a dataset, a lap of a class covers one part of its samples; otherwise all samples are one part.
 """
 
 from collections.abc import Sequence
@@ -16,19 +16,19 @@ Ints: TypeAlias = "memoryview[int]"
 
 
 class Parts:
-    """The parts that laps are of, and the part that each class's next lap is of.
+    """The part that each lap covers, and the part that each class's next lap covers.
 
     ``of_sample``  int8[S], the part of each sample; None where all are of part 0
     ``of_lap``     int32[laps, C]: for each place in ``by_lap``, how many samples of each class that lap has
-    ``following``  int8[C]: the part that a class's next lap is of; -1 where the class has no sample in any lap
+    ``following``  int8[C]: the part of each class's next lap; -1 where the class has no sample in any lap
 
     Args:
         class_of: int32[S], the class of each sample.
         part_of: int8[S], as ``of_sample``.
-        by_lap: lap L, from 1, of every class is of its samples of part by_lap[(L - 1) % their number].
+        by_lap: lap L, from 1, of every class covers its samples of part by_lap[(L - 1) % their number].
 
     Raises:
-        ValueError: there is no part.
+        ValueError: ``by_lap`` is empty.
     """
 
     def __init__(self, class_of: Int32, part_of: Int8 | None, by_lap: Sequence[int]) -> None:
@@ -45,10 +45,10 @@ class Parts:
         self._following: Ints = self.following.data
 
     def of_classes_in(self, laps: Int32) -> Int8:
-        """int8[C]: the part that each class's lap is of; -1 for one that has no samples in any.
+        """int8[C]: the part of each class's lap; -1 for a class that has no samples in any.
 
         Raises:
-            ValueError: a class has samples, but not in the lap that ``laps`` has for it.
+            ValueError: a class has samples, but none in its lap of ``laps``.
         """
         place = (laps - 1) % len(self._by_lap)
         parts = np.array(self._by_lap, np.int8)[place]
@@ -87,7 +87,7 @@ class Parts:
         return parts
 
     def is_of_next_lap(self, cls: int, sample: int) -> bool:
-        """Whether a sample is of the part that its class's next lap is of."""
+        """Whether a sample belongs to the part of its class's next lap."""
         return self._part_of is None or self._part_of[sample] == self._following[cls]
 
     def has_any(self, cls: int) -> bool:

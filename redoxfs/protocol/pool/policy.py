@@ -1,4 +1,4 @@
-"""The decisions of the pool policy: which sample answers a request, and which chunks to load for those to come."""
+"""The decisions of the pool policy: which sample answers a request, and which chunks to load for later ones."""
 
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
@@ -21,45 +21,49 @@ Flags = npt.NDArray[np.bool_]
 Ints: TypeAlias = "memoryview[int]"
 
 CHUNKS_DRAWN = 32
-"""Chunks among which the next is chosen. One at random loads 1.27 times as much at 2 % of memory; 128 are no better
-than 32, and cost four times as much."""
+"""How many chunks the next one is chosen from. Choosing from one loads 1.27 times as much at 2 % of memory; 128 are no
+better than 32, and cost four times as much."""
 
 LOADS_PER_REQUEST = 4
-"""Chunks handed out ahead at once. The pool fills over the first requests rather than in the very first, which at 13 M
-samples would think for seconds. With K = 64 that still asks storage for 256 samples for each one that is served."""
+"""How many chunks one request hands out ahead. The pool then fills over the first requests instead of in the very
+first, which would take seconds to decide at 13 M samples. With K = 64 storage is still asked for 256 samples for
+each one that is served."""
 
 DELIVERED_PER_REQUEST = 2
-"""Samples that storage is taken to deliver between two requests. Slower storage than one holds its readers up, and so
-slows requests down; a higher figure would count bytes as arrived that are queued behind the first fill of the pool."""
+"""How many samples storage is assumed to deliver between two requests. Storage that delivers less than one delays its
+readers, and so their requests. A higher figure would count samples as arrived that are queued behind the first fill of
+the pool."""
 
 IN_FLIGHT_SAMPLES = 2_048
-"""What is taken to be under way when a load is scheduled: 32 reads of 64 samples each."""
+"""How many samples are assumed to be under way when a load is scheduled: 32 reads of 64 samples each."""
 
 IN_FLIGHT_SHARE = 1 / 8
-"""At most so much of the pool is taken to be under way: the draw is to have the rest to choose from."""
+"""The largest share of the pool that is assumed to be under way: the draw needs the rest to choose from."""
 
 SCARCE_SHARE = 1 / 2
-"""A load on demand that does not fit keeps those whose class has less than this share of the mean. The rest stays
-together for one load later: fewer loads and a quarter fewer waits with 21,000 classes of 61 at 10 % of memory."""
+"""A load on demand that does not fit keeps the samples whose class has less than this share of the mean stock. The
+others stay together for one later load: fewer loads, and a quarter fewer waits with 21,000 classes of 61 at 10 % of
+memory."""
 
 RETRY_SHARE = 1 / 4
-"""Of as many chunks as are chosen at a time: the room that has to come free before chunks that were not worth loading
-are looked at again. With memory for all samples nothing is worth loading for most of a lap: a quarter of one chunk of 8
-would then mean a look every other request, which makes decisions three times as dear and loads no more."""
+"""When no chunk is worth loading, look again after this share of the chunks chosen at a time has become free. With
+memory for all samples no chunk is worth loading for most of a lap. A quarter of one chunk of 8 would then mean a
+look every other request, which makes decisions cost three times as much and loads no more."""
 
 SAMPLES_AT_A_TIME = 64
-"""Chunks of fewer samples are chosen several at a time: one by one, chunks of 8 cost twice as much for each request."""
+"""Chunks of fewer samples are chosen several at a time. Chosen one by one, chunks of 8 cost twice as much per
+request."""
 
 LITTLE_SAMPLES = 2
-"""With less room than this it is not worth looking for a chunk: halves what a decision costs where classes are asked
-one after the other in chunks of 8, and changes nothing where they are asked at random."""
+"""With less room than this no chunk is looked for. That halves the cost of a decision where classes are asked one after
+the other in chunks of 8, and changes nothing where they are asked at random."""
 
 DRAWS = 4_096
-"""Random numbers made at a time: one by one each costs a microsecond."""
+"""How many random numbers are drawn at a time: one by one, each costs a microsecond."""
 
 
 class PoolPolicy:
-    """Which sample answers a request, and which chunks are read ahead of those to come.
+    """Which sample answers a request, and which chunks to load ahead.
 
     The arrays are shared, not copied, and must not change.
 
@@ -69,13 +73,13 @@ class PoolPolicy:
         sample_bytes: int64[S], what each sample takes in memory.
         capacity_bytes: what all residents may take together. Less than a chunk means loads on demand alone.
         seed: of the generator that chooses.
-        part_of: int8[S], the part of each sample; None where all are of part 0. A chunk's samples are best of one part:
-            what is of another costs the chunk another load.
-        parts_by_lap: lap L, from 1, of every class is of its samples of part parts_by_lap[(L - 1) % their number].
+        part_of: int8[S], the part of each sample; None where all are of part 0. The samples of a chunk should be of one
+            part: each further part costs the chunk another load.
+        parts_by_lap: lap L, from 1, of every class covers its samples of part parts_by_lap[(L - 1) % their number].
         chunks_drawn, loads_per_request, ample_samples: see the constants.
 
     Raises:
-        ValueError: a sample is not in exactly one cell, a chunk is too large, or there is no part.
+        ValueError: a sample is not in exactly one cell, a chunk is too large, or ``parts_by_lap`` is empty.
     """
 
     def __init__(
@@ -95,11 +99,11 @@ class PoolPolicy:
         samples, (chunks, width) = len(class_of), cells.shape
         if width > np.iinfo(np.uint16).max:
             raise ValueError("a chunk may have at most 65,535 samples")
-        # Plain arrays also of memory-mapped ones, each of whose operations costs more.
+        # Operations on memory-mapped arrays cost more than on plain ones.
         self._cells = np.asarray(cells)
         self._class_array = np.asarray(class_of)
         self._bytes_array = np.asarray(sample_bytes)
-        # Views of the buffers give plain ints at a third of numpy's price.
+        # Views of the buffers give plain ints at a third of numpy's cost.
         self._class_of: Ints = class_of.data
         self._bytes: Ints = sample_bytes.data
         self._chunk_array = _chunk_of(cells, samples)
@@ -115,7 +119,7 @@ class PoolPolicy:
         self._running_over = 0
         self._given_before = 0
         self._lap = np.ones(classes, np.int32)
-        # Per class that has any, oldest first: the reserved sample, and whether it was in memory already.
+        # By class, oldest first: each reserved sample, and whether it was in memory then.
         self._reserved: dict[int, dict[int, bool]] = {}
 
         self.choose_victim: ChooseVictim = oldest
@@ -143,7 +147,7 @@ class PoolPolicy:
         self._pace = Pace(self._parts.of_lap, capacity_samples=capacity_samples, ample_samples=ample_samples)
         self._asked = self._pace.asked
         self._requests_to_note = self._pace.note()
-        # Time is counted in samples that storage may have delivered.
+        # The unit of time is a sample that storage may have delivered.
         self._now = 0
         self._last_arrival = 0
         self._in_flight = int(min(IN_FLIGHT_SAMPLES, capacity_samples * IN_FLIGHT_SHARE))
@@ -166,7 +170,7 @@ class PoolPolicy:
             place = self._resident_place(cls)
         if place < 0:
             return self._turn_of_reserved(self._reserve_fresh(cls), preempted=False)
-        # Before the answer has had its turn: what may be loaded for the next lap must not be the answer itself.
+        # Before the answer has its turn: the answer itself must not be loaded for the next lap.
         loads = self._load_ahead() if self._free_bytes >= self._room_for_next_bytes else ()
         answer = self._take_out(cls, place)
         self._had_a_turn(cls, answer)
@@ -194,7 +198,7 @@ class PoolPolicy:
         return self._turn_of_reserved(reserved, preempted=False)
 
     def put_back(self, reserved: int) -> bool:
-        """Undo a reservation: resident again if it was loaded and there still is room, else fresh again."""
+        """Undo a reservation: the sample is resident again if it was loaded and still fits, else fresh again."""
         cls = self._class_of[reserved]
         if self._forget_reservation(reserved) and self._bytes[reserved] <= self._free_bytes:
             self._queues.make_resident_again(cls, reserved)
@@ -207,7 +211,7 @@ class PoolPolicy:
         return False
 
     def reserved(self, sample: int) -> Iterable[int]:
-        """What is reserved of ``sample``'s class, oldest first."""
+        """The reserved samples of ``sample``'s class, oldest first."""
         return self._reserved.get(self._class_of[sample], ())
 
     @property
@@ -220,7 +224,7 @@ class PoolPolicy:
         return Turns(self._lap.copy(), np.packbits(self._queues.had_array == HAD_TURN), self.given)
 
     def restore(self, turns: Turns) -> None:
-        """Go on where another policy of the same samples was; what is in memory or reserved is so no more.
+        """Resume where another policy of the same samples was. Nothing is in memory or reserved any more.
 
         Raises:
             ValueError: the turns are of other samples or parts; nothing was changed.
@@ -239,13 +243,13 @@ class PoolPolicy:
         self._requests_to_note = self._pace.note()
 
     def skip(self, cls: int, lap: int) -> list[int]:
-        """End a class's laps before ``lap`` as if all their samples had had their turn, those reserved among them.
+        """End a class's laps before ``lap`` as if all their samples had their turn, reserved ones included.
 
-        It is then in ``lap``, or in the first after it that has any of its samples. Nothing happens where it is there
-        already, or where none has any.
+        The class is then in ``lap``, or in the first lap after it that has any of its samples. Nothing happens if it is
+        there already, or if no lap has any.
 
         Returns:
-            What was in memory for the laps that are over: residents no more.
+            The samples that were in memory for the laps that are over: residents no more.
         """
         if self._lap[cls] >= lap or not self._parts.has_any(cls):
             return []
@@ -272,7 +276,7 @@ class PoolPolicy:
         return let_go
 
     def members(self, cls: int) -> Int32:
-        """The samples of a class, in some order; a view, good until the next request."""
+        """The samples of a class, in some order. A view, valid until the next request."""
         return self._queues.members(cls)
 
     def laps(self, samples: npt.NDArray[np.integer]) -> Int32:
@@ -294,13 +298,15 @@ class PoolPolicy:
 
     @property
     def resident_bytes(self) -> int:
-        """What they take."""
+        """The bytes that they take."""
         return self._capacity_bytes - self._free_bytes
 
     # Turns
 
     def _turn_of_reserved(self, sample: int, *, preempted: bool) -> Served:
-        """A sample is kept out of all loads while it is in `_reserved`, so until those of its turn are decided."""
+        """Give a reserved sample its turn. It stays in `_reserved`, out of all loads, until the loads of its turn are
+        decided.
+        """
         cls = self._class_of[sample]
         loads: tuple[Load, ...] = () if self._reserved[cls][sample] else (self._load_on_demand(sample),)
         if self._free_bytes >= self._room_for_next_bytes:
@@ -311,7 +317,7 @@ class PoolPolicy:
         return Served(sample, loads, preempted, kept=self._keeps)
 
     def _reserve_fresh(self, cls: int) -> int:
-        """The sample that is best read now of a class that has no residents."""
+        """Reserve the fresh sample of a class without residents that is best read now."""
         chosen = self._choose_for(cls)
         self._reserved.setdefault(cls, {})[chosen] = False
         self._queues.reserve_fresh(cls, chosen)
@@ -324,7 +330,7 @@ class PoolPolicy:
         return chosen
 
     def _resident_place(self, cls: int) -> int:
-        """Where in the queue the next answer of a class stands; -1 where nothing is resident for this lap."""
+        """The queue place of a class's next answer; -1 where nothing is resident for this lap."""
         queues = self._queues
         served, arrived, loaded = queues.served[cls], queues.arrived[cls], queues.loaded[cls]
         if arrived < loaded:
@@ -339,7 +345,7 @@ class PoolPolicy:
         return served if served < loaded else -1
 
     def _take_out(self, cls: int, place: int) -> int:
-        """Move the resident at ``place`` over to those that had their turn."""
+        """Take the resident at ``place`` out of memory."""
         sample = self._queues.take_out(cls, place)
         self._free_bytes += self._bytes[sample]
         return sample
@@ -356,16 +362,16 @@ class PoolPolicy:
     # Laps
 
     def _begin_laps(self) -> None:
-        """Be in the laps that `_lap` says, those in `Queues.had` being through with theirs, and nothing in memory."""
+        """Enter the laps of `_lap` with nothing in memory. The samples marked in `Queues.had` have had their turn."""
         had = self._queues.had_array
         fresh: Flags = had == NOT_YET
         parts = self._parts.enter_all(self._lap)
         if self._part_array is not None:
             fresh &= self._part_array == parts[self._class_array]
-            # Of a lap's part alone: what a lap leaves out had no turn in it.
+            # Samples that a lap leaves out had no turn in it.
             had[self._part_array != parts[self._class_array]] = NOT_YET
         self._queues.reset(fresh)
-        # Not a number that no sample has: where no class runs over `_look_at` has less to do.
+        # Classes without samples do not count: where no class runs over, `_look_at` has less to do.
         runs_over = self._queues.all_loaded()
         self._runs_over_array[:] = runs_over
         self._running_over = int(np.count_nonzero(runs_over))
@@ -377,7 +383,11 @@ class PoolPolicy:
         self._chunks.reset(fresh, next_lap)
 
     def _begin_lap(self, cls: int) -> None:
-        """All of a class had their turn: those loaded for the next lap may be served, the part's others are fresh."""
+        """Begin a class's next lap.
+
+        Raises:
+            ValueError: no lap has a sample of the class.
+        """
         if not self._parts.has_any(cls):
             raise ValueError(f"no lap has a sample of class {cls}")
         self._queues.begin_lap(cls, self._part_array, self._parts.following[cls])
@@ -396,7 +406,7 @@ class PoolPolicy:
             self._run_over(cls)
 
     def _run_over(self, cls: int) -> None:
-        """All of a class are loaded: those of the next lap that are in memory for no turn may be loaded for it."""
+        """A class has no fresh samples left: samples of the next lap that are not in memory may be loaded for it."""
         if self._runs_over[cls]:
             return
         self._runs_over[cls] = 1
@@ -412,7 +422,7 @@ class PoolPolicy:
         self._chunks.file_all(chunks)
 
     def _had_a_turn(self, cls: int, sample: int) -> None:
-        """It is kept for the next lap, or may be loaded for it."""
+        """Keep a sample for the next lap, or allow it to be loaded for that."""
         if self._keeps:
             self._queues.keep(cls, sample)
             self._free_bytes -= self._bytes[sample]
@@ -420,7 +430,7 @@ class PoolPolicy:
             self._open_to_next_lap(cls, sample)
 
     def _open_to_next_lap(self, cls: int, sample: int) -> None:
-        """A sample of a class that runs over has had its turn."""
+        """A sample of a class that runs over had its turn: it may be loaded for the next lap."""
         if not self._parts.is_of_next_lap(cls, sample):
             return
         chunk = self._chunk_of[sample]
@@ -431,12 +441,12 @@ class PoolPolicy:
     # Loads
 
     def _load_ahead(self) -> tuple[Load, ...]:
-        """Load the best of a few chunks while they fit as a whole: half a chunk now is another load later.
+        """Load the best of a few chunks while whole chunks fit: half a chunk now would be another load later.
 
-        Of small chunks several at a time, once there is room for them, so that a look is not dearer for a sample.
+        Small chunks are loaded several at a time, once there is room for them, so that a look costs no more per sample.
 
-        A chunk without samples for this lap is for the next. It waits until all of it can be loaded, or the samples
-        that still wait for their turn would cost it a second load.
+        A chunk without samples for this lap is for the next. It waits until all of it can be loaded. Otherwise its
+        samples that still wait for their turn would cost it a second load.
         """
         loads: list[Load] = []
         while len(loads) < self._loads_per_request and self._room_for_next_bytes <= self._free_bytes:
@@ -466,10 +476,10 @@ class PoolPolicy:
     def _look_at(self, chunks: Int32) -> tuple[Int32, Flags, Floats]:
         """Samples int32[n, K] of ``chunks``, which of them to load, and float32[n]: how much each chunk is needed.
 
-        That is the sum over the samples of (pace of the class / (1 + its residents))², its pace being how often it is
-        asked. The square keeps the poorest classes better stocked than the plain inverse (0.37 instead of 0.45 % of
-        opens wait at 1 % of memory); the cube no better. A chunk that is to wait for its last samples is not needed.
-        Where all samples of all chunks are fresh, as they mostly are, it need not be looked up what each is.
+        The need is the sum over the samples of (pace of the class / (1 + its residents))², the pace being how often the
+        class is asked. The square keeps the poorest classes better stocked than the plain inverse (0.37 instead of 0.45
+        % of opens wait at 1 % of memory); the cube does no better. A chunk that waits for its last samples has no need.
+        Where all samples of all chunks are fresh, as is usual, their places are not looked up.
         """
         rows = self._cells[chunks]
         classes = self._class_array.take(rows)
@@ -499,9 +509,9 @@ class PoolPolicy:
         return rows, wanted, of_chunk
 
     def _choose_for(self, cls: int) -> int:
-        """The fresh sample of a class whose chunk is best loaded now: first those of which all fits.
+        """The fresh sample of a class whose chunk is best loaded now, preferring chunks that fit whole.
 
-        Where next to nothing fits, as when classes are asked one after the other, they are all alike.
+        Where next to nothing fits, as when classes are asked one after the other, any of them will do.
         """
         fresh = self._queues.fresh(cls)
         first = 0
@@ -516,7 +526,7 @@ class PoolPolicy:
         return int(asked[np.where(fits, need, need - need.max() - 1).argmax()])
 
     def _load_on_demand(self, answer: int) -> Load:
-        """Read ``answer``, which goes right out, and with it what its chunk has for other turns, as far as it fits."""
+        """Read ``answer``, which leaves at once, and those of its chunk's other samples that are wanted and fit."""
         chunk = self._chunk_of[answer]
         rows, wanted, _ = self._look_at(np.array([chunk], np.int32))
         others = rows[wanted].tolist()
@@ -528,7 +538,7 @@ class PoolPolicy:
         return load
 
     def _scarcest(self, samples: list[int]) -> list[int]:
-        """Those that fit of the classes with the fewest residents."""
+        """The samples that fit, of the classes with the fewest residents."""
         enough = SCARCE_SHARE * float(self._queues.stock_array.mean())
         room_bytes = self._free_bytes
         kept = []
@@ -541,7 +551,7 @@ class PoolPolicy:
         return kept
 
     def _load(self, chunk: int, samples: list[int]) -> None:
-        """Make residents of samples of a chunk: of this lap if they are fresh, else of the next."""
+        """Make samples of a chunk residents: of this lap if they are fresh, else of the next."""
         this_lap, all_loaded = self._queues.load(samples)
         self._free_bytes -= self._size_bytes(samples)
         self._this_lap[chunk] -= this_lap
@@ -551,7 +561,7 @@ class PoolPolicy:
             self._run_over(cls)
 
     def _note_scheduled(self, load: Load) -> None:
-        """Guess when a load will have arrived: behind those before it, at the rate that is taken for granted."""
+        """Estimate when a load will have arrived: after those before it, at the assumed rate."""
         self._last_arrival = max(self._last_arrival, self._now) + len(load.samples)
         self._arrival[load.chunk] = self._last_arrival
 

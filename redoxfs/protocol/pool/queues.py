@@ -1,18 +1,22 @@
-"""The queue of each class: all its samples, in sections that tell where each is in its lap.
+"""The queue of each class: all its samples, in sections that show where each is in its lap.
 
-The samples of each class are one stretch of `queue_array`, cut in five by ``begun``, ``next`` to ``loaded`` and the
-next class's ``begun``; `at_array` has the place of each sample:
+The samples of each class are one stretch of `Queues.queue_array`, cut in five by ``begun``, ``next`` to ``loaded`` and
+the next class's ``begun``. `Queues.at_array` has the place of each sample:
 
     begun      next        served      arrived    loaded      the next class's
       | for the  | had its   | resident, | resident, | fresh: not |
       | next lap | turn, or  | arrived   | younger   | loaded     |
                  | has none
 
-Every step of a sample is one swap across one border, so each is O(1) and the youngest stay in order of age. A sample is
-in exactly one section; a reserved one lies in "had its turn".
+Every step of a sample is one swap across one border, so each step is O(1) and the youngest stay in order of age:
 
-When the three sections on the right are empty the lap is over. What was loaded for the next lap becomes its younger
-section, the other samples of the next part its fresh one. Where there is one part nothing has to move for that;
+    fresh → younger                                  loaded
+    younger → arrived                                enough requests went by
+    arrived → had its turn                           served, or reserved
+    had its turn, or has none → for the next lap     loaded, or kept
+
+When the three sections on the right are empty the lap is over. The samples loaded for the next lap become its younger
+section, and the other samples of the next part its fresh section. Where there is one part nothing has to move for that;
 otherwise the stretch is sorted once a lap.
 """
 
@@ -32,11 +36,12 @@ NOT_YET, HAD_TURN, RESERVED = 0, 1, 2
 
 
 class Queues:
-    """The sections of all classes. Memoryviews give plain ints at a third of numpy's price.
+    """The sections of all classes. Memoryviews yield plain ints at a third of numpy's cost.
 
-    ``had`` marks, of the samples of the lap's part, those that are neither resident nor fresh in it: HAD_TURN or
-    RESERVED. They lie left of ``served``. It is kept beside `at_array` because the turns are asked for every second,
-    which would otherwise look at every sample; and because a look at chunks must tell the two apart at once.
+    ``had`` marks, of the samples of the lap's part, those that are neither resident nor fresh: HAD_TURN or RESERVED.
+    They lie left of ``served``. It is kept beside `at_array` for two reasons: the turns are saved every second, which
+    would otherwise look at every sample; and a look at chunks must tell the two values apart at once.
+
     ``stock`` counts the residents of each class, for this lap and the next.
 
     Args:
@@ -68,7 +73,7 @@ class Queues:
         self.had: Ints = self.had_array.data
 
     def members(self, cls: int) -> Int32:
-        """The samples of a class, in some order; a view, good until the next request."""
+        """The samples of a class, in some order. A view, valid until the next request."""
         return self.queue_array[self.begun[cls] : self.begun[cls + 1]]
 
     def is_resident(self, cls: int, sample: int) -> bool:
@@ -167,7 +172,7 @@ class Queues:
         self.served[cls], self.arrived[cls], self.loaded[cls] = place, arrived, last
 
     def reset(self, fresh: Flags) -> None:
-        """Nothing is in memory: samples are ``fresh``, bool[S], or had their turn or have none."""
+        """Empty the memory: samples are ``fresh``, bool[S], or had their turn or have none."""
         self.stock_array[:] = 0
         self.next_array[:] = self._begun_array[:-1]
         self.served_array[:] = self._begun_array[:-1]
@@ -178,7 +183,7 @@ class Queues:
         self._arrived_array[:] = self.loaded_array[:] = self.served_array
 
     def skip(self, cls: int, *, next_lap: bool) -> list[int]:
-        """All of a class had their turn, those loaded for the ``next_lap`` included where that is skipped as well.
+        """End a class's lap as if all its samples had their turn; with ``next_lap`` also those loaded for the next lap.
 
         Returns:
             The samples that were residents.
@@ -191,24 +196,24 @@ class Queues:
         self.served[cls] = self.arrived[cls] = self.loaded[cls] = self.begun[cls + 1]
         return let_go
 
-    def begin_lap(self, cls: int, is_of_lap: Int8 | None, part: int) -> None:
-        """All of a class had their turn: those loaded for the next lap may be served, the part's others are fresh.
+    def begin_lap(self, cls: int, part_of: Int8 | None, part: int) -> None:
+        """Begin a class's next lap: samples loaded for it may be served, and the others of its part are fresh.
 
         Args:
-            is_of_lap: int8[S], the part of each sample; None where all are of the lap.
+            part_of: int8[S], the part of each sample; None where all samples belong to every lap.
             part: the lap's.
         """
         begun, loaded = self.begun[cls], self.next[cls]
         served = begun
-        if is_of_lap is not None:
-            served, loaded = self._sort(cls, is_of_lap, part)
+        if part_of is not None:
+            served, loaded = self._sort(cls, part_of, part)
         self.had_array[self.members(cls)] = NOT_YET
         self.next[cls] = begun
         self.served[cls] = self.arrived[cls] = served
         self.loaded[cls] = loaded
 
     def _sort(self, cls: int, part_of: Int8, part: int) -> tuple[int, int]:
-        """Put a class's stretch in order: of another part, loaded, fresh. Where the second and the third begin."""
+        """Sort a class's stretch: samples of other parts, loaded, fresh. Returns where the last two begin."""
         stretch, count = self.members(cls), self.next[cls] - self.begun[cls]
         loaded, others = stretch[:count], stretch[count:]
         fresh = part_of[others] == part
@@ -219,13 +224,13 @@ class Queues:
         return first_fresh - count, first_fresh
 
     def _put_last(self, fresh: Flags) -> None:
-        """Sort each class's stretch: the others, then the ``fresh``, each in the order in which they are."""
+        """Sort each class's stretch: the others, then the ``fresh``; each group keeps its order."""
         is_fresh = fresh[self.queue_array]
         of_queue = self._class_array[self.queue_array]
         fresh_before: Int64 = np.cumsum(is_fresh) - is_fresh
         others_before = np.arange(len(is_fresh)) - fresh_before
         first = self._begun_array[of_queue]
-        # How many of both kinds there are before the class's own stretch is what there are before its first place.
+        # The counts before a class's stretch are those before its first place.
         place = np.where(
             is_fresh,
             self.served_array[of_queue] + fresh_before - fresh_before[first],
@@ -235,7 +240,7 @@ class Queues:
         self.queue_array[self.at_array] = np.arange(len(place), dtype=np.int32)
 
     def _move_last(self, cls: int, sample: int) -> int:
-        """Move a reserved sample to the last place before the residents; returns that."""
+        """Move a reserved sample to the last place before the residents; returns that place."""
         place = self.served[cls] - 1
         self._swap(self._at[sample], place)
         self.had[sample] = NOT_YET
