@@ -1,14 +1,14 @@
-"""What a node asks a peer for, and what the peer answers."""
+"""The message by which a node asks a peer for samples, and the answer."""
 
 from typing import NamedTuple
 
 
 class Take(NamedTuple):
-    """A node asks ``home`` for ``max_samples`` samples, or fewer, of a class, in ``lap``.
+    """A node asks ``home`` for up to ``max_samples`` samples of a class, in ``lap``.
 
-    ``number`` counts the messages between the two, ``acked_below``: the answers to all lower numbers have arrived.
-    ``room_bytes``: what the samples after the first may take. ``attempt``: so many times in a row every peer was asked
-    for this class and had nothing; from 1 on it is better to wait a little before this one is sent. ``done``: how many
+    ``number`` counts the messages between the two. ``acked_below``: the requester has the answers to all lower numbers.
+    ``room_bytes``: the room for the samples after the first. ``attempt``: how many times in a row every peer was asked
+    for this class and had nothing; from 1 on the sender should wait a little before it sends. ``done``: how many
     samples the requester has handed to readers in ``lap``.
     """
 
@@ -27,7 +27,7 @@ class Take(NamedTuple):
 class Given(NamedTuple):
     """The answer: ``samples``, and the home's news of the class in ``lap``.
 
-    ``left``: what it has and is not reserved; ``done``: what it has handed to readers.
+    ``left``: how many samples it has that are not reserved; ``done``: how many it has handed to readers.
     """
 
     home: int

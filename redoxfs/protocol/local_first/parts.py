@@ -11,7 +11,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 def parts_by_lap(node: int, nodes: int, rotates: bool) -> tuple[int, ...]:
-    """The parts that are ``node``'s in laps 1, 2, …, after which they begin again: what its `PoolPolicy` is given."""
+    """The parts of ``node`` in laps 1, 2, …, after which they repeat: the argument of its `PoolPolicy`."""
     return tuple((node + lap) % nodes for lap in range(nodes if rotates else 1))
 
 
@@ -22,7 +22,7 @@ class NodeParts:
         class_of: int32[S], the class of each sample.
         part_of: int8[S], the part of each sample, 0 to ``nodes`` - 1.
         nodes: how many there are.
-        rotates: whether parts go round with the laps, or part i is always node i's.
+        rotates: whether parts rotate with the laps, or part i is always node i's.
     """
 
     def __init__(self, class_of: Int32, part_of: Int8, *, nodes: int, rotates: bool) -> None:
@@ -63,13 +63,13 @@ class NodeParts:
         return None
 
     def own_at(self, node: int, laps: Int32) -> Flags:
-        """bool[S]: the samples that are a node's own where each class is in its lap of ``laps``, int32[C]."""
+        """bool[S]: the samples that are a node's own if each class is in its lap of ``laps``, int32[C]."""
         parts = np.array(self._parts[node], np.int8)[(laps - 1) % self.period]
         own: Flags = self._part_array == parts[self._class_array]
         return own
 
     def first_with_own(self, node: int, laps: Int32) -> Int32:
-        """int32[C]: the first lap of each class, from its lap of ``laps`` on, in which the node has any of its own."""
+        """int32[C]: the first lap of each class, from its lap of ``laps`` on, in which the node has own samples."""
         found_in = laps.copy()
         is_ahead = ~self._has_any(self.own_at(node, laps))
         for ahead in range(1, self.period):

@@ -1,4 +1,4 @@
-"""What a node knows of a peer, and the messages between the two."""
+"""What a node knows of a peer, and the unfinished messages between the two."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ Int32 = npt.NDArray[np.int32]
 
 
 class Sent(NamedTuple):
-    """A Take that is not answered: the remote memory that is granted to the answer, and the lap it was sent in."""
+    """An unanswered Take: the remote memory granted to its answer, and the lap it was sent in."""
 
     room_bytes: int
     lap: int
@@ -20,11 +20,11 @@ class Sent(NamedTuple):
 class Peer:
     """What a node knows of a peer.
 
-    ``left``, ``done``   int32[C], the peer's last news
-    ``before``           int32[C], how many samples the process before it had done, by its last news
-    ``unanswered``       messages to it, oldest first
-    ``answers``          to its messages, by their number, from ``acked_below``
-    ``first``            the number of the first message that surely no process before it answers
+    ``left``, ``done``  int32[C], the peer's last news
+    ``before``          int32[C], how many samples the process before it had done, by its last news
+    ``unanswered``      messages to it, oldest first
+    ``answers``         to its messages, by their number, from ``acked_below``
+    ``first``           the number of the first message that no process before it can answer
     """
 
     __slots__ = ("acked_below", "answers", "before", "done", "first", "left", "number", "unanswered")
@@ -39,14 +39,14 @@ class Peer:
         self.acked_below = 0
 
     def acknowledge(self, below: int) -> None:
-        """The peer has all answers below a number: forget them."""
+        """Forget the answers below a number: the peer has them."""
         if below > self.acked_below:
             self.acked_below = below
             for number in [n for n in self.answers if n < below]:
                 del self.answers[number]
 
     def end_rooms(self) -> int:
-        """Answers under way have no room any more; returns the bytes that were granted to them."""
+        """End the rooms granted to answers under way; returns their bytes."""
         granted_bytes = 0
         for number, sent in self.unanswered.items():
             granted_bytes += sent.room_bytes

@@ -1,4 +1,4 @@
-"""One node of the local-first protocol: its own pool, what it takes from peers, and what it gives them."""
+"""One node of the local-first protocol: its own pool, the samples it takes from peers, and those it gives them."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -22,11 +22,11 @@ Int64 = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 BATCH = 16
-"""Samples of a class that are asked for at once. A node is short of tens of a class of thousand by the end of its lap;
-asking for all of them would take what the peer is short of soon."""
+"""How many samples of a class one Take asks for. A node lacks tens of a class of thousands by the end of its lap;
+asking for all of them would take samples that the peer needs soon."""
 
-ROUNDS = 2
-"""How many times every peer is asked in vain before an incomplete lap ends without the rest."""
+EMPTY_ROUNDS = 2
+"""How many times every peer has to have nothing before an incomplete lap ends without the rest."""
 
 
 class _Waiting(NamedTuple):
@@ -45,10 +45,10 @@ class LocalFirst:
         class_of: int32[S], the class of each sample.
         part_of: int8[S], the part of each sample, 0 to ``nodes`` - 1: `chunks.deal`.
         sample_bytes: int64[S], what each takes of the remote memory.
-        rotates: whether parts go round with the laps, or part i is always node i's.
-        remote_memory_bytes: the limit of what was taken and what is granted to answers.
-        exchange: the share of samples that is taken from peers, on purpose where need alone takes less.
-        seed: of the generator that spreads it over time when each class is exchanged first.
+        rotates: whether parts rotate with the laps, or part i is always node i's.
+        remote_memory_bytes: the limit of taken samples and room granted to answers.
+        exchange: the share of samples to take from peers, on purpose where need alone takes less.
+        seed: of the generator that spreads over time when each class is exchanged first.
     """
 
     def __init__(
@@ -79,33 +79,33 @@ class LocalFirst:
         self._bytes_of: memoryview[int] = sample_bytes.data
         self._of_class: memoryview[int] = np.bincount(class_of, minlength=classes).astype(np.int32).data
         self._parts = NodeParts(class_of, part_of, nodes=nodes, rotates=rotates)
-        # Any sample of a class stands for it.
+        # One sample of each class, to ask the pool for the class.
         any_of = np.full(classes, -1, np.int32)
         any_of[class_of] = np.arange(len(class_of), dtype=np.int32)
         self._any_of: memoryview[int] = any_of.data
-        # Own samples of the lap that are neither served nor given away; those reserved are among them.
+        # Own samples of the lap that are neither served nor given away; reserved ones are included.
         self._left: memoryview[int] = self._parts.own_first(node).data
         self._done: memoryview[int] = np.zeros(classes, np.int32).data
         self._lap_array = np.ones(classes, np.int32)
         self._lap: memoryview[int] = self._lap_array.data
-        # From the next in number on: of peers that have equally many left every node asks another one first.
+        # From the next number on: of peers with equally many left, every node asks another one first.
         in_turn = [(node + ahead) % nodes for ahead in range(1, nodes)]
         self._peers = {peer: Peer(self._parts.own_first(peer)) for peer in in_turn}
-        # Those that are not lost, in the same order.
+        # The peers that are not lost, in the same order.
         self._there = in_turn
-        # The last lap of each class that may end short.
+        # The last lap of each class that is incomplete.
         self._incomplete_array = np.zeros(classes, np.int32)
         self._incomplete: memoryview[int] = self._incomplete_array.data
         # The last lap of each class in which something came from a peer.
         self._came: memoryview[int] = np.zeros(classes, np.int32).data
         self._taken = Taken(class_of, sample_bytes, remote_memory_bytes)
         self._reservations = Reservations()
-        # By class, where there are any: who waits; the peer and the number of the Take that is waited for; how many
-        # answers of each peer in a row brought nothing.
+        # By class, where there are any: the waiting requests; the peer and the number of the Take that they wait for;
+        # how many answers of each peer in a row were empty.
         self._waiting: dict[int, deque[_Waiting]] = {}
         self._asked: dict[int, tuple[int, int]] = {}
-        self._in_vain: dict[int, dict[int, int]] = {}
-        # Classes that peers need and that are asked for on their behalf.
+        self._empty_answers: dict[int, dict[int, int]] = {}
+        # Classes that this node asks for on behalf of peers.
         self._sought: set[int] = set()
         self._tickets = 0
         self._exchange = exchange
@@ -124,7 +124,7 @@ class LocalFirst:
         return turn
 
     def reserve(self, sample: int) -> int | Pending | None:
-        """Reserve a sample of ``sample``'s class; None where all that the lap has left is reserved here."""
+        """Reserve a sample of ``sample``'s class. None where all that the lap has left is reserved here."""
         cls = self._class_of[sample]
         reserved = self._reserve_one(cls)
         if reserved is not None:
@@ -143,7 +143,7 @@ class LocalFirst:
         return served
 
     def put_back(self, reserved: int) -> bool:
-        """Undo a reservation. One that was taken from a peer is without its bytes where they do not fit."""
+        """Undo a reservation. A sample from a peer loses its bytes where they do not fit."""
         cls = self._class_of[reserved]
         if self._reservations.remove_own(cls, reserved):
             return self._policy.put_back(reserved)
@@ -152,11 +152,13 @@ class LocalFirst:
         return self._taken.put_back(cls, reserved)
 
     def reserved(self, sample: int) -> Iterable[int]:
-        """What is reserved here of ``sample``'s class: this node's own, then what was taken, each oldest first."""
+        """The reserved samples of ``sample``'s class here: this node's own, then those taken, each oldest first."""
         return self._reservations.of_class(self._class_of[sample])
 
     def handle(self, message: Message) -> Handled:
-        """Give a peer samples of a class: no more than its part of what is left here; one reserved if nothing else."""
+        """Give a peer samples of a class: at most its share of what is left here; a reserved one if nothing else is
+        left.
+        """
         assert isinstance(message, Take)
         peer = self._peers[message.requester]
         if message.number < peer.acked_below:
@@ -183,7 +185,7 @@ class LocalFirst:
         return Handled(given, tuple(loads), tuple([turn.sample for turn in turns if turn.preempted]))
 
     def receive(self, answer: Answer) -> tuple[Delivered, ...] | None:
-        """Take in what a peer gave; who waited for it is answered in turn."""
+        """Take in a peer's answer, and answer the requests that wait for it, in turn."""
         assert isinstance(answer, Given)
         peer = self._peers[answer.home]
         sent = peer.unanswered.pop(answer.number, None)
@@ -197,7 +199,7 @@ class LocalFirst:
         if answer.lap > self._lap[cls]:
             self._begin_lap(cls, answer.lap)
         if answer.samples and answer.lap < self._lap[cls]:
-            # Nobody who waits has something here, or the Take that was waited for is this one and its peer there.
+            # No waiting request can be answered from here, or this answers the Take that they waited for.
             self._ask_if_wanted(cls)
             return None
         if answer.lap == self._lap[cls] and answer.number >= peer.first:
@@ -205,18 +207,18 @@ class LocalFirst:
             peer.done[cls] = max(answer.done, peer.done[cls])
         if answer.samples:
             self._accept(cls, answer.samples, has_room=is_asked)
-            self._in_vain.pop(cls, None)
+            self._empty_answers.pop(cls, None)
             self._sought.discard(cls)
         elif answer.lap == sent.lap == self._lap[cls]:
-            in_vain = self._in_vain.setdefault(cls, {})
-            in_vain[answer.home] = in_vain.get(answer.home, 0) + 1
+            empty_answers = self._empty_answers.setdefault(cls, {})
+            empty_answers[answer.home] = empty_answers.get(answer.home, 0) + 1
         delivered = self._look_again(cls)
         if cls not in self._waiting and cls not in self._sought:
-            self._in_vain.pop(cls, None)
+            self._empty_answers.pop(cls, None)
         return tuple(delivered)
 
     def cancel(self, ticket: int) -> None:
-        """Nobody waits for ``ticket`` any more; what comes for it is kept for the next."""
+        """Nobody waits for ``ticket`` any more; a sample that comes for it is kept for the next."""
         for cls, waiting in self._waiting.items():
             for who in waiting:
                 if who.ticket == ticket:
@@ -226,7 +228,7 @@ class LocalFirst:
                     return
 
     def lost(self, peer: int) -> tuple[Delivered, ...]:
-        """``peer`` does not answer: others are asked instead, and what it was asked for has no room any more."""
+        """``peer`` does not answer: others are asked instead, and its answers have no room any more."""
         if peer not in self._there:
             return ()
         self._there.remove(peer)
@@ -237,22 +239,23 @@ class LocalFirst:
         return self._look_at_all()
 
     def found(self, peer: int) -> tuple[Delivered, ...]:
-        """``peer`` answers again. To be called before its next message is handed in."""
+        """``peer`` answers again. Call this before its next message is handed in."""
         if peer not in self._there:
             self._there = [number for number in self._peers if number == peer or number in self._there]
         return self._look_at_all()
 
     def restarted(self, peer: int) -> tuple[Delivered, ...]:
-        """Another process is ``peer`` now. To be called before anything of it is handed in, and nothing of the one
-        before it must be from then on but answers to messages sent before."""
+        """Another process is ``peer`` now. Call this before anything from it is handed in. From then on, hand in
+        nothing of the process before it, except answers to messages sent before.
+        """
         self._peers[peer].restarted(self.begun() == self._lap_array)
         np.maximum(self._incomplete_array, self._lap_array, out=self._incomplete_array)
-        for in_vain in self._in_vain.values():
-            in_vain.pop(peer, None)
+        for empty_answers in self._empty_answers.values():
+            empty_answers.pop(peer, None)
         return self.found(peer)
 
     def begun(self) -> Int32:
-        """int32[C]: how many laps of each class have begun, as far as this node knows: something was given in them."""
+        """int32[C]: how many laps of each class have begun, as far as this node knows: a sample was given in them."""
         own = np.array([self._parts.own_in(self._node, cls, lap) for cls, lap in enumerate(self._lap)], np.int32)
         is_begun = (np.asarray(self._left) != own) | (np.asarray(self._came) == self._lap_array)
         for done in (self._done, *(told for peer in self._peers.values() for told in (peer.done, peer.before))):
@@ -261,10 +264,10 @@ class LocalFirst:
         return begun
 
     def rejoin(self, begun: Int32) -> None:
-        """Take the place of a process of which others may have had samples: before anything else.
+        """Replace a process of which others may have had samples. Call it before anything else.
 
         Args:
-            begun: the maximum over what peers say of `begun`.
+            begun: the maximum of the peers' `begun`.
         """
         for cls in np.flatnonzero(begun > 0).tolist():
             lap = int(begun[cls])
@@ -283,17 +286,18 @@ class LocalFirst:
         return self._ledger.turns()
 
     def merged(self, of_nodes: Sequence[Turns]) -> Turns:
-        """What nodes handed to theirs together. Raises ValueError where one is of something else."""
+        """What several nodes handed to their readers together. Raises ValueError where one has other samples."""
         return merged(of_nodes, self._class_array)
 
     def restore(self, turns: Turns, own: Turns | None = None) -> None:
-        """Go on where all nodes together were: before anything else, and at all of them alike. Raises ValueError.
+        """Resume where all nodes together were. Call it before anything else, and at all of them alike. Raises
+        ValueError.
 
-        Whoever did a sample, it counts as done by the node that it lies at in the lap.
+        A sample counts as done by the node that owns it in the lap, whichever node did it.
         """
         had = turns.flags(len(self._lap_array), len(self._class_array))
         here = self._parts.own_at(self._node, turns.laps)
-        # The pool beneath is in the first lap from there that has any of its samples.
+        # The pool beneath is in the first lap from there on that has any of its samples.
         laps = self._parts.first_with_own(self._node, turns.laps)
         self._policy.restore(Turns(laps, np.packbits(had & here), 0))
         self._lap_array[:] = turns.laps
@@ -301,7 +305,7 @@ class LocalFirst:
         for node, peer in self._peers.items():
             self._count_own(peer.left, peer.done, self._parts.own_at(node, turns.laps), had)
         if self._incomplete_array.any():
-            # A peer was lost, or started again, before this.
+            # A peer was lost or restarted before this.
             self._incomplete_array[:] = turns.laps
         if own is None:
             self._ledger.restore_part(turns, here)
@@ -326,7 +330,7 @@ class LocalFirst:
         return self._taken.used_bytes
 
     def held(self) -> int:
-        """Samples that were taken and are neither served nor reserved, with and without their bytes."""
+        """How many samples were taken and are neither served nor reserved, with and without their bytes."""
         return len(self._taken)
 
     def keeps(self, sample: int) -> bool:
@@ -340,7 +344,7 @@ class LocalFirst:
     # Turns
 
     def _serve(self, cls: int) -> Served | None:
-        """A turn from what is here; begins the class's next lap where this one is over."""
+        """A turn from the samples that are here; begins the class's next lap where this one is over."""
         served = self._next(cls)
         if served is None and cls in self._reservations and not self._is_any_free(cls):
             served = self._preempt(cls)
@@ -353,7 +357,7 @@ class LocalFirst:
         self._ledger.note(served.sample, self._lap[cls])
 
     def _next(self, cls: int) -> Served | None:
-        """One that is here and not reserved, those taken from others first, leaves; the next lap may begin."""
+        """Remove an unreserved sample that is here, those taken from others first; the next lap may begin."""
         if not self._free(cls) and cls not in self._reservations:
             self._begin_next_lap(cls)
         if cls in self._taken:
@@ -369,7 +373,7 @@ class LocalFirst:
         return self._policy.request(self._any_of[cls])
 
     def _reserve_one(self, cls: int) -> Served | None:
-        """One that is here and not reserved yet; the next lap may begin."""
+        """Reserve an unreserved sample that is here; the next lap may begin."""
         if not self._free(cls) and cls not in self._reservations:
             self._begin_next_lap(cls)
         if cls in self._taken:
@@ -384,7 +388,7 @@ class LocalFirst:
         return Served(sample)
 
     def _take(self, cls: int, reserved: int, *, preempted: bool = False) -> Served:
-        """A sample that is reserved leaves."""
+        """Remove a reserved sample."""
         if self._reservations.remove_own(cls, reserved):
             self._left[cls] -= 1
             own = self._policy.take(reserved)
@@ -394,24 +398,24 @@ class LocalFirst:
         return Served(reserved, (), preempted, remote=True)
 
     def _preempt(self, cls: int) -> Served:
-        """One that is reserved leaves."""
+        """Remove the reserved sample that `choose_victim` picks."""
         return self._take(cls, self.choose_victim(self._reservations.of_class(cls)), preempted=True)
 
     def _free(self, cls: int) -> int:
-        """Samples of the lap that are here and not reserved."""
+        """How many samples of the lap are here and not reserved."""
         return self._left[cls] - self._reservations.count_own(cls) + self._taken.count(cls)
 
     def _is_any_free(self, cls: int) -> bool:
-        """Whether a peer is known to have some that are not reserved."""
+        """Whether a peer is known to have samples that are not reserved."""
         return any(self._peers[number].left[cls] for number in self._there)
 
     def _give(self, cls: int, max_samples: int, room_bytes: int) -> list[Served]:
-        """Samples for a peer, this node's own first: the others have crossed the network once."""
+        """Samples for a peer, this node's own first: the others have crossed the network once already."""
         free = self._free(cls)
         if not free:
             return [self._preempt(cls)] if cls in self._reservations else []
         turns: list[Served] = []
-        # Which sample comes next is not known beforehand: each has to fit if it is the largest.
+        # The next sample is not known beforehand: it has to fit even if it is the largest.
         largest = self._taken.largest(cls)
         while len(turns) < min(max_samples, -(-free // self._nodes)) and (not turns or largest <= room_bytes):
             is_own = self._left[cls] > self._reservations.count_own(cls)
@@ -426,7 +430,7 @@ class LocalFirst:
         return self._done[cls] + sum([peer.done[cls] + peer.before[cls] for peer in self._peers.values()])
 
     def _is_over(self, cls: int) -> bool:
-        """More may be done than there are: what a process had that was started again may be done twice."""
+        """Whether all of the lap is done. After a restart samples may be done twice, and so more than there are."""
         return self._known_done(cls) >= self._of_class[cls]
 
     def _is_rest_reserved(self, cls: int) -> bool:
@@ -434,14 +438,14 @@ class LocalFirst:
         return self._known_done(cls) + self._reservations.count(cls) >= self._of_class[cls]
 
     def _begin_next_lap(self, cls: int) -> None:
-        """Where nothing of the class's lap is here: begin the next if this is over, or if nothing more is to be had."""
+        """With nothing of the class's lap here, begin the next if this one is over, or if no peer has anything left."""
         if self._is_over(cls):
             self._begin_lap(cls, self._lap[cls] + 1)
             if self._left[cls]:
                 return
-        if not self._is_incomplete(cls) or self._rounds_in_vain(cls) < ROUNDS:
+        if not self._is_incomplete(cls) or self._empty_rounds(cls) < EMPTY_ROUNDS:
             return
-        lap = self._next_to_be_had(cls)
+        lap = self._next_lap_with_samples(cls)
         if lap is not None:
             passed_over = lap - self._lap[cls] - 1
             self.missed += max(0, self._of_class[cls] - self._known_done(cls)) + passed_over * self._of_class[cls]
@@ -450,19 +454,19 @@ class LocalFirst:
     def _is_incomplete(self, cls: int) -> bool:
         return self._lap[cls] <= self._incomplete[cls]
 
-    def _next_to_be_had(self, cls: int) -> int | None:
-        """The next lap in which this node, or a peer that is there, has samples of the class."""
+    def _next_lap_with_samples(self, cls: int) -> int | None:
+        """The next lap in which this node, or a peer that is not lost, has samples of the class."""
         return self._parts.next_of_any([self._node, *self._there], cls, self._lap[cls])
 
     def _begin_lap(self, cls: int, lap: int) -> None:
-        """Where this node did not know that all of the laps before is done, it misses what it has left of them."""
+        """Begin ``lap``. What is left of laps before is missed: this node did not know that those laps were over."""
         if self._left[cls] or cls in self._taken or cls in self._reservations or lap > self._lap[cls] + 1:
             self._let_go(cls, lap)
         self._enter_lap(cls, lap)
 
     def _enter_lap(self, cls: int, lap: int) -> None:
         self._lap[cls] = lap
-        self._in_vain.pop(cls, None)
+        self._empty_answers.pop(cls, None)
         self._sought.discard(cls)
         self._left[cls] = self._parts.own_in(self._node, cls, lap)
         self._done[cls] = 0
@@ -473,14 +477,14 @@ class LocalFirst:
             self._incomplete[cls] = lap
 
     def _let_go(self, cls: int, lap: int) -> None:
-        """What is here of the laps before ``lap`` has no turn any more."""
+        """Samples that are here for laps before ``lap`` have no turn any more."""
         reserved, taken_reserved = self._reservations.let_go(cls)
         kept, evicted = self._taken.let_go(cls)
         self.revoked += reserved
         self.missed += self._left[cls] + len(kept) + len(evicted) + taken_reserved
         self.missed += self._parts.own_between(self._node, cls, self._lap[cls] + 1, lap)
         self.unloaded += kept
-        # A resident can be read here, and so its bytes went when there was no room for them.
+        # The bytes of a resident went when there was no room for them, as it can be read here.
         self.unloaded += [sample for sample in evicted if not self._policy.is_resident(sample)]
         self.unloaded += self._policy.skip(cls, lap)
 
@@ -494,7 +498,7 @@ class LocalFirst:
         return Pending(self._tickets)
 
     def _deliver(self, cls: int) -> list[Delivered]:
-        """Answer those who wait, in turn, as far as there is something for them."""
+        """Answer waiting requests in turn, as far as there are samples for them."""
         delivered: list[Delivered] = []
         unanswered: deque[_Waiting] = deque()
         for who in self._waiting.pop(cls, ()):
@@ -508,11 +512,11 @@ class LocalFirst:
         return delivered
 
     def _promise(self, cls: int) -> Served | None:
-        """A sample reserved for who waits: another reservation's where every peer was asked in vain."""
+        """Reserve a sample for a waiting stat. After an empty round of peers it preempts another reservation."""
         served = self._reserve_one(cls)
         if served is not None or cls not in self._reservations:
             return served
-        if not self._rounds_in_vain(cls) and not self._is_rest_reserved(cls):
+        if not self._empty_rounds(cls) and not self._is_rest_reserved(cls):
             return None
         sample = self.choose_victim(self._reservations.of_class(cls))
         is_taken = self._reservations.remove_taken(cls, sample) or not self._reservations.remove_own(cls, sample)
@@ -520,27 +524,27 @@ class LocalFirst:
         return Served(sample, (), preempted=True, remote=is_taken)
 
     def _look_at_all(self) -> tuple[Delivered, ...]:
-        """Who is there has changed: some who wait may not have to, or may wait for another."""
+        """Look again after a peer was lost or found: a waiting request may be answered now, or needs another peer."""
         delivered: list[Delivered] = []
         for cls in [*self._waiting, *self._sought.difference(self._waiting)]:
             delivered += self._look_again(cls)
         return tuple(delivered)
 
     def _look_again(self, cls: int) -> list[Delivered]:
-        """Answer those who wait, as far as that is possible, and ask for the others."""
+        """Answer waiting requests as far as possible, and ask peers for the others."""
         if cls in self._sought:
             if not self._free(cls) and cls not in self._reservations:
                 self._begin_next_lap(cls)
-            if self._rounds_in_vain(cls) >= ROUNDS:
-                # Whoever had samples of a next lap may be lost by now.
+            if self._empty_rounds(cls) >= EMPTY_ROUNDS:
+                # The peers that had samples of a next lap may be lost by now.
                 self._sought.discard(cls)
         delivered = self._deliver(cls)
         self._ask_if_wanted(cls)
         return delivered
 
     def _seek(self, cls: int) -> None:
-        """A peer needs what is not here, either. Unless others have it, this node may have to end the lap."""
-        if not self._is_incomplete(cls) or self._next_to_be_had(cls) is None:
+        """A peer needs a sample, and none is here. Unless another peer has one, this node may have to end the lap."""
+        if not self._is_incomplete(cls) or self._next_lap_with_samples(cls) is None:
             return
         if not self._there:
             self._begin_next_lap(cls)
@@ -552,39 +556,43 @@ class LocalFirst:
         if (cls in self._waiting or cls in self._sought) and cls not in self._asked:
             self._ask(cls)
 
-    def _rounds_in_vain(self, cls: int) -> int:
-        """How many times every peer that is there was asked and had nothing."""
-        in_vain = self._in_vain.get(cls, {})
-        return min([in_vain.get(peer, 0) for peer in self._there], default=ROUNDS)
+    def _empty_rounds(self, cls: int) -> int:
+        """How many times every peer that is not lost was asked and had nothing."""
+        empty_answers = self._empty_answers.get(cls, {})
+        return min([empty_answers.get(peer, 0) for peer in self._there], default=EMPTY_ROUNDS)
 
     def _accept(self, cls: int, samples: tuple[int, ...], *, has_room: bool) -> None:
-        """Samples of the class's lap came. The first is for who waits: it has no room of its own.
+        """Samples of the class's lap came. The first is for a waiting request: it has no room of its own.
 
-        Where the room for them was given up, those that do not fit stay here without their bytes.
+        If the room for them was given up, those that do not fit stay here without their bytes.
         """
         self._came[cls] = self._lap[cls]
         here = self._taken.of_class(cls)
-        # A process that was started again may give again what the one before it gave.
+        # A restarted process may give samples that the process before it gave already.
         new = [sample for sample in samples if sample not in here]
         self.revoked += [sample for sample in new if self._reservations.remove_taken(cls, sample)]
         self._taken.put_first(cls, new, has_room=has_room)
         self._account[cls] -= len(new)
 
     def _ask(self, cls: int) -> None:
-        """Ask the peer with the most left, on behalf of those who wait; where none is known to have any, in turn."""
+        """Ask the peer with the most left on behalf of waiting requests. Where none is known to have any, ask peers in
+        turn.
+        """
         if not self._there:
             return
         waiting = len(self._waiting.get(cls, ()))
         max_samples = max(BATCH, waiting) if waiting else 1
         home = self._richest(cls)
         if not self._peers[home].left[cls]:
-            in_vain = self._in_vain.get(cls, {})
-            home = min(self._there, key=lambda number: in_vain.get(number, 0))
+            empty_answers = self._empty_answers.get(cls, {})
+            home = min(self._there, key=lambda number: empty_answers.get(number, 0))
         room_bytes = self._taken.room_for(cls, max_samples - 1)
-        self._send(home, cls, max_samples, room_bytes, room_bytes, self._rounds_in_vain(cls))
+        self._send(home, cls, max_samples, room_bytes, room_bytes, self._empty_rounds(cls))
 
     def _count_exchange(self, cls: int) -> None:
-        """One turn more; take what the account says, for turns to come. Their first sample needs room as well."""
+        """Count a turn for the exchange, and take as many samples as the account allows, for later turns. Their first
+        sample needs room as well.
+        """
         self._account[cls] += self._exchange
         largest = self._taken.largest(cls)
         if self._account[cls] < 1 or cls in self._asked or self._taken.free_bytes < largest or not self._there:

@@ -1,4 +1,4 @@
-"""Samples that peers gave and nobody here was given yet, and the memory for them."""
+"""Samples that peers gave and no reader here has got yet, and the memory for them."""
 
 from collections import deque
 from typing import cast
@@ -10,7 +10,7 @@ Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
 ROOM_PARTS = 8
-"""What part of the remote memory one answer may fill, so that some is left for those of other classes."""
+"""One answer may fill this fraction of the remote memory, 1/8, so that some is left for other classes."""
 
 
 class Taken:
@@ -18,7 +18,7 @@ class Taken:
 
     A sample that does not fit is *evicted*: it stays here without its bytes.
 
-    ``free_bytes`` is also for the owner to change, as it grants room to answers under way.
+    The owner also changes ``free_bytes``, as it grants room to answers under way.
 
     Args:
         class_of: int32[S], the class of each sample.
@@ -41,7 +41,7 @@ class Taken:
 
     @property
     def used_bytes(self) -> int:
-        """What samples and granted rooms take."""
+        """The bytes of samples and granted rooms."""
         return self._limit_bytes - self.free_bytes
 
     def __contains__(self, cls: int) -> bool:
@@ -68,13 +68,13 @@ class Taken:
         return self._largest_of[cls]
 
     def room_for(self, cls: int, samples: int) -> int:
-        """Bytes to grant to so many of a class: their peer gives another only where the class's largest would fit."""
+        """Bytes to grant for so many samples: the peer gives another only where the class's largest would fit."""
         largest = self._largest_of[cls]
         wanted_bytes = min(samples * largest, largest + int(samples * self._mean_of[cls]))
         return max(0, min(wanted_bytes, self.free_bytes, -(-self._limit_bytes // ROOM_PARTS)))
 
     def pop(self, cls: int) -> int:
-        """The next sample of a class leaves."""
+        """Remove the next sample of a class."""
         queue = self._queues[cls]
         sample = queue.popleft()
         if not queue:
@@ -86,12 +86,14 @@ class Taken:
         return sample
 
     def put_back(self, cls: int, sample: int) -> bool:
-        """A sample comes last. False where its bytes do not fit."""
+        """Add a sample at the end. False where its bytes do not fit."""
         self._queues.setdefault(cls, deque()).append(sample)
         return self._keep(sample)
 
     def put_first(self, cls: int, samples: list[int], *, has_room: bool) -> None:
-        """Samples come before all others. They count even past the limit where they have a room of their own."""
+        """Add samples at the front. Those that ``has_room`` granted count even past the limit; others are evicted if
+        they do not fit.
+        """
         for sample in samples:
             if has_room:
                 self.free_bytes -= self._bytes_of[sample]
@@ -100,7 +102,7 @@ class Taken:
         self._queues.setdefault(cls, deque()).extendleft(reversed(samples))
 
     def let_go(self, cls: int) -> tuple[list[int], list[int]]:
-        """All samples of a class leave: those with their bytes, and those without."""
+        """Remove all samples of a class. Returns those with their bytes, and those without."""
         kept, evicted = [], []
         for sample in self._queues.pop(cls, ()):
             if sample in self._evicted:
