@@ -1,4 +1,4 @@
-"""The home of the distributed slot protocol: what a node does for the requests of others."""
+"""The home of the distributed slot protocol: it answers the requests of other nodes."""
 
 from typing import NamedTuple
 
@@ -13,11 +13,11 @@ from redoxfs.protocol.trace import HomeTrace
 Ints = npt.NDArray[np.integer]
 
 TRACES_KEPT = 3
-"""Of each requester: this epoch's, the next one's, and the last one's for messages that are late."""
+"""For each requester: this epoch's, the next one's, and the last one's for late messages."""
 
 
 class _Given(NamedTuple):
-    """A sample that is given away in ``lap``."""
+    """A sample that is given to a requester in ``lap``."""
 
     sample: int
     lap: int
@@ -44,7 +44,7 @@ class Home:
         policy: decides about this node's VCs.
         home_of: int[S], the node at which each sample lives.
         sample_bytes: int[S], what each takes of a requester's remote memory.
-        window: P, how many requests a prefetch looks at, the one on demand among them.
+        window: P, how many requests a prefetch looks at, including the one on demand.
     """
 
     def __init__(self, node: int, policy: SlotPolicy, home_of: Ints, sample_bytes: Ints, *, window: int) -> None:
@@ -60,7 +60,7 @@ class Home:
         self.missed = 0
 
     def follow(self, requester: int, epoch: int, order: Ints) -> None:
-        """``requester`` asks for samples, anywhere, in ``order``, int[n]. May be told before its epoch begins."""
+        """``requester`` asks for samples, anywhere, in ``order``, int[n]. May be called before its epoch begins."""
         here = order[self._home_of[order] == self._node]
         traces = self._peer(requester).traces
         traces[epoch] = HomeTrace(here, self._columns[here])
@@ -68,7 +68,7 @@ class Home:
             del traces[min(traces)]
 
     def restarted(self, requester: int) -> None:
-        """``requester`` knows nothing any more: what was sent ahead to it has its turn in no lap of now."""
+        """``requester`` knows nothing any more: samples that were sent ahead to it have no turn in the present laps."""
         peer = self._peers.pop(requester, None)
         if peer is not None:
             self.missed += int(np.count_nonzero(peer.is_ahead))
@@ -123,7 +123,7 @@ class Home:
                 del peer.answers[number]
 
     def _trace(self, peer: _Peer, epoch: int) -> HomeTrace | None:
-        """The requester's trace of ``epoch``; those of epochs before are over, unless this message is a late one."""
+        """The requester's trace of ``epoch``. Earlier traces are dropped, unless this message is a late one."""
         trace = peer.traces.get(epoch)
         if trace is not None and len(peer.traces) > 1:
             for old in [e for e in peer.traces if e < epoch]:
@@ -131,7 +131,7 @@ class Home:
         return trace
 
     def _end_ahead(self, peer: _Peer, sample: int) -> bool:
-        """A claim of ``sample``'s column became known: whether a sample was sent ahead for it."""
+        """A claim of ``sample``'s column became known. Whether a sample was sent ahead for it."""
         column = self._column_of[sample]
         if not peer.ahead[column]:
             return False
@@ -144,16 +144,16 @@ class Home:
         return _Given(turn.sample, self._policy.lap_of(turn.sample))
 
     def _prefetch(self, peer: _Peer, trace: HomeTrace, position: int, room_bytes: int) -> list[_Given]:
-        """Alg. 5, lines 21 to 41: what is in memory for the window's requests and in no conflict, as far as it fits."""
+        """Alg. 5, lines 21 to 41: samples in memory for the window's requests, without conflicts, while they fit."""
         first, columns, ahead = trace.window(position, self._window)
         held = self._policy.residents_at(columns)
         possible = np.flatnonzero((held >= 0) & ahead)
         wanted = possible[~peer.is_ahead[columns[possible]]]
         if wanted.size:
-            # Of several requests for one (VC, O) the first; the others are in conflict with it.
+            # Of several requests for one (VC, O), the first; the others conflict with it.
             wanted = wanted[np.sort(np.unique(columns[wanted], return_index=True)[1])]
         self.conflicts += len(possible) - len(wanted)
         wanted = wanted[np.cumsum(self._sample_bytes[held[wanted]]) <= room_bytes]
         peer.is_ahead[columns[wanted]] = True
-        # They are in memory, so nothing is loaded for them.
+        # They are in memory, so these turns load nothing.
         return [self._give(sample, []) for sample in trace.samples[first + wanted].tolist()]

@@ -1,4 +1,4 @@
-"""A requester's messages to a home, and the home's answers."""
+"""The messages of a requester to a home, and the home's answers."""
 
 from typing import NamedTuple
 
@@ -13,13 +13,13 @@ class Hit(NamedTuple):
 class RemoteRead(NamedTuple):
     """A requester's message to a home.
 
-    ``number``    counts the messages from this requester to this home, from 0.
-    ``acked_below``   the answers to all lower numbers have arrived.
-    ``sample``    what is asked for.
-    ``epoch``, ``position``    its place in the requester's trace among what lives at the home, or OFF_TRACE.
-    ``room_bytes``    how much remote memory the answer's prefetched samples may take.
-    ``hits``      claims since the last message that needed none.
-    ``passed``    positions of ``epoch`` for which no claim will come: what had been given before answered them.
+    ``number``               counts the messages from this requester to this home, from 0.
+    ``acked_below``          the requester has the answers to all lower numbers.
+    ``sample``               the sample that is asked for.
+    ``epoch``, ``position``  its place in the requester's trace among the samples of the home, or OFF_TRACE.
+    ``room_bytes``           how much remote memory the answer's prefetched samples may take.
+    ``hits``                 claims since the last message that needed none.
+    ``passed``               positions of ``epoch`` for which no claim will come: samples given before answered them.
     """
 
     requester: int
@@ -37,8 +37,8 @@ class RemoteRead(NamedTuple):
 class RemoteAnswer(NamedTuple):
     """A home's answer to RemoteRead ``number``.
 
-    ``sample`` is for the claim, None where one that was prefetched is under way for it; ``prefetched`` go into the
-    remote VC, in the order in which the trace needs them. ``laps``: of each of `samples`, the lap it is given in.
+    ``sample`` is for the claim, None where a prefetched one is under way for it. ``prefetched`` go into the remote VC,
+    in the order in which the trace needs them. ``laps``: for each of `samples`, the lap it is given in.
     """
 
     home: int
@@ -49,5 +49,5 @@ class RemoteAnswer(NamedTuple):
 
     @property
     def samples(self) -> tuple[int, ...]:
-        """All of them, the one waited for first."""
+        """All samples, the one that is waited for first."""
         return self.prefetched if self.sample is None else (self.sample, *self.prefetched)

@@ -1,4 +1,4 @@
-"""One node of the distributed slot protocol: its own virtual chunks, those of others, and others' requests."""
+"""One node of the distributed slot protocol: a requester of other homes' samples, and the home of its own."""
 
 from collections.abc import Iterable, Sequence
 
@@ -19,7 +19,7 @@ class SlotNode:
     """One node of the distributed protocol: Alg. 1 for its own requests, a home for those of others.
 
     A `SharedPolicy`. Where the next sample of a (VC, O) at another home may be one that is reserved here already,
-    `reserve` says None.
+    `reserve` returns None.
 
     Args:
         node: the number of this node.
@@ -28,7 +28,7 @@ class SlotNode:
         sample_bytes: int[S], what each takes of the remote memory.
         remote_memory_bytes: the limit of this node's remote VCs and stash.
         window: P, the prefetch window in requests; one means no prefetch.
-        reads_alone: whether what another home does not give can be read here, as on shared storage.
+        reads_alone: whether samples that another home does not give can be read here, as on shared storage.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class SlotNode:
         reads_alone: bool = True,
     ) -> None:
         self.outbox: list[Message] = []
-        # Nothing is ever taken out of a slot, or from who had it reserved, because of another node.
+        # Always empty: no other node takes a sample out of a slot or revokes a reservation.
         self.unloaded: list[int] = []
         self.revoked: list[int] = []
         self._node = node
@@ -78,7 +78,7 @@ class SlotNode:
         return self._requester.request(sample)
 
     def reserve(self, sample: int) -> int | Pending | None:
-        """Reserve a sample that may stand in for ``sample``; one of another home is claimed there at once."""
+        """Reserve a sample that may stand in for ``sample``. A sample of another home is claimed there at once."""
         if self._home_of[sample] == self._node:
             return self._policy.reserve(sample)
         return self._requester.reserve(sample)
@@ -90,20 +90,20 @@ class SlotNode:
         return self._requester.take(reserved)
 
     def put_back(self, reserved: int) -> bool:
-        """Undo a reservation. One of another home stays here, for whoever asks next, with its bytes if they fit."""
+        """Undo a reservation. A sample of another home stays here for the next request, with its bytes if they fit."""
         if self._home_of[reserved] == self._node:
             return self._policy.put_back(reserved)
         return self._requester.put_back(reserved)
 
     def reserved(self, sample: int) -> Iterable[int]:
-        """What is reserved and may stand in for ``sample``, oldest first."""
+        """The reserved samples that may stand in for ``sample``, oldest first."""
         if self._home_of[sample] == self._node:
             return self._policy.reserved(sample)
         return self._requester.reserved(sample)
 
     @property
     def choose_victim(self) -> ChooseVictim:
-        """Which of the samples that are reserved here a turn takes. What another home gave is taken from nobody."""
+        """Picks the own reserved sample that a turn preempts. Samples of other homes are not preempted."""
         return self._policy.choose_victim
 
     @choose_victim.setter
@@ -116,21 +116,25 @@ class SlotNode:
         return self._home.handle(message)
 
     def receive(self, answer: Answer) -> tuple[Delivered, ...] | None:
-        """An answer came; None where it came before. What `keeps` then denies came for nobody, and did not fit."""
+        """An answer came; None where it came before. Samples that `keeps` then denies answered no request and did not
+        fit.
+        """
         assert isinstance(answer, RemoteAnswer)
         return self._requester.receive(answer)
 
     def lost(self, peer: int) -> tuple[Delivered, ...]:
-        """``peer`` does not answer: where samples can be read here, who asked it is given what was asked for."""
+        """``peer`` does not answer. Where samples can be read here, its waiting requests get the very samples they
+        asked for.
+        """
         return self._requester.lost(peer) if peer < self._homes else ()
 
     def found(self, peer: int) -> tuple[Delivered, ...]:
-        """``peer`` answers again. What it was asked for comes now, as answers to the messages it was sent."""
+        """``peer`` answers again. Samples that it was asked for come now, as answers to the earlier messages."""
         self._requester.found(peer)
         return ()
 
     def restarted(self, peer: int) -> tuple[Delivered, ...]:
-        """Another process is ``peer`` now. Whoever waits for it waits for the answers of that."""
+        """Another process is ``peer`` now. Requests that wait for the peer wait for the answers of that process."""
         self._home.restarted(peer)
         if peer < self._homes:
             self._requester.restarted(peer)
@@ -139,7 +143,7 @@ class SlotNode:
 
     @property
     def given(self) -> int:
-        """How many turns this node gave its readers since the first lap began; none that was `degraded`."""
+        """How many turns this node gave its readers since the first lap began, `degraded` ones excluded."""
         return self._ledger.given
 
     def turns(self) -> Turns:
@@ -147,11 +151,13 @@ class SlotNode:
         return self._ledger.turns()
 
     def merged(self, of_nodes: Sequence[Turns]) -> Turns:
-        """What nodes handed to theirs together. Raises ValueError where one is of something else."""
+        """What several nodes handed to their readers together. Raises ValueError where one has other samples."""
         return merged(of_nodes, self._policy.columns)
 
     def restore(self, turns: Turns, own: Turns | None = None) -> None:
-        """Go on where all nodes together were: before anything else, and at all of them alike. Raises ValueError."""
+        """Resume where all nodes together were. Call it before anything else, and at all of them alike. Raises
+        ValueError.
+        """
         self._policy.restore(turns)
         if own is None:
             self._ledger.restore_part(turns, self.home_of == self._node)
@@ -160,12 +166,12 @@ class SlotNode:
 
     @property
     def missed(self) -> int:
-        """Samples that were sent ahead to nodes which were started again before they had used them."""
+        """How many samples were sent ahead to nodes that were restarted before they used them."""
         return self._home.missed
 
     @property
     def degraded(self) -> int:
-        """How many requests were answered by the very sample asked for, as its home was lost."""
+        """How many requests got the very sample they asked for, as its home was lost."""
         return self._requester.degraded
 
     def cancel(self, ticket: int) -> None:
@@ -185,11 +191,11 @@ class SlotNode:
         return self._home_of[reserved] != self._node
 
     def keeps(self, sample: int) -> bool:
-        """Whether the bytes of ``sample``, of another home, count in the remote memory; where not, they may go."""
+        """Whether the bytes of ``sample``, of another home, count in the remote memory. If not, they may go."""
         return self._requester.keeps(sample)
 
     def held(self) -> int:
-        """Samples of other homes that lie here for whoever asks next, with and without their bytes."""
+        """How many samples of other homes lie here for later requests, with and without their bytes."""
         return self._requester.held()
 
     def used_bytes(self) -> int:
@@ -207,8 +213,9 @@ class SlotNode:
 
     @property
     def conflicts(self) -> int:
-        """How often this home left out a request of a prefetch window, though it had a sample for it in memory, as one
-        was sent for its (VC, O) already. A request counts in every window that it is left out of."""
+        """How often this home skipped a request of a prefetch window though it had a sample for it in memory, because
+        one was sent for its (VC, O) already. A request counts in every window that skips it.
+        """
         return self._home.conflicts
 
 

@@ -1,4 +1,4 @@
-"""The requester of the distributed slot protocol: what a node does about samples of other homes."""
+"""The requester of the distributed slot protocol: it asks other homes for samples, and holds those that came ahead."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -15,16 +15,16 @@ from redoxfs.protocol.trace import OFF_TRACE, OwnTrace
 Ints = npt.NDArray[np.integer]
 
 ROOM_PARTS = 8
-"""What part of the remote memory one answer may fill. All of it would leave nothing for the requests of other workers
-while one is under way. With the paper's settings an answer brings about 20 samples of the 1,750 that fit."""
+"""One answer may fill this fraction of the remote memory, 1/8. All of it would leave nothing for the requests of other
+workers while one is under way. With the paper's settings an answer brings about 20 samples of the 1,750 that fit."""
 
 NOBODY = -1
-"""In place of a ticket, that of a claim that was cancelled."""
+"""The ticket of a claim that was cancelled."""
 
 
 @dataclass(slots=True, eq=False)
 class _Claim:
-    """A claim that no sample has come for. ``number`` is its message's; ``spent``: a position was spent on it."""
+    """A claim that no sample has come for. ``number`` is its message's; ``spent``: it spent a position."""
 
     ticket: int
     number: int
@@ -33,7 +33,7 @@ class _Claim:
 
 
 class _Held(NamedTuple):
-    """A sample that the home gave in ``lap``; ``spent``: a position was spent on it."""
+    """A sample that the home gave in ``lap``; ``spent``: its claim spent a position."""
 
     sample: int
     lap: int
@@ -49,7 +49,7 @@ class _Stashed:
 
 
 class _Sent(NamedTuple):
-    """A message that is not answered, and the remote memory that is granted to its answer."""
+    """An unanswered message, and the remote memory granted to its answer."""
 
     message: RemoteRead
     room: int
@@ -63,10 +63,10 @@ class Requester:
         columns: int64[S], the column of each sample.
         home_of: int[S], the node at which each sample lives.
         sample_bytes: int[S], what each takes of the remote memory.
-        remote_memory_bytes: the limit of what the remote VCs and the stash hold and are granted.
-        reads_alone: whether a sample of a home that is lost can be read here.
-        send: takes each message.
-        note: told each sample that has its turn, and its lap.
+        remote_memory_bytes: the limit of the remote VCs, the stash, and room granted to answers.
+        reads_alone: whether a sample of a lost home can be read here.
+        send: called with each message.
+        note: called with each sample that has its turn, and its lap.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Requester:
         # Columns whose slot holds a sample without its bytes.
         self._evicted: set[int] = set()
         self._stash: dict[int, deque[_Stashed]] = {}
-        # For each column that has any: the samples reserved.
+        # By column: the reserved samples.
         self._reserved: dict[int, dict[int, _Held]] = {}
         self._limit_bytes = remote_memory_bytes
         self._free_bytes = remote_memory_bytes
@@ -110,12 +110,12 @@ class Requester:
         self._trace: OwnTrace | None = None
         self._hits: list[list[Hit]] = [[] for _ in range(homes)]
         self._passed: list[list[int]] = [[] for _ in range(homes)]
-        # Positions left over, for each column that has any.
+        # By column: the positions left over.
         self._left_over: dict[int, list[int]] = {}
         self._numbers = [0] * homes
         # For each home, by number, oldest first.
         self._unanswered: list[dict[int, _Sent]] = [{} for _ in range(homes)]
-        # For each column that has any, oldest first; and what each ticket that is waited for asked for.
+        # By column, oldest first; and by ticket that a request waits for, the sample asked for.
         self._claims: dict[int, list[_Claim]] = {}
         self._waited: dict[int, int] = {}
         self._tickets = 0
@@ -126,7 +126,7 @@ class Requester:
         self._trace = OwnTrace(order, self._homes)
         for home, hits in enumerate(self._hits):
             self._hits[home] = [Hit(hit.sample, OFF_TRACE) for hit in hits]
-        # No path comes back in this epoch for what it left in the one before.
+        # What paths left in the epoch before is void.
         self._passed = [[] for _ in self._passed]
         self._left_over.clear()
         for stash in self._stash.values():
@@ -153,7 +153,7 @@ class Requester:
         return self._wait(sample, column, reserves=False)
 
     def reserve(self, sample: int) -> int | Pending | None:
-        """Reserve such a sample; None where what comes next may be one that is reserved already, or is nothing."""
+        """Reserve such a sample. None where the next one may be reserved already, or where there is none."""
         column = self._column_of[sample]
         if self._home_of[sample] in self._lost or any(claim.reserves for claim in self._claims.get(column, ())):
             return None
@@ -171,15 +171,15 @@ class Requester:
         return self._serve(self._unreserve(reserved))
 
     def put_back(self, reserved: int) -> bool:
-        """A sample that was reserved goes to the stash. False where its bytes do not fit."""
+        """A reserved sample goes to the stash. False where its bytes do not fit."""
         return self._put_in_stash(self._unreserve(reserved))
 
     def reserved(self, sample: int) -> Iterable[int]:
-        """What is reserved of ``sample``'s column, oldest first."""
+        """The reserved samples of ``sample``'s column, oldest first."""
         return self._reserved.get(self._column_of[sample], ())
 
     def cancel(self, ticket: int) -> None:
-        """What comes for ``ticket`` goes to another claim, else to the stash; nothing where it has come."""
+        """A sample that comes for ``ticket`` goes to another claim, else to the stash. No effect once it has come."""
         sample = self._waited.pop(ticket, None)
         if sample is None:
             return
@@ -187,7 +187,9 @@ class Requester:
         claim.ticket, claim.reserves = NOBODY, False
 
     def receive(self, answer: RemoteAnswer) -> tuple[Delivered, ...] | None:
-        """Alg. 6: put what came into the remote VC. Which tickets are answered by it; None for a repeated answer."""
+        """Alg. 6: put the samples of an answer into the remote VC. Returns the tickets that they answer; None if
+        repeated.
+        """
         sent = self._unanswered[answer.home].pop(answer.number, None)
         if sent is None:
             return None
@@ -200,7 +202,9 @@ class Requester:
         return tuple(delivered)
 
     def lost(self, home: int) -> tuple[Delivered, ...]:
-        """Nobody waits for ``home`` who can do without; what it was asked for has no room any more."""
+        """``home`` does not answer: requests that can do without it are answered, and its answers have no room any
+        more.
+        """
         if home in self._lost:
             return ()
         self._lost.add(home)
@@ -219,7 +223,7 @@ class Requester:
         }
         delivered = []
         for ticket, claim in sorted(waiting.items()):
-            # The path will not come back for what its position was spent on.
+            # The path will not come back for the sample that its position was spent on.
             claim.ticket, claim.spent = NOBODY, False
             delivered.append(Delivered(ticket, self._read_alone(self._waited.pop(ticket))))
         return tuple(delivered)
@@ -229,10 +233,10 @@ class Requester:
         self._lost.discard(home)
 
     def restarted(self, home: int) -> None:
-        """``home`` knows nothing but what the messages that are not answered will tell it, and those to come."""
+        """``home`` knows nothing except what unanswered and later messages tell it."""
         self._lost.discard(home)
         self._hits[home], self._passed[home] = [], []
-        # Its laps begin anew. What is of the laps before has its turn in none of them.
+        # Its laps begin anew. Samples of its laps before have a turn in none of them.
         for stash in self._stash.values():
             for stashed in stash:
                 if self._home_of[stashed.held.sample] == home:
@@ -245,19 +249,19 @@ class Requester:
             held = _Held(self._slot[column], 0, spent=False)
             self._stash.setdefault(column, deque()).append(_Stashed(held, kept=kept))
             self._slot[column] = -1
-        told: dict[int, list[int]] = {}
+        reported: dict[int, list[int]] = {}
         for number, sent in self._unanswered[home].items():
             for sample in (sent.message.sample, *(hit.sample for hit in sent.message.hits)):
-                told.setdefault(self._column_of[sample], []).append(number)
-        for column in {*told, *(column for column in self._claims if self._is_of(home, column))}:
-            self._claim_what_is_told(column, told.get(column, []))
+                reported.setdefault(self._column_of[sample], []).append(number)
+        for column in {*reported, *(column for column in self._claims if self._is_of(home, column))}:
+            self._match_claims(column, reported.get(column, []))
 
     def used_bytes(self) -> int:
         """Remote memory that holds samples or is granted to answers."""
         return self._limit_bytes - self._free_bytes
 
     def held(self) -> int:
-        """Samples in the remote VCs and the stash, with and without their bytes."""
+        """How many samples are in the remote VCs and the stash, with and without their bytes."""
         return int(np.count_nonzero(self._slots >= 0)) + sum(map(len, self._stash.values()))
 
     def keeps(self, sample: int) -> bool:
@@ -278,31 +282,32 @@ class Requester:
         self.degraded += 1
         return Served(sample, remote=True)
 
-    def _claim_what_is_told(self, column: int, numbers: list[int]) -> None:
-        """Make the column's claims those that the messages of ``numbers`` tell, and tell the others that are waited
-        for once more."""
-        told, others = [], []
-        untold = numbers.copy()
+    def _match_claims(self, column: int, numbers: list[int]) -> None:
+        """Make the column's claims those that the messages of ``numbers`` report, and report waiting ones without a
+        message again.
+        """
+        reported, others = [], []
+        unreported = numbers.copy()
         for claim in self._claims.pop(column, []):
-            if claim.number in untold:
-                untold.remove(claim.number)
-                told.append(claim)
+            if claim.number in unreported:
+                unreported.remove(claim.number)
+                reported.append(claim)
             else:
                 others.append(claim)
         for claim in sorted(others, key=lambda claim: claim.ticket == NOBODY):
-            if untold:
-                claim.number = untold.pop(0)
+            if unreported:
+                claim.number = unreported.pop(0)
             elif claim.ticket != NOBODY:
                 claim.number = self._read(self._waited[claim.ticket], OFF_TRACE)
             else:
                 continue
-            told.append(claim)
-        told += [_Claim(NOBODY, number, spent=False, reserves=False) for number in untold]
-        if told:
-            self._claims[column] = told
+            reported.append(claim)
+        reported += [_Claim(NOBODY, number, spent=False, reserves=False) for number in unreported]
+        if reported:
+            self._claims[column] = reported
 
     def _wait(self, sample: int, column: int, *, reserves: bool) -> Pending:
-        """Wait for what is under way for nobody, else for what a new message brings."""
+        """Wait for a sample that is under way for a cancelled claim, else for the answer to a new message."""
         ticket = self._tickets
         self._tickets = ticket + 1
         self._waited[ticket] = sample
@@ -317,7 +322,7 @@ class Requester:
         return Pending(ticket)
 
     def _read(self, sample: int, position: int) -> int:
-        """Send a RemoteRead; its number."""
+        """Send a RemoteRead; returns its number."""
         home = self._home_of[sample]
         number = self._numbers[home]
         unanswered = self._unanswered[home]
@@ -333,7 +338,7 @@ class Requester:
         return number
 
     def _hit(self, sample: int, column: int) -> _Held:
-        """Claim what the slot holds."""
+        """Claim the sample in the slot."""
         held = self._slot[column]
         self._slot[column] = -1
         if column in self._evicted:
@@ -357,13 +362,13 @@ class Requester:
         return held._replace(spent=self._leave_position(sample, column, spent=held.spent))
 
     def _put_in_stash(self, held: _Held) -> bool:
-        """True where the bytes are kept."""
+        """Add a sample to the stash. True where its bytes are kept."""
         kept = self._keep(held.sample)
         self._stash.setdefault(self._column_of[held.sample], deque()).append(_Stashed(held, kept))
         return kept
 
     def _keep(self, sample: int) -> bool:
-        """Make the sample's bytes count in the remote memory, if they fit."""
+        """Count the sample's bytes in the remote memory, if they fit."""
         size = self._bytes_of[sample]
         if size > self._free_bytes:
             return False
@@ -399,7 +404,7 @@ class Requester:
         return position
 
     def _leave_position(self, sample: int, column: int, *, spent: bool) -> bool:
-        """What was claimed before, and had a position ``spent`` on it or not, answers for ``sample``.
+        """An earlier claim, which ``spent`` a position or not, answers for ``sample``.
 
         Returns:
             Whether a position has been spent on it by now.
@@ -414,13 +419,15 @@ class Requester:
         return True
 
     def _arrive(self, home: int, sample: int, lap: int, asked: int | None) -> list[Delivered]:
-        """A sample arrived, for message ``asked`` or ahead: to a claim that is waited for, else to a cancelled one,
-        of these to the one that it was sent for, else to the oldest; where there is none, into the slot."""
+        """A sample arrived, for message ``asked`` or ahead. It goes to a claim that a request waits for, else to a
+        cancelled one; of several to the one that it was sent for, else to the oldest. If there is none, it goes into
+        the slot.
+        """
         column = self._column_of[sample]
         claims = self._claims.get(column)
         if claims is None:
             if self._slot[column] >= 0:
-                # Of a home that was started again, from before: else it sends no more than one ahead.
+                # From the old process of a restarted home: a home sends at most one ahead.
                 self._put_in_stash(_Held(sample, lap, spent=False))
                 return []
             self._slot[column], self._slot_lap[column] = sample, lap
