@@ -1,4 +1,4 @@
-"""The simulator: what it counts follows from the algorithms, and the paper's figures come out in small."""
+"""The simulator: its counts follow from the algorithms, and match the paper's figures at small scale."""
 
 import math
 
@@ -28,7 +28,7 @@ SMALL = PAPER.shrunk_to(30_000)
 DATASET = Dataset(files=8_000, classes=20)
 
 
-def test_the_breakdown_has_the_papers_loads_in_small() -> None:
+def test_the_breakdown_has_the_papers_loads_at_small_scale() -> None:
     # VCs do not depend on each other, so loads are a share of the files, whatever their number: at full scale they
     # meet the independent simulation's within 0.1 %, here within the spread of 47 VCs.
     rows = {row.variant: row for row in breakdown(SMALL)}
@@ -48,7 +48,7 @@ def test_the_breakdown_has_the_papers_loads_in_small() -> None:
     assert rows["Redox"].remote_requests < rows["random selection"].remote_requests
 
 
-def test_the_breakdown_tells_the_papers_figures() -> None:
+def test_the_breakdown_lists_the_papers_figures() -> None:
     assert [(v.name, *v.paper) for v in VARIANTS] == [
         ("Redox", 126_000, 41_000),
         ("random selection", 133_000, 46_000),
@@ -57,7 +57,7 @@ def test_the_breakdown_tells_the_papers_figures() -> None:
     ]
 
 
-def test_a_chunk_that_has_its_virtual_chunk_to_itself_is_loaded_once() -> None:
+def test_a_chunk_alone_in_its_virtual_chunk_is_loaded_once() -> None:
     scale = Scale(files=99 * 64, chunks_per_vc=1, window=10_000, remote_memory_samples=80_000)
     assert [row.loads for row in breakdown(scale)] == [99] * 4
 
@@ -86,7 +86,7 @@ def test_one_node_serves_every_sample_once_in_each_epoch(policy: str) -> None:
         assert np.array_equal(np.sort(served), np.arange(DATASET.files))
 
 
-def test_the_slot_policy_reads_chunks_over_and_over_and_prefetching_helps() -> None:
+def test_the_slot_policy_rereads_chunks_and_prefetch_helps() -> None:
     one = measure("slot", DATASET)
     assert one.loads_per_chunk > 6
     assert one.demand_load_share == pytest.approx(one.loads_per_chunk * one.chunks / DATASET.files)
@@ -97,7 +97,7 @@ def test_the_slot_policy_reads_chunks_over_and_over_and_prefetching_helps() -> N
     assert three.remote_request_share < 0.1
 
 
-def test_the_pool_reads_each_chunk_about_once_and_takes_little_from_peers() -> None:
+def test_the_pool_reads_each_chunk_about_once() -> None:
     dataset = Dataset(files=16_000, classes=20, chunk_size=16)
     one = measure("pool", dataset)
     assert one.loads_per_chunk < 1.05
@@ -109,7 +109,7 @@ def test_the_pool_reads_each_chunk_about_once_and_takes_little_from_peers() -> N
 
 
 @pytest.mark.parametrize("nodes", [2, 3])
-def test_pools_on_several_nodes_serve_every_sample_once_in_each_epoch(nodes: int) -> None:
+def test_pools_serve_every_sample_once_in_each_epoch(nodes: int) -> None:
     files = 600 * nodes
     class_of = class_table(files, 12, 1.0)
     cells = build_cells(class_of, np.ones(files, np.int64), chunk_size=8, seed=0)
@@ -120,7 +120,7 @@ def test_pools_on_several_nodes_serve_every_sample_once_in_each_epoch(nodes: int
         assert counts.requests == files
 
 
-def test_the_packed_store_reads_on_over_small_gaps() -> None:
+def test_the_packed_store_reads_through_small_gaps() -> None:
     cells = np.arange(20, dtype=np.int32).reshape(2, 10)
     counts = Counts()
     Reads(cells).count([Load(1, (19, 10, 12, 13)), Load(0, tuple(range(10)))], counts)
@@ -162,7 +162,7 @@ def test_larger_chunks_cost_loads_and_save_seeks() -> None:
     assert plain.bytes_per_s < small.bytes_per_s < large.bytes_per_s < storage.bytes_per_s
 
 
-def test_more_remote_memory_saves_requests_until_it_is_not_used() -> None:
+def test_more_remote_memory_saves_requests_while_used() -> None:
     none, little, enough, more = remote_memory(PAPER.shrunk_to(8_000), limits_bytes=[0, 5, 60, 4_000], sample_bytes=1)
     assert none.peak_used_bytes == 0
     assert none.remote_requests > little.remote_requests > enough.remote_requests
@@ -173,7 +173,7 @@ def test_more_remote_memory_saves_requests_until_it_is_not_used() -> None:
     assert more.mean_used_bytes <= more.peak_used_bytes
 
 
-def test_the_bound_on_randomness_is_both_of_the_papers_figures() -> None:
+def test_the_bound_on_randomness_has_both_papers_figures() -> None:
     told = bound()
     assert told.most_mapped_to_one == "2.16e88"
     assert told.randomness_at_least == "3.98e418"
@@ -182,7 +182,7 @@ def test_the_bound_on_randomness_is_both_of_the_papers_figures() -> None:
     assert (exact, small.randomness_at_least) == (20, "2.00e1")
 
 
-def test_the_bound_asks_for_full_virtual_chunks() -> None:
+def test_the_bound_requires_full_virtual_chunks() -> None:
     with pytest.raises(ValueError, match="do not fill"):
         bound(files=1_281_167)
 
@@ -196,7 +196,7 @@ def test_mate_pairs_are_the_pairs_of_equal_chunks(chunks: list[int]) -> None:
     assert mate_pairs(np.array(chunks, np.int32), 8).tolist() == expected
 
 
-def test_quality_tells_a_permutation_from_a_repetition() -> None:
+def test_quality_separates_a_permutation_from_a_repetition() -> None:
     chunk_of = np.arange(8_192, dtype=np.int32) // 16
     random = quality([orders(8_192, 1, seed=0, epoch=e)[0] for e in range(3)], chunk_of)
     assert random.displacement == pytest.approx(1 / 3, rel=0.03)
@@ -210,12 +210,12 @@ def test_quality_tells_a_permutation_from_a_repetition() -> None:
 
 
 @pytest.mark.parametrize("held", [1, 700, 5_000])
-def test_a_shuffle_buffer_gives_out_every_sample_once(held: int) -> None:
+def test_a_shuffle_buffer_emits_every_sample_once(held: int) -> None:
     served = shuffle_buffer(5_000, held, seed=0)
     assert np.array_equal(np.sort(served), np.arange(5_000))
 
 
-def test_randomness_has_a_row_for_everything_compared() -> None:
+def test_randomness_has_a_row_for_each_comparison() -> None:
     rows = list(randomness(DATASET, policies=POLICIES, chunk_sizes=[16], residents=[0.1, 0.25]))
     told = [(row.policy, row.resident) for row in rows]
     assert told[:3] == [("permutation", None), ("shuffle buffer", 0.1), ("shuffle buffer", 0.25)]

@@ -1,7 +1,7 @@
-"""The protocol core at the paper's scale and beyond, without data: what a policy would read, wait and send.
+"""The protocol core at the paper's scale and beyond, without data: what a policy would read, wait for and send.
 
-Everything decided here is decided by `redoxfs.protocol`, in layouts of `redoxfs.chunks.layout`; this room makes up
-datasets and orders of access, drives the core through epochs, and counts.
+`redoxfs.protocol` makes all decisions, in layouts of `redoxfs.chunks.layout`. This package generates datasets and
+orders of access, drives the core through epochs, and counts.
 
 ``breakdown``      the paper's table of what each optimization brings (§5.3)
 ``policies``       loads, waits and messages for any dataset, memory and number of nodes
@@ -10,5 +10,5 @@ datasets and orders of access, drives the core through epochs, and counts.
 ``randomness``     the bound of §4, and measured shuffle quality (``quality``)
 ``plots``          pictures of two of them
 ``cluster``        the drivers: one node or several, in step; ``pool_cluster`` for the pool
-``plain``          the paper's data organisation; ``classes``, ``orders``: made-up datasets and jobs
+``plain``          the paper's data organization; ``classes``, ``orders``: generated datasets and jobs
 """

@@ -1,8 +1,8 @@
-"""The paper's breakdown (§5.3): memory misses and remote requests of an epoch, with each optimization taken away.
+"""The paper's breakdown (§5.3): memory misses and remote requests of an epoch, without each optimization in turn.
 
-Three nodes, ImageNet-1k, the paper's data organisation. The paper does not say how many chunks share a VC, how long
-the prefetch window is, or how much remote memory a node has. These are the values with which an independent simulation
-meets all eight of its figures; ``expected`` is what that simulation counted.
+Three nodes, ImageNet-1k, the paper's data organization. The paper does not state how many chunks share a VC, how long
+the prefetch window is, or how much remote memory a node has. With these values an independent simulation meets all
+eight of its figures; ``expected`` has the counts of that simulation.
 """
 
 from collections.abc import Iterator
@@ -33,10 +33,10 @@ class Scale:
     remote_memory_samples: int = 14_000
 
     def shrunk_to(self, files: int) -> "Scale":
-        """The same cluster with fewer files: window and remote memory shrink along.
+        """The same cluster with fewer files: window and remote memory shrink in proportion.
 
-        VCs do not depend on each other, so loads shrink along too, and without prefetch messages do. With it they
-        shrink less: a home with fewer VCs is asked less often, and finds more to send each time.
+        VCs do not depend on each other, so loads shrink in proportion too, and so do messages without prefetch. With
+        prefetch messages shrink less: a home with fewer VCs is asked less often, and finds more to send each time.
         """
         return Scale(
             files=files,
@@ -52,7 +52,7 @@ PAPER = Scale()
 
 
 class RandomSelection(SlotPolicy):
-    """FindReplacePC without its point: any chunk that still has a sample for the asked slot."""
+    """FindReplacePC without the choice: any chunk that still has a sample for the asked slot."""
 
     def _find_replace_pc(self, vc: int, fresh: Flags) -> int:
         return int(self._vc_start[vc]) + self._one_of(np.flatnonzero(fresh))
@@ -60,7 +60,7 @@ class RandomSelection(SlotPolicy):
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A row of the paper's table: what is left out, what the paper counted, and what the independent simulation."""
+    """A row of the paper's table: what is left out, the paper's counts, and those of the independent simulation."""
 
     name: str
     policy: type[SlotPolicy]
@@ -79,7 +79,9 @@ VARIANTS = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One variant: counted here, in the paper, and by the independent simulation; the last two for `PAPER`."""
+    """One variant: counts of this simulation, of the paper, and of the independent simulation; the last two for
+    `PAPER`.
+    """
 
     variant: str
     loads: int
@@ -91,7 +93,7 @@ class Row:
 
 
 def breakdown(scale: Scale = PAPER, *, seed: int = 0) -> Iterator[Row]:
-    """One epoch of each variant. All samples are served by its end, so the next would begin as it did."""
+    """One epoch of each variant. All samples are served by its end, so the next would begin in the same way."""
     for variant in VARIANTS:
         loads, remote_requests = count(variant, scale, seed=seed)
         yield Row(variant.name, loads, remote_requests, *variant.paper, *variant.expected)

@@ -1,9 +1,9 @@
 """How large a chunk should be (§5.5): loads per chunk, bytes read, and epoch time under a model of the storage.
 
-The model: a load is one read of a chunk; n bytes take ``seek_s + n / bytes_per_s`` (`StorageSpeed`).
-Small chunks pay for seeks. Large ones pay for waste under the slot policy: the more slots a chunk has, the less
-evenly they are used up, the more of what a load reads finds its slot taken. A chunk size of 1 is plain random reading:
-every file by itself, once.
+The model: a load is one read of a whole chunk, and a read of n bytes takes ``seek_s + n / bytes_per_s`` (`StorageSpeed`).
+Small chunks pay for seeks. Large ones pay for waste under the slot policy: the more slots a chunk has, the less evenly
+they are used up, and the more samples of a load find their slot taken. A chunk size of 1 is plain random reading: every
+file by itself, once.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ from redoxfs.simulate.plain import plain_layout
 from redoxfs.simulate.policies import WARM_EPOCHS, Dataset, one_node
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-"""The paper's, and 1 for comparison."""
+"""The paper's sizes, and 1 for comparison."""
 
 SAMPLE_BYTES = 105_000
 """ImageNet-1k: 135 GB in 1.28 M files (§5.1)."""
@@ -25,7 +25,7 @@ SAMPLE_BYTES = 105_000
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An epoch with chunks of ``chunk_size`` samples; ``bytes_per_s`` is what the storage gives while it reads."""
+    """An epoch with chunks of ``chunk_size`` samples. ``bytes_per_s``: the rate of the storage while it reads."""
 
     policy: str
     chunk_size: int
@@ -43,7 +43,7 @@ def chunk_sizes(
     sample_bytes: int = SAMPLE_BYTES,
     sizes: Iterable[int] = SIZES,
 ) -> Iterator[Row]:
-    """A row for each of ``sizes``; ``dataset.chunk_size`` is not looked at."""
+    """A row for each of ``sizes``; ``dataset.chunk_size`` is ignored."""
     for chunk_size in sizes:
         if chunk_size == 1:
             loads, chunks, samples_read = dataset.files, dataset.files, dataset.files

@@ -1,4 +1,4 @@
-"""Made-up datasets: how many samples each class has."""
+"""Generated datasets: how many samples each class has."""
 
 import numpy as np
 import numpy.typing as npt

@@ -1,8 +1,8 @@
 """Drives the protocol core through epochs, without data, and counts.
 
-Nodes ask in step, one request each in turn, and a message is answered before the next request: what the paper's
-clusters tend to, since the ranks of a data-parallel job advance batch by batch. Everything counted is a decision of
-the core, so nothing here depends on how long a load or a message takes.
+Nodes ask in step, one request each in turn, and a message is answered before the next request. The paper's clusters
+tend to this, since the ranks of a data-parallel job advance batch by batch. All counts are decisions of the core, so
+nothing here depends on how long a load or a message takes.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from redoxfs.protocol import Load, Pending, Policy, Served, SlotNode, SlotPolicy
 Int32 = npt.NDArray[np.int32]
 
 GAP_SAMPLES = 3
-"""400 kB of ImageNet's 105 kB samples: over so much the packed store reads on sooner than it seeks, on a middling
+"""400 kB of ImageNet's 105 kB samples. The packed store reads through such a gap rather than seek, on a middling
 network store (chunks.storage_speed.UNKNOWN)."""
 
 
@@ -25,11 +25,11 @@ network store (chunks.storage_speed.UNKNOWN)."""
 class Counts:
     """What happened in one epoch or several.
 
-    ``loads``           chunk reads; ``demand_loads`` those that the open waited for
-    ``samples_kept``    samples that loads brought into memory: what a store reads that takes files one by one
-    ``samples_swept``   what the packed store reads for them: on over gaps of up to `GAP_SAMPLES`
-    ``samples_read``    what it takes to read whole chunks, as the paper does
-    ``remote_requests`` messages to another node; ``remote_samples`` what the answers brought
+    ``loads``            chunk reads; ``demand_loads``: those that an open waited for
+    ``samples_kept``     samples that loads brought into memory: a store that reads single files reads these
+    ``samples_swept``    samples that the packed store reads for them, including gaps of up to `GAP_SAMPLES`
+    ``samples_read``     samples of whole chunks, which the paper reads
+    ``remote_requests``  messages to another node; ``remote_samples``: samples that the answers brought
     """
 
     requests: int = 0
@@ -43,7 +43,7 @@ class Counts:
 
 
 class Reads:
-    """What loads take from storage. Samples lie there in the order of their chunk's slots."""
+    """Counts what loads read from storage. Samples lie there in the order of their chunk's slots."""
 
     def __init__(self, cells: Int32) -> None:
         chunks, slots = np.nonzero(cells >= 0)
@@ -67,14 +67,14 @@ class Reads:
 
 
 class OneNode:
-    """A policy by itself, as one mount has it."""
+    """A policy by itself, as in one mount."""
 
     def __init__(self, policy: Policy, cells: Int32) -> None:
         self._policy = policy
         self._reads = Reads(cells)
 
     def epoch(self, order: Int32) -> tuple[Counts, Int32]:
-        """The counts, and int32[n]: the sample that each request was answered with."""
+        """The counts, and int32[n]: the sample that answered each request."""
         counts = Counts(requests=len(order))
         request = self._policy.request
         served = np.empty(len(order), np.int32)
@@ -117,10 +117,10 @@ class SlotCluster:
         """An epoch in which node i asks for ``orders[i]``, all equally long.
 
         Args:
-            watch: told of the samples in a node's remote memory after each answer.
+            watch: called with the number of samples in a node's remote memory after each answer.
 
         Returns:
-            The counts, and int32[n]: the sample that each request was answered with, in the order of the requests.
+            The counts, and int32[n]: the sample that answered each request, in the order of the requests.
         """
         for node in self.nodes:
             for requester, order in enumerate(orders):

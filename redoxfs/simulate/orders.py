@@ -7,10 +7,10 @@ Int32 = npt.NDArray[np.int32]
 
 
 def orders(samples: int, nodes: int, *, seed: int, epoch: int) -> list[Int32]:
-    """int32[samples / nodes] for each node: a random permutation, dealt in turn as DistributedSampler does.
+    """int32[samples / nodes] for each node: a random permutation, dealt in turn as by DistributedSampler.
 
-    Where ``nodes`` does not divide it, the permutation goes on from its beginning, so that all have equally many.
-    The numbers are numpy's, not torch's: only that they are random matters here.
+    Where ``nodes`` does not divide it, the permutation continues from its start, so that all have equally many. The
+    numbers are numpy's, not torch's: only their randomness matters here.
     """
     whole = np.random.default_rng([seed, epoch]).permutation(samples).astype(np.int32)
     whole = np.resize(whole, samples + -samples % nodes)

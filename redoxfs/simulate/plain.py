@@ -1,6 +1,6 @@
-"""The paper's own data organisation (§3.3): samples in the order in which they are stored, of no class.
+"""The paper's own data organization (§3.3): samples in the order in which they are stored, without classes.
 
-What is compared with the paper's figures is simulated with this, not with the aligned layout that keeps labels safe.
+Comparisons with the paper's figures use this layout, not the aligned layout that keeps labels safe.
 """
 
 import numpy as np

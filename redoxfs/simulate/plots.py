@@ -15,7 +15,7 @@ class NoPlotsError(Exception):
 
 
 def check() -> None:
-    """Raises NoPlotsError where nothing can be drawn; to be asked before minutes of simulation."""
+    """Raises NoPlotsError where plots cannot be drawn. Call it before minutes of simulation."""
     _figure()
 
 
@@ -31,8 +31,8 @@ def plot_chunk_sizes(rows: Sequence[chunk_size.Row], path: str) -> None:
     loads = axes.twinx()
     loads.plot(sizes, [row.loads_per_chunk for row in rows], "s--", color="tab:orange")
     loads.set(ylabel="loads per chunk", ylim=(0, None))
-    _colour(axes, "tab:blue")
-    _colour(loads, "tab:orange")
+    _color(axes, "tab:blue")
+    _color(loads, "tab:orange")
     figure.savefig(path)
 
 
@@ -48,15 +48,15 @@ def plot_remote_memory(rows: Sequence[remote_memory.Row], path: str) -> None:
     requests = axes.twinx()
     requests.plot(limits, [row.remote_requests for row in rows], "s--", color="tab:orange")
     requests.set(ylabel="remote requests", ylim=(0, None))
-    _colour(axes, "tab:blue")
-    _colour(requests, "tab:orange")
+    _color(axes, "tab:blue")
+    _color(requests, "tab:orange")
     figure.savefig(path)
 
 
-def _colour(axes: Any, colour: str) -> None:
-    """Two scales share the picture: each has the colour of its curve."""
-    axes.yaxis.label.set_color(colour)
-    axes.tick_params(axis="y", colors=colour)
+def _color(axes: Any, color: str) -> None:
+    """Two scales share the picture: each has the color of its curve."""
+    axes.yaxis.label.set_color(color)
+    axes.tick_params(axis="y", colors=color)
 
 
 def _figure() -> Any:

@@ -1,6 +1,6 @@
 """What a policy costs: loads, waits and messages of an epoch, for any dataset, memory, and number of nodes.
 
-Policies are given the aligned layout, as by a mount, and samples of one size. Bytes are counted in samples.
+Policies get the aligned layout, as in a mount, and samples of one size. Bytes are counted in samples.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,15 +20,15 @@ from redoxfs.simulate.pool_cluster import PoolCluster
 Int32 = npt.NDArray[np.int32]
 
 Driven = tuple[Callable[[Sequence[Int32]], tuple[Counts, Int32]], Int32, float]
-"""An epoch of the nodes' orders, the cells, and the share of the samples that memory holds."""
+"""A function that runs an epoch of the nodes' orders, the cells, and the share of the samples that memory holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Made-up samples, in chunks.
+    """Generated samples, in chunks.
 
-    ``class_of``   int32[S]
-    ``resident``   share of the samples that memory is meant to hold
+    ``class_of``  int32[S]
+    ``resident``  the share of the samples that memory should hold
     """
 
     files: int = 1_280_000
@@ -47,13 +47,13 @@ class Dataset:
 class Row:
     """An epoch in the steady state.
 
-    ``resident_share``       of the samples, that memory holds: slots are whole, so it may be more than was asked for
-    ``loads_per_chunk``      1 where every chunk is read once
-    ``read_amplification``   samples read for each one served if every load reads its whole chunk;
-    ``read_amplification_packed``, ``…_kept``   as the packed store reads, and if only what is kept is read
-    ``demand_load_share``    of the requests, those that had to wait for a load of their own
-    ``remote_share``         of the samples served, those that came from another node
-    ``remote_request_share`` of the requests, those that took a message
+    ``resident_share``        share of the samples that memory holds; whole slots may exceed the requested share
+    ``loads_per_chunk``       1 where every chunk is read once
+    ``read_amplification``    samples read for each one served if every load reads its whole chunk;
+    ``read_amplification_packed``, ``…_kept``   as the packed store reads, and if only kept samples are read
+    ``demand_load_share``     share of the requests that waited for a load of their own
+    ``remote_share``          share of the served samples that came from another node
+    ``remote_request_share``  share of the requests that took a message
     """
 
     policy: str
@@ -138,13 +138,13 @@ def _pool(dataset: Dataset) -> tuple[Policy, Int32, float]:
 
 
 POLICIES: dict[str, Callable[[Dataset], tuple[Policy, Int32, float]]] = {"pool": _pool, "slot": _slot}
-"""What one node has of each: the policy, the cells, and the share of the samples that memory holds."""
+"""By name, one node's policy, the cells, and the share of the samples that memory holds."""
 
 WARM_EPOCHS = {"pool": 1, "slot": 0}
-"""Epochs until all are alike: the slot policy ends each with empty slots, the pool with what is for the next."""
+"""Epochs before the steady state. The slot policy ends each with empty slots, the pool with samples for the next."""
 
 CLUSTERS: dict[str, Callable[[Dataset, int], Driven]] = {"pool": _pool_cluster, "slot": _slot_cluster}
-"""Likewise, for several nodes."""
+"""The same for several nodes."""
 
 
 def _row(name: str, dataset: Dataset, nodes: int, cells: Int32, share: float, counts: Counts) -> Row:

@@ -1,6 +1,6 @@
 """Several nodes that share a dataset on shared storage under the pool policy, local first, in step as in `cluster`.
 
-Chunks are dealt to the nodes so that every class is spread evenly, and the parts go round with the laps.
+Chunks are dealt to the nodes so that every class is spread evenly, and the parts rotate with the laps.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ Int8 = npt.NDArray[np.int8]
 Int32 = npt.NDArray[np.int32]
 
 REMOTE_SHARE = 1 / 4
-"""Remote memory, of what the pool has: more than batches ever fill."""
+"""Remote memory as a share of the pool's: more than batches ever fill."""
 
 
 class PoolCluster:
-    """``nodes`` pools of ``capacity`` samples each, that exchange the share ``exchange`` on purpose."""
+    """``nodes`` pools of ``capacity`` samples each, which exchange the share ``exchange`` on purpose."""
 
     def __init__(
         self, cells: Cells, class_of: Int32, *, nodes: int, capacity: int, seed: int, exchange: float = 0.0
@@ -55,7 +55,7 @@ class PoolCluster:
         self._reads = Reads(cells.cells)
 
     def epoch(self, orders: Sequence[Int32]) -> tuple[Counts, Int32]:
-        """As `SlotCluster.epoch`. A remote request is a Take, whether or not anything was left there."""
+        """As `SlotCluster.epoch`. A remote request is a Take, even if the peer had nothing left."""
         in_step = np.stack(orders, axis=1)
         served = np.empty(in_step.size, np.int32)
         answers: memoryview[int] = served.data
@@ -75,7 +75,7 @@ class PoolCluster:
         return counts, served
 
     def _exchange(self, node: LocalFirst, counts: Counts) -> dict[int, Served]:
-        """Have what ``node`` sends answered, until it has nothing more to send; who is answered, by ticket."""
+        """Answer the messages of ``node`` until it sends no more; returns the turns by ticket."""
         delivered: dict[int, Served] = {}
         while node.outbox:
             take = node.outbox.pop(0)

@@ -3,11 +3,11 @@
 Measured on the samples served in successive epochs, each a permutation of all of them:
 
 - *displacement*: how far a sample moves from one epoch to the next, as a share of the epoch. 1/3 where both are random.
-- *rank correlation* (Spearman) of two successive epochs: 0 where they have nothing to do with each other, 1 where
-  the second repeats the first.
-- *mate pairs*: how many pairs of samples of one chunk meet in a batch, on average. A sample has K - 1 mates among
-  the S - 1 others, so a random permutation has C(batch, 2) * (K - 1) / (S - 1).
-- the same in the *last 5 %* of an epoch, where little is left to choose from.
+- *rank correlation* (Spearman) of two successive epochs: 0 where they are independent, 1 where the second repeats the
+  first.
+- *mate pairs*: how many pairs of samples of one chunk meet in a batch, on average. A sample has K - 1 mates among the
+  S - 1 others, so a random permutation has C(batch, 2) * (K - 1) / (S - 1).
+- the same in the *last 5 %* of an epoch, where few samples are left to choose from.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def quality(epochs: Sequence[Int32], chunk_of: Int32, *, batch: int = BATCH) -> 
 
     Args:
         epochs: int32[S] each, all samples in the order in which they were served.
-        chunk_of: int32[S], the chunk that each sample lies in.
+        chunk_of: int32[S], the chunk of each sample.
     """
     places = [np.argsort(served) for served in epochs]
     samples = len(chunk_of)

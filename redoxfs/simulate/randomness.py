@@ -1,11 +1,11 @@
-"""What redirection costs in randomness: the paper's bound (§4), and shuffle quality as measured.
+"""What redirection costs in randomness: the paper's bound (§4), and measured shuffle quality.
 
 The bound counts orders. With redirection at least (F / M)! / ((F / KM)!)^K orders of one VC's samples can come out,
-where a plain shuffle has (F / M)!. The paper gives 2.16e88 as its example of that bound; the number is that of
+where a plain shuffle has (F / M)!. The paper gives 2.16e88 as its example of that bound. That number is the one of
 Theorem 2, ((F / KM)!)^K, the most orders that are mapped to one. The bound itself is 3.98e418.
 
-Neither says how well a policy shuffles. So quality is measured (`quality`), beside a true permutation, and beside
-what WebDataset does: shards in random order, read one after the other through a buffer of as many samples as the
+Neither shows how well a policy shuffles. So quality is measured (`quality`) and compared with a true permutation and
+with WebDataset's method: shards in random order, read one after the other through a buffer of as many samples as the
 policy may hold, from which each sample is drawn at random.
 """
 
@@ -47,7 +47,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Shuffle quality of a policy; ``resident`` is the share of samples that memory holds, None where it has none."""
+    """Shuffle quality of a policy. ``resident``: the share of samples that memory holds, None where it has none."""
 
     policy: str
     chunk_size: int
@@ -60,7 +60,7 @@ class Row:
 
 
 def bound(files: int = 1_280_000, chunk_size: int = 64, virtual_chunks: int = 5_000) -> Bound:
-    """The paper's example where nothing else is said. ``files`` must fill all chunks of all VCs equally."""
+    """The bound; by default the paper's example. ``files`` must fill all chunks of all VCs equally."""
     of_vc, rest = divmod(files, virtual_chunks)
     chunks, odd = divmod(of_vc, chunk_size)
     if rest or odd or not chunks:
@@ -74,7 +74,7 @@ def bound(files: int = 1_280_000, chunk_size: int = 64, virtual_chunks: int = 5_
 def randomness(
     dataset: Dataset, *, policies: Iterable[str], chunk_sizes: Iterable[int], residents: Iterable[float]
 ) -> Iterator[Row]:
-    """A row for each policy, chunk size and memory; before them, for each chunk size, permutation and buffer."""
+    """A row for each policy, chunk size and memory. The permutation and the buffer come first for each chunk size."""
     chunk_sizes, residents, policies = list(chunk_sizes), list(residents), list(policies)
     for chunk_size in chunk_sizes:
         chunk_of = np.arange(dataset.files, dtype=np.int32) // chunk_size
@@ -90,7 +90,7 @@ def randomness(
 
 
 def shuffle_buffer(samples: int, held: int, *, seed: int) -> Int32:
-    """int32[S]: an epoch as WebDataset gives it, with a buffer of ``held`` samples."""
+    """int32[S]: an epoch of WebDataset with a buffer of ``held`` samples."""
     own = random.Random(seed)
     shards = list(range(0, samples, SHARD_SAMPLES))
     own.shuffle(shards)
@@ -141,7 +141,7 @@ def _row(policy: str, chunk_size: int, resident: float | None, epochs: list[Int3
 
 
 def _in_powers_of_ten(number: int) -> str:
-    """Three digits and the exponent: "2.16e88"."""
+    """Three digits and the exponent, as in "2.16e88"."""
     digits = str(number)
     rounded = round(int(digits[:6]) / 10 ** (min(len(digits), 6) - 1), 2)
     return f"{rounded:.2f}e{len(digits) - 1}"

@@ -1,4 +1,4 @@
-"""How much memory the remote VCs should have (§5.4): what they use of a limit, and what prefetching saves with it.
+"""How much memory the remote VCs should have (§5.4): how much of a limit they use, and what prefetching then saves.
 
 The cluster is that of the breakdown (§5.3), with the limit in bytes of samples of ImageNet's mean size.
 """
@@ -14,12 +14,14 @@ from redoxfs.simulate.orders import orders
 from redoxfs.simulate.plain import plain_layout
 
 LIMITS_BYTES = (50_000_000, 500_000_000, 1_000_000_000, 1_500_000_000, 2_000_000_000, 3_000_000_000)
-"""The paper's."""
+"""The paper's limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An epoch with ``limit_bytes`` a node; what a node used, on average and at most, as seen after each answer."""
+    """An epoch with ``limit_bytes`` a node; the memory that a node used, on average and at most, sampled after each
+    answer.
+    """
 
     limit_bytes: int
     mean_used_bytes: int
@@ -31,7 +33,7 @@ class Row:
 def remote_memory(
     scale: Scale = PAPER, *, seed: int = 0, limits_bytes: Iterable[int] = LIMITS_BYTES, sample_bytes: int = SAMPLE_BYTES
 ) -> Iterator[Row]:
-    """A row for each limit; ``scale.remote_memory_samples`` is not looked at."""
+    """A row for each limit; ``scale.remote_memory_samples`` is ignored."""
     cells, vc_start = plain_layout(scale.files, chunk_size=scale.chunk_size, chunks_per_vc=scale.chunks_per_vc)
     for limit in limits_bytes:
         policies = [SlotPolicy(cells, vc_start, samples=scale.files, seed=seed + i) for i in range(scale.nodes)]
