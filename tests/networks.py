@@ -55,7 +55,7 @@ class Worker:
 @dataclass(frozen=True, slots=True)
 class Letter:
     """A message or, with ``answer``, the answer to it; from process ``sender`` of the requester to ``home`` of the
-    home, where processes are told apart."""
+    home, in tests that distinguish processes."""
 
     message: Message
     answer: Answer | None = None

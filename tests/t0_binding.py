@@ -1,4 +1,4 @@
-"""The ways in which programs open, stat and close, each as a story of its own."""
+"""The ways in which programs open, stat and close files, each as one scenario."""
 
 from collections import Counter
 
@@ -61,7 +61,7 @@ def test_one_unreadable_member_over_three_laps() -> None:
                 assert binding.fail(path, thread).last
             else:
                 binding.close(path)
-        assert turns == dict.fromkeys(range(8), 1), f"lap {lap}: one turn each, the unreadable one's too"
+        assert turns == dict.fromkeys(range(8), 1), f"lap {lap}: one turn each, the unreadable sample's included"
 
 
 def test_retrying_a_failed_open_is_a_new_turn() -> None:
@@ -76,24 +76,24 @@ def test_stat_of_all_then_open_of_all() -> None:
     for epoch in range(3):
         order = shuffled(epoch)
         worker = 100 + epoch
-        told = {path: binding.stat(path, IMAGE, worker).sample for path in order}
+        reported = {path: binding.stat(path, IMAGE, worker).sample for path in order}
         served = {path: read(binding, path, worker) for path in reversed(order)}
-        assert served == told
+        assert served == reported
         assert sorted(served.values()) == list(range(64))
 
 
 def test_two_files_of_a_class_stated_and_opened_crosswise() -> None:
     binding = job(columns=1, length=2)
     for _ in range(3):
-        told = {0: binding.stat(0, IMAGE, 100).sample, 1: binding.stat(1, IMAGE, 200).sample}
-        assert set(told.values()) == {0, 1}
-        assert {1: read(binding, 1, 100), 0: read(binding, 0, 200)} == told
+        reported = {0: binding.stat(0, IMAGE, 100).sample, 1: binding.stat(1, IMAGE, 200).sample}
+        assert set(reported.values()) == {0, 1}
+        assert {1: read(binding, 1, 100), 0: read(binding, 0, 200)} == reported
 
 
 def test_a_walker_reserves_a_bounded_number_and_loads_nothing() -> None:
     binding = job(columns=8, length=64)
-    told = [binding.stat(path, IMAGE, 100) for path in range(512)]
-    assert sum(t.sample is not None for t in told) == 64
+    reported = [binding.stat(path, IMAGE, 100) for path in range(512)]
+    assert sum(t.sample is not None for t in reported) == 64
     assert binding.counts() == {"bound": 0, "holds": 0, "reservations": 64}
 
 
@@ -120,7 +120,7 @@ def test_fairness_outranks_a_reservation() -> None:
 
 
 def list_all(binding: Binding, paths: int, threads: range) -> None:
-    """As a program does that asks for the size of every file and opens none."""
+    """Stat every file and open none, as a program that lists sizes does."""
     for path in range(paths):
         binding.stat(path, IMAGE, threads[path % len(threads)])
 
@@ -134,9 +134,9 @@ def test_a_stat_matches_its_open_while_others_list(threads: range, vc_size: int)
         for at, path in enumerate(shuffled(epoch)):
             if at in (8, 32, 33, 60):
                 list_all(binding, 64, range(threads.start + 10 * at, threads.stop + 10 * at))
-            told = binding.stat(path, IMAGE, 100 + epoch).sample
+            reported = binding.stat(path, IMAGE, 100 + epoch).sample
             served.append(read(binding, path, 100 + epoch))
-            assert told == served[-1]
+            assert reported == served[-1]
         assert sorted(served) == list(range(64))
 
 
@@ -146,7 +146,7 @@ def test_a_lister_preempts_no_earlier_reader() -> None:
     batch = {path: binding.stat(path, IMAGE, 100).sample for path in (1, 2, 3)}
     for path in (0, 1, 2, 3):
         binding.stat(path, IMAGE, 900)
-    assert binding.stat(0, IMAGE, 900).sample is None, "all that is left is promised to a reader"
+    assert binding.stat(0, IMAGE, 900).sample is None, "all that is left is reserved for a reader"
     assert {path: read(binding, path, 100) for path in batch} == batch
 
 
@@ -165,8 +165,8 @@ def test_a_lister_that_turns_reader_gets_the_sizes_it_saw() -> None:
     list_all(binding, 128, range(100, 101))
     read(binding, 127, 100)
     for path in range(126, -1, -1):
-        told = binding.stat(path, IMAGE, 100).sample
-        assert told == read(binding, path, 100)
+        reported = binding.stat(path, IMAGE, 100).sample
+        assert reported == read(binding, path, 100)
 
 
 def test_a_reader_reuses_its_own_skipped_reservation() -> None:
@@ -174,9 +174,9 @@ def test_a_reader_reuses_its_own_skipped_reservation() -> None:
     read(binding, 0, 100)
     read(binding, 1, 100)
     past = [binding.stat(path, IMAGE, 100).sample for path in (2, 3, 4)]
-    told = binding.stat(0, IMAGE, 100).sample
-    assert told in past
-    assert binding.open(0, IMAGE, 200).sample == told
+    reported = binding.stat(0, IMAGE, 100).sample
+    assert reported in past
+    assert binding.open(0, IMAGE, 200).sample == reported
 
 
 def test_a_shared_reservation_outlives_its_thread() -> None:
@@ -184,7 +184,7 @@ def test_a_shared_reservation_outlives_its_thread() -> None:
     promised = binding.stat(1, IMAGE, 900).sample
     assert binding.stat(1, IMAGE, 100).sample == promised
     binding.stat(2, IMAGE, 900)
-    assert len(binding.thread(900).unloaded) == 1, "what nobody else was told of"
+    assert len(binding.thread(900).unloaded) == 1, "no other thread saw its size"
     assert list(binding.reservers) == [100]
     assert read(binding, 1, 100) == promised
 
@@ -196,7 +196,7 @@ def test_a_bounded_number_of_threads_is_remembered() -> None:
     assert [binding.stat(path, IMAGE, 900).sample is None for path in range(3)] == [False, False, True]
     for thread in range(100, 104):
         read(binding, 0, thread)
-    assert binding.stat(4, IMAGE, 900).sample is not None, "one that was forgotten is new"
+    assert binding.stat(4, IMAGE, 900).sample is not None, "a forgotten thread counts as new"
 
 
 def test_opens_join_while_a_handle_is_open() -> None:
@@ -239,8 +239,8 @@ def test_an_unknown_caller_holds_and_reserves_nothing() -> None:
 def test_a_stat_while_bound_holds_after_the_close() -> None:
     binding = job()
     bound = binding.open(3, IMAGE, 100).sample
-    told = binding.stat(3, IMAGE, 200)
-    assert (told.sample, told.bound) == (bound, True)
+    reported = binding.stat(3, IMAGE, 200)
+    assert (reported.sample, reported.bound) == (bound, True)
     binding.close(3)
     assert read(binding, 3, 200) == bound
 
@@ -298,9 +298,9 @@ def test_stat_and_open_of_both_files_agree() -> None:
     binding = job(files=2)
     for epoch in range(3):
         for path in shuffled(epoch):
-            told = {binding.stat(path, file, 100).sample for file in (IMAGE, CAPTION)}
-            assert len(told) == 1
-            assert {read(binding, path, 100, file) for file in (CAPTION, IMAGE)} == told
+            reported = {binding.stat(path, file, 100).sample for file in (IMAGE, CAPTION)}
+            assert len(reported) == 1
+            assert {read(binding, path, 100, file) for file in (CAPTION, IMAGE)} == reported
 
 
 def test_a_group_keeps_its_bytes_until_all_members_are_opened() -> None:

@@ -1,9 +1,4 @@
-"""Binding and both policies against a plain model, over any order of opens, stats, closes, faults and deaths.
-
-The model knows the contract and nothing of chunks: where the policy may choose, it checks that the choice is
-allowed; everything else it foretells. A column is what fairness is about: the samples of one slot of a virtual chunk
-under the slot policy, those of a class under the pool.
-"""
+"""Binding and both policies against a plain model, over any order of opens, stats, closes, faults and deaths."""
 
 from abc import abstractmethod
 from collections import Counter
@@ -38,17 +33,17 @@ class Model:
         self.opened: dict[int, set[int]] = {s: set() for s in self.column}
         self.handles = dict.fromkeys(self.column, 0)
         self.holds: list[tuple[int, int]] = []
-        self.reserved: dict[int, tuple[int, int, dict[int, int]]] = {}  # path: (sample, owner, told)
+        self.reserved: dict[int, tuple[int, int, dict[int, int]]] = {}  # path: (sample, owner, seen by)
         self.readers: set[int] = set()
         self.asked: Counter[int] = Counter()
         self.since: Counter[int] = Counter()
 
     def expect(self, path: int, file: int, thread: int) -> int | None:
         """The sample that an open must serve; None where the policy has the choice."""
-        sample, _, told = self.reserved.get(path, (None, 0, {}))
+        sample, _, seen_by = self.reserved.get(path, (None, 0, {}))
         if self.handles[path] or (thread, path) in self.holds:
             return self.answer[path]
-        if thread in told:
+        if thread in seen_by:
             return sample
         if path in self.answer and file not in self.opened[path]:
             return self.answer[path]
@@ -56,27 +51,29 @@ class Model:
 
     def is_turn(self, path: int, file: int, thread: int) -> bool:
         at_rest = path in self.answer and file not in self.opened[path]
-        told = path in self.reserved and thread in self.reserved[path][2]
-        return not (self.handles[path] or (thread, path) in self.holds or (at_rest and not told))
+        seen_by = path in self.reserved and thread in self.reserved[path][2]
+        return not (self.handles[path] or (thread, path) in self.holds or (at_rest and not seen_by))
 
-    def due(self, path: int) -> set[int]:
-        """Those of the column that fairness lets have the next turn."""
+    def fair(self, path: int) -> set[int]:
+        """The samples of the column that may have the next turn."""
         least = min(self.turns[s] for s in self.column[path])
         return {s for s in self.column[path] if self.turns[s] == least}
 
     def is_awaited(self, path: int) -> bool:
-        """Whether a reader was told the size of what is reserved for ``path``, and has asked for no other since."""
-        _, _, told = self.reserved[path]
+        """Whether a reader saw the size of what is reserved for ``path``, and has asked for no other size since."""
+        _, _, seen_by = self.reserved[path]
         return any(
-            t in self.readers and self.asked[t] == asked and self.since[t] <= PER_THREAD for t, asked in told.items()
+            t in self.readers and self.asked[t] == asked and self.since[t] <= PER_THREAD for t, asked in seen_by.items()
         )
 
     def reserved_like(self, path: int) -> list[int]:
-        """The paths whose reservations an open of ``path`` may take."""
+        """The paths whose reservations an open of ``path`` may preempt."""
         return [p for p, (sample, _, _) in self.reserved.items() if sample in self.column[path]]
 
     def victim(self, path: int, sample: int) -> int:
-        """The path that lost its reservation of ``sample`` to ``path``: none that is awaited while others are not."""
+        """The path that lost its reservation of ``sample`` to ``path``: not an awaited one while others are not
+        awaited.
+        """
         like = self.reserved_like(path)
         (victim,) = (p for p in like if self.reserved[p][0] == sample)
         assert not self.is_awaited(victim) or all(self.is_awaited(p) for p in like)
@@ -93,15 +90,15 @@ class Model:
             assert not set(load.samples) & (self.memory | self.reserved_samples() - {sample})
             self.memory |= set(load.samples)
         assert sample in self.memory
-        assert sample in self.due(path)
+        assert sample in self.fair(path)
         if not turn.kept:
             self.memory.remove(sample)
         self.turns[sample] += 1
-        _, _, told = self.reserved.pop(path, (None, 0, {}))
+        _, _, seen_by = self.reserved.pop(path, (None, 0, {}))
         self.answer[path] = sample
         self.opened[path] = set()
         self.holds = [h for h in self.holds if h[1] != path]
-        for thread in told:
+        for thread in seen_by:
             self.hold(thread, path)
 
     def hold(self, thread: int, path: int) -> None:
@@ -145,7 +142,7 @@ class BindingMachine(RuleBasedStateMachine):
         path, file = self.pick(data)
         model = self.model
         expected, is_turn = model.expect(path, file, thread), model.is_turn(path, file, thread)
-        free = model.due(path) - model.reserved_samples()
+        free = model.fair(path) - model.reserved_samples()
         at_hand = free & model.memory
         result = self.binding.open(path, file, thread)
         assert (result.turn is not None) == is_turn
@@ -186,7 +183,7 @@ class BindingMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), listers=st.permutations(LISTERS))
     def list_a_class(self, data: st.DataObject, listers: list[int]) -> None:
-        """As programs do that ask for the size of every file from many threads, and open none."""
+        """Stat every file of a class from many threads, and open none."""
         path, file = self.pick(data)
         for at, each in enumerate(sorted(self.model.column[path])):
             self.ask(each, file, listers[at % len(listers)])
@@ -194,46 +191,46 @@ class BindingMachine(RuleBasedStateMachine):
     def ask(self, path: int, file: int, thread: int) -> None:
         model = self.model
         expected, is_turn = model.expect(path, file, thread), model.is_turn(path, file, thread)
-        free = model.due(path) - model.reserved_samples()
-        told = self.binding.stat(path, file, thread)
-        assert told.bound == bool(model.handles[path])
+        free = model.fair(path) - model.reserved_samples()
+        reported = self.binding.stat(path, file, thread)
+        assert reported.bound == bool(model.handles[path])
         if not is_turn:
-            assert told.sample == expected
-            if told.bound:
+            assert reported.sample == expected
+            if reported.bound:
                 model.hold(thread, path)
             elif thread and path in model.reserved and thread in model.reserved[path][2]:
                 model.reserved[path][2][thread] = model.asked[thread]
             return
         if expected is not None:
-            assert told.sample == expected
+            assert reported.sample == expected
             if thread:
                 model.reserved[path][2][thread] = model.asked[thread]
             return
         if not thread:
-            assert told.sample is None
+            assert reported.sample is None
             return
         model.asked[thread] += 1
         model.since[thread] += 1
         if model.since[thread] > PER_THREAD:
-            assert told.sample is None
+            assert reported.sample is None
         elif free:
-            assert told.sample in (free & model.memory or free)
-            assert told.reserved
-        elif told.sample is None:
+            assert reported.sample in (free & model.memory or free)
+            assert reported.reserved
+        elif reported.sample is None:
             assert thread not in model.readers or all(model.is_awaited(p) for p in model.reserved_like(path))
         else:
-            assert not told.reserved
-            victim = model.victim(path, told.sample)
+            assert not reported.reserved
+            victim = model.victim(path, reported.sample)
             assert not model.is_awaited(victim)
             del model.reserved[victim]
         unloaded: set[int] = set()
-        if told.sample is not None:
-            model.reserved[path] = (told.sample, thread, {thread: model.asked[thread]})
+        if reported.sample is not None:
+            model.reserved[path] = (reported.sample, thread, {thread: model.asked[thread]})
             mine = [p for p, (_, owner, _) in model.reserved.items() if owner == thread]
             unloaded = self.put_back(mine[: len(mine) > PER_THREAD])
         if len(model.reserved) > self.reservations:
             unloaded |= self.put_back([next(iter(model.reserved))])
-        assert unloaded == set(told.unloaded)
+        assert unloaded == set(reported.unloaded)
 
     @precondition(lambda self: self.open_handles)
     @rule(data=st.data())
@@ -250,11 +247,11 @@ class BindingMachine(RuleBasedStateMachine):
         assert set(self.binding.reservers) == {owner for _, owner, _ in model.reserved.values()}
         ended = self.binding.thread(thread)
         alone = []
-        for path, (sample, owner, told) in model.reserved.items():
+        for path, (sample, owner, seen_by) in model.reserved.items():
             if owner == thread:
-                del told[thread]
-                alone += [] if told else [path]
-                model.reserved[path] = sample, next(iter(told), 0), told
+                del seen_by[thread]
+                alone += [] if seen_by else [path]
+                model.reserved[path] = sample, next(iter(seen_by), 0), seen_by
         assert self.put_back(alone) == set(ended.unloaded)
         assert set(ended.released) == model.unhold(thread, None)
         model.readers.discard(thread)

@@ -1,4 +1,4 @@
-"""The pool on several nodes, over a network that delays, reorders, repeats and loses: laps are exact all the same."""
+"""The pool on several nodes over an unreliable network: laps stay exact."""
 
 import random
 from collections import Counter
@@ -17,7 +17,7 @@ from redoxfs.protocol.events import Answer, Handled, Message
 from redoxfs.protocol.local_first import BATCH, parts_by_lap
 
 STEPS_PER_TURN = 300
-"""Far more than any run takes: what takes more is stuck."""
+"""Far more than any run takes: a run that takes more is stuck."""
 Int32 = npt.NDArray[np.int32]
 
 
@@ -33,7 +33,7 @@ def nodes_of(
     exchange: float = 0,
     seed: int = 0,
 ) -> list[LocalFirst]:
-    """Nodes with a pool each, that holds a ninth of the samples. Without ``sizes`` each sample takes one byte."""
+    """Nodes with a pool each that holds a ninth of the samples. Without ``sizes`` each sample takes one byte."""
     sample_bytes = np.ones(len(class_of), np.int64) if sizes is None else np.array(sizes, np.int64)
     return [
         pool_node(
@@ -58,7 +58,7 @@ class Stater(Worker):
     """A worker that stats some files before it opens them.
 
     ``stats``   the share of its opens before which it stats the file
-    ``sleeps``  it opens no file that it has stat'ed, nor undoes that, before all others are through
+    ``sleeps``  it neither opens a file that it has stat'ed, nor undoes that, before all others are through
     """
 
     stats: float = 0
@@ -67,7 +67,7 @@ class Stater(Worker):
 
 @dataclass(slots=True)
 class Here:
-    """What the model knows of a node: what was reserved there, and came there, with the bytes that count."""
+    """The model of a node: its reserved samples, and those that came there, with the bytes that count."""
 
     reserved: dict[int, tuple[Stater, bool]] = field(default_factory=dict)
     came: dict[int, int] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Here:
 
 
 class Pools:
-    """Nodes, and workers that ask them over a network; and the model of what each node holds."""
+    """Nodes, workers that ask them over a network, and the model of what each node holds."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Pools:
         self.loads: Counter[int] = Counter()
 
     def run(self, requests: Sequence[Sequence[int]], *, workers: int, stats: float = 0, cancels: float = 0) -> None:
-        """Node i's workers make requests[i] in turns. Some of the pending ones give up, the share ``cancels``."""
+        """Node i's workers make requests[i] in turns. The share ``cancels`` of the pending ones give up."""
         crew = [
             Stater(node=node, todo=list(own[first::workers]), stats=stats, sleeps=stats > 0 and first == 0)
             for node, own in enumerate(requests)
@@ -180,7 +180,7 @@ class Pools:
         del self.waiting[node, ticket]
         self.nodes[node].cancel(ticket)
         worker.ticket, worker.asked = None, -1
-        # What comes for it is kept, though there may be no room for it.
+        # A sample that comes for it is kept, even if there is no room for it.
         self.here[node].forgiven_bytes += max(self.sizes)
 
     def arrive(self, at: int) -> None:
@@ -284,7 +284,7 @@ class Pools:
             assert node.used_bytes() == came_bytes
 
     def epochs(self, count: int, *, workers: int, stats: float) -> None:
-        """Nodes that meet between epochs, each of which has every sample once."""
+        """Nodes that meet between epochs, each of which serves every sample once."""
         samples, nodes = len(self.class_of), len(self.nodes)
         for epoch in range(1, count + 1):
             order = self.random.sample(range(samples), samples)
@@ -292,7 +292,7 @@ class Pools:
             assert [self.turns[sample] for sample in range(samples)] == [epoch] * samples
 
     def unevenly(self, requests: int, *, workers: int, stats: float, cancels: float) -> None:
-        """One node may ask for much more than the others, and for some classes alone."""
+        """One node may ask for much more than the others, and only for some classes."""
         asked: list[list[int]] = [[] for _ in self.nodes]
         for _ in range(requests):
             node = min(self.random.randrange(4), len(asked) - 1)
@@ -440,7 +440,7 @@ def test_a_peer_gives_at_most_its_share_of_what_is_left() -> None:
     again = peer.handle(take)
     assert (again.answer, again.loads, again.repeated) == (given, (), True), "a repeated message takes nothing more"
     assert peer.handle(take._replace(number=1, acked_below=1)).answer is not None
-    assert peer.handle(take) == Handled(None, repeated=True), "the answer has come, and is forgotten"
+    assert peer.handle(take) == Handled(None, repeated=True), "the answer was acknowledged and forgotten"
 
 
 @pytest.mark.parametrize(("memory_bytes", "samples"), [(0, 1), (8 * 3, 4), (8 * 5, 6)])
@@ -503,10 +503,10 @@ def test_a_peer_preempts_a_lap_s_last_reserved_samples() -> None:
     node, peer = two_nodes_of_one_class(1)
     assert node.reserve(0) == 0
     peer.request(0)
-    assert isinstance(node.reserve(0), Pending), "the other's may be left"
+    assert isinstance(node.reserve(0), Pending), "the other may have some left"
     ((_, promised),) = node.receive(given_by(peer.handle(taken(node)))) or ()
-    assert promised == Served(0, preempted=True), "it is not, and who waits must not wait for who was promised it"
-    assert node.reserve(0) is None, "now it is known"
+    assert promised == Served(0, preempted=True), "none is left, so the stat preempts the reservation"
+    assert node.reserve(0) is None, "now this is known"
     pending = peer.request(0)
     assert isinstance(pending, Pending)
     handled = node.handle(taken(peer))
@@ -541,12 +541,12 @@ def test_a_take_counts_the_rounds_without_an_answer() -> None:
         asked.append((take.home, take.attempt))
         assert nodes[0].receive(given_by(nodes[take.home].handle(take))) == ()
     take = taken(nodes[0])
-    assert [*asked, (take.home, take.attempt)] == [(1, 0), (2, 0), (1, 1)], "the last is under way"
+    assert [*asked, (take.home, take.attempt)] == [(1, 0), (2, 0), (1, 1)], "the last is still under way"
     assert isinstance(pending, Pending)
     assert nodes[1].receive(last) == ((pending.ticket, Served(2, remote=True)),)
     ((_, served),) = nodes[0].receive(given_by(nodes[1].handle(take))) or ()
     assert (served.sample, served.remote) == (1, False)
-    assert nodes[0].laps(samples).tolist() == [2, 2, 2], "all were done, and the next lap begins"
+    assert nodes[0].laps(samples).tolist() == [2, 2, 2], "all are done, and the next lap begins"
 
 
 def epoch_in_step(nodes: list[LocalFirst], order: list[int], *, stats: bool) -> int:
@@ -569,7 +569,7 @@ def epoch_in_step(nodes: list[LocalFirst], order: list[int], *, stats: bool) -> 
 
 
 def answered(nodes: list[LocalFirst], node: LocalFirst) -> dict[int, Served]:
-    """Everything that ``node`` sends is answered at once."""
+    """Answer every message of ``node`` at once."""
     delivered: dict[int, Served] = {}
     while node.outbox:
         message: Message = node.outbox.pop()
@@ -591,5 +591,5 @@ def test_exchange_moves_the_requested_share(exchange: float, least: float, most:
     nodes = nodes_of(class_of, part_of, cells, nodes=3, exchange=exchange)
     orders = [np.random.default_rng(epoch).permutation(samples).tolist() for epoch in range(epochs)]
     remote = sum(epoch_in_step(nodes, order, stats=stats) for order in orders)
-    # Within 0.03 of it; without exchange what orders drawn at random differ by, a fiftieth or so.
+    # Within 0.03 of it; without exchange, the difference of random orders: about a fiftieth.
     assert least <= remote / (samples * epochs) <= most

@@ -1,5 +1,4 @@
-"""Nodes that stop, die, are started again or cannot reach each other: nobody waits for ever, and what that costs is
-counted."""
+"""Nodes that stop, die, restart or lose contact: no request waits for ever, and every missed sample is counted."""
 
 import random
 from collections import Counter
@@ -33,17 +32,17 @@ from redoxfs.protocol.local_first import parts_by_lap
 pytestmark = pytest.mark.slow
 
 STEPS_PER_TURN = 500
-"""Far more than any run takes: what takes more is stuck."""
+"""Far more than any run takes: a run that takes more is stuck."""
 
 EVENT = 0.05
-"""How likely something befalls a node or a link at any step, or a node is told of another, rightly or wrongly."""
+"""How likely at any step a node or a link fails or recovers, or a node hears of another, correctly or not."""
 
 N = TypeVar("N", LocalFirst, SlotNode)
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What may happen: nodes ``stop`` and go on, ``die`` and are replaced; links are ``cut`` and mended."""
+    """What may happen: nodes ``stop`` and continue, ``die`` and are replaced; links are ``cut`` and restored."""
 
     stop: bool = False
     die: bool = False
@@ -52,9 +51,9 @@ class Faults:
 
 @dataclass(slots=True)
 class Process(Generic[N]):
-    """A node, with the number of times it was started, and what it was told of others.
+    """A node, the number of times it was started, and what it heard of others.
 
-    ``knows``  which process of each other node; ``lost``: of whom it was told that they are
+    ``knows``  which process of each other node it knows; ``lost``: the nodes that it holds to be lost
     """
 
     node: N
@@ -66,10 +65,10 @@ class Process(Generic[N]):
 class FailingNodes(Generic[N]):
     """Nodes that fail, and workers that ask them over a network.
 
-    As the transport does, it repeats what is not answered, and tells a node that another was started again before it
-    hands in anything of that process; from then on it refuses messages of the one before, and a message that was sent
-    to one process reaches no other. ``late_answers``: answers of the one before may still come; otherwise no more once
-    the message has been sent to the next.
+    As the transport does, it repeats messages until they are answered. It reports another node's restart before it
+    hands in anything from the new process; from then on it refuses messages of the old one, and a message that was sent
+    to one process reaches no other. ``late_answers``: answers of the old process may still come; otherwise only until
+    the message has been sent to the new one.
     """
 
     late_answers = False
@@ -92,12 +91,12 @@ class FailingNodes(Generic[N]):
         raise NotImplementedError
 
     def check(self, number: int) -> None:
-        """After each call of a node."""
+        """Called after each call of a node."""
 
     # Steps
 
     def ask_for(self, requests: int, *, workers: int) -> None:
-        """Every node that is up asks for as many samples."""
+        """Every node that is up asks for so many samples."""
         for number in range(len(self.processes)):
             if number not in self.dead:
                 for _ in range(workers):
@@ -105,7 +104,9 @@ class FailingNodes(Generic[N]):
                     self.workers.append(Worker(node=number, todo=todo))
 
     def run(self, *, steps: int = 0) -> None:
-        """With faults, for so many steps; without, where that is 0, until all are through who can be."""
+        """With ``steps``, run so many with faults; otherwise run without faults until all requests that can be served
+        are.
+        """
         most = steps or STEPS_PER_TURN * (10 + sum(len(worker.todo) for worker in self.workers))
         for _ in range(most):
             if steps and self.random.random() < EVENT:
@@ -118,7 +119,7 @@ class FailingNodes(Generic[N]):
             pytest.fail(f"stuck: {[worker for worker in self.workers if not worker.is_through]}")
 
     def step(self, cancels: float) -> bool:
-        """Whether there was nothing to do."""
+        """One step. True where there was nothing to do."""
         here = [worker for worker in self.workers if self.runs(worker.node)]
         ready = [w for w in here if w.ticket is None and not w.is_through]
         waiting = [w for w in here if w.ticket is not None]
@@ -142,7 +143,9 @@ class FailingNodes(Generic[N]):
         return False
 
     def are_hopeless(self) -> bool:
-        """Who waits though nothing more will happen may do so, and does until its deadline; whether nobody waits."""
+        """Cancel the requests that wait though nothing more will happen, as their deadline would. True where none
+        waits.
+        """
         waiting = [w for w in self.workers if w.ticket is not None and self.runs(w.node)]
         for worker in waiting:
             assert self.is_hopeless(worker), f"waits for ever: {worker}"
@@ -150,7 +153,7 @@ class FailingNodes(Generic[N]):
         return not waiting
 
     def give_up_hope(self) -> None:
-        """The deadline of one that asks again and again passes."""
+        """The deadline of a hopeless request that keeps asking passes."""
         hopeless = [w for w in self.workers if w.ticket is not None and self.runs(w.node) and self.is_hopeless(w)]
         if hopeless:
             self.cancel(self.random.choice(hopeless))
@@ -172,7 +175,7 @@ class FailingNodes(Generic[N]):
     # Faults
 
     def befall(self) -> None:
-        """Something happens to a node or a link, or a node hears of another."""
+        """A node or a link fails or recovers, or a node hears of another."""
         number, other = self.random.sample(range(len(self.processes)), 2)
         happens: list[str] = [name for name in ("stop", "die", "cut") if getattr(self.faults, name)]
         match self.random.choice([*happens, "tell", "tell", "tell"]):
@@ -183,7 +186,7 @@ class FailingNodes(Generic[N]):
             case "cut":
                 self.cut ^= {frozenset((number, other))}
             case _ if self.runs(number):
-                # Wrongly, now and then.
+                # Now and then the report is wrong.
                 is_lost = self.reaches(number, other) == (self.random.random() < 0.2)
                 self.tell(number, other, is_lost=is_lost)
 
@@ -193,7 +196,7 @@ class FailingNodes(Generic[N]):
         self.deliver(number, process.node.lost(other) if is_lost else process.node.found(other))
 
     def tell_truth(self) -> None:
-        """Who runs is told of all others how they are."""
+        """Every running node hears the state of all others."""
         for number in range(len(self.processes)):
             for other in range(len(self.processes)):
                 if number != other and self.runs(number):
@@ -202,7 +205,7 @@ class FailingNodes(Generic[N]):
                     self.tell(number, other, is_lost=not self.reaches(number, other))
 
     def recover(self) -> None:
-        """Everything goes on, and everybody knows."""
+        """Every node and link recovers, and every node hears of it."""
         self.stopped.clear()
         self.cut.clear()
         for number in sorted(self.dead):
@@ -228,10 +231,10 @@ class FailingNodes(Generic[N]):
         self.rejoin(number)
 
     def rejoin(self, number: int) -> None:
-        """What a new process does before anything else."""
+        """The first calls of a new process."""
 
     def meet(self, number: int, other: int) -> None:
-        """Tell a node which process another is, if it does not know."""
+        """Report to a node which process another is, if it does not know."""
         process, start = self.processes[number], self.processes[other].number
         if process.knows[other] < start:
             process.knows[other] = start
@@ -374,23 +377,23 @@ class FailingNodes(Generic[N]):
         raise NotImplementedError
 
     def before_handling(self, number: int) -> None:
-        """A node is about to be asked by another."""
+        """Called before a node handles a message."""
 
     def handled(self, message: Message, handled: Handled) -> None:
-        """A node was asked by another."""
+        """Called after a node handled a message."""
 
     def came(self, number: int, answer: Answer) -> None:
-        """An answer was taken in; nothing of what it led to is known yet."""
+        """Called when an answer was received, before its deliveries."""
 
     def came_out(self, number: int, sample: int, *, preempted: bool, remote: bool) -> None:
-        """A sample was reserved."""
+        """Called when a sample was reserved."""
 
     def unload(self, number: int, sample: int) -> None:
         pytest.fail(f"the slot policy drops nothing, but node {number} dropped {sample}")
 
 
 class WatchedPool(LocalFirst):
-    """Notes the lap of each turn."""
+    """Records the lap of each turn."""
 
     def __init__(self, *args: object, **keywords: object) -> None:
         super().__init__(*args, **keywords)  # type: ignore[arg-type]
@@ -410,14 +413,16 @@ class WatchedPool(LocalFirst):
 
 @dataclass(slots=True)
 class Bytes:
-    """What a node's memory holds: in its own slots, and of what came from others and nobody took yet."""
+    """The samples in a node's memory: in its own slots, and those that came from others and were not taken yet."""
 
     slots: set[int] = field(default_factory=set)
     came: set[int] = field(default_factory=set)
 
 
 class Pools(FailingNodes[LocalFirst]):
-    """The pool on several nodes. The model of a node's memory follows loads, answers, and what the policy lets go."""
+    """The pool on several nodes. The model of a node's memory follows loads, answers, and the samples that the policy
+    drops.
+    """
 
     late_answers = True
 
@@ -481,11 +486,11 @@ class Pools(FailingNodes[LocalFirst]):
         super().kill(number)
 
     def rejoin(self, number: int) -> None:
-        told = [
+        begun = [
             p.node.begun() for other, p in enumerate(self.processes) if self.reaches(number, other) and other != number
         ]
-        if told:
-            self.processes[number].node.rejoin(np.max(told, axis=0))
+        if begun:
+            self.processes[number].node.rejoin(np.max(begun, axis=0))
         self.deliver(number, ())
 
     def laps_of(self, node: LocalFirst) -> npt.NDArray[np.int32]:
@@ -510,7 +515,7 @@ class Pools(FailingNodes[LocalFirst]):
         return self.missed_before + sum([node.missed for node in living])
 
     def is_hopeless(self, worker: Worker) -> bool:
-        """Where nobody who can be reached has any of the class in any lap."""
+        """Where no reachable node has samples of the class in any lap."""
         nodes = [worker.node, *(n for n in range(self.count) if n != worker.node and self.reaches(worker.node, n))]
         parts = {part for node in nodes for part in parts_by_lap(node, self.count, self.rotates)}
         return not np.isin(self.part_of[self.class_of == self.class_of[worker.asked]], list(parts)).any()
@@ -546,7 +551,7 @@ class Pools(FailingNodes[LocalFirst]):
         for sample in samples:
             if sample in handled.preempted:
                 self.revoke(message.home, sample)
-            # What was taken, or is reserved, may be in a slot as well, for the next lap.
+            # A sample that was taken or is reserved may also be in a slot, for the next lap.
             elif sample in self.taken:
                 memory.came.discard(sample)
             else:
@@ -573,7 +578,7 @@ class Pools(FailingNodes[LocalFirst]):
         (memory.came if sample in memory.came else memory.slots).discard(sample)
 
     def check_turns(self) -> None:
-        """No sample has two turns in a lap, but for what a process had that died; what had none is counted."""
+        """No sample has two turns in a lap, unless a process that died had it; samples without a turn are counted."""
         turns = self.turns
         twice = 0
         for (sample, lap), count in turns.items():
@@ -590,7 +595,7 @@ class Pools(FailingNodes[LocalFirst]):
         assert none <= self.missed + twice
 
     def check_exact(self, fresh_after: npt.NDArray[np.int32]) -> None:
-        """In later laps every sample has its turn, once."""
+        """In later laps every sample has one turn."""
         turns = self.turns
         ended = np.min(self.laps(), axis=0)
         for sample in range(self.samples):
@@ -600,7 +605,7 @@ class Pools(FailingNodes[LocalFirst]):
 
 
 def fail_and_recover(network: FailingNodes[N], *, requests: int, workers: int) -> None:
-    """A time of faults; then a time in which who is lost is known to be; then everything goes on."""
+    """A time of faults; a time in which lost nodes are known to be lost; then everything recovers."""
     network.ask_for(requests, workers=workers)
     network.run(steps=30 * requests * workers)
     network.tell_truth()
@@ -676,7 +681,7 @@ class Slots(FailingNodes[SlotNode]):
                 process.node.follow(number, self.epoch, order)
 
     def rejoin(self, number: int) -> None:
-        """The new process may be told what others will ask, or they what it will."""
+        """The new process may hear what others will ask for, and they what it will."""
         for other in range(self.count):
             if self.random.random() < 0.5:
                 self.processes[number].node.follow(other, self.epoch, self.orders[other])
@@ -693,7 +698,7 @@ class Slots(FailingNodes[SlotNode]):
         return self.degraded_before + sum(node.degraded for node in living)
 
     def is_hopeless(self, worker: Worker) -> bool:
-        """A stat has a deadline, and so has an open of what cannot be read here."""
+        """A stat has a deadline, and so has an open of a sample that cannot be read here."""
         is_lost = not self.reaches(worker.node, int(self.homes[worker.asked]))
         return is_lost and (worker.reserves or not self.reads_alone)
 
@@ -713,7 +718,7 @@ class Slots(FailingNodes[SlotNode]):
             self.revoke(message.home, sample)
 
     def check_turns(self) -> None:
-        """A home gives each sample once in a lap. What else is served is counted."""
+        """A home gives each sample once in a lap. Every other turn is counted."""
         given: Counter[int] = Counter()
         for policy in self.policies:
             assert max(policy.gave.values(), default=1) == 1
@@ -724,7 +729,7 @@ class Slots(FailingNodes[SlotNode]):
             assert given.total() - (self.turns.total() - self.degraded) == held
 
     def check_balance(self) -> None:
-        """Where nothing is under way, a home has sent a requester one sample more than it knows claims, or none."""
+        """With nothing under way, a home has sent a requester as many samples as it knows claims, or one more."""
         for number, process in enumerate(self.processes):
             requester = process.node._requester
             assert not requester._claims

@@ -1,4 +1,4 @@
-"""Nodes that all end, and go on in the midst of an epoch from what each of them kept: every sample still comes once."""
+"""Nodes that all end within an epoch and resume from what each of them saved: every sample still comes once."""
 
 import random
 from collections import Counter, deque
@@ -25,13 +25,13 @@ from redoxfs.protocol.turns import LAST_LAP, Ledger, Turns, merged
 pytestmark = pytest.mark.slow
 
 STEPS_PER_REQUEST = 200
-"""Far more than any takes: what takes more is stuck."""
+"""Far more than any request takes: one that takes more is stuck."""
 
 Numbers = npt.NDArray[np.integer]
 
 
 class Pools:
-    """The pool on so many nodes: `unit_of` is the class of each sample."""
+    """The pool on several nodes. `unit_of` is the class of each sample."""
 
     def __init__(self, draw: random.Random, samples: int) -> None:
         self.samples = samples
@@ -64,7 +64,7 @@ class Pools:
 
 
 class Slots:
-    """The slot policy on so many nodes: `unit_of` is the column of each sample."""
+    """The slot policy on several nodes. `unit_of` is the column of each sample."""
 
     def __init__(self, draw: random.Random, samples: int) -> None:
         self.samples = samples
@@ -89,7 +89,9 @@ Kind = Pools | Slots
 
 
 class Job:
-    """Nodes whose readers open every path once in an epoch, and meet before the next. ``turns``: of each sample."""
+    """Nodes whose readers open every path once in an epoch, and meet before the next. ``turns`` counts those of each
+    sample.
+    """
 
     def __init__(self, draw: random.Random, kind: Kind, nodes: int) -> None:
         self.draw, self.kind = draw, kind
@@ -100,7 +102,7 @@ class Job:
     def begin(self, nodes: Sequence[SharedPolicy]) -> None:
         self.nodes = list(nodes)
         self.network = Network(self.draw, repeated=0, lost=0)
-        # By node and ticket: the path that waits, and whether for a sample to reserve; and by node and sample.
+        # By node and ticket: the path that waits, and whether for a stat; by node and sample: the reserving path.
         self.waiting: dict[tuple[int, int], tuple[int, bool]] = {}
         self.reserved: dict[tuple[int, int], int] = {}
 
@@ -120,7 +122,7 @@ class Job:
         return not any(self.todo) and not self.waiting and not self.reserved
 
     def run(self, most_turns: int = LAST_LAP) -> None:
-        """Until all are through, or so many turns were given."""
+        """Run until all are through, or so many turns were given."""
         until = self.turns.total() + most_turns
         steps = STEPS_PER_REQUEST * (50 + self.kind.samples)
         while not self.is_through and self.turns.total() < until:
@@ -204,13 +206,13 @@ class Job:
         self.flush(at)
 
     def end(self) -> list[int]:
-        """All nodes end: the paths that were not read."""
+        """End all nodes; returns the paths that were not read."""
         left = [path for todo in self.todo for path in todo]
         left += [path for path, _ in self.waiting.values()]
         return [*left, *self.reserved.values()]
 
-    def go_on(self, turns: Turns, left: Sequence[int], own: Sequence[Turns | None], epoch: int) -> None:
-        """New nodes, as many as ``own`` has entries."""
+    def resume(self, turns: Turns, left: Sequence[int], own: Sequence[Turns | None], epoch: int) -> None:
+        """Start new nodes, as many as ``own`` has entries."""
         self.begin([self.kind.node(node, len(own)) for node in range(len(own))])
         for node, had in zip(self.nodes, own, strict=True):
             node.restore(turns, had)
@@ -222,7 +224,7 @@ class Job:
         return [node.turns() for node in self.nodes]
 
     def check(self, turns: Turns) -> None:
-        """What all nodes kept together is what their readers had."""
+        """The nodes' ledgers together are what their readers had."""
         had = turns.flags(len(turns.laps), self.kind.samples)
         for sample in range(self.kind.samples):
             lap = turns.laps[self.kind.unit_of[sample]]
@@ -252,8 +254,8 @@ def test_nodes_resume_anywhere_in_an_epoch(job: Job, ends: list[float]) -> None:
         together = job.nodes[0].merged(kept)
         job.check(together)
         assert together.given == job.turns.total()
-        job.go_on(together, job.end(), kept, epoch)
-        assert is_same(job.nodes[-1].merged(job.kept()), together), "to end again at once loses nothing"
+        job.resume(together, job.end(), kept, epoch)
+        assert is_same(job.nodes[-1].merged(job.kept()), together), "ending again at once loses nothing"
         job.run()
         assert job.turns == dict.fromkeys(range(samples), epoch + 1)
 
@@ -273,9 +275,9 @@ def test_any_number_of_nodes_resumes_a_merged_state(job: Job, end: float, nodes:
         assert job.turns == dict.fromkeys(range(samples), 1)
         return
     count = max(2, nodes)
-    job.go_on(together._replace(given=0), left, [None] * count, 0)
+    job.resume(together._replace(given=0), left, [None] * count, 0)
     again = job.nodes[0].merged(job.kept())
-    assert is_same(again._replace(given=0), together._replace(given=0)), "each sample is told of by one node"
+    assert is_same(again._replace(given=0), together._replace(given=0)), "each sample is recorded by one node"
     job.run()
     for epoch in (1, 2):
         assert job.turns == dict.fromkeys(range(samples), epoch)
@@ -305,14 +307,14 @@ def test_an_old_ledger_only_repeats_samples(job: Job, epochs: int, end: float, d
     unseen = 0
     for sample in range(samples):
         lap = int(together.laps[job.kind.unit_of[sample]])
-        told = lap - (not had[sample])
-        assert told <= job.turns[sample]
-        unseen += job.turns[sample] - told
+        recorded = lap - (not had[sample])
+        assert recorded <= job.turns[sample]
+        unseen += job.turns[sample] - recorded
     since = sum(job.turns.total() - then for then in at)
     assert unseen <= since
-    # Whoever goes on from it gives each sample its turns; those that it does not know of once more.
+    # After a resume each sample has its turns; those that the ledger lacks come once more.
     before = job.turns.copy()
-    job.go_on(together, [], kept, epochs)
+    job.resume(together, [], kept, epochs)
     job.begin_epoch(epochs)
     job.run()
     job.begin_epoch(epochs + 1)
@@ -321,7 +323,7 @@ def test_an_old_ledger_only_repeats_samples(job: Job, epochs: int, end: float, d
     for unit in np.unique(job.kind.unit_of):
         of_unit = np.flatnonzero(job.kind.unit_of == unit).tolist()
         total = [again[sample] + (1 if had[sample] else 0) for sample in of_unit]
-        assert max(total) - min(total) <= 1, "laps are exact for what was kept"
+        assert max(total) - min(total) <= 1, "laps are exact for what was saved"
 
 
 def test_a_ledger_keeps_the_last_lap_of_each_unit() -> None:
@@ -402,7 +404,7 @@ def test_samples_of_a_home_s_old_process_count_in_no_lap() -> None:
     turns = here.turns()
     columns = np.unique(kind.unit_of[theirs])
     assert set(turns.laps[columns]) == {1}
-    # What came from the process before is not among what had its turn.
+    # Samples of the old process are not among those that had their turn.
     had = np.flatnonzero(turns.flags(8, 32)[theirs])
     assert 0 < len(had) < len(theirs)
     assert set(theirs[had]) <= set(served)

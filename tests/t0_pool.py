@@ -1,4 +1,4 @@
-"""The pool policy: what is loaded when, what goes out, and when a class begins its next lap."""
+"""The pool policy: what is loaded when, which resident is served, and when a class begins its next lap."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ SIZE_BYTES = 10
 
 
 class Pool:
-    """A policy over classes of samples of one size, in chunks that mix them at random; counts what it does."""
+    """A policy over classes of samples of one size, in chunks that mix them at random; counts its loads and waits."""
 
     def __init__(self, of_class: list[int], chunk_size: int, *, resident: float, seed: int = 0) -> None:
         self.class_of = np.repeat(np.arange(len(of_class)), of_class).astype(np.int32)
@@ -85,7 +85,7 @@ def test_classes_asked_unevenly_stay_fair(
         served = pool.ask(sample)
         assert served.is_demanded == (served.sample not in held)
         for load in served.loads:
-            assert not held & set(load.samples), "nothing is read that is in memory"
+            assert not held & set(load.samples), "no sample in memory is read again"
             held |= set(load.samples)
         if not served.kept:
             held.remove(served.sample)
@@ -97,7 +97,7 @@ def test_classes_asked_unevenly_stay_fair(
 
 
 def test_a_chunk_with_only_reserved_samples_is_not_loaded() -> None:
-    """Programs list a class whole, while another is asked so rarely that it has enough in memory."""
+    """Programs list a whole class, while another is asked so rarely that it has enough in memory."""
     for seed in range(5):
         pool = Pool([40, 40, 40], chunk_size=2, resident=0.8, seed=seed)
         listed = [pool.policy.reserve(sample) for sample in range(80, 120)]
@@ -108,10 +108,10 @@ def test_a_chunk_with_only_reserved_samples_is_not_loaded() -> None:
 
 
 class PartsModel:
-    """What a policy whose laps are of parts may do, the plain way; asserts it at every step.
+    """A plain model of a policy whose laps cover parts; asserts its rules at every step.
 
-    ``lap``    each class's; ``to_come`` the samples of it that had no turn yet, ``reserved`` those reserved
-    ``held``   what was loaded and neither served nor reserved
+    ``lap``      each class's; ``to_come``: the samples of it that had no turn yet, ``reserved``: those reserved
+    ``held``     samples that were loaded and neither served nor reserved
     """
 
     def __init__(
@@ -180,8 +180,8 @@ class PartsModel:
         if self.policy.put_back(reserved):
             self.held.add(reserved)
 
-    def go_on_with(self, policy: PoolPolicy) -> None:
-        """``policy`` takes the place of the present one, which may be the same."""
+    def resume_with(self, policy: PoolPolicy) -> None:
+        """Save the turns, and resume them with ``policy``, which may be the present one."""
         turns = self.policy.turns()
         had = np.flatnonzero(turns.flags(len(turns.laps), len(self.class_of)))
         assert set(had.tolist()) == {s for c, lap in self.lap.items() for s in self.of_lap(c, lap) - self.to_come[c]}
@@ -192,7 +192,7 @@ class PartsModel:
         self.held.clear()
 
     def skip(self, cls: int, laps: int) -> None:
-        """The class goes on in the lap that comes so many later, or the first after that has any of it."""
+        """Skip so many laps of a class, and further ones without its samples."""
         until, let_go = self.lap[cls] + laps, set[int]()
         if laps:
             let_go = {sample for sample in self.held if self.class_of[sample] == cls}
@@ -231,7 +231,7 @@ class PartsModel:
         self.check_counts()
 
     def check_counts(self) -> None:
-        """That the counts of `_chunks` are those of the model, and its order fits them."""
+        """The counts of `_chunks` are those of the model, and its order fits them."""
         policy = self.policy
         this_lap, next_lap = np.zeros(len(self.cells), int), np.zeros(len(self.cells), int)
         for sample, cls in enumerate(self.class_of):
@@ -308,12 +308,12 @@ def test_another_policy_resumes_anywhere_in_the_laps(
         run(model, steps, data)
         if skipped and model.lap:
             model.skip(min(model.lap), skipped)
-        model.go_on_with(model.new_policy() if is_new else model.policy)
+        model.resume_with(model.new_policy() if is_new else model.policy)
     run(model, 60, data)
 
 
 def run(model: PartsModel, steps: int, data: st.DataObject) -> None:
-    """Ask, stat, open what was stat'ed and forget it, at random; what changes in many chunks at once, in either way."""
+    """Ask, stat, open what was stat'ed and forget it, at random; changes of many chunks at once are made in either way."""
     with pytest.MonkeyPatch.context() as ways:
         for constant in ("SORTED_FOR_ONE", "COUNTED_FOR_ONE"):
             ways.setattr(chunk_order, constant, data.draw(st.sampled_from([1, 64])))
@@ -379,7 +379,7 @@ def test_rotating_parts_are_read_once_and_ahead_of_demand() -> None:
         loads.update(load.chunk for turn in turns for load in turn.loads)
     assert set(loads.values()) <= {2, 3}, "once in every third lap, and some ahead for the next"
     assert sum(loads.values()) <= 2 * len(cells) + 100 // 12
-    assert waits == 1, "the very first"
+    assert waits == 1, "only the very first"
 
 
 def test_interrupted_laps_serve_each_sample_once() -> None:
@@ -411,7 +411,7 @@ def test_a_restored_policy_reads_only_samples_without_a_turn() -> None:
     after = pool.ask_all(order[900:])
     assert sorted(before + after) == list(range(pool.samples))
     assert set(after) <= set(pool.read)
-    assert sum(pool.read.values()) == len(after) + pool.policy.residents(), "and some of the next lap"
+    assert sum(pool.read.values()) == len(after) + pool.policy.residents(), "and some samples of the next lap"
 
 
 def test_turns_of_other_samples_are_refused_unchanged() -> None:
@@ -454,7 +454,7 @@ def test_a_dataset_that_fits_is_loaded_once_and_shuffled() -> None:
     assert set(pool.loads.values()) == {1}
     assert set(pool.read.values()) == {1}
     assert pool.policy.residents() == pool.samples
-    assert pool.demanded <= 20, "for each class once at most, as its first are loaded"
+    assert pool.demanded <= 20, "at most once for each class, when its first samples are loaded"
     places = np.array([np.argsort(answers) for answers in orders])
     correlation = np.corrcoef(places)[np.triu_indices(4, 1)]
     assert np.abs(correlation).max() < 0.1
@@ -465,9 +465,9 @@ def test_every_chunk_is_loaded_once_per_epoch(resident: float) -> None:
     pool = Pool([200] * 20, 16, resident=resident)
     for epoch, answers in enumerate(pool.epochs(4), 1):
         assert sorted(answers) == list(range(pool.samples))
-        assert set(pool.loads.values()) <= {epoch, epoch + 1}, "once each, and some of them ahead for the next epoch"
+        assert set(pool.loads.values()) <= {epoch, epoch + 1}, "once each, and some ahead for the next epoch"
         assert sum(pool.read.values()) == epoch * pool.samples + pool.policy.residents()
-    assert pool.demanded == 1, "the very first"
+    assert pool.demanded == 1, "only the very first"
 
 
 def test_too_little_memory_never_reads_a_sample_twice() -> None:
@@ -483,7 +483,7 @@ def test_samples_loaded_for_the_next_lap_are_not_served_early() -> None:
     order = np.random.default_rng(2).permutation(80).tolist()
     last = pool.ask_all(order)[-10:]
     early = {s for s in range(80) if pool.policy.is_resident(s)}
-    assert pool.policy.laps(np.arange(80)).tolist() == [1] * 80, "nobody has asked for the next lap"
+    assert pool.policy.laps(np.arange(80)).tolist() == [1] * 80, "no request has reached the next lap"
     assert 12 <= len(early) <= 20, "and memory is full of it"
     assert not early & set(last)
     demanded = pool.demanded
@@ -532,7 +532,7 @@ def test_rarely_asked_classes_do_not_fill_memory() -> None:
     turns = Counter(pool.ask_all(asked[:12_000]))
     before = pool.demanded
     turns.update(pool.ask_all(asked[12_000:]))
-    # Were they to fill it, 22 of 100 opens would wait.
+    # If they filled it, 22 of 100 opens would wait.
     assert pool.demanded - before < 0.15 * 12_000
     for cls in range(20):
         of_class = [turns[s] for s in np.flatnonzero(pool.class_of == cls).tolist()]
@@ -591,7 +591,7 @@ def test_an_open_preempts_the_last_reservation() -> None:
     other = policy.request(0)
     assert {reserved, other.sample} == {0, 1}
     assert not other.preempted
-    assert policy.reserve(0) is None, "the lap has nothing else"
+    assert policy.reserve(0) is None, "the lap has no other sample"
     preempted = policy.request(0)
     assert (preempted.sample, preempted.preempted, preempted.is_demanded) == (reserved, True, True)
     assert policy.laps(np.array([0])).tolist() == [1]

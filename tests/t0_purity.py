@@ -1,4 +1,4 @@
-"""The core does no input or output: it may import numpy, the standard library's pure parts, and itself."""
+"""The core does no I/O: it may import numpy, the standard library's pure parts, and itself."""
 
 import ast
 from pathlib import Path

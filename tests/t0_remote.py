@@ -1,4 +1,4 @@
-"""The distributed slot protocol: the paper's running examples, and what it does about each event."""
+"""The distributed slot protocol: the paper's running examples, and the reaction to each event."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from redoxfs.protocol.trace import OFF_TRACE, HomeTrace, OwnTrace
 
 SLOTS = 4
 ROOM = 8 * 100
-"""An answer may fill an eighth of the remote memory; so much never stands in the way."""
+"""An answer may fill an eighth of the remote memory; this much never limits it."""
 
 
 def two_nodes(
@@ -79,7 +79,7 @@ def remote(sample: int) -> Served:
 
 
 def reserve_remote(requester: SlotNode, home: SlotNode, sample: int) -> int:
-    """A reservation that needs a message: the sample reserved."""
+    """A reservation that needs a message; returns the reserved sample."""
     assert isinstance(requester.reserve(sample), Pending)
     ((_, served),) = received(requester, answer_of(home, taken_out(requester)))
     return served.sample
@@ -272,7 +272,7 @@ def test_a_late_sample_takes_the_prefetched_one_s_memory() -> None:
         node1.request(7)  # a load, which fills slot 1 once more
     early = answer_of(node1, first)
     assert [ticket for ticket, _ in received(node0, early)] == [0, 8]
-    assert sent_by(node0, 7).room_bytes == 0, "what is under way for the answered request needs it"
+    assert sent_by(node0, 7).room_bytes == 0, "the answered request's sample, still under way, needs it"
     assert node0.receive(late) == ()
     assert node0.keeps(late.sample)
 
@@ -322,9 +322,9 @@ def test_a_remote_reservation_is_a_claim_without_a_turn() -> None:
     answer = answer_of(node1, message)
     assert [sample % SLOTS for sample in answer.samples] == [0, 1, 2]
     assert received(node0, answer) == (Delivered(0, remote(answer.samples[0])),)
-    # From the remote VC at once, and the home is told so with the next message.
+    # From the remote VC at once; the next message reports it to the home.
     assert node0.reserve(5) == answer.samples[1]
-    assert node0.used_bytes() == node0.held() == 1, "what is reserved does not count"
+    assert node0.used_bytes() == node0.held() == 1, "reserved samples do not count"
     assert node0.prefetched == 2
     for sample in answer.samples[:2]:
         assert node0.take(sample) == remote(sample)
@@ -341,7 +341,7 @@ def test_a_put_back_sample_answers_without_a_message() -> None:
     assert node0.request(12) == remote(reserved)
     assert (node0.keeps(reserved), node0.used_bytes(), node0.held()) == (False, 0, 0)
     message = sent_by(node0, 4)
-    assert message.hits == (), "the home knows of it"
+    assert message.hits == (), "the home knows it"
     assert answer_of(node1, message).sample != reserved
 
 
@@ -357,7 +357,7 @@ def test_a_put_back_remote_sample_without_room_is_evicted() -> None:
 def test_reserve_is_refused_where_the_home_may_repeat_a_sample() -> None:
     node0, node1 = two_nodes(*vc_1_of(1), window=5)
     assert node0.reserve(4) == Pending(0)
-    assert node0.reserve(4) is None, "one is on its way"
+    assert node0.reserve(4) is None, "one is under way"
     node0.receive(answer_of(node1, taken_out(node0)))
     assert node0.reserve(4) is None, "one is reserved"
     # A request takes no turn from a reservation. The next lap begins, and its sample is the same.
@@ -445,7 +445,7 @@ def test_a_returning_path_spends_the_left_over_position() -> None:
     node0.receive(answer_of(node1, message))
     for _ in range(2):
         node1.request(6)  # a load, which fills p's slot once more
-    # The delayed message looks ahead at both requests. They were made, and what was sent for them would be left over.
+    # The delayed message looks ahead at both requests, which were made: samples sent for them would be left over.
     assert answer_of(node1, delayed).prefetched == ()
 
 

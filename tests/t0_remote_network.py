@@ -1,4 +1,4 @@
-"""Several nodes over a network that delays, reorders, repeats and loses: no sample is lost, none is served twice."""
+"""Several nodes over an unreliable network: no sample is lost, and none is served twice."""
 
 import random
 from collections import Counter
@@ -18,14 +18,14 @@ from redoxfs.protocol import Answer, Message, Pending, Served, SlotNode, homes_b
 pytestmark = pytest.mark.slow
 
 STEPS_PER_REQUEST = 1000
-"""One that takes more waits for ever: a request takes ten at most, a message that is lost ten times a hundred."""
+"""A request that takes more waits for ever: it takes ten at most, a message that is lost ten times takes a hundred."""
 
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """How likely workers are to ``reserve`` before they ask, then to ``put_back``, and to ``cancel`` what they await.
+    """How likely workers are to ``reserve`` before they ask, then to ``put_back``, and to ``cancel`` while they wait.
 
-    What was put back is asked for again, and half of what was cancelled.
+    A path that was put back is asked for again, and so is half of those that were cancelled.
     """
 
     reserve: float = 0.0
@@ -102,7 +102,7 @@ class Slots:
             self.arrive(at - len(ready))
 
     def act(self, worker: Worker, habits: Habits) -> None:
-        """What a worker does next."""
+        """A worker's next step."""
         node = self.nodes[worker.node]
         if worker.ticket is not None:
             node.cancel(worker.ticket)
@@ -155,7 +155,7 @@ class Slots:
         worker.asked, worker.reserved = path, sample
 
     def preempt(self, node: int, samples: Iterable[int]) -> None:
-        """Who had one of ``samples`` reserved asks again."""
+        """Workers whose reservation of one of ``samples`` was preempted ask again."""
         for sample in samples:
             (revoked,) = (w for w in self.workers if w.node == node and w.reserved == sample)
             revoked.todo.insert(0, revoked.asked)
@@ -199,7 +199,7 @@ class Slots:
         self.send(at)
 
     def check_laps(self) -> None:
-        """A home gives out every sample of a column once before it gives any a second time."""
+        """A home gives every sample of a column once before it gives any a second time."""
         given: Counter[tuple[int, int]] = Counter()
         for policy in self.policies:
             given += policy.gave
@@ -210,7 +210,7 @@ class Slots:
             assert max(counts) - min(counts) <= 1
 
     def check_balance(self, made: int) -> None:
-        """Of ``made`` requests all but those given up were served; what was given for none of them lies at a node."""
+        """Of ``made`` requests all but those given up were served; samples that answered none of them lie at a node."""
         assert len(self.served) == made - self.given_up
         given = sum(sum(policy.gave.values()) for policy in self.policies)
         assert given - len(self.served) == sum(node.held() for node in self.nodes)

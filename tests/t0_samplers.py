@@ -1,4 +1,4 @@
-"""The samplers' orders: values that PyTorch gave, and what is true of any. t4_samplers_torch.py compares at large."""
+"""The samplers' orders: fixed values from PyTorch, and properties of any. t4_samplers_torch.py compares many more."""
 
 from itertools import islice
 

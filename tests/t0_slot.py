@@ -1,4 +1,4 @@
-"""The slot policy against the paper's pseudo-code, written out as it stands there."""
+"""The slot policy against the paper's pseudo-code, written out line by line."""
 
 import numpy as np
 import pytest

@@ -174,9 +174,9 @@ def test_more_remote_memory_saves_requests_while_used() -> None:
 
 
 def test_the_bound_on_randomness_has_both_papers_figures() -> None:
-    told = bound()
-    assert told.most_mapped_to_one == "2.16e88"
-    assert told.randomness_at_least == "3.98e418"
+    found = bound()
+    assert found.most_mapped_to_one == "2.16e88"
+    assert found.randomness_at_least == "3.98e418"
     small = bound(files=12, chunk_size=2, virtual_chunks=2)
     exact = math.factorial(6) // math.factorial(3) ** 2
     assert (exact, small.randomness_at_least) == (20, "2.00e1")
@@ -217,9 +217,9 @@ def test_a_shuffle_buffer_emits_every_sample_once(held: int) -> None:
 
 def test_randomness_has_a_row_for_each_comparison() -> None:
     rows = list(randomness(DATASET, policies=POLICIES, chunk_sizes=[16], residents=[0.1, 0.25]))
-    told = [(row.policy, row.resident) for row in rows]
-    assert told[:3] == [("permutation", None), ("shuffle buffer", 0.1), ("shuffle buffer", 0.25)]
-    assert told[3:] == [(policy, share) for policy in POLICIES for share in (0.1, 0.25)]
+    found = [(row.policy, row.resident) for row in rows]
+    assert found[:3] == [("permutation", None), ("shuffle buffer", 0.1), ("shuffle buffer", 0.25)]
+    assert found[3:] == [(policy, share) for policy in POLICIES for share in (0.1, 0.25)]
     assert rows[0].mate_pairs == pytest.approx(rows[0].mate_pairs_if_random, rel=0.1)
     assert rows[1].mate_pairs > 2 * rows[0].mate_pairs
 
