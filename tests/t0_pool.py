@@ -313,7 +313,7 @@ def test_another_policy_resumes_anywhere_in_the_laps(
 
 
 def run(model: PartsModel, steps: int, data: st.DataObject) -> None:
-    """Ask, stat, open what was stat'ed and forget it, at random; changes of many chunks at once are made in either way."""
+    """Ask, stat, open what was stat'ed and forget it, at random; changes of many chunks at once happen in both ways."""
     with pytest.MonkeyPatch.context() as ways:
         for constant in ("SORTED_FOR_ONE", "COUNTED_FOR_ONE"):
             ways.setattr(chunk_order, constant, data.draw(st.sampled_from([1, 64])))
