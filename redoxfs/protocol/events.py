@@ -248,10 +248,10 @@ class SharedPolicy(Protocol):
         """How many turns this node gave its readers since the first lap began."""
 
     def turns(self) -> Turns:
-        """What this node handed to its readers. A copy."""
+        """The turns that this node gave its readers. A copy."""
 
     def merged(self, of_nodes: Sequence[Turns]) -> Turns:
-        """What several nodes handed to their readers together. Raises ValueError where one has other samples."""
+        """The turns of several nodes together. Raises ValueError where one has other samples."""
 
     def restore(self, turns: Turns, own: Turns | None = None) -> None:
         """Resume where all nodes together were. Call it before anything else, and at all of them alike.

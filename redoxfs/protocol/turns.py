@@ -1,11 +1,11 @@
 """How far laps are: the state that is saved, for one policy and for nodes that share a dataset.
 
-Nodes share their laps, and each knows only what it handed to its own readers. Each keeps a `Ledger` of that. What all
-of them did is the `merged` ledgers: the latest lap of each column or class in which any node had a turn, and every
+Nodes share their laps, and each knows only what it handed to its own readers. Each keeps a `Ledger` of that. The
+`merged` ledgers are the turns of all: the latest lap of each column or class in which any node had a turn, and every
 sample that any of them handed out in it. An old ledger lacks the turns since, and these samples come again. It never
 marks a sample that had no turn, since turns of an earlier lap do not count. That holds for laps that began together,
-which `redoxfs.node` tells from others. What lies at a node unserved, or is under way between two, is in no ledger, and
-comes again from where it lies on storage.
+which `redoxfs.node` checks. Samples that lie at a node unserved, or are under way between two, are in no ledger, and
+come again from storage.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ Bytes = npt.NDArray[np.uint8]
 Ints: TypeAlias = "memoryview[int]"
 
 LAST_LAP = 1 << 30
-"""More than anybody begins. The laps after it still fit in 32 bits."""
+"""More laps than any job begins. The laps after it still fit in 32 bits."""
 
 MOST_GIVEN = (1 << 63) - 1
 
@@ -51,7 +51,7 @@ class Turns(NamedTuple):
 
 
 def merged(of_nodes: Sequence[Turns], unit_of: Numbers) -> Turns:
-    """What nodes had together, given the column or class int[S] of each sample.
+    """The turns of several nodes together, given the column or class int[S] of each sample.
 
     Raises:
         ValueError: the turns are not of the same samples.
@@ -101,13 +101,13 @@ class Ledger:
         return Turns(self._laps.copy(), np.packbits(self._had_array), self.given)
 
     def restore(self, turns: Turns) -> None:
-        """Resume from what this node had. Raises ValueError; nothing was changed."""
+        """Resume from this node's own turns. Raises ValueError; nothing was changed."""
         self._had_array[:] = turns.flags(len(self._laps), len(self._had_array))
         self._laps[:] = turns.laps
         self.given = turns.given
 
     def restore_part(self, turns: Turns, samples: Flags) -> None:
-        """Resume from what all nodes had; this node records ``samples``, bool[S], of it from now on."""
+        """Resume from the turns of all nodes; this node records ``samples``, bool[S], of them from now on."""
         had = turns.flags(len(self._laps), len(samples))
         self.restore(turns._replace(had=np.packbits(had & samples)))
 

@@ -156,9 +156,7 @@ class LocalFirst:
         return self._reservations.of_class(self._class_of[sample])
 
     def handle(self, message: Message) -> Handled:
-        """Give a peer samples of a class: at most its share of what is left here; a reserved one if nothing else is
-        left.
-        """
+        """Give a peer samples of a class: at most its share of what is left here, else a reserved one."""
         assert isinstance(message, Take)
         peer = self._peers[message.requester]
         if message.number < peer.acked_below:
@@ -220,9 +218,9 @@ class LocalFirst:
     def cancel(self, ticket: int) -> None:
         """Nobody waits for ``ticket`` any more; a sample that comes for it is kept for the next."""
         for cls, waiting in self._waiting.items():
-            for who in waiting:
-                if who.ticket == ticket:
-                    waiting.remove(who)
+            for one in waiting:
+                if one.ticket == ticket:
+                    waiting.remove(one)
                     if not waiting:
                         del self._waiting[cls]
                     return
@@ -258,7 +256,7 @@ class LocalFirst:
         """int32[C]: how many laps of each class have begun, as far as this node knows: a sample was given in them."""
         own = np.array([self._parts.own_in(self._node, cls, lap) for cls, lap in enumerate(self._lap)], np.int32)
         is_begun = (np.asarray(self._left) != own) | (np.asarray(self._came) == self._lap_array)
-        for done in (self._done, *(told for peer in self._peers.values() for told in (peer.done, peer.before))):
+        for done in (self._done, *(news for peer in self._peers.values() for news in (peer.done, peer.before))):
             is_begun |= np.asarray(done) > 0
         begun: Int32 = np.where(is_begun, self._lap_array, self._lap_array - 1)
         return begun
@@ -282,11 +280,11 @@ class LocalFirst:
         return self._ledger.given
 
     def turns(self) -> Turns:
-        """What this node handed to its readers. A copy."""
+        """The turns that this node gave its readers. A copy."""
         return self._ledger.turns()
 
     def merged(self, of_nodes: Sequence[Turns]) -> Turns:
-        """What several nodes handed to their readers together. Raises ValueError where one has other samples."""
+        """The turns of several nodes together. Raises ValueError where one has other samples."""
         return merged(of_nodes, self._class_array)
 
     def restore(self, turns: Turns, own: Turns | None = None) -> None:
@@ -459,7 +457,7 @@ class LocalFirst:
         return self._parts.next_of_any([self._node, *self._there], cls, self._lap[cls])
 
     def _begin_lap(self, cls: int, lap: int) -> None:
-        """Begin ``lap``. What is left of laps before is missed: this node did not know that those laps were over."""
+        """Begin ``lap``. Samples left of laps before are missed: this node did not know that those laps were over."""
         if self._left[cls] or cls in self._taken or cls in self._reservations or lap > self._lap[cls] + 1:
             self._let_go(cls, lap)
         self._enter_lap(cls, lap)
@@ -501,12 +499,12 @@ class LocalFirst:
         """Answer waiting requests in turn, as far as there are samples for them."""
         delivered: list[Delivered] = []
         unanswered: deque[_Waiting] = deque()
-        for who in self._waiting.pop(cls, ()):
-            served = self._promise(cls) if who.reserves else self._serve(cls)
+        for one in self._waiting.pop(cls, ()):
+            served = self._promise(cls) if one.reserves else self._serve(cls)
             if served is None:
-                unanswered.append(who)
+                unanswered.append(one)
             else:
-                delivered.append(Delivered(who.ticket, served))
+                delivered.append(Delivered(one.ticket, served))
         if unanswered:
             self._waiting[cls] = unanswered
         return delivered

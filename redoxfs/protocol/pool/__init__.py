@@ -17,7 +17,7 @@ Where nodes share a dataset, each lap of a class covers one *part* of its sample
 lap (`parts_by_lap`). Otherwise all samples are one part, and every lap covers it. A lap whose part has no sample of the
 class is skipped, but counts.
 
-``policy``       `PoolPolicy`: the decisions, and who has which turn
+``policy``       `PoolPolicy`: the decisions
 ``queues``       where each sample of a class is in its lap
 ``chunk_order``  which chunks have samples to load, for this lap or the next
 ``parts``        which samples each lap of a class covers

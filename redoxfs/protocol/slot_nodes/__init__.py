@@ -34,13 +34,13 @@ goes to a claim that a request waits for, else to a cancelled one (the stash), e
 most one sample more than claims in any (VC, O), so the slot is free when a sample arrives for it. The slot is empty
 while claims are open, so no waiting request was promised a sample that another might take.
 
-A claim spends one position of the trace, and tells the home that the position is past. The home sends nothing ahead for
-a spent position: that sample would wait until the next epoch and make this one inexact. So claims and positions have to
-balance as well. A path that is reserved and put back has spent its position. If another path then takes that sample
-from the stash, its own position is left over. The claim that the first path makes when it comes back spends that one:
-to the home a position only means that one claim of this (VC, O) will come. The position is reported as ``passed`` only
-where no such claim will come, because the sample in the stash was claimed off the trace. Positions that are left over
-when an epoch ends are void.
+A claim spends one position of the trace, and reports to the home that the position is past. The home sends nothing
+ahead for a spent position: that sample would wait until the next epoch and make this one inexact. So claims and
+positions have to balance as well. A path that is reserved and put back has spent its position. If another path then
+takes that sample from the stash, its own position is left over. The claim that the first path makes when it comes back
+spends that one: to the home a position only means that one claim of this (VC, O) will come. The position is reported as
+``passed`` only where no such claim will come, because the sample in the stash was claimed off the trace. Positions that
+are left over when an epoch ends are void.
 
 Lost nodes: a request for a lost home gets a sample that was given before, else the very sample asked for, which its
 reader reads alone (`degraded`). It is no claim, and its position is reported as ``passed``. Requests that were waiting

@@ -147,11 +147,11 @@ class SlotNode:
         return self._ledger.given
 
     def turns(self) -> Turns:
-        """What this node handed to its readers. A copy."""
+        """The turns that this node gave its readers. A copy."""
         return self._ledger.turns()
 
     def merged(self, of_nodes: Sequence[Turns]) -> Turns:
-        """What several nodes handed to their readers together. Raises ValueError where one has other samples."""
+        """The turns of several nodes together. Raises ValueError where one has other samples."""
         return merged(of_nodes, self._policy.columns)
 
     def restore(self, turns: Turns, own: Turns | None = None) -> None:
@@ -175,7 +175,7 @@ class SlotNode:
         return self._requester.degraded
 
     def cancel(self, ticket: int) -> None:
-        """Nobody waits for ``ticket`` any more. Nothing happens where it was answered."""
+        """Nobody waits for ``ticket`` any more. No effect once it was answered."""
         self._requester.cancel(ticket)
 
     def laps(self, samples: Ints) -> npt.NDArray[np.int32]:

@@ -126,7 +126,7 @@ class Requester:
         self._trace = OwnTrace(order, self._homes)
         for home, hits in enumerate(self._hits):
             self._hits[home] = [Hit(hit.sample, OFF_TRACE) for hit in hits]
-        # What paths left in the epoch before is void.
+        # Positions that paths left over in the epoch before are void.
         self._passed = [[] for _ in self._passed]
         self._left_over.clear()
         for stash in self._stash.values():
@@ -233,7 +233,7 @@ class Requester:
         self._lost.discard(home)
 
     def restarted(self, home: int) -> None:
-        """``home`` knows nothing except what unanswered and later messages tell it."""
+        """``home`` knows nothing except the contents of unanswered and later messages."""
         self._lost.discard(home)
         self._hits[home], self._passed[home] = [], []
         # Its laps begin anew. Samples of its laps before have a turn in none of them.
