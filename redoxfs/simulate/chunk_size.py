@@ -1,6 +1,6 @@
 """How large a chunk should be (§5.5): loads per chunk, bytes read, and epoch time under a model of the storage.
 
-The model: a load is one read of a whole chunk, and a read of n bytes takes ``seek_s + n / bytes_per_s`` (`StorageSpeed`).
+The model: a load is one read of a whole chunk, and reading n bytes takes ``seek_s + n / bytes_per_s`` (`StorageSpeed`).
 Small chunks pay for seeks. Large ones pay for waste under the slot policy: the more slots a chunk has, the less evenly
 they are used up, and the more samples of a load find their slot taken. A chunk size of 1 is plain random reading: every
 file by itself, once.
