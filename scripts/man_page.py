@@ -12,7 +12,7 @@ from pathlib import Path
 
 PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
-# Below the help of some verbs, and in a section of its own here.
+# The last part of a help text's epilog; here it is a section of its own.
 EXITS_TITLE = "exit codes:"
 
 
@@ -103,8 +103,9 @@ def _help(action: argparse.Action, prog: str) -> str:
 
 
 def _epilog(parser: argparse.ArgumentParser) -> Iterator[str]:
-    if parser.epilog and not parser.epilog.startswith(EXITS_TITLE):
-        yield from (".PP", ".nf", *map(_plain, parser.epilog.strip("\n").splitlines()), ".fi")
+    text = (parser.epilog or "").partition(EXITS_TITLE)[0].strip("\n")
+    if text:
+        yield from (".PP", ".nf", *map(_plain, text.splitlines()), ".fi")
 
 
 def _plain(text: str) -> str:
