@@ -1,7 +1,7 @@
 """`redoxfs cluster`: several real nodes on this machine, to try out what several machines would do.
 
 Nothing here is simulated. Each node is a `redoxfs mount` of its own, at DIR/0, DIR/1, …, and they talk over loopback.
-They start together, since each waits for all others. Later, the mount table alone tells which nodes there are.
+They start together, since each waits for all others. Later commands find the nodes in the mount table.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Which nodes share the dataset: from --nodes and the launcher's environment to a numbered list.
 
 The list is the same on every node and does not change. It has three sources: --nodes itself; Slurm or torchrun
-(`auto`); or a DNS name with an address for every node. torchrun only tells where node 0 is, so the nodes meet there
+(`auto`); or a DNS name with an address for every node. torchrun gives only the address of node 0, so the nodes meet there
 once (`rendezvous`), before anything else listens on that port.
 
 All of it runs before the fork of the daemon, in one thread, and leaves no socket open. Questions to this machine and
@@ -46,7 +46,7 @@ _TORCHRUN = ("MASTER_ADDR", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 _TLS = ("--tls-cert", "--tls-key", "--tls-ca")
 
-# The share of --memory that is reserved for samples from other nodes.
+# One part in this many of --memory is reserved for samples from other nodes.
 _REMOTE_SHARE = 8
 
 

@@ -1,6 +1,6 @@
 """A meeting at node 0, for nodes that only know the address of node 0.
 
-torchrun tells no more. The nodes meet once, before anything else listens on that port, and leave no socket open.
+torchrun gives no more. The nodes meet once, before anything else listens on that port, and leave no socket open.
 """
 
 import errno
