@@ -1,8 +1,8 @@
 """Which nodes share the dataset: from --nodes and the launcher's environment to a numbered list.
 
 The list is the same on every node and does not change. It has three sources: --nodes itself; Slurm or torchrun
-(`auto`); or a DNS name with an address for every node. torchrun gives only the address of node 0, so the nodes meet there
-once (`rendezvous`), before anything else listens on that port.
+(`auto`); or a DNS name with an address for every node. torchrun gives only the address of node 0, so the nodes meet
+there once (`rendezvous`), before anything else listens on that port.
 
 All of it runs before the fork of the daemon, in one thread, and leaves no socket open. Questions to this machine and
 to the DNS go through `Here`, so that tests need neither.
