@@ -1,4 +1,4 @@
-"""The node without a filesystem: waiting, failing, whose bytes they are, and what is left at the end."""
+"""The node without a filesystem: waits, failures, the owners of bytes, and a clean end."""
 
 import errno
 import json
@@ -82,7 +82,7 @@ async def read_from(node: Node, handle: int, offset: int, size: int) -> bytes:
 
 
 async def whole(node: Node, entry: int, thread: int) -> int:
-    """Open, read, close; the number of the sample that came."""
+    """Open, read, close. Returns the number of the sample that was served."""
     opened = await opened_by(node, entry, thread)
     data = await read_from(node, opened.handle, 0, 1 << 20)
     node.close(opened.handle)
@@ -143,7 +143,7 @@ def test_open_and_read_of_a_resident_sample_never_suspend(source: tuple[Catalog,
 
 
 def test_immediate_answers_equal_awaited_ones(source: tuple[Catalog, int]) -> None:
-    """Opens and reads at once, of what has arrived, against the same by way of waiting and of reading by position."""
+    """Compares immediate opens and reads with those that wait, and with reads by position."""
 
     async def answers(late: bool, seed: int) -> list[bytes]:
         random = np.random.default_rng(seed)
@@ -209,7 +209,7 @@ def test_several_chunk_loads_are_in_flight_at_once(source: tuple[Catalog, int]) 
                     nursery.start_soon(opened_by, node, entry, 1000 + number)
                 await trio.testing.wait_all_tasks_blocked()
                 assert node.counters.chunk_loads == source[0].class_of.size // 4
-                # Opens wait; reads of what is here, closes and stats go on.
+                # Opens wait; reads of bytes in memory, closes and stats do not.
                 assert node.stat(entries(source)[0], 7) == (1000, False)
                 store.gate.set()
             assert node.stats()["open_files"] == len(entries(source))
@@ -363,7 +363,7 @@ def test_awaited_reads_go_first_and_in_order() -> None:
 
         loader = Loader(lambda read, _payloads: done.set() if read.samples == (9,) else None, threads=1)
         reads = [read(number) for number in range(10)]
-        loader.submit(reads[0:1], awaited=True)  # under way
+        loader.submit(reads[0:1], awaited=True)  # in progress
         loader.submit([reads[1], reads[8], reads[9]], awaited=True)
         loader.submit([reads[2]], awaited=True)
         loader.submit([reads[3]], awaited=True)
@@ -394,7 +394,7 @@ def test_results_come_in_slices_awaited_ones_first() -> None:
 
             return Read((number,), run)
 
-        # Nothing is handed over before this task lets the loop go on; what the one thread begins, it has ended before.
+        # Nothing is delivered before this task yields to the loop, and the only thread has finished each read by then.
         loader = Loader(deliver, threads=1)
         reads = [read(number) for number in range(104)]
         loader.submit(reads[:100], awaited=False)
@@ -406,7 +406,7 @@ def test_results_come_in_slices_awaited_ones_first() -> None:
         loader.submit(reads[102:103], awaited=False)
         assert was_begun[102].wait(60)
         loader.hasten(reads[60])  # here
-        loader.hasten(reads[102])  # under way
+        loader.hasten(reads[102])  # in progress
         gate.set()
         loader.submit(reads[103:], awaited=False)
         assert was_begun[103].wait(60)
@@ -417,7 +417,7 @@ def test_results_come_in_slices_awaited_ones_first() -> None:
                 await trio.lowlevel.checkpoint()
                 most = max(most, len(delivered) - before)
         loader.close()
-        # Two slices, as trio may run the one between two turns of this task, and then the other.
+        # Two slices: trio may run one between two turns of this task, and then the other.
         assert most <= 2 * 6
         assert delivered == [100, 101, 60, 102, *(number for number in range(104) if number not in (100, 101, 60, 102))]
 
@@ -503,7 +503,7 @@ def test_a_reused_thread_number_is_detected_by_birth_time(tmp_path: Path) -> Non
     now = [100.0]
     callers = Callers(tmp_path, lambda: now[0])
     write_stat(tmp_path, 7, born_s=90)
-    assert not callers.is_another(7), "never heard of"
+    assert not callers.is_another(7), "never seen"
     callers.hear(7)
     assert not callers.is_another(7)
     now[0] = 200.0
@@ -593,7 +593,7 @@ def test_ended_threads_are_found_at_intervals() -> None:
         helper.join()
         while Path(f"/proc/{number}").exists():
             os.sched_yield()
-    assert callers.gone(ids) == [], "it was looked a moment ago"
+    assert callers.gone(ids) == [], "the last check was a moment ago"
     now[0] += 1
     assert callers.gone([*ids, threading.get_native_id()]) == ids
 
@@ -609,7 +609,7 @@ def test_another_users_thread_counts_as_alive() -> None:
 
 
 def control(path: Path, ask: Callable[[], object]) -> tuple[object, int]:
-    """What ``ask``, in a thread, gets from a node with the verbs `stop` and `count`; how often `stop` was called."""
+    """The result of ``ask``, in a thread, at a node with the verbs `stop` and `count`, and the number of stops."""
     calls = []
 
     async def stop(_data: bytes) -> dict[str, Any]:
@@ -672,7 +672,7 @@ def test_the_control_socket_refuses_data_that_ends_early(tmp_path: Path) -> None
 
 
 def test_a_newer_daemons_control_socket_is_not_removed(tmp_path: Path) -> None:
-    """A mount that was detached ends when its last user is done, and another may be in its place by then."""
+    """A detached mount ends with its last user, and another mount may be in its place by then."""
     path = tmp_path / "control"
 
     async def name(data: bytes, *, of: str) -> dict[str, Any]:

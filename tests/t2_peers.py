@@ -1,4 +1,4 @@
-"""Nodes that speak to each other over loopback, with fakes in place of what decides and reads."""
+"""Nodes connected over loopback, with fakes for decisions and reads."""
 
 import errno
 import logging
@@ -54,7 +54,7 @@ def file(data: bytes, inode: int = 7) -> FileBytes:
 
 
 def told(payload: Payload) -> list[object]:
-    """What a payload holds, to be compared."""
+    """A payload in a form that can be compared."""
     return [(f.errno, f.strerror) if isinstance(f, OSError) else (bytes(f.data), f.stamp, f.changed) for f in payload]
 
 
@@ -98,7 +98,7 @@ class FakeService:
             self.given[key] = self._decide(message)
         answer = self.given[key]
         self.busy[key] += 1
-        assert self.busy[key] == 1, "the host is busy with this message already"
+        assert self.busy[key] == 1, "the service is already handling this message"
         try:
             await self.gate.wait()
         finally:
@@ -176,13 +176,13 @@ class FakeService:
         self.arrival = trio.Event()
 
     async def until(self, true: Callable[[], bool]) -> None:
-        """Until something arrived that makes it ``true``."""
+        """Wait until an arrival makes the condition true."""
         while not true():
             await self.arrival.wait()
 
 
 class Losing(grpc.ServerInterceptor):
-    """Loses calls to ``method``: before the handler has them where ``before`` says so, or else the replies."""
+    """Loses calls to ``method``: requests if ``before``, else replies."""
 
     def __init__(self, method: str, lose: Callable[[], bool], *, before: bool = False) -> None:
         self._method = f"/{SERVICE}/{method}"
@@ -213,13 +213,13 @@ class Lossy(Plaintext):
 
 
 def first(calls: int) -> Callable[[], bool]:
-    """True so many times."""
+    """Returns True that many times, then False."""
     left = iter([True] * calls)
     return lambda: next(left, False)
 
 
 def addresses(count: int) -> tuple[str, ...]:
-    """Of ports that nothing listens at."""
+    """Addresses with free ports."""
     return tuple(f"127.0.0.1:{port}" for port in reserve(count))
 
 
@@ -249,7 +249,7 @@ async def join_all(*nodes: Peers) -> None:
 
 @asynccontextmanager
 async def pair(home: FakeService, requester: FakeService, **options: Any) -> AsyncIterator[tuple[Peers, Peers]]:
-    """Node 0, the home, and node 1, which have met. ``options`` are the home's."""
+    """Node 0, the home, and node 1, after they have met. ``options`` are the home's."""
     view = View(1, addresses(2))
     most = options.pop("max_answer_bytes", MOST_BYTES)
     async with (
@@ -261,7 +261,7 @@ async def pair(home: FakeService, requester: FakeService, **options: Any) -> Asy
 
 
 def payload_of(random_: random.Random, sample: int, longest: int) -> Payload:
-    """Up to four files, empty ones and errors among them."""
+    """Up to four files, including empty ones and errors."""
     files: list[FileBytes | OSError] = []
     for number in range(random_.randrange(5)):
         kind = random_.randrange(6)
@@ -299,7 +299,7 @@ def test_answers_of_every_shape_arrive_unchanged() -> None:
             assert by_number == {number: answer for (_, number), answer in home.given.items()}
             total = sum(len(f.data) for p in shelf.values() for f in p if isinstance(f, FileBytes))
             assert sum(map(sum, requester.sizes)) == total
-            # Releases are told in the order of the trio loop.
+            # Releases are called in the order of the trio loop.
             await trio.testing.wait_all_tasks_blocked(0.01)
             assert not home.unreleased
             stats = asking.stats()
@@ -383,7 +383,7 @@ def test_an_unneeded_answer_is_not_fetched() -> None:
             asking.send(take(1, 1, acked_below=1))
             await requester.until(lambda: 1 in requester.got)
             await trio.testing.wait_all_tasks_blocked(0.01)
-            assert not home.unreleased, "what is settled is let go"
+            assert not home.unreleased, "acknowledged answers are dropped"
             assert asking.stats()["bytes_in"] < 2 * PART_BYTES
 
     trio.run(main)
@@ -495,7 +495,7 @@ def test_a_later_message_keeps_bytes_not_yet_fetched() -> None:
         ):
             asking.send(take(0, 1))
             await requester.until(lambda: len(requester.answers) == 1)
-            # The core says that message 0 is answered.
+            # The core acknowledges message 0.
             asking.send(take(1, 1, acked_below=1))
             await requester.until(lambda: 1 in requester.got)
             held.set()
@@ -632,7 +632,7 @@ def test_another_answer_after_a_restart_fails_missing_samples() -> None:
                 await requester.until(lambda: 0 in requester.got)
             async with running(view, 0, FakeService({5: (file(b"five"),)})):
                 await requester.until(lambda: 1 in requester.got)
-                # Of two calls at once, an Ask may overtake the Hello that tells of the other process.
+                # An Ask may overtake the Hello of the new process.
                 assert requester.restarts == [0]
             (problem,) = requester.got[1]
             assert isinstance(problem, OSError)
@@ -643,7 +643,7 @@ def test_another_answer_after_a_restart_fails_missing_samples() -> None:
     trio.run(main)
 
 
-# Who may take part
+# Joining
 
 
 @pytest.mark.parametrize(
@@ -994,7 +994,7 @@ def whole_reply() -> bytes:
 
 
 def hostile_replies() -> Iterator[bytes]:
-    """Replies that say more than they bring, or what cannot be."""
+    """Replies that announce more than they contain, or impossible values."""
     reply = pb.AskReply.FromString(whole_reply())
     for length in (0, 1 << 33, 2**64 - 4):
         reply.header.lengths[0] = length
@@ -1084,7 +1084,7 @@ def test_parts_of_a_trace_may_repeat_but_not_exceed_it() -> None:
     assert received_bytes == 24
     assert order is not None
     assert order.tolist() == list(range(6))
-    assert traces.take(1, 1, 24, 16, data[16:]) == (24, None), "told once"
+    assert traces.take(1, 1, 24, 16, data[16:]) == (24, None), "returned once"
     assert traces.take(1, 2, 24, 0, data[:4]) == (4, None)
     assert traces.take(1, 1, 24, 0, data[:4]) == (24, None), "an older one"
     empty, order = traces.take(2, 1, 0, 0, data[:0])

@@ -1,4 +1,4 @@
-"""Whatever comes over the network is answered with one clear error or is what it says, and takes little memory."""
+"""Any bytes from the network are a valid message or one clear error, and take little memory."""
 
 import errno
 import logging
@@ -71,7 +71,7 @@ INTRODUCTION = pb.Introduction(
 )
 
 MOST_TAKEN_BYTES = 48 << 20
-"""What one message may make Python take for a moment: a fraction of what a node has, and 24 times the message."""
+"""The most memory for one message at a time: a fraction of a node's memory, and 24 times the message."""
 
 CODES = {
     grpc.StatusCode.INVALID_ARGUMENT,
@@ -101,7 +101,7 @@ REQUESTS = [
 
 
 def examples(fewest: int) -> int:
-    """As many as the profile has, but at least so many: one is a millisecond."""
+    """The number of examples of the profile, with a minimum: one takes a millisecond."""
     return max(fewest, settings().max_examples)
 
 
@@ -115,7 +115,7 @@ def pool_node() -> LocalFirst:
 
 
 def slot_node() -> SlotNode:
-    """Node 0 of two, at which all samples live."""
+    """Node 0 of two, the home of all samples."""
     sizes = np.ones(SAMPLES, np.int64)
     layout = fit(CELLS, sizes, SAMPLES // 2)
     policy = SlotPolicy(layout.cells, layout.vc_start, samples=SAMPLES, seed=0)
@@ -124,7 +124,7 @@ def slot_node() -> SlotNode:
 
 
 def goes_on(node: LocalFirst | SlotNode, sample: int) -> None:
-    """What this node can serve of a lap of the class of ``sample`` is served, and more; a file keeps its turns."""
+    """Serve the rest of a lap of the class of ``sample``, and more; its turns fit in a state file."""
     for _ in range(SAMPLES // CLASSES + 1):
         turn = node.request(sample)
         if isinstance(turn, Pending):
@@ -137,7 +137,7 @@ def goes_on(node: LocalFirst | SlotNode, sample: int) -> None:
 
 
 class StrictHost:
-    """Hands what comes to the cores themselves, new ones each time, and has them go on."""
+    """Passes messages to real cores, new ones each time, and lets them continue."""
 
     def __init__(self) -> None:
         self.handled = 0
@@ -178,7 +178,7 @@ class StrictHost:
 
 @asynccontextmanager
 async def door(host: Any, bounds: Bounds | None = BOUNDS, **options: Any) -> AsyncIterator[tuple[Server, str]]:
-    """A server that knows node 1, and where it is."""
+    """A server that has met node 1, and its address."""
     bridge = Bridge()
     (address,) = addresses(1)
 
@@ -234,14 +234,14 @@ def check(channel: grpc.Channel, method: str, request: bytes) -> grpc.StatusCode
 
 
 def works(channel: grpc.Channel) -> None:
-    """It still does what it is there for."""
+    """The server still answers a valid request."""
     for method, request in REQUESTS[:3]:
         assert isinstance(outcome(channel, method, request), bytes)
 
 
 @contextmanager
 def little_memory(most_bytes: int = MOST_TAKEN_BYTES) -> Iterator[None]:
-    """What is done takes no more than that above what there was, not even for a moment."""
+    """Asserts a limit for the additional memory of a block, at its peak."""
     was_tracing = tracemalloc.is_tracing()
     if not was_tracing:
         tracemalloc.start()
@@ -283,12 +283,12 @@ fields = st.builds(
     LARGE,
     st.binary(max_size=9),
 )
-"""A field of any number, kind and value, or length, with or without what it says it has."""
+"""A field of any number, kind and value or length, complete or truncated."""
 
 
 @st.composite
 def mutated(draw: st.DrawFn, message: bytes) -> bytes:
-    """``message`` with some bytes flipped, cut off, put in, left out, said again, or a field of any kind added."""
+    """``message`` with bytes flipped, truncated, inserted, removed or repeated, or with a field of any kind added."""
     data = bytearray(message)
     for _ in range(draw(st.integers(1, 4))):
         kind = draw(st.integers(0, 7))
@@ -307,7 +307,7 @@ def mutated(draw: st.DrawFn, message: bytes) -> bytes:
         elif kind == 5:
             data += draw(fields)
         elif kind == 6 and at < len(data):
-            # A number or a length becomes another, the rest moves.
+            # A number or a length changes, and the rest moves.
             data[at : at + 1] = varint(draw(LARGE))
         else:
             data[at:at] = draw(fields)
@@ -390,7 +390,7 @@ def signed(number: int) -> int:
 
 @st.composite
 def senseless(draw: st.DrawFn) -> tuple[str, bytes]:
-    """A well formed message of any numbers."""
+    """A well-formed message with any numbers."""
     n: Callable[[], int] = lambda: draw(NUMBERS)  # noqa: E731
     request = pb.AskRequest(caller=CALLER, number=n(), settled=n())
     if draw(st.booleans()):
@@ -483,7 +483,7 @@ def test_a_refusal_names_the_problem(message: Message, line: str) -> None:
 
 
 def huge_requests() -> Iterator[tuple[str, bytes]]:
-    """As much as one message can have of what takes most for its bytes."""
+    """A message full of the element that takes the most memory per byte."""
     caller = pb.AskRequest(caller=CALLER).SerializeToString()
     room = REQUEST_LIMIT_BYTES - 100
     hits = b"\x2a\x00" * (room // 2)
@@ -520,7 +520,7 @@ def test_a_message_full_of_one_field_is_cheap(caplog: pytest.LogCaptureFixture) 
 
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     trio.run(main)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 400 << 10, "with what protobuf takes"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 400 << 10, "with protobuf's own"
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
 
 
@@ -567,7 +567,7 @@ def test_a_reply_full_of_one_field_is_cheap() -> None:
         parse(pb.FollowReply, bytes(1025))
 
 
-# What the client reads
+# Replies
 
 
 def whole_reply(message: Message) -> bytes:
@@ -611,7 +611,7 @@ def test_any_reply_is_a_valid_answer_or_a_value_error(case: tuple[Message, bytes
 
 
 def tried(act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> tuple[T | None, str]:
-    """What ``act`` returns, or its one kind of error: a line."""
+    """The result of ``act``, or the one line of its ValueError."""
     try:
         return act(*args, **kwargs), ""
     except ValueError as error:
@@ -657,7 +657,7 @@ def test_an_answer_with_unknown_samples_is_malformed(answer: Answer, line: str) 
 def test_an_answer_of_too_many_files_fails_without_a_retry(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is said in few bytes, and said once."""
+    """The error is sent in a few bytes, and once."""
     payloads: list[Payload] = [(file(b"x"),) * MOST_FILES, (file(b"y"),), ()]
     reply = Reply(Given(0, 0, 3, 1, (0, 1, 2), 0, 9), payloads)
     head, cut = _cut(reply)
@@ -687,7 +687,7 @@ def test_an_answer_of_too_many_files_fails_without_a_retry(
 def test_an_answer_that_cannot_be_cut_is_released(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has more files than may be said even without their bytes."""
+    """It has too many files even for a header without bytes."""
     monkeypatch.setattr("redoxfs.peers.translation.MOST_FILES", 1)
     monkeypatch.setattr("redoxfs.peers.translation.MOST_FAILED_FILES", 1)
     host = Large(files=2)
@@ -712,7 +712,7 @@ def test_an_answer_that_cannot_be_cut_is_released(
 
 
 def prepared(outbox: Outbox, requester: int, number: int, size: int, released: list[Reply]) -> Reply:
-    """An answer that was asked for, and whose first part was sent."""
+    """An answer that was requested, and whose first part was sent."""
     answer, is_new = outbox.take(requester, number, lambda: None)  # type: ignore[arg-type, return-value]
     assert is_new
     assert not released or answer.reply is None
@@ -731,14 +731,14 @@ def test_answers_not_fetched_are_dropped_beyond_the_limit() -> None:
     of_two = prepared(outbox, 2, 0, size, released)
     replies = [prepared(outbox, 1, number, size, released) for number in range(2)]
     assert not released
-    # The one that is fetched from is not the oldest any more.
+    # A fetch makes an answer the most recent one.
     fetched = outbox.find(1, 0)
     assert fetched is not None
     outbox.leave(fetched)
     replies.append(prepared(outbox, 1, 2, size, released))
-    assert released == [replies[1]], "of whoever has most"
+    assert released == [replies[1]], "of the requester with the most bytes"
     assert outbox.find(1, 1) is None
-    # Whoever is being sent to keeps the bytes until then, and no longer.
+    # An answer that is being sent keeps its bytes until it was sent.
     busy = outbox.find(1, 0)
     assert busy is not None
     other = outbox.find(1, 2)
@@ -748,7 +748,7 @@ def test_answers_not_fetched_are_dropped_beyond_the_limit() -> None:
     assert released == [replies[1]]
     outbox.leave(busy)
     assert released == [replies[1], replies[0]]
-    # One that is too large by itself is kept, alone.
+    # An answer above the limit is kept alone.
     prepared(outbox, 1, 4, 11 * PART_BYTES, released)
     assert set(map(id, released)) == {id(reply) for reply in (of_two, *replies)}
     assert len(outbox) == 1

@@ -1,4 +1,4 @@
-"""Nodes that begin again together tell each other what they kept; one that begins alone joins those that went on."""
+"""Nodes that restart together exchange their files; a node that restarts alone joins the others."""
 
 from typing import Any
 
@@ -62,7 +62,7 @@ def test_resuming_nodes_exchange_files_before_they_answer(monkeypatch: pytest.Mo
             client = two._clients[0]
             while not client.counts.retries:
                 await trio.sleep(0.001)
-            assert not hosts[0].handled, "it does not know yet what is left"
+            assert not hosts[0].handled, "it does not know its start yet"
             hosts[0].gate.set()
             await hosts[1].until(lambda: 0 in hosts[1].got)
             assert await three.turns() == {view.addresses[n]: files[n][::-1] for n in (0, 1)}
@@ -104,7 +104,7 @@ def test_a_restarted_node_resumes_with_waiting_peers_or_joins() -> None:
             running(view, 1, keeping(b"x"), **RESUMES) as dies,
             trio.open_nursery() as nursery,
         ):
-            # It dies before the third is there: nobody has begun.
+            # It dies before the third node is there: no laps have begun.
             nursery.start_soon(one.join, quiet, PATIENCE_S)
             nursery.start_soon(dies.join, quiet, PATIENCE_S)
             while one._clients[1].state != "ready" or dies._clients[0].state != "ready":
@@ -117,7 +117,7 @@ def test_a_restarted_node_resumes_with_waiting_peers_or_joins() -> None:
                 assert hosts[1].resumed == [{view.addresses[0]: b"0", view.addresses[2]: b"2"}]
                 assert [host.rejoined for host in hosts] == [[], [], []]
                 two.close()
-                # Now the others have; with --resume or without, it is their laps that go on.
+                # Now the others have begun: with --resume or without, it continues their laps.
                 for options in (RESUMES, {}):
                     again = keeping(b"1")
                     again.laps = [0, 0]
@@ -182,7 +182,7 @@ def test_a_peer_that_does_not_send_its_turns_is_named() -> None:
 
 
 def test_a_part_of_no_current_file_is_empty() -> None:
-    """As after the peer's restart: it begins anew, as the length is another."""
+    """As after a restart of the peer: the fetch starts over, since the length is different."""
 
     async def main() -> None:
         view = View(1, addresses(2))
@@ -252,7 +252,7 @@ def test_a_node_in_a_later_view_does_not_use_its_own_file() -> None:
             await join_all(one, two, comes)
             assert (hosts[2].resumed, hosts[2].followed, hosts[2].rejoined) == ([], [b"all of it"], [])
             assert [host.lineages for host in hosts] == [["later"]] * 3
-            # And who comes after it, in its place, does not.
+            # And a process that replaces it does not.
             comes.close()
             again = keeping(b"own")
             async with running(View(1, view.addresses), 2, again, lap_lineage="mine", **RESUMES) as comes:
@@ -302,6 +302,6 @@ def test_new_nodes_take_the_lap_lineage_of_node_0() -> None:
             again = keeping(b"")
             async with running(view, 0, again, lap_lineage="z") as back:
                 await back.join(quiet, PATIENCE_S)
-                assert again.lineages == ["b"], "the others went on"
+                assert again.lineages == ["b"], "the others have continued"
 
     trio.run(main)

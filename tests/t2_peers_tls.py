@@ -1,4 +1,4 @@
-"""Nodes that speak over mutual TLS, and who is refused; the files that it takes."""
+"""Nodes connected over mutual TLS: refusals, names, and files."""
 
 import os
 import re
@@ -121,7 +121,7 @@ def test_a_node_without_a_valid_certificate_is_named(
         home, requester = FakeService({0: (file(b"zero"),)}), FakeService()
         transports = kinds[mine](), kinds[theirs]()
         async with couple(view, home, requester, *transports) as nodes:
-            # What a node of the first kind finds at one of the second.
+            # The reason that a node of the first kind reports about one of the second.
             error = await trio.to_thread.run_sync(call, transports[0], view.addresses[1])
             assert words in reason_of(error.details())
             async with trio.open_nursery() as nursery:
@@ -133,7 +133,7 @@ def test_a_node_without_a_valid_certificate_is_named(
 
 
 async def in_vain(peers: Peers, other: str) -> str:
-    """What a join that does not succeed says: in time, in one line, and of whom."""
+    """The message of a failed join: in time, in one line, with the name of the peer."""
     began = trio.current_time()
     with pytest.raises((JoinTimeoutError, RefusedError)) as error:
         await peers.join(quiet, 1.0)
@@ -144,7 +144,7 @@ async def in_vain(peers: Peers, other: str) -> str:
 
 
 def call(transport: Transport, address: str, method: str = "Hello", request: bytes = b"") -> grpc.RpcError:
-    """The error that a call ends in."""
+    """The error of a call."""
     with transport.channel(address) as channel:
         calls: Any = channel.unary_unary(f"/{SERVICE}/{method}", None, None)
         with pytest.raises(grpc.RpcError) as error:
@@ -153,7 +153,7 @@ def call(transport: Transport, address: str, method: str = "Hello", request: byt
 
 
 def test_a_certificate_cannot_impersonate_another_node(ca: Authority, here: Files) -> None:
-    """Node 2 poses as node 1, and node 1 as one that no list has."""
+    """Node 2 claims to be node 1, and node 1 a node that is not in the list."""
     second, third = ca.issue("node1", "DNS:n1", ELSEWHERE), ca.issue("node2", "IP:127.0.0.3", "DNS:*.x.y")
 
     async def main() -> None:
@@ -161,7 +161,7 @@ def test_a_certificate_cannot_impersonate_another_node(ca: Authority, here: File
         view = View(1, tuple(f"127.0.0.{node + 1}:{port}" for node, port in enumerate(ports)))
         host = FakeService({0: (file(b"zero"),)})
         async with running(view, 0, host, transport=tls(ca, here, view)) as at_home:
-            # As if all had been met.
+            # As if all had met.
             at_home._joined = True
             caller = pb.Caller(node=1, incarnation=5, view=1)
             at_home._know(replaced(at_home._introduction, node=1, incarnation=5))
@@ -181,7 +181,7 @@ def test_a_certificate_cannot_impersonate_another_node(ca: Authority, here: File
                 )
             assert not host.handled
             assert not host.restarts
-            # The very same calls, by the node itself.
+            # The same calls, by the node itself.
             await trio.to_thread.run_sync(answered, tls(ca, second, view, node=1), view.addresses[0], requests)
             assert host.handled == [0]
             unheard = pb.AskRequest(caller=pb.Caller(node=7, incarnation=5, view=1)).SerializeToString()

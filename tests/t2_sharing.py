@@ -57,7 +57,7 @@ def content(name: str) -> bytes:
 
 
 def fill(root: Path) -> Path:
-    """A dataset whose files say their names."""
+    """A dataset whose files contain their names."""
     for label in range(CLASSES):
         (root / f"class{label}").mkdir(parents=True)
         for number in range(PER_CLASS):
@@ -75,7 +75,7 @@ async def sharing(
     sampler: SamplerSpec | None = None,
     kept: Sequence[bytes] | None = None,
 ) -> AsyncIterator[list[Member]]:
-    """A node for each of ``roots``, all of which have met; ``kept`` is what each goes on from."""
+    """A node for each of ``roots``, which have all met. ``kept``: the state file of each."""
     view = View(1, tuple(f"127.0.0.1:{port}" for port in reserve(len(roots))))
     members: dict[int, Member] = {}
     all_there, over = trio.Event(), trio.Event()
@@ -130,7 +130,7 @@ async def sharing(
             os.close(fd)
 
 
-# Nodes that have a copy each
+# Nodes with a copy each
 
 
 def copy_of(root: Path, place: Path) -> Path:
@@ -142,7 +142,7 @@ def copy_of(root: Path, place: Path) -> Path:
 
 
 async def open_all_of_a_class(member: Member) -> list[int]:
-    """Handles on all files of class 0, about half of which another node gives."""
+    """Handles on all files of class 0. The other node gives about half of them."""
     catalog = member.catalog
     entries = [int(catalog.members[catalog.member_at[sample]]) for sample in np.flatnonzero(catalog.class_of == 0)]
     return [await member.open(entry, 1000 + entry) for entry in entries]
@@ -172,7 +172,7 @@ def test_dropped_bytes_of_a_peers_copy_are_read_locally(tmp_path: Path, policy: 
 
 @pytest.mark.parametrize("whose", ["here", "there"])
 def test_a_copy_that_differs_is_an_error_and_not_mixed(tmp_path: Path, whose: str) -> None:
-    """A file changed at this node after it was served, or at the other before."""
+    """The file changes at this node after it was served, or at the other node before."""
     root = fill(tmp_path / "data")
 
     def change(place: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_copy_that_differs_is_an_error_and_not_mixed(tmp_path: Path, whose: st
 
 @pytest.mark.parametrize("policy", ["pool", "slot"])
 def test_an_impossible_lap_of_a_peer_is_refused(tmp_path: Path, policy: str) -> None:
-    """A file of the laps after it would be refused."""
+    """Otherwise the state file of a later lap would be refused."""
     root = fill(tmp_path / "data")
     about = {"dataset": "d1", "number of nodes": "2", "origin": "1.0."}
 
@@ -229,7 +229,7 @@ def test_an_impossible_lap_of_a_peer_is_refused(tmp_path: Path, policy: str) -> 
 @pytest.mark.parametrize("policy", ["pool", "slot"])
 @pytest.mark.parametrize("how", ["another view", "a state"])
 def test_statistics_are_available_during_a_change_of_view(tmp_path: Path, policy: str, how: str) -> None:
-    """At every moment of it: with a sampler the orders of an epoch are worked out in between."""
+    """At every moment: with a sampler, the orders of an epoch are computed during the change."""
     root = fill(tmp_path / "data")
     sampler = SamplerSpec("torch-distributed", seed=0, ranks=6)
 

@@ -1,4 +1,4 @@
-"""The state file: what is written is read again, and nothing else is; and who writes it, and when."""
+"""The state file: it reads back as written, damage is detected, and when it is written."""
 
 import json
 import os
@@ -188,7 +188,7 @@ def pool() -> PoolPolicy:
 
 @contextmanager
 def no_file_longer_than(limit: int) -> Iterator[None]:
-    """A full disk, as a process sees it; for every file that it writes."""
+    """A full disk, as a process sees it, for every file that it writes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
     try:
@@ -310,7 +310,7 @@ def test_a_handed_over_file_is_written_once_more(tmp_path: Path) -> None:
             await nursery.start(writer.run)
             node.request(0)
             await writer.hand_over(asked(tmp_path / "another"))
-            assert not path.exists(), "it is another file that is wanted"
+            assert not path.exists(), "the path is another file's"
             await kept(writer, 1)
             node.request(0)
             await writer.hand_over(asked(path))
@@ -324,7 +324,7 @@ def test_a_handed_over_file_is_written_once_more(tmp_path: Path) -> None:
             assert path.read_bytes() == b"another's"
             await writer.hand_over(asked(path))
             nursery.cancel_scope.cancel()
-        # Who hears of it when nobody waits any more leaves the file to the other at once.
+        # After the deadline the file is left to the other mount without a write.
         late = StateWriter(StateFile(path), lambda: ABOUT, SAMPLES, node)
         node.request(0)
         await late.hand_over(asked(path, -1))
@@ -337,7 +337,7 @@ def test_a_handed_over_file_is_written_once_more(tmp_path: Path) -> None:
 
 def test_several_nodes_keep_their_own_and_save_all(tmp_path: Path) -> None:
     class All:
-        """This node and another, which had the first sample as well."""
+        """This node and another, which also had the first sample."""
 
         node, nodes, lap_lineage = 2, 3, "then"
 
@@ -379,8 +379,8 @@ def test_several_nodes_keep_their_own_and_save_all(tmp_path: Path) -> None:
             writer.decoded(encode(ABOUT, TURNS, 0))
         told = await writer.save(os.fsencode(saved))
         assert told["given"] == had + 1
-        assert decode(read_bytes(saved)).about == ABOUT, "of as many nodes as one likes"
-        # What one node kept is not what all had.
+        assert decode(read_bytes(saved)).about == ABOUT, "of any number of nodes"
+        # The file of one node is not the state of all.
         with pytest.raises(ValueError, match="number of nodes was 3 when it was written, and is nothing now"):
             await writer.load(read_bytes(tmp_path / "state.2"))
         await writer.load(read_bytes(saved))

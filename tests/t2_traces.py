@@ -1,4 +1,4 @@
-"""Where in its epochs a job is, of which all that is known is how many turns each sample has had."""
+"""A job's position in its epochs, derived from the turns of each sample."""
 
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ class Sampler:
 
 
 class Following(SlotNode):
-    """Notes the orders that it is told to follow."""
+    """Records the orders that it gets."""
 
     def __init__(self) -> None:
         cells = np.arange(SAMPLES, dtype=np.int32).reshape(-1, 4)
@@ -64,7 +64,7 @@ def test_the_number_of_requests_in_an_epoch(sampler: Sampler, nodes: int, reques
         (3, 20, 40, (2, 0.5)),
         (2, 40, 40, (2, 0.0)),
         (2, 2, 42, (1, 0.0)),  # the sampler pads
-        (3, 0, 120, (0, 80 / 120)),  # each of three nodes asks for everything
+        (3, 0, 120, (0, 80 / 120)),  # each of three nodes requests every sample
     ],
 )
 def test_the_epoch_follows_from_the_turns(laps: int, had: int, requests: int, place: tuple[int, float]) -> None:

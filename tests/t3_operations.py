@@ -1,4 +1,4 @@
-"""The filesystem's operations, called without a mount: what they translate, and what becomes of exceptions."""
+"""The filesystem's operations, called without a mount: their translation, and their errors."""
 
 import errno
 import logging
@@ -110,7 +110,7 @@ def test_all_other_attributes_are_cached_for_ever(source: tuple[Catalog, int]) -
 KEPT_IN_ANY_CASE = ("st_ino", "st_mode", "st_nlink", "st_uid", "st_gid", "st_size", "attr_timeout", "entry_timeout")
 
 
-# Of bound files fewer, and more, than there are names in a listing.
+# Fewer bound files than names in a listing, and more.
 @pytest.mark.parametrize("bound", [["cat/2.jpg"], ["cat/0.jpg", "cat/1.jpg", "cat/3.jpg", "dog/1.jpg", "dog/2.jpg"]])
 @pytest.mark.parametrize("branch", [Branch.DATA, Branch.EXACT, Branch.SERVED])
 @pytest.mark.parametrize("few", [0, operations_module.FEW_NAMES])
@@ -125,7 +125,7 @@ def test_a_listing_has_the_attributes_of_lookups(
 
     async def main() -> None:
         async with operations(source) as ops:
-            # Some files are bound, and one that is served as it is has grown since the scan.
+            # Some files are bound, and an exact file has grown since the scan.
             os.write(grown := os.open("README", os.O_WRONLY | os.O_APPEND, dir_fd=source[1]), b", longer")
             os.close(grown)
             for path in (*bound, "README"):
@@ -140,7 +140,7 @@ def test_a_listing_has_the_attributes_of_lookups(
                     assert ours == {name for name in bound if name.startswith(path)}
                 for name, told in listed.items():
                     looked_up = (await ops.lookup(folder, name, CALLER)).__getstate__()
-                    # The kernel keeps attributes that are good for no time, and asks before it tells anybody of them.
+                    # The kernel stores attributes with timeout 0, but asks again before it uses them.
                     kept = told if told["attr_timeout"] else KEPT_IN_ANY_CASE
                     assert {key: told[key] for key in kept} == {key: looked_up[key] for key in kept}
 
@@ -215,7 +215,7 @@ def test_the_control_folder_is_only_at_the_root(source: tuple[Catalog, int]) -> 
 
 
 class BrokenNode:
-    """A node of which everything is a bug."""
+    """A node whose every attribute is a bug."""
 
     def __getattr__(self, name: str) -> Callable[..., object]:
         def raises(*_arguments: object) -> object:
@@ -237,15 +237,15 @@ CALLS: dict[str, Callable[[Operations, int], Coroutine[Any, Any, object]]] = {
 }
 
 OPERATIONS = sorted(name for name, what in vars(pyfuse3.Operations).items() if iscoroutinefunction(what))
-"""All that pyfuse3 may call, of whatever version it is."""
+"""All operations that any version of pyfuse3 may call."""
 
 HANDLED = sorted(name for name in OPERATIONS if hasattr(getattr(Operations, name), "__wrapped__"))
 
 LEFT_OUT = {"access", "flush", "fsync", "fsyncdir", "getxattr", "listxattr", "poll"}
-"""ENOSYS by pyfuse3 itself, upon which the kernel does not ask again."""
+"""pyfuse3 itself answers ENOSYS, after which the kernel does not ask again."""
 
 CANNOT_FAIL = {"opendir", "releasedir"}
-"""They touch nothing that could."""
+"""They touch nothing that can fail."""
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -288,7 +288,7 @@ def test_missing_operations_are_enosys(source: tuple[Catalog, int], name: str) -
 def test_any_exception_of_a_handler_is_eio_and_one_log_line(
     name: str, late: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The handler itself raises, rather than what it stands on, before it answers or after it has suspended."""
+    """The handler itself raises, before it answers or after it has suspended."""
     whole = getattr(Operations, name).__wrapped__
 
     @wraps(whole)

@@ -1,4 +1,4 @@
-"""The session loop's parts, without a mount: who receives, what a handler does to it, and that nothing is changed."""
+"""The parts of the session loop, without a mount: the reader role, handlers, and cancellation."""
 
 import ctypes
 import errno
@@ -39,7 +39,7 @@ def suspends(awaitable: Awaitable[object]) -> bool:
 @pytest.mark.parametrize("suspended", [0, 1])
 @pytest.mark.parametrize("comes_at", [0, 3, None])
 def test_the_holder_sleeps_only_if_no_request_comes_soon(suspended: int, comes_at: int | None) -> None:
-    """And not at all while a handler waits, for whose sake others have to run."""
+    """And it does not linger while a handler waits, since that handler needs other tasks to run."""
     role = ReaderRole()
     role.suspended = suspended
     lowlevel = _Lowlevel(role)
@@ -73,7 +73,7 @@ def test_the_role_stays_until_it_is_handed_over() -> None:
         for _ in range(times):
             async with role:
                 received.append(name)
-            await trio.testing.wait_all_tasks_blocked()  # as a handler that suspends without saying so would
+            await trio.testing.wait_all_tasks_blocked()  # like a handler that suspends without a call of `suspending`
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
@@ -174,7 +174,7 @@ def test_the_end_wakes_all_parked_tasks() -> None:
 
 
 def test_a_receive_that_blocks_is_interrupted() -> None:
-    """As a read of a request that vanished would block: in C, which does not look for signals by itself."""
+    """Block like a receive of a vanished request: in C, which does not handle signals itself."""
     read_end, write_end = os.pipe()
     try:
         with _pulse():
@@ -194,7 +194,7 @@ ENDS = st.sampled_from(["return", "fuse error", "os error", "bug", "late"])
 
 
 async def act(steps: list[str], end: str) -> str:
-    """A handler that awaits this and that, and then ends one way or another."""
+    """A handler that awaits some steps, and then returns or raises."""
     for step in steps:
         if step == "checkpoint":
             await trio.lowlevel.checkpoint()

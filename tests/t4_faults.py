@@ -1,4 +1,4 @@
-"""StorageSpeed that misbehaves under a real mount: files that vanish, change, cannot be read, or do not answer."""
+"""Faulty storage under a real mount: files that vanish, change, cannot be read, or do not answer."""
 
 import errno
 import os
@@ -36,7 +36,7 @@ def root(machine: Machine, source: Path) -> Path:
 
 
 def epoch(root: Path) -> tuple[Counter[str], list[int]]:
-    """What a job gets that opens every file once and goes on after errors: samples, and errnos."""
+    """The samples and errnos of a job that opens every file once and continues after errors."""
     served: Counter[str] = Counter()
     errors: list[int] = []
 
@@ -122,7 +122,7 @@ def test_an_exact_file_replaced_while_open_is_never_mixed(machine: Machine, sour
             assert set(os.pread(first.fileno(), 1 << 21, 0)) == {ord("A")}
             assert second.read() == b"B" * 1_200_000
             assert set(os.pread(first.fileno(), 1 << 21, 500_000)) == {ord("A")}
-            # The kernel believes in one size, the longer: it would fill up the end of the shorter with zeros.
+            # The kernel has one size, the longer: it would fill the end of the shorter file with zeros.
             with pytest.raises(OSError):
                 os.pread(first.fileno(), 1 << 21, 999_990)
         assert served.read_bytes() == b"B" * 1_200_000
@@ -160,7 +160,7 @@ def test_a_file_changed_after_dropped_bytes_is_an_error(machine: Machine, source
 
 @pytest.fixture
 def hanging(machine: Machine, source: Path, tmp_path: Path) -> tuple[Path, int]:
-    """StorageSpeed that can be stopped: the exact branch of another mount, and the process to stop."""
+    """Storage that can be stopped: the exact files of another mount, and the process to stop."""
     under = tmp_path / "under"
     under.mkdir()
     machine.ok("mount", source, under, "--classes", "none", "-o", "direct_io")
@@ -169,7 +169,7 @@ def hanging(machine: Machine, source: Path, tmp_path: Path) -> tuple[Path, int]:
 
 def test_hung_storage_fails_opens_at_the_deadline(machine: Machine, hanging: tuple[Path, int]) -> None:
     storage, pid = hanging
-    # The slot policy, which reads on demand alone: of what a pool had read ahead no open would wait for storage.
+    # The slot policy, which reads only on demand: with a pool, samples read ahead would need no storage.
     options = (*OPTIONS, "--policy", "slot")
     memory = machine.inspect(storage, *options)["memory_for"]["25%"]
     machine.ok("mount", storage, machine.mnt, *options, "--memory", str(memory), "--timeout", "10")
@@ -186,12 +186,12 @@ def test_hung_storage_fails_opens_at_the_deadline(machine: Machine, hanging: tup
                 except OSError as error:
                     errors.append(error.errno or 0)
 
-            # More than pyfuse3 would serve at once as it comes: each blocks a thread of ours in open(2).
+            # More than plain pyfuse3 would serve at once: each blocks a thread of this process in open(2).
             waiting = [threading.Thread(target=open_one, args=(path,)) for path in (paths[1:] * 2)[:120]]
             for thread in waiting:
                 thread.start()
             while machine.stats()["waiting_opens"] < 60:
-                assert time.monotonic() - began < 10, "the opens did not come to wait"
+                assert time.monotonic() - began < 10, "the opens did not start to wait"
             assert path_in(held.read()).startswith("train/cat/")
             assert os.listdir(machine.mnt) == ["train"]
             for thread in waiting:
@@ -291,12 +291,12 @@ for name, made in list(vars(Operations).items()):
         setattr(Operations, name, breakable(name, made.__wrapped__))
 sys.exit(main(sys.argv[2:]))
 """
-"""The program, in which the next call of a handler is a bug once there is a file of its name."""
+"""The program, with a bug in the next call of a handler for which a file of its name exists."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """How the kernel comes to ask for an operation; ``tells``: whether who called is told what became of it."""
+    """Makes the kernel request an operation. ``tells``: whether the caller gets the result."""
 
     make: Callable[[Path], object]
     tells: bool = True
@@ -336,7 +336,7 @@ def test_the_mount_survives_a_bug_in_any_handler(machine: Machine, source: Path,
     broken = tmp_path / "broken"
     broken.mkdir()
     program = [sys.executable, "-c", BREAKABLE, str(broken)]
-    # With direct_io a read is asked for once; the kernel's own readahead would be told of the bug, and ask again.
+    # With direct_io a read is requested once; otherwise the kernel's readahead would hit the bug, and retry.
     mount = [*program, "mount", str(source), str(machine.mnt), *OPTIONS, "-o", "direct_io"]
     subprocess.run(mount, env=machine.environment, check=True, capture_output=True)
     os.stat(machine.mnt / "train/cat/train-cat-3.png")

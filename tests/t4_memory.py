@@ -1,4 +1,4 @@
-"""A daemon's memory: within --memory and what is named here, whoever reads, and the same after many epochs."""
+"""A daemon's memory stays within --memory and the amounts named here, with any readers and over many epochs."""
 
 import os
 import random
@@ -16,15 +16,15 @@ POLICIES = ("pool", "slot")
 MIB = 1 << 20
 
 PROGRAM_BYTES = 56 * MIB
-"""A daemon that has just come up, of a few thousand files: the interpreter, numpy, trio and pyfuse3, and the catalog.
-It was 40 MiB, with Python 3.11."""
+"""A daemon right after its start, with a few thousand files: the interpreter, numpy, trio, pyfuse3 and the catalog.
+Measured: 40 MiB with Python 3.11."""
 
 OVER_MEMORY_BYTES = 40 * MIB
-"""What it takes beyond --memory, once it is up: pages of requests, stacks of its threads, and what malloc cannot give
-back, which freed samples leave between others. It was 13 to 24 MiB."""
+"""Its memory beyond --memory and its start: pages of requests, stacks of its threads, and gaps between samples, which
+malloc cannot return. Measured: 13 to 24 MiB."""
 
 HANDLE_BYTES = 2_000
-"""An open file: its handle, and what the path is bound to."""
+"""The memory of an open file: its handle, and the binding of the path."""
 
 READER = """
 import os, random, sys, threading
@@ -77,7 +77,7 @@ def rss_bytes(pid: int) -> int:
 
 
 def highest_rss_bytes(pid: int) -> int:
-    """The most that it ever was, as the kernel kept it."""
+    """Its peak memory, as counted by the kernel."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) << 10
 
@@ -93,7 +93,7 @@ def mounted(machine: Machine, source: Path, policy: str, memory: int, *options: 
 
 @contextmanager
 def reading(paths: Sequence[str], kinds: Sequence[tuple[int, bool]], epochs: int) -> Iterator[None]:
-    """Processes that read ``paths``, one for each of ``kinds``: so many threads, slow or not. All must end well."""
+    """Processes that read ``paths``, one for each of ``kinds``: its number of threads, slow or not. All succeed."""
     processes = []
     try:
         for number, (readers, slow) in enumerate(kinds):
@@ -153,8 +153,8 @@ def test_10_000_open_files_stay_within_memory(machine: Machine, tmp_path: Path, 
 
 
 GROWTH_BYTES = 3 * MIB
-"""Of 15 epochs more, which read 90 MB in 6,000 opens: what malloc has free and cannot give back comes and goes. It was
-0.3 to 1.5 MiB, and hardly more after 120 epochs."""
+"""The growth over 15 more epochs, which read 90 MB in 6,000 opens: free memory that malloc cannot return varies.
+Measured: 0.3 to 1.5 MiB, and hardly more after 120 epochs."""
 
 
 @pytest.mark.parametrize("policy", POLICIES)

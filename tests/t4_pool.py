@@ -1,4 +1,4 @@
-"""The pool on a real mount: it decides as its core does alone, keeps to its memory, and reads each chunk once."""
+"""The pool on a real mount: it decides like its core alone, stays within memory, and reads each chunk once."""
 
 import os
 import random
@@ -21,7 +21,7 @@ SEED = 11
 EPOCHS = 3
 
 OVER_MEMORY_BYTES = 48 << 20
-"""What the daemon may take beyond --memory, once it is up: pages of requests, threads, what malloc cannot give back."""
+"""The daemon's memory beyond --memory, once it is up: pages of requests, threads, memory that malloc cannot return."""
 
 READER = """
 import random, sys
@@ -108,12 +108,12 @@ def test_the_daemon_stays_within_memory_over_epochs(machine: Machine, source: Pa
             reader.kill()
             reader.wait()
     assert highest_rss_bytes(pid) <= before + memory + OVER_MEMORY_BYTES
-    assert machine.stats()["bytes_served"] > 5 * memory, "many times what memory holds went through it"
+    assert machine.stats()["bytes_served"] > 5 * memory, "many times the size of memory was served"
     machine.ok("umount", machine.mnt)
 
 
 def _runs(reader: "subprocess.Popen[str]") -> bool:
-    """Whether it still does after a moment: to ask without a pause would take a core from it."""
+    """Whether the reader runs, after a pause: without one the checks would take a core from the daemon."""
     try:
         reader.wait(0.05)
     except subprocess.TimeoutExpired:

@@ -32,7 +32,7 @@ def mode(request: pytest.FixtureRequest) -> list[str]:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Nothing writes to it but this."""
+    """The source, which nothing changes."""
     root = tmp_path_factory.mktemp("images")
     make_images(root, CLASSES, typical_bytes=70_000)
     (root / "train/dog/train-dog-9.png").write_bytes(image("train/dog/train-dog-9.png", 1, 9, 3_000_000))
@@ -42,7 +42,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def memory(source: Path, tmp_path_factory: pytest.TempPathFactory) -> int:
-    """What holds a quarter of the samples, as the program tells."""
+    """The memory for a quarter of the samples, as the program prints it."""
     told = Machine(tmp_path_factory.mktemp("machine")).inspect(source, *OPTIONS)
     return int(told["memory_for"]["25%"])
 
@@ -63,7 +63,7 @@ def images_of(root: Path) -> list[Path]:
 
 
 def read_by_stat(path: Path) -> bytes:
-    """Ask for the size, allocate, open, read exactly so much."""
+    """Stat the size, allocate, open, and read exactly that many bytes."""
     size = path.stat().st_size
     buffer = bytearray(size)
     with open(path, "rb", buffering=0) as file:
@@ -195,7 +195,7 @@ def test_pillow_decodes_a_sample_of_the_class(root: Path) -> None:
 
 
 def test_an_open_never_overtakes_the_closes_before_it(root: Path, machine: Machine) -> None:
-    """Many files are closed at once, and opened at once again by another thread: each open is a turn of its own."""
+    """Many files are closed at once, and another thread opens them at once: each open is a turn of its own."""
     paths = images_of(root)
 
     def open_all() -> None:

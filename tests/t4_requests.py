@@ -1,4 +1,4 @@
-"""How many requests a file costs: as few as the contract allows, counted by opcode in both open modes."""
+"""The number of requests for each file, by opcode, in both open modes: the minimum that the contract allows."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 
 @contextmanager
 def counted(machine: Machine, source: Path, *options: str) -> Iterator[Path]:
-    """A mount whose requests are written to a file, which is given."""
+    """A mount that writes its requests to a file, and that file."""
     log = machine.folder / "requests"
     log.touch()
     done = subprocess.run(
@@ -46,7 +46,7 @@ def settled(log: Path, start: int) -> Counter[str]:
 
 
 def requests(log: Path, action: Callable[[], object]) -> Counter[str]:
-    """What ``action`` sent."""
+    """The requests of ``action``."""
     settled(log, 0)
     before = log.stat().st_size
     action()
@@ -66,7 +66,7 @@ def read_by_numpy(path: Path) -> None:
     np.fromfile(path, np.uint8)
 
 
-# The files are of 1 to 4 kB. READs of direct_io end with the one that finds the end of the file.
+# The files have 1 to 4 kB. With direct_io the last READ finds the end of the file.
 EXPECTED: dict[tuple[str, Callable[[Path], None]], dict[str, int]] = {
     ("page cache", read_whole): {"open": 1, "getattr": 1, "read": 1, "release": 1},
     ("direct_io", read_whole): {"open": 1, "getattr": 1, "read": 2, "release": 1},
@@ -86,7 +86,7 @@ def test_requests_for_each_file_read(
     for empty in source.glob("train/*/*-0.png"):
         empty.unlink()
     with counted(machine, source, *(["-o", "direct_io"] if mode == "direct_io" else [])) as log:
-        # As a job does: list first, then read. One file more, for what the kernel asks only once (FLUSH).
+        # Like a job: list, then read. One more file, for requests that the kernel sends only once (FLUSH).
         paths = sorted(machine.mnt.glob("train/*/*.png"))
         reader(paths.pop())
 
@@ -104,7 +104,7 @@ def test_requests_of_a_long_listing(machine: Machine, tmp_path: Path) -> None:
     with counted(machine, source) as log:
         folder = machine.mnt / "train/cat"
         counts = requests(log, lambda: subprocess.run(["ls", "-l", folder], check=True, stdout=subprocess.DEVNULL))
-        # One GETATTR for each file and no LOOKUP but for the folder; the xattrs that ls asks for are refused for ever.
+        # One GETATTR for each file, a LOOKUP for the folder only, and at most two for xattrs, which fail for ever.
         assert counts["getattr"] <= CLASSES["cat"] + 1
         assert counts["lookup"] <= 2
         assert counts["getxattr"] + counts["listxattr"] <= 2

@@ -1,4 +1,4 @@
-"""The session loop on a real mount under load: it ends clean, and starves nothing."""
+"""The session loop on a real mount under load: it ends cleanly, and starves nothing."""
 
 import os
 import signal
@@ -39,7 +39,7 @@ def root(machine: Machine, tmp_path: Path) -> Path:
 
 @contextmanager
 def hammered(root: Path, readers: int = 4) -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes that read without a pause, and are gone afterwards."""
+    """Processes that read without a pause, and end with the block."""
     paths = [str(path) for path in root.glob("train/*/*.png")]
     processes = [
         subprocess.Popen(
