@@ -60,7 +60,7 @@ NAMES_AT_ONCE = 256
 takes a third longer; more entries save hardly anything."""
 
 FEW_NAMES = 16
-"""Up to so many entries are as fast one by one as by the column."""
+"""Below this number, entries are as fast one by one as by the column."""
 
 TEXT_HANDLES = 1 << 62
 """Handles of generated files start here, those of the node at 1."""

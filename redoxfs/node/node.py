@@ -128,7 +128,7 @@ class Node:
         self.supply.start()
 
     def stop(self) -> None:
-        """End the reading threads and close what is open."""
+        """End the reading threads and close open files."""
         self.supply.stop()
         for handle in self._handles.values():
             if isinstance(handle, ExactFile):
@@ -288,7 +288,7 @@ class Node:
             self.memory.forget(sample, remote=self.memory.holds_remote(sample))
 
     def delivered(self, ticket: int, served: Served) -> None:
-        """Another node gave what ``ticket`` waits for."""
+        """Another node answered ``ticket`` with ``served``."""
         self._pending.delivered(ticket, served)
 
     def _ask_for(self, path: int, opened: Opened) -> Undecided | None:
@@ -357,7 +357,7 @@ class Node:
             return self._exact.state(entry).size, True
         stamp = self._bound_stamp(path, file)
         if stamp is not None and self.binding.holds(thread, path):
-            # A reader stats the file that it has just opened: that tells nothing new about it.
+            # A reader stats the file that it has just opened: the answer is known.
             return stamp.size, True
         undecided = self._pending.undecided.get(path)
         if undecided is not None:

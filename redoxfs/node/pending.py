@@ -80,7 +80,7 @@ class PendingTurns:
                 self._policy.cancel(ticket)
 
     def delivered(self, ticket: int, served: Served) -> None:
-        """Another node gave what ``ticket`` waits for."""
+        """Another node answered ``ticket`` with ``served``."""
         waiting = self._waiting.pop(ticket)
         if isinstance(waiting, Undecided):
             self._decide(waiting, served)

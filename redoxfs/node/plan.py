@@ -28,7 +28,7 @@ from redoxfs.protocol import (
 
 
 class _Serving(Protocol):
-    """What a node needs of a policy beside turns."""
+    """The part of a policy that a node needs beside turns."""
 
     def laps(self, samples: npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:
         """The lap, from 1, of the class or column of each of ``samples``."""

@@ -1,4 +1,4 @@
-"""What a node implements for its peers."""
+"""The interfaces that a node implements for its peers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

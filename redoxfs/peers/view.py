@@ -38,7 +38,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What all nodes must have in common: the ``dataset``'s fingerprint, and ``settings`` by name."""
+    """The properties that all nodes share: the ``dataset``'s fingerprint, and ``settings`` by name."""
 
     dataset: str
     settings: Mapping[str, str] = field(default_factory=dict)

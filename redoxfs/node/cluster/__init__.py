@@ -2,7 +2,7 @@
 
 ``join``      the nodes come together before the mount
 ``views``     the list of nodes, and the change to another
-``messages``  what nodes ask of each other, and the bytes of their answers
+``messages``  messages between nodes, and the bytes of their answers
 ``resume``    how far the laps of all nodes are, and where they start
 ``prefetch``  the orders of access that the slot policy prefetches by; ``epochs``: this node's place in them
 """

@@ -1,4 +1,4 @@
-"""What nodes ask of each other, and the bytes of the answers: between the core and `redoxfs.peers`.
+"""Messages between nodes, and the bytes of their answers: between the core and `redoxfs.peers`.
 
 Messages and answers are the core's; here their samples get their bytes. A sample that is given to another node leaves
 the slots with its bytes, which are kept until they were sent. If the sample is asked for again after that, its bytes
@@ -125,7 +125,7 @@ class Messages:
     # To peers
 
     def deliver(self, delivered: Sequence[Delivered]) -> None:
-        """Other nodes gave what these tickets wait for."""
+        """Other nodes answered these tickets."""
         self._void()
         for ticket, served in delivered:
             self._node.delivered(ticket, served)

@@ -59,12 +59,12 @@ class Laps:
         self._prefetch = prefetch
         self._own = own
         self._resumes = kept is not None
-        # What the laps of the view start from.
+        # The file that the laps of the view start from.
         self._kept = kept or b""
         self._samples = samples
         self._flush = flush
         self._say = say
-        # Node 0's counts where all nodes start anew. Later than that of any laps before.
+        # Used where all nodes start anew and this is node 0. Greater than that of all earlier laps.
         self.lineage = f"{time.time_ns():020}-{secrets.token_hex(4)}.{0:08}."
 
     def begin(self, kept: bytes) -> None:
@@ -78,7 +78,7 @@ class Laps:
         return self._kept
 
     def turns(self) -> bytes:
-        """The file of what this node gave its readers by now."""
+        """The file of this node's turns so far."""
         return self._state.encoded()
 
     async def resume(self, kept: Mapping[str, bytes]) -> str:
@@ -97,7 +97,7 @@ class Laps:
         line = line_of(summary(turns, self._samples))
         self._say(
             f"resumed: {line} at all nodes; "
-            f"samples that a killed node served in its last {WRITE_EVERY_S:g} s may be served twice"
+            f"samples that a killed node served in its last {WRITE_EVERY_S:g} s may be served again"
         )
         lacking = [address for address in of_all if address not in decoded]
         if lacking:
@@ -140,7 +140,7 @@ class Laps:
     # For this node
 
     async def merged(self, of_peers: Mapping[str, bytes]) -> Turns:
-        """What all nodes gave their readers; ``of_peers`` has the files of the peers, by address. Raises ValueError."""
+        """The turns of all nodes; ``of_peers`` has the files of the peers, by address. Raises ValueError."""
         states = await self._decoded(of_peers)
         return self._policy.merged([self._node.turns(), *(state.turns for state in states.values())])
 

@@ -156,7 +156,7 @@ class Membership:
         return self._laps.lineage
 
     async def turns_of_all(self) -> Turns:
-        """What all nodes gave their readers by now. Raises ValueError."""
+        """The turns of all nodes so far. Raises ValueError."""
         if self._peers is None:
             return self._node.turns()
         async with self._changing:
