@@ -53,7 +53,7 @@ def packed(grouped: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestPackedStore(StoreTests):
-    @pytest.fixture(params=[0.002, 1e-9], ids=["what is between is read", "what is between is skipped"])
+    @pytest.fixture(params=[0.002, 1e-9], ids=["gaps are read", "gaps are skipped"])
     def subject(self, grouped: Path, packed: Path, request: pytest.FixtureRequest) -> Iterator[Subject]:
         with store_of(packed, StorageSpeed(seek_s=request.param, bytes_per_s=200e6)) as (index, store):
             tree, positions = index.catalog.tree, index.positions

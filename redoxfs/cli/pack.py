@@ -45,7 +45,7 @@ def run(options: PackOptions) -> int:
                 "shard_size": shard_bytes,
             },
             jobs=options.jobs or len(os.sched_getaffinity(0)),
-            look=lambda done, totals: show(done.files, done.size, totals.size),
+            on_progress=lambda done, totals: show(done.files, done.size, totals.size),
         )
     files = int(catalog.tree.kind_mask(stat.S_IFREG).sum())
     content = f"{files:,} files in {packed.shards:,} shards, {format_bytes(packed.size)}"

@@ -34,7 +34,7 @@ def run(options: VerifyOptions) -> int:
         found = verify(
             source.path,
             jobs=options.jobs or len(os.sched_getaffinity(0)),
-            look=lambda done, size: show(done.files, done.size, size),
+            on_progress=lambda done, size: show(done.files, done.size, size),
         )
     if options.json:
         print(json.dumps({"ok": not found.problems, **dataclasses.asdict(found)}, indent=2))

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from redoxfs.dataset.beside import Beside
 from redoxfs.dataset.classes import Classes, label_by_directory, label_by_table, make_classes, refuse_two_labels
+from redoxfs.dataset.classes_dir import apply_classes_dir
 from redoxfs.dataset.errors import show
 from redoxfs.dataset.evidence import Finding, judge
 from redoxfs.dataset.groups import Groups, make_groups
 from redoxfs.dataset.samples import sample_mask
 from redoxfs.dataset.table import label_groups, read_table
 from redoxfs.dataset.tree import CONTROL_NAME, Tree
-from redoxfs.dataset.users_word import take_word
 
 Mode = Literal["dir", "any", "none", "csv"]
 
@@ -118,14 +118,14 @@ def build_catalog(
         if classes == "auto":
             found = found.only(np.isin(tree.parent[found.first], judged.directories))
         if classes == "dir":
-            word = take_word(tree, mask, found, grouped=groups is not None, root_fd=root_fd)
-            found = found.only(np.isin(tree.parent[found.first], word.directories))
-            splits = word.findings
-            saw += word.warnings
-            if word.exact is not None and len(found):
-                saw.append(f"not redirected: {word.exact}")
-            elif word.exact is not None:
-                nothing = f"not redirecting: {word.exact}"
+            by_dir = apply_classes_dir(tree, mask, found, grouped=groups is not None, root_fd=root_fd)
+            found = found.only(np.isin(tree.parent[found.first], by_dir.directories))
+            splits = by_dir.findings
+            saw += by_dir.warnings
+            if by_dir.left_out is not None and len(found):
+                saw.append(f"not redirected: {by_dir.left_out}")
+            elif by_dir.left_out is not None:
+                nothing = f"not redirecting: {by_dir.left_out}"
         if mode == "dir":
             labels = label_by_directory(tree, found)
         else:

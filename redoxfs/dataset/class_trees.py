@@ -67,7 +67,7 @@ class Unnamed:
     lone: list[int]
 
 
-def classes_by_word(tree: Tree, holders: NDArray[np.int64]) -> tuple[NDArray[np.int64], Unnamed]:
+def possible_classes(tree: Tree, holders: NDArray[np.int64]) -> tuple[NDArray[np.int64], Unnamed]:
     """Divide `holders`, directories that hold samples, into those that `--classes dir` takes for classes and the rest.
 
     The rest are SOURCE itself, directories named like splits, and lone directories. A class has a meaning only beside

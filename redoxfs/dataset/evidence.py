@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from redoxfs.dataset import mirrors, series
 from redoxfs.dataset.beside import Beside
-from redoxfs.dataset.class_trees import classes_by_word, find_trees, is_single
+from redoxfs.dataset.class_trees import find_trees, is_single, possible_classes
 from redoxfs.dataset.directory_names import numbered, role_directories, sensors
 from redoxfs.dataset.label_files import arrays_beside, label_files, label_files_beside
 from redoxfs.dataset.places import nested_splits, parallel_beside, parallel_splits, shape, split_classes
@@ -100,7 +100,7 @@ def _refusal(scene: Scene, doubts: list[Doubt], proofs: dict[int, Proof]) -> str
     if not len(scene.samples) or series.several(scene.tree, scene.samples) is not None:
         # Also for samples directly in a split: the label may be in the name.
         against |= Against.ANY
-    directories, _ = classes_by_word(scene.tree, scene.holders)
+    directories, _ = possible_classes(scene.tree, scene.holders)
     options = hint(
         against,
         is_proven=any(proof.holds for proof in proofs.values()),
@@ -185,7 +185,7 @@ def parts_across(scene: Scene) -> Doubt | None:
     )
 
 
-def told_apart(scene: Scene) -> Doubt | None:
+def named_differently(scene: Scene) -> Doubt | None:
     """No directory may hold files with several kinds of names, which say more than the directory does."""
     pair = series.several(scene.tree, scene.classified)
     if pair is None:
@@ -214,5 +214,5 @@ CHECKS: tuple[Check, ...] = (
     parts_within,
     parallel_splits,
     parts_across,
-    told_apart,
+    named_differently,
 )

@@ -44,7 +44,7 @@ from redoxfs.packed.index import (
     tree_of,
 )
 from redoxfs.packed.positions import Positions, assign_positions
-from redoxfs.packed.shard import AT_REST, ShardMap, check_shard, write_shard
+from redoxfs.packed.shard import PACK_AGAIN, ShardMap, check_shard, write_shard
 from redoxfs.packed.workers import Done, Tally, Work, each_shard
 
 DRAFT = "plan.json"
@@ -91,14 +91,14 @@ def pack(
     seed: int,
     asked: dict[str, Any],
     jobs: int,
-    look: Callable[[Done, Totals], None] = lambda _done, _totals: None,
+    on_progress: Callable[[Done, Totals], None] = lambda _done, _totals: None,
 ) -> Packed:
     """Write the tree of ``catalog`` to ``dst``, or resume an interrupted pack there.
 
     Args:
         root_fd: the source directory.
         asked: the options that decided on classes, for the manifest.
-        look: called now and then with the work done and the total.
+        on_progress: called now and then with the work done and the total.
 
     Raises:
         PackError: ``dst`` holds something else, or cannot be written.
@@ -110,12 +110,12 @@ def pack(
     totals = Totals(len(tree), int(tree.size[tree.kind_mask(stat.S_IFREG)].sum()))
     try:
         making = _enter(dst)
-        with _alone(making):
+        with _locked(making):
             records = _save_draft(making, arrays_of(catalog, cells, positions), manifest)
             if (dst / MANIFEST).exists():
                 return _already(dst, manifest, records, making)
-            sums, kept, rewritten = _shards(tree, positions, root_fd, dst, jobs, lambda done: look(done, totals))
-            _must_be_at_rest(tree, root_fd)
+            sums, kept, rewritten = _shards(tree, positions, root_fd, dst, jobs, lambda done: on_progress(done, totals))
+            _must_be_unchanged(tree, root_fd)
             _finish(dst, making, manifest, records, sums, private=_is_private(tree))
     except OSError as error:
         where = os.fsdecode(error.filename) if error.filename is not None else dst
@@ -135,7 +135,7 @@ def _enter(dst: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _alone(making: Path) -> Iterator[None]:
+def _locked(making: Path) -> Iterator[None]:
     """Lock DST against another pack: two would write to one shard, and the first to finish would seal it.
 
     This is a record lock, which network filesystems support, and which ends with this process.
@@ -229,7 +229,7 @@ def _already(dst: Path, manifest: dict[str, Any], records: dict[str, dict[str, A
 
 
 def _shards(
-    tree: Tree, positions: Positions, root_fd: int, dst: Path, jobs: int, look: Callable[[Done], None]
+    tree: Tree, positions: Positions, root_fd: int, dst: Path, jobs: int, on_progress: Callable[[Done], None]
 ) -> tuple[Sums, int, int]:
     """Write all shards. Return their checksums, and how many shards were kept and how many rewritten."""
     block_at = block_offsets(tree)
@@ -239,7 +239,9 @@ def _shards(
     # Inodes are not in the index; they give the order of reading.
     np.save(dst / PACKING / "inode.npy", tree.inode, allow_pickle=False)
     work = Work(_prepare, (Path(f"/proc/{os.getpid()}/fd/{root_fd}"), dst), _carry_out)
-    for shard, (of_shard, was_there, was_whole) in each_shard(work, range(len(positions.shard_names)), jobs, look):
+    for shard, (of_shard, was_there, was_whole) in each_shard(
+        work, range(len(positions.shard_names)), jobs, on_progress
+    ):
         sums[shards.blocks(shard)] = of_shard
         kept += was_whole
         rewritten += was_there and not was_whole
@@ -314,13 +316,15 @@ def _known_sums(path: Path, count: int) -> Sums | None:
 # The end
 
 
-def _must_be_at_rest(tree: Tree, root_fd: int) -> None:
+def _must_be_unchanged(tree: Tree, root_fd: int) -> None:
     try:
         check_unchanged(tree, root_fd)
     except ChangedError as error:
-        raise SourceError(f"{error} while it was packed; {AT_REST}") from None
+        raise SourceError(f"{error} while it was packed; {PACK_AGAIN}") from None
     except OSError as error:
-        raise SourceError(f"{show(error.filename or b'')}: {error.strerror}, but the scan saw it; {AT_REST}") from None
+        raise SourceError(
+            f"{show(error.filename or b'')}: {error.strerror}, but the scan saw it; {PACK_AGAIN}"
+        ) from None
 
 
 def _is_private(tree: Tree) -> bool:

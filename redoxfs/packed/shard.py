@@ -41,7 +41,7 @@ PROBLEMS_PER_SHARD = 20
 HEADER_READ_BYTES = 1 << 16
 """Bytes read of a header that should not be there. Enough for any header that was not made long on purpose."""
 
-AT_REST = "when SOURCE no longer changes, remove DST and pack again with --rescan"
+PACK_AGAIN = "when SOURCE no longer changes, remove DST and pack again with --rescan"
 
 Progress = Callable[[int, int], None]
 """Called from any thread with the files and bytes done since the last call."""
@@ -180,7 +180,7 @@ def _copy(tree: Tree, entry: int, root_fd: int, fd: int, data_at: int, sums: Sum
 def _must_be(source: int, known: tuple[int, int, int], name: bytes) -> None:
     now = os.fstat(source)
     if not stat.S_ISREG(now.st_mode) or (now.st_size, now.st_mtime_ns, now.st_ctime_ns) != known:
-        raise SourceError(f"{show(name)} has changed since it was scanned; {AT_REST}")
+        raise SourceError(f"{show(name)} has changed since it was scanned; {PACK_AGAIN}")
 
 
 def _read(source: int, at: int, size: int, name: bytes) -> bytes:
@@ -188,7 +188,7 @@ def _read(source: int, at: int, size: int, name: bytes) -> bytes:
     while len(data) < size:
         more = os.pread(source, size - len(data), at + len(data))
         if not more:
-            raise SourceError(f"{show(name)} became shorter while it was read; {AT_REST}")
+            raise SourceError(f"{show(name)} became shorter while it was read; {PACK_AGAIN}")
         data += more
     return data
 

@@ -32,8 +32,10 @@ class Verified:
     not_for_webdataset_count: int
 
 
-def verify(folder: Path, *, jobs: int, look: Callable[[Done, int], None] = lambda _done, _size: None) -> Verified:
-    """Read all shards. ``look`` is called now and then with the work done and the total bytes.
+def verify(
+    folder: Path, *, jobs: int, on_progress: Callable[[Done, int], None] = lambda _done, _size: None
+) -> Verified:
+    """Read all shards. ``on_progress`` is called now and then with the work done and the total bytes.
 
     Raises:
         DamagedDatasetError: the index is damaged, so the shards cannot be checked against it.
@@ -42,7 +44,7 @@ def verify(folder: Path, *, jobs: int, look: Callable[[Done, int], None] = lambd
     tree, positions = index.catalog.tree, index.positions
     size = int(tree.size[tree.kind_mask(0o100000)].sum())
     work = Work(_prepare, folder, _carry_out)
-    problems = dict(each_shard(work, range(len(positions.shard_names)), jobs, lambda done: look(done, size)))
+    problems = dict(each_shard(work, range(len(positions.shard_names)), jobs, lambda done: on_progress(done, size)))
     strays = sorted(set(_tars(folder)) - set(positions.shard_names))
     count, names = _not_for_webdataset(index.catalog)
     return Verified(

@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 
 from redoxfs.linux.libc import libc
 
-LOOK_EVERY_S = 0.2
+PROGRESS_EVERY_S = 0.2
 
 PR_SET_PDEATHSIG = 1
 
@@ -69,7 +69,7 @@ class Work(Generic[State, Result]):
 
 
 def each_shard(
-    work: Work[State, Result], shards: Sequence[int], jobs: int, look: Callable[[Done], None]
+    work: Work[State, Result], shards: Sequence[int], jobs: int, on_progress: Callable[[Done], None]
 ) -> Iterator[tuple[int, Result]]:
     """Run ``work`` for each of ``shards``, ``jobs`` at a time. Yield (shard, result) as shards finish.
 
@@ -90,8 +90,8 @@ def each_shard(
         with _no_interrupt_for_children():
             waiting = {pool.submit(_one, shard): shard for shard in shards}
         while waiting:
-            finished, _ = wait(waiting, LOOK_EVERY_S, FIRST_COMPLETED)
-            look(tally.done())
+            finished, _ = wait(waiting, PROGRESS_EVERY_S, FIRST_COMPLETED)
+            on_progress(tally.done())
             for future in finished:
                 yield waiting.pop(future), future.result()
     except BrokenProcessPool:

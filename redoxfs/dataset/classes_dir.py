@@ -1,8 +1,8 @@
 """`--classes dir`: the user's word that the directory is the label, and the warnings against it.
 
-The word counts for directories that can be classes (`class_trees.classes_by_word`). Elsewhere the directory cannot name
-a label: one class for all of val would mix all labels. Samples there are not redirected, and a line says so. Findings
-of `auto` that are signs of wrong labels become warnings: a table beside the data, pairs within a directory, and a tree
+The word counts for directories that can be classes (`class_trees.possible_classes`). Another directory cannot name a
+label: one class for all of val would mix all labels. Samples there are not redirected, and a line says so. Findings of
+`auto` that are signs of wrong labels become warnings: a table beside the data, pairs within a directory, and a tree
 without splits, where only the script knows the split of each sample.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from redoxfs.dataset.class_trees import Unnamed, classes_by_word, is_single, place_of
+from redoxfs.dataset.class_trees import Unnamed, is_single, place_of, possible_classes
 from redoxfs.dataset.errors import show
 from redoxfs.dataset.evidence import Finding, parts_within, scene_of
 from redoxfs.dataset.groups import Groups
@@ -27,29 +27,29 @@ SHOWN_MAX = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class UsersWord:
+class ClassesDir:
     """The class directories (entries, ascending), the result for each split, and lines for the user."""
 
     directories: NDArray[np.int64]
     findings: tuple[Finding, ...]
-    exact: str | None  # the samples that are not redirected, as a clause
+    left_out: str | None  # the samples that are not redirected, as a clause
     warnings: tuple[str, ...]
 
 
-def take_word(
+def apply_classes_dir(
     tree: Tree, mask: NDArray[np.bool_], groups: Groups, *, grouped: bool, root_fd: int | None = None
-) -> UsersWord:
+) -> ClassesDir:
     """Apply `--classes dir` to the samples `groups`; `mask`, `grouped` and `root_fd` as for `evidence.judge`."""
     place = tree.parent[groups.first].astype(np.int64)
-    directories, rest = classes_by_word(tree, np.unique(place))
+    directories, rest = possible_classes(tree, np.unique(place))
     sizes = np.bincount(place, minlength=len(tree))
-    exact = int(sizes.sum() - sizes[directories].sum())
+    others = int(sizes.sum() - sizes[directories].sum())
     seen = mask.copy()
     seen[groups.members] = True
     scene = scene_of(tree, seen, grouped=grouped, root_fd=root_fd)
     warnings = _warnings(scene, directories) if len(directories) else ()
     findings = tuple(_findings(tree, directories, rest, sizes))
-    return UsersWord(directories, findings, _exact(tree, rest, exact) if exact else None, tuple(warnings))
+    return ClassesDir(directories, findings, _left_out(tree, rest, others) if others else None, tuple(warnings))
 
 
 def _findings(tree: Tree, directories: NDArray[np.int64], rest: Unnamed, sizes: NDArray[np.int64]) -> Iterator[Finding]:
@@ -67,7 +67,7 @@ def _findings(tree: Tree, directories: NDArray[np.int64], rest: Unnamed, sizes: 
             yield Finding(show(tree.path(entry)), False, why, 1, int(sizes[entry]))
 
 
-def _exact(tree: Tree, rest: Unnamed, samples: int) -> str:
+def _left_out(tree: Tree, rest: Unnamed, samples: int) -> str:
     where = ["in the source itself"] if rest.in_source else []
     if rest.splits:
         where.append(f"directly in a split ({_some(tree, rest.splits)})")
