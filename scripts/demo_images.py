@@ -1,4 +1,6 @@
-"""Draws the dataset of the demo: `demo_images.py FOLDER` makes FOLDER/{train,val}/CLASS/CLASS-NUMBER.png.
+"""Draws the dataset of the demo: `demo_images.py FOLDER [IMAGES]` makes FOLDER/{train,val}/CLASS/CLASS-NUMBER.png.
+
+IMAGES is the number of training images of each class, by default 200. Validation gets a fifth of that.
 
 Ten shapes of random color, place and size on a noisy ground: quick to draw, and enough for a small network to learn
 something. Each image records the path that it was drawn for in a PNG text chunk, which no training script reads. So
@@ -15,8 +17,8 @@ from PIL import Image, ImageDraw
 from PIL.PngImagePlugin import PngInfo
 
 SIDE_PIXELS = 32
-# First number and count of the images of a class. Names are unique: equal names in two classes could form one sample.
-SPLITS = {"train": (0, 200), "val": (200, 40)}
+TRAINING_IMAGES = 200
+VALIDATION_SHARE = 5
 
 Draw = ImageDraw.ImageDraw
 Color = tuple[int, int, int]
@@ -81,9 +83,12 @@ def picture(shape: Shape, random: np.random.Generator) -> Image.Image:
 
 
 def main() -> None:
-    (folder,) = map(Path, sys.argv[1:])
+    folder = Path(sys.argv[1])
+    images = int(sys.argv[2]) if len(sys.argv) > 2 else TRAINING_IMAGES
+    # First number and count for each class. Each number is in one split: equal names could be parts of one sample.
+    splits = {"train": (0, images), "val": (images, images // VALIDATION_SHARE)}
     random = np.random.default_rng(0)
-    for split, (first, count) in SPLITS.items():
+    for split, (first, count) in splits.items():
         for name, shape in SHAPES.items():
             (folder / split / name).mkdir(parents=True)
             for number in range(count):

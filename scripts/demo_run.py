@@ -26,8 +26,8 @@ from pathlib import Path
 from types import FrameType
 
 SCRIPTS = Path(__file__).resolve().parent
-MEMORY = "1MiB"
-"""The images take 6.4 MiB, so this holds about a tenth of them: a dataset never fits in memory."""
+MEMORY_KIB = 5
+"""For each image of each class: about a tenth of all images, as a real dataset does not fit in memory either."""
 
 CLOSING = """
 The slowness is artificial: {delay_ms} ms for each open and each read, as storage far away on a network may have.
@@ -172,8 +172,8 @@ def demo(folder: Path, options: argparse.Namespace) -> None:
     fast.mkdir()
     program = compile_store(folder)
 
-    say("drawing 2,000 small images of 10 classes to train on, and 400 to validate with")
-    run([sys.executable, str(SCRIPTS / "demo_images.py"), str(images)])
+    say(f"drawing small images of 10 classes: of each class {options.images} for training, and a fifth for validation")
+    run([sys.executable, str(SCRIPTS / "demo_images.py"), str(images), str(options.images)])
 
     say(f"making them slow to read, on purpose: a filesystem adds {options.delay_ms} ms to each open and each read")
     with slow_store(program, images, slow, options.delay_ms):
@@ -183,7 +183,7 @@ def demo(folder: Path, options: argparse.Namespace) -> None:
         say("mounting redoxfs on the same slow directory, with memory for about a tenth of the images")
         began = time.perf_counter()
         try:
-            redoxfs("mount", slow, fast, "--memory", MEMORY)
+            redoxfs("mount", slow, fast, "--memory", f"{MEMORY_KIB * options.images}KiB")
             mount_s = time.perf_counter() - began
 
             say("training through redoxfs: the same script with the same settings; only the path differs")
@@ -258,14 +258,17 @@ def main() -> int:
         "--workers", type=within(0, 256), default=2, help="DataLoader workers of the training (default: 2)"
     )
     parser.add_argument("--epochs", type=within(1, 100), default=2, help="of each training (default: 2)")
+    parser.add_argument(
+        "--images", type=within(10, 5000), default=200, help="training images of each class (default: 200)"
+    )
     options = parser.parse_args()
 
     for number in ENDING:
         signal.signal(number, leave)
     folder = Path(tempfile.mkdtemp(prefix="redoxfs-demo."))
-    # Catalogs, logs and the folder that PyTorch makes in /tmp go away with the demo's.
-    homes = {"XDG_CACHE_HOME": "cache", "XDG_STATE_HOME": "state", "TORCHINDUCTOR_CACHE_DIR": "cache/torch"}
-    os.environ |= {variable: str(folder / name) for variable, name in homes.items()}
+    # Catalogs, logs, and what PyTorch and its workers leave in the temporary folder go away with the demo's.
+    homes = {"XDG_CACHE_HOME": folder / "cache", "XDG_STATE_HOME": folder / "state", "TMPDIR": folder}
+    os.environ |= {name: str(home) for name, home in homes.items()}
     try:
         demo(folder, options)
     except DemoError as error:
