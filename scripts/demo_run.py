@@ -259,7 +259,7 @@ def main() -> int:
     )
     parser.add_argument("--epochs", type=within(1, 100), default=2, help="of each training (default: 2)")
     parser.add_argument(
-        "--images", type=within(10, 5000), default=200, help="training images of each class (default: 200)"
+        "--images", type=within(10, 5000), default=150, help="training images of each class (default: 150)"
     )
     options = parser.parse_args()
 
