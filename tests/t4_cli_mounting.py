@@ -304,7 +304,7 @@ def test_inspect_describes_the_mount_without_mounting(machine: Machine, source: 
     assert list(facts["memory_for"]) == ["least", "5%", "10%", "25%", "all"]
     assert needed == sorted(needed)
     table = machine.ok("inspect", source).stdout
-    for words in ("2 classes", "served exactly", "memory needed", facts["verdict"][:20]):
+    for words in ("2 classes", "not redirected", "memory needed", facts["verdict"][:20]):
         assert words in table
     assert machine.nothing_is_left()
 

@@ -121,12 +121,12 @@ def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     """The table's rows, for people."""
     shown = [("classes", facts["verdict"])]
     shown += [("evidence", line) for line in facts["evidence"]]
-    shown += [("saw", line) for line in facts["saw"]]
+    shown += [("note", line) for line in facts["saw"]]
     if facts["packed"]:
         shown.append(("packed", f"{facts['shards']:,} shards, {format_bytes(facts['shards_bytes'])}"))
     shown += [
         ("files", f"{facts['files']:,}; {_share(facts['sample_files'], facts['files'])}"),
-        ("served exactly", f"{facts['exact_files']:,} files"),
+        ("not redirected", f"{facts['exact_files']:,} files"),
         ("samples", f"{facts['samples']:,} that may be redirected"),
     ]
     if not facts["samples"]:
