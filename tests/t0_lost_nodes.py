@@ -1,4 +1,4 @@
-"""Nodes that stop, die, restart or lose contact: no request waits for ever, and every missed sample is counted."""
+"""Nodes that stop, die, restart or lose contact: no request waits forever, and every missed sample is counted."""
 
 import random
 from collections import Counter
@@ -148,7 +148,7 @@ class FailingNodes(Generic[N]):
         """
         waiting = [w for w in self.workers if w.ticket is not None and self.runs(w.node)]
         for worker in waiting:
-            assert self.is_hopeless(worker), f"waits for ever: {worker}"
+            assert self.is_hopeless(worker), f"waits forever: {worker}"
             self.cancel(worker)
         return not waiting
 

@@ -127,7 +127,7 @@ class Job:
         steps = STEPS_PER_REQUEST * (50 + self.kind.samples)
         while not self.is_through and self.turns.total() < until:
             steps -= 1
-            assert steps, "somebody waits for ever"
+            assert steps, "somebody waits forever"
             self.step()
 
     def step(self) -> None:

@@ -18,7 +18,7 @@ from redoxfs.protocol import Answer, Message, Pending, Served, SlotNode, homes_b
 pytestmark = pytest.mark.slow
 
 STEPS_PER_REQUEST = 1000
-"""A request that takes more waits for ever: it takes ten at most, a message that is lost ten times takes a hundred."""
+"""A request that takes more waits forever: it takes ten at most, a message that is lost ten times takes a hundred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Slots:
         ):
             self.step(habits)
             steps -= 1
-            assert steps, "somebody waits for ever"
+            assert steps, "somebody waits forever"
 
     def step(self, habits: Habits) -> None:
         ready = [

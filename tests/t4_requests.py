@@ -104,7 +104,7 @@ def test_requests_of_a_long_listing(machine: Machine, tmp_path: Path) -> None:
     with counted(machine, source) as log:
         folder = machine.mnt / "train/cat"
         counts = requests(log, lambda: subprocess.run(["ls", "-l", folder], check=True, stdout=subprocess.DEVNULL))
-        # One GETATTR for each file, a LOOKUP for the folder only, and at most two for xattrs, which fail for ever.
+        # One GETATTR for each file, a LOOKUP for the folder only, and at most two for xattrs, which fail forever.
         assert counts["getattr"] <= CLASSES["cat"] + 1
         assert counts["lookup"] <= 2
         assert counts["getxattr"] + counts["listxattr"] <= 2

@@ -1,4 +1,4 @@
-"""What each verb is asked to do, beside `redoxfs.launch.options`, and how one such value is made of many.
+"""The options of each verb, beside `redoxfs.launch.options`, and how one such value is made of many.
 
 A verb's `run` takes one of these. Nothing behind the grammar knows argparse.
 """

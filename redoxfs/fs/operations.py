@@ -1,6 +1,6 @@
 """pyfuse3's operations. They translate requests, and nothing else.
 
-Attributes: the tree does not change, so the kernel may cache names for ever, and the attributes of directories,
+Attributes: the tree does not change, so the kernel may cache names forever, and the attributes of directories,
 symlinks and exact files too. Attributes of a redirected file are valid while it is bound. Otherwise each stat is a
 request, because the answer depends on the caller. Attributes are invalidated when a path is freed. They are invalidated
 again when the path is bound, if the kernel got a size meanwhile: a reply that is still on its way would otherwise be

@@ -77,7 +77,7 @@ class MountSpec:
     cluster: "ClusterConfig | None" = None
 
     def about(self) -> dict[str, Any]:
-        """What stats.json has of it."""
+        """Its part of stats.json."""
         options = sorted(self.kernel_options | ({"direct_io"} if self.direct_io else set()))
         return {"source": os.fspath(self.source), "mountpoint": os.fspath(self.mountpoint), "options": options}
 

@@ -25,7 +25,7 @@ DATA_LIMIT_BYTES = 1 << 30
 """The paths of an epoch of 13 million files, with room."""
 
 TIMEOUT_S = 10.0
-"""For the request, and for each next piece of it: an idle connection must not stay open for ever."""
+"""For the request, and for each next piece of it: an idle connection must not stay open forever."""
 
 PIECE_BYTES = 1 << 16
 

@@ -222,7 +222,7 @@ class Client:
             self._give_up(incoming, "this node ends")
 
     async def greet(self) -> None:
-        """Send Hello until the peer answers; then check that it is alive, for ever."""
+        """Send Hello until the peer answers; then check that it is alive, forever."""
         for attempt in count():
             try:
                 await self._greet()
