@@ -62,6 +62,8 @@ taken, for this lap, and in the pool, for the next.
 ``policy``        `LocalFirst`: turns, laps, and what to ask peers for
 ``taken``         samples that came from peers, and their memory
 ``reservations``  samples that stats reserved
+``waiting``       requests and stats that wait for a peer
+``exchange``      how many samples to take on purpose
 ``parts``         which samples are which node's own in each lap
 ``peer``          what a node knows of a peer
 ``messages``      Take and Given

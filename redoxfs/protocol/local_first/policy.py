@@ -1,18 +1,18 @@
 """One node of the local-first protocol: its own pool, the samples it takes from peers, and those it gives them."""
 
-from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from redoxfs.protocol.events import Answer, ChooseVictim, Delivered, Handled, Load, Message, Pending, Served, oldest
+from redoxfs.protocol.local_first.exchange import Exchange
 from redoxfs.protocol.local_first.messages import Given, Take
 from redoxfs.protocol.local_first.parts import NodeParts
 from redoxfs.protocol.local_first.peer import Peer, Sent
 from redoxfs.protocol.local_first.reservations import Reservations
 from redoxfs.protocol.local_first.taken import Taken
+from redoxfs.protocol.local_first.waiting import Ticket, Waiting
 from redoxfs.protocol.pool import PoolPolicy
 from redoxfs.protocol.turns import Ledger, Turns, merged
 
@@ -27,11 +27,6 @@ asking for all of them would take samples that the peer needs soon."""
 
 EMPTY_ROUNDS = 2
 """How many times every peer has to have nothing before an incomplete lap ends without the rest."""
-
-
-class _Waiting(NamedTuple):
-    ticket: int
-    reserves: bool
 
 
 class LocalFirst:
@@ -100,18 +95,13 @@ class LocalFirst:
         self._came: memoryview[int] = np.zeros(classes, np.int32).data
         self._taken = Taken(class_of, sample_bytes, remote_memory_bytes)
         self._reservations = Reservations()
-        # By class, where there are any: the waiting requests; the peer and the number of the Take that they wait for;
-        # how many answers of each peer in a row were empty.
-        self._waiting: dict[int, deque[_Waiting]] = {}
+        self._waiting = Waiting()
+        # By class: the peer and number of its unanswered Take; how many answers of each peer in a row were empty.
         self._asked: dict[int, tuple[int, int]] = {}
         self._empty_answers: dict[int, dict[int, int]] = {}
         # Classes that this node asks for on behalf of peers.
         self._sought: set[int] = set()
-        self._tickets = 0
-        self._exchange = exchange
-        # By class: how many more samples should have been taken by now.
-        account = np.random.default_rng(seed).random(classes)
-        self._account = cast("memoryview[float]", account.data)
+        self._exchange = Exchange(classes, share=exchange, seed=seed)
         self._ledger = Ledger(class_of, classes, policy.members)
 
     def request(self, sample: int) -> Served | Pending:
@@ -119,7 +109,7 @@ class LocalFirst:
         cls = self._class_of[sample]
         served = self._serve(cls)
         turn = self._wait(cls, reserves=False) if served is None else served
-        if self._exchange:
+        if self._exchange.share:
             self._count_exchange(cls)
         return turn
 
@@ -138,7 +128,7 @@ class LocalFirst:
         cls = self._class_of[reserved]
         served = self._take(cls, reserved)
         self._note_done(cls, served)
-        if self._exchange:
+        if self._exchange.share:
             self._count_exchange(cls)
         return served
 
@@ -217,13 +207,7 @@ class LocalFirst:
 
     def cancel(self, ticket: int) -> None:
         """Nobody waits for ``ticket`` any more; a sample that comes for it is kept for the next."""
-        for cls, waiting in self._waiting.items():
-            for one in waiting:
-                if one.ticket == ticket:
-                    waiting.remove(one)
-                    if not waiting:
-                        del self._waiting[cls]
-                    return
+        self._waiting.cancel(ticket)
 
     def lost(self, peer: int) -> tuple[Delivered, ...]:
         """``peer`` does not answer: others are asked instead, and its answers have no room any more."""
@@ -489,24 +473,22 @@ class LocalFirst:
     # Peers
 
     def _wait(self, cls: int, *, reserves: bool) -> Pending:
-        self._tickets += 1
-        self._waiting.setdefault(cls, deque()).append(_Waiting(self._tickets, reserves))
+        ticket = self._waiting.add(cls, reserves=reserves)
         if cls not in self._asked:
             self._ask(cls)
-        return Pending(self._tickets)
+        return Pending(ticket)
 
     def _deliver(self, cls: int) -> list[Delivered]:
         """Answer waiting requests in turn, as far as there are samples for them."""
         delivered: list[Delivered] = []
-        unanswered: deque[_Waiting] = deque()
-        for one in self._waiting.pop(cls, ()):
-            served = self._promise(cls) if one.reserves else self._serve(cls)
+        unanswered: list[Ticket] = []
+        for ticket in self._waiting.pop(cls):
+            served = self._promise(cls) if ticket.reserves else self._serve(cls)
             if served is None:
-                unanswered.append(one)
+                unanswered.append(ticket)
             else:
-                delivered.append(Delivered(one.ticket, served))
-        if unanswered:
-            self._waiting[cls] = unanswered
+                delivered.append(Delivered(ticket.number, served))
+        self._waiting.put_back(cls, unanswered)
         return delivered
 
     def _promise(self, cls: int) -> Served | None:
@@ -570,7 +552,7 @@ class LocalFirst:
         new = [sample for sample in samples if sample not in here]
         self.revoked += [sample for sample in new if self._reservations.remove_taken(cls, sample)]
         self._taken.put_first(cls, new, has_room=has_room)
-        self._account[cls] -= len(new)
+        self._exchange.count_taken(cls, len(new))
 
     def _ask(self, cls: int) -> None:
         """Ask the peer with the most left on behalf of waiting requests. Where none is known to have any, ask peers in
@@ -578,7 +560,7 @@ class LocalFirst:
         """
         if not self._there:
             return
-        waiting = len(self._waiting.get(cls, ()))
+        waiting = self._waiting.count(cls)
         max_samples = max(BATCH, waiting) if waiting else 1
         home = self._richest(cls)
         if not self._peers[home].left[cls]:
@@ -591,14 +573,14 @@ class LocalFirst:
         """Count a turn for the exchange, and take as many samples as the account allows, for later turns. Their first
         sample needs room as well.
         """
-        self._account[cls] += self._exchange
+        wanted = self._exchange.count_turn(cls)
         largest = self._taken.largest(cls)
-        if self._account[cls] < 1 or cls in self._asked or self._taken.free_bytes < largest or not self._there:
+        if wanted < 1 or cls in self._asked or self._taken.free_bytes < largest or not self._there:
             return
         home = self._richest(cls)
         if not self._peers[home].left[cls]:
             return
-        max_samples = min(BATCH, int(self._account[cls]))
+        max_samples = min(BATCH, wanted)
         room_bytes = min(self._taken.room_for(cls, max_samples - 1), self._taken.free_bytes - largest)
         self._send(home, cls, max_samples, room_bytes, room_bytes + largest, 0)
 
