@@ -570,9 +570,7 @@ class LocalFirst:
         self._send(home, cls, max_samples, room_bytes, room_bytes, self._empty_rounds(cls))
 
     def _count_exchange(self, cls: int) -> None:
-        """Count a turn for the exchange, and take as many samples as the account allows, for later turns. Their first
-        sample needs room as well.
-        """
+        """Count a turn, and take what the account allows, for later turns. Their first sample needs room as well."""
         wanted = self._exchange.count_turn(cls)
         largest = self._taken.largest(cls)
         if wanted < 1 or cls in self._asked or self._taken.free_bytes < largest or not self._there:
