@@ -189,6 +189,15 @@ def test_a_shared_reservation_outlives_its_thread() -> None:
     assert read(binding, 1, 100) == promised
 
 
+def test_a_dead_thread_that_saw_a_reservation_gets_no_hold() -> None:
+    binding = job(columns=1, length=4)
+    binding.stat(1, IMAGE, 100)
+    binding.stat(1, IMAGE, 900)
+    binding.thread(900)
+    read(binding, 1, 100)
+    assert binding.open(2, IMAGE, 100).released == (1,), "no thread holds it any more, and 900 is another thread now"
+
+
 def test_a_bounded_number_of_threads_is_remembered() -> None:
     cells = np.arange(8, dtype=np.int32).reshape(8, 1)
     policy = SlotPolicy(cells, np.array([0, 8], np.int32), samples=8, seed=1)

@@ -248,8 +248,8 @@ class BindingMachine(RuleBasedStateMachine):
         ended = self.binding.thread(thread)
         alone = []
         for path, (sample, owner, seen_by) in model.reserved.items():
+            seen_by.pop(thread, None)
             if owner == thread:
-                del seen_by[thread]
                 alone += [] if seen_by else [path]
                 model.reserved[path] = sample, next(iter(seen_by), 0), seen_by
         assert self.put_back(alone) == set(ended.unloaded)

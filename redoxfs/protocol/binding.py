@@ -151,6 +151,7 @@ class Binding:
         self._reservations: OrderedDict[int, _Reservation] = OrderedDict()
         self._reserved_for: dict[int, int] = {}
         self._reserved_by: dict[int, set[int]] = {}
+        self._seen_by: dict[int, set[int]] = {}
         self._reservations_made = 0
         self._callers: OrderedDict[int, _Caller] = OrderedDict()
         self._max_reservations = reservations
@@ -234,7 +235,7 @@ class Binding:
             return StatResult(self._answer[path], bound)
         if outcome is RESERVED:
             reservation = self._reservations[path]
-            self._show(reservation, thread)
+            self._show(path, thread)
             return StatResult(reservation.sample, bound=False)
         if thread == UNKNOWN_THREAD:
             return StatResult(None, bound=False)
@@ -287,9 +288,11 @@ class Binding:
         """``thread`` is dead. Its holds end, and so do the reservations whose size no other thread saw."""
         self._callers.pop(thread, None)
         unloaded: list[int] = []
+        # Another thread may get its number.
+        for path in self._seen_by.pop(thread, ()):
+            del self._reservations[path].seen_by[thread]
         for path in sorted(self._reserved_by.get(thread, ())):
             reservation = self._reservations[path]
-            del reservation.seen_by[thread]
             if reservation.seen_by:
                 self._pass_on(path, next(iter(reservation.seen_by)))
             else:
@@ -433,10 +436,11 @@ class Binding:
             self._callers.popitem(last=False)
         return caller
 
-    def _show(self, reservation: _Reservation, thread: int) -> None:
-        """``thread`` sees the size of what is reserved."""
+    def _show(self, path: int, thread: int) -> None:
+        """``thread`` sees the size of what is reserved for ``path``."""
         if thread != UNKNOWN_THREAD:
-            reservation.seen_by[thread] = (self._callers.get(thread) or self._meet(thread)).asked
+            self._reservations[path].seen_by[thread] = (self._callers.get(thread) or self._meet(thread)).asked
+            self._seen_by.setdefault(thread, set()).add(path)
 
     def _unlikely(self, thread: int, asked: int) -> int:
         """How unlikely ``thread`` is to open a sample whose size it saw when it had ``asked`` for so many.
@@ -477,8 +481,8 @@ class Binding:
     def _reserve(self, path: int, thread: int, sample: int) -> tuple[int, ...]:
         """Record a reservation. Returns the samples of reservations that ended for it and are in no slot any more."""
         self._reservations_made += 1
-        reservation = self._reservations[path] = _Reservation(sample, thread, self._reservations_made)
-        self._show(reservation, thread)
+        self._reservations[path] = _Reservation(sample, thread, self._reservations_made)
+        self._show(path, thread)
         self._reserved_for[sample] = path
         mine = self._reserved_by.setdefault(thread, set())
         mine.add(path)
@@ -500,6 +504,8 @@ class Binding:
         reservation = self._reservations.pop(path)
         del self._reserved_for[reservation.sample]
         _discard(self._reserved_by, reservation.owner, path)
+        for seer in reservation.seen_by:
+            _discard(self._seen_by, seer, path)
         return reservation
 
     def _undo_reservation(self, path: int) -> tuple[int, ...]:
