@@ -57,6 +57,11 @@ def small(classes: list[int], rows: list[list[int]], capacity: int, seed: int = 
     return policy_of(np.array(rows, np.int32), np.array(classes, np.int32), capacity * SIZE_BYTES, seed)
 
 
+def test_memory_for_more_samples_than_an_int32_counts() -> None:
+    policy = small([0, 0], [[0], [1]], capacity=1 << 60)
+    assert sorted(policy.request(sample).sample for sample in (0, 1)) == [0, 1]
+
+
 def same(one: Turns, other: Turns) -> bool:
     return [one.laps.tolist(), one.had.tolist(), one.given] == [other.laps.tolist(), other.had.tolist(), other.given]
 

@@ -245,6 +245,13 @@ def test_a_wrong_template_is_an_error(tmp_path: Path, template: str, words: str)
     assert words in str(caught.value)
 
 
+def test_a_malformed_template_is_an_error_even_where_nothing_is_redirected(tmp_path: Path) -> None:
+    make(tmp_path, "a/1.jpg")
+    for classes in ("auto", "none"):
+        with pytest.raises(ClassesError, match="needs exactly one"):
+            catalog(tmp_path, classes, groups="bar")
+
+
 def test_a_template_that_matches_nothing_redirects_nothing(tmp_path: Path) -> None:
     make(tmp_path, "a/1.jpg")
     found = catalog(tmp_path, "any", groups="b/{key}.jpg")

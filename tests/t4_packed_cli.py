@@ -375,16 +375,18 @@ def test_ctrl_c_is_one_line_and_leaves_no_process(
         wait_for_the_end(pids)
     assert process.returncode == 130
     assert _last(told) == "redoxfs: interrupted"
+    assert f"{dst} holds an unfinished pack; run the same command again to resume" in told
     assert not (dst / MANIFEST).exists()
 
 
+@pytest.mark.parametrize("moment", [draft_is_saved, a_shard_is_done])
 @pytest.mark.usefixtures("own_folders")
 def test_every_verb_refuses_an_unfinished_pack(
-    machine: Machine, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    machine: Machine, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], moment: Moment
 ) -> None:
     dst = tmp_path / "dst"
     with packing(machine, source, dst, *MANY_SHARDS, "--jobs", "1") as process:
-        reach(a_shard_is_done, process, dst)
+        reach(moment, process, dst)
     for words in (["mount", str(dst), str(machine.mnt)], ["inspect", str(dst)], ["verify", str(dst)]):
         assert "the pack is unfinished" in refused(capsys, 9, *words)
     refused(capsys, 3, "pack", dst, tmp_path / "other")

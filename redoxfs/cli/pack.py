@@ -30,23 +30,27 @@ def run(options: PackOptions) -> int:
     catalog = catalog_of(source, root_fd, asked, timeout_s=options.timeout_s)
     say_verdict(catalog.verdict)
     cells = cells_of(catalog, asked.chunk_size or DEFAULT_CHUNK_SIZE, asked.seed)
-    with showing("packing") as show:
-        packed = pack(
-            catalog,
-            cells,
-            root_fd,
-            dst,
-            shard_bytes=shard_bytes,
-            seed=asked.seed,
-            asked={
-                "classes": asked.classes or "auto",
-                "samples": list(asked.samples),
-                "groups": asked.groups,
-                "shard_size": shard_bytes,
-            },
-            jobs=options.jobs or len(os.sched_getaffinity(0)),
-            on_progress=lambda done, totals: show(done.files, done.size, totals.size),
-        )
+    try:
+        with showing("packing") as show:
+            packed = pack(
+                catalog,
+                cells,
+                root_fd,
+                dst,
+                shard_bytes=shard_bytes,
+                seed=asked.seed,
+                asked={
+                    "classes": asked.classes or "auto",
+                    "samples": list(asked.samples),
+                    "groups": asked.groups,
+                    "shard_size": shard_bytes,
+                },
+                jobs=options.jobs or len(os.sched_getaffinity(0)),
+                on_progress=lambda done, totals: show(done.files, done.size, totals.size),
+            )
+    except KeyboardInterrupt:
+        say(f"{dst} holds an unfinished pack; run the same command again to resume")
+        raise
     files = int(catalog.tree.kind_mask(stat.S_IFREG).sum())
     content = f"{files:,} files in {packed.shards:,} shards, {format_bytes(packed.size)}"
     if packed.already:
@@ -58,6 +62,8 @@ def run(options: PackOptions) -> int:
         say(f"{packed.rewritten:,} shards were damaged and rewritten")
     seconds = time.monotonic() - begin
     say(f"packed {content}, in {format_seconds(seconds)}, {format_bytes(int(packed.size / seconds))}/s")
+    if not len(catalog.class_of) and asked.classes != "none":
+        say(f"a mount of {dst} will redirect nothing; for other classes pack again into a new folder")
     return 0
 
 

@@ -22,7 +22,7 @@ from redoxfs.dataset.classes import Classes, label_by_directory, label_by_table,
 from redoxfs.dataset.classes_dir import apply_classes_dir
 from redoxfs.dataset.errors import show
 from redoxfs.dataset.evidence import Finding, judge
-from redoxfs.dataset.groups import Groups, make_groups
+from redoxfs.dataset.groups import Groups, check_groups, make_groups
 from redoxfs.dataset.samples import sample_mask
 from redoxfs.dataset.table import label_groups, read_table
 from redoxfs.dataset.tree import CONTROL_NAME, Tree
@@ -85,6 +85,7 @@ def build_catalog(
     auto, which redirects less without them. Raises ClassesError if the options contradict the tree or each other. If
     nothing can be redirected, that is no error, and the verdict gives the reason.
     """
+    check_groups(groups)
     mask = sample_mask(tree, samples)
     sample_files = int(np.count_nonzero(mask))
     saw = [f"{tree.skipped:,} sockets, fifos and devices are left out"] if tree.skipped else []

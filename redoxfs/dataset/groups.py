@@ -91,6 +91,12 @@ def make_groups(tree: Tree, mask: NDArray[np.bool_], groups: str | None, *, name
     return _by_template(tree, mask, groups, named=named)
 
 
+def check_groups(groups: str | None) -> None:
+    """Raises ClassesError if a template is malformed, whatever the tree is."""
+    if groups not in (None, "stem"):
+        _patterns(groups)
+
+
 def stem_bases(names: list[bytes]) -> list[bytes]:
     """The stem of the group of each file of one directory.
 

@@ -197,19 +197,24 @@ def _packed_chunk_size(
         return options.chunk_size
     if memory.policy == "slot" or speed is None or not len(index.catalog.class_of):
         return packed
+    from redoxfs.chunks.storage_speed import UNKNOWN
+
     mean_bytes = max(1, int(index.catalog.sample_bytes.mean()))
     divisors = [size for size in range(1, packed + 1) if packed % size == 0]
     chosen = next((size for size in divisors if size * mean_bytes >= speed.streaming_bytes), packed)
-    streams = "streams from" if chosen * mean_bytes >= speed.streaming_bytes else "would stream from"
+    advice = ""
+    if chosen * mean_bytes < speed.streaming_bytes and speed is not UNKNOWN:
+        advice = "; to read larger pieces, pack again with a larger --chunk-size"
     say(
-        f"chunks of {chosen} samples, {format_bytes(chosen * mean_bytes)}: "
-        f"this storage {streams} reads of {format_bytes(speed.streaming_bytes)} on (--chunk-size)"
+        f"chunks of {chosen} samples, {format_bytes(chosen * mean_bytes)}; "
+        f"this storage reads well in pieces of {format_bytes(speed.streaming_bytes)} or more{advice}"
     )
     return chosen
 
 
 def _storage_of(index: "Index", root_fd: int, memory: MemoryOptions) -> "StorageSpeed":
     from redoxfs.chunks import StorageSpeed, measure_storage
+    from redoxfs.chunks.storage_speed import UNKNOWN
 
     if memory.storage_speed is not None:
         reads_per_s, bytes_per_s = memory.storage_speed
@@ -219,10 +224,11 @@ def _storage_of(index: "Index", root_fd: int, memory: MemoryOptions) -> "Storage
         storage = measure_storage([path for path in paths if path.exists()])
     except OSError as failure:
         raise SourceUnusableError(f"a shard could not be read: {failure.strerror}") from None
-    say(
-        f"storage: {1 / storage.seek_s:,.0f} reads/s, {format_bytes(int(storage.bytes_per_s))}/s, "
-        "as measured now (--storage-speed)"
-    )
+    speeds = f"{1 / storage.seek_s:,.0f} reads/s, {format_bytes(int(storage.bytes_per_s))}/s"
+    if storage is UNKNOWN:
+        say(f"storage: {speeds} assumed, as the dataset is too small to measure it (--storage-speed)")
+    else:
+        say(f"storage: {speeds} measured (--storage-speed)")
     return storage
 
 

@@ -116,7 +116,9 @@ def is_packed(folder_fd: int) -> bool:
         names = set(os.listdir(folder_fd))
     except OSError:
         return False
-    return bool(names & {FOLDER, PACKING, MANIFEST}) and any(_SHARD_NAME.fullmatch(name) for name in names)
+    has_shards = any(_SHARD_NAME.fullmatch(name) for name in names)
+    # A pack that was interrupted early has no shard yet.
+    return bool(names & {FOLDER, PACKING, MANIFEST}) and (has_shards or names <= {FOLDER, PACKING})
 
 
 def block_offsets(tree: Tree) -> npt.NDArray[np.int64]:
