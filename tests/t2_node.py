@@ -722,6 +722,17 @@ def test_the_control_socket_times_out_only_slow_clients(
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+@pytest.mark.parametrize(("verb", "data"), [("nodes", b""), ("nodes", b'["a:1"]'), ("trace", b"x" * (1 << 22))])
+def test_a_single_node_refuses_verbs_of_several_nodes(tmp_path: Path, verb: str, data: bytes) -> None:
+    def ask() -> str:
+        with pytest.raises(ValueError) as refused:
+            send_control(tmp_path / "control", verb, data)
+        return str(refused.value)
+
+    answer, _ = control(tmp_path / "control", ask)
+    assert answer == "serves one node alone; `nodes` and `trace` need a mount with --nodes"
+
+
 @pytest.mark.parametrize("verb", ["explode", "", "stop " * 100_000])
 def test_the_control_socket_refuses_unknown_verbs(tmp_path: Path, verb: str) -> None:
     def ask() -> str:

@@ -62,7 +62,7 @@ def send_control(path: Path, verb: str, data: bytes = b"", timeout_s: float = LO
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(TIMEOUT_S)
         client.connect(os.fspath(path))
-        with suppress(BrokenPipeError):
+        with suppress(BrokenPipeError, ConnectionResetError):
             # It may refuse before it has read everything; its answer has the reason.
             client.sendall(json.dumps(request).encode() + b"\n" + data)
         client.settimeout(timeout_s if data else TIMEOUT_S)

@@ -32,6 +32,9 @@ PIECE_BYTES = 1 << 16
 Verb = Callable[[bytes], Awaitable[Mapping[str, Any]]]
 """Takes the data of the request and returns the results. Raises ValueError with one line for the user."""
 
+_OF_SEVERAL_NODES = frozenset({"nodes", "trace"})
+"""Verbs of a mount with --nodes only."""
+
 log = logging.getLogger(__name__)
 
 
@@ -118,12 +121,14 @@ def _parsed(line: bytes, verbs: Mapping[str, Verb]) -> tuple[Verb, int]:
     """The verb of a line, and the number of bytes that follow it. Raises ValueError."""
     try:
         asked = json.loads(line)
-        verb, size = verbs[asked["do"]], int(asked.get("bytes", 0))
-        if not 0 <= size <= DATA_LIMIT_BYTES:
+        name, size = asked["do"], int(asked.get("bytes", 0))
+        if not 0 <= size <= DATA_LIMIT_BYTES or name not in verbs.keys() | _OF_SEVERAL_NODES:
             raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         raise ValueError(f"expected one of: {', '.join(verbs)}") from None
-    return verb, size
+    if name not in verbs:
+        raise ValueError("serves one node alone; `nodes` and `trace` need a mount with --nodes")
+    return verbs[name], size
 
 
 async def _call(verb: Verb, data: bytes) -> Mapping[str, Any]:
