@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from redoxfs.cli import main
 from redoxfs.cli.arguments import parse, rendered
 from redoxfs.cli.exits import EXITS, code_of, line_of
+from redoxfs.cli.options import ClusterUpOptions
 from redoxfs.launch.deadline import look, run_in_child
 from redoxfs.launch.errors import CommandError, MountpointError, ReportedError, UsageError
 from redoxfs.launch.fuse_options import parse_fuse_options
@@ -43,6 +44,44 @@ def test_mount_takes_the_documented_options() -> None:
     assert made.dataset == DatasetOptions("any", ("*.jpg", "*.png"), "stem", chunk_size=7, seed=3, rescan=True)
     assert made.fuse_options == ("allow_other,direct_io", "noatime")
     assert (made.foreground, made.timeout_s, made.log) == (True, 1.5, "x")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--memory 1MiB -f /data /mnt",
+        "/data --memory 1MiB /mnt -f",
+        "/data --memory 1MiB -f /mnt",
+        "-f /data /mnt --memory=1MiB",
+        "/data --memory 1MiB -f -- /mnt",
+    ],
+)
+def test_options_may_stand_between_paths(line: str) -> None:
+    made = mount(line)
+    assert (made.source, made.mountpoint, made.memory.memory_size) == ("/data", "/mnt", "1MiB")
+    assert made.foreground
+
+
+def test_options_may_stand_between_paths_of_cluster_up() -> None:
+    made = parse(["cluster", "up", "/data", "--nodes", "2", "/folder", "--seed", "3"]).options
+    assert isinstance(made, ClusterUpOptions)
+    assert (made.mount.source, made.folder, made.count, made.mount.dataset.seed) == ("/data", "/folder", 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("mount a --unknown", "--unknown (see redoxfs mount --help)"),
+        ("mount a -f b c", "c (see redoxfs mount --help)"),
+        ("mount a -f --unknown b", "--unknown b (see redoxfs mount --help)"),
+        ("cluster down a b", "b (see redoxfs cluster down --help)"),
+        ("--unknown mount a", "--unknown (see redoxfs --help)"),
+    ],
+)
+def test_an_unknown_argument_names_the_verb(line: str, words: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        parse(line.split())
+    assert str(refused.value) == f"unrecognized arguments: {words}"
 
 
 def test_an_automatic_chunk_size_is_chosen_later() -> None:

@@ -1,8 +1,9 @@
-"""argparse, with two changes and two forms of help.
+"""argparse, with three changes and two forms of help.
 
 A mistake raises UsageError, so that it ends in one line and in our own table of exit codes like every other error. An
-option cannot be shortened: `--mem` would stop working on the day when another option begins like that. And --help
-hides the options that few people need, which --help-all shows.
+option cannot be shortened: `--mem` would stop working on the day when another option begins like that. Options may
+stand between SOURCE and an optional MOUNTPOINT, where argparse of Python 3.11 has already decided that there is no
+MOUNTPOINT. And --help hides the options that few people need, which --help-all shows.
 """
 
 import argparse
@@ -24,6 +25,22 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """As in argparse, but an argument that is not known is an error of this verb."""
+        found, extra = super().parse_known_args(args, namespace)
+        for action in self._get_positional_actions():
+            if action.nargs == "?" and not hasattr(found, action.dest):
+                match extra:
+                    case ["--", value, *rest]:
+                        setattr(found, action.dest, value)
+                        extra = rest
+                    case [value, *rest] if not value.startswith("-"):
+                        setattr(found, action.dest, value)
+                        extra = rest
+        if extra:
+            self.error(f"unrecognized arguments: {' '.join(extra)}")
+        return found, extra
 
     def advanced(self, *actions: argparse.Action) -> None:
         """Keep these out of --help."""
