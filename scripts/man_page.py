@@ -126,8 +126,9 @@ def main() -> None:
 
     project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]
     exits = [(each.code, each.meaning) for each in EXITS]
+    summary = (parser().description or "").removeprefix("A ").rstrip(".")
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
-    sys.stdout.write(page(parser(), exits, project["version"], project["description"]))
+    sys.stdout.write(page(parser(), exits, project["version"], summary))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The grammar: what is taken, what is refused and in which words; mount options; exit codes."""
 
+import argparse
 import errno
 import os
 import re
@@ -10,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redoxfs.cli import main
-from redoxfs.cli.arguments import parse, rendered
+from redoxfs.cli.arguments import parse, parser, rendered
 from redoxfs.cli.exits import EXITS, code_of, line_of
 from redoxfs.cli.options import ClusterUpOptions
+from redoxfs.cli.program import _VERBS
 from redoxfs.launch.deadline import look, run_in_child
 from redoxfs.launch.errors import CommandError, MountpointError, ReportedError, UsageError
 from redoxfs.launch.fuse_options import parse_fuse_options
@@ -412,3 +414,8 @@ def test_a_runtime_folder_with_too_long_a_path_is_skipped(tmp_path: Path, monkey
     runtime.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
     assert len(os.fsencode(control_path(Path("/mnt/a")))) <= 107
+
+
+def test_a_bare_command_lists_verbs_in_the_order_of_help() -> None:
+    action = next(each for each in parser()._actions if isinstance(each, argparse._SubParsersAction))
+    assert list(_VERBS) == list(action.choices)

@@ -91,7 +91,7 @@ def _add_mount_arguments(verb: Parser) -> None:
     _add_files(verb.add_argument_group("what is served"))
     _add_memory(verb.add_argument_group("memory"))
     group = verb.add_argument_group("the mount")
-    _add_mount_settings(group)
+    _add_mount_settings(group, log="log of the daemon (default: below ~/.local/state/redoxfs)")
     group = verb.add_argument_group("several nodes")
     group.add_argument(
         "--nodes",
@@ -106,14 +106,14 @@ def _add_mount_arguments(verb: Parser) -> None:
         help="place of this node in LIST, from 0 (default: detected)",
     )
     group.add_argument("--node-count", metavar="N", type=values.nodes, help="number of addresses of dns:NAME")
-    _add_tls(group)
+    _add_tls(group, cert="this node's certificate (PEM), for its host in --nodes")
     group.add_argument("--insecure", action="store_true", help="talk in plaintext over a network; all on it can read")
     _add_advanced(verb)
 
 
-def _add_mount_settings(group: "argparse._ArgumentGroup") -> None:
+def _add_mount_settings(group: "argparse._ArgumentGroup", *, log: str) -> None:
     group.add_argument("-f", "--foreground", action="store_true", help="stay in the foreground and log to stderr")
-    group.add_argument("--log", metavar="FILE", help="log of the daemon (default: below ~/.local/state/redoxfs)")
+    group.add_argument("--log", metavar="FILE", help=log)
     group.add_argument(
         "--resume",
         action="store_true",
@@ -133,8 +133,8 @@ def _add_mount_settings(group: "argparse._ArgumentGroup") -> None:
     )
 
 
-def _add_tls(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument("--tls-cert", metavar="FILE", help="this node's certificate (PEM), for its host in --nodes")
+def _add_tls(group: "argparse._ArgumentGroup", *, cert: str) -> None:
+    group.add_argument("--tls-cert", metavar="FILE", help=cert)
     group.add_argument("--tls-key", metavar="FILE", help="its private key, readable by its owner alone")
     group.add_argument("--tls-ca", metavar="FILE", help="the CA that signed all nodes' certificates")
 
@@ -187,12 +187,15 @@ def _add_cluster(verbs: "Verbs[Parser]") -> None:
         metavar="N",
         type=values.nodes,
         required=True,
-        help="number of nodes; --memory is for each (default: a quarter of what is available, for all together)",
+        help="number of nodes",
     )
     _add_files(verb.add_argument_group("what is served"))
-    _add_memory(verb.add_argument_group("memory"))
-    _add_mount_settings(verb.add_argument_group("the mounts"))
-    _add_tls(verb.add_argument_group("between the nodes"))
+    _add_memory(
+        verb.add_argument_group("memory"), default=", for each node (default: a quarter of available, for all together)"
+    )
+    log = "logs of the daemons: FILE.I for node I (default: below ~/.local/state/redoxfs)"
+    _add_mount_settings(verb.add_argument_group("the mounts"), log=log)
+    _add_tls(verb.add_argument_group("between the nodes"), cert="the nodes' certificate (PEM), for 127.0.0.1")
     _add_advanced(verb)
     verb = add_verb(actions, "status", ClusterStatusOptions, "show what the nodes have done so far, added up")
     verb.add_argument("folder", metavar="DIR")
@@ -253,7 +256,7 @@ def _add_pack(verbs: "Verbs[Parser]") -> None:
     verb.add_argument("source", metavar="SOURCE", help="the directory with the training files")
     verb.add_argument("dst", metavar="DST", help="a new folder, or that of an interrupted pack, to resume it")
     _add_files(verb)
-    _add_layout(verb)
+    _add_layout(verb, default="64")
     verb.add_argument("--shard-size", metavar="SIZE", help="length at which a shard ends (default: 1GiB)")
     _add_jobs(verb)
     _add_timeout(verb)
@@ -290,20 +293,20 @@ def _add_files(verb: "argparse._ActionsContainer") -> None:
     )
 
 
-def _add_memory(verb: "argparse._ActionsContainer") -> None:
-    verb.add_argument(
-        "--memory", dest="memory_size", metavar="SIZE", help="4GiB, 512MiB or 10%% (default: a quarter of available)"
-    )
+def _add_memory(verb: "argparse._ActionsContainer", *, default: str = " (default: a quarter of available)") -> None:
+    verb.add_argument("--memory", dest="memory_size", metavar="SIZE", help=f"4GiB, 512MiB or 10%%{default}")
 
 
-def _add_layout(verb: "argparse._ActionsContainer") -> list[argparse.Action]:
+def _add_layout(
+    verb: "argparse._ActionsContainer", *, default: str = "auto, the fewest that read well; 64 for --policy slot"
+) -> list[argparse.Action]:
     """How the samples are laid out in chunks."""
     return [
         verb.add_argument(
             "--chunk-size",
             metavar="N",
             type=values.chunk_size_or_auto,
-            help="samples in a chunk (default: auto, the fewest that read well; 64 to pack and for --policy slot)",
+            help=f"samples in a chunk (default: {default})",
         ),
         verb.add_argument("--seed", metavar="N", type=values.seed, help="same seed, same layout (default: 0)"),
         verb.add_argument(
@@ -396,7 +399,7 @@ def _add_timeout(verb: "argparse._ActionsContainer") -> argparse.Action:
         dest="timeout_s",
         metavar="SECONDS",
         type=values.seconds,
-        help=f"deadline of every wait (default: {DEFAULT_TIMEOUT_S:g})",
+        help=f"give up when storage or the daemon does not answer for SECONDS (default: {DEFAULT_TIMEOUT_S:g})",
     )
 
 

@@ -20,13 +20,13 @@ _VERBS = {
     "mount": "redoxfs.cli.mount",
     "umount": "redoxfs.cli.umount",
     "status": "redoxfs.cli.status",
-    "cluster": "redoxfs.cli.cluster",
-    "trace": "redoxfs.cli.trace",
-    "state": "redoxfs.cli.state",
-    "nodes": "redoxfs.cli.nodes",
     "inspect": "redoxfs.cli.inspect",
     "pack": "redoxfs.cli.pack",
     "verify": "redoxfs.cli.verify",
+    "state": "redoxfs.cli.state",
+    "nodes": "redoxfs.cli.nodes",
+    "cluster": "redoxfs.cli.cluster",
+    "trace": "redoxfs.cli.trace",
     "simulate": "redoxfs.cli.simulate",
 }
 
