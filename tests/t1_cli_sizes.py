@@ -1,5 +1,6 @@
 """Amounts of memory, and what a process may take, over a procfs and cgroup folders made of files."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.memory import available_memory, default_memory
 from redoxfs.launch.sizes import (
+    counted,
     format_bytes,
     format_needed,
     format_seconds,
@@ -51,6 +53,23 @@ def test_an_invalid_size_is_refused_in_one_line(text: str) -> None:
         parse_size(text, 1000)
     assert repr(text) in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("lots", "--memory lots: not an amount"), ("0", "--memory 0: less than one"), ("", "--memory '': not an amount")],
+)
+def test_an_invalid_size_names_its_option(text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(words)):
+        parse_size(text, 1000, "--memory")
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"), [(0, "0 classes"), (1, "1 class"), (2, "2 classes"), (12_000, "12,000 classes")]
+)
+def test_a_count_agrees_with_its_noun(count: int, shown: str) -> None:
+    assert counted(count, "class", "classes") == shown
+    assert counted(count, "file") == shown.replace("classes", "files").replace("class", "file")
 
 
 @given(st.integers(1, 1 << 60))

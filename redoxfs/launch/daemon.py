@@ -6,9 +6,11 @@ the kernel's mount: opening the descriptor of SOURCE, and importing all modules.
 mount waits forever.
 """
 
+import errno
 import fcntl
 import os
 import resource
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -146,8 +148,12 @@ def _paths(options: MountOptions) -> tuple[PathStatus, PathStatus]:
     check_source(source)
     if target.ours is not None:
         raise MountpointError(f"{target.asked}: lies inside the redoxfs mount at {target.ours.mountpoint}")
+    if target.seen.error == errno.ENOENT:
+        raise MountpointError(
+            f"MOUNTPOINT {target.asked} does not exist; make it: mkdir -p {shlex.quote(target.asked)}"
+        )
     if target.trouble is not None:
-        raise MountpointError(f"{target.asked}: {target.trouble}")
+        raise MountpointError(f"MOUNTPOINT {target.asked}: {target.trouble}")
     if source.path in target.path.parents:
         raise MountpointError(
             f"{target.asked}: lies inside SOURCE ({source.path}); mount over SOURCE itself, or elsewhere"

@@ -156,14 +156,14 @@ def check_sharing(sharing: SharingOptions, policy: str) -> None:
         if sharing.prefetch_window != DEFAULT_PREFETCH_WINDOW:
             raise UsageError("--prefetch-window is for --policy slot; --policy pool does not look ahead")
     if sharing.remote_memory is not None:
-        parse_size(sharing.remote_memory, 1 << 40)
+        parse_size(sharing.remote_memory, 1 << 40, "--remote-memory")
 
 
 def remote_memory_of(sharing: SharingOptions, memory_bytes: int) -> int:
     """Bytes of --memory for samples from other nodes: --remote-memory, or its default. Raises UsageError."""
     if sharing.remote_memory is None:
         return max(1, memory_bytes // _REMOTE_SHARE)
-    size = parse_size(sharing.remote_memory, memory_bytes)
+    size = parse_size(sharing.remote_memory, memory_bytes, "--remote-memory")
     if size > memory_bytes:
         raise UsageError(
             f"--remote-memory {sharing.remote_memory} is more than --memory, which is {format_bytes(memory_bytes)}"

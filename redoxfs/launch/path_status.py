@@ -97,9 +97,9 @@ def our_mount_at(asked: str, timeout_s: float) -> PathStatus:
     if found.ours is not None:
         raise MountpointError(f"{asked}: lies inside the redoxfs mount at {found.ours.mountpoint}; give that path")
     if found.trouble is not None:
-        raise MountpointError(f"{asked}: {found.trouble}")
+        raise MountpointError(f"MOUNTPOINT {asked}: {found.trouble}")
     ours = sorted({mount.mountpoint for mount in read_mounts() if mount.ours})
-    known = f"; mounted are {', '.join(ours)}" if ours else ""
+    known = f"; other redoxfs mounts: {', '.join(ours)}" if ours else ""
     raise MountpointError(f"{asked}: no redoxfs mount is there{known}")
 
 

@@ -45,6 +45,8 @@ def open_log(asked: str | None, mountpoint: Path) -> tuple[int, Path]:
         try:
             return _open_append(path), path
         except OSError as failure:
+            if not os.path.isdir(path.parent):
+                raise UsageError(f"--log {asked}: {path.parent}: no such directory") from None
             raise UsageError(f"--log {asked}: {failure.strerror}") from None
     path = kept_path(mountpoint, "log")
     try:

@@ -1,6 +1,7 @@
-"""Amounts of memory and times: as people write them, and as they read them."""
+"""Amounts of memory, times and counts: as people write them, and as they read them."""
 
 import re
+import shlex
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
 
 from redoxfs.launch.errors import UsageError
@@ -9,26 +10,33 @@ _LETTERS = "kmgtp"
 _SIZE = re.compile(r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*(?:(%)|([kmgtp]?)(i?)(b?))\s*", re.ASCII | re.IGNORECASE)
 
 
-def parse_size(text: str, available_bytes: int) -> int:
+def parse_size(text: str, available_bytes: int, option: str = "") -> int:
     """The bytes of "4GiB", "2G", "1.5 GB", "10%" (of `available_bytes`) or "1048576". At least 1.
 
-    One letter and the IEC names are powers of 1024; KB, MB, GB, TB and PB powers of 1000. Raises UsageError.
+    One letter and the IEC names are powers of 1024; KB, MB, GB, TB and PB powers of 1000. Raises UsageError, whose text
+    names the ``option``.
     """
+    shown = f"{option} {shlex.quote(text)}" if option else repr(text)
     match = _SIZE.fullmatch(text)
     if match is None or (match[4] and not (match[3] and match[5])):
-        raise UsageError(f"{text!r} is not an amount of memory; write it like 4GiB, 512MiB, 2G, 10% or plain bytes")
+        raise UsageError(f"{shown}: not an amount of memory; write it like 4GiB, 512MiB, 2G, 10% or plain bytes")
     number, percent, letter, binary, byte = match.groups()
     value = Decimal(number)
     if percent:
         if value > 100:
-            raise UsageError(f"{text!r} is more than all memory; write 100% or less")
+            raise UsageError(f"{shown}: more than all memory; write 100% or less")
         size = value * available_bytes / 100
     else:
         base = 1000 if byte and letter and not binary else 1024
         size = value * base ** (_LETTERS.index(letter.lower()) + 1 if letter else 0)
     if size < 1:
-        raise UsageError(f"{text!r} is less than one byte")
+        raise UsageError(f"{shown}: less than one byte")
     return int(size)
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """A count with its noun: "1 file", "1,200 files". ``plural`` is for nouns that take more than an s."""
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 def format_bytes(size: int) -> str:

@@ -23,7 +23,7 @@ from redoxfs.launch.memory import available_memory, default_memory
 from redoxfs.launch.options import DatasetOptions, MemoryOptions
 from redoxfs.launch.path_status import EXACT_FOLDER, PathStatus
 from redoxfs.launch.say import say
-from redoxfs.launch.sizes import format_bytes, format_seconds, parse_size
+from redoxfs.launch.sizes import counted, format_bytes, format_seconds, parse_size
 
 if TYPE_CHECKING:
     import numpy as np
@@ -178,7 +178,8 @@ def _open_packed(
         index = load_index(source.path)
     files = int(index.catalog.tree.kind_mask(stat.S_IFREG).sum())
     shards = len(index.positions.shard_names)
-    say(f"packed dataset: {files:,} files in {shards:,} shards, opened in {format_seconds(time.monotonic() - begin)}")
+    content = f"{counted(files, 'file')} in {counted(shards, 'shard')}"
+    say(f"packed dataset: {content}, opened in {format_seconds(time.monotonic() - begin)}")
     storage = _storage_of(index, root_fd, memory) if measure_storage else None
     # Each node measures another speed, and all must come to the same chunks.
     speed = storage if memory.storage_speed is not None or members is None else None
@@ -206,7 +207,7 @@ def _packed_chunk_size(
     if chosen * mean_bytes < speed.streaming_bytes and speed is not UNKNOWN:
         advice = "; to read larger pieces, pack again with a larger --chunk-size"
     say(
-        f"chunks of {chosen} samples, {format_bytes(chosen * mean_bytes)}; "
+        f"chunks of {counted(chosen, 'sample')}, {format_bytes(chosen * mean_bytes)}; "
         f"this storage reads well in pieces of {format_bytes(speed.streaming_bytes)} or more{advice}"
     )
     return chosen
@@ -232,8 +233,11 @@ def _storage_of(index: "Index", root_fd: int, memory: MemoryOptions) -> "Storage
     return storage
 
 
-def check_source(source: PathStatus) -> None:
-    """Raises SourceUnusableError unless `source` is a directory whose files have bytes of their own."""
+def check_source(source: PathStatus, argument: str = "SOURCE") -> None:
+    """Raises SourceUnusableError unless `source` is a directory whose files have bytes of their own.
+
+    ``argument`` is its name in the usage of the verb.
+    """
     mount = source.ours
     if mount is not None and source.is_stale:
         raise SourceUnusableError(
@@ -245,7 +249,7 @@ def check_source(source: PathStatus) -> None:
             f"use {mount.mountpoint}/{EXACT_FOLDER} instead"
         )
     if source.trouble is not None:
-        raise SourceUnusableError(f"{source.asked}: {source.trouble}")
+        raise SourceUnusableError(f"{argument} {source.asked}: {source.trouble}")
 
 
 def open_root(source: PathStatus) -> int:
@@ -270,7 +274,7 @@ def memory_of(size: str | None) -> int:
         memory = default_memory(available)
         say(f"memory: {format_bytes(memory)}, a quarter of the {format_bytes(available)} available (--memory)")
         return memory
-    memory = parse_size(size, available)
+    memory = parse_size(size, available, "--memory")
     beyond = f", more than the {format_bytes(available)} available" if memory > available else ""
     say(f"memory: {format_bytes(memory)}{beyond}")
     return memory
@@ -298,9 +302,9 @@ def catalog_of(source: PathStatus, root_fd: int, options: DatasetOptions, *, tim
     if not files:
         raise SourceUnusableError(f"{source.asked}: there are no files in it")
     if reused:
-        say(f"catalog: {files:,} files, unchanged since the last scan (--rescan)")
+        say(f"catalog: {counted(files, 'file')}, unchanged since the last scan (--rescan)")
     else:
-        say(f"catalog: {files:,} files, scanned in {format_seconds(time.monotonic() - begin)}")
+        say(f"catalog: {counted(files, 'file')}, scanned in {format_seconds(time.monotonic() - begin)}")
     return build_catalog(
         tree,
         classes=options.classes or "auto",
