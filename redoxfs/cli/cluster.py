@@ -28,7 +28,7 @@ from redoxfs.launch.memory import available_memory, default_memory
 from redoxfs.launch.options import ClusterOptions
 from redoxfs.launch.path_status import PathStatus, path_status
 from redoxfs.launch.say import say
-from redoxfs.launch.sizes import parse_size
+from redoxfs.launch.sizes import counted, parse_size
 from redoxfs.linux.mount_table import read_mounts, topmost_at
 
 # Numbers in stats.json that are no counters to add up: they identify the node, its dataset and its plan.
@@ -122,7 +122,10 @@ def _up(options: ClusterUpOptions) -> int:
     if mount.foreground:
         _remove_empty(made)
     else:
-        say(f"{options.count} nodes serve {mount.source} at {mountpoints[0]} … {mountpoints[-1]}")
+        if options.count == 1:
+            say(f"1 node serves {mount.source} at {mountpoints[0]}")
+        else:
+            say(f"{options.count} nodes serve {mount.source} at {mountpoints[0]} … {mountpoints[-1]}")
         say(f"to end them: redoxfs cluster down {folder}")
     return 0
 
@@ -186,7 +189,7 @@ def _memory_of(options: ClusterUpOptions) -> int:
     """Bytes for each node; by default all nodes together take what one mount takes. Raises UsageError."""
     available = available_memory()
     if options.mount.memory.memory_size is not None:
-        return parse_size(options.mount.memory.memory_size, available)
+        return parse_size(options.mount.memory.memory_size, available, "--memory")
     return max(1, default_memory(available) // options.count)
 
 
@@ -309,7 +312,7 @@ def _status(options: ClusterStatusOptions) -> int:
     if options.json:
         print(json.dumps({"nodes": reports, "sum": total}, indent=2))
     else:
-        print_table(f"{len(mounted)} redoxfs nodes below {folder}", [*_sum_rows(reports, total), *lines])
+        print_table(f"{counted(len(mounted), 'redoxfs node')} below {folder}", [*_sum_rows(reports, total), *lines])
     if trouble is not None:
         raise trouble
     return 0
@@ -337,10 +340,10 @@ def _node_line(stats: dict[str, Any]) -> str:
     peers = status.peers(stats)
     parts = [
         f"peers: {peers}" if peers else "no peers",
-        f"{stats.get('opens', 0):,} opens",
+        counted(stats.get("opens", 0), "open"),
         f"from other nodes: {others}" if others else None,
         f"{stats['degraded']:,} degraded" if stats.get("degraded") else None,
-        f"{stats['errors']:,} errors" if stats.get("errors") else None,
+        counted(stats["errors"], "error") if stats.get("errors") else None,
     ]
     return "; ".join(part for part in parts if part)
 
@@ -376,7 +379,7 @@ def _nodes_below(asked: str, timeout_s: float) -> tuple[Path, dict[int, Path]]:
     """DIR, and the mountpoints in it by their numbers, alive or dead. Raises MountpointError if there are none."""
     folder = path_status(asked, timeout_s)
     if folder.trouble is not None:
-        raise MountpointError(f"{asked}: {folder.trouble}")
+        raise MountpointError(f"DIR {asked}: {folder.trouble}")
     mounted = _mounted(folder.path)
     if not mounted:
         raise MountpointError(f"{asked}: no nodes of a cluster are mounted there, as {folder.path}/0, …")

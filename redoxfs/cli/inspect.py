@@ -14,7 +14,7 @@ from typing import Any
 from redoxfs.cli.options import InspectOptions
 from redoxfs.cli.table import print_table
 from redoxfs.launch.path_status import path_status
-from redoxfs.launch.sizes import format_bytes, format_needed
+from redoxfs.launch.sizes import counted, format_bytes, format_needed
 from redoxfs.launch.source import Dataset, check_source, evidence, memory_of, open_dataset, open_root
 
 # The shares of the samples that people try first: the least that works, a few shares, and all.
@@ -123,10 +123,10 @@ def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     shown += [("evidence", line) for line in facts["evidence"]]
     shown += [("note", line) for line in facts["saw"]]
     if facts["packed"]:
-        shown.append(("packed", f"{facts['shards']:,} shards, {format_bytes(facts['shards_bytes'])}"))
+        shown.append(("packed", f"{counted(facts['shards'], 'shard')}, {format_bytes(facts['shards_bytes'])}"))
     shown += [
         ("files", f"{facts['files']:,}; {_share(facts['sample_files'], facts['files'])}"),
-        ("not redirected", f"{facts['exact_files']:,} files"),
+        ("not redirected", counted(facts["exact_files"], "file")),
         ("samples", f"{facts['samples']:,} that may be redirected"),
     ]
     if not facts["samples"]:
@@ -135,11 +135,11 @@ def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("class trees", _names(facts["class_trees"])),
         (
             "samples per class",
-            f"{facts['classes']:,} classes: " + _spelled(facts["samples_per_class"], "{:,}".format),
+            f"{counted(facts['classes'], 'class', 'classes')}: " + _spelled(facts["samples_per_class"], "{:,}".format),
         ),
         ("files per sample", _spelled(facts["files_per_sample"], "{:,}".format)),
         ("sample size", _spelled(facts["sample_bytes"], format_bytes)),
-        ("chunks", f"{facts['chunks']:,}, of {facts['chunk_size']} samples each"),
+        ("chunks", f"{facts['chunks']:,}, of {counted(facts['chunk_size'], 'sample')} each"),
         (
             "--memory needed",
             ", ".join(f"{name} {format_needed(size)}" for name, size in facts["memory_for"].items()),
@@ -153,7 +153,9 @@ def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
 def _share(sample_files: int, files: int) -> str:
     if sample_files == files:
         return "all are samples"
-    return f"{sample_files:,} are samples by name" if sample_files else "none is a sample by name"
+    if not sample_files:
+        return "none is a sample by name"
+    return f"{sample_files:,} {'is a sample' if sample_files == 1 else 'are samples'} by name"
 
 
 def _spelled(spread: dict[str, int], form: Any) -> str:

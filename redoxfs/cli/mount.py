@@ -13,7 +13,7 @@ from redoxfs.launch.options import MountOptions
 from redoxfs.launch.path_status import CONTROL_FOLDER
 from redoxfs.launch.runtime_paths import open_log
 from redoxfs.launch.say import say
-from redoxfs.launch.sizes import format_bytes
+from redoxfs.launch.sizes import counted, format_bytes
 
 
 def run(options: MountOptions) -> int:
@@ -72,8 +72,9 @@ def _summary(prepared: Prepared) -> list[str]:
     stays = plan.about["policy"] == "pool" and plan.sharing is None and plan.held_share == 1
     return [
         line,
-        f"{len(catalog.class_of):,} samples ({data}) of {len(catalog.class_names):,} classes "
-        f"in {plan.about['chunks']:,} chunks of {plan.about['chunk_size']} samples",
+        f"{counted(len(catalog.class_of), 'sample')} ({data}) "
+        f"of {counted(len(catalog.class_names), 'class', 'classes')} "
+        f"in {counted(plan.about['chunks'], 'chunk')} of {counted(plan.about['chunk_size'], 'sample')}",
         ALL_IN_MEMORY
         if plan.about.get("chunks_per_virtual_chunk") == 1
         else f"{held}{': each is read once, and stays there' if stays else ' at a time'}",

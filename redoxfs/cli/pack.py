@@ -10,7 +10,7 @@ from redoxfs.cli.progress import showing
 from redoxfs.launch.errors import DestinationError, SourceUnusableError
 from redoxfs.launch.path_status import path_status
 from redoxfs.launch.say import say
-from redoxfs.launch.sizes import format_bytes, format_seconds, parse_size
+from redoxfs.launch.sizes import counted, format_bytes, format_seconds, parse_size
 from redoxfs.launch.source import DEFAULT_CHUNK_SIZE, catalog_of, cells_of, check_source, open_root, say_verdict
 
 
@@ -22,7 +22,7 @@ def run(options: PackOptions) -> int:
     source = path_status(options.source, options.timeout_s)
     check_source(source)
     dst = _destination(options.dst, source.path)
-    shard_bytes = parse_size(options.shard_size, 0)
+    shard_bytes = parse_size(options.shard_size, 0, "--shard-size")
     root_fd = open_root(source)
     if is_packed(root_fd):
         raise SourceUnusableError(f"{source.asked}: is a packed dataset already")
@@ -52,19 +52,23 @@ def run(options: PackOptions) -> int:
         say(f"{dst} holds an unfinished pack; run the same command again to resume")
         raise
     files = int(catalog.tree.kind_mask(stat.S_IFREG).sum())
-    content = f"{files:,} files in {packed.shards:,} shards, {format_bytes(packed.size)}"
+    content = f"{counted(files, 'file')} in {counted(packed.shards, 'shard')}, {format_bytes(packed.size)}"
     if packed.already:
         say(f"{dst} holds this dataset already: {content}; to check it: redoxfs verify {dst}")
         return 0
     if packed.kept:
-        say(f"{packed.kept:,} shards of an interrupted pack were complete and kept")
+        say(f"{counted(packed.kept, 'shard')} of an interrupted pack {_were(packed.kept)} complete and kept")
     if packed.rewritten:
-        say(f"{packed.rewritten:,} shards were damaged and rewritten")
+        say(f"{counted(packed.rewritten, 'shard')} {_were(packed.rewritten)} damaged and rewritten")
     seconds = time.monotonic() - begin
     say(f"packed {content}, in {format_seconds(seconds)}, {format_bytes(int(packed.size / seconds))}/s")
     if not len(catalog.class_of) and asked.classes != "none":
         say(f"a mount of {dst} will redirect nothing; for other classes pack again into a new folder")
     return 0
+
+
+def _were(count: int) -> str:
+    return "was" if count == 1 else "were"
 
 
 def _destination(asked: str, source: Path) -> Path:

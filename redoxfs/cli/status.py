@@ -17,7 +17,7 @@ from redoxfs.launch.control import live_mount
 from redoxfs.launch.deadline import read_file
 from redoxfs.launch.errors import DaemonError, MountpointError
 from redoxfs.launch.path_status import CONTROL_FOLDER
-from redoxfs.launch.sizes import format_bytes, format_seconds
+from redoxfs.launch.sizes import counted, format_bytes, format_seconds
 
 # What `mount` and `status` print where the slot policy has one chunk for each virtual chunk.
 ALL_IN_MEMORY = "memory for all samples: each chunk is read once an epoch, nothing needs redirecting"
@@ -55,15 +55,12 @@ def rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
         ("node", _joined(stats, "{node}, one of {nodes}", "node", "nodes")),
         ("peers", peers(stats)),
         ("policy", stats.get("policy")),
-        ("dataset", _joined(stats, _SIZES, "samples", "classes", "chunks", "chunk_size")),
+        ("dataset", _dataset(stats)),
         ("laps", _laps(stats)),
         ("opens", _joined(stats, "{opens:,}", "opens")),
         ("redirected", _joined(stats, "{redirected:,}" + share, "redirected")),
         ("served as asked", _joined(stats, "{exact:,}", "exact")),
-        (
-            "chunk loads",
-            _joined(stats, "{chunk_loads:,}; {samples_loaded:,} samples", "chunk_loads", "samples_loaded"),
-        ),
+        ("chunk loads", _chunk_loads(stats)),
         ("bytes read", _bytes(stats, "bytes_read")),
         ("bytes served", _bytes(stats, "bytes_served")),
         ("waits for a load", _waits(stats)),
@@ -107,12 +104,22 @@ def from_other_nodes(stats: dict[str, Any]) -> str | None:
         return None
     samples, opens = stats["remote_samples"], stats.get("opens", 0)
     share = f" ({samples / opens:.1%})" if opens else ""
-    requests = _joined(stats, " in {remote_requests:,} requests", "remote_requests") or ""
+    requests = f" in {counted(stats['remote_requests'], 'request')}" if "remote_requests" in stats else ""
     size = f", {format_bytes(stats['remote_bytes_in'])}" if "remote_bytes_in" in stats else ""
-    return f"{samples:,} samples{share}{requests}{size}"
+    return f"{counted(samples, 'sample')}{share}{requests}{size}"
 
 
-_SIZES = "{samples:,} samples, {classes:,} classes, {chunks:,} chunks of {chunk_size} samples"
+def _dataset(stats: dict[str, Any]) -> str | None:
+    if not all(name in stats for name in ("samples", "classes", "chunks", "chunk_size")):
+        return None
+    content = f"{counted(stats['samples'], 'sample')}, {counted(stats['classes'], 'class', 'classes')}"
+    return f"{content}, {counted(stats['chunks'], 'chunk')} of {counted(stats['chunk_size'], 'sample')}"
+
+
+def _chunk_loads(stats: dict[str, Any]) -> str | None:
+    if "chunk_loads" not in stats or "samples_loaded" not in stats:
+        return None
+    return f"{stats['chunk_loads']:,}; {counted(stats['samples_loaded'], 'sample')}"
 
 
 def _joined(stats: dict[str, Any], form: str, *names: str) -> str | None:

@@ -11,7 +11,7 @@ from redoxfs.cli.progress import showing
 from redoxfs.launch.errors import SourceUnusableError
 from redoxfs.launch.path_status import path_status
 from redoxfs.launch.say import say
-from redoxfs.launch.sizes import format_bytes, format_seconds
+from redoxfs.launch.sizes import counted, format_bytes, format_seconds
 from redoxfs.launch.source import check_source, open_root
 
 _DAMAGED = next(exit_.code for exit_ in EXITS if any("DamagedDatasetError" in name for name in exit_.raised_as))
@@ -23,7 +23,7 @@ def run(options: VerifyOptions) -> int:
 
     begin = time.monotonic()
     source = path_status(options.source, options.timeout_s)
-    check_source(source)
+    check_source(source, "DST")
     root_fd = open_root(source)
     try:
         if not is_packed(root_fd):
@@ -41,15 +41,15 @@ def run(options: VerifyOptions) -> int:
     else:
         for problem in found.problems:
             print(problem)
-    content = f"{found.files:,} files in {found.shards:,} shards, {format_bytes(found.size)}"
-    state = f"{len(found.problems):,} problems" if found.problems else "all as packed"
+    content = f"{counted(found.files, 'file')} in {counted(found.shards, 'shard')}, {format_bytes(found.size)}"
+    state = counted(len(found.problems), "problem") if found.problems else "all as packed"
     say(f"{content}, read in {format_seconds(time.monotonic() - begin)}: {state}")
     if found.not_for_webdataset_count:
         names = list(found.not_for_webdataset)
         if found.not_for_webdataset_count > len(names):
             names.append("…")
         say(
-            f"{found.not_for_webdataset_count:,} files do not have exactly one dot in their names; WebDataset would "
+            f"{counted(found.not_for_webdataset_count, 'file')} without exactly one dot in the name; WebDataset would "
             f"merge or miss them: {', '.join(names)}"
         )
     return _DAMAGED if found.problems else 0
