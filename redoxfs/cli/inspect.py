@@ -139,7 +139,7 @@ def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         ("files per sample", _spelled(facts["files_per_sample"], "{:,}".format)),
         ("sample size", _spelled(facts["sample_bytes"], format_bytes)),
-        ("chunks", f"{facts['chunks']:,}, of {counted(facts['chunk_size'], 'sample')} each"),
+        ("chunks", f"{facts['chunks']:,}, of up to {counted(facts['chunk_size'], 'sample')} each"),
         (
             "--memory needed",
             ", ".join(f"{name} {format_needed(size)}" for name, size in facts["memory_for"].items()),

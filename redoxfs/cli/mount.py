@@ -74,7 +74,7 @@ def _summary(prepared: Prepared) -> list[str]:
         line,
         f"{counted(len(catalog.class_of), 'sample')} ({data}) "
         f"of {counted(len(catalog.class_names), 'class', 'classes')} "
-        f"in {counted(plan.about['chunks'], 'chunk')} of {counted(plan.about['chunk_size'], 'sample')}",
+        f"in {counted(plan.about['chunks'], 'chunk')} of up to {counted(plan.about['chunk_size'], 'sample')}",
         ALL_IN_MEMORY
         if plan.about.get("chunks_per_virtual_chunk") == 1
         else f"{held}{': each is read once, and stays there' if stays else ' at a time'}",

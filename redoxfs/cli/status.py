@@ -113,7 +113,7 @@ def _dataset(stats: dict[str, Any]) -> str | None:
     if not all(name in stats for name in ("samples", "classes", "chunks", "chunk_size")):
         return None
     content = f"{counted(stats['samples'], 'sample')}, {counted(stats['classes'], 'class', 'classes')}"
-    return f"{content}, {counted(stats['chunks'], 'chunk')} of {counted(stats['chunk_size'], 'sample')}"
+    return f"{content}, {counted(stats['chunks'], 'chunk')} of up to {counted(stats['chunk_size'], 'sample')}"
 
 
 def _chunk_loads(stats: dict[str, Any]) -> str | None:
