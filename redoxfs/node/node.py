@@ -213,7 +213,7 @@ class Node:
                 await content.wait()
             problem = content.files[file]
             if isinstance(problem, OSError):
-                raise OSError(errno.EIO, str(problem)) from problem
+                raise OSError(errno.EIO, _reason(problem)) from problem
         except BaseException as error:
             self._failed(path, thread, entry, content.sample, error)
             raise
@@ -527,7 +527,7 @@ class Node:
         if isinstance(error, Exception):
             name = os.fsdecode(self._tree.path(entry))
             of = os.fsdecode(self._tree.path(self.supply.file_of(sample, self._member_of[entry])))
-            log.warning("open of %s failed: %s: %s", name, of, error or type(error).__name__)
+            log.warning("open of %s failed: %s: %s", name, of, _reason(error))
         self._closed(path, self.binding.fail(path, thread))
         if path in self._pending.undecided and not self.binding.is_bound(path):
             self._pending.give_up(path)
@@ -563,3 +563,8 @@ class Node:
             return None
         content = self.memory.look(path)
         return content.stamps[file] if content is not None and content.arrived else None
+
+
+def _reason(error: Exception) -> str:
+    """The error in words, without its number."""
+    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
