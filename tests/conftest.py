@@ -16,6 +16,7 @@ pytest.register_assert_rewrite("redoxfs.testing")
 # For a night, or after a change of the protocol: REDOXFS_TEST_PROFILE=thorough scripts/test
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=10_000)
+settings.register_profile("quick", parent=settings.get_profile("default"), max_examples=20)
 settings.load_profile(os.environ.get("REDOXFS_TEST_PROFILE", "default"))
 
 # What the tests of a tier need. A file whose tests need something else sets `pytestmark`, and gets none of these.

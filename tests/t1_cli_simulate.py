@@ -9,6 +9,8 @@ import pytest
 
 from redoxfs.cli import main
 
+pytestmark = pytest.mark.slow
+
 
 def told(line: str, capfd: pytest.CaptureFixture[str]) -> Any:
     assert main(["simulate", *line.split(), "--json"]) == 0
@@ -44,7 +46,6 @@ def test_chunk_size_has_loads_bytes_and_time(capfd: pytest.CaptureFixture[str]) 
         assert {"loads_per_chunk", "bytes_read", "epoch_seconds"} <= row.keys()
 
 
-@pytest.mark.slow
 def test_remote_memory_has_use_and_savings(capfd: pytest.CaptureFixture[str]) -> None:
     rows = told("remote-memory --files 3000", capfd)
     assert len(rows) == 6
@@ -69,7 +70,6 @@ def test_randomness_has_the_bound_and_measurements(capfd: pytest.CaptureFixture[
         "randomness --files 3000 --classes 10 --policy slot --chunk-size 8 --resident 20%",
     ],
 )
-@pytest.mark.slow
 def test_without_json_there_is_a_table(line: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", *line.split()]) == 0
     out, err = capfd.readouterr()
@@ -120,7 +120,6 @@ def test_without_matplotlib_the_error_says_what_to_install(
 
 
 @pytest.mark.parametrize("line", ["remote-memory --files 2000", "chunk-size --files 300 --classes 2"])
-@pytest.mark.slow
 def test_a_plot_is_a_picture(line: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     assert main(["simulate", *line.split(), "--plot", str(tmp_path / "x.png")]) == 0

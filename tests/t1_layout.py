@@ -58,6 +58,7 @@ def test_every_sample_has_one_cell_and_every_column_one_class(dataset: tuple[Int
 
 
 @given(datasets())
+@pytest.mark.slow
 def test_too_little_memory_is_refused_with_the_needed_size(dataset: tuple[Ints, Ints, int]) -> None:
     class_of, sizes, chunk_size = dataset
     least = memory_for_share(build_cells(class_of, sizes, chunk_size=chunk_size, seed=1), sizes, 0)

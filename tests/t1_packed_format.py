@@ -417,11 +417,13 @@ def python_calls(work: Callable[[], object]) -> int:
     return calls
 
 
+@pytest.mark.slow
 def test_positions_cost_no_call_per_file(many: Catalog) -> None:
     cells = build_cells(many.class_of, many.sample_bytes, chunk_size=64, seed=0)
     assert python_calls(lambda: assign_positions(many, cells, shard_bytes=1 << 26)) < 20_000
 
 
+@pytest.mark.slow
 def test_opening_the_index_costs_no_call_per_file(many: Catalog, tmp_path: Path) -> None:
     cells = build_cells(many.class_of, many.sample_bytes, chunk_size=64, seed=0)
     seal_made_up(tmp_path / "dst", many, cells)
@@ -445,6 +447,7 @@ def webdataset_reads(dst: Path) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_webdataset_reads_every_sample_with_its_files(grouped: Path, tmp_path: Path) -> None:
     pack_here(grouped, tmp_path / "dst", dataclasses.replace(GROUPED, shard_bytes=20_000))
     assert verify(tmp_path / "dst", jobs=1).not_for_webdataset_count == 0

@@ -37,6 +37,8 @@ from redoxfs.peers.v1 import peers_pb2 as pb
 from redoxfs.protocol import Given, Hit, RemoteAnswer, RemoteRead, Take
 from redoxfs.protocol.events import Answer, Message
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_S = 60
 CALL_S = 20.0
 MOST_BYTES = 64 << 20
@@ -408,7 +410,6 @@ def test_a_too_large_answer_is_an_error_for_each_file(caplog: pytest.LogCaptureF
 # Losses
 
 
-@pytest.mark.slow
 def test_a_lossy_network_loses_and_repeats_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("redoxfs.peers.client.LONGEST_PAUSE_S", 0.1)
     nodes, messages, most = 3, 15, 4
@@ -591,7 +592,6 @@ def test_an_acknowledged_message_is_not_retried_for_ever() -> None:
     trio.run(main)
 
 
-@pytest.mark.slow
 def test_a_restarted_node_is_detected_and_served() -> None:
     async def main() -> None:
         home, requester = FakeService({0: (file(b"zero"),)}), FakeService()

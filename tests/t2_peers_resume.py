@@ -26,6 +26,8 @@ from redoxfs.peers.parts import PART_BYTES
 from redoxfs.peers.v1 import peers_pb2 as pb
 from redoxfs.peers.view import RESUMED
 
+pytestmark = pytest.mark.slow
+
 LONGEST_BYTES = 4 * PART_BYTES
 RESUMES: dict[str, Any] = {"start_point": RESUMED, "max_turns_bytes": LONGEST_BYTES}
 
