@@ -466,6 +466,7 @@ def test_a_dataset_that_fits_is_loaded_once_and_shuffled() -> None:
 
 
 @pytest.mark.parametrize("resident", [0.1, 0.25, 0.5, 0.99])
+@pytest.mark.slow
 def test_every_chunk_is_loaded_once_per_epoch(resident: float) -> None:
     pool = Pool([200] * 20, 16, resident=resident)
     for epoch, answers in enumerate(pool.epochs(4), 1):

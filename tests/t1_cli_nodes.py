@@ -496,6 +496,7 @@ def call_with(port: int, line: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("count", [2, 3, 9])
+@pytest.mark.slow
 def test_nodes_that_meet_all_get_the_same_list(port: int, count: int) -> None:
     met = all_at_once(*[lambda rank=rank: meet(port, rank, count) for rank in reversed(range(count))])
     expected = tuple(f"127.0.0.1:{port + rank}" for rank in range(count))

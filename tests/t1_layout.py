@@ -35,6 +35,7 @@ def slot_maxima(layout: Layout, sizes: Ints) -> int:
 
 
 @given(datasets(), st.integers(0, 100))
+@pytest.mark.slow
 def test_every_sample_has_one_cell_and_every_column_one_class(dataset: tuple[Ints, Ints, int], extra: int) -> None:
     class_of, sizes, chunk_size = dataset
     least = memory_for_share(build_cells(class_of, sizes, chunk_size=chunk_size, seed=1), sizes, 0)
@@ -148,6 +149,7 @@ def test_chunks_do_not_mix_trees_and_each_tree_is_well_filled() -> None:
 
 
 @given(datasets(), st.integers(1, 9))
+@pytest.mark.slow
 def test_chunks_go_to_one_part_and_columns_spread_evenly(dataset: tuple[Ints, Ints, int], nodes: int) -> None:
     class_of, sizes, chunk_size = dataset
     cells = build_cells(class_of, sizes, chunk_size=chunk_size, seed=0)

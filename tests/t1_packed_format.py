@@ -293,6 +293,7 @@ SHARD_SIZES = [1, 512, 5000, 10_240, 20_000, 60_000, 1 << 30]
 
 
 @pytest.mark.parametrize("shard_bytes", [1, 20_000, 1 << 30])
+@pytest.mark.slow
 def test_chunks_are_whole_and_files_of_a_sample_side_by_side(grouped: Path, tmp_path: Path, shard_bytes: int) -> None:
     pack_here(grouped, tmp_path / "dst", dataclasses.replace(GROUPED, shard_bytes=shard_bytes))
     index = load_index(tmp_path / "dst")

@@ -49,6 +49,7 @@ TURNS = turns_of([3, 4], [True, False] * 10)
     st.lists(st.booleans(), max_size=40),
     st.integers(0, 1 << 60),
 )
+@pytest.mark.slow
 def test_what_is_written_is_read(about: dict[str, str], laps: list[int], had: list[bool], given_: int) -> None:
     turns = turns_of(laps, had, given_)
     state = decode(encode(about, turns, 99))
