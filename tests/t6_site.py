@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 
 def test_the_site_builds_without_a_broken_link(tmp_path: Path) -> None:
     built = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--site-dir", tmp_path],
+        [sys.executable, "-m", "mkdocs", "build", "--config-file", "scripts/docs.yml", "--site-dir", tmp_path],
         cwd=ROOT,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,

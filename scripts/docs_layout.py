@@ -11,16 +11,18 @@ import logging
 import re
 from pathlib import Path
 
+from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 _root = Path(__file__).parent.parent
-_log = logging.getLogger("mkdocs.hooks.site_layout")
+_log = logging.getLogger("mkdocs.hooks.docs_layout")
 
 _code = re.compile(r"<(pre|code)\b.*?</\1>", re.DOTALL)
 _item_as_text = re.compile(r"^ *(?:[-*+]|\d+\.) .*", re.MULTILINE)
 
 
-def on_files(files, config):
+def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Replace the pages found below docs/ by all pages of the repository, under their paths in it; keep the theme's."""
     pages = sorted([*_root.glob("*.md"), *(_root / "docs").glob("**/*.md"), _root / "LICENSE"])
     return Files(
@@ -34,7 +36,7 @@ def on_files(files, config):
     )
 
 
-def on_page_content(html, page, **_):
+def on_page_content(html: str, page: Page, **_: object) -> str:
     """Warn of a list that the repository's page shows as a list and this site would show as running text.
 
     Python-Markdown starts a list, and continues one after an indented paragraph, only after an empty line.
