@@ -1,6 +1,7 @@
 """Settings that every tier shares, and the markers that follow from a tier."""
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +50,14 @@ def own_ports() -> Iterator[None]:
 def short_path(tmp_path: Path) -> Path:
     """An empty folder for sockets: the path of one has 107 bytes at most, and ``tmp_path`` may take most of them."""
     return Path(tempfile.mkdtemp(prefix="s", dir=tmp_path.parent))
+
+
+@pytest.fixture(scope="session")
+def compiler() -> None:
+    """Skips a test that builds the slow store where a tool for it is missing."""
+    for name in ("gcc", "pkg-config"):
+        if shutil.which(name) is None:
+            pytest.skip(f"{name} is not installed; scripts/setup installs it")
 
 
 @pytest.fixture

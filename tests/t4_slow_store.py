@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -12,6 +11,9 @@ from pathlib import Path
 
 import pytest
 from machine import PATIENCE_S, Machine
+from packs import files_in
+
+pytestmark = pytest.mark.usefixtures("compiler")
 
 SLOW_STORE = Path(__file__).parents[1] / "scripts/slow_store.c"
 
@@ -27,9 +29,6 @@ Mount = Callable[..., AbstractContextManager[None]]
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    for name in ("gcc", "pkg-config"):
-        if shutil.which(name) is None:
-            pytest.skip(f"{name} is not installed; scripts/setup installs it")
     built = tmp_path_factory.mktemp("built") / "slow_store"
     flags = subprocess.check_output(["pkg-config", "--cflags", "--libs", "fuse3"], text=True).split()
     subprocess.run(["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", built, SLOW_STORE, *flags], check=True)
@@ -73,10 +72,6 @@ def mounted(program: Path, machine: Machine, slow: Path) -> Mount:
         assert str(slow) not in machine.mounts()
 
     return mounted
-
-
-def files_in(root: Path) -> dict[str, bytes]:
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 def attributes(path: Path) -> tuple[int, ...]:

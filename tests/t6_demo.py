@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +15,8 @@ from machine import PATIENCE_S
 
 from redoxfs.linux.mount_table import read_mounts
 
+pytestmark = pytest.mark.usefixtures("compiler")
+
 DEMO = Path(__file__).parents[1] / "scripts/demo_run.py"
 
 QUICK = ("--images", "20", "--epochs", "2", "--delay-ms", "1")
@@ -27,9 +28,6 @@ def temporary() -> Iterator[Path]:
     for library in ("PIL", "torch"):
         if importlib.util.find_spec(library) is None:
             pytest.skip(f"{library} is not installed; scripts/setup installs it")
-    for name in ("gcc", "pkg-config"):
-        if shutil.which(name) is None:
-            pytest.skip(f"{name} is not installed; scripts/setup installs it")
     with tempfile.TemporaryDirectory(prefix="redoxfs-test-") as folder:
         yield Path(folder)
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from machine import Machine
+from packs import files_in
 from PIL import Image
 
 PROGRAMS = Path(__file__).with_name("programs.py")
@@ -236,7 +237,3 @@ def test_copying_the_exact_files_equals_the_source_twice(
         assert files_in(copy) == files_in(images.root)
     stats = machine.stats()
     assert (stats["redirected"], stats["errors"], stats["lap"]) == (0, 0, dict.fromkeys(COUNTS, 1))
-
-
-def files_in(root: Path) -> dict[str, bytes]:
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
