@@ -21,10 +21,11 @@ from redoxfs.chunks.layout import (
     memory_for_share,
 )
 from redoxfs.chunks.measurement import measure_storage
-from redoxfs.chunks.storage_speed import StorageSpeed
+from redoxfs.chunks.storage_speed import UNKNOWN_SPEED, StorageSpeed
 from redoxfs.chunks.store import ChunkStore, FileBytes, Payload, Read, SourceFile, Stamp
 
 __all__ = [
+    "UNKNOWN_SPEED",
     "Cells",
     "ChunkStore",
     "DirectoryStore",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from redoxfs.chunks.storage_speed import UNKNOWN, StorageSpeed
+from redoxfs.chunks.storage_speed import UNKNOWN_SPEED, StorageSpeed
 
 READS_AT_ONCE = 8
 """The packed store has as many sweeps in flight."""
@@ -29,10 +29,10 @@ LEAST_BYTES = 64 << 20
 
 
 def measure_storage(files: Sequence[Path]) -> StorageSpeed:
-    """Measure the storage that holds ``files``. `UNKNOWN` if the files are too small for that. Raises OSError."""
+    """Measure the storage that holds ``files``. `UNKNOWN_SPEED` if the files are too small for that. Raises OSError."""
     sizes = [path.stat().st_size for path in files]
     if sum(sizes) < LEAST_BYTES:
-        return UNKNOWN
+        return UNKNOWN_SPEED
     fds = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in files]
     try:
         for fd in fds:

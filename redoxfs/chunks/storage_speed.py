@@ -33,5 +33,5 @@ class StorageSpeed:
         return math.ceil(self.seek_s * self.bytes_per_s * ratio)
 
 
-UNKNOWN = StorageSpeed(seek_s=0.002, bytes_per_s=200e6)
+UNKNOWN_SPEED = StorageSpeed(seek_s=0.002, bytes_per_s=200e6)
 """Average network storage. Used where nothing was measured."""

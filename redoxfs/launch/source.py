@@ -198,13 +198,13 @@ def _packed_chunk_size(
         return options.chunk_size
     if memory.policy == "slot" or speed is None or not len(index.catalog.class_of):
         return packed
-    from redoxfs.chunks.storage_speed import UNKNOWN
+    from redoxfs.chunks import UNKNOWN_SPEED
 
     mean_bytes = max(1, int(index.catalog.sample_bytes.mean()))
     divisors = [size for size in range(1, packed + 1) if packed % size == 0]
     chosen = next((size for size in divisors if size * mean_bytes >= speed.streaming_bytes), packed)
     advice = ""
-    if chosen * mean_bytes < speed.streaming_bytes and speed is not UNKNOWN:
+    if chosen * mean_bytes < speed.streaming_bytes and speed is not UNKNOWN_SPEED:
         advice = "; to read larger pieces, pack again with a larger --chunk-size"
     say(
         f"chunks of {counted(chosen, 'sample')}, {format_bytes(chosen * mean_bytes)}; "
@@ -214,8 +214,7 @@ def _packed_chunk_size(
 
 
 def _storage_of(index: "Index", root_fd: int, memory: MemoryOptions) -> "StorageSpeed":
-    from redoxfs.chunks import StorageSpeed, measure_storage
-    from redoxfs.chunks.storage_speed import UNKNOWN
+    from redoxfs.chunks import UNKNOWN_SPEED, StorageSpeed, measure_storage
 
     if memory.storage_speed is not None:
         reads_per_s, bytes_per_s = memory.storage_speed
@@ -226,7 +225,7 @@ def _storage_of(index: "Index", root_fd: int, memory: MemoryOptions) -> "Storage
     except OSError as failure:
         raise SourceUnusableError(f"a shard could not be read: {failure.strerror}") from None
     speeds = f"{1 / storage.seek_s:,.0f} reads/s, {format_bytes(int(storage.bytes_per_s))}/s"
-    if storage is UNKNOWN:
+    if storage is UNKNOWN_SPEED:
         say(f"storage: {speeds} assumed, as the dataset is too small to measure it (--storage-speed)")
     else:
         say(f"storage: {speeds} measured (--storage-speed)")

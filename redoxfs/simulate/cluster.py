@@ -18,7 +18,7 @@ Int32 = npt.NDArray[np.int32]
 
 GAP_SAMPLES = 3
 """400 kB of ImageNet's 105 kB samples. The packed store reads through such a gap rather than seek, on a middling
-network store (chunks.storage_speed.UNKNOWN)."""
+network store (chunks.storage_speed.UNKNOWN_SPEED)."""
 
 
 @dataclass(slots=True)

@@ -49,7 +49,7 @@ class Pace:
         share = self._asked_array / max(1.0, float(self._asked_array.sum()))
         self._asked_array[:] = share * self._window
         self.of_class[:] = share * len(share)
-        # Memory may have room for more samples than an int32 can count.
+        # Memory may have room for more samples than an int32 counts. Half of its range: its maximum is no float32.
         ample = AMPLE_TIMES * self._capacity_samples * share + self._ample_samples
         self.ample[:] = np.minimum(ample, np.iinfo(np.int32).max // 2)
         return self._window // PACE_NOTES
