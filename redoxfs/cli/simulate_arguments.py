@@ -22,13 +22,18 @@ def add_simulate(verbs: "Verbs[Parser]") -> None:
     _add_simulated(table, BreakdownOptions)
     table = add_verb(tables, "policies", PoliciesOptions, "loads, waits and messages of a policy")
     _add_simulated(table, PoliciesOptions)
-    _add_classes(table)
+    _add_classes(table, PoliciesOptions)
     _add_simulated_policy(table, PoliciesOptions)
-    table.add_argument("--chunk-size", metavar="N", type=values.chunk_size, help="samples in a chunk (default: 64)")
-    table.add_argument("--nodes", metavar="N", type=values.nodes, help="number of nodes that share it (default: 1)")
+    size, nodes = (default_of(PoliciesOptions, name) for name in ("chunk_size", "nodes"))
+    table.add_argument(
+        "--chunk-size", metavar="N", type=values.chunk_size, help=f"samples in a chunk (default: {size})"
+    )
+    table.add_argument(
+        "--nodes", metavar="N", type=values.nodes, help=f"number of nodes that share it (default: {nodes})"
+    )
     table = add_verb(tables, "chunk-size", ChunkSizeOptions, "loads, bytes and epoch time over the chunk size (§5.5)")
     _add_simulated(table, ChunkSizeOptions)
-    _add_classes(table)
+    _add_classes(table, ChunkSizeOptions)
     _add_simulated_policy(table, ChunkSizeOptions)
     table.add_argument(
         "--seek-time",
@@ -46,7 +51,7 @@ def add_simulate(verbs: "Verbs[Parser]") -> None:
     _add_plot(table)
     table = add_verb(tables, "randomness", RandomnessOptions, "the bound of §4, and measured shuffle quality")
     _add_simulated(table, RandomnessOptions)
-    _add_classes(table)
+    _add_classes(table, RandomnessOptions)
     repeat = "may be repeated"
     table.add_argument("--policy", dest="policies", choices=POLICIES, action="append", help=f"{repeat} (default: all)")
     table.add_argument(
@@ -74,8 +79,9 @@ def _add_simulated(table: Parser, kind: type) -> None:
     table.add_argument("--json", action="store_true", help="print JSON")
 
 
-def _add_classes(table: Parser) -> None:
-    table.add_argument("--classes", metavar="N", type=values.files, help="number of classes (default: 1000)")
+def _add_classes(table: Parser, kind: type) -> None:
+    classes = default_of(kind, "classes")
+    table.add_argument("--classes", metavar="N", type=values.files, help=f"number of classes (default: {classes})")
     table.add_argument(
         "--skew", metavar="S", type=values.skew, help="Zipf's exponent of the class sizes (default: 0, equal)"
     )
