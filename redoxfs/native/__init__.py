@@ -1,0 +1,15 @@
+"""The C half of redoxfs: it moves bytes and decides nothing.
+
+- `Session` owns the FUSE descriptor. It answers by itself what needs no decision, and hands everything else over as
+  events, in the order of the requests.
+- `Reader` is a pool of threads that carry out described reads: files under a directory (`Files`), and ranges of packed
+  shards (`Shards`).
+- `Buffer` holds the bytes of one file.
+
+The core of each is plain C without Python (buffer.c, tree.c, reader.c, session.c), so that sanitizers and fuzzers run
+it alone; py_*.c are the types around it.
+"""
+
+from redoxfs.native._native import Buffer, Files, Reader, Session, Shards, Tree
+
+__all__ = ["Buffer", "Files", "Reader", "Session", "Shards", "Tree"]

@@ -1,0 +1,223 @@
+from collections.abc import Buffer as Readable
+from collections.abc import Callable, Sequence
+from typing import Any, Final, final
+
+@final
+class Buffer:
+    """The bytes of one file. Supports the buffer protocol, read-only; `len()` is its size in bytes.
+
+    Its memory goes back to the system when nothing refers to it any more: no Python object, no memoryview, no open
+    handle of a session.
+    """
+
+    def __init__(self, data: Readable) -> None:
+        """A copy of ``data``. Raises MemoryError."""
+
+    @staticmethod
+    def filled(size: int, fill: Callable[[memoryview], object]) -> Buffer:
+        """A buffer of ``size`` bytes that ``fill`` writes, through a writable view that ends with the call."""
+
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    @staticmethod
+    def total_bytes() -> int:
+        """The bytes of all buffers of the process."""
+
+@final
+class Tree:
+    """The columns of a `redoxfs.dataset.Tree` and the samples of its entries, as C reads them. Keeps the arrays alive.
+
+    Args: arrays of the types that `redoxfs.dataset.Tree` names, and ``sample_of``: int32[N], -1 for files that are not
+    redirected.
+
+    Raises:
+        ValueError: an array has another length or item size.
+    """
+
+    def __init__(
+        self,
+        *,
+        names: Readable,
+        name_at: Readable,
+        parent: Readable,
+        first_child: Readable,
+        children: Readable,
+        mode: Readable,
+        nlink: Readable,
+        uid: Readable,
+        gid: Readable,
+        size: Readable,
+        mtime_ns: Readable,
+        ctime_ns: Readable,
+        inode: Readable,
+        sample_of: Readable,
+    ) -> None: ...
+    def __len__(self) -> int: ...
+    def lookup(self, parent: int, name: bytes) -> int:
+        """The entry called ``name`` in the directory ``parent``, or -1."""
+
+    def path(self, entry: int) -> bytes:
+        """The path of an entry, relative to the root."""
+
+FileResult = tuple[Buffer, int, int] | OSError
+"""A file that was read: its bytes, mtime_ns and inode number; or why it could not be."""
+
+@final
+class Files:
+    """Files of a tree under a directory descriptor, which stays the caller's. A source for `Reader`."""
+
+    def __init__(self, tree: Tree, root: int) -> None: ...
+    def read(self, entries: Sequence[int]) -> tuple[FileResult, ...]:
+        """Read whole files, in this thread, without the interpreter's lock."""
+
+@final
+class Shards:
+    """Files in packed shards. A source for `Reader`.
+
+    ``shards``    int32[n], a descriptor for each shard, -1 for one that is not here; they stay the caller's
+    ``shard_of``  int32[N]; ``data_at`` int64[N]: the position of each entry's bytes
+    ``sums``      uint64[M]: XXH3 of each mebibyte of each file; ``block_at`` int64[N]: a file's first
+    ``names``     of the shards, for messages
+    """
+
+    def __init__(
+        self,
+        tree: Tree,
+        *,
+        shards: Readable,
+        shard_of: Readable,
+        data_at: Readable,
+        sums: Readable,
+        block_at: Readable,
+        names: Sequence[str],
+    ) -> None: ...
+    def read(self, entries: Sequence[int]) -> tuple[FileResult, ...]:
+        """Read files that lie one after the other in a shard, in one sweep, each checked."""
+
+@final
+class Reader:
+    """A pool of threads that carry out reads. Its methods are for one thread; the reads run without Python.
+
+    Args:
+        threads: how many reads may be in flight.
+    """
+
+    def __init__(self, threads: int) -> None: ...
+    def fileno(self) -> int:
+        """Readable while `take` has something to return: an eventfd."""
+
+    def submit(self, source: Files | Shards, reads: Sequence[tuple[Any, Sequence[int]]], awaited: bool) -> None:
+        """Queue reads: pairs of a token and the entries to read. ``awaited``: a request waits for the first."""
+
+    def hasten(self, token: Any) -> None:
+        """A request waits for this read (the token, by identity): it goes first, and so does its result."""
+
+    def cancel(self, token: Any) -> bool:
+        """Drop a read that has not begun. False if it has; then its result comes as usual."""
+
+    def take(self, most: int) -> list[tuple[Any, tuple[FileResult, ...]]]:
+        """Up to ``most`` completed reads, those that are waited for first. Never blocks."""
+
+    def set_threads(self, threads: int) -> None:
+        """How many reads may be in flight from now on."""
+
+    def counts(self) -> dict[str, int]:
+        """``queued``, ``running``, ``done`` (not taken yet), ``read_ns`` (the total time of all reads so far) and
+        ``reads`` (how many were carried out)."""
+
+    def close(self, wait_s: float) -> None:
+        """End the threads. Queued reads are dropped; reads in progress get ``wait_s``. Threads that storage holds are
+        left behind: they touch nothing of the interpreter afterwards."""
+
+INIT: Final[int]
+OPEN: Final[int]
+STAT: Final[int]
+READ: Final[int]
+RELEASE: Final[int]
+
+Event = tuple[int, int, int, int, int, int]
+"""(kind, unique, number, thread, offset, size).
+
+INIT     the kernel has accepted the mount; all other fields 0
+OPEN     number: inode; offset: open flags.  To be answered by `opened` or `failed`
+STAT     number: entry, redirected and not known to be held by the thread.  `stat` or `failed`
+READ     number: handle whose bytes are not in memory.  `data` or `failed`
+RELEASE  number: handle. Answered already
+"""
+
+@final
+class Session:
+    """One mounted filesystem, on the kernel's side.
+
+    Args:
+        device: the FUSE descriptor, made non-blocking. Stays the caller's.
+        relay: one end of a SOCK_SEQPACKET pair, non-blocking, whose other end libfuse serves; -1 for none.
+        max_read: the limit of one read, in bytes.
+        direct_io: opens of redirected files bypass the page cache.
+        helpers: threads that answer on clones of the descriptor, beside the caller of `take`.
+    """
+
+    def __init__(
+        self, device: int, relay: int, tree: Tree, *, max_read: int, direct_io: bool, helpers: int
+    ) -> None: ...
+    def fileno(self) -> int:
+        """Readable when `take` would return or do something: an epoll descriptor."""
+
+    def watch(self, fd: int) -> None:
+        """`take` also returns, with what it has, when ``fd`` is readable."""
+
+    def take(self, look_us: int, wait_ms: int) -> list[Event] | None:
+        """Receive requests, answer those that need no decision, and return the others; None when the mount is over.
+
+        Returns as soon as there are events and no further request is there, after some hundred requests in any case.
+        If there is nothing, looks for ``look_us``, then sleeps up to ``wait_ms``, and returns an empty list.
+        """
+
+    def opened(
+        self,
+        unique: int,
+        inode: int,
+        thread: int,
+        handle: int,
+        data: Buffer | None,
+        size: int,
+        keep_pages: bool,
+        shares_pages: bool,
+    ) -> bool:
+        """Answer an OPEN: reads of ``handle`` get slices of ``data``, or become events if it is None.
+
+        ``size``: the file is bound: stats of ``inode`` by this thread, and lookups, get this size; -1: they do not.
+        False if nobody waits for the answer any more: no RELEASE will come.
+        """
+
+    def stat(self, unique: int, entry: int, size: int, bound: bool) -> None:
+        """Answer a STAT. The kernel may keep the attributes while the file is bound."""
+
+    def data(self, unique: int, data: Readable) -> None: ...
+    def failed(self, unique: int, errno: int) -> None: ...
+    def bind(self, entry: int, size: int) -> None:
+        """The other files of a bound group: as ``size`` in `opened`, without a handle."""
+
+    def turned(self, entries: Sequence[int]) -> None:
+        """Files get another answer: sizes that the kernel got while they had none are void."""
+
+    def freed(self, entries: Sequence[int]) -> None:
+        """Files are not bound any more: attributes and pages in the kernel are void."""
+
+    def changed(self, inode: int) -> None:
+        """Attributes in the kernel are void."""
+
+    def ask(self, entry: int, asks: bool) -> None:
+        """Whether lookups, stats and listings of the entry go to the relay, since its columns are out of date."""
+
+    def shed(self, entry: int) -> None:
+        """The handles of ``entry`` let go of their bytes: their reads become events."""
+
+    def unhold(self, thread: int) -> None:
+        """What ``thread`` opened is no longer known as its own; -1: of all threads."""
+
+    def counts(self) -> dict[str, int]:
+        """``bytes_served``, ``requests``, ``handles``, ``bound``, ``relayed``."""
+
+    def close(self) -> None:
+        """End the helpers and drop all handles. The descriptors stay open."""

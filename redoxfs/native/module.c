@@ -1,0 +1,22 @@
+// The extension module redoxfs.native._native: its types.
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "python_types.h"
+
+static int add_types(PyObject *module) {
+    return redox_add_buffer(module) || redox_add_tree(module) || redox_add_reader(module) || redox_add_session(module)
+               ? -1
+               : 0;
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, add_types}, {0, NULL}};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "redoxfs.native._native",
+    .m_doc = "Moves bytes between storage, memory and the kernel. Decides nothing.",
+    .m_slots = slots,
+};
+
+PyMODINIT_FUNC PyInit__native(void) { return PyModuleDef_Init(&definition); }
