@@ -216,11 +216,23 @@ def call_flips_bits(data: memoryview, done: int) -> int:
 class NoKernel:
     """A kernel that caches nothing and ignores all notices."""
 
-    def bound(self, entries: Sequence[int]) -> None:
+    def turned(self, entries: Sequence[int]) -> None:
+        pass
+
+    def bind(self, entry: int, size: int) -> None:
         pass
 
     def freed(self, entries: Sequence[int]) -> None:
         pass
 
+    def shed(self, entry: int) -> None:
+        pass
+
+    def unhold(self, thread: int) -> None:
+        pass
+
     def changed(self, entry: int) -> None:
+        pass
+
+    def ask(self, entry: int, asks: bool) -> None:
         pass

@@ -345,7 +345,7 @@ def test_an_open_that_fails_half_way_leaves_nothing_bound(source: tuple[Catalog,
 
 
 class BrokenKernel(NoKernel):
-    def bound(self, entries: Sequence[int]) -> None:
+    def turned(self, entries: Sequence[int]) -> None:
         raise OSError(errno.ENOMEM, f"no memory for {entries}")
 
 

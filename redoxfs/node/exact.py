@@ -53,11 +53,14 @@ class ExactFiles:
 
     def is_as_scanned(self, entry: int) -> bool:
         """Whether `state` equals the state in the tree."""
-        return entry not in self._now and entry not in self._handles
+        return self.state(entry) == self._scanned(entry)
 
     def known(self, entry: int) -> Stamp:
         """The file's state at the last open, else at the scan."""
-        return self._now.get(entry) or Stamp(self._size[entry], self._mtime_ns[entry], self._inode[entry])
+        return self._now.get(entry) or self._scanned(entry)
+
+    def _scanned(self, entry: int) -> Stamp:
+        return Stamp(self._size[entry], self._mtime_ns[entry], self._inode[entry])
 
     async def open(self, entry: int) -> tuple[ExactFile, bool]:
         """An open file, and whether the kernel's pages and size belong to this state of it.

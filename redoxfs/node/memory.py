@@ -18,7 +18,7 @@ the node's task alone.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
 import trio
@@ -121,11 +121,13 @@ class Memory:
 
     Args:
         claims_limit_bytes: the share of paths. The core keeps the slots and the remote slots within theirs.
+        shed: called with a path whose bytes were dropped while it is open.
         keeps_remote: samples of other nodes cannot be read again here, so they are not dropped while they are needed.
     """
 
-    def __init__(self, claims_limit_bytes: int, *, keeps_remote: bool = False) -> None:
+    def __init__(self, claims_limit_bytes: int, shed: Callable[[int], None], *, keeps_remote: bool = False) -> None:
         self._claims_limit_bytes = claims_limit_bytes
+        self._shed_path = shed
         self._keeps_remote = keeps_remote
         self._slots: dict[int, Content] = {}
         self._remote: dict[int, Content] = {}
@@ -346,3 +348,4 @@ class Memory:
         content = self._dropped[path] = self._open.pop(path)
         self.claims_bytes -= content.bytes_held
         content.drop_bytes()
+        self._shed_path(path)

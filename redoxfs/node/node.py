@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from redoxfs.chunks import ChunkStore, FileBytes
 from redoxfs.chunks.store import Stamp
 from redoxfs.dataset import Catalog
+from redoxfs.native import Buffer
 from redoxfs.node.callers import Callers
 from redoxfs.node.counters import Counters
 from redoxfs.node.exact import ExactFile, ExactFiles
@@ -46,6 +47,8 @@ log = logging.getLogger(__name__)
 
 NO_ANSWER = "another node does not answer"
 
+ALL_THREADS = -1
+
 
 @dataclass(slots=True)
 class Handle:
@@ -58,25 +61,46 @@ class Handle:
 
 @dataclass(slots=True)
 class OpenFile:
-    """The result of an open. ``handle`` is for `read` and `close`. ``shares_pages``: the handle may use and fill the
-    kernel's pages of the path. ``keep_pages``: the present ones are right."""
+    """The result of an open. ``handle`` is for `read` and `close`.
+
+    ``data``          the bytes of the file, if they are in memory
+    ``size``          of the file in bytes, -1 if it is not redirected
+    ``keep_pages``    the kernel's present pages of the path are right
+    ``shares_pages``  the handle may use and fill them
+    """
 
     handle: int
+    data: Buffer | None
+    size: int
     keep_pages: bool
     shares_pages: bool = True
 
 
 class Kernel(Protocol):
-    """Caches attributes and pages of files, and is told when they are out of date."""
+    """What stands between programs and the node: it caches sizes and pages, and serves reads of bytes that it was
+    given. The node reports here what is out of date.
+    """
 
-    def bound(self, entries: Sequence[int]) -> None:
-        """Files got an answer: replies with their sizes that are still on the way must not count."""
+    def turned(self, entries: Sequence[int]) -> None:
+        """Files get an answer: sizes that were reported before are invalid, also those that are still on the way."""
+
+    def bind(self, entry: int, size: int) -> None:
+        """Another file of a sample that was opened is ``size`` bytes long, until it is freed."""
 
     def freed(self, entries: Sequence[int]) -> None:
         """Files have no answer any more: their attributes and pages are invalid. No handle on them is open."""
 
+    def shed(self, entry: int) -> None:
+        """The bytes of an open file must leave memory: its handles read through the node from now on."""
+
+    def unhold(self, thread: int) -> None:
+        """The node must be asked for what ``thread`` would read, also of a file that it has open; -1: all threads."""
+
     def changed(self, entry: int) -> None:
         """An exact file has changed: its attributes are invalid."""
+
+    def ask(self, entry: int, asks: bool) -> None:
+        """Whether the node must be asked for the attributes of a file: they are not those of the scan."""
 
 
 class Node:
@@ -108,7 +132,7 @@ class Node:
         self._timeout_s = timeout_s
         self.counters = Counters()
         self.binding = Binding(plan.policy, np.diff(catalog.member_at))
-        self.memory = Memory(plan.claims_bytes, keeps_remote=not plan.reads_any)
+        self.memory = Memory(plan.claims_bytes, self._shed, keeps_remote=not plan.reads_any)
         self.supply = Supply(catalog, store, self.memory, self.counters, plan=lambda: self._plan)
         self._pending = PendingTurns(
             self.binding, self.memory, plan=lambda: self._plan, give=self._give, unload=self._unload
@@ -119,7 +143,8 @@ class Node:
         self._exact = ExactFiles(catalog.tree, store, self._opens, self._reads)
         self._rereads = trio.CapacityLimiter(WAITING_READS)
         self._handles: dict[int, Handle | ExactFile] = {}
-        self._next_handle = 1
+        # Numbers are used again, so that they index a table.
+        self._free_handles: list[int] = []
         self._flush: Callable[[], None] | None = None
         self._watcher: Callable[[int], None] | None = None
 
@@ -134,6 +159,7 @@ class Node:
             if isinstance(handle, ExactFile):
                 self._exact.close(handle)
         self._handles.clear()
+        self._free_handles.clear()
 
     def is_redirected(self, entry: int) -> bool:
         return self._sample_of[entry] >= 0
@@ -197,7 +223,7 @@ class Node:
         return content
 
     def _take_turn(self, path: int, turn: Served) -> Content | None:
-        self._kernel.bound(self.supply.files_of(path))
+        self._kernel.turned(self.supply.files_of(path))
         self.counters.reservations_taken += turn.preempted
         return self.supply.take_turn(path, turn)
 
@@ -278,6 +304,7 @@ class Node:
         self.renew(plan)
         for path in self.binding.let_go():
             self.memory.release(path)
+        self._kernel.unhold(ALL_THREADS)
 
     def void(self, unloaded: Sequence[int], revoked: Sequence[int]) -> None:
         """The policy has dropped ``unloaded`` without serving them, and ended the reservations of ``revoked``."""
@@ -345,7 +372,19 @@ class Node:
             self.counters.exact += 1
         else:
             self.counters.redirected += 1
-        return OpenFile(self._keep(Handle(path, file, content)), keep_pages)
+        stamp, got = content.stamps[file], content.files[file]
+        assert stamp is not None
+        if len(content.stamps) > 1:
+            for number, entry in enumerate(self.supply.files_of(path)):
+                other = content.stamps[number]
+                if number != file and other is not None:
+                    self._kernel.bind(entry, other.size)
+        data = got.data if isinstance(got, FileBytes) else None
+        return OpenFile(self._keep(Handle(path, file, content)), data, stamp.size, keep_pages)
+
+    def _shed(self, path: int) -> None:
+        for entry in self.supply.files_of(path):
+            self._kernel.shed(entry)
 
     def stat(self, entry: int, thread: int) -> tuple[int, bool] | Coroutine[Any, Any, tuple[int, bool]]:
         """The size in bytes that ``thread`` would read from a file, and whether the kernel may cache it.
@@ -435,9 +474,11 @@ class Node:
 
     def close(self, handle: int) -> None:
         opened = self._handles.pop(handle)
+        self._free_handles.append(handle)
         if isinstance(opened, ExactFile):
             if self._exact.close(opened):
                 self._kernel.changed(opened.entry)
+                self._kernel.ask(opened.entry, not self._exact.is_as_scanned(opened.entry))
         else:
             self._closed(opened.path, self.binding.close(opened.path))
 
@@ -465,15 +506,12 @@ class Node:
         handle = self._keep(file)
         if not keep_pages:
             self._kernel.changed(entry)
-        return OpenFile(handle, keep_pages, file.shares_pages)
+            self._kernel.ask(entry, not self._exact.is_as_scanned(entry))
+        return OpenFile(handle, None, -1, keep_pages, file.shares_pages)
 
     def exact_state(self, entry: int) -> Stamp:
         """The state of the file itself, as stat returns it."""
         return self._exact.state(entry)
-
-    def is_as_scanned(self, entry: int) -> bool:
-        """Whether `exact_state` equals the state in the tree."""
-        return self._exact.is_as_scanned(entry)
 
     # Counts
 
@@ -529,6 +567,7 @@ class Node:
             of = os.fsdecode(self._tree.path(self.supply.file_of(sample, self._member_of[entry])))
             log.warning("open of %s failed: %s: %s", name, of, _reason(error))
         self._closed(path, self.binding.fail(path, thread))
+        self._kernel.unhold(thread)
         if path in self._pending.undecided and not self.binding.is_bound(path):
             self._pending.give_up(path)
 
@@ -544,6 +583,7 @@ class Node:
     def _forget(self, thread: int) -> None:
         """A thread has ended: end its holds and reservations."""
         ended = self.binding.thread(thread)
+        self._kernel.unhold(thread)
         for released in ended.released:
             self.memory.release(released)
         for sample in ended.unloaded:
@@ -552,8 +592,7 @@ class Node:
     # Numbers
 
     def _keep(self, handle: Handle | ExactFile) -> int:
-        number = self._next_handle
-        self._next_handle += 1
+        number = self._free_handles.pop() if self._free_handles else len(self._handles)
         self._handles[number] = handle
         return number
 

@@ -1,0 +1,212 @@
+"""The request loop: takes requests that need a decision from the session, asks the node, and returns the answers.
+
+`redoxfs.native.Session` answers by itself whatever needs no decision, and hands over the other requests as events, in
+the order in which the kernel sent them. This loop is one trio task. It handles an event completely before the next, so
+the node's order of decisions is the order of the requests. A request whose answer is here is answered without any
+await. Only a request that has to wait gets a task of its own.
+
+The loop stays with the session as long as requests come: `take` looks for the next request for `LOOK_US` before it
+sleeps, because a program that got an answer sends its next request sooner than the scheduler could have slept. Other
+tasks run when there is nothing to do, and at least every `TURN_S`. They run at once if samples arrived that requests
+wait for.
+"""
+
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from time import perf_counter
+from typing import Any
+
+import trio
+
+from redoxfs.fs.handlers import errno_of
+from redoxfs.fs.inodes import FIRST_OUTSIDE_DATA, Branch, branch_and_entry, inode_of
+from redoxfs.native import Session
+from redoxfs.native._native import INIT, OPEN, READ, RELEASE, STAT
+from redoxfs.node import Node, OpenFile
+
+log = logging.getLogger(__name__)
+
+LOOK_US = 50
+"""How long to look for a request before sleeping. Most requests follow an answer within this. Looking takes less
+processor time per file than to sleep and wake up, and twice as long gains little more."""
+
+LINGER_MS = 1
+"""How long to sleep in the session before other tasks get their turn: the shortest timeout of poll(2). It is longer
+than a program takes to its next request, and shorter than any deadline."""
+
+TURN_S = 5e-3
+"""The longest time without a turn of the other tasks: long enough to make the scheduler's cost small."""
+
+WAITING_TURN_S = 1e-3
+"""The same while requests wait for other tasks."""
+
+
+class Requests:
+    """Serves the requests of one mount. It is the node's `Kernel` as well.
+
+    Args:
+        answering: called when the kernel has accepted the mount.
+    """
+
+    def __init__(self, answering: Callable[[], None]) -> None:
+        self._answering = answering
+        self._node: Node
+        self._session: Session | None = None
+        self._nursery: trio.Nursery
+        self._waiting = 0
+        self._nothing_waits = trio.Event()
+        self._taking = trio.CancelScope()
+
+    async def run(self, node: Node, session: Session, grace_s: float) -> None:
+        """Serve until the mount is over, or `stop`. Requests that wait then get ``grace_s``, and are cancelled."""
+        self._node, self._session = node, session
+        self._handlers = {OPEN: self._open, RELEASE: self._release, STAT: self._stat, READ: self._read}
+        for entry in node.out_of_date():
+            session.ask(entry, True)
+        session.watch(node.supply.fileno())
+        async with trio.open_nursery() as self._nursery:
+            with self._taking:
+                await self._serve()
+            if self._taking.cancelled_caught:
+                await self._finish(grace_s)
+            self._nursery.cancel_scope.cancel()
+
+    def stop(self) -> None:
+        """Take no more requests."""
+        self._taking.cancel()
+
+    # Notices of the node. Before the mount the kernel knows nothing that could be out of date.
+
+    def turned(self, entries: Sequence[int]) -> None:
+        if self._session is not None:
+            self._session.turned(entries)
+
+    def bind(self, entry: int, size: int) -> None:
+        if self._session is not None:
+            self._session.bind(entry, size)
+
+    def freed(self, entries: Sequence[int]) -> None:
+        if self._session is not None:
+            self._session.freed(entries)
+
+    def shed(self, entry: int) -> None:
+        if self._session is not None:
+            self._session.shed(entry)
+
+    def unhold(self, thread: int) -> None:
+        if self._session is not None:
+            self._session.unhold(thread)
+
+    def changed(self, entry: int) -> None:
+        # The replies to opens handle its pages: a program may be reading them.
+        if self._session is not None:
+            for branch in (Branch.DATA, Branch.EXACT):
+                self._session.changed(inode_of(branch, entry))
+
+    def ask(self, entry: int, asks: bool) -> None:
+        if self._session is not None:
+            self._session.ask(entry, asks)
+
+    # The loop
+
+    async def _serve(self) -> None:
+        take, deliver, handlers = self._session.take, self._node.supply.deliver, self._handlers
+        fd, turn = self._session.fileno(), perf_counter()
+        while True:
+            events = take(LOOK_US, 0 if self._waiting else LINGER_MS)
+            if events is None:
+                return
+            for kind, unique, number, thread, offset, size in events:
+                if kind == INIT:
+                    self._answering()
+                else:
+                    handlers[kind](unique, number, thread, offset, size)
+            delivered = deliver()
+            now = perf_counter()
+            if not events and not delivered:
+                await trio.lowlevel.wait_readable(fd)
+            elif self._waiting and (delivered or now - turn > WAITING_TURN_S) or now - turn > TURN_S:
+                await trio.lowlevel.checkpoint()
+            else:
+                continue
+            turn = perf_counter()
+
+    async def _finish(self, grace_s: float) -> None:
+        """Let requests that wait have their answers."""
+
+        async def deliver() -> None:
+            while True:
+                await trio.lowlevel.wait_readable(self._node.supply.fileno())
+                self._node.supply.deliver()
+
+        self._nursery.start_soon(deliver)
+        with trio.move_on_after(grace_s):
+            while self._waiting:
+                self._nothing_waits = trio.Event()
+                await self._nothing_waits.wait()
+
+    # Events
+
+    def _open(self, unique: int, inode: int, thread: int, _offset: int, _size: int) -> None:
+        try:
+            if inode < FIRST_OUTSIDE_DATA:
+                opened = self._node.open(inode - 1, thread)
+            else:
+                opened = self._node.open_exact(branch_and_entry(inode)[1])
+        except Exception as error:
+            self._session.failed(unique, errno_of(error))
+            return
+        if isinstance(opened, OpenFile):
+            self._opened(unique, inode, thread, opened)
+        else:
+            self._later(unique, opened, lambda file: self._opened(unique, inode, thread, file))
+
+    def _opened(self, unique: int, inode: int, thread: int, file: OpenFile) -> None:
+        if not self._session.opened(
+            unique, inode, thread, file.handle, file.data, file.size, file.keep_pages, file.shares_pages
+        ):
+            # Nobody waits any more, so nobody will close it.
+            self._node.close(file.handle)
+
+    def _stat(self, unique: int, entry: int, thread: int, _offset: int, _size: int) -> None:
+        try:
+            result = self._node.stat(entry, thread)
+        except Exception as error:
+            self._session.failed(unique, errno_of(error))
+            return
+        if isinstance(result, tuple):
+            self._session.stat(unique, entry, *result)
+        else:
+            self._later(unique, result, lambda known: self._session.stat(unique, entry, *known))
+
+    def _read(self, unique: int, handle: int, _thread: int, offset: int, size: int) -> None:
+        try:
+            data = self._node.read(handle, offset, size)
+        except Exception as error:
+            self._session.failed(unique, errno_of(error))
+            return
+        if isinstance(data, Coroutine):
+            self._later(unique, data, lambda read: self._session.data(unique, read))
+        else:
+            self._session.data(unique, data)
+
+    def _release(self, _unique: int, handle: int, _thread: int, _offset: int, _size: int) -> None:
+        try:
+            self._node.close(handle)
+        except Exception as error:
+            errno_of(error)  # it is logged; the kernel has its answer already
+
+    def _later(self, unique: int, answering: Coroutine[Any, Any, Any], answer: Callable[[Any], None]) -> None:
+        """Wait for ``answering`` in a task of its own, and pass its result to ``answer``."""
+        self._waiting += 1
+        self._nursery.start_soon(self._wait, unique, answering, answer)
+
+    async def _wait(self, unique: int, answering: Coroutine[Any, Any, Any], answer: Callable[[Any], None]) -> None:
+        try:
+            answer(await answering)
+        except Exception as error:
+            self._session.failed(unique, errno_of(error))
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                self._nothing_waits.set()
