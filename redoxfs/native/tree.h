@@ -35,6 +35,6 @@ size_t redox_tree_name(const redox_tree *tree, size_t entry, const char **name);
 // The entry called name[length] in the directory `parent`, or -1.
 int64_t redox_tree_lookup(const redox_tree *tree, size_t parent, const char *name, size_t length);
 
-// Writes the path relative to the root, and a NUL, into path[room]. Returns its length; 0 if it does not fit (or the
-// columns are damaged).
+// Writes the path relative to the root, and a NUL, into path[room]. Returns its length, which is 0 for the root only;
+// 0 also if it does not fit or the columns are damaged.
 size_t redox_tree_path(const redox_tree *tree, size_t entry, char *path, size_t room);
