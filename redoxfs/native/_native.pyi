@@ -1,6 +1,11 @@
-from collections.abc import Buffer as Readable
 from collections.abc import Callable, Sequence
 from typing import Any, Final, final
+
+from numpy.typing import NDArray
+from typing_extensions import Buffer as HasBuffer
+
+# numpy declares that its arrays are buffers for Python 3.12 and later only.
+Readable = HasBuffer | NDArray[Any]
 
 @final
 class Buffer:

@@ -1,0 +1,263 @@
+"""The types of `redoxfs.native` that need no thread: Buffer, and Tree against `redoxfs.dataset.Tree`."""
+
+import gc
+import os
+import stat
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from redoxfs import dataset, native
+from redoxfs.native import Buffer
+
+# Buffers ----------------------------------------------------------------------------------------------------------
+
+
+@given(st.binary(max_size=300_000))
+def test_a_buffer_is_a_read_only_copy(data: bytes) -> None:
+    source = bytearray(data)
+    buffer = Buffer(source)
+    source[:] = bytes(len(data))
+    view = memoryview(buffer)
+    assert (bytes(view), len(buffer), view.readonly, view.format) == (data, len(data), True, "B")
+
+
+def test_a_view_keeps_the_bytes_of_a_buffer_that_is_gone() -> None:
+    before = Buffer.total_bytes()
+    data = os.urandom(100_000)
+    view = memoryview(Buffer(data))[10:]
+    assert Buffer.total_bytes() == before + len(data)
+    assert view == data[10:]
+    view.release()
+    gc.collect()
+    assert Buffer.total_bytes() == before
+
+
+@pytest.mark.parametrize("size", [0, 1, 4096, 5_000_000])
+def test_a_buffer_is_filled_in_place(size: int) -> None:
+    data = os.urandom(size)
+
+    def fill(view: memoryview) -> None:
+        assert (view.nbytes, view.readonly) == (size, False)
+        view[:] = data
+
+    assert bytes(Buffer.filled(size, fill)) == data
+
+
+def test_the_view_of_filled_ends_with_the_call() -> None:
+    views: list[memoryview] = []
+    buffer = Buffer.filled(3, views.append)
+    with pytest.raises(ValueError, match="released"):
+        views[0][0] = 1
+    assert len(buffer) == 3
+
+
+@pytest.mark.parametrize("keep", [lambda view: view[1:], lambda view: np.frombuffer(view, np.uint8)])
+def test_filled_refuses_a_callback_that_keeps_a_view(keep: Callable[[memoryview], object]) -> None:
+    before = Buffer.total_bytes()
+    kept: list[Any] = []
+    with pytest.raises(BufferError):
+        Buffer.filled(1000, lambda view: kept.append(keep(view)))
+    # The kept view may still be written to, because it keeps the memory.
+    memoryview(kept[0])[0] = 7
+    assert Buffer.total_bytes() == before + 1000
+    kept.clear()
+    gc.collect()
+    assert Buffer.total_bytes() == before
+
+
+def test_an_error_in_fill_frees_the_buffer() -> None:
+    before = Buffer.total_bytes()
+
+    def fill(view: memoryview) -> None:
+        raise RuntimeError(f"no bytes for {view.nbytes}")
+
+    with pytest.raises(RuntimeError, match="no bytes for 1000"):
+        Buffer.filled(1000, fill)
+    gc.collect()
+    assert Buffer.total_bytes() == before
+
+
+def test_bad_arguments_of_a_buffer_are_refused() -> None:
+    with pytest.raises(ValueError, match="-1 bytes"):
+        Buffer.filled(-1, len)
+    with pytest.raises(MemoryError):
+        Buffer.filled((1 << 63) - 1, len)
+    with pytest.raises(OverflowError):
+        Buffer.filled(1 << 64, len)
+    with pytest.raises(TypeError):
+        Buffer.filled(10)  # type: ignore[call-arg]
+    with pytest.raises(TypeError):
+        Buffer("text")  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        Buffer.filled(10, 3)  # type: ignore[arg-type]
+
+
+# Trees ------------------------------------------------------------------------------------------------------------
+
+Nested = dict[bytes, "Nested | None"]
+"""A directory: names to directories, or to None for files."""
+
+NAMES = st.binary(min_size=1, max_size=8).filter(
+    lambda name: not {0, ord("/")} & set(name) and name not in (b".", b"..")
+)
+TREES = st.dictionaries(
+    NAMES,
+    st.recursive(st.none(), lambda below: st.dictionaries(NAMES, below, max_size=6), max_leaves=30),
+    max_size=6,
+)
+# What `native.Tree` reads.
+COLUMNS = (
+    *("names", "name_at", "parent", "first_child", "children", "mode", "nlink", "uid", "gid", "size"),
+    *("mtime_ns", "ctime_ns", "inode"),
+)
+Columns = dict[str, NDArray[Any]]
+
+
+def tree_of(root: Nested) -> dataset.Tree:
+    """The tree of nested names, as a scan would return it."""
+    names, parent, first_child = [b""], [0], [0]
+    below: list[Nested | None] = [root]
+    for entry, found in enumerate(below):
+        if found is not None and entry:
+            first_child[entry] = len(below) if found else 0
+        elif not entry:
+            first_child[0] = 1
+        for name, what in sorted((found or {}).items()):
+            names.append(name)
+            parent.append(entry)
+            first_child.append(0)
+            below.append(what)
+    count = len(names)
+    numbers = np.arange(count)
+    modes = [stat.S_IFREG | 0o644 if found is None else stat.S_IFDIR | 0o755 for found in below]
+    no_links = np.zeros(0, np.int32)
+    return dataset.Tree(
+        names=np.frombuffer(b"".join(names), np.uint8),
+        name_at=np.cumsum([0, *map(len, names)], dtype=np.int64),
+        parent=np.array(parent, np.int32),
+        first_child=np.array(first_child, np.int32),
+        children=np.array([len(found or {}) for found in below], np.int32),
+        mode=np.array(modes, np.uint32),
+        uid=numbers.astype(np.uint32),
+        gid=numbers.astype(np.uint32),
+        nlink=np.ones(count, np.uint32),
+        size=numbers * 1000,
+        mtime_ns=numbers + 5,
+        ctime_ns=numbers + 6,
+        inode=numbers.astype(np.uint64),
+        device=np.ones(count, np.uint64),
+        extension=np.zeros(count, np.int32),
+        link_entry=no_links,
+        link_names=np.zeros(0, np.uint8),
+        link_at=np.zeros(1, np.int64),
+        link_device=no_links.astype(np.uint64),
+        link_inode=no_links.astype(np.uint64),
+        extensions=(b"",),
+        roots=(),
+        skipped=0,
+    )
+
+
+def columns_of(tree: dataset.Tree) -> Columns:
+    columns: Columns = {name: getattr(tree, name) for name in COLUMNS}
+    return columns | {"sample_of": np.full(len(tree), -1, np.int32)}
+
+
+def native_tree(columns: Columns) -> native.Tree:
+    return native.Tree(**columns)
+
+
+@given(TREES, st.lists(NAMES, max_size=5))
+def test_lookups_and_paths_are_those_of_the_dataset_tree(nested: Nested, others: list[bytes]) -> None:
+    tree = tree_of(nested)
+    here = native_tree(columns_of(tree))
+    assert len(here) == len(tree)
+    names = {tree.name(entry) for entry in range(len(tree))} | set(others) | {b""}
+    near = {name + b"\0" for name in names} | {name[:-1] for name in names}
+    for entry in range(len(tree)):
+        assert here.path(entry) == tree.path(entry)
+        assert tree.find(here.path(entry)) == entry
+        for name in names | near if tree.is_dir(entry) else (b"a",):
+            assert here.lookup(entry, name) == tree.lookup(entry, name)
+
+
+def test_a_tree_keeps_its_arrays() -> None:
+    here = native_tree({name: column.copy() for name, column in columns_of(tree_of({b"a": {b"b": None}})).items()})
+    gc.collect()
+    assert here.path(here.lookup(here.lookup(0, b"a"), b"b")) == b"a/b"
+
+
+def test_numbers_that_no_entry_has_are_refused() -> None:
+    here = native_tree(columns_of(tree_of({b"a": None})))
+    for entry in (-1, 2, 1 << 40):
+        assert here.lookup(entry, b"a") == -1
+        with pytest.raises(IndexError):
+            here.path(entry)
+    with pytest.raises(IndexError):
+        here.path(1 << 70)
+
+
+@pytest.mark.parametrize("name", [*COLUMNS, "sample_of"])
+def test_an_array_of_another_length_or_type_is_named(name: str) -> None:
+    columns = columns_of(tree_of({b"a": None, b"b": {b"c": None}}))
+    column = columns[name]
+    wrong: list[Any] = [
+        column.astype(np.uint16),
+        column.astype(np.complex128),
+        np.stack([column, column], axis=1)[:, 0],  # not contiguous
+        np.frombuffer(b"x" + column.tobytes(), np.uint8)[1:].view(column.dtype),  # not aligned
+    ]
+    if name != "names":
+        wrong += [column[:-1], np.append(column, column[:1])]
+    else:
+        wrong.pop()  # bytes are always aligned
+    for array in wrong:
+        # A parent that is too short or too long makes every other column wrong: the next one is named.
+        with pytest.raises(ValueError, match="name_at" if name == "parent" and len(array) != len(column) else name):
+            native_tree({**columns, name: array})
+    with pytest.raises(TypeError):
+        native.Tree(**{**columns, name: None})  # type: ignore[arg-type]
+
+
+def test_an_empty_tree_is_refused() -> None:
+    columns = {name: column[:0] for name, column in columns_of(tree_of({})).items()}
+    with pytest.raises(ValueError, match="parent"):
+        native_tree(columns)
+
+
+def test_a_path_longer_than_the_kernel_takes_is_an_error() -> None:
+    nested: Nested = {b"f": None}
+    for _ in range(17):
+        nested = {b"d" * 240: nested}
+    tree = tree_of(nested)
+    here = native_tree(columns_of(tree))
+    with pytest.raises(ValueError, match="no path"):
+        here.path(len(tree) - 1)
+    assert here.path(16) == tree.path(16)
+
+
+NUMBERS = st.one_of(st.integers(-5, 40), st.sampled_from([-(1 << 31), (1 << 31) - 1]))
+OFFSETS = st.one_of(NUMBERS, st.sampled_from([-(1 << 63), (1 << 63) - 1]))
+
+
+@given(nested=TREES, data=st.data())
+def test_damaged_columns_never_lead_outside(nested: Nested, data: st.DataObject) -> None:
+    tree = tree_of(nested)
+    columns = {name: column.copy() for name, column in columns_of(tree).items()}
+    for name, numbers in (("name_at", OFFSETS), ("parent", NUMBERS), ("first_child", NUMBERS), ("children", NUMBERS)):
+        for at in data.draw(st.lists(st.integers(0, len(columns[name]) - 1), max_size=3)):
+            columns[name][at] = data.draw(numbers)
+    here = native_tree(columns)
+    for entry in range(len(tree)):
+        try:
+            assert len(here.path(entry)) < 4096
+        except ValueError as error:
+            assert str(error).startswith(f"entry {entry} has no path")  # noqa: PT017 - either is right
+        for wanted in (b"", b"a", tree.name(entry)):
+            assert -1 <= here.lookup(entry, wanted) < len(tree)
