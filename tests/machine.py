@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from redoxfs.launch.detach import detach
+from redoxfs.linux.detach import detach
 from redoxfs.linux.mount_table import read_mounts
 
 PATIENCE_S = 60

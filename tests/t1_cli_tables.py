@@ -6,7 +6,7 @@ import pytest
 
 from redoxfs.cli import inspect, status
 from redoxfs.cli.table import print_table
-from redoxfs.launch.detach import _ask_helper
+from redoxfs.linux.detach import _ask_helper
 
 
 def test_off_a_terminal_no_line_folds_or_ends_in_blanks(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from images import make_images
 from machine import PATIENCE_S, Machine
 
 from redoxfs.launch.control import send_control
-from redoxfs.launch.detach import detach
+from redoxfs.linux.detach import detach
 
 HAMMER = """
 import os, random, sys

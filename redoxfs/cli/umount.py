@@ -14,10 +14,10 @@ from pathlib import Path
 
 from redoxfs.cli.options import UmountOptions
 from redoxfs.launch.deadline import read_file
-from redoxfs.launch.detach import detach, unmount
 from redoxfs.launch.errors import DaemonError, MountpointError, StillInUseError
 from redoxfs.launch.path_status import CONTROL_FOLDER, PathStatus, clear_stale, our_mount_at
 from redoxfs.launch.say import say
+from redoxfs.linux.detach import detach, unmount
 from redoxfs.linux.mount_table import also_mounted
 
 # A daemon has little to do at its end: it abandons loads in flight. One that takes longer than this hangs.

@@ -10,9 +10,9 @@ import os
 import stat
 from pathlib import Path
 
-from redoxfs.launch.detach import find_helper
 from redoxfs.launch.errors import FuseUnavailableError
 from redoxfs.launch.fuse_options import FuseOptions
+from redoxfs.linux.detach import find_helper
 
 _DEVICE = Path("/dev/fuse")
 _FUSE_CONF = Path("/etc/fuse.conf")

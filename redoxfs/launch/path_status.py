@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from redoxfs.launch.deadline import Look, look
-from redoxfs.launch.detach import detach
 from redoxfs.launch.errors import MountpointError
 from redoxfs.launch.say import say
+from redoxfs.linux.detach import detach
 from redoxfs.linux.mount_table import Mount, mount_of, read_mounts
 
 CONTROL_FOLDER = ".redoxfs"
