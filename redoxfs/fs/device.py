@@ -1,0 +1,150 @@
+"""Mounts a descriptor of /dev/fuse, and ends that mount.
+
+mount(2) is tried first for every user, because it needs a capability and not a user id. EPERM leads to the setuid
+helper fusermount3, which mounts and sends its descriptor back.
+
+The kernel lists the mount at once. Requests of programs then wait until the first request, INIT, is answered.
+"""
+
+import ctypes
+import errno
+import logging
+import os
+import select
+import socket
+import stat
+import subprocess
+from collections.abc import Set
+from pathlib import Path
+
+from redoxfs.linux.detach import detach, find_helper
+from redoxfs.linux.libc import last_error, libc
+from redoxfs.linux.mount_table import read_mounts, topmost_at
+
+DEVICE = "/dev/fuse"
+
+MAX_READ_BYTES = 1 << 20
+"""The longest read that the kernel sends: 256 pages of 4 KiB, the most that it takes in one request."""
+
+SUBTYPE = "redoxfs"
+
+# <sys/mount.h>
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_NOATIME, _MS_NODIRATIME = 1, 2, 4, 8, 1024, 2048
+
+_ALWAYS = {"ro": _MS_RDONLY, "nosuid": _MS_NOSUID, "nodev": _MS_NODEV}
+_FLAGS = {"noexec": _MS_NOEXEC, "noatime": _MS_NOATIME, "nodiratime": _MS_NODIRATIME}
+
+log = logging.getLogger(__name__)
+
+
+class MountError(Exception):
+    """The kernel did not accept the mount."""
+
+
+class Device:
+    """A mount, and the descriptor of its requests, which is not blocking. ``number``: major:minor of its files."""
+
+    def __init__(self, fd: int, mountpoint: Path) -> None:
+        self.fd = fd
+        self._mountpoint = mountpoint
+        self._number = _number_at(mountpoint)
+
+    def end(self) -> None:
+        """Close the descriptor and unmount, unless that has happened. Programs that still use the mount get errors."""
+        polled = select.poll()
+        polled.register(self.fd, 0)
+        is_over = any(events & select.POLLERR for _, events in polled.poll(0))
+        # Before the unmount, which could otherwise send a request that nobody answers.
+        self.close()
+        if is_over:
+            return
+        if _number_at(self._mountpoint) != self._number:
+            # It was detached, and is still in use; or another mount hides it, which is not ours to end.
+            log.info("%s: the mount is not visible any more, and ends with its last user", self._mountpoint)
+            return
+        try:
+            detach(self._mountpoint)
+        except OSError as error:
+            log.warning("%s could not be unmounted: %s", self._mountpoint, error.strerror)
+
+    def close(self) -> None:
+        """Close the descriptor. If the mount is still there, it stays, dead: programs get ENOTCONN."""
+        os.close(self.fd)
+
+
+def mount(mountpoint: Path, *, fsname: str, options: Set[str]) -> Device:
+    """Mount at ``mountpoint``, read-only.
+
+    Args:
+        mountpoint: absolute and free of symlinks.
+        fsname: the source that mount(8) lists; without a comma and a backslash.
+        options: of allow_other, default_permissions, noexec, noatime and nodiratime.
+
+    Raises:
+        MountError: with the reason, of the kernel or of fusermount3.
+    """
+    try:
+        return Device(_mount(mountpoint, fsname, options), mountpoint)
+    except OSError as error:
+        raise MountError(f"{mountpoint} could not be mounted: {error.strerror}") from error
+
+
+def _mount(mountpoint: Path, fsname: str, options: Set[str]) -> int:
+    kind = stat.S_IFMT(os.stat(mountpoint).st_mode)
+    fd = os.open(DEVICE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    flags = sum(_ALWAYS.values()) + sum(flag for name, flag in _FLAGS.items() if name in options)
+    owner = (f"fd={fd}", f"rootmode={kind:o}", f"user_id={os.getuid()}", f"group_id={os.getgid()}")
+    if _mount2(fsname, mountpoint, flags, ",".join((*owner, *_kernel_options(options)))):
+        return fd
+    failure = last_error()
+    os.close(fd)
+    if failure.errno != errno.EPERM:
+        raise failure
+    return _mount_by_helper(mountpoint, fsname, options)
+
+
+def _mount2(fsname: str, mountpoint: Path, flags: int, data: str) -> bool:
+    """mount(2); whether it succeeded."""
+    kind = f"fuse.{SUBTYPE}"
+    done = libc.mount(fsname.encode(), os.fsencode(mountpoint), kind.encode(), ctypes.c_ulong(flags), data.encode())
+    return int(done) == 0
+
+
+def _kernel_options(options: Set[str]) -> list[str]:
+    return [f"max_read={MAX_READ_BYTES}", *sorted(options - _FLAGS.keys())]
+
+
+def _mount_by_helper(mountpoint: Path, fsname: str, options: Set[str]) -> int:
+    helper = find_helper()
+    if helper is None:
+        raise OSError(errno.EPERM, "fusermount3 is not installed; only root can mount without it (apt install fuse3)")
+    # Some versions of the helper refuse nodiratime, which changes nothing on a mount without access times.
+    flags = [*_ALWAYS, *sorted(options & _FLAGS.keys() - {"nodiratime"})]
+    words = ",".join([*flags, f"fsname={fsname}", f"subtype={SUBTYPE}", *_kernel_options(options)])
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            running = subprocess.Popen(
+                [helper, "-o", words, "--", os.fspath(mountpoint)],
+                env=os.environ | {"LC_ALL": "C", "_FUSE_COMMFD": str(theirs.fileno())},
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        said, _ = running.communicate()
+        # The descriptor, if there is one, is in the socket's queue.
+        _, received, _, _ = socket.recv_fds(ours, 1, 1)
+    if not received:
+        raise OSError(errno.EPERM, " ".join(said.split()) or f"fusermount3 failed with {running.returncode}")
+    (fd,) = received
+    os.set_inheritable(fd, False)
+    os.set_blocking(fd, False)
+    return fd
+
+
+def _number_at(mountpoint: Path) -> str | None:
+    """The device number of the visible mount at ``mountpoint``; None if there is none."""
+    mount = topmost_at(mountpoint, read_mounts())
+    return None if mount is None else mount.device
