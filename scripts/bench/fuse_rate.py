@@ -142,12 +142,9 @@ class Kinds:
 
     def _bare(self) -> str | None:
         """The compiled bare_fuse.c, or None without a compiler."""
-        program = self._work / "bare_fuse"
-        if not program.exists() and self._have("gcc") and self._have("pkg-config"):
-            flags = subprocess.run(["pkg-config", "--cflags", "--libs", "fuse3"], capture_output=True, text=True).stdout
-            source = mounts.HERE / "bare_fuse.c"
-            subprocess.run(["gcc", "-O2", "-o", program, source, *flags.split()], check=True)
-        return str(program) if program.exists() else None
+        if self._have("gcc") and self._have("pkg-config"):
+            return str(mounts.compiled(mounts.HERE / "bare_fuse.c", self._work))
+        return None
 
     def _have(self, program: str) -> bool:
         found = shutil.which(program) or shutil.which(program, path=os.path.dirname(sys.executable))

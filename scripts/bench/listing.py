@@ -85,13 +85,6 @@ LISTINGS: dict[str, Callable[..., None]] = {
 }
 
 
-def settle(pid: int) -> None:
-    """Wait until a daemon is idle."""
-    before = -1.0
-    while before != (before := mounts.cpu_s(pid)):
-        time.sleep(0.1)
-
-
 def drop_caches() -> bool:
     """Drop dentries and inodes, but not pages. Returns False if that is not permitted."""
     try:
@@ -129,7 +122,7 @@ def measure(work: Path, flat: int, tree: int, rounds: int) -> dict[str, Any]:
                     for name, root in roots.items():
                         cold &= drop_caches()
                         for pid in daemons.values():
-                            settle(pid)
+                            mounts.settle(pid)
                         began = time.perf_counter()
                         listing(folder=str(root / part))
                         took = time.perf_counter() - began

@@ -37,8 +37,9 @@ def served_by(
             server.kill()
 
 
-def redoxfs(source: Path, mountpoint: Path, *options: str) -> list[str]:
-    return [sys.executable, "-m", "redoxfs", "mount", "-f", *options, str(source), str(mountpoint)]
+def redoxfs(source: Path, mountpoint: Path, *options: str, python: str = sys.executable) -> list[str]:
+    # -P: the installed redoxfs, not one that lies in the current directory
+    return [python, "-P", "-m", "redoxfs", "mount", "-f", *options, str(source), str(mountpoint)]
 
 
 def stock_pyfuse3(source: Path, mountpoint: Path, *options: str) -> list[str]:
@@ -54,6 +55,22 @@ def stats(mountpoint: Path) -> dict[str, Any]:
 def rss_bytes(pid: int) -> int:
     """Resident memory of a process."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def settle(pid: int) -> None:
+    """Wait until a server is idle."""
+    before = -1.0
+    while before != (before := cpu_s(pid)):
+        time.sleep(0.1)
+
+
+def compiled(source: Path, folder: Path) -> Path:
+    """The program of a C file that uses libfuse, built in ``folder``. Needs gcc, pkg-config and libfuse3-dev."""
+    program = folder / source.stem
+    if not program.exists():
+        flags = subprocess.check_output(["pkg-config", "--cflags", "--libs", "fuse3"], text=True)
+        subprocess.run(["gcc", "-O2", "-o", program, source, *flags.split()], check=True)
+    return program
 
 
 def cpu_s(pid: int) -> float:

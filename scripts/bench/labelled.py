@@ -1,0 +1,97 @@
+"""Files that hold their own names, and epochs over them that check each sample and its label."""
+
+import multiprocessing
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+CLASSES = 64
+NAME_BYTES = 64
+
+fork = multiprocessing.get_context("fork")
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """What one epoch took, and what it found. ``wrong_labels`` and ``not_once`` count samples; both should be 0."""
+
+    files: int
+    seconds: float
+    server_s: float
+    """Processor time of the server that was measured."""
+    wrong_labels: int
+    not_once: int
+
+    @property
+    def files_per_s(self) -> float:
+        return self.files / self.seconds
+
+    @property
+    def server_us_per_file(self) -> float:
+        return self.server_s / self.files * 1e6
+
+    @property
+    def is_complete(self) -> bool:
+        return not (self.wrong_labels or self.not_once)
+
+
+def make_files(source: Path, count: int, smallest_bytes: int, largest_bytes: int) -> list[str]:
+    """Make files of random bytes that begin with their names, of sizes that are uniform. Returns the names."""
+    names = []
+    for label in range(CLASSES):
+        (source / f"class{label:02}").mkdir(parents=True)
+        for i in range(label, count, CLASSES):
+            names.append(f"class{label:02}/{i:07}.jpg")
+            length = random.randint(smallest_bytes, largest_bytes) - NAME_BYTES
+            (source / names[-1]).write_bytes(names[-1].encode().ljust(NAME_BYTES) + random.randbytes(length))
+    return names
+
+
+def read_epoch(paths: dict[str, str], readers: int, server_s: Callable[[], float] = lambda: 0.0) -> Epoch:
+    """Read all files once, in random order, in ``readers`` child processes that share them.
+
+    ``paths`` has the path to open for each name. ``server_s`` returns the processor time that the server has used so
+    far. Raises SystemExit if a read fails.
+    """
+    names = random.sample(list(paths), len(paths))
+    start, answers = fork.Barrier(readers + 1), fork.SimpleQueue()
+
+    def work(number: int) -> None:
+        part = names[number::readers]
+        heads = []
+        start.wait()
+        began = time.monotonic()
+        try:
+            for name in part:
+                with open(paths[name], "rb") as file:
+                    heads.append(file.read()[:NAME_BYTES])
+        except OSError as error:
+            answers.put(error)
+            return
+        ended = time.monotonic()
+        seen = [head.rstrip().decode(errors="replace") for head in heads]
+        wrong = sum(got.partition("/")[0] != name.partition("/")[0] for got, name in zip(seen, part, strict=True))
+        answers.put((began, ended, seen, wrong))
+
+    processes = [fork.Process(target=work, args=(number,), daemon=True) for number in range(readers)]
+    for process in processes:
+        process.start()
+    spent_s = server_s()
+    start.wait()
+    found = [answers.get() for _ in processes]
+    spent_s = server_s() - spent_s
+    for process in processes:
+        process.join()
+    for answer in found:
+        if isinstance(answer, OSError):
+            raise SystemExit(str(answer))
+    seen = [name for _, _, part, _ in found for name in part]
+    return Epoch(
+        files=len(names),
+        server_s=spent_s,
+        seconds=max(ended for _, ended, _, _ in found) - min(began for began, _, _, _ in found),
+        wrong_labels=sum(wrong for _, _, _, wrong in found),
+        not_once=len(set(names) ^ set(seen)) + len(seen) - len(set(seen)),
+    )
