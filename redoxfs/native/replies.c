@@ -1,0 +1,124 @@
+#include "replies.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+static int write_all(int fd, const struct iovec *parts, int count) {
+    for (;;) {
+        // One message a write: the kernel takes all of it or none.
+        if (writev(fd, parts, count) >= 0) {
+            return 0;
+        }
+        if (errno != EINTR) {
+            return errno;
+        }
+    }
+}
+
+static uint64_t unique_of(uint64_t ticket) { return ticket & ((UINT64_C(1) << REDOX_TICKET_SHIFT) - 1); }
+
+static int send_reply(const redox_devices *devices, uint64_t ticket, int error, const void *body, size_t size) {
+    uint64_t device = ticket >> REDOX_TICKET_SHIFT;
+    if (device >= devices->count || size > UINT32_MAX - sizeof(struct fuse_out_header)) {
+        return EINVAL;
+    }
+    struct fuse_out_header header = {
+        .len = (uint32_t)(sizeof header + size),
+        .error = -error,
+        .unique = unique_of(ticket),
+    };
+    struct iovec parts[] = {{&header, sizeof header}, {(void *)body, size}};
+    return write_all(devices->fds[device], parts, size ? 2 : 1);
+}
+
+int redox_reply(const redox_devices *devices, uint64_t ticket, const void *body, size_t size) {
+    return send_reply(devices, ticket, 0, body, size);
+}
+
+int redox_reply_error(const redox_devices *devices, uint64_t ticket, int error) {
+    return send_reply(devices, ticket, error, NULL, 0);
+}
+
+int redox_reply_message(const redox_devices *devices, uint64_t ticket, const void *message, size_t size) {
+    struct fuse_out_header header;
+    uint64_t device = ticket >> REDOX_TICKET_SHIFT;
+    if (device >= devices->count || size < sizeof header) {
+        return EINVAL;
+    }
+    memcpy(&header, message, sizeof header);
+    header.unique = unique_of(ticket);
+    struct iovec parts[] = {
+        {&header, sizeof header}, {(char *)message + sizeof header, size - sizeof header}};
+    return write_all(devices->fds[device], parts, size > sizeof header ? 2 : 1);
+}
+
+// Nanoseconds since 1970 as whole seconds and the rest, which is not negative.
+static void split(int64_t time_ns, uint64_t *seconds, uint32_t *nanoseconds) {
+    int64_t whole = time_ns / 1000000000, rest = time_ns % 1000000000;
+    if (rest < 0) {
+        whole--;
+        rest += 1000000000;
+    }
+    *seconds = (uint64_t)whole;
+    *nanoseconds = (uint32_t)rest;
+}
+
+static void fill_attributes(const redox_tree *tree, uint64_t inode, size_t entry, int64_t size, struct fuse_attr *out) {
+    uint64_t bytes = size < 0 ? 0 : (uint64_t)size;
+    *out = (struct fuse_attr){
+        .ino = inode,
+        .size = bytes,
+        .blocks = bytes / 512 + (bytes % 512 != 0),
+        .mode = tree->mode[entry],
+        .nlink = tree->nlink[entry],
+        .uid = tree->uid[entry],
+        .gid = tree->gid[entry],
+        .blksize = REDOX_BLOCK_BYTES,
+    };
+    split(tree->mtime_ns[entry], &out->mtime, &out->mtimensec);
+    out->atime = out->mtime;
+    out->atimensec = out->mtimensec;
+    split(tree->ctime_ns[entry], &out->ctime, &out->ctimensec);
+}
+
+int redox_reply_attributes(const redox_devices *devices, uint64_t ticket, const redox_tree *tree, uint64_t inode,
+                           size_t entry, int64_t size, bool lasts) {
+    struct fuse_attr_out out = {.attr_valid = lasts ? REDOX_FOREVER_S : 0};
+    fill_attributes(tree, inode, entry, size, &out.attr);
+    return redox_reply(devices, ticket, &out, sizeof out);
+}
+
+int redox_notify_void(const redox_devices *devices, uint64_t inode, bool attributes_only) {
+    struct {
+        struct fuse_out_header header;
+        struct fuse_notify_inval_inode_out body;
+    } message = {
+        .header = {.len = sizeof message, .error = FUSE_NOTIFY_INVAL_INODE},
+        .body = {.ino = inode, .off = attributes_only ? -1 : 0},
+    };
+    struct iovec whole = {&message, sizeof message};
+    int error = write_all(devices->fds[0], &whole, 1);
+    return error == ENOENT ? 0 : error;
+}
+
+void redox_fill_entry(const redox_tree *tree, uint64_t inode, size_t entry, int64_t size, bool lasts,
+                      struct fuse_entry_out *out) {
+    *out = (struct fuse_entry_out){
+        .nodeid = inode,
+        .entry_valid = REDOX_FOREVER_S,
+        .attr_valid = lasts ? REDOX_FOREVER_S : 0,
+    };
+    fill_attributes(tree, inode, entry, size, &out->attr);
+}
+
+void redox_fill_no_entry(struct fuse_entry_out *out) {
+    // The attributes mean nothing. They are those of pyfuse3's empty reply, so that replies can be compared.
+    *out = (struct fuse_entry_out){
+        .entry_valid = REDOX_FOREVER_S,
+        .attr_valid = 300,
+        .attr = {.mode = S_IFREG, .nlink = 1, .blksize = 4096},
+    };
+}

@@ -1,0 +1,593 @@
+#include "session.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fuse.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "requests.h"
+
+enum {
+    // Events that the owner has not taken. Beyond them, nothing is received: programs wait in the kernel.
+    QUEUE = 4096,
+    // Work in one turn of the owner, in requests, and how long a turn may go on if requests keep coming: about 2 ms.
+    TURN = 256,
+    TURN_NS = 2000000,
+    // Requests between two looks at the watched descriptors. A look costs about 1 us.
+    BETWEEN_LOOKS = 16,
+    // Descriptors of the owner's poll: the device, the relay, the helpers' events, and those that are watched.
+    DEVICE = 0,
+    RELAY = 1,
+    EVENTS = 2,
+    FIRST_WATCHED = 3,
+};
+
+// One thread that receives: the owner is number 0.
+typedef struct {
+    redox_session *session;
+    unsigned device;  // its number in `devices`
+    char *request;    // REDOX_REQUEST_BYTES
+    char *reply;      // REDOX_LISTING_BYTES
+    int epoll;        // of a helper: its descriptor, and `stop`
+    pthread_t thread;
+    bool owns_device;
+    bool started;
+} worker;
+
+struct redox_session {
+    redox_core core;
+    int epoll;
+    int events_fd;  // readable while the queue has events that no call of take is about to return
+    int stop_fd;    // readable when the helpers have to end
+    struct pollfd polled[FIRST_WATCHED + REDOX_WATCHED];
+    unsigned watched;
+    unsigned since_look;
+    uint64_t not_voided;
+    bool closed;
+
+    // The order of events: a request is received and its event queued under this lock.
+    pthread_mutex_t order;
+    pthread_cond_t room;  // the queue has room, or the helpers have to end
+    redox_event queue[QUEUE];
+    unsigned head;
+    atomic_uint queued;
+    atomic_bool stopping;
+
+    unsigned workers_count;
+    worker workers[];
+};
+
+typedef enum { SERVED, NOTHING, FULL, OVER } step_result;
+
+static int64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static void signal_events(redox_session *session) {
+    uint64_t one = 1;
+    // Fails only where the counter is full, which is as good.
+    ssize_t ignored = write(session->events_fd, &one, sizeof one);
+    (void)ignored;
+}
+
+// Receives one message under the lock of the order. Returns its size, or an errno, negative.
+static ssize_t receive(worker *self) {
+    ssize_t size = read(self->session->core.devices.fds[self->device], self->request, REDOX_REQUEST_BYTES);
+    // No bytes: the other end of a socket, which a test has in place of the kernel.
+    return size < 0 ? -errno : size ? size : -ENODEV;
+}
+
+static bool wait_for_room(worker *self) {
+    redox_session *session = self->session;
+    while (atomic_load_explicit(&session->queued, memory_order_relaxed) == QUEUE) {
+        if (!self->device || atomic_load_explicit(&session->stopping, memory_order_relaxed)) {
+            return false;
+        }
+        pthread_cond_wait(&session->room, &session->order);
+    }
+    return true;
+}
+
+// Receives one request and answers it, or queues its event.
+static step_result serve_one(worker *self) {
+    redox_session *session = self->session;
+    redox_core *core = &session->core;
+    redox_request request;
+    redox_event event;
+    bool has_event = false, was_empty = false;
+    redox_next next = REDOX_FINISHED;
+    pthread_mutex_lock(&session->order);
+    if (!wait_for_room(self)) {
+        pthread_mutex_unlock(&session->order);
+        return FULL;
+    }
+    ssize_t size = receive(self);
+    if (size > 0) {
+        next = redox_receive(core, self->device, self->request, (size_t)size, &request, &event, &has_event);
+    }
+    if (has_event) {
+        unsigned queued = atomic_load_explicit(&session->queued, memory_order_relaxed);
+        session->queue[(session->head + queued) % QUEUE] = event;
+        atomic_store_explicit(&session->queued, queued + 1, memory_order_release);
+        was_empty = !queued;
+    }
+    pthread_mutex_unlock(&session->order);
+    if (was_empty && self->device) {
+        signal_events(session);
+    }
+    if (next == REDOX_TO_ANSWER) {
+        redox_answer(core, &request, self->reply);
+    }
+    if (size > 0) {
+        return atomic_load_explicit(&core->over, memory_order_relaxed) ? OVER : SERVED;
+    }
+    switch (-size) {
+    case EAGAIN:
+        return NOTHING;
+    case EINTR:
+    case ENOENT:  // the program was killed before its request was received
+        return SERVED;
+    default:
+        atomic_store_explicit(&core->over, true, memory_order_release);
+        return OVER;
+    }
+}
+
+// Helpers
+
+static void *help(void *argument) {
+    worker *self = argument;
+    redox_session *session = self->session;
+    while (!atomic_load_explicit(&session->stopping, memory_order_relaxed)) {
+        step_result result = serve_one(self);
+        if (result == OVER) {
+            signal_events(session);
+            break;
+        }
+        if (result == NOTHING) {
+            struct epoll_event ready;
+            epoll_wait(self->epoll, &ready, 1, -1);
+        }
+    }
+    return NULL;
+}
+
+// A descriptor of the same connection, or the owner's where it cannot be cloned: a socket in a test.
+static int clone_device(int device, bool *cloned) {
+    *cloned = false;
+    int clone = open("/dev/fuse", O_RDWR | O_CLOEXEC | O_NONBLOCK);
+    if (clone < 0) {
+        return device;
+    }
+    uint32_t of = (uint32_t)device;
+    if (ioctl(clone, FUSE_DEV_IOC_CLONE, &of)) {
+        close(clone);
+        return device;
+    }
+    *cloned = true;
+    return clone;
+}
+
+static int add_to_epoll(int epoll, int fd, uint32_t events) {
+    struct epoll_event event = {.events = events, .data.fd = fd};
+    return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) ? errno : 0;
+}
+
+static bool make_worker(redox_session *session, unsigned number) {
+    worker *self = &session->workers[number];
+    *self = (worker){.session = session, .device = number, .epoll = -1};
+    self->request = malloc(REDOX_REQUEST_BYTES);
+    self->reply = malloc(REDOX_LISTING_BYTES);
+    session->workers_count++;
+    return self->request && self->reply;
+}
+
+// Returns 0 or an errno.
+static int start_helper(redox_session *session, unsigned number) {
+    if (!make_worker(session, number)) {
+        return ENOMEM;
+    }
+    worker *self = &session->workers[number];
+    redox_devices *devices = &session->core.devices;
+    int device = clone_device(devices->fds[0], &self->owns_device);
+    devices->fds[devices->count++] = device;
+    self->epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (self->epoll < 0) {
+        return errno;
+    }
+    // Exclusive: a request wakes one helper, not all of them.
+    int error = add_to_epoll(self->epoll, device, EPOLLIN | EPOLLEXCLUSIVE);
+    if (!error) {
+        error = add_to_epoll(self->epoll, session->stop_fd, EPOLLIN);
+    }
+    return error;
+}
+
+static int start_helpers(redox_session *session, unsigned helpers) {
+    for (unsigned i = 1; i <= helpers; i++) {
+        int error = start_helper(session, i);
+        if (error) {
+            return error;
+        }
+    }
+    // Signals are the owner's: Python handles them in its main thread.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = 0;
+    for (unsigned i = 1; i <= helpers && !error; i++) {
+        error = pthread_create(&session->workers[i].thread, NULL, help, &session->workers[i]);
+        session->workers[i].started = !error;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
+static void end_helpers(redox_session *session) {
+    pthread_mutex_lock(&session->order);
+    atomic_store_explicit(&session->stopping, true, memory_order_relaxed);
+    pthread_cond_broadcast(&session->room);
+    pthread_mutex_unlock(&session->order);
+    uint64_t one = 1;
+    ssize_t ignored = write(session->stop_fd, &one, sizeof one);
+    (void)ignored;
+    for (unsigned i = 1; i < session->workers_count; i++) {
+        if (session->workers[i].started) {
+            pthread_join(session->workers[i].thread, NULL);
+            session->workers[i].started = false;
+        }
+    }
+}
+
+// The session
+
+static int set_up(redox_session *session, const redox_session_options *options) {
+    redox_core *core = &session->core;
+    redox_handles_init(&core->handles);
+    pthread_mutex_init(&session->order, NULL);
+    pthread_cond_init(&session->room, NULL);
+    core->tree = options->tree;
+    core->max_read = options->max_read;
+    core->direct_io = options->direct_io;
+    core->devices.fds[core->devices.count++] = options->device;
+    session->epoll = epoll_create1(EPOLL_CLOEXEC);
+    session->events_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    session->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (session->epoll < 0 || session->events_fd < 0 || session->stop_fd < 0) {
+        return errno;
+    }
+    int error = redox_relay_init(&core->relay, options->relay, session->epoll);
+    if (!error) {
+        error = add_to_epoll(session->epoll, options->device, EPOLLIN);
+    }
+    if (!error) {
+        error = add_to_epoll(session->epoll, session->events_fd, EPOLLIN);
+    }
+    if (error) {
+        return error;
+    }
+    session->polled[DEVICE] = (struct pollfd){.fd = options->device, .events = POLLIN};
+    session->polled[EVENTS] = (struct pollfd){.fd = session->events_fd, .events = POLLIN};
+    if (!make_worker(session, 0)) {
+        return ENOMEM;
+    }
+    return start_helpers(session, options->helpers);
+}
+
+redox_session *redox_session_new(const redox_session_options *options) {
+    if (options->helpers > REDOX_MOST_HELPERS || !options->max_read || options->max_read > REDOX_MOST_READ) {
+        errno = EINVAL;
+        return NULL;
+    }
+    int flags = fcntl(options->device, F_GETFL);
+    if (flags < 0 || fcntl(options->device, F_SETFL, flags | O_NONBLOCK)) {
+        return NULL;
+    }
+    redox_session *session = calloc(1, sizeof *session + (options->helpers + 1) * sizeof *session->workers);
+    if (!session) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    session->epoll = session->events_fd = session->stop_fd = -1;
+    int error = set_up(session, options);
+    if (error) {
+        redox_session_free(session);
+        errno = error;
+        return NULL;
+    }
+    return session;
+}
+
+void redox_session_close(redox_session *session) {
+    if (session->closed) {
+        return;
+    }
+    end_helpers(session);
+    session->closed = true;
+    atomic_store_explicit(&session->core.over, true, memory_order_relaxed);
+    redox_handles_free(&session->core.handles);
+}
+
+static void close_fd(int fd) {
+    if (fd >= 0) {
+        close(fd);
+    }
+}
+
+void redox_session_free(redox_session *session) {
+    redox_session_close(session);
+    for (unsigned i = 0; i < session->workers_count; i++) {
+        worker *self = &session->workers[i];
+        if (self->owns_device) {
+            close(session->core.devices.fds[self->device]);
+        }
+        close_fd(self->epoll);
+        free(self->request);
+        free(self->reply);
+    }
+    redox_relay_free(&session->core.relay);
+    close_fd(session->epoll);
+    close_fd(session->events_fd);
+    close_fd(session->stop_fd);
+    pthread_mutex_destroy(&session->order);
+    pthread_cond_destroy(&session->room);
+    free(session);
+}
+
+int redox_session_fd(const redox_session *session) { return session->epoll; }
+
+int redox_session_watch(redox_session *session, int fd) {
+    if (session->watched == REDOX_WATCHED) {
+        return ENOSPC;
+    }
+    int error = add_to_epoll(session->epoll, fd, EPOLLIN);
+    if (!error) {
+        session->polled[FIRST_WATCHED + session->watched++] = (struct pollfd){.fd = fd, .events = POLLIN};
+    }
+    return error;
+}
+
+// Taking events
+
+// What a look found. More than one may hold.
+enum { FOUND_REQUEST = 1, FOUND_REPLY = 2, FOUND_FOR_CALLER = 4 };
+
+static int look(redox_session *session, int wait_ms) {
+    struct pollfd *polled = session->polled;
+    polled[RELAY].events = redox_relay_events(&session->core.relay, &polled[RELAY].fd);
+    session->since_look = 0;
+    if (poll(polled, FIRST_WATCHED + session->watched, wait_ms) <= 0) {
+        return 0;
+    }
+    int found = (polled[DEVICE].revents ? FOUND_REQUEST : 0) | (polled[RELAY].revents ? FOUND_REPLY : 0) |
+                (polled[EVENTS].revents ? FOUND_FOR_CALLER : 0);
+    for (unsigned i = 0; i < session->watched; i++) {
+        found |= polled[FIRST_WATCHED + i].revents ? FOUND_FOR_CALLER : 0;
+    }
+    return found;
+}
+
+// Looks until something is there or `until` has come.
+static int keep_looking(redox_session *session, int64_t until) {
+    int found;
+    while (!(found = look(session, 0)) && now_ns() < until) {
+    }
+    return found;
+}
+
+static unsigned move_replies(redox_session *session) {
+    return redox_relay_move(&session->core.relay, &session->core.devices, TURN);
+}
+
+// Moves events to the caller.
+static int collect(redox_session *session, redox_event *events, int most) {
+    int count = 0;
+    pthread_mutex_lock(&session->order);
+    unsigned queued = atomic_load_explicit(&session->queued, memory_order_relaxed);
+    while (count < most && queued) {
+        events[count++] = session->queue[session->head];
+        session->head = (session->head + 1) % QUEUE;
+        queued--;
+    }
+    atomic_store_explicit(&session->queued, queued, memory_order_relaxed);
+    if (session->workers_count > 1) {
+        uint64_t ignored;
+        if (!queued && read(session->events_fd, &ignored, sizeof ignored) < 0) {
+            // Nobody had signalled them.
+        }
+        pthread_cond_broadcast(&session->room);
+    }
+    pthread_mutex_unlock(&session->order);
+    if (queued) {
+        signal_events(session);
+    }
+    return count;
+}
+
+// Serves requests until there is a reason to return.
+static void serve_turn(redox_session *session, uint32_t look_us, uint32_t wait_ms, unsigned most) {
+    int64_t began = 0;
+    bool slept = false;
+    for (unsigned work = 0; work < TURN;) {
+        if (atomic_load_explicit(&session->queued, memory_order_acquire) >= most) {
+            return;
+        }
+        step_result result = serve_one(&session->workers[0]);
+        if (result == SERVED) {
+            work++;
+            if (++session->since_look < BETWEEN_LOOKS) {
+                continue;
+            }
+            int found = look(session, 0);
+            if (found & FOUND_REPLY) {
+                work += move_replies(session);
+            }
+            if (found & FOUND_FOR_CALLER) {
+                return;
+            }
+            continue;
+        }
+        if (result != NOTHING || atomic_load_explicit(&session->queued, memory_order_relaxed)) {
+            return;
+        }
+        // Nothing to receive, and nothing to return.
+        int found = look(session, 0);
+        if (!found) {
+            if (slept || redox_relay_waiting(&session->core.relay)) {
+                return;
+            }
+            int64_t now = now_ns();
+            began = began ? began : now;
+            if (now - began > TURN_NS) {
+                return;
+            }
+            found = keep_looking(session, now + (int64_t)look_us * 1000);
+            if (!found) {
+                slept = true;
+                found = look(session, (int)wait_ms);
+            }
+        }
+        if (found & FOUND_REPLY) {
+            work += move_replies(session);
+        }
+        if (!found || found & FOUND_FOR_CALLER) {
+            return;
+        }
+    }
+}
+
+int redox_session_take(redox_session *session, uint32_t look_us, uint32_t wait_ms, redox_event *events, int most) {
+    if (!atomic_load_explicit(&session->core.over, memory_order_acquire)) {
+        serve_turn(session, look_us, wait_ms, (unsigned)most);
+    }
+    int count = collect(session, events, most);
+    return count || !atomic_load_explicit(&session->core.over, memory_order_acquire) ? count : -1;
+}
+
+// Answers
+
+int redox_session_opened(redox_session *session, const redox_opening *opening) {
+    redox_core *core = &session->core;
+    bool bound_here = false;
+    // The handle first: the kernel may read from it as soon as it has the answer.
+    int error = session->closed ? EINVAL
+                                : redox_handles_open(&core->handles, opening->handle, opening->inode, opening->thread,
+                                                     opening->data, opening->size, &bound_here);
+    if (error) {
+        return error;
+    }
+    uint64_t entry = opening->inode - 1;
+    if (opening->size >= 0 && entry < core->tree->entries) {
+        // A size from before the file was bound may still be on its way to the kernel, which drops it then.
+        redox_session_turned(session, (size_t)entry);
+    }
+    bool direct_io = core->direct_io || !opening->shares_pages;
+    struct fuse_open_out out = {
+        .fh = opening->handle,
+        .open_flags = (direct_io ? FOPEN_DIRECT_IO : 0) | (opening->keep_pages ? FOPEN_KEEP_CACHE : 0),
+    };
+    error = redox_reply(&core->devices, opening->unique, &out, sizeof out);
+    if (error) {
+        redox_buffer *data;
+        redox_handles_close(&core->handles, opening->handle, &data);
+        redox_buffer_drop(data);
+        if (bound_here) {
+            redox_handles_unbind(&core->handles, opening->inode);
+        }
+        // Whatever the kernel's reason, it will send no RELEASE.
+        return ENOENT;
+    }
+    return 0;
+}
+
+void redox_session_stat(redox_session *session, uint64_t unique, size_t entry, int64_t size, bool bound) {
+    redox_core *core = &session->core;
+    if (!bound) {
+        atomic_fetch_or_explicit(&core->tree->flags[entry], REDOX_SIZED_WHILE_FREE, memory_order_relaxed);
+    }
+    redox_reply_attributes(&core->devices, unique, core->tree, redox_inode(REDOX_DATA, entry), entry, size, bound);
+}
+
+void redox_session_data(redox_session *session, uint64_t unique, const void *data, size_t size) {
+    if (!redox_reply(&session->core.devices, unique, data, size)) {
+        atomic_fetch_add_explicit(&session->core.bytes_served, size, memory_order_relaxed);
+    }
+}
+
+void redox_session_failed(redox_session *session, uint64_t unique, int error) {
+    redox_reply_error(&session->core.devices, unique, error);
+}
+
+static void make_void(redox_session *session, uint64_t inode, bool attributes_only) {
+    if (redox_notify_void(&session->core.devices, inode, attributes_only)) {
+        session->not_voided++;
+    }
+}
+
+int redox_session_bind(redox_session *session, size_t entry, int64_t size) {
+    if (session->closed) {
+        return 0;
+    }
+    int error = redox_handles_bind(&session->core.handles, redox_inode(REDOX_DATA, entry), size);
+    if (!error) {
+        redox_session_turned(session, entry);
+    }
+    return error;
+}
+
+void redox_session_turned(redox_session *session, size_t entry) {
+    if (redox_handles_turn(&session->core.handles, &session->core.tree->flags[entry])) {
+        make_void(session, redox_inode(REDOX_DATA, entry), true);
+    }
+}
+
+void redox_session_freed(redox_session *session, size_t entry) {
+    uint64_t inode = redox_inode(REDOX_DATA, entry);
+    redox_handles_unbind(&session->core.handles, inode);
+    make_void(session, inode, false);
+}
+
+void redox_session_changed(redox_session *session, uint64_t inode) { make_void(session, inode, true); }
+
+void redox_session_ask(redox_session *session, size_t entry, bool asks) {
+    _Atomic uint8_t *flags = &session->core.tree->flags[entry];
+    if (asks) {
+        atomic_fetch_or_explicit(flags, REDOX_ASK, memory_order_relaxed);
+    } else {
+        atomic_fetch_and_explicit(flags, (uint8_t)~REDOX_ASK, memory_order_relaxed);
+    }
+}
+
+void redox_session_shed(redox_session *session, size_t entry) {
+    redox_handles_shed(&session->core.handles, redox_inode(REDOX_DATA, entry));
+    redox_handles_shed(&session->core.handles, redox_inode(REDOX_EXACT, entry));
+}
+
+void redox_session_unhold(redox_session *session, int64_t thread) {
+    redox_handles_unhold(&session->core.handles, thread);
+}
+
+redox_session_count redox_session_counts(redox_session *session) {
+    redox_core *core = &session->core;
+    redox_handles_count handles = redox_handles_counts(&core->handles);
+    return (redox_session_count){
+        .bytes_served = atomic_load_explicit(&core->bytes_served, memory_order_relaxed),
+        .requests = atomic_load_explicit(&core->requests, memory_order_relaxed),
+        .malformed = atomic_load_explicit(&core->malformed, memory_order_relaxed),
+        .handles = handles.open,
+        .bound = handles.bound,
+        .relayed = redox_relay_total(&core->relay),
+        .not_voided = session->not_voided,
+    };
+}

@@ -1,0 +1,106 @@
+// One mounted filesystem, on the kernel's side: receives requests, answers those that need no decision, and returns the
+// others as events, in the order in which they were received.
+//
+// One thread, the owner, calls these functions. Helpers are threads of the session's own: each receives and answers on
+// a clone of the descriptor, and puts events into the owner's queue. A request is received, and its event queued, under
+// one lock, so helpers do not change the order of events.
+//
+// Nothing here knows Python. No length in a request is trusted, and no request makes it allocate, but for a copy of a
+// message to the relay, whose number is bounded.
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "buffer.h"
+#include "tree.h"
+
+enum { REDOX_INIT, REDOX_OPEN, REDOX_STAT, REDOX_READ, REDOX_RELEASE };
+
+typedef struct {
+    int kind;
+    uint32_t thread;
+    uint64_t unique;  // stands for the request in an answer to it
+    uint64_t number;
+    uint64_t offset;
+    uint64_t size;
+} redox_event;
+
+enum {
+    // Handles of generated files, which the relay opens, start here.
+    REDOX_RELAY_HANDLES_SHIFT = 62,
+    // At most this many descriptors can be watched.
+    REDOX_WATCHED = 16,
+    REDOX_MOST_HELPERS = 64,
+    // One READ of the kernel is at most 256 pages.
+    REDOX_MOST_READ = 256 * 4096,
+};
+
+typedef struct redox_session redox_session;
+
+typedef struct {
+    int device;  // non-blocking; stays the caller's, as does the relay's
+    int relay;   // -1 for none
+    const redox_tree *tree;
+    uint32_t max_read;
+    bool direct_io;
+    unsigned helpers;
+} redox_session_options;
+
+// NULL, with errno set, if it fails.
+redox_session *redox_session_new(const redox_session_options *options);
+
+// Ends the helpers and drops all handles. The session takes nothing and answers nothing from now on.
+void redox_session_close(redox_session *session);
+
+// After `redox_session_close`, which it calls if nobody has.
+void redox_session_free(redox_session *session);
+
+// An epoll descriptor: readable when `redox_session_take` would return or do something.
+int redox_session_fd(const redox_session *session);
+
+// Returns 0 or an errno.
+int redox_session_watch(redox_session *session, int fd);
+
+// Receives requests. Returns the number of events, at most `most`, or -1 if the mount is over and there are none.
+//
+// Returns as soon as there are events and no further request. If there is nothing, looks for `look_us` and then sleeps
+// up to `wait_ms`, but returns at once while requests are with the relay, which may run in the caller's thread.
+int redox_session_take(redox_session *session, uint32_t look_us, uint32_t wait_ms, redox_event *events, int most);
+
+typedef struct {
+    uint64_t unique, inode, handle;
+    uint32_t thread;
+    redox_buffer *data;  // NULL: its reads become events. The session takes a reference of its own
+    int64_t size;        // >= 0: binds the inode
+    bool keep_pages, shares_pages;
+} redox_opening;
+
+// Answers an OPEN. Returns 0; ENOENT if nobody waits for the answer any more; EINVAL or ENOMEM if the handle cannot be
+// kept. After an error there is no handle, and the inode is bound only if it was before.
+int redox_session_opened(redox_session *session, const redox_opening *opening);
+
+// Answers of other events. ENOENT, that nobody waits any more, is no error of theirs.
+void redox_session_stat(redox_session *session, uint64_t unique, size_t entry, int64_t size, bool bound);
+void redox_session_data(redox_session *session, uint64_t unique, const void *data, size_t size);
+void redox_session_failed(redox_session *session, uint64_t unique, int error);
+
+// These take entries of the tree, which the caller has checked. `bind` returns 0 or ENOMEM.
+int redox_session_bind(redox_session *session, size_t entry, int64_t size);
+void redox_session_turned(redox_session *session, size_t entry);
+void redox_session_freed(redox_session *session, size_t entry);
+void redox_session_changed(redox_session *session, uint64_t inode);
+void redox_session_ask(redox_session *session, size_t entry, bool asks);
+void redox_session_shed(redox_session *session, size_t entry);
+
+// -1: all threads.
+void redox_session_unhold(redox_session *session, int64_t thread);
+
+typedef struct {
+    uint64_t bytes_served, requests, handles, bound, relayed;
+    uint64_t malformed;   // requests that made no sense
+    uint64_t not_voided;  // attributes or pages that the kernel refused to void
+} redox_session_count;
+
+redox_session_count redox_session_counts(redox_session *session);
