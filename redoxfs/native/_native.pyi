@@ -168,14 +168,16 @@ class Session:
     def fileno(self) -> int:
         """Readable when `take` would return or do something: an epoll descriptor."""
 
-    def watch(self, fd: int) -> None:
-        """`take` also returns, with what it has, when ``fd`` is readable."""
+    def watch(self, fd: int, /) -> None:
+        """`take` also returns, with what it has, when ``fd`` is readable. At most 16 descriptors."""
 
-    def take(self, look_us: int, wait_ms: int) -> list[Event] | None:
+    def take(self, look_us: int, wait_ms: int, /) -> list[Event] | None:
         """Receive requests, answer those that need no decision, and return the others; None when the mount is over.
 
-        Returns as soon as there are events and no further request is there, after some hundred requests in any case.
-        If there is nothing, looks for ``look_us``, then sleeps up to ``wait_ms``, and returns an empty list.
+        Returns as soon as there are events and no further request is there; after some hundred requests, or some 2 ms
+        of looking, in any case. If there is nothing, looks for ``look_us``, then sleeps up to ``wait_ms``, and returns
+        an empty list. It neither looks nor sleeps while requests are with the relay, which may run in this thread: wait
+        for `fileno` before the next call.
         """
 
     def opened(
@@ -188,41 +190,48 @@ class Session:
         size: int,
         keep_pages: bool,
         shares_pages: bool,
+        /,
     ) -> bool:
         """Answer an OPEN: reads of ``handle`` get slices of ``data``, or become events if it is None.
 
         ``size``: the file is bound: stats of ``inode`` by this thread, and lookups, get this size; -1: they do not.
-        False if nobody waits for the answer any more: no RELEASE will come.
+        False if nobody waits for the answer any more: no RELEASE will come, and the handle's number is free.
+
+        Raises:
+            ValueError: the handle is open already, or not in 1 to 2^20 - 1.
+            MemoryError
         """
 
-    def stat(self, unique: int, entry: int, size: int, bound: bool) -> None:
+    def stat(self, unique: int, entry: int, size: int, bound: bool, /) -> None:
         """Answer a STAT. The kernel may keep the attributes while the file is bound."""
 
-    def data(self, unique: int, data: Readable) -> None: ...
-    def failed(self, unique: int, errno: int) -> None: ...
-    def bind(self, entry: int, size: int) -> None:
+    def data(self, unique: int, data: Readable, /) -> None: ...
+    def failed(self, unique: int, errno: int, /) -> None: ...
+    def bind(self, entry: int, size: int, /) -> None:
         """The other files of a bound group: as ``size`` in `opened`, without a handle."""
 
-    def turned(self, entries: Sequence[int]) -> None:
+    def turned(self, entries: Sequence[int], /) -> None:
         """Files get another answer: sizes that the kernel got while they had none are void."""
 
-    def freed(self, entries: Sequence[int]) -> None:
+    def freed(self, entries: Sequence[int], /) -> None:
         """Files are not bound any more: attributes and pages in the kernel are void."""
 
-    def changed(self, inode: int) -> None:
+    def changed(self, inode: int, /) -> None:
         """Attributes in the kernel are void."""
 
-    def ask(self, entry: int, asks: bool) -> None:
+    def ask(self, entry: int, asks: bool, /) -> None:
         """Whether lookups, stats and listings of the entry go to the relay, since its columns are out of date."""
 
-    def shed(self, entry: int) -> None:
+    def shed(self, entry: int, /) -> None:
         """The handles of ``entry`` let go of their bytes: their reads become events."""
 
-    def unhold(self, thread: int) -> None:
+    def unhold(self, thread: int, /) -> None:
         """What ``thread`` opened is no longer known as its own; -1: of all threads."""
 
     def counts(self) -> dict[str, int]:
-        """``bytes_served``, ``requests``, ``handles``, ``bound``, ``relayed``."""
+        """``bytes_served``, ``requests``, ``handles`` (open now), ``bound`` (files), ``relayed`` (requests so far),
+        ``malformed`` (requests that made no sense) and ``not_voided`` (times that the kernel did not void something).
+        """
 
     def close(self) -> None:
         """End the helpers and drop all handles. The descriptors stay open."""
