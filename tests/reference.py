@@ -10,20 +10,20 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import pyfuse3
 import trio
-from pyfuse3 import FileHandleT, FileInfo, InodeT, RequestContext
+from pyfuse3 import EntryAttributes, FileHandleT, FileInfo, InodeT, RequestContext
 
 from redoxfs.chunks import DirectoryStore, build_cells, memory_for_share
 from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.fs.handlers import handler
-from redoxfs.fs.inodes import DATA, EXACT, branch_and_entry
+from redoxfs.fs.inodes import DATA, EXACT, branch_and_entry, inode_of
 from redoxfs.fs.operations import TEXT_HANDLES, Operations
 from redoxfs.node import Node, OpenFile, plan_slot
 from redoxfs.node.callers import Callers
@@ -75,23 +75,61 @@ def stats() -> dict[str, Any]:
     return {"sessions": "of two kinds"}
 
 
+class Notices:
+    """The node's kernel: passes on what is out of date, by way of pyfuse3."""
+
+    def __init__(self) -> None:
+        self.sized_while_free: set[int] = set()
+
+    def turned(self, entries: Sequence[int]) -> None:
+        for entry in entries:
+            if entry in self.sized_while_free:
+                self.sized_while_free.remove(entry)
+                _void(inode_of(DATA, entry), attr_only=True)
+
+    def freed(self, entries: Sequence[int]) -> None:
+        for entry in entries:
+            _void(inode_of(DATA, entry), attr_only=False)
+
+    def changed(self, entry: int) -> None:
+        for branch in (DATA, EXACT):
+            _void(inode_of(branch, entry), attr_only=True)
+
+    # What follows concerns a session that has answers of its own.
+
+    def bind(self, entry: int, size: int) -> None:
+        pass
+
+    def shed(self, entry: int) -> None:
+        pass
+
+    def unhold(self, thread: int) -> None:
+        pass
+
+    def ask(self, entry: int, asks: bool) -> None:
+        pass
+
+
+def _void(inode: InodeT, *, attr_only: bool) -> None:
+    with suppress(FileNotFoundError):
+        pyfuse3.invalidate_inode(inode, attr_only)
+
+
 class WholeOperations(Operations):
     """Every request, those too that the session in C keeps to itself."""
 
+    def __init__(self, catalog: Catalog, node: Node, notices: Notices, *, direct_io: bool) -> None:
+        super().__init__(catalog.tree, node, stats=stats)
+        self._notices = notices
+        self._direct_io = direct_io
+
     @handler
-    def open(self, inode: InodeT, flags: int, ctx: RequestContext) -> FileInfo | Coroutine[Any, Any, FileInfo]:
+    async def open(self, inode: InodeT, flags: int, ctx: RequestContext) -> FileInfo:
         branch, entry = branch_and_entry(inode)
         if branch not in (DATA, EXACT):
-            # What the class below does, without its wrapper.
-            opening = super().open.__wrapped__(self, inode, flags, ctx)  # type: ignore[attr-defined]
-            return cast(FileInfo, opening)
-        opened = self._node.open(entry, ctx.pid) if branch is DATA else self._node.open_exact(entry)
-        return self._opened(opened) if isinstance(opened, OpenFile) else self._opened_late(opened)
-
-    async def _opened_late(self, opening: Coroutine[Any, Any, OpenFile]) -> FileInfo:
-        return self._opened(await opening)
-
-    def _opened(self, opened: OpenFile) -> FileInfo:
+            return await super().open(inode, flags, ctx)
+        opening = self._node.open(entry, ctx.pid) if branch is DATA else self._node.open_exact(entry)
+        opened = opening if isinstance(opening, OpenFile) else await opening
         return FileInfo(
             fh=FileHandleT(opened.handle),
             direct_io=self._direct_io or not opened.shares_pages,
@@ -100,17 +138,23 @@ class WholeOperations(Operations):
         )
 
     @handler
-    def read(  # type: ignore[override] # pyfuse3 takes any buffer
-        self, fh: FileHandleT, off: int, size: int
-    ) -> bytes | memoryview | Coroutine[Any, Any, bytes | memoryview]:
-        return self._texts[fh][off : off + size] if fh >= TEXT_HANDLES else self._node.read(fh, off, size)
+    async def read(self, fh: FileHandleT, off: int, size: int) -> bytes:
+        if fh >= TEXT_HANDLES:
+            return await super().read(fh, off, size)
+        data = self._node.read(fh, off, size)
+        return bytes(await data if isinstance(data, Coroutine) else data)
 
     @handler
-    def release(self, fh: FileHandleT) -> None:
+    async def release(self, fh: FileHandleT) -> None:
         if fh >= TEXT_HANDLES:
-            del self._texts[fh]
+            await super().release(fh)
         else:
             self._node.close(fh)
+
+    def _redirected(self, entry: int, size: int, bound: bool) -> EntryAttributes:
+        if not bound:
+            self._notices.sized_while_free.add(entry)
+        return super()._redirected(entry, size, bound)
 
 
 class Reference:
@@ -160,9 +204,9 @@ def main(control: socket.socket) -> None:
 
 async def serve(mounted: Mounted, fd: int, control: socket.socket) -> None:
     with mounted.scanned() as (catalog, root_fd):
-        operations = WholeOperations(catalog.tree, direct_io=mounted.direct_io, stats=stats, answering=lambda: None)
-        async with mounted.node(catalog, root_fd, operations) as node:
-            operations.attach(node)
+        notices = Notices()
+        async with mounted.node(catalog, root_fd, notices) as node:
+            operations = WholeOperations(catalog, node, notices, direct_io=mounted.direct_io)
             pyfuse3.init(operations, f"/dev/fd/{fd}", set())
             control.send(b"s")
             async with trio.open_nursery() as nursery:

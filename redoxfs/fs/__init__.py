@@ -1,5 +1,6 @@
-"""The filesystem in front of a node: pyfuse3 operations, inode numbers, and one map from exceptions to errno."""
+"""The filesystem in front of a node: the mount, the request loop, and pyfuse3 for requests that need not be fast."""
 
-from redoxfs.fs.serve import MountError, MountSpec, serve
+from redoxfs.fs.device import MountError
+from redoxfs.fs.serve import MountSpec, serve
 
 __all__ = ["MountError", "MountSpec", "serve"]

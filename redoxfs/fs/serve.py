@@ -6,34 +6,32 @@ socket are gone when `serve` returns. If the main loop itself fails, the mount i
 ENOTCONN at once instead of the empty directory underneath, which they would take for an empty dataset.
 """
 
-import errno
 import gc
 import logging
 import os
 import signal
-from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyfuse3
 import trio
 
 from redoxfs import __version__
 from redoxfs.chunks import ChunkStore
 from redoxfs.dataset import Catalog
-from redoxfs.fs.backlog import raise_backlog
+from redoxfs.fs.device import MAX_READ_BYTES, mount
 from redoxfs.fs.operations import Operations
-from redoxfs.fs.session import Session
-from redoxfs.node import WAITING_OPENS, WAITING_READS, Node, Plan, Verb, serve_control
+from redoxfs.fs.relay import Relay
+from redoxfs.fs.requests import Requests
+from redoxfs.native import Session
+from redoxfs.native import Tree as NativeTree
+from redoxfs.node import Node, Plan, Verb, serve_control
 from redoxfs.node.state import StateFile, StateWriter
 
 if TYPE_CHECKING:
     from redoxfs.node.cluster import ClusterConfig
-
-TASKS = WAITING_OPENS + WAITING_READS + 64
-"""pyfuse3's max_tasks: as many requests as may wait, and some that never wait."""
 
 GRACE_S = 1.0
 """For requests that are waiting when the mount ends."""
@@ -41,13 +39,13 @@ GRACE_S = 1.0
 NEVER = 2**31 - 1
 """Collections of a generation before one of the next: the largest count the collector takes."""
 
-MOUNT_OPTIONS = frozenset({"ro", "nosuid", "nodev"})
+COLUMNS = (
+    *("names", "name_at", "parent", "first_child", "children"),
+    *("mode", "nlink", "uid", "gid", "size", "mtime_ns", "ctime_ns", "inode"),
+)
+"""The columns of a tree that the session reads."""
 
 log = logging.getLogger(__name__)
-
-
-class MountError(Exception):
-    """The kernel did not accept the mount."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +56,7 @@ class MountSpec:
     ``store``           of ``catalog``; reaches the source by no path that the mount might hide
     ``timeout_s``       the deadline of every wait for storage
     ``kernel_options``  mount(8)'s, besides ro, nosuid and nodev
+    ``fuse_threads``    threads that answer hot requests, beside the main thread
     ``state_file``      where the progress of the laps is kept
     ``settings``        what the laps of a plan depend on, on all nodes together
     ``cluster``         the other nodes, if ``plan`` has any; they meet before anything is mounted
@@ -70,6 +69,7 @@ class MountSpec:
     mountpoint: Path
     kernel_options: frozenset[str]
     direct_io: bool
+    fuse_threads: int
     timeout_s: float
     control_path: Path
     state_file: StateFile | None
@@ -86,7 +86,7 @@ def serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
     """Serve ``spec`` until it is unmounted or stopped; ``on_ready`` is called when the kernel has accepted the mount.
 
     Raises:
-        MountError: the kernel refused the mount.
+        redoxfs.fs.device.MountError: the kernel refused the mount.
         redoxfs.node.cluster.JoinError: another node does not answer, or does not serve the same.
     """
     _collect_young_garbage_only()
@@ -113,9 +113,8 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
         of_peers = {} if host is None else host.stats()
         return {**about, "verdict": catalog.verdict.line, **node.stats(), **of_peers, **state.stats()}
 
-    operations = Operations(catalog.tree, direct_io=spec.direct_io, stats=stats, answering=on_ready)
-    node = Node(catalog, spec.plan, spec.store, timeout_s=spec.timeout_s, kernel=operations)
-    operations.attach(node)
+    requests = Requests(answering=on_ready)
+    node = Node(catalog, spec.plan, spec.store, timeout_s=spec.timeout_s, kernel=requests)
     state = StateWriter(spec.state_file, lambda: spec.settings(node.plan), len(catalog.class_of), node)
     host = None
     async with AsyncExitStack() as ends:
@@ -136,78 +135,84 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
         }
         if host is not None:
             verbs |= {"trace": host.trace, "nodes": host.view}
-        await _run(operations, spec, verbs, state)
+        with _relayed(Operations(catalog.tree, node, stats=stats)) as relay, _mounted(spec, relay) as session:
+            await _run(spec, requests, node, session, relay, verbs, state)
 
 
-async def _run(operations: Operations, spec: MountSpec, verbs: Mapping[str, Verb], state: StateWriter) -> None:
-    """Mount, serve requests until the end, and unmount."""
-    options = MOUNT_OPTIONS | spec.kernel_options | {f"fsname={_fsname(spec.source)}", "subtype=redoxfs"}
-    try:
-        pyfuse3.init(operations, os.fspath(spec.mountpoint), set(options))
-    except RuntimeError as error:
-        raise MountError(f"{spec.mountpoint} could not be mounted") from error
-    logging.getLogger("pyfuse3").addFilter(_is_news)
-    session = Session()
-    clean = False
-    try:
-        if not session.quick:
-            log.info(
-                "the fast session loop is untested with pyfuse3 %s; using pyfuse3's own loop",
-                pyfuse3.__version__,
-            )
-        if not raise_backlog(spec.mountpoint):
-            log.warning(
-                "could not raise the kernel's limit on closes in progress: when many files are closed at once, "
-                "an open right after a close may get the sample of the open before it"
-            )
-        with trio.CancelScope() as serving:
-            async with trio.open_nursery() as nursery:
-                stop = _Stop(serving, nursery)
-                await nursery.start(serve_control, spec.control_path, {"stop": stop.asked, **verbs})
-                await nursery.start(_stop_on_signals, stop)
-                await nursery.start(state.run)
-                await session.run(TASKS)
-                nursery.cancel_scope.cancel()
-        clean = True
-    finally:
-        pyfuse3.close(unmount=clean)
+async def _run(
+    spec: MountSpec,
+    requests: Requests,
+    node: Node,
+    session: Session,
+    relay: Relay,
+    verbs: Mapping[str, Verb],
+    state: StateWriter,
+) -> None:
+    """Serve requests until the end."""
 
-
-def _is_news(record: logging.LogRecord) -> bool:
-    """Drop messages that a reply had no receiver: its program was killed while it waited, or the mount has ended."""
-    return os.strerror(errno.ENOENT) not in record.getMessage()
-
-
-class _Stop:
-    """Ends the main loop, and cancels requests that still wait after `GRACE_S`."""
-
-    def __init__(self, serving: trio.CancelScope, nursery: trio.Nursery) -> None:
-        self._serving = serving
-        self._nursery = nursery
-        self._asked = False
-
-    def ask(self) -> None:
-        if not self._asked:
-            self._asked = True
-            pyfuse3.terminate()
-            self._nursery.start_soon(self._cancel_late)
-
-    async def asked(self, _data: bytes) -> dict[str, Any]:
-        """`ask`, as a verb of the control socket."""
-        self.ask()
+    async def stop(_data: bytes) -> dict[str, Any]:
+        requests.stop()
         return {}
 
-    async def _cancel_late(self) -> None:
-        await trio.sleep(GRACE_S)
-        self._serving.cancel()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(serve_control, spec.control_path, {"stop": stop, **verbs})
+        await nursery.start(_stop_on_signals, requests)
+        await nursery.start(state.run)
+        nursery.start_soon(relay.run)
+        await requests.run(node, session, GRACE_S)
+        relay.stop()
+        nursery.cancel_scope.cancel()
 
 
-async def _stop_on_signals(stop: _Stop, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+@contextmanager
+def _relayed(operations: Operations) -> Iterator[Relay]:
+    relay = Relay(operations)
+    try:
+        yield relay
+    finally:
+        relay.close()
+
+
+@contextmanager
+def _mounted(spec: MountSpec, relay: Relay) -> Iterator[Session]:
+    """The mount and its session. If the block raises, the mount stays, dead."""
+    tree = _columns(spec.catalog)
+    device = mount(spec.mountpoint, fsname=_fsname(spec.source), options=spec.kernel_options)
+    try:
+        session = Session(
+            device.fd,
+            relay.fd,
+            tree,
+            max_read=MAX_READ_BYTES,
+            direct_io=spec.direct_io,
+            helpers=spec.fuse_threads,
+        )
+    except BaseException:
+        device.end()
+        raise
+    try:
+        yield session
+    except BaseException:
+        session.close()
+        device.close()
+        raise
+    session.close()
+    device.end()
+
+
+def _columns(catalog: Catalog) -> NativeTree:
+    """What the session needs to know of a catalog."""
+    return NativeTree(**{name: getattr(catalog.tree, name) for name in COLUMNS}, sample_of=catalog.sample_of)
+
+
+async def _stop_on_signals(
+    requests: Requests, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         task_status.started()
         async for number in signals:
             log.info("ending on %s", signal.Signals(number).name)
-            stop.ask()
+            requests.stop()
 
 
 def _fsname(source: Path) -> str:
