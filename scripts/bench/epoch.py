@@ -1,39 +1,46 @@
 """One epoch in random order from slow storage: the plain directory, redoxfs on it, redoxfs on a packed copy.
 
     scripts/bench/epoch.py [--files 20480] [--profiles nas,hdd,none] [--ways plain,directory,packed,sweep] [--json]
+    scripts/bench/epoch.py --profiles latency [--readers 4,8,16] [--rounds 1] [--json]
 
 8 processes share the epoch, as the workers of one job do. They read each file whole, from a cold cache. A cap limits
 the storage's reads and bytes a second, and another the memory of all processes together, page cache included. The
 profiles are those of scripts/bench/throttle.py, which needs root. Scanning, packing (once for a dataset) and
 mounting are not timed.
 
-How to read the result: "plain directory" is the rate without redoxfs, and "x plain" the gain over it. "bare sweep"
-reads the packed shards from end to end and does nothing else, so nothing can be faster; "of sweep" is a share of that.
-"read" is what the storage read, as a multiple of the dataset. Every file holds its own name: each must come exactly
-once, with the label of the path that was opened. The exit code is 1 if one does not.
+The profile "latency" has no caps. A filesystem (scripts/slow_store.c) delays each open and each read by 2 ms, and keeps
+no pages from one open to the next. It serves many requests at a time, as storage behind a network does, so more
+processes get more from it: the benchmark runs with 4, 8 and 16. It has no sweep, and needs gcc and libfuse3-dev.
+
+How to read the result: "plain directory" is the rate without redoxfs, and "x plain" the gain over it, the median of
+the rounds. "bare sweep" reads the packed shards from end to end and does nothing else, so nothing can be faster; "of
+sweep" is a share of that. "read" is what the storage read, as a multiple of the dataset. Every file holds its own name:
+each must come exactly once, with the label of the path that was opened. The exit code is 1 if one does not.
 """
 
 import argparse
 import json
-import multiprocessing
 import os
-import random
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import mounts
 import throttle
+from labelled import make_files, read_epoch
 from rich.console import Console
 from rich.table import Table
 
-PROCESSES = 8
-CLASSES = 64
+READERS = [8]
+LATENCY_READERS = [4, 8, 16]
 SMALLEST_BYTES, LARGEST_BYTES = 50_000, 150_000
-NAME_BYTES = 64
 SWEEP_BYTES = 4 << 20
 
 WAYS = {
@@ -44,51 +51,36 @@ WAYS = {
 }
 
 
-def make_files(source: Path, count: int, classes: int = CLASSES) -> int:
-    """Make files of random bytes that begin with their names. Returns the total in bytes."""
-    total = 0
-    for label in range(classes):
-        (source / f"class{label:02}").mkdir(parents=True)
-        for i in range(label, count, classes):
-            name = f"class{label:02}/{i:07}.jpg"
-            length = random.randrange(SMALLEST_BYTES, LARGEST_BYTES)
-            (source / name).write_bytes(name.encode().ljust(NAME_BYTES) + random.randbytes(length - NAME_BYTES))
-            total += length
-    return total
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Where a profile's files are, and what its storage has read."""
+
+    source: Path
+    packed: Path
+    enter: Callable[[], None] | None = None
+    """Processes that are measured call it between fork and exec."""
+    read_bytes: Callable[[], int] | None = None
+    forget: Callable[[], None] = lambda: None
+    """Drops all that the kernel keeps of the storage."""
 
 
-def read_epoch(root: Path) -> dict[str, Any]:
-    """Read all files under ``root`` in child processes. Returns the time and the number of errors."""
-    names = sorted(f"{path.parent.name}/{path.name}" for path in root.glob("class*/*"))
-    random.Random(0).shuffle(names)
-    fork = multiprocessing.get_context("fork")
-    start, answers = fork.Barrier(PROCESSES + 1), fork.SimpleQueue()
+@contextmanager
+def storage(profile: throttle.Profile, work: Path, cap_bytes: int) -> Iterator[Storage]:
+    if profile.delay_ms is None:
+        with throttle.throttled(profile, cap_bytes, work) as group:
+            yield Storage(work / "data", work / "packed", group.enter, group.read_bytes, throttle.drop_caches)
+        return
+    slow = work / "slow"
+    program = mounts.compiled(mounts.HERE.parent / "slow_store.c", work)
+    with mounts.served_by([str(program), str(work), str(slow), str(profile.delay_ms)], slow):
+        yield Storage(slow / "data", slow / "packed")
 
-    def work(number: int) -> None:
-        seen, wrong = [], 0
-        start.wait()
-        for name in names[number::PROCESSES]:
-            with open(root / name, "rb") as file:
-                got = file.read()[:NAME_BYTES].rstrip().decode()
-            wrong += got.partition("/")[0] != name.partition("/")[0]
-            seen.append(got)
-        answers.put((seen, wrong))
 
-    processes = [fork.Process(target=work, args=(number,), daemon=True) for number in range(PROCESSES)]
-    for process in processes:
-        process.start()
-    start.wait()
-    began = time.monotonic()
-    found = [answers.get() for _ in processes]
-    took = time.monotonic() - began
-    for process in processes:
-        process.join()
-    seen = [name for part, _ in found for name in part]
-    return {
-        "seconds": took,
-        "wrong_labels": sum(wrong for _, wrong in found),
-        "not_once": len(names) - len(set(seen)) + len(seen) - len(set(seen)),
-    }
+def read_all(folder: Path, readers: int) -> dict[str, Any]:
+    """Read all files of a directory in random order. Returns the time and the number of errors."""
+    names = [f"{path.parent.name}/{path.name}" for path in folder.glob("class*/*")]
+    epoch = read_epoch({name: str(folder / name) for name in names}, readers)
+    return {"seconds": epoch.seconds, "wrong_labels": epoch.wrong_labels, "not_once": epoch.not_once}
 
 
 def sweep(folder: Path) -> dict[str, Any]:
@@ -102,41 +94,40 @@ def sweep(folder: Path) -> dict[str, Any]:
     return {"seconds": time.monotonic() - began, "wrong_labels": 0, "not_once": 0}
 
 
-def within(group: throttle.Group, what: str, folder: Path) -> dict[str, Any]:
-    """Run this program as a child in the group. Returns the result of `what` on ``folder``."""
-    command = [sys.executable, __file__, "--child", what, str(folder)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, preexec_fn=group.enter)
+def within(stored: Storage, folder: Path, readers: int) -> dict[str, Any]:
+    """Run this program as a child where the storage is slow. Returns the result of `read_all`; 0 readers: `sweep`."""
+    command = [sys.executable, __file__, "--child", str(folder), str(readers)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, preexec_fn=stored.enter)
     told: dict[str, Any] = json.loads(done.stdout)
     return told
 
 
 def measure(
-    work: Path, way: str, profile: throttle.Profile, total: int, arguments: argparse.Namespace
+    work: Path, way: str, profile: throttle.Profile, readers: int, total: int, arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    source, packed, mnt = work / "data", work / "packed", work / "mnt"
-    with throttle.throttled(profile, arguments.cap_mb << 20, work) as group:
-        stats = None
-        if way in ("plain", "sweep"):
-            throttle.drop_caches()
-            before = group.read_bytes()
-            found = within(group, way, source if way == "plain" else packed)
-        else:
+    with storage(profile, work, arguments.cap_mb << 20) as stored, ExitStack() as stack:
+        folder, stats = stored.packed if way == "sweep" else stored.source, None
+        if way in ("directory", "packed"):
+            folder = work / "mnt"
             options = ["--memory", f"{arguments.memory_mb}MiB", *arguments.options]
             options += ["--classes", "dir"] if way == "directory" else []
-            command = mounts.redoxfs(source if way == "directory" else packed, mnt, *options)
-            with mounts.served_by(command, mnt, group.enter):
-                throttle.drop_caches()
-                before = group.read_bytes()
-                found = within(group, "plain", mnt)
-                stats = mounts.stats(mnt)
-        found["storage_bytes"] = group.read_bytes() - before
+            command = mounts.redoxfs(stored.source if way == "directory" else stored.packed, folder, *options)
+            stack.enter_context(mounts.served_by(command, folder, stored.enter))
+        stored.forget()
+        before = stored.read_bytes() if stored.read_bytes else 0
+        found = within(stored, folder, 0 if way == "sweep" else readers)
+        if way in ("directory", "packed"):
+            stats = mounts.stats(folder)
+        read_bytes = stored.read_bytes() - before if stored.read_bytes else None
     return {
         "way": way,
         "profile": profile.name,
+        "readers": readers,
         **found,
+        "storage_bytes": read_bytes,
         "files_per_s": arguments.files / found["seconds"],
         "mb_per_s": total / found["seconds"] / 1e6,
-        "amplification": found["storage_bytes"] / total,
+        "amplification": None if read_bytes is None else read_bytes / total,
         "stats": stats,
     }
 
@@ -144,20 +135,25 @@ def measure(
 def run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
     console = Console(stderr=True)
     console.print(f"making {arguments.files:,} files …")
-    total = make_files(work / "data", arguments.files)
-    redoxfs = [sys.executable, "-m", "redoxfs"]
+    names = make_files(work / "data", arguments.files, SMALLEST_BYTES, LARGEST_BYTES)
+    total = sum((work / "data" / name).stat().st_size for name in names)
+    redoxfs = [sys.executable, "-P", "-m", "redoxfs"]
     quiet = {"check": True, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     subprocess.run([*redoxfs, "pack", "--classes", "dir", work / "data", work / "packed"], **quiet)  # type: ignore[call-overload]
     rows = []
-    for profile in arguments.profiles.split(","):
-        for way in arguments.ways.split(","):
-            console.print(f"{profile}: {WAYS[way]} …")
-            rows.append(measure(work, way, throttle.PROFILES[profile], total, arguments))
+    for profile in (throttle.PROFILES[name] for name in arguments.profiles.split(",")):
+        is_delayed = profile.delay_ms is not None
+        ways = [way for way in arguments.ways.split(",") if not (is_delayed and way == "sweep")]
+        for readers in arguments.readers or (LATENCY_READERS if is_delayed else READERS):
+            for number in range(arguments.rounds):
+                for way in ways:
+                    console.print(f"{profile.name}, {readers} readers, round {number + 1}: {WAYS[way]} …")
+                    rows.append(measure(work, way, profile, readers, total, arguments))
     return {
         "machine": mounts.machine(),
         "files": arguments.files,
         "bytes": total,
-        "processes": PROCESSES,
+        "rounds": arguments.rounds,
         "memory_mb": arguments.memory_mb,
         "cap_mb": arguments.cap_mb,
         "options": arguments.options,
@@ -165,28 +161,41 @@ def run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
     }
 
 
+def median_ratio(rows: list[dict[str, Any]], others: list[dict[str, Any]]) -> float:
+    """How many times the files a second of ``others``, round by round."""
+    ratios: list[float] = [row["files_per_s"] / other["files_per_s"] for row, other in zip(rows, others, strict=True)]
+    return statistics.median(ratios)
+
+
 def show(result: dict[str, Any]) -> None:
     console = Console()
     on = result["machine"]
     console.print(f"{on['cores']} cores, {on['cpu']}, Linux {on['kernel']}")
     console.print(
-        f"{result['files']:,} files, {result['bytes'] / 1e9:.2f} GB, {result['processes']} readers; "
-        f"{result['memory_mb']} MiB for redoxfs, {result['cap_mb']} MiB for all with the page cache"
+        f"{result['files']:,} files, {result['bytes'] / 1e9:.2f} GB; {result['memory_mb']} MiB for redoxfs, "
+        f"{result['cap_mb']} MiB for all with the page cache where the storage is capped; rounds: {result['rounds']}"
     )
-    for profile in dict.fromkeys(row["profile"] for row in result["rows"]):
-        rows = {row["way"]: row for row in result["rows"] if row["profile"] == profile}
-        table = Table(title=_title(throttle.PROFILES[profile]))
+    for profile, readers in dict.fromkeys((row["profile"], row["readers"]) for row in result["rows"]):
+        rows: dict[str, list[dict[str, Any]]] = {}
+        for row in result["rows"]:
+            if (row["profile"], row["readers"]) == (profile, readers):
+                rows.setdefault(row["way"], []).append(row)
+        table = Table(title=f"{_title(throttle.PROFILES[profile])}; {readers} readers")
         for column in ("", "files/s", "MB/s", "x plain", "of sweep", "read", "waits"):
             table.add_column(column, justify="right" if column else "left", no_wrap=True)
-        for way, row in rows.items():
+        for way, found in rows.items():
+            files_per_s, mb_per_s = (
+                statistics.median(row[key] for row in found) for key in ("files_per_s", "mb_per_s")
+            )
+            last = found[-1]
             table.add_row(
                 WAYS[way],
-                f"{row['files_per_s']:,.0f}",
-                f"{row['mb_per_s']:,.0f}",
-                f"{row['files_per_s'] / rows['plain']['files_per_s']:.2f}" if "plain" in rows else "",
-                f"{row['files_per_s'] / rows['sweep']['files_per_s']:.0%}" if "sweep" in rows else "",
-                f"{row['amplification']:.2f} x",
-                f"{row['stats']['in_flight_waits'] + row['stats']['demand_loads']:,}" if row["stats"] else "",
+                f"{files_per_s:,.0f}",
+                f"{mb_per_s:,.0f}",
+                f"{median_ratio(found, rows['plain']):.2f}" if "plain" in rows else "",
+                f"{median_ratio(found, rows['sweep']):.0%}" if "sweep" in rows else "",
+                "" if last["amplification"] is None else f"{last['amplification']:.2f} x",
+                f"{last['stats']['in_flight_waits'] + last['stats']['demand_loads']:,}" if last["stats"] else "",
             )
         console.print(table)
     wrong = [row for row in result["rows"] if row["wrong_labels"] or row["not_once"]]
@@ -195,6 +204,8 @@ def show(result: dict[str, Any]) -> None:
 
 
 def _title(profile: throttle.Profile) -> str:
+    if profile.delay_ms is not None:
+        return f"{profile.name}: {profile.delay_ms:g} ms in each open and read"
     if profile.reads_per_s is None or profile.bytes_per_s is None:
         return f"{profile.name}: not capped"
     return f"{profile.name}: {profile.reads_per_s} reads/s, {profile.bytes_per_s / 1e6:.0f} MB/s"
@@ -205,6 +216,12 @@ def main() -> int:
     parser.add_argument("--files", type=int, default=20_480)
     parser.add_argument("--profiles", default="nas,hdd,none")
     parser.add_argument("--ways", default="plain,directory,packed,sweep")
+    parser.add_argument(
+        "--readers",
+        type=lambda text: [int(part) for part in text.split(",")],
+        help=f"numbers of processes (default: {READERS[0]}; latency: {','.join(map(str, LATENCY_READERS))})",
+    )
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--memory-mb", type=int, default=256, help="--memory of the mounts, MiB")
     parser.add_argument(
         "--cap-mb", type=int, default=768, help="cap on the memory of all processes and their page cache, MiB"
@@ -214,15 +231,15 @@ def main() -> int:
     )
     parser.add_argument("--options", nargs="*", default=[], help="further options of redoxfs mount")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--child", nargs=2, metavar=("WHAT", "FOLDER"), help=argparse.SUPPRESS)
+    parser.add_argument("--child", nargs=2, metavar=("FOLDER", "READERS"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        what, folder = arguments.child
-        print(json.dumps(read_epoch(Path(folder)) if what == "plain" else sweep(Path(folder))))
+        folder, readers = Path(arguments.child[0]), int(arguments.child[1])
+        print(json.dumps(read_all(folder, readers) if readers else sweep(folder)))
         return 0
-    with tempfile.TemporaryDirectory(prefix="redoxfs-bench-", dir=arguments.folder) as folder:
-        os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = folder
-        result = run(arguments, Path(folder))
+    with tempfile.TemporaryDirectory(prefix="redoxfs-bench-", dir=arguments.folder) as work:
+        os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = work
+        result = run(arguments, Path(work))
     print(json.dumps(result, indent=2)) if arguments.json else show(result)
     return 1 if any(row["wrong_labels"] or row["not_once"] for row in result["rows"]) else 0
 

@@ -37,12 +37,12 @@ class Epoch:
         return not (self.wrong_labels or self.not_once)
 
 
-def make_files(source: Path, count: int, smallest_bytes: int, largest_bytes: int) -> list[str]:
+def make_files(source: Path, count: int, smallest_bytes: int, largest_bytes: int, classes: int = CLASSES) -> list[str]:
     """Make files of random bytes that begin with their names, of sizes that are uniform. Returns the names."""
     names = []
-    for label in range(CLASSES):
+    for label in range(classes):
         (source / f"class{label:02}").mkdir(parents=True)
-        for i in range(label, count, CLASSES):
+        for i in range(label, count, classes):
             names.append(f"class{label:02}/{i:07}.jpg")
             length = random.randint(smallest_bytes, largest_bytes) - NAME_BYTES
             (source / names[-1]).write_bytes(names[-1].encode().ljust(NAME_BYTES) + random.randbytes(length))

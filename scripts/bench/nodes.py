@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import mounts
-from epoch import NAME_BYTES, make_files
+from labelled import NAME_BYTES, make_files
 from rich.console import Console
 from rich.table import Table
 
@@ -35,6 +35,7 @@ from redoxfs.protocol.samplers import distributed_order
 from redoxfs.simulate.policies import Dataset, measure
 
 READERS = 4
+SMALLEST_BYTES, LARGEST_BYTES = 50_000, 150_000
 PORT = 7420
 CHUNK_SIZE = 64
 WAYS = {
@@ -195,7 +196,8 @@ def run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
     console = Console(stderr=True)
     console.print(f"making {arguments.files:,} files …")
     source = work / "data"
-    total = make_files(source, arguments.files, arguments.classes)
+    names = make_files(source, arguments.files, SMALLEST_BYTES, LARGEST_BYTES, arguments.classes)
+    total = sum((source / name).stat().st_size for name in names)
     names = sorted(f"{path.parent.name}/{path.name}" for path in source.glob("class*/*"))
     memory = ["--memory", f"{arguments.memory_mb}MiB", "--remote-memory", f"{arguments.remote_memory_mb}MiB"]
     common = ["--classes", "dir", "--chunk-size", str(CHUNK_SIZE), *memory]

@@ -17,11 +17,15 @@ PATIENCE_S = 10
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The most reads and bytes a second that the storage may do; None: no cap."""
+    """The most reads and bytes a second that the storage may do; None: no cap.
+
+    With ``delay_ms``, slow_store.c delays each open and each read instead, and there are no caps.
+    """
 
     name: str
-    reads_per_s: int | None
-    bytes_per_s: int | None
+    reads_per_s: int | None = None
+    bytes_per_s: int | None = None
+    delay_ms: float | None = None
 
 
 PROFILES = {
@@ -29,7 +33,8 @@ PROFILES = {
     for profile in (
         Profile("nas", 500, 200_000_000),
         Profile("hdd", 200, 150_000_000),
-        Profile("none", None, None),
+        Profile("none"),
+        Profile("latency", delay_ms=2),
     )
 }
 
