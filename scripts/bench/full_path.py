@@ -153,18 +153,19 @@ class Dataset:
     def _redoxfs(self, key: str, checkout: Checkout, folder: Path) -> Iterator[Turn]:
         folder.mkdir()
         # A cache and a packed copy of its own: another commit may have another format.
-        environment = ["env", *(f"XDG_{name}_HOME={folder}" for name in ("CACHE", "STATE"))]
+        environment = {**os.environ, "XDG_CACHE_HOME": str(folder), "XDG_STATE_HOME": str(folder)}
         source, classes = self._source, ["--classes", "dir"]
         if key == "packed":
             source = folder / "packed"
             pack = [checkout.python, "-P", "-m", "redoxfs", "pack", *classes, str(self._source), str(source)]
-            subprocess.run([*environment, *pack], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            quiet = subprocess.DEVNULL
+            subprocess.run(pack, check=True, stdout=quiet, stderr=quiet, env=environment)
             classes = []
         mnt = folder / "mnt"
         command = mounts.redoxfs(
             source, mnt, "--memory", self._memory, *classes, *self._options, python=checkout.python
         )
-        with mounts.served_by([*environment, *command], mnt) as server:
+        with mounts.served_by(command, mnt, environment=environment) as server:
             list_all(mnt)
             paths = below(mnt, self._names)
 

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,16 @@ HERE = Path(__file__).parent
 
 @contextmanager
 def served_by(
-    command: list[str], mountpoint: Path, enter: Callable[[], None] | None = None
+    command: list[str],
+    mountpoint: Path,
+    enter: Callable[[], None] | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a server in the foreground at ``mountpoint``. ``enter`` runs in its process before the command."""
     mountpoint.mkdir(exist_ok=True)
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=enter)
+    server = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=enter, env=environment
+    )
     try:
         deadline = time.monotonic() + PATIENCE_S
         while not os.path.ismount(mountpoint):

@@ -198,7 +198,6 @@ def run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
     source = work / "data"
     names = make_files(source, arguments.files, SMALLEST_BYTES, LARGEST_BYTES, arguments.classes)
     total = sum((source / name).stat().st_size for name in names)
-    names = sorted(f"{path.parent.name}/{path.name}" for path in source.glob("class*/*"))
     memory = ["--memory", f"{arguments.memory_mb}MiB", "--remote-memory", f"{arguments.remote_memory_mb}MiB"]
     common = ["--classes", "dir", "--chunk-size", str(CHUNK_SIZE), *memory]
     rows = []

@@ -1,0 +1,67 @@
+"""The benchmarks that check what they read: tiny runs are complete, and their results have all rows. Never how fast."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCH = Path(__file__).parents[1] / "scripts/bench"
+
+
+def run(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, BENCH / name, *arguments], capture_output=True, text=True, check=False)
+
+
+def result(name: str, *arguments: str | Path) -> dict[str, Any]:
+    done = run(name, *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+@pytest.mark.slow
+def test_full_path_reads_complete_epochs_in_all_ways(tmp_path: Path) -> None:
+    found = result(
+        "full_path.py", "--files", "1024", "--sizes", "2000", "--readers", "1,3", "--rounds", "2", "--folder", tmp_path
+    )
+    assert found["wrong"] == []
+    assert set(found["machine"]) >= {"cores", "kernel", "python"}
+    assert [(row["way"], row["readers"]) for row in found["rows"]] == [
+        (way, readers) for way in ("plain", "stock", "directory", "packed") for readers in (1, 3)
+    ]
+    for row in found["rows"]:
+        assert len(row["all_files_per_s"]) == 2
+        assert row["files_per_s"] > 0
+        assert (row["server_us_per_file"] > 0) == (row["way"] != "plain")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_full_path_names_a_checkout_that_it_cannot_run(tmp_path: Path) -> None:
+    done = run("full_path.py", "--files", "256", "--against", tmp_path)
+    assert done.returncode == 1
+    assert f"{tmp_path} has no redoxfs that runs" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("compiler")
+def test_epoch_reads_complete_epochs_from_storage_with_latency(tmp_path: Path) -> None:
+    found = result(
+        "epoch.py",
+        "--profiles",
+        "latency",
+        "--files",
+        "256",
+        "--readers",
+        "4",
+        "--memory-mb",
+        "16",
+        "--folder",
+        tmp_path,
+    )
+    assert [row["way"] for row in found["rows"]] == ["plain", "directory", "packed"]
+    for row in found["rows"]:
+        assert (row["readers"], row["wrong_labels"], row["not_once"]) == (4, 0, 0)
+    assert list(tmp_path.iterdir()) == []
