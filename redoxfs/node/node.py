@@ -592,7 +592,7 @@ class Node:
     # Numbers
 
     def _keep(self, handle: Handle | ExactFile) -> int:
-        number = self._free_handles.pop() if self._free_handles else len(self._handles)
+        number = self._free_handles.pop() if self._free_handles else len(self._handles) + 1
         self._handles[number] = handle
         return number
 
