@@ -64,8 +64,24 @@ class Tree:
     def path(self, entry: int) -> bytes:
         """The path of an entry, relative to the root."""
 
-FileResult = tuple[Buffer, int, int] | OSError
-"""A file that was read: its bytes, mtime_ns and inode number; or why it could not be."""
+FAILED: Final[int]
+NOT_REGULAR: Final[int]
+CHANGED: Final[int]
+WRONG_SUM: Final[int]
+ELSEWHERE: Final[int]
+
+Failure = tuple[int, int]
+"""Why a file could not be read: an errno, and what went wrong.
+
+FAILED       a system call, or an allocation (ENOMEM)
+NOT_REGULAR  no longer a regular file
+CHANGED      while it was read
+WRONG_SUM    of a file in a shard
+ELSEWHERE    the shard is on another node
+"""
+
+FileResult = tuple[Buffer, int, int, bool] | Failure
+"""A file that was read: its bytes, mtime_ns, inode number, and whether it has changed since the scan."""
 
 @final
 class Files:
@@ -82,7 +98,6 @@ class Shards:
     ``shards``    int32[n], a descriptor for each shard, -1 for one that is not here; they stay the caller's
     ``shard_of``  int32[N]; ``data_at`` int64[N]: the position of each entry's bytes
     ``sums``      uint64[M]: XXH3 of each mebibyte of each file; ``block_at`` int64[N]: a file's first
-    ``names``     of the shards, for messages
     """
 
     def __init__(
@@ -94,7 +109,6 @@ class Shards:
         data_at: Readable,
         sums: Readable,
         block_at: Readable,
-        names: Sequence[str],
     ) -> None: ...
     def read(self, entries: Sequence[int]) -> tuple[FileResult, ...]:
         """Read files that lie one after the other in a shard, in one sweep, each checked."""
@@ -105,32 +119,38 @@ class Reader:
 
     Args:
         threads: how many reads may be in flight.
+
+    Raises:
+        OSError: no thread can be started.
     """
 
     def __init__(self, threads: int) -> None: ...
     def fileno(self) -> int:
         """Readable while `take` has something to return: an eventfd."""
 
-    def submit(self, source: Files | Shards, reads: Sequence[tuple[Any, Sequence[int]]], awaited: bool) -> None:
-        """Queue reads: pairs of a token and the entries to read. ``awaited``: a request waits for the first."""
+    def submit(self, source: Files | Shards, reads: Sequence[tuple[Any, Sequence[int]]], awaited: bool, /) -> None:
+        """Queue reads: pairs of a token, hashable and unlike all others under way, and the entries to read.
 
-    def hasten(self, token: Any) -> None:
-        """A request waits for this read (the token, by identity): it goes first, and so does its result."""
+        ``awaited``: a request waits for the first.
+        """
 
-    def cancel(self, token: Any) -> bool:
+    def hasten(self, token: Any, /) -> None:
+        """A request waits for this read: it goes first, and so does its result. Nothing if the read is not here."""
+
+    def cancel(self, token: Any, /) -> bool:
         """Drop a read that has not begun. False if it has; then its result comes as usual."""
 
-    def take(self, most: int) -> list[tuple[Any, tuple[FileResult, ...]]]:
+    def take(self, most: int, /) -> list[tuple[Any, tuple[FileResult, ...]]]:
         """Up to ``most`` completed reads, those that are waited for first. Never blocks."""
 
-    def set_threads(self, threads: int) -> None:
-        """How many reads may be in flight from now on."""
+    def set_threads(self, threads: int, /) -> None:
+        """How many reads may be in flight from now on, at least 1."""
 
     def counts(self) -> dict[str, int]:
-        """``queued``, ``running``, ``done`` (not taken yet), ``read_ns`` (the total time of all reads so far) and
-        ``reads`` (how many were carried out)."""
+        """``queued``, ``running``, ``done`` (not taken yet), ``threads``, ``read_ns`` (the total time of all reads so
+        far) and ``reads`` (how many were carried out)."""
 
-    def close(self, wait_s: float) -> None:
+    def close(self, wait_s: float, /) -> None:
         """End the threads. Queued reads are dropped; reads in progress get ``wait_s``. Threads that storage holds are
         left behind: they touch nothing of the interpreter afterwards."""
 

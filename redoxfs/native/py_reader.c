@@ -1,7 +1,490 @@
-// To come.
+// redoxfs.native.Reader, and its sources Files and Shards.
+//
+// The threads of the pool never touch Python. Results become Python objects in `take`. A read keeps its source until it
+// is taken; a read that storage holds when the reader is closed keeps its source for ever.
+#include <stdlib.h>
+
 #include "python_types.h"
+#include "reader.h"
+#include "sources.h"
+
+// Sources
+
+typedef struct {
+    PyObject_HEAD
+    redox_files files;
+    PyObject *tree;
+} files_object;
+
+enum { COLUMNS = 5 };
+
+typedef struct {
+    PyObject_HEAD
+    redox_shards shards;
+    PyObject *tree;
+    Py_buffer views[COLUMNS];  // the first `held` are
+    int held;
+} shards_object;
+
+static PyTypeObject files_type, shards_type;
+
+// The source behind a Python object, and the number of entries of its tree; NULL with TypeError set.
+static const redox_source *source_of(PyObject *object, size_t *entries) {
+    if (Py_IS_TYPE(object, &files_type)) {
+        const redox_files *files = &((files_object *)object)->files;
+        *entries = files->tree->entries;
+        return &files->source;
+    }
+    if (Py_IS_TYPE(object, &shards_type)) {
+        const redox_shards *shards = &((shards_object *)object)->shards;
+        *entries = shards->tree->entries;
+        return &shards->source;
+    }
+    return PyErr_Format(PyExc_TypeError, "Files or Shards, not %s", Py_TYPE(object)->tp_name), NULL;
+}
+
+// A read of a sequence of entries; NULL with an exception set.
+static redox_read *new_read(PyObject *source_object, PyObject *sequence) {
+    size_t tree_entries;
+    const redox_source *source = source_of(source_object, &tree_entries);
+    PyObject *entries = source ? PySequence_Fast(sequence, "entries must be a sequence") : NULL;
+    if (!entries) {
+        return NULL;
+    }
+    Py_ssize_t count = PySequence_Fast_GET_SIZE(entries);
+    redox_read *read = redox_read_new(source, (size_t)count);
+    if (!read) {
+        PyErr_NoMemory();
+    }
+    for (Py_ssize_t i = 0; read && i < count; i++) {
+        Py_ssize_t entry = PyNumber_AsSsize_t(PySequence_Fast_GET_ITEM(entries, i), PyExc_IndexError);
+        if (entry < 0 || (size_t)entry >= tree_entries) {
+            if (!PyErr_Occurred()) {
+                PyErr_Format(PyExc_IndexError, "entry %zd of %zu", entry, tree_entries);
+            }
+            redox_read_free(read);
+            read = NULL;
+        } else {
+            read->entries[i] = (int32_t)entry;
+        }
+    }
+    Py_DECREF(entries);
+    return read;
+}
+
+static PyObject *result_of(redox_file *file) {
+    if (!file->buffer) {
+        return Py_BuildValue("(ii)", file->error, (int)file->fault);
+    }
+    PyObject *result = PyTuple_New(4);
+    PyObject *data = redox_buffer_new_object(file->buffer);
+    // The object has the reference now; on failure it was dropped.
+    file->buffer = NULL;
+    PyObject *mtime_ns = PyLong_FromLongLong(file->mtime_ns), *inode = PyLong_FromUnsignedLongLong(file->inode);
+    if (!result || !data || !mtime_ns || !inode) {
+        Py_XDECREF(result), Py_XDECREF(data), Py_XDECREF(mtime_ns), Py_XDECREF(inode);
+        return NULL;
+    }
+    PyTuple_SET_ITEM(result, 0, data);
+    PyTuple_SET_ITEM(result, 1, mtime_ns);
+    PyTuple_SET_ITEM(result, 2, inode);
+    PyTuple_SET_ITEM(result, 3, PyBool_FromLong(file->changed));
+    return result;
+}
+
+// The results of a read that is done: a tuple. NULL with an exception set.
+static PyObject *results_of(redox_read *read) {
+    PyObject *results = PyTuple_New((Py_ssize_t)read->count);
+    for (size_t i = 0; results && i < read->count; i++) {
+        PyObject *result = result_of(&read->files[i]);
+        if (result) {
+            PyTuple_SET_ITEM(results, (Py_ssize_t)i, result);
+        } else {
+            Py_CLEAR(results);
+        }
+    }
+    return results;
+}
+
+// Reads in this thread.
+static PyObject *source_read(PyObject *self, PyObject *entries) {
+    static const atomic_bool never;
+    redox_read *read = new_read(self, entries);
+    if (!read) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    read->source->read(read->source, read->entries, read->count, read->files, &never);
+    Py_END_ALLOW_THREADS
+    PyObject *results = results_of(read);
+    redox_read_free(read);
+    return results;
+}
+
+static PyMethodDef source_methods[] = {
+    {"read", source_read, METH_O, "Read files in this thread, without the interpreter's lock."},
+    {NULL},
+};
+
+static PyObject *files_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *keywords[] = {"tree", "root", NULL};
+    PyObject *tree_object;
+    int root;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Oi:Files", keywords, &tree_object, &root)) {
+        return NULL;
+    }
+    const redox_tree *tree = redox_tree_of(tree_object);
+    files_object *self = tree ? (files_object *)type->tp_alloc(type, 0) : NULL;
+    if (self) {
+        self->tree = Py_NewRef(tree_object);
+        redox_files_init(&self->files, tree, root);
+    }
+    return (PyObject *)self;
+}
+
+static void files_free(PyObject *self) {
+    Py_DECREF(((files_object *)self)->tree);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyTypeObject files_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "redoxfs.native._native.Files",
+    .tp_doc = "Files of a tree under a directory descriptor, which stays the caller's. A source for Reader.",
+    .tp_basicsize = sizeof(files_object),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = files_new,
+    .tp_dealloc = files_free,
+    .tp_methods = source_methods,
+};
+
+// Takes a view of an array of items of `item_bytes`: `wanted` of them, or any number (-1). Returns its items, or NULL
+// with an exception set.
+static const void *take_column(shards_object *self, PyObject *array, const char *name, Py_ssize_t item_bytes,
+                               Py_ssize_t wanted, size_t *length) {
+    Py_buffer *view = &self->views[self->held];
+    if (PyObject_GetBuffer(array, view, PyBUF_ND)) {
+        return NULL;
+    }
+    self->held++;
+    Py_ssize_t items = view->len / item_bytes;
+    if (view->itemsize != item_bytes || (uintptr_t)view->buf % (size_t)item_bytes) {
+        return PyErr_Format(PyExc_ValueError, "%s: not aligned items of %zd bytes", name, item_bytes), NULL;
+    }
+    if (wanted >= 0 && items != wanted) {
+        return PyErr_Format(PyExc_ValueError, "%s: %zd items instead of %zd", name, items, wanted), NULL;
+    }
+    *length = (size_t)items;
+    return view->buf;
+}
+
+static PyObject *shards_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *keywords[] = {"tree", "shards", "shard_of", "data_at", "sums", "block_at", NULL};
+    PyObject *tree_object, *fds, *shard_of, *data_at, *sums, *block_at;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O$OOOOO:Shards", keywords, &tree_object, &fds, &shard_of, &data_at,
+                                     &sums, &block_at)) {
+        return NULL;
+    }
+    const redox_tree *tree = redox_tree_of(tree_object);
+    shards_object *self = tree ? (shards_object *)type->tp_alloc(type, 0) : NULL;
+    if (!self) {
+        return NULL;
+    }
+    self->tree = Py_NewRef(tree_object);
+    redox_shards *shards = &self->shards;
+    shards->tree = tree;
+    Py_ssize_t entries = (Py_ssize_t)tree->entries;
+    size_t length;
+    if (!(shards->fds = take_column(self, fds, "shards", 4, -1, &shards->shards)) ||
+        !(shards->shard_of = take_column(self, shard_of, "shard_of", 4, entries, &length)) ||
+        !(shards->data_at = take_column(self, data_at, "data_at", 8, entries, &length)) ||
+        !(shards->sums = take_column(self, sums, "sums", 8, -1, &shards->sum_count)) ||
+        !(shards->block_at = take_column(self, block_at, "block_at", 8, entries, &length))) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    redox_shards_init(shards);
+    return (PyObject *)self;
+}
+
+static void shards_free(PyObject *object) {
+    shards_object *self = (shards_object *)object;
+    for (int i = 0; i < self->held; i++) {
+        PyBuffer_Release(&self->views[i]);
+    }
+    Py_DECREF(self->tree);
+    Py_TYPE(object)->tp_free(object);
+}
+
+static PyTypeObject shards_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "redoxfs.native._native.Shards",
+    .tp_doc = "Files in packed shards. A source for Reader.",
+    .tp_basicsize = sizeof(shards_object),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = shards_new,
+    .tp_dealloc = shards_free,
+    .tp_methods = source_methods,
+};
+
+// The reader
+
+typedef struct {
+    PyObject_HEAD
+    redox_pool *pool;  // NULL once it is closed
+    PyObject *reads;   // token: the address of its read. Keeps the tokens
+} reader_object;
+
+static redox_pool *pool_of(PyObject *self) {
+    redox_pool *pool = ((reader_object *)self)->pool;
+    if (!pool) {
+        PyErr_SetString(PyExc_ValueError, "the reader is closed");
+    }
+    return pool;
+}
+
+static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *keywords[] = {"threads", NULL};
+    unsigned threads;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "I:Reader", keywords, &threads)) {
+        return NULL;
+    }
+    reader_object *self = (reader_object *)type->tp_alloc(type, 0);
+    if (!self) {
+        return NULL;
+    }
+    self->reads = PyDict_New();
+    if (self->reads && !(self->pool = redox_pool_new(threads))) {
+        PyErr_SetFromErrno(PyExc_OSError);
+    }
+    if (!self->pool) {
+        Py_CLEAR(self);
+    }
+    return (PyObject *)self;
+}
+
+static PyObject *reader_fileno(PyObject *self, PyObject *no_args) {
+    (void)no_args;
+    redox_pool *pool = pool_of(self);
+    return pool ? PyLong_FromLong(redox_pool_fd(pool)) : NULL;
+}
+
+// The read of a token, or NULL; an exception is set only if the token cannot be looked up.
+static redox_read *read_of(PyObject *self, PyObject *token) {
+    PyObject *address = PyDict_GetItemWithError(((reader_object *)self)->reads, token);
+    return address ? PyLong_AsVoidPtr(address) : NULL;
+}
+
+// Ends a read: frees it, and lets go of its source and token.
+static void end_read(PyObject *self, redox_read *read) {
+    if (PyDict_DelItem(((reader_object *)self)->reads, read->token)) {
+        PyErr_Clear();
+    }
+    Py_DECREF((PyObject *)read->keeper);
+    redox_read_free(read);
+}
+
+// A read for a pair (token, entries), known by its token; NULL with an exception set.
+static redox_read *prepare(PyObject *self, PyObject *source, PyObject *pair) {
+    if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2) {
+        return PyErr_SetString(PyExc_TypeError, "a read is a pair of a token and entries"), NULL;
+    }
+    PyObject *token = PyTuple_GET_ITEM(pair, 0);
+    redox_read *read = new_read(source, PyTuple_GET_ITEM(pair, 1));
+    if (!read) {
+        return NULL;
+    }
+    PyObject *address = PyLong_FromVoidPtr(read);
+    PyObject *known = address ? PyDict_SetDefault(((reader_object *)self)->reads, token, address) : NULL;
+    if (known && known != address) {
+        PyErr_SetString(PyExc_ValueError, "a read with this token is under way");
+        known = NULL;
+    }
+    Py_XDECREF(address);
+    if (!known) {
+        redox_read_free(read);
+        return NULL;
+    }
+    read->token = token;
+    read->keeper = Py_NewRef(source);
+    return read;
+}
+
+static PyObject *reader_submit(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    redox_pool *pool = pool_of(self);
+    if (!pool) {
+        return NULL;
+    }
+    if (count != 3) {
+        return PyErr_Format(PyExc_TypeError, "submit() takes 3 arguments: source, reads, awaited (%zd given)", count);
+    }
+    int awaited = PyObject_IsTrue(args[2]);
+    PyObject *pairs = awaited < 0 ? NULL : PySequence_Fast(args[1], "reads must be a sequence");
+    if (!pairs) {
+        return NULL;
+    }
+    Py_ssize_t length = PySequence_Fast_GET_SIZE(pairs), ready = 0;
+    redox_read **reads = PyMem_New(redox_read *, length + 1);
+    if (!reads) {
+        PyErr_NoMemory();
+    }
+    while (reads && ready < length && (reads[ready] = prepare(self, args[0], PySequence_Fast_GET_ITEM(pairs, ready)))) {
+        ready++;
+    }
+    if (reads && ready == length) {
+        redox_pool_submit(pool, reads, (size_t)length, awaited);
+    } else {
+        PyObject *type, *value, *traceback;
+        PyErr_Fetch(&type, &value, &traceback);
+        while (ready) {
+            end_read(self, reads[--ready]);
+        }
+        PyErr_Restore(type, value, traceback);
+    }
+    PyMem_Free(reads);
+    Py_DECREF(pairs);
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *reader_hasten(PyObject *self, PyObject *token) {
+    redox_pool *pool = pool_of(self);
+    redox_read *read = pool ? read_of(self, token) : NULL;
+    if (read) {
+        redox_pool_hasten(pool, read);
+    }
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *reader_cancel(PyObject *self, PyObject *token) {
+    redox_pool *pool = pool_of(self);
+    redox_read *read = pool ? read_of(self, token) : NULL;
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    bool cancelled = read && redox_pool_cancel(pool, read);
+    if (cancelled) {
+        end_read(self, read);
+    }
+    return PyBool_FromLong(cancelled);
+}
+
+static PyObject *reader_take(PyObject *self, PyObject *number) {
+    redox_pool *pool = pool_of(self);
+    Py_ssize_t most = pool ? PyNumber_AsSsize_t(number, NULL) : -1;
+    if (most == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    PyObject *list = PyList_New(0);
+    redox_read *read;
+    // One by one: if there is no memory for a result, the others stay where they are.
+    while (list && PyList_GET_SIZE(list) < most && redox_pool_take(pool, &read, 1)) {
+        PyObject *results = results_of(read);
+        PyObject *pair = results ? PyTuple_Pack(2, (PyObject *)read->token, results) : NULL;
+        Py_XDECREF(results);
+        if (!pair || PyList_Append(list, pair)) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(pair);
+        end_read(self, read);
+    }
+    return list;
+}
+
+static PyObject *reader_set_threads(PyObject *self, PyObject *number) {
+    redox_pool *pool = pool_of(self);
+    unsigned long threads = pool ? PyLong_AsUnsignedLong(number) : 0;
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    redox_pool_set_threads(pool, threads > UINT_MAX ? UINT_MAX : (unsigned)threads);
+    Py_RETURN_NONE;
+}
+
+static PyObject *reader_counts(PyObject *self, PyObject *no_args) {
+    (void)no_args;
+    redox_pool *pool = pool_of(self);
+    if (!pool) {
+        return NULL;
+    }
+    redox_pool_counts counts = redox_pool_count(pool);
+    return Py_BuildValue("{snsnsnsnsnsK}", "queued", (Py_ssize_t)counts.queued, "running", (Py_ssize_t)counts.running,
+                         "done", (Py_ssize_t)counts.done, "reads", (Py_ssize_t)counts.reads, "threads",
+                         (Py_ssize_t)counts.threads, "read_ns", (unsigned long long)counts.read_ns);
+}
+
+static void close_pool(reader_object *self, double wait_s) {
+    redox_pool *pool = self->pool;
+    self->pool = NULL;
+    redox_read *rest;
+    size_t left_behind;
+    Py_BEGIN_ALLOW_THREADS
+    rest = redox_pool_close(pool, wait_s, &left_behind);
+    Py_END_ALLOW_THREADS
+    while (rest) {
+        redox_read *next = rest->next;
+        end_read((PyObject *)self, rest);
+        rest = next;
+    }
+    PyDict_Clear(self->reads);
+}
+
+static PyObject *reader_close(PyObject *self, PyObject *number) {
+    double wait_s = PyFloat_AsDouble(number);
+    if (wait_s == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (!(wait_s >= 0 && wait_s <= 1e6)) {
+        return PyErr_SetString(PyExc_ValueError, "wait_s must be from 0 to 1e6"), NULL;
+    }
+    if (((reader_object *)self)->pool) {
+        close_pool((reader_object *)self, wait_s);
+    }
+    Py_RETURN_NONE;
+}
+
+static void reader_free(PyObject *object) {
+    reader_object *self = (reader_object *)object;
+    if (self->pool) {
+        close_pool(self, 0);
+    }
+    Py_XDECREF(self->reads);
+    Py_TYPE(object)->tp_free(object);
+}
+
+static PyMethodDef reader_methods[] = {
+    {"fileno", reader_fileno, METH_NOARGS, "An eventfd that is readable while take has something to return."},
+    {"submit", (PyCFunction)(void (*)(void))reader_submit, METH_FASTCALL, "Queue reads of a source."},
+    {"hasten", reader_hasten, METH_O, "A request waits for this read."},
+    {"cancel", reader_cancel, METH_O, "Drop a read that has not begun; False if it has."},
+    {"take", reader_take, METH_O, "Completed reads, those that are waited for first."},
+    {"set_threads", reader_set_threads, METH_O, "How many reads may be in flight from now on."},
+    {"counts", reader_counts, METH_NOARGS, "Numbers of reads, and their time."},
+    {"close", reader_close, METH_O, "End the threads."},
+    {NULL},
+};
+
+static PyTypeObject reader_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "redoxfs.native._native.Reader",
+    .tp_doc = "A pool of threads that carry out reads.",
+    .tp_basicsize = sizeof(reader_object),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = reader_new,
+    .tp_dealloc = reader_free,
+    .tp_methods = reader_methods,
+};
+
+static int add_faults(PyObject *module) {
+    return PyModule_AddIntConstant(module, "FAILED", REDOX_FAILED) ||
+           PyModule_AddIntConstant(module, "NOT_REGULAR", REDOX_NOT_REGULAR) ||
+           PyModule_AddIntConstant(module, "CHANGED", REDOX_CHANGED) ||
+           PyModule_AddIntConstant(module, "WRONG_SUM", REDOX_WRONG_SUM) ||
+           PyModule_AddIntConstant(module, "ELSEWHERE", REDOX_ELSEWHERE);
+}
 
 int redox_add_reader(PyObject *module) {
-    (void)module;
-    return 0;
+    return PyModule_AddType(module, &files_type) || PyModule_AddType(module, &shards_type) ||
+                   PyModule_AddType(module, &reader_type) || add_faults(module)
+               ? -1
+               : 0;
 }

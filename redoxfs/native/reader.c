@@ -1,0 +1,342 @@
+#include "reader.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+// A thread's reads need little: a path, and the pieces of one system call.
+enum { STACK_BYTES = 256 << 10 };
+
+// Where a read is.
+enum { OUTSIDE, QUEUED, RUNNING, DONE };
+
+typedef struct list {
+    redox_read *first, *last;
+    size_t length;
+} list;
+
+struct redox_pool {
+    atomic_size_t references;  // one of the caller, one of each thread
+    atomic_bool closing;
+    int fd;
+    pthread_mutex_t lock;  // of everything below
+    pthread_cond_t work, ended;
+    list queue[2], done[2];  // [1]: awaited
+    unsigned wanted, threads, idle;
+    size_t running;
+    bool signalled;  // the eventfd
+    bool abandoned;  // nobody takes results any more
+    uint64_t read_ns;
+    size_t reads;
+};
+
+// Lists
+
+static void append(list *to, redox_read *read) {
+    read->next = NULL;
+    read->previous = to->last;
+    if (to->last) {
+        to->last->next = read;
+    } else {
+        to->first = read;
+    }
+    to->last = read;
+    to->length++;
+}
+
+static void detach(list *from, redox_read *read) {
+    if (read->previous) {
+        read->previous->next = read->next;
+    } else {
+        from->first = read->next;
+    }
+    if (read->next) {
+        read->next->previous = read->previous;
+    } else {
+        from->last = read->previous;
+    }
+    read->next = read->previous = NULL;
+    from->length--;
+}
+
+// The first of the awaited ones, or of the others, or NULL.
+static redox_read *pop(list lists[2]) {
+    for (int awaited = 1; awaited >= 0; awaited--) {
+        redox_read *read = lists[awaited].first;
+        if (read) {
+            detach(&lists[awaited], read);
+            return read;
+        }
+    }
+    return NULL;
+}
+
+static size_t length(const list lists[2]) { return lists[0].length + lists[1].length; }
+
+// Reads
+
+redox_read *redox_read_new(const redox_source *source, size_t count) {
+    if (count > (SIZE_MAX / 2 - sizeof(redox_read)) / (sizeof(int32_t) + sizeof(redox_file))) {
+        return NULL;
+    }
+    // The results lie behind the entries, in the same piece of memory.
+    size_t files_at = sizeof(redox_read) + count * sizeof(int32_t);
+    files_at += -files_at % _Alignof(redox_file);
+    redox_read *read = calloc(1, files_at + count * sizeof(redox_file));
+    if (read) {
+        read->source = source;
+        read->count = count;
+        read->files = (redox_file *)((char *)read + files_at);
+    }
+    return read;
+}
+
+void redox_read_free(redox_read *read) {
+    if (!read) {
+        return;
+    }
+    for (size_t i = 0; i < read->count; i++) {
+        redox_buffer_drop(read->files[i].buffer);
+    }
+    free(read);
+}
+
+// The pool
+
+static void drop(redox_pool *pool) {
+    if (atomic_fetch_sub_explicit(&pool->references, 1, memory_order_acq_rel) != 1) {
+        return;
+    }
+    pthread_cond_destroy(&pool->ended);
+    pthread_cond_destroy(&pool->work);
+    pthread_mutex_destroy(&pool->lock);
+    close(pool->fd);
+    free(pool);
+}
+
+int redox_pool_fd(const redox_pool *pool) { return pool->fd; }
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+// Writes or clears the eventfd, so that it is readable while there are results.
+static void signal_results(redox_pool *pool) {
+    bool here = length(pool->done) > 0;
+    if (here == pool->signalled) {
+        return;
+    }
+    // Neither can fail: the count is 0 or 1, and the descriptor is ours.
+    uint64_t count = 1;
+    ssize_t size = here ? write(pool->fd, &count, sizeof count) : read(pool->fd, &count, sizeof count);
+    pool->signalled = size == sizeof count ? here : pool->signalled;
+}
+
+// Each thread that gets work wakes the next one for what is left: the caller pays for one wake-up, whatever it submits,
+// and where reads take no time few threads wake at all.
+static void wake_one(redox_pool *pool) {
+    if (pool->idle && length(pool->queue)) {
+        pthread_cond_signal(&pool->work);
+    }
+}
+
+static void carry_out(redox_pool *pool, redox_read *read) {
+    read->place = RUNNING;
+    pool->running++;
+    wake_one(pool);
+    pthread_mutex_unlock(&pool->lock);
+    uint64_t began = now_ns();
+    read->source->read(read->source, read->entries, read->count, read->files, &pool->closing);
+    uint64_t took = now_ns() - began;
+    pthread_mutex_lock(&pool->lock);
+    pool->running--;
+    pool->read_ns += took;
+    pool->reads++;
+    if (pool->abandoned) {
+        redox_read_free(read);
+        return;
+    }
+    read->place = DONE;
+    append(&pool->done[read->awaited], read);
+    signal_results(pool);
+}
+
+static void *work(void *argument) {
+    redox_pool *pool = argument;
+    pthread_mutex_lock(&pool->lock);
+    while (!atomic_load(&pool->closing) && pool->threads <= pool->wanted) {
+        redox_read *read = pop(pool->queue);
+        if (read) {
+            carry_out(pool, read);
+        } else {
+            pool->idle++;
+            pthread_cond_wait(&pool->work, &pool->lock);
+            pool->idle--;
+        }
+    }
+    pool->threads--;
+    // The wake-up of this thread may have been for a read.
+    wake_one(pool);
+    pthread_cond_signal(&pool->ended);
+    pthread_mutex_unlock(&pool->lock);
+    drop(pool);
+    return NULL;
+}
+
+// Returns 0, or an errno.
+static int start_thread(redox_pool *pool) {
+    pthread_attr_t options;
+    int failure = pthread_attr_init(&options);
+    if (failure) {
+        return failure;
+    }
+    pthread_attr_setdetachstate(&options, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&options, STACK_BYTES);
+    // Signals are for the threads of the program.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    atomic_fetch_add_explicit(&pool->references, 1, memory_order_relaxed);
+    pthread_t thread;
+    failure = pthread_create(&thread, &options, work, pool);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&options);
+    if (failure) {
+        atomic_fetch_sub_explicit(&pool->references, 1, memory_order_relaxed);
+    } else {
+        pool->threads++;
+    }
+    return failure;
+}
+
+// Starts a thread for each queued read that no thread is free for. There is always one.
+static void start_threads(redox_pool *pool) {
+    while (pool->threads < pool->wanted && pool->threads - pool->running < length(pool->queue) && !start_thread(pool)) {
+    }
+}
+
+redox_pool *redox_pool_new(unsigned threads) {
+    redox_pool *pool = calloc(1, sizeof *pool);
+    if (!pool) {
+        return NULL;
+    }
+    pool->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (pool->fd < 0) {
+        free(pool);
+        return NULL;
+    }
+    atomic_init(&pool->references, 1);
+    pthread_mutex_init(&pool->lock, NULL);
+    pthread_cond_init(&pool->work, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&pool->ended, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    pool->wanted = threads ? threads : 1;
+    pthread_mutex_lock(&pool->lock);
+    int failure = start_thread(pool);
+    pthread_mutex_unlock(&pool->lock);
+    if (failure) {
+        drop(pool);
+        errno = failure;
+        return NULL;
+    }
+    return pool;
+}
+
+void redox_pool_submit(redox_pool *pool, redox_read *const *reads, size_t count, bool awaited) {
+    pthread_mutex_lock(&pool->lock);
+    for (size_t i = 0; i < count; i++) {
+        reads[i]->place = QUEUED;
+        reads[i]->awaited = awaited && i == 0;
+        append(&pool->queue[reads[i]->awaited], reads[i]);
+    }
+    start_threads(pool);
+    wake_one(pool);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void redox_pool_hasten(redox_pool *pool, redox_read *read) {
+    pthread_mutex_lock(&pool->lock);
+    if (!read->awaited) {
+        read->awaited = true;
+        if (read->place == QUEUED || read->place == DONE) {
+            list *lists = read->place == QUEUED ? pool->queue : pool->done;
+            detach(&lists[0], read);
+            append(&lists[1], read);
+        }
+    }
+    pthread_mutex_unlock(&pool->lock);
+}
+
+bool redox_pool_cancel(redox_pool *pool, redox_read *read) {
+    pthread_mutex_lock(&pool->lock);
+    bool was_queued = read->place == QUEUED;
+    if (was_queued) {
+        detach(&pool->queue[read->awaited], read);
+        read->place = OUTSIDE;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return was_queued;
+}
+
+size_t redox_pool_take(redox_pool *pool, redox_read **reads, size_t most) {
+    pthread_mutex_lock(&pool->lock);
+    size_t taken = 0;
+    while (taken < most && (reads[taken] = pop(pool->done))) {
+        reads[taken++]->place = OUTSIDE;
+    }
+    signal_results(pool);
+    pthread_mutex_unlock(&pool->lock);
+    return taken;
+}
+
+void redox_pool_set_threads(redox_pool *pool, unsigned threads) {
+    pthread_mutex_lock(&pool->lock);
+    pool->wanted = threads ? threads : 1;
+    start_threads(pool);
+    if (pool->threads > pool->wanted) {
+        pthread_cond_broadcast(&pool->work);
+    }
+    pthread_mutex_unlock(&pool->lock);
+}
+
+redox_pool_counts redox_pool_count(redox_pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    redox_pool_counts counts = {
+        .queued = length(pool->queue),
+        .running = pool->running,
+        .done = length(pool->done),
+        .reads = pool->reads,
+        .threads = pool->threads,
+        .read_ns = pool->read_ns,
+    };
+    pthread_mutex_unlock(&pool->lock);
+    return counts;
+}
+
+redox_read *redox_pool_close(redox_pool *pool, double wait_s, size_t *left_behind) {
+    uint64_t until_ns = now_ns() + (uint64_t)(wait_s * 1e9);
+    struct timespec until = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
+    pthread_mutex_lock(&pool->lock);
+    atomic_store(&pool->closing, true);
+    pthread_cond_broadcast(&pool->work);
+    while (pool->threads && pthread_cond_timedwait(&pool->ended, &pool->lock, &until) != ETIMEDOUT) {
+    }
+    list rest = {0};
+    for (redox_read *read; (read = pop(pool->queue)) || (read = pop(pool->done));) {
+        append(&rest, read);
+    }
+    *left_behind = pool->running;
+    pool->abandoned = true;
+    pthread_mutex_unlock(&pool->lock);
+    drop(pool);
+    return rest.first;
+}

@@ -1,0 +1,246 @@
+// Reads files from packed shards, in one sweep, and checks them.
+//
+// A sweep is a preadv2 whose buffers are, in turn, one for a file's bytes and scratch for the gap between files. So
+// memory is freed file by file, and nothing is copied. The bytes of scratch are never looked at, so all gaps of a sweep
+// share one piece.
+//
+// Reads do not fill the page cache. If the kernel has uncached reads (Linux 6.14), pages go as soon as they are copied;
+// otherwise they are dropped after the read.
+//
+// A file's checksums are compared before anybody gets its bytes. After a mismatch, or if the sweep failed, the file is
+// read once more by itself, from the storage rather than from a cache.
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "sources.h"
+
+#ifndef RWF_DONTCACHE
+#define RWF_DONTCACHE 0x80
+#endif
+
+enum {
+    PARTS = IOV_MAX,
+    // A longer gap takes the same piece of scratch several times.
+    SCRATCH_BYTES = 1 << 20,
+};
+
+// Where a sweep is: file number `file` follows, from its byte `offset`; `at` is the position in the shard.
+typedef struct cursor {
+    size_t file, offset;
+    int64_t at;
+} cursor;
+
+static int64_t size_of(const redox_shards *shards, int32_t entry) { return shards->tree->size[entry]; }
+
+// One system call, as uncached as can be.
+static ssize_t read_parts(const redox_shards *shards, int fd, const struct iovec *parts, int count, int64_t at) {
+    atomic_int *uncached = (atomic_int *)&shards->uncached;
+    int flags = atomic_load_explicit(uncached, memory_order_relaxed);
+    ssize_t got;
+    do {
+        got = redox_storage_calls.preadv2(fd, parts, count, at, flags);
+        if (got < 0 && flags && (errno == EOPNOTSUPP || errno == EINVAL)) {
+            atomic_store_explicit(uncached, flags = 0, memory_order_relaxed);
+            errno = EINTR;
+        }
+    } while (got < 0 && errno == EINTR);
+    if (got > 0 && !flags) {
+        posix_fadvise(fd, at, got, POSIX_FADV_DONTNEED);
+    }
+    return got;
+}
+
+// The pieces of memory that follow `from`, at most PARTS. Returns their number.
+static int lay_out(const redox_shards *shards, const int32_t *entries, size_t count, const redox_file *files,
+                   cursor from, char *scratch, struct iovec *parts) {
+    int number = 0;
+    while (from.file < count && number < PARTS) {
+        int64_t gap = from.offset ? 0 : shards->data_at[entries[from.file]] - from.at;
+        size_t left = files[from.file].buffer->size - from.offset;
+        if (gap > 0) {
+            size_t piece = gap < SCRATCH_BYTES ? (size_t)gap : SCRATCH_BYTES;
+            parts[number++] = (struct iovec){scratch, piece};
+            from.at += (int64_t)piece;
+        } else if (left) {
+            parts[number++] = (struct iovec){files[from.file].buffer->data + from.offset, left};
+            from.at += (int64_t)left;
+            from.offset += left;
+        } else {
+            from.file++;
+            from.offset = 0;
+        }
+    }
+    return number;
+}
+
+// `got` bytes were read into the pieces that follow `from`.
+static void advance(const redox_shards *shards, const int32_t *entries, size_t count, const redox_file *files,
+                    cursor *from, size_t got) {
+    for (;;) {
+        // Full files too: those that end here, and empty ones.
+        while (from->file < count && from->at >= shards->data_at[entries[from->file]] &&
+               from->offset == files[from->file].buffer->size) {
+            from->file++;
+            from->offset = 0;
+        }
+        if (!got || from->file == count) {
+            return;
+        }
+        int64_t gap = from->offset ? 0 : shards->data_at[entries[from->file]] - from->at;
+        size_t left = gap > 0 ? (size_t)gap : files[from->file].buffer->size - from->offset;
+        size_t step = got < left ? got : left;
+        from->offset += gap > 0 ? 0 : step;
+        from->at += (int64_t)step;
+        got -= step;
+    }
+}
+
+// Fills the buffers of the first files. Returns how many are full; fewer than all if the shard ends early, or after an
+// error, which is in *error.
+static size_t fill(const redox_shards *shards, int fd, const int32_t *entries, size_t count, redox_file *files,
+                   char *scratch, const atomic_bool *stop, int *error) {
+    cursor at = {.at = shards->data_at[entries[0]]};
+    advance(shards, entries, count, files, &at, 0);
+    while (at.file < count && !atomic_load_explicit(stop, memory_order_relaxed)) {
+        struct iovec parts[PARTS];
+        int number = lay_out(shards, entries, count, files, at, scratch, parts);
+        ssize_t got = read_parts(shards, fd, parts, number, at.at);
+        if (got < 0) {
+            *error = errno;
+        }
+        if (got <= 0) {
+            break;
+        }
+        advance(shards, entries, count, files, &at, (size_t)got);
+    }
+    return at.file;
+}
+
+static bool is_right(const redox_shards *shards, int32_t entry, const redox_buffer *buffer) {
+    int64_t first = shards->block_at[entry];
+    size_t blocks = buffer->size / REDOX_SUM_BYTES + (buffer->size % REDOX_SUM_BYTES != 0);
+    if (first < 0 || (uint64_t)first > shards->sum_count || blocks > shards->sum_count - (size_t)first) {
+        return false;
+    }
+    for (size_t block = 0; block < blocks; block++) {
+        size_t at = block * REDOX_SUM_BYTES, left = buffer->size - at;
+        size_t length = left < REDOX_SUM_BYTES ? left : REDOX_SUM_BYTES;
+        if (XXH3_64bits(buffer->data + at, length) != shards->sums[(size_t)first + block]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void fail(redox_file *file, int error, redox_fault fault) {
+    redox_buffer_drop(file->buffer);
+    *file = (redox_file){.error = error, .fault = fault};
+}
+
+// Reads one file from the storage, into its buffer, and checks it. `failure` is the errno of the sweep, or 0.
+static void read_again(const redox_shards *shards, int fd, int32_t entry, redox_file *file, int failure,
+                       const atomic_bool *stop) {
+    int error = 0;
+    if (atomic_load_explicit(stop, memory_order_relaxed)) {
+        fail(file, ECANCELED, REDOX_FAILED);
+        return;
+    }
+    posix_fadvise(fd, shards->data_at[entry], (off_t)file->buffer->size, POSIX_FADV_DONTNEED);
+    bool whole = fill(shards, fd, &entry, 1, file, NULL, stop, &error) == 1;
+    if (whole && is_right(shards, entry, file->buffer)) {
+        return;
+    }
+    if (failure || error) {
+        fail(file, failure ? failure : error, REDOX_FAILED);
+    } else {
+        fail(file, EIO, REDOX_WRONG_SUM);
+    }
+}
+
+// Whether entries lie one after the other in one shard. The longest gap between them goes to *gap.
+static bool are_in_order(const redox_shards *shards, const int32_t *entries, size_t count, size_t *gap) {
+    *gap = 0;
+    int64_t end = 0;
+    for (size_t i = 0; i < count; i++) {
+        int32_t entry = entries[i];
+        if (entry < 0 || (size_t)entry >= shards->tree->entries || shards->shard_of[entry] != shards->shard_of[entries[0]]) {
+            return false;
+        }
+        int64_t size = size_of(shards, entry), begin = shards->data_at[entry];
+        if (size < 0 || begin < end || begin > INT64_MAX - size) {
+            return false;
+        }
+        if (i && (uint64_t)(begin - end) > *gap) {
+            *gap = (size_t)(begin - end);
+        }
+        end = begin + size;
+    }
+    return true;
+}
+
+// Allocates the buffers of all files, or of none.
+static bool allocate(const redox_shards *shards, const int32_t *entries, size_t count, redox_file *files) {
+    for (size_t i = 0; i < count; i++) {
+        files[i].buffer = redox_buffer_allocate((size_t)size_of(shards, entries[i]));
+        if (!files[i].buffer) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void fail_all(redox_file *files, size_t count, int error, redox_fault fault) {
+    for (size_t i = 0; i < count; i++) {
+        fail(&files[i], error, fault);
+    }
+}
+
+static void read_shard(const redox_source *source, const int32_t *entries, size_t count, redox_file *files,
+                       const atomic_bool *stop) {
+    const redox_shards *shards = (const redox_shards *)source;
+    memset(files, 0, count * sizeof *files);
+    size_t gap;
+    if (!count) {
+        return;
+    }
+    if (!are_in_order(shards, entries, count, &gap)) {
+        fail_all(files, count, EINVAL, REDOX_FAILED);
+        return;
+    }
+    int32_t shard = shards->shard_of[entries[0]];
+    int fd = shard >= 0 && (size_t)shard < shards->shards ? shards->fds[shard] : -1;
+    if (fd < 0) {
+        fail_all(files, count, ENOENT, REDOX_ELSEWHERE);
+        return;
+    }
+    char *scratch = gap ? malloc(gap < SCRATCH_BYTES ? gap : SCRATCH_BYTES) : NULL;
+    if ((gap && !scratch) || !allocate(shards, entries, count, files)) {
+        fail_all(files, count, ENOMEM, REDOX_FAILED);
+        free(scratch);
+        return;
+    }
+    int failure = 0;
+    size_t full = fill(shards, fd, entries, count, files, scratch, stop, &failure);
+    free(scratch);
+    for (size_t i = 0; i < count; i++) {
+        int32_t entry = entries[i];
+        if (i >= full || !is_right(shards, entry, files[i].buffer)) {
+            read_again(shards, fd, entry, &files[i], i < full ? 0 : failure, stop);
+        }
+        if (files[i].buffer) {
+            files[i].mtime_ns = shards->tree->mtime_ns[entry];
+            files[i].inode = shards->tree->inode[entry];
+        }
+    }
+}
+
+void redox_shards_init(redox_shards *shards) {
+    shards->source = (redox_source){read_shard};
+    atomic_init(&shards->uncached, RWF_DONTCACHE);
+}

@@ -1,0 +1,45 @@
+// The places that a `redox_pool` reads files from.
+#pragma once
+
+#include <linux/openat2.h>
+#include <sys/uio.h>
+
+#include "reader.h"
+#include "tree.h"
+
+// The system calls that reach storage. Tests put others in their place, to make them fail; nothing else may.
+struct redox_storage_calls {
+    long (*openat2)(int directory, const char *path, const struct open_how *how, size_t size);
+    ssize_t (*preadv2)(int fd, const struct iovec *parts, int count, off_t at, int flags);
+};
+extern __attribute__((visibility("default"))) struct redox_storage_calls redox_storage_calls;
+
+// Files of `tree` beneath the directory `root`, read through no symlink.
+typedef struct redox_files {
+    redox_source source;
+    const redox_tree *tree;
+    int root;
+    bool has_openat2;
+} redox_files;
+
+// The caller keeps `tree` and `root`.
+void redox_files_init(redox_files *files, const redox_tree *tree, int root);
+
+// Files in packed shards. They lie one after the other, with gaps between them.
+typedef struct redox_shards {
+    redox_source source;
+    const redox_tree *tree;
+    const int32_t *fds;  // [shards]; -1 for one that is on another node
+    size_t shards;
+    const int32_t *shard_of;  // [entries of the tree]
+    const int64_t *data_at;   // [entries of the tree]
+    const uint64_t *sums;     // [sum_count]: XXH3 of each REDOX_SUM_BYTES of each file
+    size_t sum_count;
+    const int64_t *block_at;  // [entries of the tree]: the number of a file's first sum
+    atomic_int uncached;      // RWF_DONTCACHE, or 0 where the kernel or the filesystem lacks it
+} redox_shards;
+
+enum { REDOX_SUM_BYTES = 1 << 20 };
+
+// The caller fills in all fields but these two.
+void redox_shards_init(redox_shards *shards);
