@@ -1,6 +1,7 @@
 """Fakes below a node, for tests: stores that wait and fail on demand, system calls that fail, and a kernel without
 caches."""
 
+import ctypes
 import errno
 import os
 import threading
@@ -8,10 +9,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 from unittest.mock import patch
 
-from redoxfs.chunks import ChunkStore, FileBytes, Payload, Read, SourceFile, Stamp
+from redoxfs.chunks import ChunkStore, FileBytes, Payload, Read, SourceFile, Stamp, beneath
 from redoxfs.dataset import Catalog
+from redoxfs.native import _native
 
 
 class HeldStore:
@@ -149,8 +152,54 @@ def is_slow(read: Read) -> Sequence[Payload]:
     return read.run()
 
 
+class _Part(ctypes.Structure):
+    """struct iovec."""
+
+    _fields_ = (("base", ctypes.c_void_p), ("size", ctypes.c_size_t))
+
+
+_PREADV2 = ctypes.CFUNCTYPE(
+    ctypes.c_ssize_t,
+    *(ctypes.c_int, ctypes.POINTER(_Part), ctypes.c_int, ctypes.c_longlong, ctypes.c_int),
+    use_errno=True,
+)
+_OPENAT2 = ctypes.CFUNCTYPE(
+    ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t, use_errno=True
+)
+
+
+class _StorageCalls(ctypes.Structure):
+    """struct redox_storage_calls: the system calls of native/files.c and native/shards.c."""
+
+    _fields_ = (("openat2", ctypes.c_void_p), ("preadv2", ctypes.c_void_p))
+
+
+@contextmanager
+def _native_call(name: str, replacement: Any) -> Iterator[None]:
+    """Replace a system call of the C sources within the ``with`` block."""
+    calls = _StorageCalls.in_dll(ctypes.CDLL(_native.__file__), "redox_storage_calls")
+    before = getattr(calls, name)
+    setattr(calls, name, ctypes.cast(replacement, ctypes.c_void_p).value)
+    try:
+        yield
+    finally:
+        setattr(calls, name, before)
+
+
+@contextmanager
+def no_openat2() -> Iterator[None]:
+    """The kernel refuses openat2 within the ``with`` block, for sources that are made there too."""
+
+    def refuse(_directory: int, _path: bytes, _how: int, _size: int) -> int:
+        ctypes.set_errno(errno.ENOSYS)
+        return -1
+
+    with _native_call("openat2", _OPENAT2(refuse)), patch.object(beneath, "_has_openat2", lambda: False):
+        yield
+
+
 class FaultyCalls:
-    """``fault`` replaces every Nth read system call of this process. ``hit`` counts them.
+    """``fault`` replaces every Nth read system call of this process, in Python and in C. ``hit`` counts them.
 
     A fault receives the filled buffer. It may raise, fill less of it, or change the bytes.
     """
@@ -165,8 +214,9 @@ class FaultyCalls:
 
     @contextmanager
     def made(self) -> Iterator[None]:
-        """Patch os.pread and os.preadv within the ``with`` block."""
-        with patch.object(os, "preadv", self.preadv), patch.object(os, "pread", self.pread):
+        """Patch the calls within the ``with`` block."""
+        native = _native_call("preadv2", _PREADV2(self._preadv2))
+        with patch.object(os, "preadv", self.preadv), patch.object(os, "pread", self.pread), native:
             yield
 
     def preadv(self, fd: int, parts: Sequence[memoryview], at: int, flags: int = 0) -> int:
@@ -183,6 +233,14 @@ class FaultyCalls:
     def pread(self, fd: int, size: int, at: int) -> bytes:
         whole = memoryview(bytearray(size))
         return bytes(whole[: self.preadv(fd, [whole], at)])
+
+    def _preadv2(self, fd: int, parts: Any, count: int, at: int, flags: int) -> int:
+        memory = [(ctypes.c_char * part.size).from_address(part.base) for part in parts[:count]]
+        try:
+            return self.preadv(fd, [memoryview(part).cast("B") for part in memory], at, flags)
+        except OSError as error:
+            ctypes.set_errno(error.errno or errno.EIO)
+            return -1
 
     def _goes_wrong(self) -> bool:
         with self._lock:

@@ -22,7 +22,7 @@ from redoxfs.chunks.layout import (
 )
 from redoxfs.chunks.measurement import measure_storage
 from redoxfs.chunks.storage_speed import UNKNOWN_SPEED, StorageSpeed
-from redoxfs.chunks.store import ChunkStore, FileBytes, Payload, Read, SourceFile, Stamp
+from redoxfs.chunks.store import ChunkStore, FileBytes, NativeRead, Payload, Read, SourceFile, Stamp
 
 __all__ = [
     "UNKNOWN_SPEED",
@@ -32,6 +32,7 @@ __all__ = [
     "FileBytes",
     "Layout",
     "MemoryTooSmallError",
+    "NativeRead",
     "Payload",
     "Read",
     "SourceFile",

@@ -1,13 +1,22 @@
 """The interface of every chunk store. `redoxfs.testing` has the tests that a store must pass.
 
-A store does not read by itself. For samples of a chunk it returns *reads*: blocking pieces of work that any thread
-may run, in any order, and that touch nothing but the storage. So one pool of threads serves every store. A store that
-reads a chunk in one sweep returns one read for all samples; a store that reads file by file returns one for each.
+A store does not read by itself. For samples of a chunk it returns *reads*: pieces of work that any thread may carry
+out, in any order, and that touch nothing but the storage. So one pool of threads serves every store. A store that reads
+a chunk in one sweep returns one read for all samples; a store that reads file by file returns one for each.
+
+A store of this package describes its reads (`NativeRead`), and threads in C carry them out without Python. Another
+store returns functions (`Read`), which threads in Python call.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from redoxfs.native import Buffer, Files, Shards
+
+if TYPE_CHECKING:
+    # A type alias of the stub.
+    from redoxfs.native._native import FileResult
 
 NO_INODE = 0
 """Not the inode of any file."""
@@ -28,11 +37,10 @@ class Stamp(NamedTuple):
         return self == file or self == file._replace(inode=NO_INODE)
 
 
-@dataclass(frozen=True, slots=True)
-class FileBytes:
+class FileBytes(NamedTuple):
     """The bytes of one file. ``changed``: the file is no longer as the scan saw it."""
 
-    data: bytes | memoryview
+    data: bytes | memoryview | Buffer
     stamp: Stamp
     changed: bool
 
@@ -41,15 +49,72 @@ Payload = tuple[FileBytes | OSError, ...]
 """The files of one sample, in the order of its class's roles. An error takes the place of an unreadable file."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Read:
-    """Blocking work for a worker thread.
+    """Blocking work for a worker thread: a function that returns one payload for each of ``samples``.
 
-    ``run`` returns one payload for each of ``samples``. It never raises an error of the storage.
+    The function never raises an error of the storage.
     """
 
-    samples: tuple[int, ...]
-    run: Callable[[], Sequence[Payload]]
+    __slots__ = ("_run", "samples")
+
+    def __init__(self, samples: tuple[int, ...], run: Callable[[], Sequence[Payload]]) -> None:
+        self.samples = samples
+        self._run = run
+
+    def run(self) -> Sequence[Payload]:
+        """Carry it out in this thread."""
+        return self._run()
+
+
+class NativeSource(Protocol):
+    """What `NativeRead` is read from. Any thread may call it."""
+
+    @property
+    def native(self) -> Files | Shards: ...
+
+    def failure(self, entry: int, error: int, fault: int) -> OSError:
+        """The error that takes the place of a file; see `redoxfs.native._native.Failure`."""
+
+
+class NativeRead(Read):
+    """A read as data: the files of one sample after the other, from ``source``.
+
+    ``entries``  their entries in the tree
+    ``counts``   the number of files of each sample; None: each sample has one
+    """
+
+    __slots__ = ("_counts", "_source", "entries")
+
+    def __init__(
+        self, samples: tuple[int, ...], entries: Sequence[int], counts: Sequence[int] | None, source: NativeSource
+    ) -> None:
+        self.samples = samples
+        self.entries = entries
+        self._counts = counts
+        self._source = source
+
+    @property
+    def native(self) -> Files | Shards:
+        """What carries it out."""
+        return self._source.native
+
+    def run(self) -> Sequence[Payload]:
+        """Carry it out in this thread."""
+        return self.payloads(self._source.native.read(self.entries))
+
+    def payloads(self, results: "Sequence[FileResult]") -> Sequence[Payload]:
+        """The payloads that ``results`` of the entries make."""
+        files: list[FileBytes | OSError] = []
+        for number, result in enumerate(results):
+            if len(result) == 4:
+                data, mtime_ns, inode, changed = result
+                files.append(FileBytes(data, Stamp(len(data), mtime_ns, inode), changed))
+            else:
+                files.append(self._source.failure(self.entries[number], *result))
+        if self._counts is None:
+            return [(file,) for file in files]
+        at = iter(files)
+        return [tuple(islice(at, count)) for count in self._counts]
 
 
 class SourceFile(Protocol):
@@ -72,7 +137,10 @@ class ChunkStore(Protocol):
         """The number of reads in flight at which the storage reaches its full rate."""
 
     def reads(self, chunk: int, samples: Sequence[int]) -> Sequence[Read]:
-        """Reads that cover each of ``samples`` of ``chunk`` once. The first is awaited, so the first read has it."""
+        """Reads that cover each of ``samples`` of ``chunk`` once. The first is awaited, so the first read has it.
+
+        Either all are a `NativeRead` from one source, or none is.
+        """
 
     def read_range(self, sample: int, file: int, stamp: Stamp, offset: int, size: int) -> bytes:
         """Read bytes of one file of a sample again, by position. Blocks.

@@ -1,26 +1,24 @@
-"""A pool of threads that carry out reads and deliver the results to the node's task.
+"""Carries out the reads of any store in threads, and delivers the results to the node's task.
 
-Threads take reads from one queue and put results on another. They wake the event loop once for all results that have
-arrived since. While all memory fills, results may arrive as fast as they are delivered, so delivery is cut into time
-slices, and the loop does its other work in between.
+Described reads (`NativeRead`) go to threads in C, and need Python only to be queued and delivered. The reads of a store
+that is written in Python go to threads in Python (`callables`), which start with the first of them. Either way awaited
+reads, for which a request waits, go before the others, and so do their results.
 
-Awaited reads, for which a request waits, go before the others, and so do their results; within each group the order is
-that of arrival. A thread holds no lock while it reads. The threads are daemon threads, so storage that never answers
-cannot keep the process from ending.
-
-Rejected: a trio worker thread for each file. A chunk is up to K reads, and to start and finish one through the event
-loop costs more than the read itself.
+While all memory fills, results may arrive as fast as they are delivered, so delivery is cut into time slices, and the
+loop does its other work in between. A task of the loader delivers by itself. Whoever handles requests outside of trio
+takes that over (`Loader.take_over`), and spares every result a turn of trio's scheduler.
 """
 
 import logging
-import threading
-from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from time import perf_counter
 
 import trio
 
-from redoxfs.chunks.store import Payload, Read
+from redoxfs.chunks.store import NativeRead, Payload, Read
+from redoxfs.native import Reader
+from redoxfs.node.callables import Callables
 
 JOIN_S = 2.0
 """How long a clean end waits for reads in progress. The end of the process ends those that hang."""
@@ -28,108 +26,94 @@ JOIN_S = 2.0
 SLICE_S = 1e-3
 """How long one slice of delivery takes: a hundred results or so, and the longest delay that it adds to an open."""
 
+# The exception would end the event loop, and with it the mount.
+BUG = "a bug in redoxfs: please report it"
+
 log = logging.getLogger(__name__)
 
 
 class Loader:
-    """A pool of reading threads.
+    """A pool of reading threads; made in a trio task.
 
     Args:
         deliver: called in the task's thread with a read and its payloads, which are empty if the store raised.
+
+    Raises:
+        OSError: no thread can be started.
     """
 
     def __init__(self, deliver: Callable[[Read, Sequence[Payload]], None], *, threads: int) -> None:
         self._deliver = deliver
-        self._token = trio.lowlevel.current_trio_token()
-        self._awaited: deque[Read] = deque()
-        # There may be hundreds of thousands, and any of them may be hastened.
-        self._others: OrderedDict[Read, None] = OrderedDict()
-        # Not awaited so far: reads in progress, and results. Then results that are awaited.
-        self._under_way: set[Read] = set()
-        self._here: OrderedDict[Read, Sequence[Payload]] = OrderedDict()
-        self._awaited_here: deque[tuple[Read, Sequence[Payload]]] = deque()
-        self._wake = threading.Condition()
-        self._closing = False
-        self._threads = [
-            threading.Thread(target=self._work, name=f"redoxfs-read-{i}", daemon=True) for i in range(threads)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._reader = Reader(threads)
+        self._callables = Callables(self._deliver_callables, threads=threads)
+        self._delivers = True
+        trio.lowlevel.spawn_system_task(self._deliver_by_itself)
 
     def submit(self, reads: Sequence[Read], *, awaited: bool) -> None:
-        """Queue reads. ``awaited``: a request waits for the first of them."""
-        with self._wake:
-            self._others.update(dict.fromkeys(reads[awaited:]))
-            if awaited:
-                self._awaited.append(reads[0])
-            self._wake.notify(len(reads))
+        """Queue reads of one call of a store. ``awaited``: a request waits for the first of them."""
+        first = reads[0]
+        if isinstance(first, NativeRead):
+            described = [(read, read.entries) for read in reads if isinstance(read, NativeRead)]
+            self._reader.submit(first.native, described, awaited)
+        else:
+            self._callables.submit(reads, awaited=awaited)
 
     def hasten(self, read: Read) -> None:
         """A request waits for ``read`` now: put it first."""
-        with self._wake:
-            if read in self._others:
-                del self._others[read]
-                self._awaited.append(read)
-            elif read in self._here:
-                self._awaited_here.append((read, self._here.pop(read)))
-            else:
-                self._under_way.discard(read)
+        if isinstance(read, NativeRead):
+            self._reader.hasten(read)
+        else:
+            self._callables.hasten(read)
+
+    def take_over(self) -> int:
+        """The caller delivers from now on: `deliver_some` whenever the returned descriptor is readable."""
+        fd = self._reader.fileno()
+        if self._delivers:
+            self._delivers = False
+            trio.lowlevel.notify_closing(fd)
+        return fd
+
+    def deliver_some(self) -> None:
+        """Deliver what has arrived, for the time of one slice."""
+        until = perf_counter() + SLICE_S
+        take = self._reader.take
+        while taken := take(1):
+            try:
+                ((read, results),) = taken
+                self._deliver(read, read.payloads(results))
+            except Exception:
+                log.exception(BUG)
+            if perf_counter() > until:
+                return
 
     def close(self) -> None:
         """End the threads. Queued reads are dropped; reads in progress get up to `JOIN_S`."""
-        with self._wake:
-            self._closing = True
-            self._awaited.clear()
-            self._others.clear()
-            self._wake.notify_all()
-        for thread in self._threads:
-            thread.join(JOIN_S / len(self._threads))
-        self._here.clear()
-        self._awaited_here.clear()
+        if self._delivers:
+            self._delivers = False
+            # If the loop has ended, so has the task.
+            with suppress(RuntimeError):
+                trio.lowlevel.notify_closing(self._reader.fileno())
+        self._reader.close(JOIN_S)
+        self._callables.close(JOIN_S)
 
-    def _work(self) -> None:
-        while True:
-            with self._wake:
-                while not (self._awaited or self._others or self._closing):
-                    self._wake.wait()
-                if self._closing:
-                    return
-                if self._awaited:
-                    read = self._awaited.popleft()
-                else:
-                    read, _ = self._others.popitem(last=False)
-                    self._under_way.add(read)
-            try:
-                payloads = read.run()
-            except Exception:
-                log.exception("a store raised instead of returning an error for each file")
-                payloads = ()
-            with self._wake:
-                if read in self._under_way:
-                    self._under_way.remove(read)
-                    self._here[read] = payloads
-                else:
-                    self._awaited_here.append((read, payloads))
-            if not self._hand_over_soon():
-                return
+    async def _deliver_by_itself(self) -> None:
+        try:
+            while self._delivers:
+                await trio.lowlevel.wait_readable(self._reader.fileno())
+                # `close` may come between the wake-up and this.
+                if self._delivers:
+                    self.deliver_some()
+        except trio.ClosedResourceError:
+            # `close` or `take_over`.
+            return
 
-    def _hand_over(self) -> None:
+    def _deliver_callables(self) -> None:
         until = perf_counter() + SLICE_S
-        while self._awaited_here or self._here:
-            result = self._awaited_here.popleft() if self._awaited_here else self._here.popitem(last=False)
+        while result := self._callables.take():
             try:
                 self._deliver(*result)
             except Exception:
-                # It would end the event loop, and with it the mount.
-                log.exception("a bug in redoxfs: please report it")
+                log.exception(BUG)
             if perf_counter() > until:
-                self._hand_over_soon()
+                self._callables.deliver_later()
                 return
-
-    def _hand_over_soon(self) -> bool:
-        """Schedule `_hand_over` in the loop; False if the loop has ended."""
-        try:
-            self._token.run_sync_soon(self._hand_over, idempotent=True)
-        except trio.RunFinishedError:
-            return False
-        return True

@@ -452,13 +452,9 @@ class Node:
         file = opened.content.files[opened.file]
         if not isinstance(file, FileBytes):
             return self._read_late(self._read_by_position(opened, offset, size))
-        data = file.data
-        if offset or size < len(data):
-            part = memoryview(data)[offset : offset + size]
-            self.counters.bytes_served += len(part)
-            return part
-        self.counters.bytes_served += len(data)
-        return data
+        part = memoryview(file.data)[offset : offset + size]
+        self.counters.bytes_served += len(part)
+        return part
 
     async def _read_late(self, reading: Coroutine[Any, Any, bytes]) -> bytes:
         try:

@@ -1,9 +1,8 @@
 """The packed store: reads a chunk in one sweep over its part of a shard, straight into a buffer for each file.
 
-A sweep is a preadv whose buffers are, in turn, one for a file's bytes and scratch for the gap between files: headers,
-and files that are not wanted. So memory is freed file by file, and nothing is copied. If only a few of a chunk's
-samples are wanted, the sweep is cut at every gap that takes longer to read than to skip on this storage
-(`chunks.storage_speed`).
+C carries out a sweep (native/shards.c). Between the files are gaps: headers, and files that are not wanted. If only a
+few of a chunk's samples are wanted, the sweep is cut at every gap that takes longer to read than to skip on this
+storage (`chunks.storage_speed`).
 
 The store does not fill the page cache: bytes go to one reader, and are not read again before the next epoch. If the
 kernel has uncached reads (Linux 6.14, RWF_DONTCACHE), pages go as soon as they are copied; otherwise they are dropped
@@ -18,27 +17,22 @@ Any thread may call anything here except `close`.
 
 import errno
 import os
-import threading
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import xxhash
 
-from redoxfs.chunks import FileBytes, Payload, Read, SourceFile, Stamp, StorageSpeed
+from redoxfs.chunks import NativeRead, Read, SourceFile, Stamp, StorageSpeed
 from redoxfs.dataset import show
+from redoxfs.dataset.columns import native_tree
+from redoxfs.native import Shards
+from redoxfs.native import _native as faults
 from redoxfs.packed.index import SUM_BLOCK_BYTES, Index
 
 RWF_DONTCACHE = 0x80
 """A flag of preadv2(2), from linux/fs.h. Python has no name for it yet."""
-
-IOV_MAX = os.sysconf("SC_IOV_MAX")
-
-SCRATCH_BYTES = 1 << 20
-"""One buffer takes all skipped bytes. A longer gap uses it several times."""
-
 
 NOT_HERE = -1
 """Takes the place of the descriptor of a shard that is on another node. `load_index` decides which may be absent."""
@@ -76,12 +70,21 @@ class PackedStore:
         self._sums: memoryview[int] = index.sums.data
         self._block_at: memoryview[int] = index.block_at.data
         self._fds: list[int] = []
+        self._native_fds = np.empty(0, np.int32)
         self._uncached = RWF_DONTCACHE
-        self._scratch = threading.local()
         try:
             for name in index.positions.shard_names:
                 self._fds.append(_open_if_there(folder / name))
-        except OSError:
+            self._native_fds = np.array(self._fds, np.int32)
+            self.native = Shards(
+                native_tree(index.catalog),
+                shards=self._native_fds,
+                shard_of=index.positions.shard,
+                data_at=index.positions.data_at,
+                sums=index.sums,
+                block_at=index.block_at[:-1],
+            )
+        except (OSError, ValueError):
             self.close()
             raise
 
@@ -91,6 +94,7 @@ class PackedStore:
             if fd != NOT_HERE:
                 os.close(fd)
         self._fds.clear()
+        self._native_fds.fill(NOT_HERE)
 
     def reads(self, chunk: int, samples: Sequence[int]) -> Sequence[Read]:  # noqa: ARG002 - positions go by sample
         """The sweeps that take the least time on this storage. The sweep with the first sample comes first."""
@@ -112,7 +116,15 @@ class PackedStore:
             sweep.counts.append(len(files))
             end = self._data_at[files[-1]] + self._size[files[-1]]
         sweeps.sort(key=lambda sweep: samples[0] not in sweep.samples)
-        return [Read(tuple(s.samples), partial(self._read_samples, s.entries, s.counts)) for s in sweeps]
+        return [NativeRead(tuple(s.samples), s.entries, s.counts, self) for s in sweeps]
+
+    def failure(self, entry: int, error: int, fault: int) -> OSError:
+        """See `NativeSource.failure`."""
+        if fault == faults.ELSEWHERE:
+            return self._is_elsewhere(entry)
+        if fault == faults.WRONG_SUM:
+            return self._is_wrong(entry, self._data_at[entry])
+        return OSError(error, os.strerror(error))
 
     def read_range(self, sample: int, file: int, stamp: Stamp, offset: int, size: int) -> bytes:
         """Read bytes of one file of a sample again, checked."""
@@ -124,82 +136,25 @@ class PackedStore:
         return PackedFile(self, entry)
 
     def _fd_of(self, entry: int) -> int:
-        shard = self._shard_of[entry]
-        fd = self._fds[shard]
+        fd = self._fds[self._shard_of[entry]]
         if fd == NOT_HERE:
-            raise OSError(errno.ENOENT, f"{self._index.positions.shard_names[shard]} is on another node")
+            raise self._is_elsewhere(entry)
         return fd
+
+    def _is_elsewhere(self, entry: int) -> OSError:
+        return OSError(errno.ENOENT, f"{self._shard_name(entry)} is on another node")
+
+    def _is_wrong(self, entry: int, at: int) -> OSError:
+        name = show(self._catalog.tree.path(entry))
+        return OSError(errno.EIO, f"{name}: wrong checksum in {self._shard_name(entry)} at {at}")
+
+    def _shard_name(self, entry: int) -> str:
+        return self._index.positions.shard_names[self._shard_of[entry]]
 
     def stamp(self, entry: int) -> Stamp:
         return Stamp(self._size[entry], self._mtime_ns[entry], self._inode[entry])
 
-    # Sweeps
-
-    def _read_samples(self, entries: list[int], counts: list[int]) -> Sequence[Payload]:
-        files = iter(self._sweep(entries))
-        return [tuple(next(files) for _ in range(count)) for count in counts]
-
-    def _sweep(self, entries: list[int]) -> list[FileBytes | OSError]:
-        """Read files that lie one after the other in a shard."""
-        failure: OSError | None = None
-        try:
-            buffers = [np.empty(self._size[entry], np.uint8).data for entry in entries]
-        except MemoryError:
-            return [OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))] * len(entries)
-        try:
-            have = self._fill(entries, buffers)
-        except OSError as error:
-            have, failure = 0, error.with_traceback(None)
-        return [
-            self._checked(entry, buffer, whole=number < have, failure=failure)
-            for number, (entry, buffer) in enumerate(zip(entries, buffers, strict=True))
-        ]
-
-    def _fill(self, entries: list[int], buffers: list[memoryview]) -> int:
-        """Read into ``buffers``. Return how many are full: fewer than all if the shard ends early."""
-        fd = self._fd_of(entries[0])
-        at = self._data_at[entries[0]]
-        full = 0
-        parts = list(self._parts(entries, buffers, at))
-        while parts:
-            batch = parts[:IOV_MAX]
-            del parts[:IOV_MAX]
-            while batch:
-                if not len(batch[0][0]):
-                    full += batch.pop(0)[1]
-                    continue
-                done = self._preadv(fd, [part for part, _ in batch], at)
-                if not done:
-                    return full
-                at += done
-                while batch and done >= len(batch[0][0]):
-                    part, ends = batch.pop(0)
-                    done -= len(part)
-                    full += ends
-                if done:
-                    batch[0] = (batch[0][0][done:], batch[0][1])
-        return full
-
-    def _parts(self, entries: list[int], buffers: list[memoryview], at: int) -> Iterator[tuple[memoryview, int]]:
-        """The pieces of memory to read into, in order, each with 1 if a file ends with it, else 0.
-
-        A piece is empty only for an empty file.
-        """
-        for entry, buffer in zip(entries, buffers, strict=True):
-            gap = self._data_at[entry] - at
-            while gap > 0:
-                piece = self._scratch_bytes(gap)
-                yield piece, 0
-                gap -= len(piece)
-            yield buffer, 1
-            at = self._data_at[entry] + len(buffer)
-
-    def _scratch_bytes(self, size: int) -> memoryview:
-        try:
-            scratch: memoryview = self._scratch.bytes
-        except AttributeError:
-            scratch = self._scratch.bytes = memoryview(bytearray(SCRATCH_BYTES))
-        return scratch[:size]
+    # Parts of files
 
     def _preadv(self, fd: int, parts: list[memoryview], at: int) -> int:
         try:
@@ -212,16 +167,6 @@ class PackedStore:
         if not self._uncached:
             os.posix_fadvise(fd, at, done, os.POSIX_FADV_DONTNEED)
         return done
-
-    # Checks
-
-    def _checked(self, entry: int, data: memoryview, *, whole: bool, failure: OSError | None) -> FileBytes | OSError:
-        if not (whole and self._is_right(entry, data)):
-            try:
-                data = memoryview(self._read_again(entry, 0, self._size[entry]))
-            except OSError as error:
-                return (failure or error).with_traceback(None)
-        return FileBytes(data, self.stamp(entry), changed=False)
 
     def _is_right(self, entry: int, data: memoryview, block: int = 0) -> bool:
         """Whether ``data``, from block number ``block`` of the file, has the checksums from the pack."""
@@ -241,8 +186,7 @@ class PackedStore:
         os.posix_fadvise(fd, at, size, os.POSIX_FADV_DONTNEED)
         data = self._pread(fd, at, size)
         if len(data) < size or not self._is_right(entry, memoryview(data), block):
-            name, shard = show(self._catalog.tree.path(entry)), self._index.positions.shard_names[self._shard_of[entry]]
-            raise OSError(errno.EIO, f"{name}: wrong checksum in {shard} at {at}")
+            raise self._is_wrong(entry, at)
         return data
 
     def _pread(self, fd: int, at: int, size: int) -> bytes:
