@@ -15,6 +15,7 @@ from redoxfs.cli.arguments import parse, parser, rendered
 from redoxfs.cli.exits import EXITS, code_of, line_of
 from redoxfs.cli.options import ClusterUpOptions
 from redoxfs.cli.program import _VERBS
+from redoxfs.launch.daemon import default_fuse_threads
 from redoxfs.launch.deadline import look, run_in_child
 from redoxfs.launch.errors import CommandError, MountpointError, ReportedError, UsageError
 from redoxfs.launch.fuse_options import parse_fuse_options
@@ -90,6 +91,12 @@ def test_an_automatic_chunk_size_is_chosen_later() -> None:
     assert mount("/data --chunk-size auto").dataset.chunk_size is None
 
 
+def test_threads_for_requests_leave_cores_to_the_programs() -> None:
+    assert mount("/data --fuse-threads 3").fuse_threads == 3
+    assert mount("/data").fuse_threads is None
+    assert [default_fuse_threads(cores) for cores in (1, 3, 4, 8, 15, 16, 128)] == [0, 0, 1, 2, 3, 4, 4]
+
+
 def test_one_path_is_an_over_mount() -> None:
     made = mount("/data")
     assert made.mountpoint is None
@@ -109,6 +116,8 @@ def test_one_path_is_an_over_mount() -> None:
         "mount a --timeout 0",
         "mount a --timeout nan",
         "mount a --timeout inf",
+        "mount a --fuse-threads -1",
+        "mount a --fuse-threads 65",
         "mount a --policy best",
         "mount a --mem 1G",
         "mount a --unknown",
@@ -269,6 +278,7 @@ OPTIONS = st.builds(
     st.booleans(),
     st.none() | TEXTS,
     st.lists(st.text()).map(tuple),
+    st.none() | st.integers(0, 64),
 )
 
 

@@ -146,6 +146,13 @@ def _add_advanced(verb: Parser) -> None:
         *_add_layout(group),
         *_add_policy(group),
         *_add_sharing(group),
+        group.add_argument(
+            "--fuse-threads",
+            metavar="N",
+            type=values.threads,
+            help="threads that answer requests of the kernel beside the main one (default: 0 below 4 cores, "
+            "else a quarter of them, at most 4)",
+        ),
         _add_timeout(group),
     )
 

@@ -55,6 +55,11 @@ def jobs(text: str) -> int:
     return whole_number(text, 1, 1 << 10)
 
 
+def threads(text: str) -> int:
+    # The session takes no more.
+    return whole_number(text, 0, 64)
+
+
 def seed(text: str) -> int:
     return whole_number(text, 0, (1 << 63) - 1)
 

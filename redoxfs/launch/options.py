@@ -94,7 +94,11 @@ class ClusterOptions:
 
 @dataclass(frozen=True, slots=True)
 class MountOptions:
-    """All that `redoxfs mount` takes. ``mountpoint`` None: over SOURCE; ``fuse_options`` are the values of -o."""
+    """All that `redoxfs mount` takes.
+
+    ``mountpoint`` None: over SOURCE; ``fuse_options`` are the values of -o; ``fuse_threads`` None: by the number of
+    cores.
+    """
 
     source: str
     mountpoint: str | None = None
@@ -107,3 +111,4 @@ class MountOptions:
     resume: bool = False
     state: str | None = None
     fuse_options: tuple[str, ...] = ()
+    fuse_threads: int | None = None
