@@ -8,6 +8,10 @@
  * pages at each open, so each open causes a read, as with a dataset far larger than memory. Names and attributes are
  * cached and have no delay.
  *
+ * One thread serves all requests and wakes only when one arrives or is due. A thread for each request would take the
+ * processor from the programs that the store is to slow down. While the source itself has to be read from a disk, other
+ * requests wait for it.
+ *
  * The program stays in the foreground, prints one line when the store is mounted, and unmounts on SIGTERM, SIGINT and
  * SIGHUP. It needs no root where fusermount3 works.
  */
@@ -16,7 +20,11 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <fuse3/fuse.h>
+#include <fuse3/fuse_lowlevel.h>
+#include <limits.h>
+#include <poll.h>
+#include <search.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,90 +34,247 @@
 #include <unistd.h>
 
 enum {
-    THREADS = 128, /* requests at a time; redoxfs reads 32 files at a time, and each worker of a job one */
     CACHED_S = 3600, /* names and attributes: the source does not change */
     LONGEST_DELAY_MS = 60 * 1000,
+    AT_A_TIME = 512, /* reads that the kernel sends in advance of programs, and releases; by default 12 */
+};
+
+/* An open or a read that waits. The delay is the same for all, so the first to arrive is the first that is due. */
+struct waiting {
+    struct waiting *next;
+    int64_t due_ns;
+    fuse_req_t request;
+    fuse_ino_t inode;
+    struct fuse_file_info file;
+    int is_read;
+    size_t size;
+    off_t at;
 };
 
 static int root;
-static struct timespec delay;
+static int64_t delay_ns;
+static struct waiting *first, **last = &first;
 
-/* The path for openat and its kin, relative to the descriptor of the source. */
-static const char *below_root(const char *path) { return path[1] ? path + 1 : "."; }
+/* Inode i is the path paths[i - 1] below the source. Paths are never forgotten. */
+static char **paths;
+static size_t path_count;
+static void *inode_by_path; /* a tree of the elements of struct known */
 
-static void wait_for_storage(void) {
-    struct timespec left = delay;
-    while (nanosleep(&left, &left) && errno == EINTR)
-        ;
+struct known {
+    char *path;
+    fuse_ino_t inode;
+};
+
+static void fail(const char *what) {
+    perror(what);
+    exit(1);
 }
 
-static void *do_init(struct fuse_conn_info *connection, struct fuse_config *config) {
-    config->use_ino = 1; /* those of the source, which stay the same when the kernel forgets a file */
-    config->entry_timeout = config->attr_timeout = CACHED_S;
-    config->kernel_cache = 0;
-    /* The kernel sends readahead and release requests in the background, by default 12 at a time. */
-    connection->max_background = 2 * THREADS;
-    connection->congestion_threshold = 2 * THREADS;
-    return NULL;
+static void *not_null(void *memory) {
+    if (!memory)
+        fail("slow_store");
+    return memory;
 }
 
-static int do_getattr(const char *path, struct stat *stat, struct fuse_file_info *file) {
-    int failed = file ? fstat(file->fh, stat) : fstatat(root, below_root(path), stat, AT_SYMLINK_NOFOLLOW);
-    return failed ? -errno : 0;
+static int64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000LL + now.tv_nsec;
 }
 
-static int do_readlink(const char *path, char *target, size_t size) {
-    ssize_t length = readlinkat(root, below_root(path), target, size - 1);
-    if (length < 0)
-        return -errno;
-    target[length] = 0;
-    return 0;
+static const char *path_of(fuse_ino_t inode) { return paths[inode - 1]; }
+
+static int by_path(const void *a, const void *b) {
+    return strcmp(((const struct known *)a)->path, ((const struct known *)b)->path);
 }
 
-static int do_readdir(const char *path, void *reply, fuse_fill_dir_t add, off_t at, struct fuse_file_info *file,
-                      enum fuse_readdir_flags flags) {
-    (void)at, (void)file;
-    int fd = openat(root, below_root(path), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *directory = fd < 0 ? NULL : fdopendir(fd);
-    if (!directory)
-        return -errno;
-    for (struct dirent *entry; (entry = readdir(directory));) {
-        struct stat stat = {.st_ino = entry->d_ino, .st_mode = DTTOIF(entry->d_type)};
-        enum fuse_fill_dir_flags filled = 0;
-        if (flags & FUSE_READDIR_PLUS && !fstatat(fd, entry->d_name, &stat, AT_SYMLINK_NOFOLLOW))
-            filled = FUSE_FILL_DIR_PLUS;
-        if (add(reply, entry->d_name, &stat, 0, filled))
-            break;
+/* The inode of a path, a new one where the path is new. Takes the path. */
+static fuse_ino_t inode_of(char *path) {
+    struct known *known = not_null(malloc(sizeof *known));
+    *known = (struct known){path, path_count + 1};
+    struct known **found = not_null(tsearch(known, &inode_by_path, by_path));
+    if (*found != known) {
+        free(known);
+        free(path);
+        return (*found)->inode;
     }
-    closedir(directory);
+    if (!(path_count & (path_count - 1))) /* a power of two: full */
+        paths = not_null(realloc(paths, (path_count ? 2 * path_count : 1) * sizeof *paths));
+    paths[path_count++] = path;
+    return known->inode;
+}
+
+/* Fill in the entry `name` of a directory. Returns an error number or 0. */
+static int find_entry(fuse_ino_t parent, const char *name, struct fuse_entry_param *entry) {
+    char *path;
+    if (asprintf(&path, "%s/%s", path_of(parent), name) < 0)
+        return ENOMEM;
+    *entry = (struct fuse_entry_param){.attr_timeout = CACHED_S, .entry_timeout = CACHED_S};
+    if (fstatat(root, path, &entry->attr, AT_SYMLINK_NOFOLLOW)) {
+        int error = errno;
+        free(path);
+        return error;
+    }
+    entry->ino = inode_of(path);
     return 0;
 }
 
-static int do_open(const char *path, struct fuse_file_info *file) {
-    wait_for_storage();
-    int fd = openat(root, below_root(path), O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return -errno;
-    file->fh = fd;
-    return 0;
+static void do_init(void *unused, struct fuse_conn_info *connection) {
+    (void)unused;
+    connection->want &= ~FUSE_CAP_READDIRPLUS_AUTO; /* so do_readdirplus is all that lists */
+    connection->max_background = AT_A_TIME;
+    connection->congestion_threshold = AT_A_TIME;
 }
 
-static int do_read(const char *path, char *bytes, size_t size, off_t at, struct fuse_file_info *file) {
-    (void)path;
-    wait_for_storage();
-    ssize_t got = pread(file->fh, bytes, size, at);
-    return got < 0 ? -errno : (int)got;
+static void do_lookup(fuse_req_t request, fuse_ino_t parent, const char *name) {
+    struct fuse_entry_param entry;
+    int error = find_entry(parent, name, &entry);
+    if (error)
+        fuse_reply_err(request, error);
+    else
+        fuse_reply_entry(request, &entry);
 }
 
-static int do_release(const char *path, struct fuse_file_info *file) {
-    (void)path;
+static void do_getattr(fuse_req_t request, fuse_ino_t inode, struct fuse_file_info *file) {
+    (void)file;
+    struct stat stat;
+    if (fstatat(root, path_of(inode), &stat, AT_SYMLINK_NOFOLLOW))
+        fuse_reply_err(request, errno);
+    else
+        fuse_reply_attr(request, &stat, CACHED_S);
+}
+
+static void do_readlink(fuse_req_t request, fuse_ino_t inode) {
+    char target[PATH_MAX];
+    ssize_t length = readlinkat(root, path_of(inode), target, sizeof target - 1);
+    if (length < 0) {
+        fuse_reply_err(request, errno);
+        return;
+    }
+    target[length] = 0;
+    fuse_reply_readlink(request, target);
+}
+
+static void do_opendir(fuse_req_t request, fuse_ino_t inode, struct fuse_file_info *file) {
+    int fd = openat(root, path_of(inode), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *directory = fd < 0 ? NULL : fdopendir(fd);
+    if (!directory) {
+        fuse_reply_err(request, errno);
+        return;
+    }
+    file->fh = (uintptr_t)directory;
+    fuse_reply_open(request, file);
+}
+
+static void do_readdirplus(fuse_req_t request, fuse_ino_t inode, size_t size, off_t at, struct fuse_file_info *file) {
+    DIR *directory = (DIR *)(uintptr_t)file->fh;
+    char *reply = not_null(malloc(size));
+    size_t used = 0;
+    seekdir(directory, at);
+    for (struct dirent *found; (found = readdir(directory));) {
+        struct fuse_entry_param entry = {.attr = {.st_ino = found->d_ino, .st_mode = DTTOIF(found->d_type)}};
+        int is_dot = !strcmp(found->d_name, ".") || !strcmp(found->d_name, "..");
+        if (!is_dot && find_entry(inode, found->d_name, &entry))
+            continue; /* it was removed */
+        size_t more =
+            fuse_add_direntry_plus(request, reply + used, size - used, found->d_name, &entry, found->d_off);
+        if (more > size - used)
+            break;
+        used += more;
+    }
+    fuse_reply_buf(request, reply, used);
+    free(reply);
+}
+
+static void do_releasedir(fuse_req_t request, fuse_ino_t inode, struct fuse_file_info *file) {
+    (void)inode;
+    closedir((DIR *)(uintptr_t)file->fh);
+    fuse_reply_err(request, 0);
+}
+
+static void delay(struct waiting arrived) {
+    struct waiting *waiting = not_null(malloc(sizeof *waiting));
+    *waiting = arrived;
+    waiting->due_ns = now_ns() + delay_ns;
+    *last = waiting;
+    last = &waiting->next;
+}
+
+static void do_open(fuse_req_t request, fuse_ino_t inode, struct fuse_file_info *file) {
+    delay((struct waiting){.request = request, .inode = inode, .file = *file});
+}
+
+static void do_read(fuse_req_t request, fuse_ino_t inode, size_t size, off_t at, struct fuse_file_info *file) {
+    delay((struct waiting){
+        .request = request, .inode = inode, .file = *file, .is_read = 1, .size = size, .at = at});
+}
+
+static void open_now(struct waiting *waiting) {
+    int fd = openat(root, path_of(waiting->inode), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        fuse_reply_err(waiting->request, errno);
+        return;
+    }
+    waiting->file.fh = fd;
+    if (fuse_reply_open(waiting->request, &waiting->file)) /* the program that opened it was interrupted */
+        close(fd);
+}
+
+static void read_now(struct waiting *waiting) {
+    char *bytes = not_null(malloc(waiting->size));
+    ssize_t got = pread(waiting->file.fh, bytes, waiting->size, waiting->at);
+    if (got < 0)
+        fuse_reply_err(waiting->request, errno);
+    else
+        fuse_reply_buf(waiting->request, bytes, got);
+    free(bytes);
+}
+
+static void answer_due(void) {
+    while (first && first->due_ns <= now_ns()) {
+        struct waiting *waiting = first;
+        first = waiting->next;
+        if (!first)
+            last = &first;
+        (waiting->is_read ? read_now : open_now)(waiting);
+        free(waiting);
+    }
+}
+
+static void do_release(fuse_req_t request, fuse_ino_t inode, struct fuse_file_info *file) {
+    (void)inode;
     close(file->fh);
-    return 0;
+    fuse_reply_err(request, 0);
 }
 
-static int do_statfs(const char *path, struct statvfs *stat) {
-    (void)path;
-    return fstatvfs(root, stat) ? -errno : 0;
+static void do_statfs(fuse_req_t request, fuse_ino_t inode) {
+    (void)inode;
+    struct statvfs stat;
+    if (fstatvfs(root, &stat))
+        fuse_reply_err(request, errno);
+    else
+        fuse_reply_statfs(request, &stat);
+}
+
+/* Serve until the store is unmounted or a signal arrives. Signals are blocked except where this waits. */
+static void serve(struct fuse_session *session, const sigset_t *while_waiting) {
+    struct fuse_buf request = {0};
+    while (!fuse_session_exited(session)) {
+        answer_due();
+        int received = fuse_session_receive_buf(session, &request);
+        if (received > 0) {
+            fuse_session_process_buf(session, &request);
+        } else if (received == -EAGAIN) {
+            int64_t left_ns = first ? first->due_ns - now_ns() : 0;
+            struct timespec left = {left_ns / 1000000000, left_ns % 1000000000};
+            struct pollfd device = {fuse_session_fd(session), POLLIN, 0};
+            if (!first || left_ns > 0)
+                ppoll(&device, 1, first ? &left : NULL, while_waiting);
+        } else if (received != -EINTR) {
+            break;
+        }
+    }
+    free(request.mem);
 }
 
 int main(int argc, char **argv) {
@@ -119,32 +284,35 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: slow_store SOURCE MOUNTPOINT DELAY_MS (0 to %d)\n", LONGEST_DELAY_MS);
         return 2;
     }
-    long delay_ns = (long)(delay_ms * 1e6);
-    delay = (struct timespec){delay_ns / 1000000000, delay_ns % 1000000000};
+    delay_ns = (int64_t)(delay_ms * 1e6);
     root = open(argv[1], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (root < 0) {
-        perror(argv[1]);
-        return 1;
-    }
+    if (root < 0)
+        fail(argv[1]);
+    inode_of(not_null(strdup(".")));
 
-    static const struct fuse_operations operations = {
-        .init = do_init, .getattr = do_getattr, .readlink = do_readlink, .readdir = do_readdir,
-        .open = do_open, .read = do_read,       .release = do_release,   .statfs = do_statfs,
+    static const struct fuse_lowlevel_ops operations = {
+        .init = do_init,       .lookup = do_lookup,           .getattr = do_getattr,       .readlink = do_readlink,
+        .opendir = do_opendir, .readdirplus = do_readdirplus, .releasedir = do_releasedir, .open = do_open,
+        .read = do_read,       .release = do_release,         .statfs = do_statfs,
     };
     char *options[] = {argv[0], "-o", "ro,fsname=slow_store,subtype=slow_store"};
     struct fuse_args arguments = FUSE_ARGS_INIT(3, options);
-    struct fuse *fuse = fuse_new(&arguments, &operations, sizeof operations, NULL);
-    struct fuse_loop_config *loop = fuse_loop_cfg_create();
-    if (!fuse || !loop || fuse_mount(fuse, argv[2]) || fuse_set_signal_handlers(fuse_get_session(fuse)))
+    struct fuse_session *session = fuse_session_new(&arguments, &operations, sizeof operations, NULL);
+    if (!session || fuse_set_signal_handlers(session) || fuse_session_mount(session, argv[2]))
         return 1; /* libfuse has printed the reason */
-    fuse_loop_cfg_set_max_threads(loop, THREADS);
-    fuse_loop_cfg_set_idle_threads(loop, THREADS);
+    fcntl(fuse_session_fd(session), F_SETFL, O_NONBLOCK);
+
+    sigset_t ending, while_waiting;
+    sigemptyset(&ending);
+    sigaddset(&ending, SIGTERM);
+    sigaddset(&ending, SIGINT);
+    sigaddset(&ending, SIGHUP);
+    sigprocmask(SIG_BLOCK, &ending, &while_waiting);
 
     printf("%s: %s, with %g ms in each open and read\n", argv[2], argv[1], delay_ms);
     fflush(stdout);
-    int failure = fuse_loop_mt(fuse, loop);
-    fuse_unmount(fuse);
-    fuse_destroy(fuse);
-    /* Positive: ended by a signal, as intended. */
-    return failure < 0;
+    serve(session, &while_waiting);
+    fuse_session_unmount(session);
+    fuse_session_destroy(session);
+    return 0;
 }
