@@ -20,8 +20,7 @@ import trio
 
 from redoxfs.fs.handlers import errno_of
 from redoxfs.fs.inodes import FIRST_OUTSIDE_DATA, Branch, branch_and_entry, inode_of
-from redoxfs.native import Session
-from redoxfs.native._native import INIT, OPEN, READ, RELEASE, STAT
+from redoxfs.native import INIT, OPEN, READ, RELEASE, STAT, Session
 from redoxfs.node import Node, OpenFile
 
 log = logging.getLogger(__name__)
@@ -41,41 +40,21 @@ WAITING_TURN_S = 1e-3
 """The same while requests wait for other tasks."""
 
 
-class Requests:
-    """Serves the requests of one mount. It is the node's `Kernel` as well.
+class KernelCaches:
+    """The node's `Kernel`: passes notices on to the session. Before the mount the kernel knows nothing, so nothing can
+    be out of date."""
 
-    Args:
-        answering: called when the kernel has accepted the mount.
-    """
-
-    def __init__(self, answering: Callable[[], None]) -> None:
-        self._answering = answering
-        self._node: Node
+    def __init__(self) -> None:
         self._session: Session | None = None
-        self._nursery: trio.Nursery
-        self._waiting = 0
-        self._nothing_waits = trio.Event()
-        self._taking = trio.CancelScope()
 
-    async def run(self, node: Node, session: Session, grace_s: float) -> None:
-        """Serve until the mount is over, or `stop`. Requests that wait then get ``grace_s``, and are cancelled."""
-        self._node, self._session = node, session
-        self._handlers = {OPEN: self._open, RELEASE: self._release, STAT: self._stat, READ: self._read}
-        for entry in node.out_of_date():
-            session.ask(entry, True)
-        session.watch(node.supply.fileno())
-        async with trio.open_nursery() as self._nursery:
-            with self._taking:
-                await self._serve()
-            if self._taking.cancelled_caught:
-                await self._finish(grace_s)
-            self._nursery.cancel_scope.cancel()
+    def attach(self, session: Session) -> None:
+        """The mount is there."""
+        self._session = session
 
-    def stop(self) -> None:
-        """Take no more requests."""
-        self._taking.cancel()
-
-    # Notices of the node. Before the mount the kernel knows nothing that could be out of date.
+    @property
+    def bytes_served(self) -> int:
+        """The bytes that programs have read without the node."""
+        return 0 if self._session is None else self._session.counts()["bytes_served"]
 
     def turned(self, entries: Sequence[int]) -> None:
         if self._session is not None:
@@ -107,10 +86,45 @@ class Requests:
         if self._session is not None:
             self._session.ask(entry, asks)
 
+
+class Requests:
+    """Serves the requests of one mount.
+
+    Args:
+        answering: called when the kernel has accepted the mount.
+    """
+
+    def __init__(self, node: Node, session: Session, answering: Callable[[], None]) -> None:
+        self._node = node
+        self._session = session
+        self._answering = answering
+        self._handlers = {OPEN: self._open, RELEASE: self._release, STAT: self._stat, READ: self._read}
+        self._nursery: trio.Nursery
+        self._waiting = 0
+        self._nothing_waits = trio.Event()
+        self._taking = trio.CancelScope()
+        for entry in node.out_of_date():
+            session.ask(entry, True)
+        self._arrivals = node.supply.take_over()
+        session.watch(self._arrivals)
+
+    async def run(self, grace_s: float) -> None:
+        """Serve until the mount is over, or `stop`. Requests that wait then get ``grace_s``, and are cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            with self._taking:
+                await self._serve()
+            if self._taking.cancelled_caught:
+                await self._finish(grace_s)
+            self._nursery.cancel_scope.cancel()
+
+    def stop(self) -> None:
+        """Take no more requests."""
+        self._taking.cancel()
+
     # The loop
 
     async def _serve(self) -> None:
-        take, deliver, handlers = self._session.take, self._node.supply.deliver, self._handlers
+        take, deliver, handlers = self._session.take, self._node.supply.deliver_some, self._handlers
         fd, turn = self._session.fileno(), perf_counter()
         while True:
             events = take(LOOK_US, 0 if self._waiting else LINGER_MS)
@@ -125,7 +139,7 @@ class Requests:
             now = perf_counter()
             if not events and not delivered:
                 await trio.lowlevel.wait_readable(fd)
-            elif self._waiting and (delivered or now - turn > WAITING_TURN_S) or now - turn > TURN_S:
+            elif (self._waiting and (delivered or now - turn > WAITING_TURN_S)) or now - turn > TURN_S:
                 await trio.lowlevel.checkpoint()
             else:
                 continue
@@ -136,8 +150,8 @@ class Requests:
 
         async def deliver() -> None:
             while True:
-                await trio.lowlevel.wait_readable(self._node.supply.fileno())
-                self._node.supply.deliver()
+                await trio.lowlevel.wait_readable(self._arrivals)
+                self._node.supply.deliver_some()
 
         self._nursery.start_soon(deliver)
         with trio.move_on_after(grace_s):

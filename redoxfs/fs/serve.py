@@ -24,7 +24,7 @@ from redoxfs.dataset import Catalog
 from redoxfs.fs.device import MAX_READ_BYTES, mount
 from redoxfs.fs.operations import Operations
 from redoxfs.fs.relay import Relay
-from redoxfs.fs.requests import Requests
+from redoxfs.fs.requests import KernelCaches, Requests
 from redoxfs.native import Session
 from redoxfs.native import Tree as NativeTree
 from redoxfs.node import Node, Plan, Verb, serve_control
@@ -111,10 +111,12 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
     def stats() -> dict[str, Any]:
         about = {"version": __version__, "pid": os.getpid(), **spec.about()}
         of_peers = {} if host is None else host.stats()
-        return {**about, "verdict": catalog.verdict.line, **node.stats(), **of_peers, **state.stats()}
+        of_node = node.stats()
+        of_node["bytes_served"] += caches.bytes_served
+        return {**about, "verdict": catalog.verdict.line, **of_node, **of_peers, **state.stats()}
 
-    requests = Requests(answering=on_ready)
-    node = Node(catalog, spec.plan, spec.store, timeout_s=spec.timeout_s, kernel=requests)
+    caches = KernelCaches()
+    node = Node(catalog, spec.plan, spec.store, timeout_s=spec.timeout_s, kernel=caches)
     state = StateWriter(spec.state_file, lambda: spec.settings(node.plan), len(catalog.class_of), node)
     host = None
     async with AsyncExitStack() as ends:
@@ -136,14 +138,13 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
         if host is not None:
             verbs |= {"trace": host.trace, "nodes": host.view}
         with _relayed(Operations(catalog.tree, node, stats=stats)) as relay, _mounted(spec, relay) as session:
-            await _run(spec, requests, node, session, relay, verbs, state)
+            caches.attach(session)
+            await _run(spec, Requests(node, session, answering=on_ready), relay, verbs, state)
 
 
 async def _run(
     spec: MountSpec,
     requests: Requests,
-    node: Node,
-    session: Session,
     relay: Relay,
     verbs: Mapping[str, Verb],
     state: StateWriter,
@@ -159,7 +160,7 @@ async def _run(
         await nursery.start(_stop_on_signals, requests)
         await nursery.start(state.run)
         nursery.start_soon(relay.run)
-        await requests.run(node, session, GRACE_S)
+        await requests.run(GRACE_S)
         relay.stop()
         nursery.cancel_scope.cancel()
 

@@ -10,6 +10,6 @@ The core of each is plain C without Python (buffer.c, tree.c, reader.c, session.
 it alone; py_*.c are the types around it.
 """
 
-from redoxfs.native._native import Buffer, Files, Reader, Shards, Tree
+from redoxfs.native._native import INIT, OPEN, READ, RELEASE, STAT, Buffer, Files, Reader, Session, Shards, Tree
 
-__all__ = ["Buffer", "Files", "Reader", "Shards", "Tree"]
+__all__ = ["INIT", "OPEN", "READ", "RELEASE", "STAT", "Buffer", "Files", "Reader", "Session", "Shards", "Tree"]

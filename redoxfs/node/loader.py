@@ -73,18 +73,23 @@ class Loader:
             trio.lowlevel.notify_closing(fd)
         return fd
 
-    def deliver_some(self) -> None:
-        """Deliver what has arrived, for the time of one slice."""
-        until = perf_counter() + SLICE_S
+    def deliver_some(self) -> bool:
+        """Deliver what has arrived, for the time of one slice. False if nothing has."""
         take = self._reader.take
-        while taken := take(1):
+        taken = take(1)
+        if not taken:
+            return False
+        until = perf_counter() + SLICE_S
+        while taken:
             try:
                 ((read, results),) = taken
                 self._deliver(read, read.payloads(results))
             except Exception:
                 log.exception(BUG)
             if perf_counter() > until:
-                return
+                break
+            taken = take(1)
+        return True
 
     def close(self) -> None:
         """End the threads. Queued reads are dropped; reads in progress get up to `JOIN_S`."""

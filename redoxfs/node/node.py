@@ -133,7 +133,9 @@ class Node:
         self.counters = Counters()
         self.binding = Binding(plan.policy, np.diff(catalog.member_at))
         self.memory = Memory(plan.claims_bytes, self._shed, keeps_remote=not plan.reads_any)
-        self.supply = Supply(catalog, store, self.memory, self.counters, plan=lambda: self._plan)
+        self.supply = Supply(
+            catalog, store, self.memory, self.counters, plan=lambda: self._plan, changed=self._note_changed
+        )
         self._pending = PendingTurns(
             self.binding, self.memory, plan=lambda: self._plan, give=self._give, unload=self._unload
         )
@@ -379,8 +381,11 @@ class Node:
                 other = content.stamps[number]
                 if number != file and other is not None:
                     self._kernel.bind(entry, other.size)
-        data = got.data if isinstance(got, FileBytes) else None
+        data = _as_buffer(got.data) if isinstance(got, FileBytes) else None
         return OpenFile(self._keep(Handle(path, file, content)), data, stamp.size, keep_pages)
+
+    def _note_changed(self, entry: int, is_out_of_date: bool) -> None:
+        self._kernel.ask(entry, is_out_of_date)
 
     def _shed(self, path: int) -> None:
         for entry in self.supply.files_of(path):
@@ -505,6 +510,10 @@ class Node:
             self._kernel.ask(entry, not self._exact.is_as_scanned(entry))
         return OpenFile(handle, None, -1, keep_pages, file.shares_pages)
 
+    def out_of_date(self) -> set[int]:
+        """Entries of which the tree does not have the present size and time."""
+        return self.supply.changed() | self._exact.changed()
+
     def exact_state(self, entry: int) -> Stamp:
         """The state of the file itself, as stat returns it."""
         return self._exact.state(entry)
@@ -525,7 +534,7 @@ class Node:
             "memory_used_bytes": self.memory.used_bytes,
             **self.counters.as_dict(),
             "wait_seconds": round(self._opens.seconds + self._reads.seconds, 6),
-            "changed": len(self.supply.changed() | self._exact.changed()),
+            "changed": len(self.out_of_date()),
             "lap": dict(zip(catalog.class_trees, laps.tolist(), strict=True)),
             "open_files": len(self._handles),
             "waiting_opens": self._opens.now,
@@ -598,6 +607,11 @@ class Node:
             return None
         content = self.memory.look(path)
         return content.stamps[file] if content is not None and content.arrived else None
+
+
+def _as_buffer(data: bytes | memoryview | Buffer) -> Buffer:
+    """``data`` as the session takes it: a copy, if a store in Python or another node's message brought it."""
+    return data if isinstance(data, Buffer) else Buffer(data)
 
 
 def _reason(error: Exception) -> str:

@@ -28,6 +28,7 @@ class Supply:
 
     Args:
         plan: returns the plan in force.
+        changed: called with the entry of a file that has changed since the scan, or is as it was again (False).
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Supply:
         counters: Counters,
         *,
         plan: Callable[[], Plan],
+        changed: Callable[[int, bool], None],
     ) -> None:
         self._tree = catalog.tree
         self._tree_size: memoryview[int] = catalog.tree.size.data
@@ -48,6 +50,7 @@ class Supply:
         self._memory = memory
         self._counters = counters
         self._plan = plan
+        self._changed = changed
         self._loader: Loader | None = None
         self._expected: dict[Read, list[Content]] = {}
         self._changed_size: dict[int, int] = {}
@@ -60,6 +63,16 @@ class Supply:
         """End the reading threads."""
         if self._loader is not None:
             self._loader.close()
+
+    def take_over(self) -> int:
+        """See `Loader.take_over`."""
+        assert self._loader is not None
+        return self._loader.take_over()
+
+    def deliver_some(self) -> bool:
+        """See `Loader.deliver_some`."""
+        assert self._loader is not None
+        return self._loader.deliver_some()
 
     # Turns
 
@@ -185,14 +198,15 @@ class Supply:
             if isinstance(got, FileBytes):
                 if got.changed:
                     self._note_change(entry, got.stamp.size)
-                else:
-                    self._changed_size.pop(entry, None)
+                elif self._changed_size and self._changed_size.pop(entry, None) is not None:
+                    self._changed(entry, False)
         self._memory.arrive(content, payload)
 
     def _note_change(self, entry: int, size: int) -> None:
         if entry not in self._changed_size:
             log.warning("%s has changed since the scan", os.fsdecode(self._tree.path(entry)))
         self._changed_size[entry] = size
+        self._changed(entry, True)
 
 
 async def all_here(contents: Sequence[Content], timeout_s: float) -> None:
