@@ -342,7 +342,7 @@ def parse_dirents(body: bytes, *, plus: bool) -> Iterator[Dirent]:
             raise ValueError("a record passes the end")
         inode, offset, length, kind = DIRENT.unpack_from(body, at + before)
         start = at + before + DIRENT.size
-        end = at + before + (DIRENT.size + length + 7) // 8 * 8
+        end = start + length + -length % 8
         if end > len(body):
             raise ValueError("a name passes the end")
         if any(body[start + length : end]):
@@ -356,6 +356,19 @@ def parse_invalidated_inode(body: bytes) -> tuple[int, int, int]:
     _exactly(body, INVALIDATE_INODE_OUT.size)
     inode, offset, length = INVALIDATE_INODE_OUT.unpack(body)
     return inode, offset, length
+
+
+def dirent_bytes(name: bytes) -> int:
+    """The room that a name takes in a reply to READDIR."""
+    return (DIRENT.size + len(name) + 7) // 8 * 8
+
+
+def parse_voided(notice: Reply) -> tuple[int, bool]:
+    """An inode that is void, and whether its attributes alone are. Raises ValueError: it is another notice."""
+    if notice.error != Notice.INVALIDATE_INODE:
+        raise ValueError(f"notice {notice.error}")
+    inode, offset, _ = parse_invalidated_inode(notice.body)
+    return inode, offset < 0
 
 
 def _entry(body: bytes, at: int) -> Entry:
@@ -393,6 +406,11 @@ class Device:
         """What stands in for /dev/fuse; non-blocking. It stays the device's."""
         return self._served.fileno()
 
+    @property
+    def kernel_fd(self) -> int:
+        """The end of the kernel: readable when a message is here that no method has received yet."""
+        return self._kernel.fileno()
+
     def send(self, request: Request, thread: int = 0) -> int:
         """Send a request and return its number."""
         unique = self._unique
@@ -422,6 +440,13 @@ class Device:
             else:
                 self._early[reply.unique] = reply
         return self._early.pop(unique)
+
+    def reply_now(self, unique: int) -> Reply | None:
+        """The reply to one request if it is here."""
+        try:
+            return self.reply_to(unique, 0)
+        except TimeoutError:
+            return None
 
     def ask(self, request: Request, thread: int = 0, timeout_s: float = 10.0) -> Reply:
         """Send a request that something else serves meanwhile, and return its reply."""
