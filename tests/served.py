@@ -114,7 +114,7 @@ async def serving(mounted: Mounted, device: Device) -> AsyncIterator[Catalog]:
     front.setblocking(False)
     for end in (front, back):
         wire.widen(end)
-    with mounted.scanned() as (catalog, root_fd), front, back:
+    with mounted.scanned() as (catalog, root_fd), front:
         tree = catalog.tree
         names = ("names", "name_at", "parent", "first_child", "children", "mode", "nlink", "uid", "gid", "size")
         columns = {name: getattr(tree, name) for name in (*names, "mtime_ns", "ctime_ns", "inode")}
@@ -132,7 +132,8 @@ async def serving(mounted: Mounted, device: Device) -> AsyncIterator[Catalog]:
             async with mounted.node(catalog, root_fd, loop) as node:
                 loop.attach(node)
                 operations.attach(node)
-                pyfuse3.init(operations, f"/dev/fd/{back.fileno()}", set())
+                # libfuse closes it.
+                pyfuse3.init(operations, f"/dev/fd/{back.detach()}", set())
                 nursery.start_soon(pyfuse3.main)
                 nursery.start_soon(loop.run)
                 yield catalog

@@ -57,7 +57,9 @@ names = st.one_of(
 folders = st.builds(
     Folder,
     names,
-    st.lists(st.tuples(names, st.sampled_from(SIZES)), max_size=6, unique_by=lambda image: image[0]).map(tuple),
+    st.lists(st.tuples(names, st.sampled_from(SIZES)), min_size=1, max_size=6, unique_by=lambda image: image[0]).map(
+        tuple
+    ),
     st.integers(0, 3),
 )
 
@@ -119,9 +121,9 @@ ACTIONS = (
 )
 
 numbers = st.integers(0, 1 << 16)
-steps = st.lists(
-    st.builds(Step, st.sampled_from(ACTIONS), st.sampled_from(THREADS), numbers, numbers, numbers), max_size=40
-)
+one_step = st.builds(Step, st.sampled_from(ACTIONS), st.sampled_from(THREADS), numbers, numbers, numbers)
+# Of all lengths: lists as they come are mostly of two or three steps.
+sequences = st.integers(0, 60).flatmap(lambda length: st.lists(one_step, min_size=length, max_size=length))
 
 
 class Handle(NamedTuple):
@@ -300,7 +302,8 @@ class Comparison:
 
     async def interrupt(self, step: Step) -> None:
         """Of a request that has its answer: interrupts may come too late."""
-        self._send(wire.interrupt(2 * step.one))
+        for device in self._both:
+            device.interrupt(2 * step.one)
 
     async def change(self, step: Step) -> None:
         """A file of no sample grows. Both sides notice when they open it."""
@@ -389,9 +392,10 @@ def reference() -> Iterator[Reference]:
         yield reference
 
 
+@pytest.mark.slow
 @given(
     dataset=datasets,
-    steps=steps,
+    steps=sequences,
     chunk_size=st.integers(1, 4),
     share=st.sampled_from([0.0, 0.3, 1.0]),
     seed=st.integers(0, 3),

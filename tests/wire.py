@@ -199,11 +199,6 @@ def batch_forget(forgotten: Sequence[tuple[int, int]], count: int | None = None)
     )
 
 
-def interrupt(unique: int) -> Request:
-    """Sent with a number of its own: that of the request, plus 1."""
-    return Request(Opcode.INTERRUPT, 0, INTERRUPT_IN.pack(unique))
-
-
 def destroy() -> Request:
     return Request(Opcode.DESTROY, 0)
 
@@ -222,6 +217,10 @@ class Reply:
     @property
     def is_notice(self) -> bool:
         return self.unique == 0
+
+    @property
+    def is_of_interrupt(self) -> bool:
+        return bool(self.unique & 1)
 
 
 class Attr(NamedTuple):
@@ -389,7 +388,8 @@ def _exactly(body: bytes, size: int) -> None:
 class Device:
     """Plays the kernel: `fd` is the descriptor to hand to whatever serves the filesystem.
 
-    ``notices`` collects the notices among the replies, in their order. Each waiting method raises TimeoutError.
+    ``notices`` collects the notices among the replies, in their order. Replies to interrupts, which may ask the kernel
+    to send them again, are dropped. Each waiting method raises TimeoutError.
     """
 
     def __init__(self) -> None:
@@ -418,6 +418,10 @@ class Device:
         self.send_raw(request.message(unique, thread))
         return unique
 
+    def interrupt(self, unique: int) -> None:
+        """The program that waits for a request was interrupted. The answer may be here already, or on its way."""
+        self.send_raw(raw(Opcode.INTERRUPT, 0, INTERRUPT_IN.pack(unique), unique | 1))
+
     def send_raw(self, message: bytes) -> None:
         self._kernel.send(message)
 
@@ -427,9 +431,10 @@ class Device:
             return self._early.pop(next(iter(self._early)))
         while True:
             reply = self._next(timeout_s)
-            if not reply.is_notice:
+            if reply.is_notice:
+                self.notices.append(reply)
+            elif not reply.is_of_interrupt:
                 return reply
-            self.notices.append(reply)
 
     def reply_to(self, unique: int, timeout_s: float = 10.0) -> Reply:
         """The reply to one request. Replies to others that arrive before it stay for their own calls."""
@@ -458,7 +463,7 @@ class Device:
         self._early.clear()
         while self._is_readable(0):
             found.append(self._next(0))
-        return found
+        return [reply for reply in found if not reply.is_of_interrupt]
 
     def end(self) -> None:
         """The mount is over: the served end reads an end of file."""
