@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 
 // Replies are no longer than what was asked for, notifications shorter.
-enum { REPLY_ROOM = 4 * REDOX_RELAY_BYTES };
+enum { REPLY_ROOM = REDOX_RELAY_BYTES + 4096 };
 
 int redox_relay_init(redox_relay *relay, int fd, int epoll) {
     memset(relay, 0, sizeof *relay);
@@ -27,123 +27,144 @@ int redox_relay_init(redox_relay *relay, int fd, int epoll) {
 }
 
 void redox_relay_free(redox_relay *relay) {
-    while (relay->queued) {
-        free(relay->queue[relay->head++ % REDOX_RELAY_QUEUE].message);
-        relay->queued--;
+    for (; relay->queued; relay->queued--) {
+        free(relay->queue[relay->head++ % REDOX_RELAYED].message);
     }
     free(relay->reply);
     relay->reply = NULL;
     relay->fd = -1;
 }
 
-static int send_now(redox_relay *relay, const void *message, size_t size) {
-    for (;;) {
-        if (send(relay->fd, message, size, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) {
-            return 0;
-        }
-        if (errno != EINTR) {
-            return errno;
-        }
+// These run under the lock ------------------------------------------------------------------------------------------
+
+static bool has_room(const redox_relay *relay, const redox_relayed *request) {
+    return !relay->sent_count || relay->room + request->room <= REDOX_RELAY_ROOM;
+}
+
+static void poll_for_room(redox_relay *relay, bool full) {
+    if (relay->full != full) {
+        relay->full = full;
+        struct epoll_event event = {.events = EPOLLIN | (full ? EPOLLOUT : 0), .data.fd = relay->fd};
+        epoll_ctl(relay->epoll, EPOLL_CTL_MOD, relay->fd, &event);
     }
 }
 
-static void poll_for(redox_relay *relay, uint32_t events) {
-    struct epoll_event event = {.events = events, .data.fd = relay->fd};
-    epoll_ctl(relay->epoll, EPOLL_CTL_MOD, relay->fd, &event);
+// Returns 0, EAGAIN, or EIO if the relay has ended.
+static int send_now(redox_relay *relay, const redox_relayed *request, const void *message, size_t size) {
+    ssize_t sent;
+    do {
+        sent = send(relay->fd, message, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+    } while (sent < 0 && errno == EINTR);
+    if (sent < 0) {
+        poll_for_room(relay, errno == EAGAIN);
+        return errno == EAGAIN ? EAGAIN : EIO;
+    }
+    poll_for_room(relay, false);
+    relay->sent[relay->sent_count++] = *request;
+    relay->room += request->room;
+    return 0;
 }
 
-// Sends a message, or keeps a copy of it until the socket has room. Returns 0, EAGAIN or EIO.
-static int send_or_queue(redox_relay *relay, const void *message, size_t size) {
-    int error = relay->queued ? EAGAIN : send_now(relay, message, size);
-    if (error != EAGAIN) {
-        return error ? EIO : 0;
-    }
-    if (relay->queued == REDOX_RELAY_QUEUE) {
-        return EAGAIN;
-    }
+static int send_later(redox_relay *relay, const redox_relayed *request, const void *message, size_t size) {
     void *copy = malloc(size);
     if (!copy) {
         return EAGAIN;
     }
     memcpy(copy, message, size);
-    unsigned at = (relay->head + relay->queued) % REDOX_RELAY_QUEUE;
-    relay->queue[at].message = copy;
-    relay->queue[at].size = size;
-    if (!relay->queued++) {
-        poll_for(relay, EPOLLIN | EPOLLOUT);
-    }
+    relay->queue[(relay->head + relay->queued++) % REDOX_RELAYED] =
+        (struct redox_relay_message){.request = *request, .message = copy, .size = size};
     return 0;
 }
 
-int redox_relay_forward(redox_relay *relay, uint64_t ticket, void *message, size_t size) {
-    pthread_mutex_lock(&relay->lock);
-    int error = 0;
+static int forward(redox_relay *relay, const redox_relayed *request, const void *message, size_t size) {
     if (relay->fd < 0) {
-        error = relay->reply ? EIO : ENOSYS;
-    } else if (relay->relayed == REDOX_RELAYED) {
-        error = EAGAIN;
-    } else {
-        error = send_or_queue(relay, message, size);
+        return relay->reply ? EIO : ENOSYS;
     }
-    if (!error) {
-        relay->tickets[relay->relayed++] = ticket;
-        relay->total++;
+    if (size > REDOX_RELAYED_BYTES || request->room > REDOX_RELAY_ROOM) {
+        return EINVAL;
     }
+    if (relay->sent_count + relay->queued >= REDOX_RELAYED) {
+        return EAGAIN;
+    }
+    int error = EAGAIN;
+    if (!relay->queued && has_room(relay, request)) {
+        error = send_now(relay, request, message, size);
+    }
+    if (error == EAGAIN) {
+        error = send_later(relay, request, message, size);
+    }
+    relay->total += !error;
+    return error;
+}
+
+// Sends what waits, as far as there is room.
+static void flush(redox_relay *relay) {
+    while (relay->fd >= 0 && relay->queued) {
+        struct redox_relay_message *first = &relay->queue[relay->head % REDOX_RELAYED];
+        // After another error the next receive finds that the relay has ended, and answers all.
+        if (!has_room(relay, &first->request) || send_now(relay, &first->request, first->message, first->size)) {
+            return;
+        }
+        free(first->message);
+        relay->head++;
+        relay->queued--;
+    }
+}
+
+// Takes a request off those that were sent. False if it is not among them.
+static bool settle(redox_relay *relay, uint64_t ticket, redox_relayed *request) {
+    for (unsigned i = 0; i < relay->sent_count; i++) {
+        if (relay->sent[i].ticket == ticket) {
+            *request = relay->sent[i];
+            relay->sent[i] = relay->sent[--relay->sent_count];
+            relay->room -= request->room;
+            return true;
+        }
+    }
+    return false;
+}
+
+// -------------------------------------------------------------------------------------------------------------------
+
+int redox_relay_forward(redox_relay *relay, uint64_t ticket, const void *message, size_t size, size_t reply_bytes) {
+    if (reply_bytes > REDOX_RELAY_BYTES) {
+        return EINVAL;
+    }
+    redox_relayed request = {.ticket = ticket, .room = (uint32_t)reply_bytes + REDOX_SHORT_REPLY};
+    pthread_mutex_lock(&relay->lock);
+    int error = forward(relay, &request, message, size);
     pthread_mutex_unlock(&relay->lock);
     return error;
 }
 
-void redox_relay_tell(redox_relay *relay, void *message, size_t size) {
+int redox_relay_tell(redox_relay *relay, uint64_t ticket, const void *message, size_t size) {
+    redox_relayed request = {.ticket = ticket, .room = REDOX_SHORT_REPLY, .dropped = true};
     pthread_mutex_lock(&relay->lock);
-    if (relay->fd >= 0) {
-        send_or_queue(relay, message, size);
-    }
+    int error = forward(relay, &request, message, size);
     pthread_mutex_unlock(&relay->lock);
-}
-
-// Removes a ticket. False if no such request is with the relay.
-static bool settle(redox_relay *relay, uint64_t ticket) {
-    bool found = false;
-    pthread_mutex_lock(&relay->lock);
-    for (unsigned i = 0; i < relay->relayed && !found; i++) {
-        if (relay->tickets[i] == ticket) {
-            relay->tickets[i] = relay->tickets[--relay->relayed];
-            found = true;
-        }
-    }
-    pthread_mutex_unlock(&relay->lock);
-    return found;
-}
-
-static void flush(redox_relay *relay) {
-    pthread_mutex_lock(&relay->lock);
-    while (relay->fd >= 0 && relay->queued) {
-        unsigned at = relay->head % REDOX_RELAY_QUEUE;
-        if (send_now(relay, relay->queue[at].message, relay->queue[at].size) == EAGAIN) {
-            break;
-        }
-        // If it failed in another way, the relay has ended, and the next receive finds that out.
-        free(relay->queue[at].message);
-        relay->head++;
-        if (!--relay->queued) {
-            poll_for(relay, EPOLLIN);
-        }
-    }
-    pthread_mutex_unlock(&relay->lock);
+    return error;
 }
 
 // The other end is closed: nobody answers what is there.
 static void hang_up(redox_relay *relay, const redox_devices *devices) {
-    uint64_t tickets[REDOX_RELAYED];
+    redox_relayed left[REDOX_RELAYED];
     pthread_mutex_lock(&relay->lock);
-    unsigned count = relay->relayed;
-    memcpy(tickets, relay->tickets, count * sizeof *tickets);
-    relay->relayed = 0;
+    unsigned count = relay->sent_count;
+    memcpy(left, relay->sent, count * sizeof *left);
+    for (; relay->queued; relay->queued--) {
+        struct redox_relay_message *first = &relay->queue[relay->head++ % REDOX_RELAYED];
+        left[count++] = first->request;
+        free(first->message);
+    }
+    relay->sent_count = 0;
+    relay->room = 0;
     epoll_ctl(relay->epoll, EPOLL_CTL_DEL, relay->fd, NULL);
     relay->fd = -1;
     pthread_mutex_unlock(&relay->lock);
     for (unsigned i = 0; i < count; i++) {
-        redox_reply_error(devices, tickets[i], EIO);
+        if (!left[i].dropped) {
+            redox_reply_error(devices, left[i].ticket, EIO);
+        }
     }
 }
 
@@ -159,10 +180,17 @@ static void pass_on(redox_relay *relay, const redox_devices *devices, size_t siz
         if (whole) {
             redox_reply_message(devices, 0, relay->reply, size);
         }
-    } else if (settle(relay, header.unique)) {
-        if (!whole || redox_reply_message(devices, header.unique, relay->reply, size) == EINVAL) {
-            redox_reply_error(devices, header.unique, EIO);
-        }
+        return;
+    }
+    redox_relayed request;
+    pthread_mutex_lock(&relay->lock);
+    bool found = settle(relay, header.unique, &request);
+    pthread_mutex_unlock(&relay->lock);
+    if (!found || request.dropped) {
+        return;
+    }
+    if (!whole || redox_reply_message(devices, request.ticket, relay->reply, size) == EINVAL) {
+        redox_reply_error(devices, request.ticket, EIO);
     }
 }
 
@@ -170,36 +198,36 @@ unsigned redox_relay_move(redox_relay *relay, const redox_devices *devices, unsi
     if (relay->fd < 0) {
         return 0;
     }
-    flush(relay);
     unsigned moved = 0;
     while (moved < most) {
         ssize_t size = recv(relay->fd, relay->reply, REPLY_ROOM, MSG_DONTWAIT | MSG_TRUNC);
         if (size > 0) {
             pass_on(relay, devices, (size_t)size);
             moved++;
-        } else if (size < 0 && errno == EINTR) {
-            continue;
-        } else if (size < 0 && errno == EAGAIN) {
-            break;
-        } else {
+        } else if (size == 0 || (errno != EINTR && errno != EAGAIN)) {
             hang_up(relay, devices);
+            break;
+        } else if (errno == EAGAIN) {
             break;
         }
     }
+    pthread_mutex_lock(&relay->lock);
+    flush(relay);
+    pthread_mutex_unlock(&relay->lock);
     return moved;
 }
 
 short redox_relay_events(redox_relay *relay, int *fd) {
     pthread_mutex_lock(&relay->lock);
     *fd = relay->fd;
-    short events = relay->queued ? POLLIN | POLLOUT : POLLIN;
+    short events = relay->full ? POLLIN | POLLOUT : POLLIN;
     pthread_mutex_unlock(&relay->lock);
     return events;
 }
 
 unsigned redox_relay_waiting(redox_relay *relay) {
     pthread_mutex_lock(&relay->lock);
-    unsigned waiting = relay->relayed;
+    unsigned waiting = relay->sent_count + relay->queued;
     pthread_mutex_unlock(&relay->lock);
     return waiting;
 }

@@ -2,6 +2,9 @@
 //
 // It gets them as the kernel wrote them, but for `unique` (the ticket, see replies.h) and the limits of a reply's size.
 // Its replies go back to the kernel. Any thread may forward; one thread receives.
+//
+// The server may run in the thread that receives. If its replies filled the socket it would block there for ever. So
+// only as many requests are sent as have room for their replies; the others wait here.
 #pragma once
 
 #include <pthread.h>
@@ -12,25 +15,38 @@
 #include "replies.h"
 
 enum {
-    // The largest reply to ask for. Without root a message on the socket is limited to some 200 kB.
+    // The largest reply to ask for.
     REDOX_RELAY_BYTES = 64 * 1024,
-    // Requests with the relay at one time. A libfuse server handles fewer at once, and reads the next ones later.
+    // What replies may take in the socket, which has 208 KiB if nobody has changed that.
+    REDOX_RELAY_ROOM = 192 * 1024,
+    // What a short message takes there, at most.
+    REDOX_SHORT_REPLY = 1024,
+    // The longest request to forward. The kernel's are shorter: a name has at most 255 bytes.
+    REDOX_RELAYED_BYTES = 4096,
+    // Requests with the relay and waiting here at one time.
     REDOX_RELAYED = 512,
-    // Messages kept here while the socket is full.
-    REDOX_RELAY_QUEUE = 64,
 };
+
+typedef struct {
+    uint64_t ticket;
+    uint32_t room;  // that its reply takes
+    bool dropped;   // nobody waits for its reply
+} redox_relayed;
 
 typedef struct {
     pthread_mutex_t lock;
     int fd;     // -1: there is no relay, or it has ended
     int epoll;  // where `fd` is a member while it is open
-    uint64_t tickets[REDOX_RELAYED];
-    unsigned relayed;  // of `tickets`
-    struct {
+    redox_relayed sent[REDOX_RELAYED];
+    unsigned sent_count;
+    size_t room;  // that the replies to `sent` take
+    struct redox_relay_message {
+        redox_relayed request;
         void *message;
         size_t size;
-    } queue[REDOX_RELAY_QUEUE];
+    } queue[REDOX_RELAYED];
     unsigned head, queued;
+    bool full;       // the socket was: it is polled for room
     uint64_t total;  // requests forwarded so far
     char *reply;     // for the thread that receives
 } redox_relay;
@@ -40,19 +56,21 @@ int redox_relay_init(redox_relay *relay, int fd, int epoll);
 
 void redox_relay_free(redox_relay *relay);
 
-// Forwards a request, whose header says `ticket` instead of the kernel's `unique`. Returns 0; or an errno that the
-// request is to be answered with: ENOSYS without a relay, EIO if it has ended, EAGAIN if too many wait there.
-int redox_relay_forward(redox_relay *relay, uint64_t ticket, void *message, size_t size);
+// Forwards a request, whose header says `ticket` instead of the kernel's `unique`, and whose reply has at most
+// `reply_bytes`. Returns 0; or an errno that the request is to be answered with: ENOSYS without a relay, EIO if it has
+// ended, EAGAIN if too many wait, EINVAL if the request is too long.
+int redox_relay_forward(redox_relay *relay, uint64_t ticket, const void *message, size_t size, size_t reply_bytes);
 
-// Sends a message that gets no reply, or whose reply is dropped.
-void redox_relay_tell(redox_relay *relay, void *message, size_t size);
+// As `redox_relay_forward`, for the sake of the relay alone: its reply is dropped.
+int redox_relay_tell(redox_relay *relay, uint64_t ticket, const void *message, size_t size);
 
-// Moves what is there: queued messages to the relay, replies to the kernel. At most `most` replies; returns how many.
+// Moves what is there: waiting requests to the relay, replies to the kernel. At most `most` replies; returns how many.
 unsigned redox_relay_move(redox_relay *relay, const redox_devices *devices, unsigned most);
 
 // What to poll the relay's descriptor for; *fd is -1 without one.
 short redox_relay_events(redox_relay *relay, int *fd);
 
+// Requests that have no reply yet.
 unsigned redox_relay_waiting(redox_relay *relay);
 
 uint64_t redox_relay_total(redox_relay *relay);

@@ -43,6 +43,8 @@ static void refuse(redox_core *core, redox_request *request, int error) {
 }
 
 void redox_pass_to_relay(redox_core *core, redox_request *request) {
+    enum { LONGEST_LINK = 4096 };
+    size_t reply_bytes = request->header->opcode == FUSE_READLINK ? LONGEST_LINK : 0;
     if (request->header->opcode == FUSE_READ || request->header->opcode == FUSE_READDIR ||
         request->header->opcode == FUSE_READDIRPLUS) {
         struct fuse_read_in *in = BODY(request, struct fuse_read_in);
@@ -53,6 +55,7 @@ void redox_pass_to_relay(redox_core *core, redox_request *request) {
         if (in->size > REDOX_RELAY_BYTES) {
             in->size = REDOX_RELAY_BYTES;
         }
+        reply_bytes = in->size;
         if (request->header->opcode != FUSE_READ) {
             // The kernel lists directories without an OPENDIR. pyfuse3 tells its handler the handle only, which
             // our operations take for the inode.
@@ -60,7 +63,7 @@ void redox_pass_to_relay(redox_core *core, redox_request *request) {
         }
     }
     request->header->unique = request->ticket;
-    int error = redox_relay_forward(&core->relay, request->ticket, request->header, request->size);
+    int error = redox_relay_forward(&core->relay, request->ticket, request->header, request->size, reply_bytes);
     if (error) {
         fail(core, request, error);
     }
@@ -119,7 +122,8 @@ static bool begin(redox_core *core, redox_request *request) {
     atomic_store_explicit(&core->begun, true, memory_order_release);
     // The relay negotiates for itself. It reads and writes a socket, which is not the kernel's pipe.
     ((struct fuse_init_in *)request->body)->flags &= ~(FUSE_SPLICE_READ | FUSE_SPLICE_WRITE | FUSE_SPLICE_MOVE);
-    redox_relay_tell(&core->relay, request->header, request->size);
+    request->header->unique = request->ticket;
+    redox_relay_tell(&core->relay, request->ticket, request->header, request->size);
     return true;
 }
 
