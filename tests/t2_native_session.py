@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wire import Device, Opcode, Reply, Request
 
-from redoxfs.fs.inodes import CONTROL, CONTROL_INODE, DATA, EXACT, SERVED, STATS_INODE, branch_and_entry, inode_of
+from redoxfs.fs.inodes import CONTROL, CONTROL_INODE, DATA, EXACT, SERVED, STATS_INODE, inode_of
 from redoxfs.native import Buffer, Session, Tree
 from redoxfs.native._native import INIT, OPEN, READ, RELEASE, STAT
 
