@@ -1,29 +1,91 @@
 """redoxfs with a log of its FUSE requests and full garbage collections: counted.py LOG COMMAND…"""
 
+import errno
 import gc
 import os
+import select
+import socket
 import sys
 from collections.abc import Callable
+from importlib import import_module
+from threading import Thread
 from typing import Any
 
+import wire
+from wire import Opcode
+
 from redoxfs.cli import main
-from redoxfs.fs.operations import Operations
+from redoxfs.fs.device import Device, mount
 
-OPCODES = (
-    *("lookup", "getattr", "readlink", "opendir", "readdir", "releasedir", "open", "read", "release"),
-    *("flush", "statfs", "access", "getxattr", "listxattr"),
-)
+LEFT_OUT = (Opcode.FORGET, Opcode.BATCH_FORGET, Opcode.INTERRUPT, Opcode.IOCTL)
+"""The kernel sends the first three when it likes. With IOCTL, some versions of Python ask of every file that they open
+whether it is a terminal."""
 
 
-def counting(name: str, log: int) -> Callable[..., Any]:
-    """The operation ``name``, which first writes its name to the log."""
-    operation = getattr(Operations, name)
+NAMES = {opcode.value: opcode.name.lower() for opcode in Opcode}
 
-    def count(self: Operations, *arguments: object) -> Any:
-        os.write(log, f"{name}\n".encode())
-        return operation(self, *arguments)
 
-    return count
+class Tap:
+    """A `Device` for a session, with a thread between it and the kernel that writes the name of each request to
+    ``log``."""
+
+    def __init__(self, device: Device, log: int) -> None:
+        self._device = device
+        self._log = log
+        self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for end in (self._ours, self._theirs):
+            wire.widen(end)
+        self.fd = self._theirs.fileno()
+        self._thread = Thread(target=self._pass_on)
+        self._thread.start()
+
+    def end(self) -> None:
+        self._stop()
+        self._device.end()
+
+    def close(self) -> None:
+        self._stop()
+        self._device.close()
+
+    def _stop(self) -> None:
+        self._theirs.close()
+        self._thread.join()
+
+    def _pass_on(self) -> None:
+        """Until the mount is over, or the session's end is closed."""
+        poll = select.poll()
+        poll.register(self._device.fd, select.POLLIN)
+        poll.register(self._ours, select.POLLIN)
+        with self._ours:
+            while True:
+                ready = dict(poll.poll())
+                if self._ours.fileno() in ready:
+                    reply = self._ours.recv(wire.MESSAGE_BYTES)
+                    if not reply:
+                        return
+                    self._reply(reply)
+                if self._device.fd in ready and not self._request():
+                    return
+
+    def _request(self) -> bool:
+        """Pass a request on; False if the mount is over."""
+        try:
+            message = os.read(self._device.fd, wire.MESSAGE_BYTES)
+        except OSError as error:
+            return error.errno != errno.ENODEV
+        _, opcode, *_ = wire.IN_HEADER.unpack_from(message)
+        if opcode not in LEFT_OUT:
+            os.write(self._log, f"{NAMES.get(opcode, opcode)}\n".encode())
+        self._ours.send(message)
+        return True
+
+    def _reply(self, message: bytes) -> None:
+        try:
+            os.write(self._device.fd, message)
+        except OSError as error:
+            # Its program has ended, or the kernel does not know the inode of a notice.
+            if error.errno != errno.ENOENT:
+                raise
 
 
 def collecting(log: int) -> Callable[[str, dict[str, int]], None]:
@@ -37,6 +99,11 @@ def collecting(log: int) -> Callable[[str, dict[str, int]], None]:
 if __name__ == "__main__":
     descriptor = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     gc.callbacks.append(collecting(descriptor))
-    for opcode in OPCODES:
-        setattr(Operations, opcode, counting(opcode, descriptor))
+
+    def mount_tapped(*arguments: Any, **options: Any) -> Tap:
+        return Tap(mount(*arguments, **options), descriptor)
+
+    # The package has a function of the module's name.
+    serve: Any = import_module("redoxfs.fs.serve")
+    serve.mount = mount_tapped
     sys.exit(main(sys.argv[2:]))
