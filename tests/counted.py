@@ -1,4 +1,7 @@
-"""redoxfs with a log of its FUSE requests and full garbage collections: counted.py LOG COMMAND…"""
+"""redoxfs with a log of its FUSE requests, or of its full garbage collections: counted.py WHAT LOG COMMAND…
+
+WHAT is ``requests`` or ``collections``.
+"""
 
 import errno
 import gc
@@ -96,14 +99,20 @@ def collecting(log: int) -> Callable[[str, dict[str, int]], None]:
     return count
 
 
-if __name__ == "__main__":
-    descriptor = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    gc.callbacks.append(collecting(descriptor))
-
+def count_requests(log: int) -> None:
     def mount_tapped(*arguments: Any, **options: Any) -> Tap:
-        return Tap(mount(*arguments, **options), descriptor)
+        return Tap(mount(*arguments, **options), log)
 
     # The package has a function of the module's name.
     serve: Any = import_module("redoxfs.fs.serve")
     serve.mount = mount_tapped
-    sys.exit(main(sys.argv[2:]))
+
+
+if __name__ == "__main__":
+    _, what, path, *command = sys.argv
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    if what == "requests":
+        count_requests(descriptor)
+    else:
+        gc.callbacks.append(collecting(descriptor))
+    sys.exit(main(command))
