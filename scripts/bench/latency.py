@@ -17,7 +17,7 @@ readers.
 
 How to read the result: the processes that make the load take CPU time from the one that measures. So under the same
 load the same files are also opened in the directory underneath. The row "underneath" is the machine's share of the
-time, and the rest is the filesystem's.
+time, and the rest is the filesystem's. Aim: a p99 below 1,500 µs in the rows under load.
 """
 
 import argparse

@@ -7,10 +7,11 @@ in a directory: on the underlying filesystem, on a mount that redirects all file
 redirects none. As root, the benchmark drops the kernel's dentries and inodes before each listing, on all three alike.
 The page cache keeps what storage returned, so no disk is measured. Without root all listings but the first are
 warm, and the output says so. Before each listing it waits until the daemons are idle, as they may still be busy with
-what the kernel forgot.
+what the kernel forgot. "again" is a second listing right after, with all that the kernel kept of the first.
 
 How to read the result: the number in brackets is the time as a multiple of that of the underlying filesystem. Aims:
-find within 4 times, ls -l within 8. ``--tree 1300000`` is a tree as large as ImageNet's; it takes minutes to make.
+find within 4 times, a second find within 2, ls -l within 8. ``--tree 1300000`` is a tree as large as ImageNet's; it
+takes minutes to make.
 """
 
 import argparse
@@ -34,7 +35,8 @@ from rich.table import Table
 FILES_PER_FOLDER = 1000
 BELOW = "underneath"
 MOUNTED = {"redirecting": "dir", "as it is": "none"}
-AIMS = {"find": 4, "ls -l": 8}
+AGAIN = ("find", "ls -l")
+AIMS = {"find": 4, "find, again": 2, "ls -l": 8}
 
 RACY_S = 2.5
 """redoxfs keeps a catalog for the next mount only if its directories have not changed for 2 s."""
@@ -96,7 +98,7 @@ def drop_caches() -> bool:
 
 def inspect(source: Path) -> None:
     """Scan the source once. Both mounts then map the catalog that the scan keeps."""
-    command = [sys.executable, "-m", "redoxfs", "inspect", "--classes", "dir", "--json", str(source)]
+    command = [sys.executable, "-P", "-m", "redoxfs", "inspect", "--classes", "dir", "--json", str(source)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
@@ -121,12 +123,13 @@ def measure(work: Path, flat: int, tree: int, rounds: int) -> dict[str, Any]:
                 for title, listing in LISTINGS.items():
                     for name, root in roots.items():
                         cold &= drop_caches()
-                        for pid in daemons.values():
-                            mounts.settle(pid)
-                        began = time.perf_counter()
-                        listing(folder=str(root / part))
-                        took = time.perf_counter() - began
-                        found.setdefault(part, {}).setdefault(title, {}).setdefault(name, []).append(took)
+                        for said in (title, f"{title}, again") if title in AGAIN else (title,):
+                            for pid in daemons.values():
+                                mounts.settle(pid)
+                            began = time.perf_counter()
+                            listing(folder=str(root / part))
+                            took = time.perf_counter() - began
+                            found.setdefault(part, {}).setdefault(said, {}).setdefault(name, []).append(took)
         for name, pid in daemons.items():
             rss[name].append(mounts.rss_bytes(pid))
     return {

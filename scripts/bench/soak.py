@@ -172,7 +172,7 @@ def soak(root: Path, daemon: int, names: list[str], opens: int) -> dict[str, Any
 
 
 def memory_for_a_quarter(source: Path) -> int:
-    command = [sys.executable, "-m", "redoxfs", "inspect", "--classes", "dir", "--json", str(source)]
+    command = [sys.executable, "-P", "-m", "redoxfs", "inspect", "--classes", "dir", "--json", str(source)]
     told = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     return int(told["memory_for"]["25%"])
 
