@@ -291,7 +291,7 @@ class Comparison:
         await self._same(wire.access(inode_of(TREES[step.two % 2], step.one % len(self._tree))), step.thread)
 
     async def unknown(self, step: Step) -> None:
-        opcodes = (Opcode.LSEEK, Opcode.STATX, 51, 99, 4096)
+        opcodes = (Opcode.LSEEK, Opcode.STATX, 51, 99, 9999)
         await self._same(Request(opcodes[step.one % len(opcodes)], 1, bytes(step.two % 200)))
 
     async def forget(self, step: Step) -> None:
