@@ -114,7 +114,7 @@ TREES = st.dictionaries(
 # What `native.Tree` reads.
 COLUMNS = (
     *("names", "name_at", "parent", "first_child", "children", "mode", "nlink", "uid", "gid", "size"),
-    *("mtime_ns", "ctime_ns", "inode"),
+    *("mtime_ns", "ctime_ns"),
 )
 Columns = dict[str, NDArray[Any]]
 

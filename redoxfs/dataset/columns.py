@@ -7,7 +7,7 @@ from redoxfs.native import Tree
 
 SHARED = (
     *("names", "name_at", "parent", "first_child", "children", "mode", "nlink", "uid", "gid", "size"),
-    *("mtime_ns", "ctime_ns", "inode"),
+    *("mtime_ns", "ctime_ns"),
 )
 """The columns of a tree that C reads."""
 

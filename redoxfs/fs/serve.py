@@ -21,12 +21,12 @@ import trio
 from redoxfs import __version__
 from redoxfs.chunks import ChunkStore
 from redoxfs.dataset import Catalog
+from redoxfs.dataset.columns import native_tree
 from redoxfs.fs.device import MAX_READ_BYTES, mount
 from redoxfs.fs.operations import Operations
 from redoxfs.fs.relay import Relay
 from redoxfs.fs.requests import KernelCaches, Requests
 from redoxfs.native import Session
-from redoxfs.native import Tree as NativeTree
 from redoxfs.node import Node, Plan, Verb, serve_control
 from redoxfs.node.state import StateFile, StateWriter
 
@@ -38,12 +38,6 @@ GRACE_S = 1.0
 
 NEVER = 2**31 - 1
 """Collections of a generation before one of the next: the largest count the collector takes."""
-
-COLUMNS = (
-    *("names", "name_at", "parent", "first_child", "children"),
-    *("mode", "nlink", "uid", "gid", "size", "mtime_ns", "ctime_ns", "inode"),
-)
-"""The columns of a tree that the session reads."""
 
 log = logging.getLogger(__name__)
 
@@ -177,7 +171,7 @@ def _relayed(operations: Operations) -> Iterator[Relay]:
 @contextmanager
 def _mounted(spec: MountSpec, relay: Relay) -> Iterator[Session]:
     """The mount and its session. If the block raises, the mount stays, dead."""
-    tree = _columns(spec.catalog)
+    tree = native_tree(spec.catalog)
     device = mount(spec.mountpoint, fsname=_fsname(spec.source), options=spec.kernel_options)
     try:
         session = Session(
@@ -199,11 +193,6 @@ def _mounted(spec: MountSpec, relay: Relay) -> Iterator[Session]:
         raise
     session.close()
     device.end()
-
-
-def _columns(catalog: Catalog) -> NativeTree:
-    """What the session needs to know of a catalog."""
-    return NativeTree(**{name: getattr(catalog.tree, name) for name in COLUMNS}, sample_of=catalog.sample_of)
 
 
 async def _stop_on_signals(

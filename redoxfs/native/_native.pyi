@@ -54,7 +54,6 @@ class Tree:
         size: Readable,
         mtime_ns: Readable,
         ctime_ns: Readable,
-        inode: Readable,
         sample_of: Readable,
     ) -> None: ...
     def __len__(self) -> int: ...

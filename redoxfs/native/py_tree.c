@@ -4,7 +4,7 @@
 
 #include "python_types.h"
 
-enum { COLUMNS = 14 };
+enum { COLUMNS = 13 };
 
 typedef struct {
     PyObject_HEAD
@@ -31,7 +31,6 @@ static const struct {
     {"size", 8, offsetof(redox_tree, size)},
     {"mtime_ns", 8, offsetof(redox_tree, mtime_ns)},
     {"ctime_ns", 8, offsetof(redox_tree, ctime_ns)},
-    {"inode", 8, offsetof(redox_tree, inode)},
     {"sample_of", 4, offsetof(redox_tree, sample_of)},
 };
 
@@ -96,8 +95,8 @@ static PyObject *tree_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
         keywords[i] = (char *)columns[i].name;
     }
     PyObject *a[COLUMNS];
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOOOOOOOOOOOO:Tree", keywords, &a[0], &a[1], &a[2], &a[3], &a[4],
-                                     &a[5], &a[6], &a[7], &a[8], &a[9], &a[10], &a[11], &a[12], &a[13])) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOOOOOOOOOOO:Tree", keywords, &a[0], &a[1], &a[2], &a[3], &a[4],
+                                     &a[5], &a[6], &a[7], &a[8], &a[9], &a[10], &a[11], &a[12])) {
         return NULL;
     }
     tree_object *self = (tree_object *)type->tp_alloc(type, 0);

@@ -235,7 +235,7 @@ static void read_shard(const redox_source *source, const int32_t *entries, size_
         }
         if (files[i].buffer) {
             files[i].mtime_ns = shards->tree->mtime_ns[entry];
-            files[i].inode = shards->tree->inode[entry];
+            files[i].inode = 0; // that of a copy: no file's
         }
     }
 }

@@ -24,7 +24,6 @@ typedef struct redox_tree {
     const int32_t *first_child, *children;
     const uint32_t *mode, *nlink, *uid, *gid;
     const int64_t *size, *mtime_ns, *ctime_ns;
-    const uint64_t *inode;
     const int32_t *sample_of;   // [N]; -1: the file is not redirected
     _Atomic uint8_t *flags;     // [N]; owned by this struct
 } redox_tree;
