@@ -2,8 +2,10 @@
 
 import gc
 import os
+import random
 import stat
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,8 @@ from numpy.typing import NDArray
 
 from redoxfs import dataset, native
 from redoxfs.native import Buffer
+
+MIB = 1 << 20
 
 # Buffers ----------------------------------------------------------------------------------------------------------
 
@@ -96,6 +100,32 @@ def test_bad_arguments_of_a_buffer_are_refused() -> None:
         Buffer("text")  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         Buffer.filled(10, 3)  # type: ignore[arg-type]
+
+
+def rss_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+KEPT_BYTES = 8 * MIB
+"""What may be kept for the next buffers beside a sixteenth of what is used, as buffer.c has it."""
+
+
+@pytest.mark.parametrize("most", [10_000, 300_000, 20_000_000])
+def test_buffers_take_little_more_memory_than_their_bytes(most: int) -> None:
+    own = random.Random(most)
+    # A buffer's average is half of the most.
+    count = max(8, 2 * 48 * MIB // most)
+    data = memoryview(b"x" * most)
+    before_bytes, before_rss_bytes = Buffer.total_bytes(), rss_bytes()
+    held = [Buffer(data[: own.randrange(most)]) for _ in range(count)]
+    for turn in range(2 * count):
+        held[own.randrange(count)] = Buffer(data[: own.randrange(most)])
+        if turn % 100 == 0:
+            used_bytes = Buffer.total_bytes() - before_bytes
+            # Rounding adds 6 % on average; Python and its objects take a little.
+            assert rss_bytes() - before_rss_bytes <= 1.13 * used_bytes + KEPT_BYTES + most + 4 * MIB
+    del held
+    assert rss_bytes() - before_rss_bytes <= KEPT_BYTES + 4 * MIB
 
 
 # Trees ------------------------------------------------------------------------------------------------------------
