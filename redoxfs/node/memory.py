@@ -83,13 +83,22 @@ class Content:
             await self._arrival.wait()
 
     def arrive(self, payload: Payload) -> None:
+        stamps: list[Stamp | None] = []
+        held = 0
+        for file in payload:
+            if isinstance(file, FileBytes):
+                stamps.append(file.stamp)
+                held += len(file.data)
+            else:
+                stamps.append(None)
         self.files = payload
-        self.stamps = tuple(f.stamp if isinstance(f, FileBytes) else None for f in payload)
-        self.bytes_held = sum(len(f.data) for f in payload if isinstance(f, FileBytes))
+        self.stamps = tuple(stamps)
+        self.bytes_held = held
         self._notify()
-        for alias in self._aliases:
-            alias._see(self)
-        self._aliases = []
+        if self._aliases:
+            for alias in self._aliases:
+                alias._see(self)
+            self._aliases = []
 
     def alias(self) -> "Content":
         """The same bytes for a path, once they are here. They count as bytes of this content."""
