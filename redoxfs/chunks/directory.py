@@ -13,7 +13,7 @@ import stat
 from collections.abc import Sequence
 
 from redoxfs.chunks.beneath import open_beneath
-from redoxfs.chunks.store import NativeRead, Read, SourceFile, Stamp
+from redoxfs.chunks.store import FileBytes, NativeRead, Read, SourceFile, Stamp
 from redoxfs.dataset import Catalog
 from redoxfs.dataset.columns import native_tree
 from redoxfs.native import Files
@@ -42,7 +42,7 @@ class DirectoryStore:
         self._member_at: memoryview[int] = catalog.member_at.data
         self._has_groups = len(catalog.members) != len(catalog.class_of)
         self._root_fd = root_fd
-        self.native = Files(native_tree(catalog), root_fd)
+        self.native = Files(native_tree(catalog), root_fd, stamp=Stamp, file=FileBytes)
 
     def reads(self, chunk: int, samples: Sequence[int]) -> Sequence[Read]:  # noqa: ARG002 - files have no chunk
         """One read for each sample: the first sample, then the others in inode order."""

@@ -104,17 +104,22 @@ class NativeRead(Read):
 
     def payloads(self, results: "Sequence[FileResult]") -> Sequence[Payload]:
         """The payloads that ``results`` of the entries make."""
-        files: list[FileBytes | OSError] = []
-        for number, result in enumerate(results):
-            if len(result) == 4:
-                data, mtime_ns, inode, changed = result
-                files.append(FileBytes(data, Stamp(len(data), mtime_ns, inode), changed))
-            else:
-                files.append(self._source.failure(self.entries[number], *result))
+        files: Sequence[FileBytes | OSError] = results
+        for result in results:
+            if not isinstance(result, FileBytes):
+                files = self._with_errors(results)
+                break
         if self._counts is None:
             return [(file,) for file in files]
         at = iter(files)
         return [tuple(islice(at, count)) for count in self._counts]
+
+    def _with_errors(self, results: "Sequence[FileResult]") -> Sequence[FileBytes | OSError]:
+        """The same, with an OSError in the place of each Failure."""
+        return [
+            result if isinstance(result, FileBytes) else self._source.failure(entry, *result)
+            for entry, result in zip(self.entries, results, strict=True)
+        ]
 
 
 class SourceFile(Protocol):

@@ -79,14 +79,18 @@ WRONG_SUM    of a file in a shard
 ELSEWHERE    the shard is on another node
 """
 
-FileResult = tuple[Buffer, int, int, bool] | Failure
-"""A file that was read: its bytes, mtime_ns, inode number, and whether it has changed since the scan."""
+FileResult = Any
+"""A file that was read, or a Failure. A file is ``file((data, stamp, changed))``, with its bytes in a Buffer,
+``stamp((size, mtime_ns, inode))``, and whether it has changed since the scan. Both are the source's NamedTuples."""
 
 @final
 class Files:
-    """Files of a tree under a directory descriptor, which stays the caller's. A source for `Reader`."""
+    """Files of a tree under a directory descriptor, which stays the caller's. A source for `Reader`.
 
-    def __init__(self, tree: Tree, root: int) -> None: ...
+    ``stamp`` and ``file`` are the types of its results; see `FileResult`.
+    """
+
+    def __init__(self, tree: Tree, root: int, *, stamp: type[Any], file: type[Any]) -> None: ...
     def read(self, entries: Sequence[int]) -> tuple[FileResult, ...]:
         """Read whole files, in this thread, without the interpreter's lock."""
 
@@ -97,6 +101,7 @@ class Shards:
     ``shards``    int32[n], a descriptor for each shard, -1 for one that is not here; they stay the caller's
     ``shard_of``  int32[N]; ``data_at`` int64[N]: the position of each entry's bytes
     ``sums``      uint64[M]: XXH3 of each mebibyte of each file; ``block_at`` int64[N]: a file's first
+    ``stamp``, ``file``  the types of its results; see `FileResult`
     """
 
     def __init__(
@@ -108,6 +113,8 @@ class Shards:
         data_at: Readable,
         sums: Readable,
         block_at: Readable,
+        stamp: type[Any],
+        file: type[Any],
     ) -> None: ...
     def read(self, entries: Sequence[int]) -> tuple[FileResult, ...]:
         """Read files that lie one after the other in a shard, in one sweep, each checked."""

@@ -10,18 +10,27 @@
 
 // Sources
 
+// What results are made of: subclasses of tuple, for (size, mtime_ns, inode) and (data, stamp, changed).
+typedef struct {
+    PyTypeObject *stamp, *file;
+} result_types;
+
 typedef struct {
     PyObject_HEAD
-    redox_files files;
     PyObject *tree;
+    result_types types;
+} source_object;
+
+typedef struct {
+    source_object base;
+    redox_files files;
 } files_object;
 
 enum { COLUMNS = 5 };
 
 typedef struct {
-    PyObject_HEAD
+    source_object base;
     redox_shards shards;
-    PyObject *tree;
     Py_buffer views[COLUMNS];  // the first `held` are
     int held;
 } shards_object;
@@ -72,31 +81,40 @@ static redox_read *new_read(PyObject *source_object, PyObject *sequence) {
     return read;
 }
 
-static PyObject *result_of(redox_file *file) {
+// A tuple of `type` that takes over three references; NULL with an exception set, if one of them is NULL too.
+static PyObject *make(PyTypeObject *type, PyObject *first, PyObject *second, PyObject *third) {
+    PyObject *made = first && second && third ? type->tp_alloc(type, 3) : NULL;
+    if (!made) {
+        Py_XDECREF(first), Py_XDECREF(second), Py_XDECREF(third);
+        return NULL;
+    }
+    PyTuple_SET_ITEM(made, 0, first);
+    PyTuple_SET_ITEM(made, 1, second);
+    PyTuple_SET_ITEM(made, 2, third);
+    return made;
+}
+
+static PyObject *result_of(const result_types *types, redox_file *file) {
     if (!file->buffer) {
         return Py_BuildValue("(ii)", file->error, (int)file->fault);
     }
-    PyObject *result = PyTuple_New(4);
-    PyObject *data = redox_buffer_new_object(file->buffer);
-    // The object has the reference now; on failure it was dropped.
-    file->buffer = NULL;
+    PyObject *size = PyLong_FromSize_t(file->buffer->size);
     PyObject *mtime_ns = PyLong_FromLongLong(file->mtime_ns), *inode = PyLong_FromUnsignedLongLong(file->inode);
-    if (!result || !data || !mtime_ns || !inode) {
-        Py_XDECREF(result), Py_XDECREF(data), Py_XDECREF(mtime_ns), Py_XDECREF(inode);
+    PyObject *stamp = make(types->stamp, size, mtime_ns, inode);
+    if (!stamp) {
         return NULL;
     }
-    PyTuple_SET_ITEM(result, 0, data);
-    PyTuple_SET_ITEM(result, 1, mtime_ns);
-    PyTuple_SET_ITEM(result, 2, inode);
-    PyTuple_SET_ITEM(result, 3, PyBool_FromLong(file->changed));
-    return result;
+    // The object takes over the reference, also if it cannot be made.
+    PyObject *data = redox_buffer_new_object(file->buffer);
+    file->buffer = NULL;
+    return make(types->file, data, stamp, PyBool_FromLong(file->changed));
 }
 
 // The results of a read that is done: a tuple. NULL with an exception set.
-static PyObject *results_of(redox_read *read) {
+static PyObject *results_of(PyObject *source, redox_read *read) {
     PyObject *results = PyTuple_New((Py_ssize_t)read->count);
     for (size_t i = 0; results && i < read->count; i++) {
-        PyObject *result = result_of(&read->files[i]);
+        PyObject *result = result_of(&((source_object *)source)->types, &read->files[i]);
         if (result) {
             PyTuple_SET_ITEM(results, (Py_ssize_t)i, result);
         } else {
@@ -116,7 +134,7 @@ static PyObject *source_read(PyObject *self, PyObject *entries) {
     Py_BEGIN_ALLOW_THREADS
     read->source->read(read->source, read->entries, read->count, read->files, &never);
     Py_END_ALLOW_THREADS
-    PyObject *results = results_of(read);
+    PyObject *results = results_of(self, read);
     redox_read_free(read);
     return results;
 }
@@ -126,25 +144,46 @@ static PyMethodDef source_methods[] = {
     {NULL},
 };
 
-static PyObject *files_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *keywords[] = {"tree", "root", NULL};
-    PyObject *tree_object;
-    int root;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Oi:Files", keywords, &tree_object, &root)) {
-        return NULL;
-    }
-    const redox_tree *tree = redox_tree_of(tree_object);
-    files_object *self = tree ? (files_object *)type->tp_alloc(type, 0) : NULL;
-    if (self) {
-        self->tree = Py_NewRef(tree_object);
-        redox_files_init(&self->files, tree, root);
-    }
-    return (PyObject *)self;
+static bool is_plain_tuple(PyTypeObject *type) {
+    return PyType_IsSubtype(type, &PyTuple_Type) && type->tp_basicsize == PyTuple_Type.tp_basicsize;
 }
 
-static void files_free(PyObject *self) {
-    Py_DECREF(((files_object *)self)->tree);
-    Py_TYPE(self)->tp_free(self);
+// A new source of `type` over a tree; NULL with an exception set.
+static source_object *new_source(PyTypeObject *type, PyObject *tree, result_types types) {
+    if (!is_plain_tuple(types.stamp) || !is_plain_tuple(types.file)) {
+        return PyErr_SetString(PyExc_TypeError, "stamp and file must be NamedTuples"), NULL;
+    }
+    source_object *self = redox_tree_of(tree) ? (source_object *)type->tp_alloc(type, 0) : NULL;
+    if (self) {
+        self->tree = Py_NewRef(tree);
+        self->types.stamp = (PyTypeObject *)Py_NewRef(types.stamp);
+        self->types.file = (PyTypeObject *)Py_NewRef(types.file);
+    }
+    return self;
+}
+
+static void source_free(PyObject *object) {
+    source_object *self = (source_object *)object;
+    Py_DECREF(self->tree);
+    Py_DECREF(self->types.stamp);
+    Py_DECREF(self->types.file);
+    Py_TYPE(object)->tp_free(object);
+}
+
+static PyObject *files_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *keywords[] = {"tree", "root", "stamp", "file", NULL};
+    PyObject *tree;
+    int root;
+    result_types types;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Oi$O!O!:Files", keywords, &tree, &root, &PyType_Type, &types.stamp,
+                                     &PyType_Type, &types.file)) {
+        return NULL;
+    }
+    files_object *self = (files_object *)new_source(type, tree, types);
+    if (self) {
+        redox_files_init(&self->files, redox_tree_of(tree), root);
+    }
+    return (PyObject *)self;
 }
 
 static PyTypeObject files_type = {
@@ -154,7 +193,7 @@ static PyTypeObject files_type = {
     .tp_basicsize = sizeof(files_object),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = files_new,
-    .tp_dealloc = files_free,
+    .tp_dealloc = source_free,
     .tp_methods = source_methods,
 };
 
@@ -179,21 +218,21 @@ static const void *take_column(shards_object *self, PyObject *array, const char 
 }
 
 static PyObject *shards_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *keywords[] = {"tree", "shards", "shard_of", "data_at", "sums", "block_at", NULL};
+    static char *keywords[] = {"tree", "shards", "shard_of", "data_at", "sums", "block_at", "stamp", "file", NULL};
     PyObject *tree_object, *fds, *shard_of, *data_at, *sums, *block_at;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O$OOOOO:Shards", keywords, &tree_object, &fds, &shard_of, &data_at,
-                                     &sums, &block_at)) {
+    result_types types;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O$OOOOOO!O!:Shards", keywords, &tree_object, &fds, &shard_of,
+                                     &data_at, &sums, &block_at, &PyType_Type, &types.stamp, &PyType_Type,
+                                     &types.file)) {
         return NULL;
     }
-    const redox_tree *tree = redox_tree_of(tree_object);
-    shards_object *self = tree ? (shards_object *)type->tp_alloc(type, 0) : NULL;
+    shards_object *self = (shards_object *)new_source(type, tree_object, types);
     if (!self) {
         return NULL;
     }
-    self->tree = Py_NewRef(tree_object);
     redox_shards *shards = &self->shards;
-    shards->tree = tree;
-    Py_ssize_t entries = (Py_ssize_t)tree->entries;
+    shards->tree = redox_tree_of(tree_object);
+    Py_ssize_t entries = (Py_ssize_t)shards->tree->entries;
     size_t length;
     if (!(shards->fds = take_column(self, fds, "shards", 4, -1, &shards->shards)) ||
         !(shards->shard_of = take_column(self, shard_of, "shard_of", 4, entries, &length)) ||
@@ -212,8 +251,7 @@ static void shards_free(PyObject *object) {
     for (int i = 0; i < self->held; i++) {
         PyBuffer_Release(&self->views[i]);
     }
-    Py_DECREF(self->tree);
-    Py_TYPE(object)->tp_free(object);
+    source_free(object);
 }
 
 static PyTypeObject shards_type = {
@@ -378,7 +416,7 @@ static PyObject *reader_take(PyObject *self, PyObject *number) {
     redox_read *read;
     // One by one: if there is no memory for a result, the others stay where they are.
     while (list && PyList_GET_SIZE(list) < most && redox_pool_take(pool, &read, 1)) {
-        PyObject *results = results_of(read);
+        PyObject *results = results_of(read->keeper, read);
         PyObject *pair = results ? PyTuple_Pack(2, (PyObject *)read->token, results) : NULL;
         Py_XDECREF(results);
         if (!pair || PyList_Append(list, pair)) {

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from redoxfs.chunks import ChunkStore, FileBytes, Read
+from redoxfs.chunks import ChunkStore, FileBytes, NativeRead, Read
 from redoxfs.chunks.store import NO_INODE, Payload, Stamp
 from redoxfs.dataset import Catalog
 from redoxfs.node.counters import Counters
@@ -52,7 +52,7 @@ class Supply:
         self._plan = plan
         self._changed = changed
         self._loader: Loader | None = None
-        self._expected: dict[Read, list[Content]] = {}
+        self._expected: dict[Read, Sequence[Content]] = {}
         self._changed_size: dict[int, int] = {}
 
     def start(self) -> None:
@@ -177,30 +177,53 @@ class Supply:
 
     def _submit(self, reads: Sequence[Read], contents: Sequence[Content], *, awaited: bool) -> None:
         assert self._loader is not None
-        of_sample = {content.sample: content for content in contents}
-        for read in reads:
-            self._expected[read] = [of_sample[sample] for sample in read.samples]
-            for content in self._expected[read]:
-                content.read = read
+        expected = self._expected
+        if len(contents) == 1:
+            (content,) = contents
+            content.read = reads[0]
+            expected[reads[0]] = contents
+        else:
+            of_sample = {content.sample: content for content in contents}
+            for read in reads:
+                of_read = expected[read] = [of_sample[sample] for sample in read.samples]
+                for content in of_read:
+                    content.read = read
         self._loader.submit(reads, awaited=awaited)
 
     def _arrived(self, read: Read, payloads: Sequence[Payload]) -> None:
-        for number, content in enumerate(self._expected.pop(read)):
-            entries = self.files_of(content.sample)
-            payload: Payload = payloads[number] if number < len(payloads) else ()
-            if len(payload) != len(entries):
-                payload = (OSError(errno.EIO, "the store failed"),) * len(entries)
-            self._counters.bytes_read += sum(len(got.data) for got in payload if isinstance(got, FileBytes))
+        contents = self._expected.pop(read)
+        if not isinstance(read, NativeRead):
+            payloads = self._completed(contents, payloads)
+        for content, payload in zip(contents, payloads, strict=True):
+            for file in payload:
+                if isinstance(file, FileBytes):
+                    self._counters.bytes_read += len(file.data)
             self._deliver(content, payload)
 
+    def _completed(self, contents: Sequence[Content], payloads: Sequence[Payload]) -> Sequence[Payload]:
+        """Payloads with errors in the place of what a store in Python did not return."""
+        completed = []
+        for number, content in enumerate(contents):
+            files = len(self.files_of(content.sample))
+            payload: Payload = payloads[number] if number < len(payloads) else ()
+            whole = len(payload) == files
+            completed.append(payload if whole else (OSError(errno.EIO, "the store failed"),) * files)
+        return completed
+
     def _deliver(self, content: Content, payload: Payload) -> None:
+        for file in payload:
+            if isinstance(file, FileBytes) and (file.changed or self._changed_size):
+                self._note_changes(content, payload)
+                break
+        self._memory.arrive(content, payload)
+
+    def _note_changes(self, content: Content, payload: Payload) -> None:
         for entry, got in zip(self.files_of(content.sample), payload, strict=True):
             if isinstance(got, FileBytes):
                 if got.changed:
                     self._note_change(entry, got.stamp.size)
-                elif self._changed_size and self._changed_size.pop(entry, None) is not None:
+                elif self._changed_size.pop(entry, None) is not None:
                     self._changed(entry, False)
-        self._memory.arrive(content, payload)
 
     def _note_change(self, entry: int, size: int) -> None:
         if entry not in self._changed_size:

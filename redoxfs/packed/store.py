@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 import xxhash
 
-from redoxfs.chunks import NativeRead, Read, SourceFile, Stamp, StorageSpeed
+from redoxfs.chunks import FileBytes, NativeRead, Read, SourceFile, Stamp, StorageSpeed
 from redoxfs.dataset import show
 from redoxfs.dataset.columns import native_tree
 from redoxfs.native import Shards
@@ -83,6 +83,8 @@ class PackedStore:
                 data_at=index.positions.data_at,
                 sums=index.sums,
                 block_at=index.block_at[:-1],
+                stamp=Stamp,
+                file=FileBytes,
             )
         except (OSError, ValueError):
             self.close()
