@@ -1,6 +1,6 @@
 """Files a second through a mount, with everything in memory: redoxfs beside other FUSE filesystems, in one run.
 
-    scripts/bench/fuse_rate.py [--files 4000] [--rounds 3] [--cores N] [--json]
+    scripts/bench/fuse_rate.py [--files 4000] [--rounds 3] [--rows redoxfs,stock] [--cores N] [--json]
 
 1, 2 and 4 processes read every file of 100 kB whole with open().read(): for the first time through its mount (other
 filesystems) or for the first time in its binding (redoxfs). All files were listed before, as a job's own scan does,
@@ -16,6 +16,7 @@ How to read the result:
 - "CPU µs a file" is the processor time that a file costs the server, with 2 readers. On a virtual machine most of that
   may be the cost of waking a program on another core. ``--cores 1`` leaves one core to the server and all readers,
   where waking is only a switch: the rates are lower, and only the work itself is left.
+- ``--rows`` measures only the rows that begin with one of the words, and without DataLoader.
 - The second table has DataLoader with 2 and 4 workers, beside WebDataset with as many over a tar of the same files.
 """
 
@@ -235,12 +236,14 @@ def through_webdataset(work: Path, workers: int) -> float:
     return samples_a_second(DataLoader(data, batch_size=64, num_workers=workers, collate_fn=list))
 
 
-def measure(work: Path, files: int, rounds: int) -> dict[str, Any]:
+def measure(work: Path, files: int, rounds: int, rows: tuple[str, ...]) -> dict[str, Any]:
     make_files(work / "data", files)
     kinds = Kinds(work)
+    if rows:
+        kinds.kinds = {name: kind for name, kind in kinds.kinds.items() if name.startswith(rows)}
     found: dict[str, dict[str, list[float]]] = {name: {} for name in kinds.kinds}
     costs: dict[str, list[float]] = {}
-    loaders: dict[str, dict[str, list[float]]] = {"webdataset": {}}
+    loaders: dict[str, dict[str, list[float]]] = {}
     for _ in range(rounds):
         for name, kind in kinds.kinds.items():
             for readers in READERS:
@@ -250,11 +253,11 @@ def measure(work: Path, files: int, rounds: int) -> dict[str, Any]:
                     found[name].setdefault(str(readers), []).append(rate(paths, readers))
                     if server and readers == COSTED_READERS:
                         costs.setdefault(name, []).append((mounts.cpu_s(server) - before) / len(paths) * 1e6)
-        for workers in WORKERS:
+        for workers in WORKERS if not rows else ():
             for name in ("redoxfs, page-cache", "redoxfs, direct_io"):
                 with kinds.kinds[name]() as (paths, _):
                     loaders.setdefault(name, {}).setdefault(str(workers), []).append(through_dataloader(paths, workers))
-            loaders["webdataset"].setdefault(str(workers), []).append(through_webdataset(work, workers))
+            loaders.setdefault("webdataset", {}).setdefault(str(workers), []).append(through_webdataset(work, workers))
     median = {k: {r: statistics.median(v) for r, v in rs.items()} for k, rs in found.items()}
     return {
         "machine": mounts.machine(),
@@ -290,7 +293,8 @@ def show(result: dict[str, Any]) -> None:
         for name, rates in result[key].items():
             cost = [f"{costs[name]:,.0f}" if name in costs else ""] if costed else []
             table.add_row(name, *(f"{rates[str(head)]:,.0f}" for head in heads), *cost)
-        console.print(table)
+        if table.rows:
+            console.print(table)
     for program in sorted(set(result["left_out"])):
         console.print(f"left out: {program} is not installed")
 
@@ -299,6 +303,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=4000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--rows",
+        type=lambda text: tuple(text.split(",")),
+        default=(),
+        help="measure only the rows that begin with one of these words, and without DataLoader",
+    )
     parser.add_argument(
         "--cores", type=int, help="number of cores that the server and the readers share (default: all)"
     )
@@ -311,7 +321,7 @@ def main() -> None:
         (work / "data").mkdir()
         warnings.filterwarnings("ignore", "This DataLoader will create")
         os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = folder
-        result = measure(work, arguments.files, arguments.rounds)
+        result = measure(work, arguments.files, arguments.rounds, arguments.rows)
     print(json.dumps(result, indent=2)) if arguments.json else show(result)
 
 
