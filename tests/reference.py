@@ -40,6 +40,7 @@ class Mounted:
     seed: int
     grouped: bool
     direct_io: bool
+    helpers: int = 0
 
     @contextmanager
     def scanned(self) -> Iterator[tuple[Catalog, int]]:

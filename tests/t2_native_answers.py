@@ -2,8 +2,8 @@
 
 Not compared, because only one of the two defines it:
 
-- times and blocks of a free file in READDIRPLUS. Its attributes are valid for no time, and today's listing leaves them;
 - INIT, and the handle and flags of OPENDIR, which the session chooses;
+- the numbers of handles, which depend on the order in which storage answers;
 - READDIR, which pyfuse3 refuses. It must have the names, numbers and positions of the tree.
 """
 
@@ -26,7 +26,7 @@ from served import serving
 from wire import Device, Opcode, Reply, Request
 
 from redoxfs.dataset import Catalog
-from redoxfs.fs.inodes import CONTROL_INODE, STATS_INODE, Branch, branch_and_entry, inode_of
+from redoxfs.fs.inodes import CONTROL_INODE, STATS_INODE, Branch, inode_of
 
 T = TypeVar("T")
 
@@ -114,7 +114,7 @@ class Step(NamedTuple):
 
 
 ACTIONS = (
-    *("open", "open", "open", "open several", "open exact", "open text"),
+    *("open", "open", "open", "open several", "open exact", "open text", "open stats"),
     *("read", "read", "read", "release", "release", "fstat", "getattr", "getattr", "getattr any"),
     *("lookup", "lookup", "lookup odd", "opendir", "readdirplus", "readdirplus", "readdir", "readlink"),
     *("statfs", "getxattr", "flush", "access", "unknown", "forget", "batch forget", "interrupt", "change"),
@@ -171,32 +171,21 @@ class Comparison:
     # Files
 
     async def open(self, step: Step) -> None:
-        await self._open(Branch.DATA, pick(self._files, step.one), step.thread)
+        await self._open(Branch.DATA, [pick(self._files, step.one)], step.thread)
 
     async def open_exact(self, step: Step) -> None:
-        await self._open(Branch.EXACT, pick(self._files, step.one), step.thread)
+        await self._open(Branch.EXACT, [pick(self._files, step.one)], step.thread)
 
     async def open_text(self, step: Step) -> None:
-        if step.two % 3:
-            await self._open(Branch.SERVED, pick(self._files, step.one), step.thread)
-        else:
-            self._opened(STATS_INODE, *await self._same(wire.open_(STATS_INODE), step.thread))
+        await self._open(Branch.SERVED, [pick(self._files, step.one)], step.thread)
+
+    async def open_stats(self, step: Step) -> None:
+        await self._opened([STATS_INODE], [step.thread])
 
     async def open_several(self, step: Step) -> None:
-        """They are received at once, so several wait at the same time, and their handles depend on which is first."""
-        sent = []
-        for number in range(2 + step.three % 5):
-            entry = pick(self._files, step.one + number * step.two)
-            if entry is not None:
-                inode, thread = inode_of(Branch.DATA, entry), THREADS[(step.thread + number) % len(THREADS)]
-                sent.append((inode, *(device.send(wire.open_(inode), thread) for device in self._both)))
-        for inode, *uniques in sent:
-            replies = [await answer(device, unique) for device, unique in zip(self._both, uniques, strict=True)]
-            assert replies[1].error == replies[0].error
-            if not replies[0].error:
-                of_reference, of_session = (wire.parse_opened(reply.body) for reply in replies)
-                assert of_session.flags == of_reference.flags
-                self._opened(inode, *replies)
+        """They are received at once, so several wait at the same time."""
+        entries = [pick(self._files, step.one + number * step.two) for number in range(2 + step.three % 5)]
+        await self._open(Branch.DATA, entries, step.thread)
 
     async def read(self, step: Step) -> None:
         handle = pick(self._handles, step.one)
@@ -254,12 +243,18 @@ class Comparison:
             assert reply.error or wire.parse_opened(reply.body)
 
     async def readdirplus(self, step: Step) -> None:
+        """The session may end a reply before a file that has changed since the scan. Then the next one goes on."""
         inode = self._folder(step)
-        reference, session = await self._ask(wire.readdirplus(inode, inode, *self._part(step)), step.thread)
+        start, room = self._part(step)
+        reference, session = await self._ask(wire.readdirplus(inode, inode, start, room), step.thread)
         assert session.error == reference.error == 0
-        listed = (wire.parse_dirents(reply.body, plus=True) for reply in (session, reference))
-        of_session, of_reference = ([self._defined(dirent) for dirent in dirents] for dirents in listed)
-        assert of_session == of_reference
+        listed = session.body
+        while session.body and len(listed) < len(reference.body):
+            *_, last = wire.parse_dirents(listed, plus=True)
+            rest = wire.readdirplus(inode, inode, last.offset, len(reference.body) - len(listed))
+            session = await answer(self._session, self._session.send(rest, step.thread))
+            listed += session.body
+        assert list(wire.parse_dirents(listed, plus=True)) == list(wire.parse_dirents(reference.body, plus=True))
 
     async def readdir(self, step: Step) -> None:
         tree, branch = self._tree, TREES[step.two % 2]
@@ -314,15 +309,23 @@ class Comparison:
 
     # Both sides
 
-    async def _open(self, branch: Branch, entry: int | None, thread: int) -> None:
-        if entry is not None:
-            inode = inode_of(branch, entry)
-            self._opened(inode, *await self._same(wire.open_(inode), thread))
+    async def _open(self, branch: Branch, entries: Sequence[int | None], thread: int) -> None:
+        inodes = [inode_of(branch, entry) for entry in entries if entry is not None]
+        await self._opened(inodes, [THREADS[(thread + number) % len(THREADS)] for number in range(len(inodes))])
 
-    def _opened(self, inode: int, reference: Reply, session: Reply) -> None:
-        if not reference.error:
-            handles = (wire.parse_opened(reply.body).handle for reply in (reference, session))
-            self._handles.append(Handle(inode, *handles))
+    async def _opened(self, inodes: Sequence[int], threads: Sequence[int]) -> None:
+        """Send opens at once. Handles are not compared: their numbers depend on which open is done first."""
+        sent = [
+            [device.send(wire.open_(inode), thread) for device in self._both]
+            for inode, thread in zip(inodes, threads, strict=True)
+        ]
+        for inode, uniques in zip(inodes, sent, strict=True):
+            replies = [await answer(device, unique) for device, unique in zip(self._both, uniques, strict=True)]
+            assert replies[1].error == replies[0].error
+            if not replies[0].error:
+                of_reference, of_session = (wire.parse_opened(reply.body) for reply in replies)
+                assert of_session.flags == of_reference.flags
+                self._handles.append(Handle(inode, of_reference.handle, of_session.handle))
 
     async def _release_last(self) -> None:
         handle = self._handles.pop()
@@ -338,16 +341,6 @@ class Comparison:
     def _part(self, step: Step) -> tuple[int, int]:
         """Where a listing begins, and the room for it."""
         return (step.two % 8 if step.three % 2 else 0), ROOM[step.three % len(ROOM)]
-
-    def _defined(self, dirent: wire.Dirent) -> wire.Dirent:
-        """What today's listing defines of a name: no times and blocks of a free file."""
-        entry = dirent.entry
-        assert entry is not None
-        branch, number = branch_and_entry(entry.inode)
-        if branch is not Branch.DATA or self._sample_of[number] < 0 or entry.attr_valid:
-            return dirent
-        attr = entry.attr._replace(blocks=0, atime=0, mtime=0, ctime=0, atime_ns=0, mtime_ns=0, ctime_ns=0)
-        return dirent._replace(entry=entry._replace(attr=attr))
 
     @property
     def _both(self) -> tuple[Device, Device]:
