@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-import numpy as np
 import pytest
 import wire
 from hypothesis import given
 from hypothesis import strategies as st
+from small_tree import FILES, FIRST, FOLDER, LINK, NAMES, PLAIN, ROOT, small_tree
 from wire import Device, Opcode, Reply, Request
 
 from redoxfs.fs.inodes import CONTROL, CONTROL_INODE, DATA, EXACT, SERVED, STATS_INODE, inode_of
-from redoxfs.native import Buffer, Session, Tree
+from redoxfs.native import Buffer, Session
 from redoxfs.native._native import INIT, OPEN, READ, RELEASE, STAT
 
 Event = tuple[int, int, int, int, int, int]
@@ -28,49 +28,11 @@ RELAY_HANDLE = (1 << 62) + 1
 MAX_READ = 1 << 20
 RELAY_BYTES = 64 * 1024
 
-FILES = 40
-"""In the folder, after the root, the folder itself, a link, and a file that is not redirected."""
-ROOT, FOLDER, LINK, PLAIN, FIRST = 0, 1, 2, 3, 4
-
-
-NAMES = [b"", b"folder", b"link", b"plain", *(b"file %03d" % number for number in range(FILES))]
-
-
-def small_tree() -> Tree:
-    """A root with a folder of `FILES` redirected files, a link and another file."""
-    count = len(NAMES)
-    numbers = np.arange(count)
-    mode = np.full(count, stat.S_IFREG | 0o644, np.uint32)
-    mode[[ROOT, FOLDER]] = stat.S_IFDIR | 0o755
-    mode[LINK] = stat.S_IFLNK | 0o777
-    parent = np.full(count, FOLDER, np.int32)
-    parent[:FIRST] = 0
-    first_child, children = np.zeros((2, count), np.int32)
-    first_child[:2] = FOLDER, FIRST
-    children[:2] = FIRST - 1, count - FIRST
-    sample_of = np.maximum(numbers - FIRST, -1).astype(np.int32)
-    return Tree(
-        names=np.frombuffer(b"".join(NAMES), np.uint8),
-        name_at=np.cumsum([0, *map(len, NAMES)], dtype=np.int64),
-        parent=parent,
-        first_child=first_child,
-        children=children,
-        mode=mode,
-        nlink=np.where(numbers < 2, 2, 1).astype(np.uint32),
-        uid=(numbers + 100).astype(np.uint32),
-        gid=(numbers + 200).astype(np.uint32),
-        size=numbers * 1000,
-        mtime_ns=numbers * 1_500_000_000 - 1_000_000_000,
-        ctime_ns=numbers * 2_500_000_001,
-        inode=numbers.astype(np.uint64),
-        sample_of=sample_of,
-    )
-
 
 class Served:
     """A session and the device it serves, in one thread. ``relay`` is the relay's end of its socket."""
 
-    def __init__(self, *, begun: bool = True, direct_io: bool = False, helpers: int = 0, tree: Tree | None = None):
+    def __init__(self, *, begun: bool = True, direct_io: bool = False, helpers: int = 0):
         self.device = Device()
         self.relay, self._front = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (self.relay, self._front):
@@ -78,7 +40,7 @@ class Served:
         self.session = Session(
             self.device.fd,
             self._front.fileno(),
-            tree or small_tree(),
+            small_tree(),
             max_read=MAX_READ,
             direct_io=direct_io,
             helpers=helpers,
