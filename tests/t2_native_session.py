@@ -15,6 +15,7 @@ import pytest
 import wire
 from hypothesis import given
 from hypothesis import strategies as st
+from machine import PATIENCE_S
 from small_tree import FILES, FIRST, FOLDER, LINK, NAMES, PLAIN, ROOT, small_tree
 from wire import Device, Opcode, Reply, Request
 
@@ -589,6 +590,97 @@ def test_a_call_from_another_thread_and_bad_arguments_are_refused(it: Served) ->
         Session(it.device.fd, -1, small_tree(), max_read=4096, direct_io=False, helpers=65)
     with pytest.raises(OSError, match="Bad file descriptor"):
         Session(-1, -1, small_tree(), max_read=4096, direct_io=False, helpers=0)
+
+
+# Helpers -----------------------------------------------------------------------------------------------------------
+# A socket cannot be cloned, so they share the owner's descriptor here.
+
+QUEUE = 4096
+"""Events that the session keeps for its owner."""
+
+
+@contextmanager
+def helped(helpers: int) -> Iterator[tuple[Device, Session]]:
+    with Device() as device:
+        session = Session(device.fd, -1, small_tree(), max_read=MAX_READ, direct_io=False, helpers=helpers)
+        try:
+            unique = device.send(wire.init())
+            assert take(session, 1) == [(INIT, 0, 0, 0, 0, 0)]
+            assert device.reply_to(unique).error == 0
+            yield device, session
+        finally:
+            session.close()
+
+
+def take(session: Session, count: int) -> list[Event]:
+    """As many events, some of which may still be on their way."""
+    found: list[Event] = []
+    poll = select.poll()
+    poll.register(session.fileno(), select.POLLIN)
+    while len(found) < count:
+        assert poll.poll(PATIENCE_S * 1000)
+        events = session.take(0, 0)
+        assert events is not None
+        found += events
+    return found
+
+
+def kernels(unique: int) -> int:
+    """The kernel's number of a request; an event's says besides which helper received it."""
+    return unique & ((1 << 56) - 1)
+
+
+@pytest.mark.parametrize("helpers", [1, 3])
+def test_helpers_answer_while_the_owner_is_busy(helpers: int) -> None:
+    with helped(helpers) as (device, session):
+        for name in NAMES[FIRST:]:
+            found = wire.parse_entry(device.ask(wire.lookup(inode_of(DATA, FOLDER), name)).body)
+            assert found.inode == inode_of(DATA, NAMES.index(name))
+        unique = device.send(wire.open_(inode_of(DATA, FIRST)), 7)
+        (event,) = take(session, 1)
+        assert (kernels(event[1]), *event[2:]) == (unique, inode_of(DATA, FIRST), 7, os.O_RDONLY, 0)
+        assert session.opened(event[1], inode_of(DATA, FIRST), 7, 1, Buffer(b"12345"), 5, False, True)
+        assert wire.parse_opened(device.reply_to(unique).body).handle == 1
+        assert device.ask(wire.read(inode_of(DATA, FIRST), 1, 1, 3)).body == b"234"
+        assert device.ask(wire.release(inode_of(DATA, FIRST), 1)).error == 0
+        assert take(session, 1)[0][::2] == (RELEASE, 1, 0)
+
+
+@pytest.mark.parametrize("helpers", [1, 3])
+def test_helpers_keep_the_order_of_events_and_lose_none(helpers: int) -> None:
+    with helped(helpers) as (device, session):
+        # More than the queue takes: the rest waits in the socket.
+        sent = [device.send(wire.open_(inode_of(DATA, FIRST))) for _ in range(QUEUE + 500)]
+        assert [kernels(event[1]) for event in take(session, len(sent))] == sent
+        assert session.take(0, 0) == []
+        assert not is_readable(session.fileno())
+
+
+def test_helpers_end_while_they_wait_for_room() -> None:
+    with helped(2) as (device, session):
+        for _ in range(QUEUE + 100):
+            device.send(wire.open_(inode_of(DATA, FIRST)))
+        take(session, 1)
+
+
+@pytest.mark.parametrize("helpers", [0, 3])
+def test_an_end_that_helpers_find_reaches_the_owner(helpers: int) -> None:
+    with helped(helpers) as (device, session):
+        device.end()
+        while (events := session.take(0, 1000)) is not None:
+            assert events == []
+
+
+def test_sessions_leave_no_descriptors_and_no_threads_behind() -> None:
+    def held() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+    before = held()
+    for helpers in (0, 1, 3) * 3:
+        with helped(helpers):
+            pass
+    gc.collect()
+    assert held() == before
 
 
 # The relay ---------------------------------------------------------------------------------------------------------

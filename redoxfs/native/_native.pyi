@@ -174,6 +174,8 @@ OPEN     number: inode; offset: open flags.  To be answered by `opened` or `fail
 STAT     number: entry, redirected and not known to be held by the thread.  `stat` or `failed`
 READ     number: handle whose bytes are not in memory.  `data` or `failed`
 RELEASE  number: handle. Answered already
+
+``unique`` stands for the request in an answer. It is the kernel's number, and in its upper byte who received it.
 """
 
 @final
