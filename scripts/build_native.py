@@ -2,13 +2,18 @@
 
     python scripts/build_native.py      builds it in place, after a C file was edited
 
-pyproject.toml names this module as a build hook, so `pip install` runs it: an editable install builds in place too.
+Arguments go to the compiler. pyproject.toml names this module as a build hook, so `pip install` runs it: an editable
+install builds in place too. An extension that was built of the same C files is not built again.
+
 setuptools drives the compiler. Rejected: meson-python, which needs a file at the top level, and whose editable installs
 run a build tool at each import, so at the start of each command and each daemon.
 """
 
+import importlib.util
 import os
 import sys
+import sysconfig
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,41 +23,65 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parents[1]
 NATIVE = Path("redoxfs/native")
+MODULE = ROOT / NATIVE / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 WARNINGS = ("-Wall", "-Wextra", "-Wno-missing-field-initializers")
 OPTIONS = ("-std=c11", "-O2", "-g", "-pthread", "-fvisibility=hidden", "-D_GNU_SOURCE", *WARNINGS)
 
 
-def build(*options: str) -> Path:
-    """Compile the extension in place, and return its path. ``options`` are added to the compiler's.
+def sums() -> str:
+    """The sums of the C files, which the extension carries: `redoxfs.native.sources.sums`."""
+    # Without its package, which cannot be imported before it is built.
+    spec = importlib.util.spec_from_file_location("sources", ROOT / NATIVE / "sources.py")
+    assert spec is not None
+    assert spec.loader is not None
+    sources = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sources)
+    made: str = sources.sums()
+    return made
+
+
+def is_current() -> bool:
+    """Whether the extension in place was built of the C files here, with no options of its own."""
+    return MODULE.exists() and f"{sums()}\0".encode() in MODULE.read_bytes()
+
+
+def build(*options: str) -> None:
+    """Compile the extension in place. ``options`` are added to the compiler's.
 
     Raises:
         setuptools.errors.CompileError, setuptools.errors.LinkError
     """
     os.chdir(ROOT)
+    # An extension with options of its own, such as a sanitizer's, is not the one that a wheel gets.
+    stamp = " ".join((sums(), *(option for option in options if not option.startswith("-W"))))
     extension = Extension(
         "redoxfs.native._native",
         sources=sorted(map(str, NATIVE.glob("*.c"))),
-        depends=sorted(map(str, NATIVE.glob("*.h"))),
-        extra_compile_args=[*OPTIONS, *options],
-        extra_link_args=["-pthread"],
+        define_macros=[("REDOX_SOURCES", f'"{stamp}"')],
+        # Without the folder's name in it, the extension is the same from the clone and from a source distribution.
+        extra_compile_args=[*OPTIONS, f"-ffile-prefix-map={ROOT}=.", *options],
+        extra_link_args=["-pthread", *(option for option in options if option.startswith("-fsanitize"))],
     )
     command = build_ext(Distribution({"name": "redoxfs", "ext_modules": [extension]}))
-    command.inplace = True
-    command.parallel = os.cpu_count()
-    command.ensure_finalized()
-    command.run()
-    return ROOT / command.get_ext_fullpath(extension.name)
+    Path("build").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir="build") as folder:
+        command.build_lib = command.build_temp = folder
+        command.ensure_finalized()
+        command.run()
+        # At once: programs that start meanwhile find the old one or the new one, and those that run keep theirs.
+        os.replace(command.get_ext_fullpath(extension.name), MODULE)
 
 
 class NativeBuild(BuildHookInterface[Any]):
     """Adds the extension to a wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002 - hatchling's signature
-        module = build()
+        if not is_current():
+            build()
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
-        build_data["artifacts"].append(f"/{module.relative_to(ROOT)}")
+        build_data["artifacts"].append(f"/{MODULE.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

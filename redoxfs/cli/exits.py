@@ -27,7 +27,11 @@ INTERRUPTED = 130
 
 EXITS = (
     Exit(0, "done"),
-    Exit(UNEXPECTED, "unexpected: a bug, or the daemon ended on its own (see its log)", (_HERE + "DaemonError",)),
+    Exit(
+        UNEXPECTED,
+        "unexpected: a bug, or the daemon ended on its own (see its log)",
+        (_HERE + "DaemonError", "redoxfs.native.sources:NotBuiltError"),
+    ),
     Exit(2, "usage, or a bad value of an option", (_HERE + "UsageError",)),
     Exit(
         3,
@@ -74,11 +78,8 @@ def code_of(error: BaseException) -> int:
     """The exit code of an exception: that of the nearest of its classes in the table, else 1."""
     if isinstance(error, ReportedError):
         return error.code
-    for kind in type(error).__mro__:
-        for exit_ in EXITS:
-            if any(_named(name) is kind for name in exit_.raised_as):
-                return exit_.code
-    return UNEXPECTED
+    exit_ = _exit_of(error)
+    return UNEXPECTED if exit_ is None else exit_.code
 
 
 def line_of(error: BaseException) -> str:
@@ -86,7 +87,7 @@ def line_of(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
         return "redoxfs: interrupted"
     text = str(error) or type(error).__name__
-    if code_of(error) == UNEXPECTED and not isinstance(error, CommandError):
+    if _exit_of(error) is None and not isinstance(error, CommandError):
         text = f"unexpected {type(error).__name__}: {text} (REDOXFS_DEBUG=1 shows where)"
     return "redoxfs: " + "".join(c if c.isprintable() or "\udc80" <= c <= "\udcff" else repr(c)[1:-1] for c in text)
 
@@ -99,6 +100,15 @@ def described(error: BaseException) -> tuple[int, str]:
 def table_text() -> str:
     """The table for `--help`."""
     return "\n".join(["exit codes:"] + [f"  {exit_.code:>3}  {exit_.meaning}" for exit_ in EXITS])
+
+
+def _exit_of(error: BaseException) -> Exit | None:
+    """The row of the table that names an exception, or the nearest of its classes."""
+    for kind in type(error).__mro__:
+        for exit_ in EXITS:
+            if any(_named(name) is kind for name in exit_.raised_as):
+                return exit_
+    return None
 
 
 def _named(name: str) -> object:

@@ -10,6 +10,27 @@ The core of each is plain C without Python (buffer.c, tree.c, reader.c, session.
 it alone; py_*.c are the types around it.
 """
 
-from redoxfs.native._native import INIT, OPEN, READ, RELEASE, STAT, Buffer, Files, Reader, Session, Shards, Tree
+from redoxfs.native import sources
+
+try:
+    import redoxfs.native._native as _native
+except ImportError as _error:
+    raise sources.not_loaded(_error) from _error
+sources.check(getattr(_native, "SOURCES", ""), sources.sums())
+
+# After the check: an older extension may lack some of these.
+from redoxfs.native._native import (  # noqa: E402
+    INIT,
+    OPEN,
+    READ,
+    RELEASE,
+    STAT,
+    Buffer,
+    Files,
+    Reader,
+    Session,
+    Shards,
+    Tree,
+)
 
 __all__ = ["INIT", "OPEN", "READ", "RELEASE", "STAT", "Buffer", "Files", "Reader", "Session", "Shards", "Tree"]

@@ -7,6 +7,9 @@ from typing_extensions import Buffer as HasBuffer
 # numpy declares that its arrays are buffers for Python 3.12 and later only.
 Readable = HasBuffer | NDArray[Any]
 
+SOURCES: Final[str]
+"""What the extension was built of; see `redoxfs.native.sources`."""
+
 @final
 class Buffer:
     """The bytes of one file. Supports the buffer protocol, read-only; `len()` is its size in bytes.

@@ -4,8 +4,14 @@
 
 #include "python_types.h"
 
+// What the extension was built of, as redoxfs/native/sources.py has it. Defined by scripts/build_native.py.
+#ifndef REDOX_SOURCES
+#define REDOX_SOURCES ""
+#endif
+
 static int add_types(PyObject *module) {
-    return redox_add_buffer(module) || redox_add_tree(module) || redox_add_reader(module) || redox_add_session(module)
+    return redox_add_buffer(module) || redox_add_tree(module) || redox_add_reader(module) || redox_add_session(module) ||
+                   PyModule_AddStringConstant(module, "SOURCES", REDOX_SOURCES)
                ? -1
                : 0;
 }

@@ -1,0 +1,45 @@
+"""Whether the extension was built of the C files beside it.
+
+The extension carries a sum of each C file, and an import compares them, in a millisecond. An install from a wheel has
+no C files, so nothing is compared. Times of files say less: git sets those of all files that it touches, and an older
+file may take the place of a newer one.
+"""
+
+from hashlib import blake2b
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+COMMAND = f"python {FOLDER.parents[1] / 'scripts/build_native.py'}"
+
+
+class NotBuiltError(ImportError):
+    """The extension is missing, or was built of other C files. The text says what to type."""
+
+
+def sums(folder: Path = FOLDER) -> str:
+    """The names of the C files in a folder with the sums of their contents; empty if there are none."""
+    return " ".join(
+        f"{path.name}={blake2b(path.read_bytes(), digest_size=8).hexdigest()}" for path in sorted(folder.glob("*.[ch]"))
+    )
+
+
+def check(built_of: str, here: str) -> None:
+    """Compare the sums that an extension carries with those of the files here; none are nothing to compare.
+
+    Raises:
+        NotBuiltError: some differ.
+    """
+    # An extension that was built with options of its own carries them, too.
+    changed = set(here.split()) ^ {word for word in built_of.split() if not word.startswith("-")}
+    if here and changed:
+        name = min(changed).partition("=")[0]
+        raise NotBuiltError(f"{FOLDER / name} is not what the extension was built of; type: {COMMAND}")
+
+
+def not_loaded(error: ImportError) -> NotBuiltError:
+    """What to say if the extension cannot be imported."""
+    if not sums():
+        return NotBuiltError(f"this install of redoxfs is not for this Python ({error}); install redoxfs again")
+    if isinstance(error, ModuleNotFoundError):
+        return NotBuiltError(f"the extension in {FOLDER} is not built; type: {COMMAND}")
+    return NotBuiltError(f"the extension in {FOLDER} cannot be loaded ({error}); type: {COMMAND}")
