@@ -6,8 +6,10 @@ them. The source distribution is built from the files of this clone, so the whee
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from pathlib import Path
@@ -79,13 +81,28 @@ def test_the_source_distribution_has_all_that_a_contributor_needs(dist: Path) ->
         assert needed in names
     for folder in ("proto", "redoxfs", "scripts", "tests"):
         files = (path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-        assert {path.relative_to(ROOT).as_posix() for path in files} <= names
+        assert {path.relative_to(ROOT).as_posix() for path in files if path.suffix != ".so"} <= names
     hidden = {name for name in names if name.startswith(".") or "__pycache__" in name}
     assert hidden <= {".gitignore"}
+    assert not [name for name in names if name.endswith((".so", ".o"))]
+
+
+def test_the_wheel_has_one_extension_and_no_c_file(dist: Path) -> None:
+    (wheel,) = dist.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        native = {name.rpartition("/")[2] for name in archive.namelist() if name.startswith("redoxfs/native/")}
+    assert native == {"__init__.py", "sources.py", "_native.pyi", "_native" + sysconfig.get_config_var("EXT_SUFFIX")}
+    assert f"-cp{sys.version_info.major}{sys.version_info.minor}-linux_" in wheel.name
 
 
 def test_the_wheel_is_the_same_from_the_clone_and_from_the_sdist(dist: Path, tmp_path: Path) -> None:
-    build(ROOT, tmp_path / "direct", "--wheel")
+    # What lies around in a clone, such as the extension of another Python, does not get into a wheel.
+    left_out = shutil.ignore_patterns(
+        ".git", ".venv*", "build", "dist", "site", "__pycache__", ".*_cache", ".hypothesis"
+    )
+    clone = shutil.copytree(ROOT, tmp_path / "clone", ignore=left_out)
+    (clone / "redoxfs/native/_native.cpython-300-x86_64-linux-gnu.so").touch()
+    build(clone, tmp_path / "direct", "--wheel")
     contents = []
     for folder in (dist, tmp_path / "direct"):
         (wheel,) = folder.glob("*.whl")
