@@ -114,13 +114,14 @@ static bool same(const struct stat *one, const struct stat *other) {
            one->st_mtim.tv_sec == other->st_mtim.tv_sec && one->st_mtim.tv_nsec == other->st_mtim.tv_nsec;
 }
 
-static void read_open_file(int fd, redox_file *file, const atomic_bool *stop) {
+static void read_open_file(const redox_files *files, int fd, redox_file *file, const atomic_bool *stop) {
     struct stat before, after;
     if (fstat(fd, &before)) {
         fail(file, errno, REDOX_FAILED);
     } else if (!S_ISREG(before.st_mode) || before.st_size < 0) {
         fail(file, EIO, REDOX_NOT_REGULAR);
-    } else if (!(file->buffer = redox_buffer_allocate((size_t)before.st_size))) {
+    } else if ((uint64_t)before.st_size > files->largest_bytes ||
+               !(file->buffer = redox_buffer_allocate((size_t)before.st_size))) {
         fail(file, ENOMEM, REDOX_FAILED);
     } else {
         int64_t got = read_all(fd, file->buffer->data, (size_t)before.st_size, stop);
@@ -144,7 +145,7 @@ static void read_file(const redox_files *files, int32_t entry, redox_file *file,
             fail(file, errno, REDOX_FAILED);
             continue;
         }
-        read_open_file(fd, file, stop);
+        read_open_file(files, fd, file, stop);
         close(fd);
         if (file->buffer) {
             const redox_tree *tree = files->tree;
@@ -165,5 +166,11 @@ static void read_files(const redox_source *source, const int32_t *entries, size_
 void redox_files_init(redox_files *files, const redox_tree *tree, int root) {
     // Without a directory the call fails anyhow: EBADF shows that it exists and is allowed.
     bool has_openat2 = redox_storage_calls.openat2(-1, ".", &how, sizeof how) < 0 && errno == EBADF;
-    *files = (redox_files){.source = {read_files}, .tree = tree, .root = root, .has_openat2 = has_openat2};
+    *files = (redox_files){
+        .source = {read_files},
+        .tree = tree,
+        .root = root,
+        .has_openat2 = has_openat2,
+        .largest_bytes = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE),
+    };
 }
