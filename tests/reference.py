@@ -124,6 +124,12 @@ class WholeOperations(Operations):
         self._notices = notices
         self._direct_io = direct_io
 
+    async def opendir(self, inode: InodeT, _ctx: RequestContext) -> FileHandleT:
+        return FileHandleT(inode)
+
+    async def releasedir(self, _fh: FileHandleT) -> None:
+        return
+
     @handler
     async def open(self, inode: InodeT, flags: int, ctx: RequestContext) -> FileInfo:
         branch, entry = branch_and_entry(inode)

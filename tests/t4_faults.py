@@ -186,7 +186,7 @@ def test_hung_storage_fails_opens_at_the_deadline(machine: Machine, hanging: tup
                 except OSError as error:
                     errors.append(error.errno or 0)
 
-            # More than plain pyfuse3 would serve at once: each blocks a thread of this process in open(2).
+            # More than stock pyfuse3 would serve at once: each blocks a thread of this process in open(2).
             waiting = [threading.Thread(target=open_one, args=(path,)) for path in (paths[1:] * 2)[:120]]
             for thread in waiting:
                 thread.start()
@@ -272,26 +272,47 @@ def test_descriptors_and_threads_do_not_grow(machine: Machine, root: Path) -> No
 BREAKABLE = """
 import os, sys
 from functools import wraps
+from inspect import iscoroutinefunction
+import trio
 from redoxfs.cli import main
 from redoxfs.fs.handlers import handler
 from redoxfs.fs.operations import Operations
+from redoxfs.node import Node
+
+def is_broken(name):
+    try:
+        os.unlink(os.path.join(sys.argv[1], name))
+    except FileNotFoundError:
+        return False
+    return True
 
 def breakable(name, whole):
     @wraps(whole)
     def act(*arguments):
-        try:
-            os.unlink(os.path.join(sys.argv[1], name))
-        except FileNotFoundError:
-            return whole(*arguments)
-        raise ZeroDivisionError(name)
-    return handler(act)
+        if is_broken(name):
+            raise ZeroDivisionError(name)
+        return whole(*arguments)
+
+    @wraps(whole)
+    async def act_late(*arguments):
+        if is_broken(name):
+            await trio.lowlevel.checkpoint()
+            raise ZeroDivisionError(name)
+        return await whole(*arguments)
+
+    return act_late if iscoroutinefunction(whole) else act
 
 for name, made in list(vars(Operations).items()):
     if hasattr(made, "__wrapped__"):
-        setattr(Operations, name, breakable(name, made.__wrapped__))
-sys.exit(main(sys.argv[2:]))
+        setattr(Operations, name, handler(breakable(name, made.__wrapped__)))
+for name in sys.argv[2].split(","):
+    setattr(Node, name, breakable("node." + name, vars(Node)[name]))
+sys.exit(main(sys.argv[3:]))
 """
-"""The program, with a bug in the next call of a handler for which a file of its name exists."""
+"""The program, with a bug in the next call of a handler, or of the node, for which a file of its name exists."""
+
+OF_THE_NODE = ("open", "open_exact", "stat", "read", "close")
+"""What the request loop calls for a request."""
 
 
 @dataclass(frozen=True)
@@ -315,31 +336,36 @@ def errno_of(call: Callable[[Path], object], path: Path) -> int:
 
 
 CALLS = {
-    "lookup": Call(lambda root: os.stat(root / "train/never asked for")),
-    "getattr": Call(lambda root: os.stat(root / "train/cat/train-cat-3.png")),
+    "lookup": Call(lambda root: os.stat(root / ".redoxfs/never asked for")),
+    "getattr": Call(lambda root: os.stat(root / ".redoxfs/stats.json")),
     "readlink": Call(lambda root: os.readlink(root / "link")),
-    "opendir": Call(lambda root: os.listdir(root / "train")),
-    "readdir": Call(lambda root: os.listdir(root / "train")),
-    "releasedir": Call(lambda root: os.listdir(root / "train"), tells=False),
-    "open": Call(lambda root: open_and_close(root / "train/dog/train-dog-3.png")),
-    "read": Call(lambda root: (root / "not read before").read_text()),
-    "release": Call(lambda root: open_and_close(root / "notes.txt"), tells=False),
+    "readdir": Call(lambda root: os.listdir(root / ".redoxfs")),
+    "open": Call(lambda root: open_and_close(root / ".redoxfs/stats.json")),
+    "read": Call(lambda root: (root / ".redoxfs/stats.json").read_text()),
+    "release": Call(lambda root: open_and_close(root / ".redoxfs/stats.json"), tells=False),
     "statfs": Call(os.statvfs),
+    "node.open": Call(lambda root: open_and_close(root / "train/dog/train-dog-3.png")),
+    "node.open_exact": Call(lambda root: open_and_close(root / ".redoxfs/exact/train/dog/train-dog-3.png")),
+    "node.stat": Call(lambda root: os.stat(root / "train/cat/train-cat-3.png")),
+    "node.read": Call(lambda root: (root / "not read before").read_text()),
+    "node.close": Call(lambda root: open_and_close(root / "notes.txt"), tells=False),
 }
 
 
 def test_the_mount_survives_a_bug_in_any_handler(machine: Machine, source: Path, tmp_path: Path) -> None:
-    assert set(CALLS) == {name for name, made in vars(Operations).items() if hasattr(made, "__wrapped__")}
+    handlers = {name for name, made in vars(Operations).items() if hasattr(made, "__wrapped__")}
+    assert set(CALLS) == handlers | {f"node.{name}" for name in OF_THE_NODE}
     (source / "link").symlink_to("train")
     for name in ("notes.txt", "not read before"):
         (source / name).write_text("of no sample")
     broken = tmp_path / "broken"
     broken.mkdir()
-    program = [sys.executable, "-c", BREAKABLE, str(broken)]
+    program = [sys.executable, "-c", BREAKABLE, str(broken), ",".join(OF_THE_NODE)]
     # With direct_io a read is requested once; otherwise the kernel's readahead would hit the bug, and retry.
     mount = [*program, "mount", str(source), str(machine.mnt), *OPTIONS, "-o", "direct_io"]
     subprocess.run(mount, env=machine.environment, check=True, capture_output=True)
-    os.stat(machine.mnt / "train/cat/train-cat-3.png")
+    for path in ("train/cat/train-cat-3.png", ".redoxfs/stats.json"):
+        os.stat(machine.mnt / path)
     for name, call in CALLS.items():
         before = machine.log()
         (broken / name).touch()

@@ -7,7 +7,9 @@ Attributes: the tree does not change, so the kernel may cache names forever, and
 symlinks and exact files too. Attributes of a redirected file are valid while it is bound. Otherwise each stat is a
 request, because the answer depends on the caller.
 
-Missing on purpose: xattrs (one ENOSYS saves two requests per file in `ls -l`), flush and access (one ENOSYS).
+Missing are operations that the session answers itself, such as opendir, and those for which the kernel gets ENOSYS
+once and then does not ask again: xattrs, which saves two requests per file in `ls -l`, flush and access. The handle of
+a directory is its inode number.
 """
 
 import errno
@@ -98,10 +100,6 @@ class Operations(pyfuse3.Operations):
     # Directories
 
     @handler
-    async def opendir(self, inode: InodeT, ctx: RequestContext) -> FileHandleT:
-        return FileHandleT(inode)
-
-    @handler
     async def readdir(self, fh: FileHandleT, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         branch, entry = branch_and_entry(fh)
         if branch is CONTROL:
@@ -114,10 +112,6 @@ class Operations(pyfuse3.Operations):
         for name, child, position in zip(self._tree.names_of(children), children, count(start_id + 1), strict=False):
             if not pyfuse3.readdir_reply(token, name, self._attributes(branch, child), position):
                 return
-
-    @handler
-    async def releasedir(self, fh: FileHandleT) -> None:
-        return
 
     # Texts: the files of `.redoxfs` that are generated
 
