@@ -1,0 +1,424 @@
+// A libFuzzer target: the session against a kernel, a relay and a caller that do what the input says.
+//
+// The input is a list of records. A record is a kind, and what that kind needs (see `play`): a request with any body, a
+// message of any bytes, a reply of the relay, or a call of the session. The tree is damaged in each way that its reader
+// has to notice. Beside the sanitizers, `finish` checks that each request got one answer.
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fuse.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "session.h"
+
+enum {
+    FOLDERS = 10,
+    CHILDREN = 28,
+    ENTRIES = 1 + FOLDERS + FOLDERS * CHILDREN,
+    NAME_BYTES = 4,
+    MESSAGE_BYTES = 1 << 17,
+    MOST_REQUESTS = 200,
+    EVENTS = 64,
+    // What the socket pair of the device holds, at most: all replies to one request.
+    ROOM_BYTES = 1 << 22,
+};
+
+// The tree
+
+static struct {
+    char names[ENTRIES * NAME_BYTES];
+    int64_t name_at[ENTRIES + 1], size[ENTRIES], times[ENTRIES];
+    int32_t parent[ENTRIES], first_child[ENTRIES], children[ENTRIES], sample_of[ENTRIES];
+    uint32_t mode[ENTRIES], nlink[ENTRIES], owner[ENTRIES];
+    uint64_t inode[ENTRIES];
+    _Atomic uint8_t flags[ENTRIES];
+} columns;
+
+static const redox_tree tree = {
+    .entries = ENTRIES,
+    .name_bytes = sizeof columns.names,
+    .names = columns.names,
+    .name_at = columns.name_at,
+    .parent = columns.parent,
+    .first_child = columns.first_child,
+    .children = columns.children,
+    .mode = columns.mode,
+    .nlink = columns.nlink,
+    .uid = columns.owner,
+    .gid = columns.owner,
+    .size = columns.size,
+    .mtime_ns = columns.times,
+    .ctime_ns = columns.times,
+    .inode = columns.inode,
+    .sample_of = columns.sample_of,
+    .flags = columns.flags,
+};
+
+static void damage(void) {
+    // Folders 1 to 3 are whole.
+    columns.first_child[4] = -5;
+    columns.children[5] = INT32_MAX;
+    columns.first_child[6] = ENTRIES - 3;
+    columns.children[7] = -1;
+    columns.first_child[8] = INT32_MAX;
+    columns.first_child[9] = 0;
+    int first = columns.first_child[10];
+    columns.name_at[first + 3] = -1;
+    columns.name_at[first + 6] = INT64_MAX;
+    columns.name_at[first + 9] = columns.name_at[first + 8] - 2;
+    columns.name_at[first + 12] = INT64_MIN;
+    columns.size[first + 1] = INT64_MIN;
+    columns.size[first + 2] = INT64_MAX;
+    columns.times[first + 1] = INT64_MIN;
+    columns.times[first + 2] = INT64_MAX;
+    columns.sample_of[first + 4] = INT32_MAX;
+}
+
+static void make_tree(void) {
+    for (int entry = 0; entry < ENTRIES; entry++) {
+        bool is_folder = entry <= FOLDERS;
+        int parent = entry == 0 || is_folder ? 0 : 1 + (entry - 1 - FOLDERS) / CHILDREN;
+        columns.name_at[entry + 1] = columns.name_at[entry] + (entry ? NAME_BYTES : 0);
+        char name[16];
+        snprintf(name, sizeof name, "%04d", entry);
+        memcpy(columns.names + columns.name_at[entry], name, entry ? NAME_BYTES : 0);
+        columns.parent[entry] = parent;
+        columns.first_child[entry] = entry == 0 ? 1 : is_folder ? 1 + FOLDERS + (entry - 1) * CHILDREN : 0;
+        columns.children[entry] = entry == 0 ? FOLDERS : is_folder ? CHILDREN : 0;
+        columns.mode[entry] = is_folder ? S_IFDIR | 0755 : S_IFREG | 0644;
+        columns.nlink[entry] = 1;
+        columns.size[entry] = entry * 1000;
+        columns.times[entry] = entry;
+        columns.sample_of[entry] = is_folder || entry % 5 == 0 ? -1 : entry;
+    }
+    damage();
+}
+
+// One run
+
+typedef struct {
+    const uint8_t *at, *end;
+
+    redox_session *session;
+    int kernel, device, relay_end, relay;
+    char *message;  // MESSAGE_BYTES
+
+    // Requests that `request` made: their numbers are 2, 4, 6, …
+    unsigned made;
+    bool awaits[MOST_REQUESTS], answered[MOST_REQUESTS];
+    uint64_t relayed[MOST_REQUESTS];  // tickets at the relay
+    unsigned relayed_count;
+    redox_event open[EVENTS];  // events that have no answer yet
+    unsigned open_count;
+    bool is_told_lies;  // a message or a reply of any bytes was sent, or the end: then answers are not counted
+    bool is_over;
+} run;
+
+static uint8_t byte(run *self) { return self->at < self->end ? *self->at++ : 0; }
+
+static unsigned number(run *self) {
+    unsigned low = byte(self);
+    return low | (unsigned)byte(self) << 8;
+}
+
+// Up to `most` bytes of the input; *size says how many.
+static const void *bytes(run *self, size_t most, size_t *size) {
+    size_t left = (size_t)(self->end - self->at);
+    *size = most < left ? most : left;
+    const void *start = self->at;
+    self->at += *size;
+    return start;
+}
+
+static uint64_t inode_of(unsigned number) {
+    uint64_t branch = number >> 13, entry = number & 0x1fff;
+    return (branch << 40) + (entry == 0x1fff ? 0 : entry % (ENTRIES + 3) + 1);
+}
+
+static size_t entry_of(run *self) { return number(self) % ENTRIES; }
+
+// What goes to the kernel: whole messages, with an error that it would accept, one for each request.
+static void drain(run *self) {
+    for (ssize_t size; (size = recv(self->kernel, self->message, MESSAGE_BYTES, MSG_DONTWAIT | MSG_TRUNC)) > 0;) {
+        struct fuse_out_header header;
+        CHECK((size_t)size >= sizeof header);
+        memcpy(&header, self->message, sizeof header);
+        if (self->is_told_lies) {
+            continue;
+        }
+        CHECK(header.len == size);
+        CHECK(!header.unique || (header.error <= 0 && header.error > -512));
+        uint64_t index = header.unique / 2 - 1;
+        if (header.unique && index < self->made) {
+            CHECK(self->awaits[index] && !self->answered[index]);
+            self->answered[index] = true;
+        }
+    }
+}
+
+// What goes to the relay.
+static void drain_relay(run *self) {
+    for (ssize_t size; (size = recv(self->relay_end, self->message, MESSAGE_BYTES, MSG_DONTWAIT)) > 0;) {
+        struct fuse_in_header header;
+        CHECK((size_t)size >= sizeof header);
+        memcpy(&header, self->message, sizeof header);
+        if (header.opcode != FUSE_INIT && self->relayed_count < MOST_REQUESTS) {
+            self->relayed[self->relayed_count++] = header.unique;
+        }
+    }
+}
+
+// Answers or releases an event, as the input says. Returns whether it is done with.
+static bool decide(run *self, const redox_event *event) {
+    unsigned how = byte(self);
+    size_t entry = event->number % ENTRIES;
+    if (event->kind == REDOX_RELEASE) {
+        redox_session_freed(self->session, entry);
+        return true;
+    }
+    if (event->kind == REDOX_INIT) {
+        return true;
+    }
+    if (how % 8 == 7) {
+        return false;
+    }
+    if (how % 8 == 6) {
+        redox_session_failed(self->session, event->unique, 1 + how / 8);
+        return true;
+    }
+    if (event->kind == REDOX_OPEN) {
+        redox_buffer *data = how % 8 < 4 ? redox_buffer_allocate(how * 700u) : NULL;
+        if (data) {
+            memset(data->data, 'x', data->size);
+        }
+        redox_opening opening = {
+            .unique = event->unique,
+            .inode = event->number,
+            .handle = how % 8 == 5 ? number(self) : 1 + self->made,
+            .thread = event->thread,
+            .data = data,
+            .size = how % 2 ? (int64_t)how * 700 : -1,
+            .keep_pages = how & 16,
+            .shares_pages = how & 32,
+        };
+        int error = redox_session_opened(self->session, &opening);
+        redox_buffer_drop(data);
+        if (error == EINVAL || error == ENOMEM) {
+            redox_session_failed(self->session, event->unique, EIO);
+        }
+    } else if (event->kind == REDOX_STAT) {
+        redox_session_stat(self->session, event->unique, entry, how * 100, how & 64);
+    } else if (event->kind == REDOX_READ) {
+        redox_session_data(self->session, event->unique, self->message, how * 30u);
+    }
+    return true;
+}
+
+static void take(run *self) {
+    redox_event events[EVENTS];
+    int count = redox_session_take(self->session, 0, 0, events, EVENTS);
+    self->is_over |= count < 0;
+    drain(self);
+    for (int i = 0; i < count; i++) {
+        if (!decide(self, &events[i]) && self->open_count < EVENTS) {
+            self->open[self->open_count++] = events[i];
+        }
+    }
+    drain(self);
+    drain_relay(self);
+}
+
+static bool has_answer(unsigned opcode) {
+    return opcode != FUSE_FORGET && opcode != FUSE_BATCH_FORGET && opcode != FUSE_INTERRUPT &&
+           opcode != FUSE_NOTIFY_REPLY;
+}
+
+static void request(run *self, unsigned opcode) {
+    if (self->made == MOST_REQUESTS) {
+        return;
+    }
+    size_t size;
+    struct fuse_in_header header = {
+        .opcode = opcode,
+        .unique = 2 * (self->made + 1),
+        .nodeid = inode_of(number(self)),
+        .pid = byte(self),
+    };
+    unsigned most = number(self);
+    const void *body = bytes(self, most % 65536, &size);
+    header.len = (uint32_t)(sizeof header + size);
+    memcpy(self->message, &header, sizeof header);
+    memcpy(self->message + sizeof header, body, size);
+    self->awaits[self->made++] = has_answer(opcode);
+    self->is_told_lies |= opcode == FUSE_DESTROY;
+    CHECK(send(self->kernel, self->message, header.len, 0) == (ssize_t)header.len);
+}
+
+static void begin(run *self) {
+    struct {
+        struct fuse_in_header header;
+        struct fuse_init_in body;
+    } init = {
+        .header = {.len = sizeof init, .opcode = FUSE_INIT, .unique = UINT64_C(1) << 40},
+        .body = {.major = FUSE_KERNEL_VERSION, .minor = FUSE_KERNEL_MINOR_VERSION, .flags = UINT32_MAX},
+    };
+    CHECK(send(self->kernel, &init, sizeof init, 0) == sizeof init);
+    take(self);
+}
+
+static void reply_of_relay(run *self) {
+    if (!self->relayed_count) {
+        return;
+    }
+    size_t size;
+    struct fuse_out_header header = {.unique = self->relayed[--self->relayed_count], .error = -(byte(self) % 3)};
+    const void *body = bytes(self, number(self), &size);
+    size = header.error ? 0 : size;
+    header.len = (uint32_t)(sizeof header + size);
+    memcpy(self->message, &header, sizeof header);
+    memcpy(self->message + sizeof header, body, size);
+    send(self->relay_end, self->message, header.len, MSG_NOSIGNAL);
+}
+
+static void call(run *self) {
+    unsigned which = byte(self) % 9;
+    size_t entry = entry_of(self);
+    switch (which) {
+    case 0:
+        redox_session_shed(self->session, entry);
+        break;
+    case 1:
+        redox_session_unhold(self->session, byte(self) ? byte(self) : -1);
+        break;
+    case 2:
+        redox_session_turned(self->session, entry);
+        break;
+    case 3:
+        redox_session_freed(self->session, entry);
+        break;
+    case 4:
+        redox_session_ask(self->session, entry, byte(self) & 1);
+        break;
+    case 5:
+        redox_session_bind(self->session, entry, number(self));
+        break;
+    case 6:
+        redox_session_changed(self->session, inode_of(number(self)));
+        break;
+    case 7:
+        for (unsigned left = self->open_count; left; left--) {
+            redox_event event = self->open[--self->open_count];
+            if (!decide(self, &event)) {
+                self->open[self->open_count++] = event;
+                break;
+            }
+        }
+        break;
+    default:
+        redox_session_counts(self->session);
+        break;
+    }
+}
+
+static void play(run *self) {
+    unsigned kind = byte(self);
+    size_t size;
+    const void *any;
+    switch (kind % 16) {
+    case 0:  // any bytes from the kernel
+        any = bytes(self, number(self), &size);
+        if (size) {
+            self->is_told_lies = true;
+            CHECK(send(self->kernel, any, size, 0) == (ssize_t)size);
+        }
+        break;
+    case 1:  // any bytes from the relay
+        any = bytes(self, number(self), &size);
+        if (size && send(self->relay_end, any, size, MSG_NOSIGNAL) > 0) {
+            self->is_told_lies = true;
+        }
+        break;
+    case 2:
+    case 3:
+        reply_of_relay(self);
+        break;
+    case 4:
+    case 5:
+        call(self);
+        break;
+    case 6:
+        if (kind >> 4 == 15) {  // the relay ends
+            shutdown(self->relay_end, SHUT_RDWR);
+        }
+        break;
+    default:
+        request(self, byte(self));
+        break;
+    }
+    // Some requests are received together.
+    if (!(kind & 0x80)) {
+        take(self);
+    }
+}
+
+static void make_pair(int *ours, int *theirs) {
+    int ends[2];
+    CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, ends));
+    for (int i = 0; i < 2; i++) {
+        int room = ROOM_BYTES;
+        setsockopt(ends[i], SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof room);
+    }
+    *ours = ends[0];
+    *theirs = ends[1];
+}
+
+// Everything gets an answer, and nothing is left.
+static void finish(run *self) {
+    take(self);
+    shutdown(self->relay_end, SHUT_RDWR);
+    take(self);
+    while (self->open_count) {
+        redox_session_failed(self->session, self->open[--self->open_count].unique, EINTR);
+    }
+    drain(self);
+    redox_session_count counts = redox_session_counts(self->session);
+    for (unsigned i = 0; i < self->made && !self->is_told_lies; i++) {
+        CHECK(!self->awaits[i] || self->answered[i]);
+    }
+    CHECK(self->is_told_lies || counts.requests == self->made + 1);
+    redox_session_close(self->session);
+    redox_session_free(self->session);
+    close(self->kernel);
+    close(self->device);
+    close(self->relay_end);
+    close(self->relay);
+    free(self->message);
+    CHECK(redox_buffer_bytes() == 0);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    if (!columns.name_at[1] && !columns.nlink[0]) {
+        make_tree();
+    }
+    memset((void *)columns.flags, 0, sizeof columns.flags);
+    run self = {.at = data, .end = data + size, .message = malloc(MESSAGE_BYTES)};
+    CHECK(self.message);
+    memset(self.message, 0, MESSAGE_BYTES);
+    make_pair(&self.kernel, &self.device);
+    make_pair(&self.relay_end, &self.relay);
+    redox_session_options options = {
+        .device = self.device, .relay = self.relay, .tree = &tree, .max_read = 1 << 17, .direct_io = size & 1};
+    self.session = redox_session_new(&options);
+    CHECK(self.session);
+    begin(&self);
+    while (self.at < self.end && !self.is_over) {
+        play(&self);
+    }
+    finish(&self);
+    return 0;
+}

@@ -1,0 +1,109 @@
+// The target of fuzz_session.c without libFuzzer: inputs that are mostly requests that make sense, the same in each run.
+//
+// With the name of a folder it writes them there instead, for libFuzzer to begin with.
+#include "fuzz_session.c"
+
+enum { INPUTS = 400, INPUT_BYTES = 4096, BODY_BYTES = 40 };
+
+static const uint8_t OPCODES[] = {
+    FUSE_LOOKUP, FUSE_GETATTR,     FUSE_OPEN,    FUSE_READ,   FUSE_RELEASE,      FUSE_READDIR, FUSE_READDIRPLUS,
+    FUSE_OPEN,   FUSE_READ,        FUSE_RELEASE, FUSE_FORGET, FUSE_BATCH_FORGET, FUSE_STATFS,  FUSE_READLINK,
+    FUSE_ACCESS, FUSE_FLUSH,       FUSE_GETXATTR, FUSE_INTERRUPT, FUSE_OPENDIR,  FUSE_INIT,    FUSE_LSEEK,
+};
+
+typedef struct {
+    uint8_t bytes[INPUT_BYTES];
+    size_t size;
+    uint64_t state;
+} input;
+
+static unsigned draw(input *self, unsigned choices) { return (unsigned)(next_number(&self->state) % choices); }
+
+static void add(input *self, const void *bytes, size_t size) {
+    if (self->size + size <= INPUT_BYTES) {
+        memcpy(self->bytes + self->size, bytes, size);
+        self->size += size;
+    }
+}
+
+static void add_byte(input *self, unsigned value) { add(self, &(uint8_t){(uint8_t)value}, 1); }
+
+static void add_number(input *self, unsigned value) {
+    add_byte(self, value);
+    add_byte(self, value >> 8);
+}
+
+// A body as the kernel would send it, near enough.
+static size_t draw_body(input *self, unsigned opcode, uint8_t body[BODY_BYTES]) {
+    memset(body, 0, BODY_BYTES);
+    switch (opcode) {
+    case FUSE_LOOKUP: {
+        size_t size = (size_t)snprintf((char *)body, BODY_BYTES, "%04u", draw(self, ENTRIES)) + 1;
+        return draw(self, 8) ? size : size - 1;
+    }
+    case FUSE_READ:
+    case FUSE_READDIR:
+    case FUSE_READDIRPLUS: {
+        struct fuse_read_in in = {
+            .fh = draw(self, 12), .offset = draw(self, 40), .size = draw(self, 4) ? draw(self, 9000) : UINT32_MAX};
+        memcpy(body, &in, sizeof in);
+        return sizeof in;
+    }
+    case FUSE_RELEASE: {
+        struct fuse_release_in in = {.fh = draw(self, 12)};
+        memcpy(body, &in, sizeof in);
+        return sizeof in;
+    }
+    default:
+        for (int i = 0; i < BODY_BYTES; i++) {
+            body[i] = (uint8_t)(draw(self, 4) ? 0 : draw(self, 256));
+        }
+        return draw(self, BODY_BYTES);
+    }
+}
+
+static void add_request(input *self) {
+    uint8_t body[BODY_BYTES];
+    unsigned opcode = draw(self, 20) ? OPCODES[draw(self, sizeof OPCODES)] : draw(self, 60);
+    size_t size = draw_body(self, opcode, body);
+    size -= draw(self, 16) ? 0 : draw(self, (unsigned)size + 1);
+    add_byte(self, (7 + draw(self, 9)) | (draw(self, 3) ? 0 : 0x80));
+    add_byte(self, opcode);
+    add_number(self, draw(self, 12) | (draw(self, 8) ? 0 : draw(self, 8) << 13) | (draw(self, 3) ? 0 : draw(self, 300)));
+    add_byte(self, draw(self, 4));
+    add_number(self, (unsigned)size);
+    add(self, body, size);
+    add_byte(self, draw(self, 256));  // the decision, if it is an event
+}
+
+static void make_input(input *self, uint64_t seed) {
+    self->size = 0;
+    self->state = seed * UINT64_C(0x9E3779B97F4A7C15) + 1;
+    for (unsigned left = 1 + draw(self, 60); left; left--) {
+        if (draw(self, 4)) {
+            add_request(self);
+            continue;
+        }
+        // Any record: calls and replies of the relay, seldom bytes that are no message.
+        add_byte(self, draw(self, 10) ? 2 + draw(self, 4) : draw(self, 256));
+        for (unsigned more = draw(self, 12); more; more--) {
+            add_byte(self, draw(self, 256));
+        }
+    }
+}
+
+int main(int count, char **arguments) {
+    static input made;
+    for (unsigned seed = 0; seed < INPUTS; seed++) {
+        make_input(&made, seed);
+        if (count < 2) {
+            LLVMFuzzerTestOneInput(made.bytes, made.size);
+            continue;
+        }
+        char path[4096];
+        CHECK(snprintf(path, sizeof path, "%s/seed-%03u", arguments[1], seed) < (int)sizeof path);
+        FILE *file = fopen(path, "wb");
+        CHECK(file && fwrite(made.bytes, 1, made.size, file) == made.size && !fclose(file));
+    }
+    return 0;
+}
