@@ -40,6 +40,5 @@ def small_tree() -> Tree:
         size=numbers * 1000,
         mtime_ns=numbers * 1_500_000_000 - 1_000_000_000,
         ctime_ns=numbers * 2_500_000_001,
-        inode=numbers.astype(np.uint64),
         sample_of=np.maximum(numbers - FIRST, -1).astype(np.int32),
     )
