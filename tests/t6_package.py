@@ -58,19 +58,27 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return dist
 
 
-@pytest.fixture(scope="module")
-def venv(dist: Path) -> Path:
-    """A venv with the wheel installed. The dependencies are those of the tests, but not their redoxfs."""
-    venv = dist.parent / "venv"
-    run(sys.executable, "-m", "venv", "--without-pip", venv, cwd=dist.parent)
+def copy_of_the_clone(folder: Path) -> Path:
+    left_out = (".git", ".venv*", "build", "dist", "site", "__pycache__", ".*_cache", ".hypothesis")
+    return shutil.copytree(ROOT, folder / "clone", ignore=shutil.ignore_patterns(*left_out))
+
+
+def make_venv(venv: Path, *what: str | Path) -> Path:
+    """A venv with redoxfs, installed as told. The dependencies are those of the tests, but not their redoxfs."""
+    run(sys.executable, "-m", "venv", "--without-pip", venv, cwd=venv.parent)
     (site_packages,) = venv.glob("lib/python3*/site-packages")
     # A .pth file names folders whose own .pth files are not read: an editable redoxfs there is not found.
     dependencies = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
     (site_packages / "dependencies.pth").write_text("\n".join(dependencies) + "\n")
-    (wheel,) = dist.glob("*.whl")
-    install = ("install", "--quiet", "--no-deps", "--no-index", "--disable-pip-version-check", wheel)
-    run(sys.executable, "-m", "pip", "--python", venv / "bin/python", *install, cwd=dist.parent)
+    install = ("install", "--quiet", "--no-deps", "--no-index", "--disable-pip-version-check", *what)
+    run(sys.executable, "-m", "pip", "--python", venv / "bin/python", *install, cwd=venv.parent)
     return venv
+
+
+@pytest.fixture(scope="module")
+def venv(dist: Path) -> Path:
+    (wheel,) = dist.glob("*.whl")
+    return make_venv(dist.parent / "venv", wheel)
 
 
 def test_the_source_distribution_has_all_that_a_contributor_needs(dist: Path) -> None:
@@ -97,10 +105,7 @@ def test_the_wheel_has_one_extension_and_no_c_file(dist: Path) -> None:
 
 def test_the_wheel_is_the_same_from_the_clone_and_from_the_sdist(dist: Path, tmp_path: Path) -> None:
     # What lies around in a clone, such as the extension of another Python, does not get into a wheel.
-    left_out = shutil.ignore_patterns(
-        ".git", ".venv*", "build", "dist", "site", "__pycache__", ".*_cache", ".hypothesis"
-    )
-    clone = shutil.copytree(ROOT, tmp_path / "clone", ignore=left_out)
+    clone = copy_of_the_clone(tmp_path)
     (clone / "redoxfs/native/_native.cpython-300-x86_64-linux-gnu.so").touch()
     build(clone, tmp_path / "direct", "--wheel")
     contents = []
@@ -121,6 +126,23 @@ def test_the_installed_command_works_and_the_wheel_is_whole(venv: Path, tmp_path
     assert module.is_relative_to(venv)
     assert (module.parent / "py.typed").is_file()
     assert (venv / "share/man/man1/redoxfs.1").read_bytes() == (ROOT / "docs/redoxfs.1").read_bytes()
+
+
+def test_an_editable_install_builds_in_place(tmp_path: Path) -> None:
+    pytest.importorskip("editables", reason="not installed; the extra `dev` has it")
+    clone = copy_of_the_clone(tmp_path)
+    (module,) = (clone / "redoxfs/native").glob("_native*.so")
+    module.unlink()
+    venv = make_venv(tmp_path / "venv", "--no-build-isolation", "--editable", clone)
+    found = run(venv / "bin/python", "-c", "from redoxfs.native import _native; print(_native.__file__)", cwd=tmp_path)
+    assert Path(found.strip()) == module
+    source = clone / "redoxfs/native/buffer.c"
+    source.write_text(source.read_text().replace("STEPS = 8", "STEPS = 4"))
+    done = subprocess.run([venv / "bin/redoxfs", "verify", tmp_path], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"redoxfs: {source} ")
+    run(venv / "bin/python", clone / "scripts/build_native.py", cwd=tmp_path)
+    run(venv / "bin/python", "-c", "import redoxfs.native", cwd=tmp_path)
 
 
 def test_the_metadata_has_license_authors_and_tested_pythons(venv: Path, tmp_path: Path) -> None:
