@@ -54,7 +54,7 @@ def short_path(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def compiler() -> None:
-    """Skips a test that builds the slow store where a tool for it is missing."""
+    """Skips a test that compiles C where a tool for it is missing."""
     for name in ("gcc", "pkg-config"):
         if shutil.which(name) is None:
             pytest.skip(f"{name} is not installed; scripts/setup installs it")
