@@ -236,7 +236,7 @@ def store_over(kind: str, tree: Path, folder: Path) -> Iterator[tuple[Catalog, C
         catalog = catalog_of(tree)
         with opened(tree) as fd:
             store = DirectoryStore(catalog, fd)
-            store.depth = 1
+            store.depth, store.most_depth = 1, None
             yield catalog, store
 
 

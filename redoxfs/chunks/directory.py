@@ -35,6 +35,9 @@ class DirectoryStore:
     """Network storage and cloud volumes reach their full rate at 16 to 64 small reads in flight. A thread that waits
     for storage costs little."""
 
+    most_depth: int | None = 128
+    """What storage with a latency of tens of milliseconds gains from. Each read holds the memory of one file."""
+
     def __init__(self, catalog: Catalog, root_fd: int) -> None:
         self._tree = catalog.tree
         self._inode: memoryview[int] = catalog.tree.inode.data

@@ -139,7 +139,11 @@ class ChunkStore(Protocol):
 
     @property
     def depth(self) -> int:
-        """The number of reads in flight at which the storage reaches its full rate."""
+        """The number of reads in flight at which the storage reaches its full rate.
+
+        If a store has ``most_depth`` too, its described reads begin with ``depth`` of them in flight. The number then
+        follows what the storage gains, up to ``most_depth``.
+        """
 
     def reads(self, chunk: int, samples: Sequence[int]) -> Sequence[Read]:
         """Reads that cover each of ``samples`` of ``chunk`` once. The first is awaited, so the first read has it.

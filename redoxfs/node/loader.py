@@ -19,6 +19,7 @@ import trio
 from redoxfs.chunks.store import NativeRead, Payload, Read
 from redoxfs.native import Reader
 from redoxfs.node.callables import Callables
+from redoxfs.node.depth import Depth
 
 JOIN_S = 2.0
 """How long a clean end waits for reads in progress. The end of the process ends those that hang."""
@@ -29,6 +30,9 @@ SLICE_S = 1e-3
 # The exception would end the event loop, and with it the mount.
 BUG = "a bug in redoxfs: please report it"
 
+LOOK_S = 0.1
+"""How often the depth is looked at, while results come: a part of `depth.WINDOW_S`."""
+
 log = logging.getLogger(__name__)
 
 
@@ -37,14 +41,20 @@ class Loader:
 
     Args:
         deliver: called in the task's thread with a read and its payloads, which are empty if the store raised.
+        threads: how many reads are in flight; for described reads, at first.
+        most_threads: how many described reads may be in flight, if the storage gains from it.
 
     Raises:
         OSError: no thread can be started.
     """
 
-    def __init__(self, deliver: Callable[[Read, Sequence[Payload]], None], *, threads: int) -> None:
+    def __init__(
+        self, deliver: Callable[[Read, Sequence[Payload]], None], *, threads: int, most_threads: int | None = None
+    ) -> None:
         self._deliver = deliver
         self._reader = Reader(threads)
+        self._depth = None if most_threads is None else Depth(threads, most_threads)
+        self._look_at = 0.0
         self._callables = Callables(self._deliver_callables, threads=threads)
         self._delivers = True
         trio.lowlevel.spawn_system_task(self._deliver_by_itself)
@@ -89,6 +99,9 @@ class Loader:
             if perf_counter() > until:
                 break
             taken = take(1)
+        if self._depth is not None and until > self._look_at:
+            self._look_at = until + LOOK_S
+            self._follow(self._depth, until)
         return True
 
     def close(self) -> None:
@@ -100,6 +113,11 @@ class Loader:
                 trio.lowlevel.notify_closing(self._reader.fileno())
         self._reader.close(JOIN_S)
         self._callables.close(JOIN_S)
+
+    def _follow(self, depth: Depth, now_s: float) -> None:
+        counts, before = self._reader.counts(), depth.threads
+        if depth.observe(now_s, counts["reads"], counts["read_ns"]) != before:
+            self._reader.set_threads(depth.threads)
 
     async def _deliver_by_itself(self) -> None:
         try:

@@ -57,7 +57,8 @@ class Supply:
 
     def start(self) -> None:
         """Start the reading threads; from a trio task."""
-        self._loader = Loader(self._arrived, threads=self._store.depth)
+        most = getattr(self._store, "most_depth", None)
+        self._loader = Loader(self._arrived, threads=self._store.depth, most_threads=most)
 
     def stop(self) -> None:
         """End the reading threads."""
