@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from ports import reserve
 
 from redoxfs.chunks.store import FileBytes, Payload, Stamp
+from redoxfs.native import Buffer
 from redoxfs.peers import Identity, JoinTimeoutError, Peers, Plaintext, RefusedError, Reply, View
 from redoxfs.peers.bounds import LAST_PEER_LAP
 from redoxfs.peers.client import Client
@@ -1066,9 +1067,11 @@ def test_a_huge_announced_size_allocates_nothing() -> None:
     client = Client.__new__(Client)
     client._max_answer_bytes = MOST_BYTES
     tracemalloc.start()
+    buffers_bytes = Buffer.total_bytes()
     _, assembly, why = client._read_answer(take(0, 1), pb.AskReply(header=head).SerializeToString())
     peak_bytes = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
+    assert Buffer.total_bytes() == buffers_bytes
     assert assembly is None
     assert "1125899906842624 bytes" in why
     assert peak_bytes < 1 << 16

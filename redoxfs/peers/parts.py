@@ -1,9 +1,9 @@
 """An answer's bytes in parts: cut at the sender, assembled at the receiver.
 
 The files of all samples, one after the other, are cut every 1 MiB. gRPC moves data about fastest at that size, and
-neither side ever holds a much larger message. A file within one part becomes a `bytes` of its own. A file that spans
-several parts gets a buffer when its first piece comes. Either way it is copied once, and keeps no message alive.
-Nothing is allocated before bytes arrive, whatever length a peer announces.
+neither side ever holds a much larger message. A file within one part is copied once, into a Buffer of its own. A file
+that spans several parts gets memory when its first piece comes, and becomes a Buffer when it is complete. Either way it
+keeps no message alive. Nothing is allocated before bytes arrive, whatever length a peer announces.
 """
 
 from bisect import bisect_right
@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from redoxfs.chunks.store import FileBytes, Payload, Stamp
+from redoxfs.native import Buffer
 
 PART_BYTES = 1 << 20
 
@@ -73,8 +74,9 @@ class Assembly:
         self._begins = ends
         self.total_bytes = ends[-1]
         self.part_count = part_count(self.total_bytes)
-        self._data: dict[int, bytes | memoryview] = {}
-        self._buffers: dict[int, memoryview] = {}
+        self._data: dict[int, Buffer] = {}
+        # Of files that span several parts.
+        self._incomplete: dict[int, memoryview] = {}
         self._first_file = list(
             accumulate((sum(isinstance(head, FileHead) for head in sample) for sample in samples), initial=0)
         )
@@ -104,14 +106,12 @@ class Assembly:
             began, length = self._begins[file], self._files[file].length
             piece = payload[offset - at : began + length - at]
             if len(piece) == length:
-                self._data[file] = bytes(piece)
+                self._data[file] = Buffer(piece)
             else:
-                buffer = self._buffers.get(file)
+                buffer = self._incomplete.get(file)
                 if buffer is None:
                     # Not a bytearray, which would be filled with zeros first.
-                    array = np.empty(length, np.uint8)
-                    buffer = self._buffers[file] = array.data
-                    self._data[file] = buffer.toreadonly()
+                    buffer = self._incomplete[file] = np.empty(length, np.uint8).data
                 buffer[offset - began : offset - began + len(piece)] = piece
             offset += len(piece)
             file += 1
@@ -138,8 +138,8 @@ class Assembly:
         files: list[FileBytes | OSError] = []
         for head in self._samples[sample]:
             if isinstance(head, FileHead):
-                self._buffers.pop(file, None)
-                files.append(FileBytes(self._data.pop(file, b""), head.stamp, head.changed))
+                data = self._data.pop(file) if file in self._data else Buffer(self._incomplete.pop(file, b""))
+                files.append(FileBytes(data, head.stamp, head.changed))
                 file += 1
             else:
                 files.append(head)
