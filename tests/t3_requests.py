@@ -1,0 +1,214 @@
+"""The request loop over a session, without a mount: it starves nothing, and every end is clean."""
+
+import os
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+import wire
+from stores import HeldStore
+from wire import Device, Reply, Request
+
+from redoxfs.chunks import build_cells, memory_for_share
+from redoxfs.dataset import Catalog, build_catalog, read_tree
+from redoxfs.dataset.columns import native_tree
+from redoxfs.fs.inodes import DATA, inode_of
+from redoxfs.fs.requests import KernelCaches, Requests
+from redoxfs.native import Session
+from redoxfs.node import Node, plan_slot
+
+THREAD = 1234
+ENOUGH = 10_000
+"""Requests, one after the other: they take dozens of turns of the loop."""
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[Catalog]:
+    root = tmp_path / "data"
+    for label in ("cat", "dog"):
+        (root / label).mkdir(parents=True)
+        for number in range(8):
+            (root / label / f"{number}.jpg").write_bytes(b"x" * 1000)
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    yield build_catalog(read_tree(fd), classes="dir")
+    os.close(fd)
+
+
+@dataclass
+class Serving:
+    """A loop that runs, and the kernel's end of its session."""
+
+    device: Device
+    store: HeldStore
+    node: Node
+    requests: Requests
+    has_ended: trio.Event = field(default_factory=trio.Event)
+
+    async def run(self, grace_s: float) -> None:
+        await self.requests.run(grace_s)
+        self.has_ended.set()
+
+    async def ask(self, request: Request) -> Reply:
+        return await trio.to_thread.run_sync(self.device.ask, request, THREAD)
+
+    async def reply_to(self, unique: int) -> Reply:
+        return await trio.to_thread.run_sync(self.device.reply_to, unique)
+
+    async def wait_for_an_open(self, entry: int) -> int:
+        """Send an OPEN that has to wait for storage; returns its number."""
+        self.store.gate.clear()
+        unique = self.device.send(wire.open_(inode_of(DATA, entry)), THREAD)
+        while not self.node.stats()["waiting_opens"]:
+            await trio.lowlevel.checkpoint()
+        return unique
+
+
+@asynccontextmanager
+async def serving(catalog: Catalog, grace_s: float = 60.0) -> AsyncIterator[Serving]:
+    cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=2, seed=0)
+    memory_bytes = memory_for_share(cells, catalog.sample_bytes, 1)
+    plan = plan_slot(catalog, cells, memory_bytes=memory_bytes, seed=0)
+    caches, store = KernelCaches(), HeldStore(catalog)
+    with Device() as device, trio.fail_after(60):
+        node = Node(catalog, plan, store, timeout_s=60, kernel=caches)
+        node.start()
+        session = Session(device.fd, -1, native_tree(catalog), max_read=1 << 20, direct_io=False, helpers=0)
+        try:
+            caches.attach(session)
+            begun = trio.Event()
+            made = Serving(device, store, node, Requests(node, session, answering=begun.set))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(made.run, grace_s)
+                await made.ask(wire.init())
+                await begun.wait()
+                yield made
+                made.requests.stop()
+                store.gate.set()
+        finally:
+            store.gate.set()
+            session.close()
+            node.stop()
+
+
+def test_other_tasks_run_while_requests_keep_coming(catalog: Catalog) -> None:
+    is_over = threading.Event()
+
+    async def main() -> None:
+        async with serving(catalog) as it:
+
+            def keep_asking() -> None:
+                for _ in range(ENOUGH):
+                    assert not it.device.ask(wire.lookup(wire.ROOT, b"cat")).error
+                is_over.set()
+
+            thread = threading.Thread(target=keep_asking)
+            thread.start()
+            turns = 0
+            while not is_over.is_set():
+                await trio.lowlevel.checkpoint()
+                turns += 1
+            thread.join()
+            assert turns > 3
+
+    trio.run(main)
+
+
+def test_an_open_that_waits_holds_up_no_other_request(catalog: Catalog) -> None:
+    async def main() -> None:
+        async with serving(catalog) as it:
+            opens = int(catalog.members[0]), int(catalog.members[1])
+            waiting = await it.wait_for_an_open(opens[0])
+            assert not (await it.ask(wire.lookup(wire.ROOT, b"cat"))).error
+            assert not it.device.waiting()
+            it.store.gate.set()
+            assert not (await it.reply_to(waiting)).error
+
+    trio.run(main)
+
+
+def test_at_a_stop_requests_that_wait_still_get_their_answers(catalog: Catalog) -> None:
+    async def main() -> None:
+        async with serving(catalog) as it:
+            waiting = await it.wait_for_an_open(int(catalog.members[0]))
+            it.requests.stop()
+            await trio.testing.wait_all_tasks_blocked()
+            assert not it.has_ended.is_set()
+            it.store.gate.set()
+            assert not (await it.reply_to(waiting)).error
+            await it.has_ended.wait()
+
+    trio.run(main)
+
+
+def test_what_waits_longer_than_the_grace_is_cancelled(catalog: Catalog) -> None:
+    async def main() -> None:
+        async with serving(catalog, grace_s=0) as it:
+            await it.wait_for_an_open(int(catalog.members[0]))
+            it.requests.stop()
+            await it.has_ended.wait()
+            assert it.node.stats()["waiting_opens"] == 0
+
+    trio.run(main)
+
+
+def test_the_end_of_the_mount_ends_the_loop_and_what_waits(catalog: Catalog) -> None:
+    async def main() -> None:
+        async with serving(catalog) as it:
+            await it.wait_for_an_open(int(catalog.members[0]))
+            it.device.end()
+            await it.has_ended.wait()
+            assert it.node.stats()["waiting_opens"] == 0
+
+    trio.run(main)
+
+
+def test_the_end_of_an_idle_mount_ends_the_loop(catalog: Catalog) -> None:
+    async def main() -> None:
+        async with serving(catalog) as it:
+            await trio.testing.wait_all_tasks_blocked()
+            it.device.end()
+            await it.has_ended.wait()
+
+    trio.run(main)
+
+
+def test_a_stop_ends_an_idle_loop(catalog: Catalog) -> None:
+    async def main() -> None:
+        async with serving(catalog) as it:
+            await trio.testing.wait_all_tasks_blocked()
+            it.requests.stop()
+            await it.has_ended.wait()
+
+    trio.run(main)
+
+
+def test_a_cancelled_loop_leaves_nothing_waiting(catalog: Catalog) -> None:
+    async def main() -> None:
+        with trio.CancelScope() as scope:
+            async with serving(catalog) as it:
+                await it.wait_for_an_open(int(catalog.members[0]))
+                scope.cancel()
+                await trio.lowlevel.checkpoint()
+        assert scope.cancelled_caught
+        assert it.node.stats()["waiting_opens"] == 0
+
+    trio.run(main)
+
+
+def test_the_bytes_of_a_cancelled_open_are_not_kept(catalog: Catalog) -> None:
+    """Its program was told nothing, so it will close nothing."""
+
+    async def main() -> None:
+        async with serving(catalog, grace_s=0) as it:
+            await it.wait_for_an_open(int(catalog.members[0]))
+            it.requests.stop()
+            await it.has_ended.wait()
+            stats = it.node.stats()
+            assert (stats["open_files"], stats["bound"]) == (0, 0)
+
+    trio.run(main)
