@@ -22,77 +22,75 @@ enum {
     MESSAGE_BYTES = 1 << 17,
     MOST_REQUESTS = 200,
     EVENTS = 64,
+    HANDLES = 8,
     // What the socket pair of the device holds, at most: all replies to one request.
     ROOM_BYTES = 1 << 22,
 };
 
 // The tree
 
-static struct {
-    char names[ENTRIES * NAME_BYTES];
-    int64_t name_at[ENTRIES + 1], size[ENTRIES], times[ENTRIES];
-    int32_t parent[ENTRIES], first_child[ENTRIES], children[ENTRIES], sample_of[ENTRIES];
-    uint32_t mode[ENTRIES], nlink[ENTRIES], owner[ENTRIES];
-    uint64_t inode[ENTRIES];
-    _Atomic uint8_t flags[ENTRIES];
-} columns;
+// Each column for itself, so that the address sanitizer sees the end of each.
+static char names[ENTRIES * NAME_BYTES];
+static int64_t name_at[ENTRIES + 1], size_of[ENTRIES], times[ENTRIES];
+static int32_t parent_of[ENTRIES], first_child[ENTRIES], children[ENTRIES], sample_of[ENTRIES];
+static uint32_t mode[ENTRIES], nlink[ENTRIES], owner[ENTRIES];
+static _Atomic uint8_t flags[ENTRIES];
 
 static const redox_tree tree = {
     .entries = ENTRIES,
-    .name_bytes = sizeof columns.names,
-    .names = columns.names,
-    .name_at = columns.name_at,
-    .parent = columns.parent,
-    .first_child = columns.first_child,
-    .children = columns.children,
-    .mode = columns.mode,
-    .nlink = columns.nlink,
-    .uid = columns.owner,
-    .gid = columns.owner,
-    .size = columns.size,
-    .mtime_ns = columns.times,
-    .ctime_ns = columns.times,
-    .inode = columns.inode,
-    .sample_of = columns.sample_of,
-    .flags = columns.flags,
+    .name_bytes = sizeof names,
+    .names = names,
+    .name_at = name_at,
+    .parent = parent_of,
+    .first_child = first_child,
+    .children = children,
+    .mode = mode,
+    .nlink = nlink,
+    .uid = owner,
+    .gid = owner,
+    .size = size_of,
+    .mtime_ns = times,
+    .ctime_ns = times,
+    .sample_of = sample_of,
+    .flags = flags,
 };
 
 static void damage(void) {
     // Folders 1 to 3 are whole.
-    columns.first_child[4] = -5;
-    columns.children[5] = INT32_MAX;
-    columns.first_child[6] = ENTRIES - 3;
-    columns.children[7] = -1;
-    columns.first_child[8] = INT32_MAX;
-    columns.first_child[9] = 0;
-    int first = columns.first_child[10];
-    columns.name_at[first + 3] = -1;
-    columns.name_at[first + 6] = INT64_MAX;
-    columns.name_at[first + 9] = columns.name_at[first + 8] - 2;
-    columns.name_at[first + 12] = INT64_MIN;
-    columns.size[first + 1] = INT64_MIN;
-    columns.size[first + 2] = INT64_MAX;
-    columns.times[first + 1] = INT64_MIN;
-    columns.times[first + 2] = INT64_MAX;
-    columns.sample_of[first + 4] = INT32_MAX;
+    first_child[4] = -5;
+    children[5] = INT32_MAX;
+    first_child[6] = ENTRIES - 3;
+    children[7] = -1;
+    first_child[8] = INT32_MAX;
+    first_child[9] = 0;
+    int first = first_child[10];
+    name_at[first + 3] = -1;
+    name_at[first + 6] = INT64_MAX;
+    name_at[first + 9] = name_at[first + 8] - 2;
+    name_at[first + 12] = INT64_MIN;
+    size_of[first + 1] = INT64_MIN;
+    size_of[first + 2] = INT64_MAX;
+    times[first + 1] = INT64_MIN;
+    times[first + 2] = INT64_MAX;
+    sample_of[first + 4] = INT32_MAX;
 }
 
 static void make_tree(void) {
     for (int entry = 0; entry < ENTRIES; entry++) {
         bool is_folder = entry <= FOLDERS;
         int parent = entry == 0 || is_folder ? 0 : 1 + (entry - 1 - FOLDERS) / CHILDREN;
-        columns.name_at[entry + 1] = columns.name_at[entry] + (entry ? NAME_BYTES : 0);
+        name_at[entry + 1] = name_at[entry] + (entry ? NAME_BYTES : 0);
         char name[16];
         snprintf(name, sizeof name, "%04d", entry);
-        memcpy(columns.names + columns.name_at[entry], name, entry ? NAME_BYTES : 0);
-        columns.parent[entry] = parent;
-        columns.first_child[entry] = entry == 0 ? 1 : is_folder ? 1 + FOLDERS + (entry - 1) * CHILDREN : 0;
-        columns.children[entry] = entry == 0 ? FOLDERS : is_folder ? CHILDREN : 0;
-        columns.mode[entry] = is_folder ? S_IFDIR | 0755 : S_IFREG | 0644;
-        columns.nlink[entry] = 1;
-        columns.size[entry] = entry * 1000;
-        columns.times[entry] = entry;
-        columns.sample_of[entry] = is_folder || entry % 5 == 0 ? -1 : entry;
+        memcpy(names + name_at[entry], name, entry ? NAME_BYTES : 0);
+        parent_of[entry] = parent;
+        first_child[entry] = entry == 0 ? 1 : is_folder ? 1 + FOLDERS + (entry - 1) * CHILDREN : 0;
+        children[entry] = entry == 0 ? FOLDERS : is_folder ? CHILDREN : 0;
+        mode[entry] = is_folder ? S_IFDIR | 0755 : S_IFREG | 0644;
+        nlink[entry] = 1;
+        size_of[entry] = entry * 1000;
+        times[entry] = entry;
+        sample_of[entry] = is_folder || entry % 5 == 0 ? -1 : entry;
     }
     damage();
 }
@@ -111,8 +109,9 @@ typedef struct {
     bool awaits[MOST_REQUESTS], answered[MOST_REQUESTS];
     uint64_t relayed[MOST_REQUESTS];  // tickets at the relay
     unsigned relayed_count;
-    redox_event open[EVENTS];  // events that have no answer yet
-    unsigned open_count;
+    redox_event undecided[EVENTS];  // events that have no answer yet
+    unsigned undecided_count;
+    unsigned opened;  // so many times
     bool is_told_lies;  // a message or a reply of any bytes was sent, or the end: then answers are not counted
     bool is_over;
 } run;
@@ -197,7 +196,8 @@ static bool decide(run *self, const redox_event *event) {
         redox_opening opening = {
             .unique = event->unique,
             .inode = event->number,
-            .handle = how % 8 == 5 ? number(self) : 1 + self->made,
+            // Few, so that the input's reads meet them; a number that is in use is refused.
+            .handle = how % 8 == 5 ? number(self) : 1 + self->opened++ % HANDLES,
             .thread = event->thread,
             .data = data,
             .size = how % 2 ? (int64_t)how * 700 : -1,
@@ -223,8 +223,8 @@ static void take(run *self) {
     self->is_over |= count < 0;
     drain(self);
     for (int i = 0; i < count; i++) {
-        if (!decide(self, &events[i]) && self->open_count < EVENTS) {
-            self->open[self->open_count++] = events[i];
+        if (!decide(self, &events[i]) && self->undecided_count < EVENTS) {
+            self->undecided[self->undecided_count++] = events[i];
         }
     }
     drain(self);
@@ -309,10 +309,10 @@ static void call(run *self) {
         redox_session_changed(self->session, inode_of(number(self)));
         break;
     case 7:
-        for (unsigned left = self->open_count; left; left--) {
-            redox_event event = self->open[--self->open_count];
+        for (unsigned left = self->undecided_count; left; left--) {
+            redox_event event = self->undecided[--self->undecided_count];
             if (!decide(self, &event)) {
-                self->open[self->open_count++] = event;
+                self->undecided[self->undecided_count++] = event;
                 break;
             }
         }
@@ -380,8 +380,8 @@ static void finish(run *self) {
     take(self);
     shutdown(self->relay_end, SHUT_RDWR);
     take(self);
-    while (self->open_count) {
-        redox_session_failed(self->session, self->open[--self->open_count].unique, EINTR);
+    while (self->undecided_count) {
+        redox_session_failed(self->session, self->undecided[--self->undecided_count].unique, EINTR);
     }
     drain(self);
     redox_session_count counts = redox_session_counts(self->session);
@@ -402,10 +402,10 @@ static void finish(run *self) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    if (!columns.name_at[1] && !columns.nlink[0]) {
+    if (!name_at[1] && !nlink[0]) {
         make_tree();
     }
-    memset((void *)columns.flags, 0, sizeof columns.flags);
+    memset((void *)flags, 0, sizeof flags);
     run self = {.at = data, .end = data + size, .message = malloc(MESSAGE_BYTES)};
     CHECK(self.message);
     memset(self.message, 0, MESSAGE_BYTES);

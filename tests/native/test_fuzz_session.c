@@ -3,7 +3,7 @@
 // With the name of a folder it writes them there instead, for libFuzzer to begin with.
 #include "fuzz_session.c"
 
-enum { INPUTS = 400, INPUT_BYTES = 4096, BODY_BYTES = 40 };
+enum { INPUTS = 600, INPUT_BYTES = 4096, BODY_BYTES = 40 };
 
 static const uint8_t OPCODES[] = {
     FUSE_LOOKUP, FUSE_GETATTR,     FUSE_OPEN,    FUSE_READ,   FUSE_RELEASE,      FUSE_READDIR, FUSE_READDIRPLUS,
@@ -45,12 +45,12 @@ static size_t draw_body(input *self, unsigned opcode, uint8_t body[BODY_BYTES]) 
     case FUSE_READDIR:
     case FUSE_READDIRPLUS: {
         struct fuse_read_in in = {
-            .fh = draw(self, 12), .offset = draw(self, 40), .size = draw(self, 4) ? draw(self, 9000) : UINT32_MAX};
+            .fh = draw(self, HANDLES + 2), .offset = draw(self, 40), .size = draw(self, 4) ? draw(self, 9000) : UINT32_MAX};
         memcpy(body, &in, sizeof in);
         return sizeof in;
     }
     case FUSE_RELEASE: {
-        struct fuse_release_in in = {.fh = draw(self, 12)};
+        struct fuse_release_in in = {.fh = draw(self, HANDLES + 2)};
         memcpy(body, &in, sizeof in);
         return sizeof in;
     }
@@ -69,7 +69,8 @@ static void add_request(input *self) {
     size -= draw(self, 16) ? 0 : draw(self, (unsigned)size + 1);
     add_byte(self, (7 + draw(self, 9)) | (draw(self, 3) ? 0 : 0x80));
     add_byte(self, opcode);
-    add_number(self, draw(self, 12) | (draw(self, 8) ? 0 : draw(self, 8) << 13) | (draw(self, 3) ? 0 : draw(self, 300)));
+    unsigned entry = draw(self, 4) ? draw(self, ENTRIES + 3) : draw(self, FOLDERS + 1);
+    add_number(self, entry | (draw(self, 8) ? 0 : draw(self, 8) << 13));
     add_byte(self, draw(self, 4));
     add_number(self, (unsigned)size);
     add(self, body, size);

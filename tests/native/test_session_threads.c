@@ -45,11 +45,24 @@ static char names[ENTRIES * NAME_BYTES];
 static int64_t name_at[ENTRIES + 1], sizes[ENTRIES], times[ENTRIES];
 static int32_t parent[ENTRIES], first_child[ENTRIES] = {1}, children[ENTRIES] = {FILES}, sample_of[ENTRIES];
 static uint32_t mode[ENTRIES], ones[ENTRIES];
-static uint64_t inodes[ENTRIES];
 static _Atomic uint8_t flags[ENTRIES];
 static const redox_tree tree = {
-    ENTRIES, sizeof names, names, name_at, parent, first_child, children, mode,      ones,
-    ones,    ones,         sizes, times,   times,  inodes,      sample_of, flags,
+    .entries = ENTRIES,
+    .name_bytes = sizeof names,
+    .names = names,
+    .name_at = name_at,
+    .parent = parent,
+    .first_child = first_child,
+    .children = children,
+    .mode = mode,
+    .nlink = ones,
+    .uid = ones,
+    .gid = ones,
+    .size = sizes,
+    .mtime_ns = times,
+    .ctime_ns = times,
+    .sample_of = sample_of,
+    .flags = flags,
 };
 
 static void make_tree(void) {
