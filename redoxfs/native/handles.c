@@ -42,7 +42,6 @@ static void set_first(redox_handles *handles, uint64_t inode, uint32_t number) {
 
 static void link_in(redox_handles *handles, redox_handle *handle, uint32_t number) {
     int64_t first = redox_map_get(&handles->first, handle->inode);
-    handle->previous = 0;
     handle->next = first < 0 ? 0 : (uint32_t)first;
     if (handle->next) {
         record(handles, handle->next)->previous = number;

@@ -39,7 +39,8 @@ static void test_map(void) {
     CHECK(redox_map_get(&map, 1) == -1 && map.room == 0);
 }
 
-enum { HANDLES = 3000, INODES = 50, THREADS = 20 };
+// Few numbers, so that they are used again and again, in several parts of the table.
+enum { HANDLES = 3000, STEP = 60, INODES = 10, THREADS = 8 };
 
 // What the tables must say.
 static struct {
@@ -52,7 +53,7 @@ static struct {
 } model;
 
 static void open_one(redox_handles *handles, uint64_t *state, redox_buffer *data) {
-    uint64_t number = next_number(state) % HANDLES, inode = 1 + next_number(state) % (INODES - 1);
+    uint64_t number = next_number(state) % (HANDLES / STEP) * STEP, inode = 1 + next_number(state) % (INODES - 1);
     uint32_t thread = (uint32_t)(next_number(state) % THREADS);
     bool has_bytes = next_number(state) % 2;
     int64_t size = (int64_t)(next_number(state) % 4) - 1;
@@ -76,7 +77,7 @@ static void open_one(redox_handles *handles, uint64_t *state, redox_buffer *data
 }
 
 static void close_one(redox_handles *handles, uint64_t *state) {
-    uint64_t number = next_number(state) % HANDLES;
+    uint64_t number = next_number(state) % (HANDLES / STEP) * STEP;
     redox_buffer *data;
     CHECK(redox_handles_close(handles, number, &data) == (model.inode[number] != 0));
     if (!model.inode[number]) {
@@ -92,7 +93,7 @@ static void close_one(redox_handles *handles, uint64_t *state) {
 }
 
 static void read_one(redox_handles *handles, uint64_t *state) {
-    uint64_t number = next_number(state) % HANDLES;
+    uint64_t number = next_number(state) % (HANDLES / STEP) * STEP;
     redox_buffer *data = NULL;
     redox_handle_state found = redox_handles_read(handles, number, &data);
     CHECK(found == (!model.inode[number]       ? REDOX_NOT_OPEN
@@ -164,6 +165,11 @@ static void test_handles(void) {
         } else {
             void_one(&handles, &state);
         }
+        size_t holding = 0;
+        for (int thread = 0; thread < THREADS; thread++) {
+            holding += model.opened_by[thread] != 0;
+        }
+        CHECK(handles.opened_by.used == holding);
         CHECK(redox_handles_counts(&handles).open == model.open);
     }
     CHECK(model.open > 0);
