@@ -751,6 +751,23 @@ def test_requests_for_a_changed_entry_go_to_the_relay(it: Served) -> None:
     assert wire.parse_entry(it.ask(wire.lookup(folder, b"file 003")).body).inode == inode_of(DATA, changed)
 
 
+@pytest.mark.parametrize(
+    "request_",
+    [
+        wire.lookup(inode_of(DATA, FOLDER), b"file 003"),
+        wire.getattr_(inode_of(DATA, FIRST + 3)),
+        wire.readdirplus(inode_of(DATA, FOLDER), inode_of(DATA, FOLDER), 3, 4096),
+    ],
+    ids=lambda request: Opcode(request.opcode).name,
+)
+def test_a_size_that_the_relay_tells_becomes_void_too(it: Served, request_: Request) -> None:
+    it.session.ask(FIRST + 3, True)
+    it.device.send(request_)
+    relayed(it)
+    it.session.turned([FIRST + 2, FIRST + 3])
+    assert it.voided() == [(inode_of(DATA, FIRST + 3), True)]
+
+
 def test_a_changed_file_that_the_thread_has_open_keeps_its_size(it: Served) -> None:
     inode = inode_of(DATA, FIRST)
     it.open(inode, 1, b"12345", thread=7)

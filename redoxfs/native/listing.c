@@ -33,6 +33,17 @@ static size_t put(redox_core *core, const redox_request *request, size_t entry, 
     return bytes;
 }
 
+// The relay lists entries from `first` on, before `end`.
+static void list_at_relay(redox_core *core, redox_request *request, uint64_t first, uint64_t end) {
+    enum { LEAST_BYTES = 160 };  // of an entry with its attributes
+    if (request->header->opcode == FUSE_READDIRPLUS) {
+        for (uint64_t entry = first; entry < end && entry - first < REDOX_RELAY_BYTES / LEAST_BYTES; entry++) {
+            redox_size_at_relay(core, (unsigned)request->branch, (size_t)entry);
+        }
+    }
+    redox_pass_to_relay(core, request);
+}
+
 void redox_list(redox_core *core, redox_request *request, char *room) {
     const struct fuse_read_in *in = request->body;
     if (request->body_bytes < sizeof *in) {
@@ -47,15 +58,16 @@ void redox_list(redox_core *core, redox_request *request, char *room) {
     const redox_tree *tree = core->tree;
     uint64_t first = tree->first_child[request->entry] < 0 ? 0 : (uint64_t)tree->first_child[request->entry];
     uint64_t children = tree->children[request->entry] < 0 ? 0 : (uint64_t)tree->children[request->entry];
+    uint64_t end = first + children < tree->entries ? first + children : tree->entries;
     size_t used = 0, most = in->size < REDOX_LISTING_BYTES ? in->size : REDOX_LISTING_BYTES;
-    for (uint64_t at = in->offset; at < children && first + at < tree->entries; at++) {
+    for (uint64_t at = in->offset; at < children && first + at < end; at++) {
         size_t entry = (size_t)(first + at);
         const char *name;
         size_t length = redox_tree_name(tree, entry, &name);
         if (length == SIZE_MAX || redox_asks(core, entry)) {
             // The relay lists from here on; if there is something to say already, after the next request.
             if (!used) {
-                redox_pass_to_relay(core, request);
+                list_at_relay(core, request, entry, end);
                 return;
             }
             break;

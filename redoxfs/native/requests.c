@@ -80,6 +80,11 @@ int64_t redox_size_now(redox_core *core, unsigned branch, size_t entry, bool *la
     return *lasts ? size : tree->size[entry];
 }
 
+void redox_size_at_relay(redox_core *core, unsigned branch, size_t entry) {
+    bool lasts;
+    redox_size_now(core, branch, entry, &lasts);
+}
+
 // The beginning
 
 static bool begin(redox_core *core, redox_request *request) {
@@ -251,6 +256,7 @@ static void look_up(redox_core *core, redox_request *request) {
     if (found < 0) {
         redox_fill_no_entry(&out);
     } else if (redox_asks(core, (size_t)found)) {
+        redox_size_at_relay(core, (unsigned)request->branch, (size_t)found);
         redox_pass_to_relay(core, request);
         return;
     } else {
@@ -263,7 +269,12 @@ static void look_up(redox_core *core, redox_request *request) {
 }
 
 static void get_attributes(redox_core *core, redox_request *request) {
-    if (!in_tree(request) || (request->held_size < 0 && redox_asks(core, request->entry))) {
+    if (!in_tree(request)) {
+        redox_pass_to_relay(core, request);
+        return;
+    }
+    if (request->held_size < 0 && redox_asks(core, request->entry)) {
+        redox_size_at_relay(core, (unsigned)request->branch, request->entry);
         redox_pass_to_relay(core, request);
         return;
     }

@@ -81,6 +81,9 @@ void redox_pass_to_relay(redox_core *core, redox_request *request);
 // What to say of an entry now: its size; *lasts: the kernel may keep that.
 int64_t redox_size_now(redox_core *core, unsigned branch, size_t entry, bool *lasts);
 
+// The relay is about to say this instead: as if it was said here, so that a size of a free file becomes void in time.
+void redox_size_at_relay(redox_core *core, unsigned branch, size_t entry);
+
 static inline bool redox_asks(const redox_core *core, size_t entry) {
     return atomic_load_explicit(&core->tree->flags[entry], memory_order_relaxed) & REDOX_ASK;
 }
