@@ -898,6 +898,10 @@ def test_a_request_that_is_too_short_is_invalid(it: Served, opcode: Opcode, body
     assert it.ask(Request(opcode, inode, body)).error == errno.EINVAL
 
 
+def test_a_name_too_long_for_the_kernel_does_not_reach_the_relay(it: Served) -> None:
+    assert it.ask(wire.lookup(CONTROL_INODE, b"x" * 5000)).error == errno.EINVAL
+
+
 @pytest.mark.parametrize("claimed", [0, 39, 41, 64, 2**32 - 1])
 def test_a_header_that_lies_about_its_length_is_invalid(it: Served, claimed: int) -> None:
     it.device.send_raw(wire.raw(Opcode.STATFS, 1, b"", 1000, length=claimed))

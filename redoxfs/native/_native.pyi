@@ -186,8 +186,8 @@ class Session:
     """One mounted filesystem, on the kernel's side.
 
     Args:
-        device: the FUSE descriptor, made non-blocking. Stays the caller's.
-        relay: one end of a SOCK_SEQPACKET pair, non-blocking, whose other end libfuse serves; -1 for none.
+        device: the FUSE descriptor, made non-blocking. Stays the caller's, who closes it after `close`.
+        relay: one end of a SOCK_SEQPACKET pair, whose other end libfuse serves; -1 for none. Likewise.
         max_read: the limit of one read, in bytes.
         direct_io: opens of redirected files bypass the page cache.
         helpers: threads that answer on clones of the descriptor, beside the caller of `take`.
