@@ -8,11 +8,11 @@ from reference import Mounted, stats
 from wire import Device
 
 from redoxfs.dataset import Catalog
+from redoxfs.dataset.columns import native_tree
 from redoxfs.fs.operations import Operations
 from redoxfs.fs.relay import Relay
 from redoxfs.fs.requests import KernelCaches, Requests
-from redoxfs.fs.serve import COLUMNS
-from redoxfs.native import Session, Tree
+from redoxfs.native import Session
 
 
 @asynccontextmanager
@@ -20,12 +20,15 @@ async def serving(mounted: Mounted, device: Device) -> AsyncIterator[Catalog]:
     """Answer the requests on ``device`` until the block ends."""
     caches = KernelCaches()
     with mounted.scanned() as (catalog, root_fd):
-        columns = {name: getattr(catalog.tree, name) for name in COLUMNS}
-        tree = Tree(**columns, sample_of=catalog.sample_of)
         async with mounted.node(catalog, root_fd, caches) as node:
             relay = Relay(Operations(catalog.tree, node, stats=stats))
             session = Session(
-                device.fd, relay.fd, tree, max_read=1 << 20, direct_io=mounted.direct_io, helpers=mounted.helpers
+                device.fd,
+                relay.fd,
+                native_tree(catalog),
+                max_read=1 << 20,
+                direct_io=mounted.direct_io,
+                helpers=mounted.helpers,
             )
             caches.attach(session)
             try:

@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
+import redoxfs.native._native as native_module
 from redoxfs.chunks import ChunkStore, FileBytes, Payload, Read, SourceFile, Stamp, beneath
 from redoxfs.dataset import Catalog
-from redoxfs.native import _native
 
 
 class HeldStore:
@@ -177,7 +177,7 @@ class _StorageCalls(ctypes.Structure):
 @contextmanager
 def _native_call(name: str, replacement: Any) -> Iterator[None]:
     """Replace a system call of the C sources within the ``with`` block."""
-    calls = _StorageCalls.in_dll(ctypes.CDLL(_native.__file__), "redox_storage_calls")
+    calls = _StorageCalls.in_dll(ctypes.CDLL(native_module.__file__), "redox_storage_calls")
     before = getattr(calls, name)
     setattr(calls, name, ctypes.cast(replacement, ctypes.c_void_p).value)
     try:

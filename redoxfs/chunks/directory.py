@@ -12,12 +12,12 @@ import os
 import stat
 from collections.abc import Sequence
 
+import redoxfs.native._native as faults
 from redoxfs.chunks.beneath import open_beneath
 from redoxfs.chunks.store import FileBytes, NativeRead, Read, SourceFile, Stamp
 from redoxfs.dataset import Catalog
 from redoxfs.dataset.columns import native_tree
 from redoxfs.native import Files
-from redoxfs.native import _native as faults
 
 ATTEMPTS = 2
 """A failed read is retried once: after a network error the second attempt mostly succeeds."""

@@ -24,11 +24,11 @@ from typing import NamedTuple
 import numpy as np
 import xxhash
 
+import redoxfs.native._native as faults
 from redoxfs.chunks import FileBytes, NativeRead, Read, SourceFile, Stamp, StorageSpeed
 from redoxfs.dataset import show
 from redoxfs.dataset.columns import native_tree
 from redoxfs.native import Shards
-from redoxfs.native import _native as faults
 from redoxfs.packed.index import SUM_BLOCK_BYTES, Index
 
 RWF_DONTCACHE = 0x80
