@@ -1,3 +1,33 @@
+// The bytes of files, in memory of their own rather than malloc's.
+//
+// The daemon promises that its RSS stays near the bytes that it is told to keep. Buffers of all sizes are allocated by
+// many threads and dropped by another one in random order, for weeks. malloc keeps what it cannot join to larger
+// pieces, in an arena for every few threads. mmap for each buffer keeps nothing, but fresh pages are dear: writing
+// 100 kB takes 9 us in pages that are there, and 70 us more in pages that are not (2 cores of a virtual machine, Linux
+// 6.18). So pages are reused as long as little is kept that nobody uses, and returned to the system beyond that:
+//
+// - A buffer above 32 KiB has a *span*: addresses for 2^n pages, of which only those that it needs get memory.
+//   Addresses cost nothing, so spans are neither split nor joined, and nothing is left over between them. A dropped
+//   buffer's span waits with its pages, sorted by their number, for a buffer that needs about as many.
+// - Smaller buffers share a span, a *slab* of objects of equal size: 8 of them or little more, since a single one is
+//   enough to keep their pages.
+// - A sixteenth of the bytes in use and 8 MiB may be neither in use nor returned. Beyond it each drop returns about as
+//   much as it frees: from the spans that wait, and if there are none, the pages of the object that it drops.
+//
+// `scripts/bench/buffers.c` with 256 MiB in use and 16 threads: CPU time of a buffer, with writing it and the
+// benchmark's queue; RSS by the bytes in use, on average and at most.
+//
+//                           100 kB            10 kB            1 kB to 8 MB      1.5, 10, 100, 300 kB in turn
+//     this                   24 us 1.09 1.10  14 us 1.09 1.10   69 us 1.07 1.09  65 us 1.16 1.53
+//     malloc                 26 us 1.29 1.46  18 us 1.25 1.40   31 us 2.08 2.41  25 us 1.66 2.14
+//     malloc, one arena      29 us 1.05 1.09  15 us 1.03 1.04   26 us 1.29 1.43  36 us 1.37 1.59
+//     malloc, mmap: 64 KiB  104 us 1.04 1.06  21 us 1.17 1.18  194 us 1.02 1.03  36 us 1.24 1.64
+//
+// With 2 GB in use, 1 kB to 8 MB take 50 us and 1.05: the more buffers there are, the less their sum varies.
+// malloc_trim after each 64 MB brings malloc to 1.1 and three times the CPU time. Not tried: jemalloc, a dependency.
+//
+// One lock guards the lists. No call to the kernel is made under it, but for reserving addresses. To drop a buffer and
+// allocate another takes 40 to 70 ns together, if nobody else does. References take no lock: 3 ns each.
 #include "buffer.h"
 
 #include <pthread.h>
@@ -73,7 +103,7 @@ typedef struct object {
 } object;
 
 static struct {
-    pthread_mutex_t lock;  // of all that follows; no call to the kernel under it, but for reserving addresses
+    pthread_mutex_t lock;  // of all that follows
     atomic_size_t used_bytes, resident_bytes;
     span *idle[BINS];         // not in use, with memory: by their pages
     size_t idle_pages[BINS];  // and how many those are together
@@ -161,7 +191,8 @@ static bool reserve(unsigned order) {
     if (!spans) {
         return false;
     }
-    char *addresses = mmap(NULL, count * bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    char *addresses = mmap(NULL, count * bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
     if (addresses == MAP_FAILED) {
         free(spans);
         return false;

@@ -10,10 +10,9 @@
 #endif
 
 static int add_types(PyObject *module) {
-    return redox_add_buffer(module) || redox_add_tree(module) || redox_add_reader(module) || redox_add_session(module) ||
-                   PyModule_AddStringConstant(module, "SOURCES", REDOX_SOURCES)
-               ? -1
-               : 0;
+    int failed = redox_add_buffer(module) || redox_add_tree(module) || redox_add_reader(module) ||
+                 redox_add_session(module) || PyModule_AddStringConstant(module, "SOURCES", REDOX_SOURCES);
+    return failed ? -1 : 0;
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, add_types}, {0, NULL}};

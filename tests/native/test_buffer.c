@@ -28,7 +28,8 @@ static void check_mark(const redox_buffer *buffer) {
 }
 
 static void test_all_sizes(void) {
-    static const size_t sizes[] = {0, 1, 8, 100, 4096, 32735, 32736, 32737, 32768, 65536, 1 << 20, 16 * MIB, 16 * MIB + 1};
+    static const size_t sizes[] = {0,     1,     8,     100,   4096,     32735,       32736,
+                                   32737, 32768, 65536, 1 << 20, 16 * MIB, 16 * MIB + 1};
     enum { COUNT = sizeof sizes / sizeof *sizes };
     redox_buffer *buffers[COUNT];
     size_t sum = 0;
