@@ -743,3 +743,24 @@ def test_the_control_socket_refuses_unknown_verbs(tmp_path: Path, verb: str) -> 
     answer, calls = control(tmp_path / "control", ask)
     assert answer
     assert calls == 0
+
+
+def test_reads_that_nobody_wants_any_more_are_not_made(source: tuple[Catalog, int]) -> None:
+    async def main() -> None:
+        store = HeldStore(source[0])
+        # Of a whole chunk one sample is awaited. Others are queued behind it.
+        store.depth = 1
+        async with running(source, store) as node:
+            store.gate.clear()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(whole, node, entries(source)[0], 100)
+                await trio.testing.wait_all_tasks_blocked()
+                assert node.counters.samples_loaded > 1
+                cells = build_cells(source[0].class_of, source[0].sample_bytes, chunk_size=4, seed=0)
+                node.renew(plan_slot(source[0], cells, memory_bytes=node.plan.memory_bytes, seed=1))
+                store.gate.set()
+            assert len(store.reads_made) == 1, "the awaited one, which a path owns"
+            served = [await whole(node, entry, 200) for entry in entries(source)]
+            assert sorted(served) == list(range(CLASSES * PER_CLASS))
+
+    trio.run(main)

@@ -66,6 +66,13 @@ class Callables:
             else:
                 self._under_way.discard(read)
 
+    def cancel(self, read: Read) -> bool:
+        """Drop a read that is not awaited and has not begun; False if it has."""
+        with self._wake:
+            was_queued = read in self._others
+            self._others.pop(read, None)
+        return was_queued
+
     def take(self) -> tuple[Read, Sequence[Payload]] | None:
         """A result, those that are awaited first; the payloads are empty if the store raised."""
         if self._awaited_here:

@@ -75,6 +75,10 @@ class Loader:
         else:
             self._callables.hasten(read)
 
+    def cancel(self, read: Read) -> bool:
+        """Drop a read that has not begun. False if it has; then it is delivered as usual."""
+        return self._reader.cancel(read) if isinstance(read, NativeRead) else self._callables.cancel(read)
+
     def take_over(self) -> int:
         """The caller delivers from now on: `deliver_some` whenever the returned descriptor is readable."""
         fd = self._reader.fileno()

@@ -75,6 +75,11 @@ class Content:
         """The files, once they are here and before they are dropped."""
         return tuple(file for file in self.files if file is not None)
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the content has an owner, or something waits for it."""
+        return self.owner is not _Owner.NOBODY or self._arrival is not None or bool(self._aliases)
+
     async def wait(self) -> None:
         """Wait until the bytes are here, or errors in their place."""
         if not self.arrived:

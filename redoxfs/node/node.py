@@ -262,6 +262,7 @@ class Node:
         self._plan = plan
         self.binding.renew(plan.policy)
         self.memory.renew(plan.claims_bytes, keeps_remote=not plan.reads_any)
+        self.supply.cancel_unwanted()
         self._pending.ask_again()
         # The old plan may be large and part of a cycle, and nothing else collects old objects (`fs.serve`).
         gc.collect()

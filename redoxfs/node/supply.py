@@ -111,6 +111,13 @@ class Supply:
         if content.read is not None and self._loader is not None:
             self._loader.hasten(content.read)
 
+    def cancel_unwanted(self) -> None:
+        """Drop the reads whose samples nobody wants any more, if they have not begun."""
+        if self._loader is not None:
+            for read, contents in [*self._expected.items()]:
+                if not any(content.is_wanted for content in contents) and self._loader.cancel(read):
+                    del self._expected[read]
+
     # Samples given to other nodes and taken from them
 
     def give(self, sample: int, *, again: bool) -> Content:
