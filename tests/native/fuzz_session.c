@@ -1,6 +1,6 @@
 // A libFuzzer target: the session against a kernel, a relay and a caller that do what the input says.
 //
-// The input is a list of records. A record is a kind, and what that kind needs (see `play`): a request with any body, a
+// The first byte of the input says how the session begins, the others are records. A record is a kind, and what that kind needs (see `play`): a request with any body, a
 // message of any bytes, a reply of the relay, or a call of the session. The tree is damaged in each way that its reader
 // has to notice. Beside the sanitizers, `finish` checks that each request got one answer.
 #include <errno.h>
@@ -25,6 +25,8 @@ enum {
     HANDLES = 8,
     // What the socket pair of the device holds, at most: all replies to one request.
     ROOM_BYTES = 1 << 22,
+    // The relay's is full after some requests that it does not receive.
+    RELAY_ROOM_BYTES = 1 << 17,
 };
 
 // The tree
@@ -107,6 +109,7 @@ typedef struct {
     // Requests that `request` made: their numbers are 2, 4, 6, …
     unsigned made;
     bool awaits[MOST_REQUESTS], answered[MOST_REQUESTS];
+    uint8_t decisions[MOST_REQUESTS];  // what to do with the event, if one comes of it
     uint64_t relayed[MOST_REQUESTS];  // tickets at the relay
     unsigned relayed_count;
     redox_event undecided[EVENTS];  // events that have no answer yet
@@ -114,13 +117,15 @@ typedef struct {
     unsigned opened;  // so many times
     bool is_told_lies;  // a message or a reply of any bytes was sent, or the end: then answers are not counted
     bool is_over;
+    bool is_idle_relay;  // the relay receives nothing, apart from what it replies to
+    unsigned inits;
 } run;
 
 static uint8_t byte(run *self) { return self->at < self->end ? *self->at++ : 0; }
 
 static unsigned number(run *self) {
-    unsigned low = byte(self);
-    return low | (unsigned)byte(self) << 8;
+    unsigned low = byte(self), high = byte(self);
+    return low | high << 8;
 }
 
 // Up to `most` bytes of the input; *size says how many.
@@ -171,8 +176,7 @@ static void drain_relay(run *self) {
 }
 
 // Answers or releases an event, as the input says. Returns whether it is done with.
-static bool decide(run *self, const redox_event *event) {
-    unsigned how = byte(self);
+static bool decide(run *self, const redox_event *event, unsigned how) {
     size_t entry = event->number % ENTRIES;
     if (event->kind == REDOX_RELEASE) {
         redox_session_freed(self->session, entry);
@@ -197,7 +201,7 @@ static bool decide(run *self, const redox_event *event) {
             .unique = event->unique,
             .inode = event->number,
             // Few, so that the input's reads meet them; a number that is in use is refused.
-            .handle = how % 8 == 5 ? number(self) : 1 + self->opened++ % HANDLES,
+            .handle = how % 8 == 5 ? how * 5000u : 1 + self->opened++ % HANDLES,
             .thread = event->thread,
             .data = data,
             .size = how % 2 ? (int64_t)how * 700 : -1,
@@ -223,12 +227,15 @@ static void take(run *self) {
     self->is_over |= count < 0;
     drain(self);
     for (int i = 0; i < count; i++) {
-        if (!decide(self, &events[i]) && self->undecided_count < EVENTS) {
+        uint64_t index = (events[i].unique & ((UINT64_C(1) << 56) - 1)) / 2 - 1;
+        if (!decide(self, &events[i], index < self->made ? self->decisions[index] : 0) && self->undecided_count < EVENTS) {
             self->undecided[self->undecided_count++] = events[i];
         }
     }
     drain(self);
-    drain_relay(self);
+    if (!self->is_idle_relay) {
+        drain_relay(self);
+    }
 }
 
 static bool has_answer(unsigned opcode) {
@@ -241,12 +248,11 @@ static void request(run *self, unsigned opcode) {
         return;
     }
     size_t size;
-    struct fuse_in_header header = {
-        .opcode = opcode,
-        .unique = 2 * (self->made + 1),
-        .nodeid = inode_of(number(self)),
-        .pid = byte(self),
-    };
+    struct fuse_in_header header = {.opcode = opcode, .unique = 2 * (self->made + 1)};
+    // One by one: the compiler may choose the order within an expression.
+    header.nodeid = inode_of(number(self));
+    header.pid = byte(self);
+    self->decisions[self->made] = byte(self);
     unsigned most = number(self);
     const void *body = bytes(self, most % 65536, &size);
     header.len = (uint32_t)(sizeof header + size);
@@ -257,25 +263,38 @@ static void request(run *self, unsigned opcode) {
     CHECK(send(self->kernel, self->message, header.len, 0) == (ssize_t)header.len);
 }
 
-static void begin(run *self) {
+static void send_init(run *self, uint32_t major, uint32_t minor, uint32_t flags) {
     struct {
         struct fuse_in_header header;
         struct fuse_init_in body;
     } init = {
-        .header = {.len = sizeof init, .opcode = FUSE_INIT, .unique = UINT64_C(1) << 40},
-        .body = {.major = FUSE_KERNEL_VERSION, .minor = FUSE_KERNEL_MINOR_VERSION, .flags = UINT32_MAX},
+        .header = {.len = sizeof init, .opcode = FUSE_INIT, .unique = (UINT64_C(1) << 40) + 2 * self->inits++},
+        .body = {.major = major, .minor = minor, .flags = flags},
     };
     CHECK(send(self->kernel, &init, sizeof init, 0) == sizeof init);
     take(self);
 }
 
+// Most often as today's kernel begins.
+static void begin(run *self, unsigned how) {
+    if (how & 8) {
+        send_init(self, FUSE_KERNEL_VERSION + 1, 0, 0);
+    }
+    if ((how & 48) != 48) {
+        uint32_t minor = (how & 48) == 32 ? 20 : FUSE_KERNEL_MINOR_VERSION;
+        send_init(self, FUSE_KERNEL_VERSION, minor, how & 2 ? UINT32_MAX : ~(uint32_t)FUSE_NO_OPENDIR_SUPPORT);
+    }
+}
+
 static void reply_of_relay(run *self) {
+    size_t size;
+    struct fuse_out_header header = {.error = -(byte(self) % 3)};
+    const void *body = bytes(self, number(self), &size);
+    drain_relay(self);
     if (!self->relayed_count) {
         return;
     }
-    size_t size;
-    struct fuse_out_header header = {.unique = self->relayed[--self->relayed_count], .error = -(byte(self) % 3)};
-    const void *body = bytes(self, number(self), &size);
+    header.unique = self->relayed[--self->relayed_count];
     size = header.error ? 0 : size;
     header.len = (uint32_t)(sizeof header + size);
     memcpy(self->message, &header, sizeof header);
@@ -286,12 +305,13 @@ static void reply_of_relay(run *self) {
 static void call(run *self) {
     unsigned which = byte(self) % 9;
     size_t entry = entry_of(self);
+    unsigned argument = number(self);
     switch (which) {
     case 0:
         redox_session_shed(self->session, entry);
         break;
     case 1:
-        redox_session_unhold(self->session, byte(self) ? byte(self) : -1);
+        redox_session_unhold(self->session, (int64_t)(argument % 6) - 1);
         break;
     case 2:
         redox_session_turned(self->session, entry);
@@ -300,18 +320,18 @@ static void call(run *self) {
         redox_session_freed(self->session, entry);
         break;
     case 4:
-        redox_session_ask(self->session, entry, byte(self) & 1);
+        redox_session_ask(self->session, entry, argument & 1);
         break;
     case 5:
-        redox_session_bind(self->session, entry, number(self));
+        redox_session_bind(self->session, entry, argument);
         break;
     case 6:
-        redox_session_changed(self->session, inode_of(number(self)));
+        redox_session_changed(self->session, inode_of(argument));
         break;
     case 7:
         for (unsigned left = self->undecided_count; left; left--) {
             redox_event event = self->undecided[--self->undecided_count];
-            if (!decide(self, &event)) {
+            if (!decide(self, &event, argument & 0xff)) {
                 self->undecided[self->undecided_count++] = event;
                 break;
             }
@@ -364,11 +384,10 @@ static void play(run *self) {
     }
 }
 
-static void make_pair(int *ours, int *theirs) {
+static void make_pair(int *ours, int *theirs, int room) {
     int ends[2];
     CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, ends));
     for (int i = 0; i < 2; i++) {
-        int room = ROOM_BYTES;
         setsockopt(ends[i], SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof room);
     }
     *ours = ends[0];
@@ -380,6 +399,7 @@ static void finish(run *self) {
     take(self);
     shutdown(self->relay_end, SHUT_RDWR);
     take(self);
+    take(self);
     while (self->undecided_count) {
         redox_session_failed(self->session, self->undecided[--self->undecided_count].unique, EINTR);
     }
@@ -388,7 +408,7 @@ static void finish(run *self) {
     for (unsigned i = 0; i < self->made && !self->is_told_lies; i++) {
         CHECK(!self->awaits[i] || self->answered[i]);
     }
-    CHECK(self->is_told_lies || counts.requests == self->made + 1);
+    CHECK(self->is_told_lies || counts.requests == self->made + self->inits);
     redox_session_close(self->session);
     redox_session_free(self->session);
     close(self->kernel);
@@ -409,13 +429,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     run self = {.at = data, .end = data + size, .message = malloc(MESSAGE_BYTES)};
     CHECK(self.message);
     memset(self.message, 0, MESSAGE_BYTES);
-    make_pair(&self.kernel, &self.device);
-    make_pair(&self.relay_end, &self.relay);
+    make_pair(&self.kernel, &self.device, ROOM_BYTES);
+    make_pair(&self.relay_end, &self.relay, RELAY_ROOM_BYTES);
+    unsigned how = byte(&self);
+    self.is_idle_relay = how & 128;
     redox_session_options options = {
-        .device = self.device, .relay = self.relay, .tree = &tree, .max_read = 1 << 17, .direct_io = size & 1};
+        .device = self.device,
+        .relay = (how & 68) == 68 ? -1 : self.relay,
+        .tree = &tree,
+        .max_read = 1 << 17,
+        .direct_io = how & 1,
+    };
     self.session = redox_session_new(&options);
     CHECK(self.session);
-    begin(&self);
+    begin(&self, how);
     while (self.at < self.end && !self.is_over) {
         play(&self);
     }

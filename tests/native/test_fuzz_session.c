@@ -33,24 +33,35 @@ static void add_number(input *self, unsigned value) {
     add_byte(self, value >> 8);
 }
 
+// Often one of a few, so that requests meet.
+static unsigned draw_entry(input *self) {
+    unsigned kind = draw(self, 4);
+    return kind == 0 ? draw(self, ENTRIES + 3) : kind == 1 ? draw(self, FOLDERS + 1) : FOLDERS + 1 + draw(self, 6);
+}
+
+// One of the session's, or of the relay's.
+static uint64_t draw_handle(input *self) {
+    return draw(self, 8) ? draw(self, HANDLES + 2) : UINT64_C(1) << REDOX_RELAY_HANDLES_SHIFT;
+}
+
 // A body as the kernel would send it, near enough.
 static size_t draw_body(input *self, unsigned opcode, uint8_t body[BODY_BYTES]) {
     memset(body, 0, BODY_BYTES);
     switch (opcode) {
     case FUSE_LOOKUP: {
-        size_t size = (size_t)snprintf((char *)body, BODY_BYTES, "%04u", draw(self, ENTRIES)) + 1;
+        size_t size = (size_t)snprintf((char *)body, BODY_BYTES, "%04u", draw_entry(self)) + 1;
         return draw(self, 8) ? size : size - 1;
     }
     case FUSE_READ:
     case FUSE_READDIR:
     case FUSE_READDIRPLUS: {
         struct fuse_read_in in = {
-            .fh = draw(self, HANDLES + 2), .offset = draw(self, 40), .size = draw(self, 4) ? draw(self, 9000) : UINT32_MAX};
+            .fh = draw_handle(self), .offset = draw(self, 40), .size = draw(self, 4) ? draw(self, 9000) : UINT32_MAX};
         memcpy(body, &in, sizeof in);
         return sizeof in;
     }
     case FUSE_RELEASE: {
-        struct fuse_release_in in = {.fh = draw(self, HANDLES + 2)};
+        struct fuse_release_in in = {.fh = draw_handle(self)};
         memcpy(body, &in, sizeof in);
         return sizeof in;
     }
@@ -69,25 +80,39 @@ static void add_request(input *self) {
     size -= draw(self, 16) ? 0 : draw(self, (unsigned)size + 1);
     add_byte(self, (7 + draw(self, 9)) | (draw(self, 3) ? 0 : 0x80));
     add_byte(self, opcode);
-    unsigned entry = draw(self, 4) ? draw(self, ENTRIES + 3) : draw(self, FOLDERS + 1);
+    unsigned entry = draw_entry(self);
     add_number(self, entry | (draw(self, 8) ? 0 : draw(self, 8) << 13));
-    add_byte(self, draw(self, 4));
+    add_byte(self, draw(self, 4));    // the thread
+    add_byte(self, draw(self, 256));  // the decision, if it becomes an event
     add_number(self, (unsigned)size);
     add(self, body, size);
-    add_byte(self, draw(self, 256));  // the decision, if it is an event
 }
 
 static void make_input(input *self, uint64_t seed) {
     self->size = 0;
     self->state = seed * UINT64_C(0x9E3779B97F4A7C15) + 1;
+    add_byte(self, draw(self, 3) ? 2 : draw(self, 256));
     for (unsigned left = 1 + draw(self, 60); left; left--) {
         if (draw(self, 4)) {
             add_request(self);
             continue;
         }
-        // Any record: calls and replies of the relay, seldom bytes that are no message.
-        add_byte(self, draw(self, 10) ? 2 + draw(self, 4) : draw(self, 256));
-        for (unsigned more = draw(self, 12); more; more--) {
+        unsigned kind = draw(self, 20) ? 2 + draw(self, 4) : draw(self, 7);
+        add_byte(self, kind | (draw(self, 3) ? 0 : 0x80));
+        if (kind == 4 || kind == 5) {
+            add_byte(self, draw(self, 9));
+            add_number(self, draw_entry(self));
+            add_number(self, draw(self, 1000));
+            continue;
+        }
+        unsigned size = kind < 4 ? draw(self, 160) : 0;
+        if (kind == 2 || kind == 3) {
+            add_byte(self, draw(self, 3));
+        }
+        if (kind < 4) {
+            add_number(self, size);
+        }
+        for (; size; size--) {
             add_byte(self, draw(self, 256));
         }
     }
