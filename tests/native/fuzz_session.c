@@ -32,7 +32,7 @@ enum {
 // The tree
 
 // Each column for itself, so that the address sanitizer sees the end of each.
-static char names[ENTRIES * NAME_BYTES];
+static char names[(ENTRIES - 1) * NAME_BYTES];
 static int64_t name_at[ENTRIES + 1], size_of[ENTRIES], times[ENTRIES];
 static int32_t parent_of[ENTRIES], first_child[ENTRIES], children[ENTRIES], sample_of[ENTRIES];
 static uint32_t mode[ENTRIES], nlink[ENTRIES], owner[ENTRIES];
@@ -70,6 +70,7 @@ static void damage(void) {
     name_at[first + 6] = INT64_MAX;
     name_at[first + 9] = name_at[first + 8] - 2;
     name_at[first + 12] = INT64_MIN;
+    name_at[ENTRIES] += 3;
     size_of[first + 1] = INT64_MIN;
     size_of[first + 2] = INT64_MAX;
     times[first + 1] = INT64_MIN;

@@ -33,10 +33,11 @@ static void add_number(input *self, unsigned value) {
     add_byte(self, value >> 8);
 }
 
-// Often one of a few, so that requests meet.
+// Often one of a few, so that requests meet. Now and then one that there is not.
 static unsigned draw_entry(input *self) {
     unsigned kind = draw(self, 4);
-    return kind == 0 ? draw(self, ENTRIES + 3) : kind == 1 ? draw(self, FOLDERS + 1) : FOLDERS + 1 + draw(self, 6);
+    unsigned any = draw(self, 3) ? draw(self, ENTRIES) : ENTRIES + draw(self, 3);
+    return kind == 0 ? any : kind == 1 ? draw(self, FOLDERS + 1) : FOLDERS + 1 + draw(self, 6);
 }
 
 // One of the session's, or of the relay's.
