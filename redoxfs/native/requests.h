@@ -16,7 +16,7 @@
 enum {
     // The largest request. Larger ones, which are xattrs of more than 60 kB and writes, end in the kernel.
     REDOX_REQUEST_BYTES = 64 * 1024 + 4096,
-    // The largest part of a directory in one reply: some 700 names. It takes about 0.1 ms.
+    // The largest part of a directory in one reply: some 700 names. It takes about 0.3 ms.
     REDOX_LISTING_BYTES = 128 * 1024,
     // RELEASE is a background request, of which the kernel sends as many as this at a time. With its own default, 12,
     // a further close waits in the kernel, and a later open overtakes it: it would join a binding that is over.
