@@ -43,7 +43,12 @@ typedef struct {
     atomic_bool over;         // the mount has ended
     bool lists_without_open;  // the kernel needs no OPENDIR. Set before `begun`
     atomic_uint_fast64_t bytes_served, requests, malformed;
+    // The owner's alone.
+    bool closed;
+    uint64_t not_voided;
 } redox_core;
+
+redox_core *redox_core_of(redox_session *session);
 
 // A request in the buffer of the thread that received it.
 typedef struct {

@@ -51,8 +51,6 @@ struct redox_session {
     struct pollfd polled[FIRST_WATCHED + REDOX_WATCHED];
     unsigned watched;
     unsigned since_look;
-    uint64_t not_voided;
-    bool closed;
 
     // The order of events: a request is received and its event queued under this lock.
     pthread_mutex_t order;
@@ -315,11 +313,11 @@ redox_session *redox_session_new(const redox_session_options *options) {
 }
 
 void redox_session_close(redox_session *session) {
-    if (session->closed) {
+    if (session->core.closed) {
         return;
     }
     end_helpers(session);
-    session->closed = true;
+    session->core.closed = true;
     atomic_store_explicit(&session->core.over, true, memory_order_relaxed);
     redox_handles_free(&session->core.handles);
 }
@@ -349,6 +347,8 @@ void redox_session_free(redox_session *session) {
     pthread_cond_destroy(&session->room);
     free(session);
 }
+
+redox_core *redox_core_of(redox_session *session) { return &session->core; }
 
 int redox_session_fd(const redox_session *session) { return session->epoll; }
 
@@ -479,121 +479,4 @@ int redox_session_take(redox_session *session, uint32_t look_us, uint32_t wait_m
     }
     int count = collect(session, events, most);
     return count || !atomic_load_explicit(&session->core.over, memory_order_acquire) ? count : -1;
-}
-
-// Answers
-
-int redox_session_opened(redox_session *session, const redox_opening *opening) {
-    redox_core *core = &session->core;
-    bool bound_here = false;
-    // The handle first: the kernel may read from it as soon as it has the answer.
-    int error = session->closed ? EINVAL
-                                : redox_handles_open(&core->handles, opening->handle, opening->inode, opening->thread,
-                                                     opening->data, opening->size, &bound_here);
-    if (error) {
-        return error;
-    }
-    uint64_t entry = opening->inode - 1;
-    if (opening->size >= 0 && entry < core->tree->entries) {
-        // A size from before the file was bound may still be on its way to the kernel, which drops it then.
-        redox_session_turned(session, (size_t)entry);
-    }
-    bool direct_io = core->direct_io || !opening->shares_pages;
-    struct fuse_open_out out = {
-        .fh = opening->handle,
-        .open_flags = (direct_io ? FOPEN_DIRECT_IO : 0) | (opening->keep_pages ? FOPEN_KEEP_CACHE : 0),
-    };
-    error = redox_reply(&core->devices, opening->unique, &out, sizeof out);
-    if (error) {
-        redox_buffer *data;
-        redox_handles_close(&core->handles, opening->handle, &data);
-        redox_buffer_drop(data);
-        if (bound_here) {
-            redox_handles_unbind(&core->handles, opening->inode);
-        }
-        // Whatever the kernel's reason, it will send no RELEASE.
-        return ENOENT;
-    }
-    return 0;
-}
-
-void redox_session_stat(redox_session *session, uint64_t unique, size_t entry, int64_t size, bool bound) {
-    redox_core *core = &session->core;
-    if (!bound) {
-        atomic_fetch_or_explicit(&core->tree->flags[entry], REDOX_SIZED_WHILE_FREE, memory_order_relaxed);
-    }
-    redox_reply_attributes(&core->devices, unique, core->tree, redox_inode(REDOX_DATA, entry), entry, size, bound);
-}
-
-void redox_session_data(redox_session *session, uint64_t unique, const void *data, size_t size) {
-    if (!redox_reply(&session->core.devices, unique, data, size)) {
-        atomic_fetch_add_explicit(&session->core.bytes_served, size, memory_order_relaxed);
-    }
-}
-
-void redox_session_failed(redox_session *session, uint64_t unique, int error) {
-    redox_reply_error(&session->core.devices, unique, error);
-}
-
-static void make_void(redox_session *session, uint64_t inode, bool attributes_only) {
-    if (redox_notify_void(&session->core.devices, inode, attributes_only)) {
-        session->not_voided++;
-    }
-}
-
-int redox_session_bind(redox_session *session, size_t entry, int64_t size) {
-    if (session->closed) {
-        return 0;
-    }
-    int error = redox_handles_bind(&session->core.handles, redox_inode(REDOX_DATA, entry), size);
-    if (!error) {
-        redox_session_turned(session, entry);
-    }
-    return error;
-}
-
-void redox_session_turned(redox_session *session, size_t entry) {
-    if (redox_handles_turn(&session->core.handles, &session->core.tree->flags[entry])) {
-        make_void(session, redox_inode(REDOX_DATA, entry), true);
-    }
-}
-
-void redox_session_freed(redox_session *session, size_t entry) {
-    uint64_t inode = redox_inode(REDOX_DATA, entry);
-    redox_handles_unbind(&session->core.handles, inode);
-    make_void(session, inode, false);
-}
-
-void redox_session_changed(redox_session *session, uint64_t inode) { make_void(session, inode, true); }
-
-void redox_session_ask(redox_session *session, size_t entry, bool asks) {
-    _Atomic uint8_t *flags = &session->core.tree->flags[entry];
-    if (asks) {
-        atomic_fetch_or_explicit(flags, REDOX_ASK, memory_order_relaxed);
-    } else {
-        atomic_fetch_and_explicit(flags, (uint8_t)~REDOX_ASK, memory_order_relaxed);
-    }
-}
-
-void redox_session_shed(redox_session *session, size_t entry) {
-    redox_handles_shed(&session->core.handles, redox_inode(REDOX_DATA, entry));
-    redox_handles_shed(&session->core.handles, redox_inode(REDOX_EXACT, entry));
-}
-
-void redox_session_unhold(redox_session *session, int64_t thread) {
-    redox_handles_unhold(&session->core.handles, thread);
-}
-
-redox_session_count redox_session_counts(redox_session *session) {
-    redox_core *core = &session->core;
-    redox_handles_count handles = redox_handles_counts(&core->handles);
-    return (redox_session_count){
-        .bytes_served = atomic_load_explicit(&core->bytes_served, memory_order_relaxed),
-        .requests = atomic_load_explicit(&core->requests, memory_order_relaxed),
-        .malformed = atomic_load_explicit(&core->malformed, memory_order_relaxed),
-        .handles = handles.open,
-        .bound = handles.bound,
-        .relayed = redox_relay_total(&core->relay),
-        .not_voided = session->not_voided,
-    };
 }

@@ -1,0 +1,128 @@
+// What the owner of a session tells the kernel: answers of events, and what is out of date.
+#include <errno.h>
+
+#include "requests.h"
+
+static void make_void(redox_session *session, uint64_t inode, bool attributes_only) {
+    redox_core *core = redox_core_of(session);
+    if (redox_notify_void(&core->devices, inode, attributes_only)) {
+        core->not_voided++;
+    }
+}
+
+int redox_session_opened(redox_session *session, const redox_opening *opening) {
+    redox_core *core = redox_core_of(session);
+    bool bound_here = false;
+    // The handle first: the kernel may read from it as soon as it has the answer.
+    int error = core->closed ? EINVAL
+                             : redox_handles_open(&core->handles, opening->handle, opening->inode, opening->thread,
+                                                  opening->data, opening->size, &bound_here);
+    if (error) {
+        return error;
+    }
+    uint64_t entry = opening->inode - 1;
+    if (opening->size >= 0 && entry < core->tree->entries) {
+        // A size from before the file was bound may still be on its way to the kernel, which drops it then.
+        redox_session_turned(session, (size_t)entry);
+    }
+    bool direct_io = core->direct_io || !opening->shares_pages;
+    struct fuse_open_out out = {
+        .fh = opening->handle,
+        .open_flags = (direct_io ? FOPEN_DIRECT_IO : 0) | (opening->keep_pages ? FOPEN_KEEP_CACHE : 0),
+    };
+    error = redox_reply(&core->devices, opening->unique, &out, sizeof out);
+    if (error) {
+        redox_buffer *data;
+        redox_handles_close(&core->handles, opening->handle, &data);
+        redox_buffer_drop(data);
+        if (bound_here) {
+            // A helper may have told the size meanwhile.
+            redox_handles_unbind(&core->handles, opening->inode);
+            make_void(session, opening->inode, true);
+        }
+        // Whatever the kernel's reason, it will send no RELEASE.
+        return ENOENT;
+    }
+    return 0;
+}
+
+void redox_session_stat(redox_session *session, uint64_t unique, size_t entry, int64_t size, bool bound) {
+    redox_core *core = redox_core_of(session);
+    if (!bound) {
+        atomic_fetch_or_explicit(&core->tree->flags[entry], REDOX_SIZED_WHILE_FREE, memory_order_relaxed);
+    }
+    redox_reply_attributes(&core->devices, unique, core->tree, redox_inode(REDOX_DATA, entry), entry, size, bound);
+}
+
+void redox_session_data(redox_session *session, uint64_t unique, const void *data, size_t size) {
+    redox_core *core = redox_core_of(session);
+    if (!redox_reply(&core->devices, unique, data, size)) {
+        atomic_fetch_add_explicit(&core->bytes_served, size, memory_order_relaxed);
+    }
+}
+
+void redox_session_failed(redox_session *session, uint64_t unique, int error) {
+    redox_reply_error(&redox_core_of(session)->devices, unique, error);
+}
+
+int redox_session_bind(redox_session *session, size_t entry, int64_t size) {
+    redox_core *core = redox_core_of(session);
+    if (core->closed) {
+        return 0;
+    }
+    int error = redox_handles_bind(&core->handles, redox_inode(REDOX_DATA, entry), size);
+    if (!error) {
+        redox_session_turned(session, entry);
+    }
+    return error;
+}
+
+void redox_session_turned(redox_session *session, size_t entry) {
+    redox_core *core = redox_core_of(session);
+    if (redox_handles_turn(&core->handles, &core->tree->flags[entry])) {
+        make_void(session, redox_inode(REDOX_DATA, entry), true);
+    }
+}
+
+void redox_session_freed(redox_session *session, size_t entry) {
+    redox_core *core = redox_core_of(session);
+    uint64_t inode = redox_inode(REDOX_DATA, entry);
+    redox_handles_unbind(&core->handles, inode);
+    make_void(session, inode, false);
+}
+
+void redox_session_changed(redox_session *session, uint64_t inode) { make_void(session, inode, true); }
+
+void redox_session_ask(redox_session *session, size_t entry, bool asks) {
+    redox_core *core = redox_core_of(session);
+    _Atomic uint8_t *flags = &core->tree->flags[entry];
+    if (asks) {
+        atomic_fetch_or_explicit(flags, REDOX_ASK, memory_order_relaxed);
+    } else {
+        atomic_fetch_and_explicit(flags, (uint8_t)~REDOX_ASK, memory_order_relaxed);
+    }
+}
+
+void redox_session_shed(redox_session *session, size_t entry) {
+    redox_core *core = redox_core_of(session);
+    redox_handles_shed(&core->handles, redox_inode(REDOX_DATA, entry));
+    redox_handles_shed(&core->handles, redox_inode(REDOX_EXACT, entry));
+}
+
+void redox_session_unhold(redox_session *session, int64_t thread) {
+    redox_handles_unhold(&redox_core_of(session)->handles, thread);
+}
+
+redox_session_count redox_session_counts(redox_session *session) {
+    redox_core *core = redox_core_of(session);
+    redox_handles_count handles = redox_handles_counts(&core->handles);
+    return (redox_session_count){
+        .bytes_served = atomic_load_explicit(&core->bytes_served, memory_order_relaxed),
+        .requests = atomic_load_explicit(&core->requests, memory_order_relaxed),
+        .malformed = atomic_load_explicit(&core->malformed, memory_order_relaxed),
+        .handles = handles.open,
+        .bound = handles.bound,
+        .relayed = redox_relay_total(&core->relay),
+        .not_voided = core->not_voided,
+    };
+}
