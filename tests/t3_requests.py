@@ -1,17 +1,18 @@
 """The request loop over a session, without a mount: it starves nothing, and every end is clean."""
 
 import os
-import threading
+import select
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import pytest
 import trio
 import trio.testing
 import wire
-from stores import HeldStore
+from stores import HeldStore, NoKernel
 from wire import Device, Reply, Request
 
 from redoxfs.chunks import build_cells, memory_for_share
@@ -20,11 +21,11 @@ from redoxfs.dataset.columns import native_tree
 from redoxfs.fs.inodes import DATA, inode_of
 from redoxfs.fs.requests import KernelCaches, Requests
 from redoxfs.native import Session
+from redoxfs.native._native import STAT
 from redoxfs.node import Node, plan_slot
+from redoxfs.node.node import Kernel
 
 THREAD = 1234
-ENOUGH = 10_000
-"""Requests, one after the other: they take dozens of turns of the loop."""
 
 
 @pytest.fixture
@@ -69,51 +70,82 @@ class Serving:
 
 
 @asynccontextmanager
-async def serving(catalog: Catalog, grace_s: float = 60.0) -> AsyncIterator[Serving]:
+async def node_of(catalog: Catalog, store: HeldStore, kernel: Kernel) -> AsyncIterator[Node]:
     cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=2, seed=0)
     memory_bytes = memory_for_share(cells, catalog.sample_bytes, 1)
     plan = plan_slot(catalog, cells, memory_bytes=memory_bytes, seed=0)
+    node = Node(catalog, plan, store, timeout_s=60, kernel=kernel)
+    node.start()
+    try:
+        with trio.fail_after(60):
+            yield node
+    finally:
+        store.gate.set()
+        node.stop()
+
+
+@asynccontextmanager
+async def serving(catalog: Catalog, grace_s: float = 60.0) -> AsyncIterator[Serving]:
     caches, store = KernelCaches(), HeldStore(catalog)
-    with Device() as device, trio.fail_after(60):
-        node = Node(catalog, plan, store, timeout_s=60, kernel=caches)
-        node.start()
-        session = Session(device.fd, -1, native_tree(catalog), max_read=1 << 20, direct_io=False, helpers=0)
-        try:
-            caches.attach(session)
-            begun = trio.Event()
-            made = Serving(device, store, node, Requests(node, session, answering=begun.set))
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(made.run, grace_s)
-                await made.ask(wire.init())
-                await begun.wait()
-                yield made
-                made.requests.stop()
-                store.gate.set()
-        finally:
-            store.gate.set()
-            session.close()
-            node.stop()
+    async with node_of(catalog, store, caches) as node:
+        with Device() as device:
+            session = Session(device.fd, -1, native_tree(catalog), max_read=1 << 20, direct_io=False, helpers=0)
+            try:
+                caches.attach(session)
+                begun = trio.Event()
+                made = Serving(device, store, node, Requests(node, session, answering=begun.set))
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(made.run, grace_s)
+                    await made.ask(wire.init())
+                    await begun.wait()
+                    yield made
+                    made.requests.stop()
+                    store.gate.set()
+            finally:
+                session.close()
+
+
+class BusySession:
+    """A session whose kernel has another stat of ``entry`` at any time."""
+
+    MOST_TAKES = 1_000_000
+    """Many more than there are in a turn of the loop."""
+
+    def __init__(self, entry: int) -> None:
+        self._event = (STAT, 2, entry, THREAD, 0, 0)
+        self._epoll = select.epoll()
+        self.takes = 0
+        self.answers = 0
+
+    def fileno(self) -> int:
+        return self._epoll.fileno()
+
+    def watch(self, fd: int) -> None:
+        self._epoll.register(fd, select.EPOLLIN)
+
+    def take(self, _look_us: int, _wait_ms: int) -> list[tuple[int, ...]]:
+        self.takes += 1
+        assert self.takes < self.MOST_TAKES, "no other task had a turn"
+        return [self._event]
+
+    def stat(self, _unique: int, _entry: int, _size: int, _bound: bool) -> None:
+        self.answers += 1
+
+    def close(self) -> None:
+        self._epoll.close()
 
 
 def test_other_tasks_run_while_requests_keep_coming(catalog: Catalog) -> None:
-    is_over = threading.Event()
-
     async def main() -> None:
-        async with serving(catalog) as it:
-
-            def keep_asking() -> None:
-                for _ in range(ENOUGH):
-                    assert not it.device.ask(wire.lookup(wire.ROOT, b"cat")).error
-                is_over.set()
-
-            thread = threading.Thread(target=keep_asking)
-            thread.start()
-            turns = 0
-            while not is_over.is_set():
+        async with node_of(catalog, HeldStore(catalog), NoKernel()) as node, trio.open_nursery() as nursery:
+            session = BusySession(int(catalog.members[0]))
+            requests = Requests(node, cast(Session, session), answering=lambda: None)
+            nursery.start_soon(requests.run, 0.0)
+            for _ in range(10):
                 await trio.lowlevel.checkpoint()
-                turns += 1
-            thread.join()
-            assert turns > 3
+            requests.stop()
+        session.close()
+        assert session.answers == session.takes > 0
 
     trio.run(main)
 
