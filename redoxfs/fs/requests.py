@@ -51,6 +51,10 @@ class KernelCaches:
         """The mount is there."""
         self._session = session
 
+    def detach(self) -> None:
+        """The mount is over. The numbers of its descriptors may soon belong to other files."""
+        self._session = None
+
     @property
     def bytes_served(self) -> int:
         """The bytes that programs have read without the node."""

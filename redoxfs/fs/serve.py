@@ -133,7 +133,11 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
             verbs |= {"trace": host.trace, "nodes": host.view}
         with _relayed(Operations(catalog.tree, node, stats=stats)) as relay, _mounted(spec, relay) as session:
             caches.attach(session)
-            await _run(spec, Requests(node, session, answering=on_ready), relay, verbs, state)
+            try:
+                await _run(spec, Requests(node, session, answering=on_ready), relay, verbs, state)
+            finally:
+                # The other nodes, and the end of this one, may still find something out of date.
+                caches.detach()
 
 
 async def _run(
