@@ -5,11 +5,19 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
-// A thread's reads need little: a path, and the pieces of one system call.
-enum { STACK_BYTES = 256 << 10 };
+enum {
+    // A thread's reads need little: a path, and the pieces of one system call.
+    STACK_BYTES = 256 << 10,
+    // The share of reads that had to wait for storage, as a moving average over about so many reads. WAITED is all.
+    AVERAGE_OVER = 64,
+    WAITED = 1 << 20,
+    // Below this share, reads come from the page cache. One that waits takes it above for some ninety reads.
+    SELDOM_WAITED = WAITED / 256,
+};
 
 // Where a read is.
 enum { OUTSIDE, QUEUED, RUNNING, DONE };
@@ -31,7 +39,8 @@ struct redox_pool {
     bool signalled;  // the eventfd
     bool abandoned;  // nobody takes results any more
     uint64_t read_ns;
-    size_t reads;
+    size_t reads, processors;
+    int waited_share;
 };
 
 // Lists
@@ -138,24 +147,39 @@ static void signal_results(redox_pool *pool) {
     pool->signalled = size == sizeof count ? here : pool->signalled;
 }
 
-// Each thread that gets work wakes the next one for what is left: the caller pays for one wake-up, whatever it submits,
-// and where reads take no time few threads wake at all.
 static void wake_one(redox_pool *pool) {
     if (pool->idle && length(pool->queue)) {
         pthread_cond_signal(&pool->work);
     }
 }
 
+// Each thread that gets work wakes the next one for what is left, so whoever submits pays for one wake-up. Reads that
+// never wait keep the processors busy as they are: more threads than processors would only take turns.
+static void wake_next(redox_pool *pool) {
+    if (pool->running < pool->processors || pool->waited_share >= SELDOM_WAITED) {
+        wake_one(pool);
+    }
+}
+
+// How often this thread has waited for something.
+static long waits(void) {
+    struct rusage usage;
+    return getrusage(RUSAGE_THREAD, &usage) ? 0 : usage.ru_nvcsw;
+}
+
 static void carry_out(redox_pool *pool, redox_read *read) {
     read->place = RUNNING;
     pool->running++;
-    wake_one(pool);
+    wake_next(pool);
     pthread_mutex_unlock(&pool->lock);
+    long waits_before = waits();
     uint64_t began = now_ns();
     read->source->read(read->source, read->entries, read->count, read->files, &pool->closing);
     uint64_t took = now_ns() - began;
+    bool waited = waits() != waits_before;
     pthread_mutex_lock(&pool->lock);
     pool->running--;
+    pool->waited_share += ((waited ? WAITED : 0) - pool->waited_share) / AVERAGE_OVER;
     pool->read_ns += took;
     pool->reads++;
     if (pool->abandoned) {
@@ -240,6 +264,9 @@ redox_pool *redox_pool_new(unsigned threads) {
     pthread_cond_init(&pool->ended, &monotonic);
     pthread_condattr_destroy(&monotonic);
     pool->wanted = threads ? threads : 1;
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    pool->processors = processors > 0 ? (size_t)processors : 1;
+    pool->waited_share = WAITED;
     pthread_mutex_lock(&pool->lock);
     int failure = start_thread(pool);
     pthread_mutex_unlock(&pool->lock);
@@ -271,6 +298,8 @@ void redox_pool_hasten(redox_pool *pool, redox_read *read) {
             list *lists = read->place == QUEUED ? pool->queue : pool->done;
             detach(&lists[0], read);
             append(&lists[1], read);
+            // The threads that are awake may be held by storage.
+            wake_one(pool);
         }
     }
     pthread_mutex_unlock(&pool->lock);

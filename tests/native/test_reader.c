@@ -172,6 +172,52 @@ static void test_threads_come_and_go(void) {
     CHECK(close_all(pool) == 0);
 }
 
+static void take_all(redox_pool *pool, size_t reads) {
+    until_done(pool, reads);
+    redox_read *taken;
+    while (redox_pool_take(pool, &taken, 1)) {
+        check_and_free(taken);
+    }
+}
+
+// Where reads never wait, no more threads wake than there are processors. Storage that hangs then must not hold up a
+// read that somebody waits for.
+static void test_storage_that_begins_to_hang_holds_no_awaited_read(void) {
+    size_t processors = (size_t)sysconf(_SC_NPROCESSORS_ONLN);
+    size_t threads = processors + 2;
+    held_source held = new_source();
+    redox_pool *pool = redox_pool_new((unsigned)threads);
+    redox_read *reads[LONGEST_LOG], *read;
+    CHECK(threads < LONGEST_LOG);
+    for (size_t i = 0; i < threads; i++) {
+        reads[i] = read_of(&held, -1, 1);
+    }
+    redox_pool_submit(pool, reads, threads, false);
+    until_begun(&held, threads);
+    open_gate(&held);
+    take_all(pool, threads);
+    for (int i = 0; i < 1000; i++) {
+        read = read_of(&held, 1, 1);
+        redox_pool_submit(pool, &read, 1, false);
+        take_all(pool, 1);
+    }
+    pthread_mutex_lock(&held.lock);
+    held.open = false;
+    pthread_mutex_unlock(&held.lock);
+    for (size_t i = 0; i < processors + 1; i++) {
+        reads[i] = read_of(&held, i < processors ? -1 : 2, 1);
+    }
+    redox_pool_submit(pool, reads, processors + 1, false);
+    redox_pool_hasten(pool, reads[processors]);
+    take_all(pool, 1);
+    read = read_of(&held, 3, 1);
+    redox_pool_submit(pool, &read, 1, true);
+    take_all(pool, 1);
+    open_gate(&held);
+    take_all(pool, processors);
+    CHECK(close_all(pool) == 0);
+}
+
 static void test_an_end_returns_what_is_queued_and_done(void) {
     held_source held = new_source();
     redox_pool *pool = redox_pool_new(1);
@@ -293,6 +339,7 @@ static void test_a_read_that_is_too_large_is_refused(void) {
 int main(void) {
     test_awaited_reads_and_results_go_first();
     test_threads_come_and_go();
+    test_storage_that_begins_to_hang_holds_no_awaited_read();
     test_an_end_returns_what_is_queued_and_done();
     test_a_read_that_hangs_is_left_behind_and_frees_itself();
     test_nothing_is_lost_or_doubled_under_load();
