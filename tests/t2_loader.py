@@ -190,6 +190,13 @@ def test_an_end_drops_what_is_queued_and_what_has_arrived(store: DirectoryStore,
     loader = trio.run(main)
     loader.close()
     assert Buffer.total_bytes() == before
+    # The node may still be at work on what came before.
+    (read,) = reads_of(store, [0])
+    loader.submit([read], awaited=True)
+    loader.hasten(read)
+    assert not loader.cancel(read)
+    assert not loader.deliver_some()
+    loader.close()
 
 
 def test_an_end_does_not_wait_for_storage_that_hangs(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,10 +57,16 @@ class Loader:
         self._look_at = 0.0
         self._callables = Callables(self._deliver_callables, threads=threads)
         self._delivers = True
+        self._closed = False
         trio.lowlevel.spawn_system_task(self._deliver_by_itself)
 
     def submit(self, reads: Sequence[Read], *, awaited: bool) -> None:
-        """Queue reads of one call of a store. ``awaited``: a request waits for the first of them."""
+        """Queue reads of one call of a store. ``awaited``: a request waits for the first of them.
+
+        After `close` they are dropped.
+        """
+        if self._closed:
+            return
         first = reads[0]
         if isinstance(first, NativeRead):
             described = [(read, read.entries) for read in reads if isinstance(read, NativeRead)]
@@ -70,6 +76,8 @@ class Loader:
 
     def hasten(self, read: Read) -> None:
         """A request waits for ``read`` now: put it first."""
+        if self._closed:
+            return
         if isinstance(read, NativeRead):
             self._reader.hasten(read)
         else:
@@ -77,6 +85,8 @@ class Loader:
 
     def cancel(self, read: Read) -> bool:
         """Drop a read that has not begun. False if it has; then it is delivered as usual."""
+        if self._closed:
+            return False
         return self._reader.cancel(read) if isinstance(read, NativeRead) else self._callables.cancel(read)
 
     def take_over(self) -> int:
@@ -89,6 +99,8 @@ class Loader:
 
     def deliver_some(self) -> bool:
         """Deliver what has arrived, for the time of one slice. False if nothing has."""
+        if self._closed:
+            return False
         take = self._reader.take
         taken = take(1)
         if not taken:
@@ -115,6 +127,7 @@ class Loader:
             # If the loop has ended, so has the task.
             with suppress(RuntimeError):
                 trio.lowlevel.notify_closing(self._reader.fileno())
+        self._closed = True
         self._reader.close(JOIN_S)
         self._callables.close(JOIN_S)
 
