@@ -107,7 +107,7 @@ def rss_bytes() -> int:
 
 
 KEPT_BYTES = 8 * MIB
-"""What may be kept for the next buffers beside a sixteenth of what is used, as buffer.c has it."""
+"""What may be kept for the next buffers beside a sixteenth of what is needed, as buffer.c has it."""
 
 
 @pytest.mark.parametrize("most", [10_000, 300_000, 20_000_000])
@@ -122,8 +122,8 @@ def test_buffers_take_little_more_memory_than_their_bytes(most: int) -> None:
         held[own.randrange(count)] = Buffer(data[: own.randrange(most)])
         if turn % 100 == 0:
             used_bytes = Buffer.total_bytes() - before_bytes
-            # Rounding adds 6 % on average; Python and its objects take a little.
-            assert rss_bytes() - before_rss_bytes <= 1.13 * used_bytes + KEPT_BYTES + most + 4 * MIB
+            # Rounding adds 6 % on average, a sixteenth is kept; Python and its objects take a little.
+            assert rss_bytes() - before_rss_bytes <= 1.15 * used_bytes + KEPT_BYTES + most + 4 * MIB
     del held
     assert rss_bytes() - before_rss_bytes <= KEPT_BYTES + 4 * MIB
 

@@ -11,20 +11,22 @@
 //   buffer's span waits with its pages, sorted by their number, for a buffer that needs about as many.
 // - Smaller buffers share a span, a *slab* of objects of equal size: 8 of them or little more, since a single one is
 //   enough to keep their pages.
-// - A sixteenth of the bytes in use and 8 MiB may be neither in use nor returned. Beyond it each drop returns about as
-//   much as it frees: from the spans that wait, and if there are none, the pages of the object that it drops.
+// - A sixteenth of what is needed (256 MiB at most) and 8 MiB may be neither needed nor returned. Beyond it each drop
+//   returns about as much as it frees: from the spans that wait, and if there are none, the pages of the object that it
+//   drops.
 //
 // `scripts/bench/buffers.c` with 256 MiB in use and 16 threads: CPU time of a buffer, with writing it and the
 // benchmark's queue; RSS by the bytes in use, on average and at most.
 //
 //                           100 kB            10 kB            1 kB to 8 MB      1.5, 10, 100, 300 kB in turn
-//     this                   24 us 1.09 1.10  14 us 1.09 1.10   69 us 1.07 1.09  65 us 1.16 1.53
+//     this                   27 us 1.10 1.11  16 us 1.11 1.12   75 us 1.07 1.10  35 us 1.23 1.41
 //     malloc                 26 us 1.29 1.46  18 us 1.25 1.40   31 us 2.08 2.41  25 us 1.66 2.14
 //     malloc, one arena      29 us 1.05 1.09  15 us 1.03 1.04   26 us 1.29 1.43  36 us 1.37 1.59
 //     malloc, mmap: 64 KiB  104 us 1.04 1.06  21 us 1.17 1.18  194 us 1.02 1.03  36 us 1.24 1.64
 //
-// With 2 GB in use, 1 kB to 8 MB take 50 us and 1.05: the more buffers there are, the less their sum varies.
-// malloc_trim after each 64 MB brings malloc to 1.1 and three times the CPU time. Not tried: jemalloc, a dependency.
+// Other programs ran on the machine, so times vary by a fifth. With 2 GB in use, 10 kB take 11 us and 1.07: the more
+// buffers there are, the less their sum varies. malloc_trim after each 64 MB brings malloc to 1.1 on average, and to up
+// to four times its CPU time. Not tried: jemalloc, a dependency.
 //
 // One lock guards the lists. No call to the kernel is made under it, but for reserving addresses. To drop a buffer and
 // allocate another takes 40 to 70 ns together, if nobody else does. References take no lock: 3 ns each.
@@ -70,9 +72,11 @@ enum {
     LARGE_BYTES = 16 << 20,
     // Address space is reserved by this much at least.
     RESERVE_BYTES = 4 << 20,
-    // What may be kept for the next buffers, beside a sixteenth of what is used.
+    // What may be kept for the next buffers: so much, and a part of what is needed, up to a limit. The sum of many sizes
+    // varies with the square root of their number.
     KEPT_BYTES = 8 << 20,
     KEPT_PART = 16,
+    MOST_KEPT_BYTES = 256 << 20,
 
     ORDERS = 14,                  // spans of 1, 2, 4 … 4096 pages of 4 kB
     BINS = (ORDERS - 3) * STEPS,  // steps of pages
@@ -104,7 +108,8 @@ typedef struct object {
 
 static struct {
     pthread_mutex_t lock;  // of all that follows
-    atomic_size_t used_bytes, resident_bytes;
+    // The sizes of all buffers; the same rounded up to objects and pages; all pages that spans have.
+    atomic_size_t used_bytes, needed_bytes, resident_bytes;
     span *idle[BINS];         // not in use, with memory: by their pages
     size_t idle_pages[BINS];  // and how many those are together
     span *bare[ORDERS];       // not in use, without memory
@@ -148,9 +153,21 @@ static void subtract(atomic_size_t *counter, size_t bytes) {
     atomic_fetch_sub_explicit(counter, bytes, memory_order_relaxed);
 }
 
+static size_t object_bytes(unsigned class) { return step_size(class) * GRAIN_BYTES; }
+
+static bool is_small(size_t size) { return size <= SMALL_BYTES - sizeof(redox_buffer); }
+
+static unsigned class_of(size_t size) {
+    return step_of((sizeof(redox_buffer) + size + GRAIN_BYTES - 1) / GRAIN_BYTES);
+}
+
+static size_t needed_bytes(size_t size) {
+    return is_small(size) ? object_bytes(class_of(size)) : pages_of(size) * page_bytes();
+}
+
 static bool too_much_is_kept(void) {
-    size_t used = redox_buffer_bytes();
-    return redox_buffer_resident_bytes() > used + used / KEPT_PART + KEPT_BYTES;
+    size_t needed = atomic_load_explicit(&memory.needed_bytes, memory_order_relaxed), kept = needed / KEPT_PART;
+    return redox_buffer_resident_bytes() > needed + (kept < MOST_KEPT_BYTES ? kept : MOST_KEPT_BYTES) + KEPT_BYTES;
 }
 
 // Spans ------------------------------------------------------------------------------------------------------------
@@ -293,8 +310,6 @@ static void return_memory(void) {
 
 // Small buffers: objects in slabs ----------------------------------------------------------------------------------
 
-static size_t object_bytes(unsigned class) { return step_size(class) * GRAIN_BYTES; }
-
 static void link_slab(span *slab) {
     span **list = &memory.slabs[slab->class];
     slab->previous = NULL;
@@ -343,7 +358,7 @@ static void refill(span *slab, size_t bytes) {
 }
 
 static redox_buffer *take_object(size_t size) {
-    unsigned class = step_of((sizeof(redox_buffer) + size + GRAIN_BYTES - 1) / GRAIN_BYTES);
+    unsigned class = class_of(size);
     span *slab = memory.slabs[class] ? memory.slabs[class] : new_slab(class);
     if (!slab) {
         return NULL;
@@ -444,13 +459,14 @@ static redox_buffer *allocate_mapping(size_t size) {
 }
 
 redox_buffer *redox_buffer_allocate(size_t size) {
-    redox_buffer *buffer = size <= SMALL_BYTES - sizeof *buffer ? allocate_small(size)
-                           : size <= LARGE_BYTES                    ? allocate_span(size)
-                                                                    : allocate_mapping(size);
+    redox_buffer *buffer = is_small(size)        ? allocate_small(size)
+                           : size <= LARGE_BYTES ? allocate_span(size)
+                                                 : allocate_mapping(size);
     if (buffer) {
         atomic_init(&buffer->references, 1);
         buffer->size = size;
         add(&memory.used_bytes, size);
+        add(&memory.needed_bytes, needed_bytes(size));
     }
     return buffer;
 }
@@ -473,6 +489,7 @@ void redox_buffer_drop(redox_buffer *buffer) {
         return;
     }
     subtract(&memory.used_bytes, buffer->size);
+    subtract(&memory.needed_bytes, needed_bytes(buffer->size));
     span *source = buffer->span;
     if (!source) {
         free_mapping(buffer);
