@@ -21,7 +21,7 @@ SEED = 11
 EPOCHS = 3
 
 OVER_MEMORY_BYTES = 48 << 20
-"""The daemon's memory beyond --memory, once it is up: pages of requests, threads, memory that malloc cannot return."""
+"""The daemon's memory beyond --memory, once it is up: pages of requests, threads, memory kept for the next files."""
 
 READER = """
 import random, sys
