@@ -114,7 +114,7 @@ class Step(NamedTuple):
 
 
 ACTIONS = (
-    *("open", "open", "open", "open several", "open exact", "open text", "open stats"),
+    *("open", "open", "open", "open several", "hand over", "open exact", "open text", "open stats"),
     *("read", "read", "read", "release", "release", "fstat", "getattr", "getattr", "getattr any"),
     *("lookup", "lookup", "lookup odd", "opendir", "readdirplus", "readdirplus", "readdir", "readlink"),
     *("statfs", "getxattr", "flush", "access", "unknown", "forget", "batch forget", "interrupt", "change"),
@@ -183,7 +183,7 @@ class Comparison:
     # Files
 
     async def open(self, step: Step) -> None:
-        await self._open(Branch.DATA, [pick(self._files, step.one)], step.thread)
+        await self._open(Branch.DATA, [self._file(step)], step.thread)
 
     async def open_exact(self, step: Step) -> None:
         await self._open(Branch.EXACT, [pick(self._files, step.one)], step.thread)
@@ -198,6 +198,20 @@ class Comparison:
         """They are received at once, so several wait at the same time. Threads open plain files, in any order."""
         entries = [pick(self._samples, step.one + number * step.two) for number in range(2 + step.three % 5)]
         await self._open(Branch.DATA, entries, step.thread)
+
+    async def hand_over(self, step: Step) -> None:
+        """A thread that has a file open stats another thread's, and opens that one when it is closed."""
+        one, other = pick(self._samples, step.one), pick(self._samples, step.two)
+        if one is None or other is None:
+            return
+        first, second = THREADS[1 + step.three % 2], THREADS[3]
+        await self._open(Branch.DATA, [other], second)
+        await self._open(Branch.DATA, [one], first)
+        await self._same(wire.getattr_(inode_of(Branch.DATA, one)), second)
+        await self._release_last()
+        await self._open(Branch.DATA, [one], second)
+        handle = self._handles[-1]
+        await self._same_of(handle, lambda number: wire.read(handle.inode, number, 0, 1 << 17))
 
     async def read(self, step: Step) -> None:
         handle = pick(self._handles, step.one)
@@ -224,7 +238,7 @@ class Comparison:
             await self._same_of(handle, lambda number: wire.getattr_(handle.inode, number), step.thread)
 
     async def getattr(self, step: Step) -> None:
-        entry = pick(self._files, step.one)
+        entry = self._file(step)
         if entry is not None:
             await self._same(wire.getattr_(inode_of(Branch.DATA, entry)), step.thread)
 
@@ -331,7 +345,8 @@ class Comparison:
 
     async def _open(self, branch: Branch, entries: Sequence[int | None], thread: int) -> None:
         inodes = [inode_of(branch, entry) for entry in entries if entry is not None]
-        await self._opened(inodes, [THREADS[(thread + number) % len(THREADS)] for number in range(len(inodes))])
+        start = THREADS.index(thread)
+        await self._opened(inodes, [THREADS[(start + number) % len(THREADS)] for number in range(len(inodes))])
 
     async def _opened(self, inodes: Sequence[int], threads: Sequence[int]) -> None:
         """Send opens at once. Handles are not compared: their numbers depend on which open is done first."""
@@ -350,6 +365,11 @@ class Comparison:
     async def _release_last(self) -> None:
         handle = self._handles.pop()
         await self._same_of(handle, lambda number: wire.release(handle.inode, number))
+
+    def _file(self, step: Step) -> int | None:
+        """A file; often one that is open, since its answer depends on who asks."""
+        open_ones = [inode - 1 for inode, *_ in self._handles if branch_and_entry(inode)[0] is Branch.DATA]
+        return pick(open_ones if open_ones and step.two % 2 else self._files, step.one)
 
     def _folder(self, step: Step) -> int:
         """The inode of a directory, in any branch."""
