@@ -42,6 +42,9 @@ class Tap:
         self._thread = Thread(target=self._pass_on)
         self._thread.start()
 
+    def widen_readahead(self) -> None:
+        self._device.widen_readahead()
+
     def end(self) -> None:
         self._stop()
         self._device.end()

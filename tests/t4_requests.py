@@ -1,5 +1,6 @@
 """The number of requests for each file, by opcode, in both open modes: the minimum that the contract allows."""
 
+import os
 import subprocess
 import sys
 import time
@@ -96,6 +97,24 @@ def test_requests_for_each_file_read(
 
         counts = requests(log, read_all)
         assert counts == {name: count * len(paths) for name, count in EXPECTED[mode, reader].items()}
+
+
+def test_a_long_read_through_the_page_cache_is_one_request(machine: Machine, tmp_path: Path) -> None:
+    source = tmp_path / "data"
+    for label in ("cat", "dog"):
+        (source / label).mkdir(parents=True)
+        for number in range(2):
+            (source / label / f"{number}.jpg").write_bytes(bytes(1 << 20))
+    with counted(machine, source, "requests", "--classes", "dir") as log:
+        paths = list(machine.mnt.glob("*/*.jpg"))
+
+        def read_all() -> None:
+            for path in paths:
+                fd = os.open(path, os.O_RDONLY)
+                assert len(os.read(fd, 1 << 20)) == 1 << 20
+                os.close(fd)
+
+        assert requests(log, read_all)["read"] == len(paths)
 
 
 def test_requests_of_a_long_listing(machine: Machine, tmp_path: Path) -> None:

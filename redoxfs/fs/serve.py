@@ -22,7 +22,7 @@ from redoxfs import __version__
 from redoxfs.chunks import ChunkStore
 from redoxfs.dataset import Catalog
 from redoxfs.dataset.columns import native_tree
-from redoxfs.fs.device import MAX_READ_BYTES, mount
+from redoxfs.fs.device import MAX_READ_BYTES, Device, mount
 from redoxfs.fs.operations import Operations
 from redoxfs.fs.relay import Relay
 from redoxfs.fs.requests import KernelCaches, Requests
@@ -131,10 +131,15 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
         }
         if host is not None:
             verbs |= {"trace": host.trace, "nodes": host.view}
-        with _relayed(Operations(catalog.tree, node, stats=stats)) as relay, _mounted(spec, relay) as session:
+        with _relayed(Operations(catalog.tree, node, stats=stats)) as relay, _mounted(spec, relay) as (device, session):
+
+            def answering() -> None:
+                device.widen_readahead()
+                on_ready()
+
             caches.attach(session)
             try:
-                await _run(spec, Requests(node, session, answering=on_ready), relay, verbs, state)
+                await _run(spec, Requests(node, session, answering), relay, verbs, state)
             finally:
                 # The other nodes, and the end of this one, may still find something out of date.
                 caches.detach()
@@ -173,7 +178,7 @@ def _relayed(operations: Operations) -> Iterator[Relay]:
 
 
 @contextmanager
-def _mounted(spec: MountSpec, relay: Relay) -> Iterator[Session]:
+def _mounted(spec: MountSpec, relay: Relay) -> Iterator[tuple[Device, Session]]:
     """The mount and its session. If the block raises, the mount stays, dead."""
     tree = native_tree(spec.catalog)
     device = mount(spec.mountpoint, fsname=_fsname(spec.source), options=spec.kernel_options)
@@ -190,7 +195,7 @@ def _mounted(spec: MountSpec, relay: Relay) -> Iterator[Session]:
         device.end()
         raise
     try:
-        yield session
+        yield device, session
     except BaseException:
         session.close()
         device.close()
