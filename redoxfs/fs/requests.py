@@ -171,20 +171,24 @@ class Requests:
                 opened = self._node.open(inode - 1, thread)
             else:
                 opened = self._node.open_exact(branch_and_entry(inode)[1])
+            if isinstance(opened, OpenFile):
+                self._opened(unique, inode, thread, opened)
+                return
         except Exception as error:
             self._session.failed(unique, errno_of(error))
             return
-        if isinstance(opened, OpenFile):
-            self._opened(unique, inode, thread, opened)
-        else:
-            self._later(unique, opened, lambda file: self._opened(unique, inode, thread, file))
+        self._later(unique, opened, lambda file: self._opened(unique, inode, thread, file))
 
     def _opened(self, unique: int, inode: int, thread: int, file: OpenFile) -> None:
-        if not self._session.opened(
-            unique, inode, thread, file.handle, file.data, file.size, file.keep_pages, file.shares_pages
-        ):
-            # Nobody waits any more, so nobody will close it.
-            self._node.close(file.handle)
+        is_open = False
+        try:
+            is_open = self._session.opened(
+                unique, inode, thread, file.handle, file.data, file.size, file.keep_pages, file.shares_pages
+            )
+        finally:
+            if not is_open:
+                # Nobody waits any more, or it failed: nobody will close it.
+                self._node.close(file.handle)
 
     def _stat(self, unique: int, entry: int, thread: int, _offset: int, _size: int) -> None:
         try:

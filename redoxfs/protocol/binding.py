@@ -411,9 +411,23 @@ class Binding:
         if thread == UNKNOWN_THREAD:
             return ()
         paths = self._paths_of.get(thread)
-        released = () if paths is None or (len(paths) == 1 and path in paths) else self._end_holds(thread, path)
-        self._hold(thread, path)
-        return released
+        if paths is None:
+            self._hold(thread, path)
+            return ()
+        if len(paths) > 1:
+            released = self._end_holds(thread, path)
+            self._hold(thread, path)
+            return released
+        if path in paths:
+            return ()
+        # Nearly every open: `_end_holds` and `_hold`, written out.
+        other = paths.pop()
+        paths.add(path)
+        del self._holds[thread, other]
+        self._holds[thread, path] = None
+        _discard(self._threads_of, other, thread)
+        self._threads_of.setdefault(path, set()).add(thread)
+        return () if self._wanted(other) else (other,)
 
     def _end_holds(self, thread: int, except_path: int | None) -> tuple[int, ...]:
         # All of the thread's holds at once, as every open does: cheaper than one after the other.
