@@ -192,16 +192,16 @@ class Memory:
         """``sample`` has its turn for ``path``; None if the slots have dropped its bytes."""
         if not remote and not kept and sample in self._slots:
             # Nearly every turn: `_leave` and `_own`, written out.
-            content = self._slots.pop(sample)
-            self.slots_bytes -= content.bytes_held
+            usual = self._slots.pop(sample)
+            self.slots_bytes -= usual.bytes_held
             if path in self._resting or path in self._open or path in self._dropped:
                 self.release(path)
-            content.owner = _Owner.PATH
-            self._open[path] = content
-            self.claims_bytes += content.bytes_held
+            usual.owner = _Owner.PATH
+            self._open[path] = usual
+            self.claims_bytes += usual.bytes_held
             if self.claims_bytes > self._claims_limit_bytes:
                 self._shed()
-            return content
+            return usual
         content = self._leave(sample, remote=remote)
         if content is None:
             return None
