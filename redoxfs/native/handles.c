@@ -199,26 +199,34 @@ bool redox_handles_turn(redox_handles *handles, _Atomic uint8_t *flags) {
     return set;
 }
 
-// Lets go of the bytes of the first handle of an inode that has any. Returns them, or NULL.
-static redox_buffer *shed_one(redox_handles *handles, uint64_t inode) {
-    redox_buffer *data = NULL;
+// Takes the bytes of up to `room` handles of an inode. Returns how many it took.
+static unsigned take_bytes(redox_handles *handles, uint64_t inode, redox_buffer **taken, unsigned room) {
+    unsigned count = 0;
     pthread_mutex_lock(&handles->lock);
     int64_t first = redox_map_get(&handles->first, inode);
-    for (uint32_t number = first < 0 ? 0 : (uint32_t)first; number && !data;) {
+    for (uint32_t number = first < 0 ? 0 : (uint32_t)first; number && count < room;) {
         redox_handle *handle = record(handles, number);
-        data = handle->data;
-        handle->data = NULL;
+        if (handle->data) {
+            taken[count++] = handle->data;
+            handle->data = NULL;
+        }
         number = handle->next;
     }
     pthread_mutex_unlock(&handles->lock);
-    return data;
+    return count;
 }
 
 void redox_handles_shed(redox_handles *handles, uint64_t inode) {
-    // One at a time: freeing memory is a system call, which has no place under the lock.
-    for (redox_buffer *data; (data = shed_one(handles, inode));) {
-        redox_buffer_drop(data);
-    }
+    // Freeing memory may be a system call, which has no place under the lock.
+    enum { AT_ONCE = 256 };
+    redox_buffer *taken[AT_ONCE];
+    unsigned count;
+    do {
+        count = take_bytes(handles, inode, taken, AT_ONCE);
+        for (unsigned i = 0; i < count; i++) {
+            redox_buffer_drop(taken[i]);
+        }
+    } while (count == AT_ONCE);
 }
 
 void redox_handles_unhold(redox_handles *handles, int64_t thread) {
