@@ -3,6 +3,7 @@ caches."""
 
 import ctypes
 import errno
+import gc
 import os
 import threading
 import time
@@ -15,6 +16,13 @@ from unittest.mock import patch
 import redoxfs.native._native as native_module
 from redoxfs.chunks import ChunkStore, FileBytes, Payload, Read, SourceFile, Stamp, beneath
 from redoxfs.dataset import Catalog
+from redoxfs.native import Buffer
+
+
+def bytes_in_buffers() -> int:
+    """The bytes of all buffers that something still needs: garbage of other tests does not count."""
+    gc.collect()
+    return Buffer.total_bytes()
 
 
 class HeldStore:

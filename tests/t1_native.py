@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from stores import bytes_in_buffers
 
 from redoxfs import dataset, native
 from redoxfs.native import Buffer
@@ -32,7 +33,7 @@ def test_a_buffer_is_a_read_only_copy(data: bytes) -> None:
 
 
 def test_a_view_keeps_the_bytes_of_a_buffer_that_is_gone() -> None:
-    before = Buffer.total_bytes()
+    before = bytes_in_buffers()
     data = os.urandom(100_000)
     view = memoryview(Buffer(data))[10:]
     assert Buffer.total_bytes() == before + len(data)
@@ -63,7 +64,7 @@ def test_the_view_of_filled_ends_with_the_call() -> None:
 
 @pytest.mark.parametrize("keep", [lambda view: view[1:], lambda view: np.frombuffer(view, np.uint8)])
 def test_filled_refuses_a_callback_that_keeps_a_view(keep: Callable[[memoryview], object]) -> None:
-    before = Buffer.total_bytes()
+    before = bytes_in_buffers()
     kept: list[Any] = []
     with pytest.raises(BufferError):
         Buffer.filled(1000, lambda view: kept.append(keep(view)))
@@ -76,7 +77,7 @@ def test_filled_refuses_a_callback_that_keeps_a_view(keep: Callable[[memoryview]
 
 
 def test_an_error_in_fill_frees_the_buffer() -> None:
-    before = Buffer.total_bytes()
+    before = bytes_in_buffers()
 
     def fill(view: memoryview) -> None:
         raise RuntimeError(f"no bytes for {view.nbytes}")
@@ -116,7 +117,7 @@ def test_buffers_take_little_more_memory_than_their_bytes(most: int) -> None:
     # A buffer's average is half of the most.
     count = max(8, 2 * 48 * MIB // most)
     data = memoryview(b"x" * most)
-    before_bytes, before_rss_bytes = Buffer.total_bytes(), rss_bytes()
+    before_bytes, before_rss_bytes = bytes_in_buffers(), rss_bytes()
     held = [Buffer(data[: own.randrange(most)]) for _ in range(count)]
     for turn in range(2 * count):
         held[own.randrange(count)] = Buffer(data[: own.randrange(most)])

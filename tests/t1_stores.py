@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from packs import Options, opened, pack_here, store_of
-from stores import FaultyCalls, HeldStore, call_is_short, no_openat2
+from stores import FaultyCalls, HeldStore, bytes_in_buffers, call_is_short, no_openat2
 
 from redoxfs.chunks import DirectoryStore, FileBytes, StorageSpeed, open_beneath
 from redoxfs.dataset import Catalog, build_catalog, read_tree
@@ -172,7 +172,7 @@ def test_a_file_that_takes_several_reads_takes_its_memory_once(
     """Linux reads 2 GiB at once. Here a call returns at most half of what it is asked for."""
     content = random.Random(0).randbytes(8 << 20)
     (root / "cat/4.jpg").write_bytes(content)
-    before = Buffer.total_bytes()
+    before = bytes_in_buffers()
     calls = FaultyCalls(call_is_short, 1)
     with calls.made():
         file = read(store, sample_at(catalog, "cat/4.jpg"))

@@ -14,7 +14,7 @@ import pytest
 import trio
 import trio.testing
 from packs import catalog_of, opened
-from stores import FaultyCalls
+from stores import FaultyCalls, bytes_in_buffers
 
 from redoxfs.chunks import DirectoryStore, FileBytes, Payload, Read
 from redoxfs.native import Buffer, Reader
@@ -173,7 +173,7 @@ def test_a_bug_in_delivery_is_logged_and_the_rest_arrives(
 @pytest.mark.parametrize("after_the_loop", [False, True])
 def test_an_end_drops_what_is_queued_and_what_has_arrived(store: DirectoryStore, after_the_loop: bool) -> None:
     delivered: list[int] = []
-    before = Buffer.total_bytes()
+    before = bytes_in_buffers()
 
     async def main() -> Loader:
         loader = Loader(lambda _read, payloads: delivered.append(number_in(payloads)), threads=1)
@@ -201,7 +201,7 @@ def test_an_end_drops_what_is_queued_and_what_has_arrived(store: DirectoryStore,
 
 def test_an_end_does_not_wait_for_storage_that_hangs(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader_module, "JOIN_S", 0.01)
-    before = Buffer.total_bytes()
+    before = bytes_in_buffers()
     gate = Gate()
 
     async def main() -> None:

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machine import PATIENCE_S
 from small_tree import FILES, FIRST, FOLDER, LINK, NAMES, PLAIN, ROOT, small_tree
+from stores import bytes_in_buffers
 from wire import Device, Opcode, Reply, Request
 
 from redoxfs.fs.inodes import CONTROL, CONTROL_INODE, DATA, EXACT, SERVED, STATS_INODE, inode_of
@@ -179,7 +180,7 @@ def test_destroy_is_answered_and_ends_the_session(it: Served) -> None:
 
 
 def test_closing_drops_all_bytes_and_is_idempotent() -> None:
-    before = Buffer.total_bytes()
+    before = bytes_in_buffers()
     with served() as it:
         for number in range(1, 6):
             it.open(inode_of(DATA, FIRST + number), number * 1000, b"x" * 1000)
@@ -193,7 +194,7 @@ def test_closing_drops_all_bytes_and_is_idempotent() -> None:
 
 
 def test_a_session_that_nobody_closed_drops_all_bytes() -> None:
-    before = Buffer.total_bytes()
+    before = bytes_in_buffers()
     with Device() as device:
         session = Session(device.fd, -1, small_tree(), max_read=MAX_READ, direct_io=False, helpers=2)
         session.opened(2, inode_of(DATA, FIRST), 7, 1, Buffer(b"x" * 1000), 1000, False, True)
@@ -456,7 +457,7 @@ def test_reads_of_a_handle_without_bytes_are_events(it: Served) -> None:
 
 
 def test_shed_handles_let_go_of_their_bytes(it: Served) -> None:
-    before = Buffer.total_bytes()
+    before = bytes_in_buffers()
     inode, other = inode_of(DATA, FIRST), inode_of(DATA, FIRST + 1)
     for handle, of in ((1, inode), (2, other), (3, inode), (4, inode)):
         it.open(of, handle, b"x" * 100)
@@ -473,7 +474,7 @@ def test_shed_handles_let_go_of_their_bytes(it: Served) -> None:
 
 
 def test_a_release_is_answered_at_once_and_drops_the_bytes(it: Served) -> None:
-    before = Buffer.total_bytes()
+    before = bytes_in_buffers()
     inode = inode_of(DATA, FIRST)
     it.open(inode, 1, b"x" * 1000)
     event = it.event(wire.release(inode, 1))

@@ -17,6 +17,7 @@ from time import monotonic
 import pytest
 from machine import PATIENCE_S
 from small_tree import FILES, FIRST, FOLDER, NAMES, PLAIN, small_tree
+from stores import bytes_in_buffers
 
 from redoxfs.fs.device import MAX_READ_BYTES, mount
 from redoxfs.fs.inodes import DATA, inode_of
@@ -151,7 +152,7 @@ def mounted(folder: Path, *, direct_io: bool = False, helpers: int = 0) -> Itera
 @pytest.mark.parametrize("helpers", [0, 2])
 @pytest.mark.parametrize("direct_io", [False, True])
 def test_every_open_reads_one_whole_answer(tmp_path: Path, direct_io: bool, helpers: int) -> None:
-    before = Buffer.total_bytes()
+    before = bytes_in_buffers()
 
     def read(entry: int) -> None:
         with open(it.folder / os.fsdecode(NAMES[entry]), "rb") as file:

@@ -21,7 +21,6 @@ typedef struct {
     char names[8 * MOST_FILES];
     int64_t name_at[FIRST + MOST_FILES + 1], size[FIRST + MOST_FILES], mtime_ns[FIRST + MOST_FILES];
     int32_t parent[FIRST + MOST_FILES];
-    uint64_t inode[FIRST + MOST_FILES];
 } file_tree;
 
 static void lay_out_tree(file_tree *of, size_t files) {
@@ -40,7 +39,6 @@ static void lay_out_tree(file_tree *of, size_t files) {
         .parent = of->parent,
         .size = of->size,
         .mtime_ns = of->mtime_ns,
-        .inode = of->inode,
     };
 }
 
@@ -257,7 +255,6 @@ static void lay_out_shard(packed *of, size_t count) {
         size_t size = i == 7 ? 2 * REDOX_SUM_BYTES + 9 : next_number(&state) % 5 ? next_number(&state) % 3000 : 0;
         of->files.size[entry] = (int64_t)size;
         of->files.mtime_ns[entry] = (int64_t)i;
-        of->files.inode[entry] = 1000 + i;
         of->data_at[entry] = (int64_t)at;
         of->block_at[entry] = (int64_t)sum;
         for (size_t begin = 0; begin < size; begin += REDOX_SUM_BYTES) {
@@ -302,7 +299,7 @@ static size_t judge(packed *of, size_t count, redox_fault fault) {
         }
         CHECK((int64_t)file->buffer->size == of->files.size[entry]);
         CHECK(!memcmp(file->buffer->data, of->bytes + of->data_at[entry], file->buffer->size));
-        CHECK(file->mtime_ns == of->files.mtime_ns[entry] && file->inode == of->files.inode[entry] && !file->changed);
+        CHECK(file->mtime_ns == of->files.mtime_ns[entry] && file->inode == 0 && !file->changed);
         redox_buffer_drop(file->buffer);
     }
     CHECK(redox_buffer_bytes() == 0);
