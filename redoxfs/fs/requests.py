@@ -12,7 +12,9 @@ wait for.
 """
 
 import logging
+import math
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -21,7 +23,7 @@ import trio
 from redoxfs.fs.handlers import errno_of
 from redoxfs.fs.inodes import FIRST_OUTSIDE_DATA, Branch, branch_and_entry, inode_of
 from redoxfs.native import INIT, OPEN, READ, RELEASE, STAT, Session
-from redoxfs.node import Node, OpenFile
+from redoxfs.node import ExpectedOpen, Node, OpenFile
 
 log = logging.getLogger(__name__)
 
@@ -114,12 +116,15 @@ class Requests:
 
     async def run(self, grace_s: float) -> None:
         """Serve until the mount is over, or `stop`. Requests that wait then get ``grace_s``, and are cancelled."""
-        async with trio.open_nursery() as self._nursery:
-            with self._taking:
-                await self._serve()
-            if self._taking.cancelled_caught:
-                await self._finish(grace_s)
-            self._nursery.cancel_scope.cancel()
+        try:
+            async with trio.open_nursery() as self._nursery:
+                with self._taking:
+                    await self._serve()
+                if self._taking.cancelled_caught:
+                    await self._finish(grace_s)
+                self._nursery.cancel_scope.cancel()
+        finally:
+            self._node.end_expected()
 
     def stop(self) -> None:
         """Take no more requests."""
@@ -142,9 +147,12 @@ class Requests:
             delivered = deliver()
             now = perf_counter()
             if not events and not delivered:
-                await trio.lowlevel.wait_readable(fd)
+                with trio.move_on_at(self._node.next_deadline):
+                    await trio.lowlevel.wait_readable(fd)
+                self._node.expire()
             elif (self._waiting and (delivered or now - turn > WAITING_TURN_S)) or now - turn > TURN_S:
                 await trio.lowlevel.checkpoint()
+                self._node.expire()
             else:
                 continue
             turn = perf_counter()
@@ -159,7 +167,7 @@ class Requests:
 
         self._nursery.start_soon(deliver)
         with trio.move_on_after(grace_s):
-            while self._waiting:
+            while self._is_waiting():
                 self._nothing_waits = trio.Event()
                 await self._nothing_waits.wait()
 
@@ -174,10 +182,25 @@ class Requests:
             if isinstance(opened, OpenFile):
                 self._opened(unique, inode, thread, opened)
                 return
+            if isinstance(opened, ExpectedOpen):
+                self._node.expect(opened, partial(self._expected, unique, inode, thread))
+                return
         except Exception as error:
             self._session.failed(unique, errno_of(error))
             return
         self._later(unique, opened, lambda file: self._opened(unique, inode, thread, file))
+
+    def _expected(self, unique: int, inode: int, thread: int, result: OpenFile | Exception) -> None:
+        """An open that waited for its bytes is over. Raises nothing, since other opens wait for the same call."""
+        try:
+            if isinstance(result, Exception):
+                self._session.failed(unique, errno_of(result))
+            else:
+                self._opened(unique, inode, thread, result)
+        except Exception as error:
+            self._session.failed(unique, errno_of(error))
+        if not self._is_waiting():
+            self._nothing_waits.set()
 
     def _opened(self, unique: int, inode: int, thread: int, file: OpenFile) -> None:
         is_open = False
@@ -230,5 +253,8 @@ class Requests:
             self._session.failed(unique, errno_of(error))
         finally:
             self._waiting -= 1
-            if not self._waiting:
+            if not self._is_waiting():
                 self._nothing_waits.set()
+
+    def _is_waiting(self) -> bool:
+        return bool(self._waiting) or self._node.next_deadline < math.inf

@@ -47,6 +47,7 @@ class Content:
     __slots__ = (
         "_aliases",
         "_arrival",
+        "_calls",
         "arrived",
         "bytes_held",
         "files",
@@ -67,6 +68,7 @@ class Content:
         self.read: Read | None = None
         self.bytes_held = 0
         self._arrival: trio.Event | None = None
+        self._calls: list[Callable[[], None]] = []
         # Only while the bytes are expected.
         self._aliases: list[Content] = []
 
@@ -78,7 +80,11 @@ class Content:
     @property
     def is_wanted(self) -> bool:
         """Whether the content has an owner, or something waits for it."""
-        return self.owner is not _Owner.NOBODY or self._arrival is not None or bool(self._aliases)
+        return self.owner is not _Owner.NOBODY or bool(self._arrival or self._calls or self._aliases)
+
+    def when_here(self, call: Callable[[], None]) -> None:
+        """Call once, when the bytes are here and counted, or errors in their place. They are not here yet."""
+        self._calls.append(call)
 
     async def wait(self) -> None:
         """Wait until the bytes are here, or errors in their place."""
@@ -87,7 +93,8 @@ class Content:
                 self._arrival = trio.Event()
             await self._arrival.wait()
 
-    def arrive(self, payload: Payload) -> None:
+    def arrive(self, payload: Payload) -> list[Callable[[], None]]:
+        """The files are here. Returns the calls to make when their bytes are counted."""
         stamps: list[Stamp | None] = []
         held = 0
         for file in payload:
@@ -100,10 +107,12 @@ class Content:
         self.stamps = tuple(stamps)
         self.bytes_held = held
         self._notify()
-        if self._aliases:
-            for alias in self._aliases:
-                alias._see(self)
-            self._aliases = []
+        calls = self._take_calls()
+        for alias in self._aliases:
+            alias._see(self)
+            calls += alias._take_calls()
+        self._aliases = []
+        return calls
 
     def alias(self) -> "Content":
         """The same bytes for a path, once they are here. They count as bytes of this content."""
@@ -118,6 +127,10 @@ class Content:
     def _see(self, content: "Content") -> None:
         self.files, self.stamps = content.files, content.stamps
         self._notify()
+
+    def _take_calls(self) -> list[Callable[[], None]]:
+        calls, self._calls = self._calls, []
+        return calls
 
     def _notify(self) -> None:
         self.arrived = True
@@ -288,7 +301,7 @@ class Memory:
 
     def arrive(self, content: Content, payload: Payload) -> None:
         """The bytes of ``content`` are here, or errors in their place."""
-        content.arrive(payload)
+        calls = content.arrive(payload)
         if content.owner is _Owner.SLOTS:
             self.slots_bytes += content.bytes_held
         elif content.owner is _Owner.REMOTE:
@@ -298,6 +311,8 @@ class Memory:
             self._shed()
         else:
             content.drop_bytes()
+        for call in calls:
+            call()
 
     @property
     def used_bytes(self) -> int:

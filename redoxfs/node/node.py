@@ -17,8 +17,10 @@ The filesystem above calls this with entries of the tree; it knows nothing of sa
 import errno
 import gc
 import logging
+import math
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -38,7 +40,7 @@ from redoxfs.node.memory import Content, Memory
 from redoxfs.node.pending import PendingTurns, Promise, Undecided
 from redoxfs.node.plan import Plan, Share, SharedServingPolicy
 from redoxfs.node.supply import Supply
-from redoxfs.node.waits import WAITING_OPENS, WAITING_READS, Waits
+from redoxfs.node.waits import WAITING_OPENS, WAITING_READS, TooManyWaitingError, Waits
 from redoxfs.protocol import Binding, Closed, Opened, Pending, Served
 from redoxfs.protocol.binding import UNDECIDED
 from redoxfs.protocol.turns import Turns
@@ -74,6 +76,20 @@ class OpenFile:
     size: int
     keep_pages: bool
     shares_pages: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class ExpectedOpen:
+    """An open whose bytes are on their way. Await it, or hand it to `Node.expect`."""
+
+    node: "Node"
+    entry: int
+    thread: int
+    content: Content
+    keep_pages: bool
+
+    def __await__(self) -> Generator[Any, Any, OpenFile]:
+        return self.node.open_when_here(self).__await__()
 
 
 class Kernel(Protocol):
@@ -147,6 +163,8 @@ class Node:
         self._handles: dict[int, Handle | ExactFile] = {}
         # Numbers are used again, so that they index a table.
         self._free_handles: list[int] = []
+        # By the time they began, as all have one timeout.
+        self._expected: OrderedDict[ExpectedOpen, tuple[float, Callable[[OpenFile | Exception], None]]] = OrderedDict()
         self._flush: Callable[[], None] | None = None
         self._watcher: Callable[[int], None] | None = None
 
@@ -181,10 +199,10 @@ class Node:
 
     # Files of samples
 
-    def open(self, entry: int, thread: int) -> OpenFile | Coroutine[Any, Any, OpenFile]:
+    def open(self, entry: int, thread: int) -> OpenFile | ExpectedOpen | Coroutine[Any, Any, OpenFile]:
         """Open a file; if it belongs to a sample, any sample of its class may answer.
 
-        Returns the open file if its bytes are here, else a coroutine that does.
+        Returns the open file if its bytes are here, else something to await for it.
         """
         path, file = self._sample_of[entry], self._member_of[entry]
         if path < 0:
@@ -203,7 +221,7 @@ class Node:
             raise
         if content.arrived:
             return self._opened(path, file, content, keep_pages=not opened.fresh)
-        return self._open_late(entry, thread, content, keep_pages=not opened.fresh)
+        return ExpectedOpen(self, entry, thread, content, not opened.fresh)
 
     def _content(self, path: int, file: int, opened: Opened) -> Content:
         """The bytes of an open's answer, here or expected."""
@@ -234,18 +252,79 @@ class Node:
         if self._take_turn(path, turn) is None:
             self.supply.read_again(path, turn.sample)
 
-    async def _open_late(self, entry: int, thread: int, content: Content, *, keep_pages: bool) -> OpenFile:
-        path, file = self._sample_of[entry], self._member_of[entry]
+    async def open_when_here(self, expected: ExpectedOpen) -> OpenFile:
+        """Wait for the bytes of ``expected``, at most until the deadline."""
         try:
             with self._opens.one():
-                await content.wait()
+                await expected.content.wait()
+        except BaseException as error:
+            self._failed_expected(expected, error)
+            raise
+        return self._open_expected(expected)
+
+    def expect(self, expected: ExpectedOpen, answer: Callable[[OpenFile | Exception], None]) -> None:
+        """Pass ``answer`` the open file, or the reason why there is none, without a task that waits for it.
+
+        The caller calls `expire` at `next_deadline`.
+        """
+        try:
+            began = self._opens.enter()
+        except TooManyWaitingError as error:
+            self._failed_expected(expected, error)
+            raise
+        self._expected[expected] = (began, answer)
+        expected.content.when_here(partial(self._here, expected))
+
+    def _here(self, expected: ExpectedOpen) -> None:
+        began, answer = self._expected.pop(expected, (0.0, None))
+        if answer is None:
+            return  # its deadline has passed
+        self._opens.leave(began)
+        try:
+            result: OpenFile | Exception = self._open_expected(expected)
+        except Exception as error:
+            result = error
+        answer(result)
+
+    @property
+    def next_deadline(self) -> float:
+        """When `expire` has something to do, in trio's time; inf if no open is expected."""
+        for began, _ in self._expected.values():
+            return began + self._timeout_s
+        return math.inf
+
+    def expire(self) -> None:
+        """Fail the expected opens whose deadline has passed."""
+        while self.next_deadline <= trio.current_time():
+            expected = next(iter(self._expected))
+            began, answer = self._expected.pop(expected)
+            self._opens.leave(began)
+            error = trio.TooSlowError()
+            self._failed_expected(expected, error)
+            answer(error)
+
+    def end_expected(self) -> None:
+        """Expect no open any more: nobody waits for its answer."""
+        while self._expected:
+            expected, (began, _) = self._expected.popitem(last=False)
+            self._opens.leave(began)
+            self._failed_expected(expected, None)
+
+    def _open_expected(self, expected: ExpectedOpen) -> OpenFile:
+        entry, content = expected.entry, expected.content
+        path, file = self._sample_of[entry], self._member_of[entry]
+        try:
             problem = content.files[file]
             if isinstance(problem, OSError):
                 raise OSError(errno.EIO, _reason(problem)) from problem
         except BaseException as error:
-            self._failed(path, thread, entry, content.sample, error)
+            self._failed_expected(expected, error)
             raise
-        return self._opened(path, file, content, keep_pages=keep_pages)
+        return self._opened(path, file, content, keep_pages=expected.keep_pages)
+
+    def _failed_expected(self, expected: ExpectedOpen, error: BaseException | None) -> None:
+        entry = expected.entry
+        self._failed(self._sample_of[entry], expected.thread, entry, expected.content.sample, error)
 
     # Other nodes, and other plans
 
@@ -353,7 +432,7 @@ class Node:
             content = self.supply.read_again(path, self._answer(path))
         if content.arrived:
             return self._opened(path, file, content, keep_pages=keep_pages)
-        return await self._open_late(entry, thread, content, keep_pages=keep_pages)
+        return await ExpectedOpen(self, entry, thread, content, keep_pages)
 
     def _decide_alone(self, undecided: Undecided) -> bool:
         decided = self._pending.decide_alone(undecided)
@@ -566,7 +645,7 @@ class Node:
                 self.memory.release(released)
             self._kernel.freed(self.supply.files_of(path))
 
-    def _failed(self, path: int, thread: int, entry: int, sample: int, error: BaseException) -> None:
+    def _failed(self, path: int, thread: int, entry: int, sample: int, error: BaseException | None) -> None:
         self.counters.errors += 1
         if isinstance(error, Exception):
             name = os.fsdecode(self._tree.path(entry))

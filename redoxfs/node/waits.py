@@ -37,13 +37,25 @@ class Waits:
             TooManyWaitingError: at once, at the limit.
             trio.TooSlowError: at the deadline.
         """
-        if self.now >= self._limit:
-            raise TooManyWaitingError(f"{self._limit} requests already wait for storage")
-        self.now += 1
-        began = trio.current_time()
+        began = self.enter()
         try:
             with trio.fail_after(self._timeout_s if timeout_s is None else timeout_s):
                 yield
         finally:
-            self.now -= 1
-            self.seconds += trio.current_time() - began
+            self.leave(began)
+
+    def enter(self) -> float:
+        """A wait begins; returns when, for `leave`. The caller keeps the deadline.
+
+        Raises:
+            TooManyWaitingError: at the limit.
+        """
+        if self.now >= self._limit:
+            raise TooManyWaitingError(f"{self._limit} requests already wait for storage")
+        self.now += 1
+        return trio.current_time()
+
+    def leave(self, began: float) -> None:
+        """A wait is over."""
+        self.now -= 1
+        self.seconds += trio.current_time() - began
