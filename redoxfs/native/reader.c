@@ -193,6 +193,7 @@ static void carry_out(redox_pool *pool, redox_read *read) {
 
 static void *work(void *argument) {
     redox_pool *pool = argument;
+    pthread_setname_np(pthread_self(), "redoxfs-read");
     pthread_mutex_lock(&pool->lock);
     while (!atomic_load(&pool->closing) && pool->threads <= pool->wanted) {
         redox_read *read = pop(pool->queue);

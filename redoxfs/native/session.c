@@ -147,6 +147,7 @@ static step_result serve_one(worker *self) {
 static void *help(void *argument) {
     worker *self = argument;
     redox_session *session = self->session;
+    pthread_setname_np(pthread_self(), "redoxfs-serve");
     while (!atomic_load_explicit(&session->stopping, memory_order_relaxed)) {
         step_result result = serve_one(self);
         if (result == OVER) {
