@@ -3,7 +3,7 @@
     python scripts/build_native.py      builds it in place, after a C file was edited
 
 Arguments go to the compiler. pyproject.toml names this module as a build hook, so `pip install` runs it: an editable
-install builds in place too. An extension that was built of the same C files is not built again.
+install builds in place too. The hook skips the build if the extension was built from the same C files.
 
 setuptools drives the compiler. Rejected: meson-python, which needs a file at the top level, and whose editable installs
 run a build tool at each import, so at the start of each command and each daemon.
@@ -42,7 +42,7 @@ def sums() -> str:
 
 
 def is_current() -> bool:
-    """Whether the extension in place was built of the C files here, with no options of its own."""
+    """Whether the extension in place was built from the C files here, without further options."""
     return MODULE.exists() and f"{sums()}\0".encode() in MODULE.read_bytes()
 
 

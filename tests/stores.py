@@ -7,16 +7,30 @@ import gc
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
 from unittest.mock import patch
 
+import trio
+
 import redoxfs.native._native as native_module
-from redoxfs.chunks import ChunkStore, FileBytes, Payload, Read, SourceFile, Stamp, beneath
+from redoxfs.chunks import (
+    ChunkStore,
+    FileBytes,
+    Payload,
+    Read,
+    SourceFile,
+    Stamp,
+    beneath,
+    build_cells,
+    memory_for_share,
+)
 from redoxfs.dataset import Catalog
 from redoxfs.native import Buffer
+from redoxfs.node import Kernel, Node, plan_slot
+from redoxfs.node.callers import Callers
 
 
 def bytes_in_buffers() -> int:
@@ -81,6 +95,31 @@ class HeldStore:
     def _must_be_whole(self, sample: int) -> None:
         if sample in self.broken:
             raise OSError(5, "broken")
+
+
+@asynccontextmanager
+async def running_node(
+    catalog: Catalog,
+    store: HeldStore,
+    kernel: Kernel,
+    *,
+    chunk_size: int,
+    share: float,
+    timeout_s: float = 60.0,
+    callers: Callers | None = None,
+) -> AsyncIterator[Node]:
+    """A node over ``store`` with the slot policy, and memory for ``share`` of the samples."""
+    cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=chunk_size, seed=0)
+    memory_bytes = memory_for_share(cells, catalog.sample_bytes, share)
+    plan = plan_slot(catalog, cells, memory_bytes=memory_bytes, seed=0)
+    node = Node(catalog, plan, store, timeout_s=timeout_s, kernel=kernel, callers=callers)
+    node.start()
+    try:
+        with trio.fail_after(60):
+            yield node
+    finally:
+        store.gate.set()
+        node.stop()
 
 
 class HeldFile:

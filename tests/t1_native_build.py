@@ -63,7 +63,7 @@ def test_the_file_that_differs_is_named(here: str, named: str | None) -> None:
     if named is None:
         check(built_of, here)
     else:
-        with pytest.raises(NotBuiltError, match=rf"/{named} is not .*; type: python /.*/build_native\.py"):
+        with pytest.raises(NotBuiltError, match=rf"/{named} has changed since .*; type: python /.*/build_native\.py"):
             check(built_of, here)
 
 
@@ -76,7 +76,7 @@ def test_only_the_content_of_a_c_file_counts(package: Path) -> None:
         header.write("// one more line\n")
     assert not imports(package)
     assert complaint(package) == (
-        f"redoxfs: {package}/native/tree.h is not what the extension was built of; "
+        f"redoxfs: {package}/native/tree.h has changed since the extension was built; "
         f"type: python {package.parent}/scripts/build_native.py"
     )
 

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
-from stores import HeldStore, NoKernel
+from stores import HeldStore, NoKernel, running_node
 
-from redoxfs.chunks import Read, build_cells, memory_for_share
+from redoxfs.chunks import Read, build_cells
 from redoxfs.chunks.store import Payload
 from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.launch.control import send_control
@@ -54,17 +54,11 @@ async def running(
     callers: Callers | None = None,
 ) -> AsyncIterator[Node]:
     catalog, _ = source
-    cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=4, seed=0)
-    memory = memory_for_share(cells, catalog.sample_bytes, share)
-    plan = plan_slot(catalog, cells, memory_bytes=memory, seed=0)
-    node = Node(catalog, plan, store, timeout_s=timeout_s, kernel=NoKernel(), callers=callers)
-    node.start()
-    try:
-        with trio.fail_after(60):
-            yield node
-    finally:
-        store.gate.set()
-        node.stop()
+    kernel = NoKernel()
+    async with running_node(
+        catalog, store, kernel, chunk_size=4, share=share, timeout_s=timeout_s, callers=callers
+    ) as node:
+        yield node
 
 
 def entries(source: tuple[Catalog, int]) -> list[int]:

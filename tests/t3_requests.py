@@ -12,18 +12,16 @@ import pytest
 import trio
 import trio.testing
 import wire
-from stores import HeldStore, NoKernel
+from stores import HeldStore, NoKernel, running_node
 from wire import Device, Reply, Request
 
-from redoxfs.chunks import build_cells, memory_for_share
 from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.dataset.columns import native_tree
 from redoxfs.fs.inodes import DATA, inode_of
 from redoxfs.fs.requests import KernelCaches, Requests
 from redoxfs.native import Session
 from redoxfs.native._native import STAT
-from redoxfs.node import Node, plan_slot
-from redoxfs.node.node import Kernel
+from redoxfs.node import Node
 
 THREAD = 1234
 
@@ -70,24 +68,9 @@ class Serving:
 
 
 @asynccontextmanager
-async def node_of(catalog: Catalog, store: HeldStore, kernel: Kernel) -> AsyncIterator[Node]:
-    cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=2, seed=0)
-    memory_bytes = memory_for_share(cells, catalog.sample_bytes, 1)
-    plan = plan_slot(catalog, cells, memory_bytes=memory_bytes, seed=0)
-    node = Node(catalog, plan, store, timeout_s=60, kernel=kernel)
-    node.start()
-    try:
-        with trio.fail_after(60):
-            yield node
-    finally:
-        store.gate.set()
-        node.stop()
-
-
-@asynccontextmanager
 async def serving(catalog: Catalog, grace_s: float = 60.0) -> AsyncIterator[Serving]:
     caches, store = KernelCaches(), HeldStore(catalog)
-    async with node_of(catalog, store, caches) as node:
+    async with running_node(catalog, store, caches, chunk_size=2, share=1) as node:
         with Device() as device:
             session = Session(device.fd, -1, native_tree(catalog), max_read=1 << 20, direct_io=False, helpers=0)
             try:
@@ -137,7 +120,10 @@ class BusySession:
 
 def test_other_tasks_run_while_requests_keep_coming(catalog: Catalog) -> None:
     async def main() -> None:
-        async with node_of(catalog, HeldStore(catalog), NoKernel()) as node, trio.open_nursery() as nursery:
+        async with (
+            running_node(catalog, HeldStore(catalog), NoKernel(), chunk_size=2, share=1) as node,
+            trio.open_nursery() as nursery,
+        ):
             session = BusySession(int(catalog.members[0]))
             requests = Requests(node, cast(Session, session), answering=lambda: None)
             nursery.start_soon(requests.run, 0.0)

@@ -150,7 +150,7 @@ def _add_advanced(verb: Parser) -> None:
             "--fuse-threads",
             metavar="N",
             type=values.threads,
-            help="threads that answer requests of the kernel beside the main one (default: 0 below 4 cores, "
+            help="threads that answer kernel requests besides the main thread (default: 0 below 4 cores, "
             "else a quarter of them, at most 4)",
         ),
         _add_timeout(group),

@@ -46,15 +46,19 @@ class MountError(Exception):
 
 
 class Device:
-    """A mount, and the descriptor of its requests, which is not blocking. ``number``: major:minor of its files."""
+    """A mount. ``fd``: the non-blocking descriptor of its requests."""
 
     def __init__(self, fd: int, mountpoint: Path) -> None:
         self.fd = fd
         self._mountpoint = mountpoint
+        # The device number of its files, major:minor.
         self._number = _number_at(mountpoint)
 
     def widen_readahead(self) -> None:
-        """Let reads through the page cache be as long as others. Only root may; without it they stay at 128 KiB."""
+        """Allow reads of up to `MAX_READ_BYTES` through the page cache. Without root they stay at 128 KiB.
+
+        Call it after INIT, whose reply sets the limit anew.
+        """
         with suppress(OSError):
             Path(READAHEAD.format(self._number)).write_text(str(MAX_READ_BYTES >> 10))
 

@@ -3,12 +3,12 @@
 `redoxfs.native.Session` answers by itself whatever needs no decision, and hands over the other requests as events, in
 the order in which the kernel sent them. This loop is one trio task. It handles an event completely before the next, so
 the node's order of decisions is the order of the requests. A request whose answer is here is answered without any
-await. Only a request that has to wait gets a task of its own.
+await. An open that waits for its bytes is answered when they arrive (`Node.expect`). Only a request that has to wait
+for anything else gets a task of its own.
 
 The loop stays with the session as long as requests come: `take` looks for the next request for `LOOK_US` before it
 sleeps, because a program that got an answer sends its next request sooner than the scheduler could have slept. Other
-tasks run when there is nothing to do, and at least every `TURN_S`. They run at once if samples arrived that requests
-wait for.
+tasks run when there is nothing to do, and at least every `TURN_S`; sooner if requests wait for them.
 """
 
 import logging
@@ -28,8 +28,8 @@ from redoxfs.node import ExpectedOpen, Node, OpenFile
 log = logging.getLogger(__name__)
 
 LOOK_US = 50
-"""How long to look for a request before sleeping. Most requests follow an answer within this. Looking takes less
-processor time per file than to sleep and wake up, and twice as long gains little more."""
+"""How long to look for a request before sleeping. Most requests follow an answer within this. Looking costs less
+processor time per file than sleeping and waking up. Looking twice as long gains little more."""
 
 LINGER_MS = 1
 """How long to sleep in the session before other tasks get their turn: the shortest timeout of poll(2). It is longer
@@ -43,8 +43,8 @@ WAITING_TURN_S = 1e-3
 
 
 class KernelCaches:
-    """The node's `Kernel`: passes notices on to the session. Before the mount the kernel knows nothing, so nothing can
-    be out of date."""
+    """The node's `Kernel`: passes notices on to the session. Before the mount the kernel caches nothing, so there is no
+    one to notify."""
 
     def __init__(self) -> None:
         self._session: Session | None = None

@@ -1,8 +1,8 @@
-"""Whether the extension was built of the C files beside it.
+"""Checks that the extension was built from the C files beside it.
 
 The extension carries a sum of each C file, and an import compares them, in a millisecond. An install from a wheel has
-no C files, so nothing is compared. Times of files say less: git sets those of all files that it touches, and an older
-file may take the place of a newer one.
+no C files, so nothing is compared. Modification times would be less reliable: git sets those of all files that it
+touches, and an older file may replace a newer one.
 """
 
 from hashlib import blake2b
@@ -13,7 +13,7 @@ COMMAND = f"python {FOLDER.parents[1] / 'scripts/build_native.py'}"
 
 
 class NotBuiltError(ImportError):
-    """The extension is missing, or was built of other C files. The text says what to type."""
+    """The extension is missing, or was built from other C files. The text says what to type."""
 
 
 def sums(folder: Path = FOLDER) -> str:
@@ -24,7 +24,7 @@ def sums(folder: Path = FOLDER) -> str:
 
 
 def check(built_of: str, here: str) -> None:
-    """Compare the sums that an extension carries with those of the files here; none are nothing to compare.
+    """Compare the sums that an extension carries with those of the C files here, if there are any.
 
     Raises:
         NotBuiltError: some differ.
@@ -33,7 +33,7 @@ def check(built_of: str, here: str) -> None:
     changed = set(here.split()) ^ {word for word in built_of.split() if not word.startswith("-")}
     if here and changed:
         name = min(changed).partition("=")[0]
-        raise NotBuiltError(f"{FOLDER / name} is not what the extension was built of; type: {COMMAND}")
+        raise NotBuiltError(f"{FOLDER / name} has changed since the extension was built; type: {COMMAND}")
 
 
 def not_loaded(error: ImportError) -> NotBuiltError:

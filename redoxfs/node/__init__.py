@@ -3,11 +3,9 @@
 from redoxfs.node.control import Verb, serve_control
 from redoxfs.node.node import ExpectedOpen, Kernel, Node, OpenFile
 from redoxfs.node.plan import Plan, Share, plan_pool, plan_slot, pool_memory_for, slot_memory_for
-from redoxfs.node.waits import WAITING_OPENS, WAITING_READS, TooManyWaitingError
+from redoxfs.node.waits import TooManyWaitingError
 
 __all__ = [
-    "WAITING_OPENS",
-    "WAITING_READS",
     "ExpectedOpen",
     "Kernel",
     "Node",

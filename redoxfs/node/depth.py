@@ -1,11 +1,11 @@
-"""How many reads are in flight: as many as the storage gains from.
+"""Chooses how many reads are in flight: more as long as that raises the storage's rate.
 
 Network storage with a latency of 20 ms takes four times as many small files a second with 128 reads in flight as with
 32. A page cache or a single disk takes no more with 32 than with a few, and threads cost processor time there. So the
 depth is doubled and halved while that pays. Only times count in which nearly all threads read: otherwise programs did
 not ask for more, which says nothing about the storage.
 
-Rejected: to derive the depth from the time of a read. It grows with the depth as soon as the storage is at its limit,
+Rejected: deriving the depth from the time of a read. It grows with the depth as soon as the storage is at its limit,
 but also where threads wait for a processor, and it differs from file to file.
 """
 
@@ -19,10 +19,10 @@ FULL_SHARE = 0.75
 """The share of the threads that read, on average over a window that counts."""
 
 LEAST_GAIN = 1.1
-"""The rate at twice the depth, to keep it: more threads have a cost."""
+"""Twice the depth must bring at least this times the rate, since threads have a cost."""
 
 MOST_LOSS = 0.97
-"""The rate at half the depth, to keep it: less than this differs by chance."""
+"""Half the depth must keep at least this share of the rate. Smaller differences are chance."""
 
 PAUSE_S = 30.0
 """After neither direction has paid. The next attempt costs about a window at half the rate."""

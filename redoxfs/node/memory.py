@@ -68,7 +68,7 @@ class Content:
         self.read: Read | None = None
         self.bytes_held = 0
         self._arrival: trio.Event | None = None
-        self._calls: list[Callable[[], None]] = []
+        self._calls: tuple[Callable[[], None], ...] = ()
         # Only while the bytes are expected.
         self._aliases: list[Content] = []
 
@@ -84,7 +84,7 @@ class Content:
 
     def when_here(self, call: Callable[[], None]) -> None:
         """Call once, when the bytes are here and counted, or errors in their place. They are not here yet."""
-        self._calls.append(call)
+        self._calls += (call,)
 
     async def wait(self) -> None:
         """Wait until the bytes are here, or errors in their place."""
@@ -93,7 +93,7 @@ class Content:
                 self._arrival = trio.Event()
             await self._arrival.wait()
 
-    def arrive(self, payload: Payload) -> list[Callable[[], None]]:
+    def arrive(self, payload: Payload) -> tuple[Callable[[], None], ...]:
         """The files are here. Returns the calls to make when their bytes are counted."""
         stamps: list[Stamp | None] = []
         held = 0
@@ -108,10 +108,11 @@ class Content:
         self.bytes_held = held
         self._notify()
         calls = self._take_calls()
-        for alias in self._aliases:
-            alias._see(self)
-            calls += alias._take_calls()
-        self._aliases = []
+        if self._aliases:
+            for alias in self._aliases:
+                alias._see(self)
+                calls += alias._take_calls()
+            self._aliases = []
         return calls
 
     def alias(self) -> "Content":
@@ -128,8 +129,9 @@ class Content:
         self.files, self.stamps = content.files, content.stamps
         self._notify()
 
-    def _take_calls(self) -> list[Callable[[], None]]:
-        calls, self._calls = self._calls, []
+    def _take_calls(self) -> tuple[Callable[[], None], ...]:
+        # They refer to the content, so keeping them would make a cycle.
+        calls, self._calls = self._calls, ()
         return calls
 
     def _notify(self) -> None:

@@ -27,7 +27,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import trio
-from numpy.typing import NDArray
 
 from redoxfs.chunks import ChunkStore, FileBytes
 from redoxfs.chunks.store import Stamp
@@ -149,9 +148,7 @@ class Node:
         self.counters = Counters()
         self.binding = Binding(plan.policy, np.diff(catalog.member_at))
         self.memory = Memory(plan.claims_bytes, self._shed, keeps_remote=not plan.reads_any)
-        self.supply = Supply(
-            catalog, store, self.memory, self.counters, plan=lambda: self._plan, changed=self._note_changed
-        )
+        self.supply = Supply(catalog, store, self.memory, self.counters, plan=lambda: self._plan, changed=kernel.ask)
         self._pending = PendingTurns(
             self.binding, self.memory, plan=lambda: self._plan, give=self._give, unload=self._unload
         )
@@ -183,19 +180,6 @@ class Node:
 
     def is_redirected(self, entry: int) -> bool:
         return self._sample_of[entry] >= 0
-
-    def are_free(self, entries: range) -> NDArray[np.bool_]:
-        """Whether each of a range of entries is redirected and has no answer now: bool[len(entries)]."""
-        free: NDArray[np.bool_] = self._catalog.sample_of[entries.start : entries.stop] >= 0
-        bound = self.binding.bound_paths
-        # Usually a handful, but there may be tens of thousands.
-        if len(bound) < len(entries):
-            asked = [entry for path in bound for entry in self.supply.files_of(path) if entry in entries]
-        else:
-            asked = [entry for entry in entries if self._sample_of[entry] in bound]
-        for entry in asked:
-            free[entry - entries.start] = not self.look(entry)[1]
-        return free
 
     # Files of samples
 
@@ -463,9 +447,6 @@ class Node:
                     self._kernel.bind(entry, other.size)
         data = _as_buffer(got.data) if isinstance(got, FileBytes) else None
         return OpenFile(self._keep(Handle(path, file, content)), data, stamp.size, keep_pages)
-
-    def _note_changed(self, entry: int, is_out_of_date: bool) -> None:
-        self._kernel.ask(entry, is_out_of_date)
 
     def _shed(self, path: int) -> None:
         for entry in self.supply.files_of(path):

@@ -1,8 +1,7 @@
 """Limits on how many requests wait, and for how long.
 
-A request that waits occupies one of the session's tasks. A session without a free task receives nothing, not even the
-close that would end a wait. So waiting opens and waiting reads have a limit each, and the sum of both is below the
-number of tasks: releases, and opens and reads of samples in memory, always get through.
+A request that waits holds its program in the kernel, where not even a signal ends it, and memory here. So each wait has
+a deadline, and waiting opens and waiting reads have a limit each. Requests that need not wait are served meanwhile.
 """
 
 from collections.abc import Iterator

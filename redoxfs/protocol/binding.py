@@ -330,11 +330,6 @@ class Binding:
         """Whether a handle on a file of ``path`` is open."""
         return path in self._handles
 
-    @property
-    def bound_paths(self) -> KeysView[int]:
-        """All paths for which `is_bound` is true."""
-        return self._handles.keys()
-
     def answer(self, path: int) -> int | None:
         """The sample that ``path`` last served. None before its first open, and while it is undecided."""
         answer: int = self._answer[path]
