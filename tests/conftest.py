@@ -26,6 +26,7 @@ NEEDS = {
     "t4": ("mount",),
     "t5": ("mount", "nodes"),
     "t6": ("mount", "programs"),
+    "t7": ("mount", "engines"),
 }
 
 
