@@ -7,21 +7,20 @@ Attributes: the tree does not change, so the kernel may cache names forever, and
 symlinks and exact files too. Attributes of a redirected file are valid while it is bound. Otherwise each stat is a
 request, because the answer depends on the caller.
 
-Missing are operations that the session answers itself, such as opendir, and those for which the kernel gets ENOSYS
-once and then does not ask again: xattrs, which saves two requests per file in `ls -l`, flush and access. The handle of
-a directory is its inode number.
+Missing are operations that the session answers itself: opendir, all that would change something, and those for which
+the kernel gets ENOSYS once and then does not ask again: xattrs, which saves two requests per file in `ls -l`, flush and
+access. The handle of a directory is its inode number.
 """
 
-import errno
 import json
 import os
 import stat
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any, NoReturn
+from typing import Any
 
 import pyfuse3
-from pyfuse3 import EntryAttributes, FileHandleT, FileInfo, FUSEError, InodeT, RequestContext
+from pyfuse3 import EntryAttributes, FileHandleT, FileInfo, InodeT, RequestContext
 
 from redoxfs.dataset import Tree
 from redoxfs.fs.handlers import handler
@@ -215,16 +214,3 @@ def _no_such_entry() -> EntryAttributes:
     attributes.st_ino = InodeT(0)
     attributes.entry_timeout = FOREVER_S
     return attributes
-
-
-async def _read_only(*_arguments: object) -> NoReturn:
-    raise FUSEError(errno.EROFS)
-
-
-# On a read-only mount the kernel refuses these itself; this is for a mount that was remounted.
-MUTATIONS = (
-    *("create", "link", "mkdir", "mknod", "removexattr", "rename"),
-    *("rmdir", "setattr", "setxattr", "symlink", "unlink", "write"),
-)
-for _name in MUTATIONS:
-    setattr(Operations, _name, _read_only)
