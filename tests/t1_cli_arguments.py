@@ -122,6 +122,10 @@ def test_one_path_is_an_over_mount() -> None:
         "mount a --mem 1G",
         "mount a --unknown",
         "umount",
+        "umount a --all",
+        "umount a --job 7",
+        "umount --all --job a/b",
+        "mount a b --job 7,8",
         "status",
         "inspect",
         "inspect a --nodes a,b",
@@ -279,6 +283,7 @@ OPTIONS = st.builds(
     st.none() | TEXTS,
     st.lists(st.text()).map(tuple),
     st.none() | st.integers(0, 64),
+    st.none() | st.from_regex(r"[A-Za-z0-9._:-]{0,128}", fullmatch=True),
 )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redoxfs.linux.mount_table import Mount, mount_of, parse_mountinfo, read_mounts, topmost_at
+from redoxfs.linux.mount_table import Mount, mount_of, parse_mountinfo, read_mounts, source_text, topmost_at
 
 SAMPLE = rb"""22 27 0:21 / /proc rw,relatime shared:5 - proc proc rw
 27 1 254:0 / / rw,relatime shared:1 master:2 - ext4 /dev/vda rw,discard
@@ -36,6 +36,18 @@ def test_any_name_survives_the_kernels_escapes(name: bytes) -> None:
     (mount,) = parse_mountinfo(line)
     assert os.fsencode(mount.mountpoint) == b"/mnt/" + name
     assert os.fsencode(mount.source) == name
+
+
+@given(
+    st.text(st.sampled_from("#=jobé,\\ 7"), max_size=30),
+    st.none() | st.from_regex(r"[A-Za-z0-9._:-]{1,9}", fullmatch=True),
+)
+def test_a_mount_lists_its_job_whatever_its_source_is(path: str, job: str | None) -> None:
+    source = source_text(Path(f"/{path}"), job)
+    mount = Mount(1, 0, "0:50", "/", "/mnt", "fuse.redoxfs", source, frozenset({"ro", "user_id=7", "group_id=8"}))
+    assert (mount.job, mount.owner) == (job, (7, 8))
+    assert source.isascii()
+    assert not set(",\\") & set(source)
 
 
 @given(st.binary(max_size=200))

@@ -115,6 +115,12 @@ def _add_mount_settings(group: "argparse._ArgumentGroup", *, log: str) -> None:
     group.add_argument("-f", "--foreground", action="store_true", help="stay in the foreground and log to stderr")
     group.add_argument("--log", metavar="FILE", help=log)
     group.add_argument(
+        "--job",
+        metavar="ID",
+        type=values.job,
+        help="the job it belongs to (default: $SLURM_JOB_ID)",
+    )
+    group.add_argument(
         "--resume",
         action="store_true",
         help="continue the epoch of the last mount; all nodes or none",
@@ -162,8 +168,12 @@ def _add_help_all(verb: Parser) -> None:
 
 
 def _add_umount(verbs: "Verbs[Parser]") -> None:
-    verb = add_verb(verbs, "umount", UmountOptions, "unmount, and wait until the daemon has ended")
-    verb.add_argument("mountpoint", metavar="MOUNTPOINT")
+    text = "unmount, and wait until the daemon has ended"
+    usage = "%(prog)s [OPTIONS] (MOUNTPOINT | --all [--job ID])"
+    verb = add_verb(verbs, "umount", UmountOptions, text, usage=usage)
+    verb.add_argument("mountpoint", metavar="MOUNTPOINT", nargs="?")
+    verb.add_argument("--all", action="store_true", help="every redoxfs mount of this user; as root, of everybody")
+    verb.add_argument("--job", metavar="ID", type=values.job, help="of these, the mounts of one job")
     verb.add_argument("--lazy", action="store_true", help="detach now; programs that use the mount may finish")
     _add_timeout(verb)
 

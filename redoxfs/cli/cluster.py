@@ -369,7 +369,7 @@ def _down(options: ClusterDownOptions) -> int:
 
 
 def _unmount(mountpoint: Path, *, lazy: bool, timeout_s: float) -> None:
-    umount.run(UmountOptions(str(mountpoint), lazy, timeout_s))
+    umount.run(UmountOptions(str(mountpoint), lazy=lazy, timeout_s=timeout_s))
 
 
 # Which nodes there are

@@ -22,8 +22,12 @@ BANDWIDTH_BYTES_PER_S = 380e6
 
 @dataclass(frozen=True, slots=True)
 class UmountOptions:
-    mountpoint: str
+    """``mountpoint``, or ``all``: every mount of this user, or of one job."""
+
+    mountpoint: str | None = None
     lazy: bool = False
+    all: bool = False
+    job: str | None = None
     timeout_s: float = DEFAULT_TIMEOUT_S
 
 

@@ -1,24 +1,37 @@
-"""`redoxfs umount`: end the mount, and return when nothing of it is left.
+"""`redoxfs umount`: end a mount, or all mounts of a user or a job, and return when nothing of them is left.
 
 The daemon's pid comes from the mount itself, through a file that only our daemons serve. It is held as a descriptor
 before the mount ends, because the number may belong to another process later. Nothing is killed here: the daemon ends
 because its mount has ended.
+
+--all takes the mounts from the mount table, which lists them also when their daemons hang or are dead.
 """
 
 import errno
 import json
 import os
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+from redoxfs.cli.exits import code_of, line_of
 from redoxfs.cli.options import UmountOptions
-from redoxfs.launch.deadline import read_file
-from redoxfs.launch.errors import DaemonError, MountpointError, StillInUseError
-from redoxfs.launch.path_status import CONTROL_FOLDER, PathStatus, clear_stale, our_mount_at
+from redoxfs.launch.deadline import run_in_child
+from redoxfs.launch.errors import (
+    CommandError,
+    DaemonError,
+    MountpointError,
+    ReportedError,
+    StillInUseError,
+    UsageError,
+)
+from redoxfs.launch.path_status import CONTROL_FOLDER, STALE_ERRORS, clear_stale, our_mount_at
 from redoxfs.launch.say import say
+from redoxfs.launch.sizes import counted
 from redoxfs.linux.detach import detach, unmount
-from redoxfs.linux.mount_table import also_mounted
+from redoxfs.linux.mount_table import Mount, also_mounted, mount_of, read_mounts
 
 # A daemon has little to do at its end: it abandons loads in flight. One that takes longer than this hangs.
 _END_WAIT_S = 30.0
@@ -30,66 +43,152 @@ _LAZY_END_WAIT_S = 2.0
 _PID_WAIT_S = 5.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Daemon:
+    """``pidfd`` None: it hangs, is another user's, or is dead."""
+
+    pidfd: int | None
+    is_dead: bool = False
+
+
 def run(options: UmountOptions) -> int:
-    """Unmount; returns 0 once the daemon has ended."""
-    mount = our_mount_at(options.mountpoint, options.timeout_s)
-    if mount.is_stale:
-        clear_stale(mount)
-        return 0
-    daemon = _daemon_of(mount, min(options.timeout_s, _PID_WAIT_S))
-    try:
-        if options.lazy:
-            _end(mount, detach)
-            _await_lazy(daemon, mount)
-        else:
-            _end(mount, unmount)
-            _await_end(daemon, mount, min(options.timeout_s, _END_WAIT_S))
-    finally:
-        if daemon is not None:
-            os.close(daemon)
+    """Unmount; returns 0 once every daemon has ended."""
+    if options.mountpoint is None and not options.all:
+        raise UsageError("umount needs a MOUNTPOINT, or --all (see redoxfs umount --help)")
+    if options.mountpoint is not None and options.all:
+        raise UsageError(f"umount takes a MOUNTPOINT or --all, not {options.mountpoint} and --all")
+    if options.job is not None and not options.all:
+        raise UsageError("--job is for umount --all")
+    with ExitStack() as held:
+        if options.mountpoint is None:
+            return _run_all(options, held)
+        mount = our_mount_at(options.mountpoint, options.timeout_s).mount
+        assert mount is not None
+        daemon = _taken_down(mount, options, held)
+        _await_end(daemon, mount, options)
     return 0
 
 
-def _daemon_of(mount: PathStatus, timeout_s: float) -> int | None:
-    """A pidfd of the daemon; None if it hangs or is another user's."""
-    try:
-        stats = json.loads(read_file(mount.path / CONTROL_FOLDER / "stats.json", timeout_s))
-        return os.pidfd_open(int(stats["pid"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+def _run_all(options: UmountOptions, held: ExitStack) -> int:
+    """Unmount all before any daemon is awaited: one daemon serves several mounts, if one is bound elsewhere."""
+    mounts = [mount for mount in read_mounts() if mount.ours and _is_asked_for(mount, options)]
+    if not mounts:
+        job = "" if options.job is None else f" of job {options.job}"
+        say(f"nothing to unmount: no redoxfs mount{job} of {'any' if os.geteuid() == 0 else 'this'} user is here")
+        return 0
+    ended: list[tuple[Mount, _Daemon]] = []
+    failures: list[CommandError] = []
+    # A mount on top of another is further down in the table.
+    for mount in reversed(mounts):
+        with _going_on(failures):
+            try:
+                _check_visible(mount)
+                ended.append((mount, _taken_down(mount, options, held)))
+            except CommandError:
+                # A daemon that was told to end may have unmounted it meanwhile.
+                if _is_listed(mount):
+                    raise
+    for mount, daemon in ended:
+        with _going_on(failures):
+            _await_end(daemon, mount, options)
+    if failures:
+        raise ReportedError(
+            code_of(failures[0]), f"{len(failures)} of {counted(len(mounts), 'redoxfs mount')} could not be ended"
+        )
+    return 0
 
 
-def _end(mount: PathStatus, way: Callable[[Path], None]) -> None:
+def _is_asked_for(mount: Mount, options: UmountOptions) -> bool:
+    is_own = os.geteuid() == 0 or (mount.owner is not None and mount.owner[0] == os.getuid())
+    return is_own and options.job in (None, mount.job)
+
+
+def _is_listed(mount: Mount) -> bool:
+    return any(other.mount_id == mount.mount_id for other in read_mounts())
+
+
+@contextmanager
+def _going_on(failures: list[CommandError]) -> Iterator[None]:
+    """Report an error, and go on with the other mounts."""
     try:
-        way(mount.path)
+        yield
+    except CommandError as error:
+        failures.append(error)
+        say(line_of(error))
+
+
+def _check_visible(mount: Mount) -> None:
+    """Raises StillInUseError if the mount lies below another: umount(2) would end that one."""
+    on_top = mount_of(Path(mount.mountpoint), read_mounts())
+    if on_top is None or on_top.mount_id != mount.mount_id:
+        above = "another mount" if on_top is None else f"the {on_top.fstype} mount at {on_top.mountpoint}"
+        raise StillInUseError(f"{mount.mountpoint}: {above} hides it; end that first")
+
+
+def _taken_down(mount: Mount, options: UmountOptions, held: ExitStack) -> _Daemon:
+    """Unmount, and return the daemon, which then ends."""
+    daemon = _daemon_of(mount, min(options.timeout_s, _PID_WAIT_S))
+    if daemon.pidfd is not None:
+        held.callback(os.close, daemon.pidfd)
+    if daemon.is_dead:
+        clear_stale(Path(mount.mountpoint))
+    else:
+        _end(mount, detach if options.lazy else unmount)
+    return daemon
+
+
+def _daemon_of(mount: Mount, timeout_s: float) -> _Daemon:
+    def read() -> bytes:
+        # Without allow_other the kernel refuses even root; this child can be the user.
+        if os.geteuid() == 0 and mount.owner is not None and mount.owner[0] != 0:
+            user, group = mount.owner
+            os.setresgid(group, group, group)
+            os.setresuid(user, user, user)
+        return (Path(mount.mountpoint) / CONTROL_FOLDER / "stats.json").read_bytes()
+
+    try:
+        return _Daemon(os.pidfd_open(int(json.loads(run_in_child(read, timeout_s))["pid"])))
+    except OSError as failure:
+        return _Daemon(None, is_dead=failure.errno in STALE_ERRORS)
+    except (ValueError, KeyError, TypeError):
+        return _Daemon(None)
+
+
+def _end(mount: Mount, way: Callable[[Path], None]) -> None:
+    path = mount.mountpoint
+    try:
+        way(Path(path))
     except OSError as failure:
         if failure.errno == errno.EBUSY:
             raise StillInUseError(
-                f"{mount.path}: still in use; to see by whom: fuser -vm {mount.path} (or: umount --lazy)"
+                f"{path}: still in use; to see by whom: fuser -vm {path} (or: umount --lazy)"
             ) from None
-        raise MountpointError(f"{mount.path}: cannot be unmounted: {failure.strerror}") from None
+        raise MountpointError(f"{path}: cannot be unmounted: {failure.strerror}") from None
 
 
-def _await_end(daemon: int | None, mount: PathStatus, timeout_s: float) -> None:
-    if daemon is None:
-        say(f"{mount.path} is unmounted; its daemon did not report its pid, so its end was not awaited")
+def _await_end(daemon: _Daemon, mount: Mount, options: UmountOptions) -> None:
+    if daemon.is_dead:
         return
+    path, pidfd = mount.mountpoint, daemon.pidfd
+    if options.lazy:
+        if pidfd is None or not _has_ended(pidfd, _LAZY_END_WAIT_S):
+            say(f"{path} is detached; its daemon ends with its last user")
+        return
+    if pidfd is None:
+        say(f"{path} is unmounted; its daemon did not report its pid, so its end was not awaited")
+        return
+    timeout_s = min(options.timeout_s, _END_WAIT_S)
     look_after_s = min(_LOOK_AFTER_S, timeout_s)
     for wait_s in (look_after_s, timeout_s - look_after_s):
-        if _has_ended(daemon, wait_s):
+        if _has_ended(pidfd, wait_s):
             return
-        elsewhere = None if mount.mount is None else also_mounted(mount.mount)
+        elsewhere = also_mounted(mount)
         if elsewhere is not None:
-            raise StillInUseError(f"{mount.path} is unmounted, but {elsewhere}; its daemon ends when that is unmounted")
+            raise StillInUseError(f"{path} is unmounted, but {elsewhere}; its daemon ends when that is unmounted")
     raise DaemonError(
-        f"{mount.path} is unmounted, but its daemon has not ended within {timeout_s:g} s; another user's mount "
+        f"{path} is unmounted, but its daemon has not ended within {timeout_s:g} s; another user's mount "
         "namespace may still have it mounted; otherwise see its log"
     )
-
-
-def _await_lazy(daemon: int | None, mount: PathStatus) -> None:
-    if daemon is None or not _has_ended(daemon, _LAZY_END_WAIT_S):
-        say(f"{mount.path} is detached; its daemon ends with its last user")
 
 
 def _has_ended(daemon: int, timeout_s: float) -> bool:

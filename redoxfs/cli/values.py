@@ -5,6 +5,7 @@ The functions that read a text are types of argparse: they raise argparse.Argume
 
 import argparse
 import math
+import re
 
 from redoxfs.launch.addresses import MOST_NODES
 from redoxfs.launch.errors import UsageError
@@ -62,6 +63,13 @@ def threads(text: str) -> int:
 
 def seed(text: str) -> int:
     return whole_number(text, 0, (1 << 63) - 1)
+
+
+def job(text: str) -> str:
+    # It is a part of a line of the mount table, and often of a file's name.
+    if not re.fullmatch(r"[A-Za-z0-9._:-]{0,128}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a job: up to 128 letters, digits and any of . _ : -")
+    return text
 
 
 def seconds(text: str) -> float:

@@ -26,6 +26,7 @@ from redoxfs.fs.device import MAX_READ_BYTES, Device, mount
 from redoxfs.fs.operations import Operations
 from redoxfs.fs.relay import Relay
 from redoxfs.fs.requests import KernelCaches, Requests
+from redoxfs.linux.mount_table import source_text
 from redoxfs.native import Session
 from redoxfs.node import Node, Plan, Verb, serve_control
 from redoxfs.node.state import StateFile, StateWriter
@@ -54,6 +55,7 @@ class MountSpec:
     ``state_file``      where the progress of the laps is kept
     ``settings``        what the laps of a plan depend on, on all nodes together
     ``cluster``         the other nodes, if ``plan`` has any; they meet before anything is mounted
+    ``job``             which the mount belongs to; the mount table lists it
     """
 
     catalog: Catalog
@@ -69,6 +71,7 @@ class MountSpec:
     state_file: StateFile | None
     settings: Callable[[Plan], Mapping[str, str]]
     cluster: "ClusterConfig | None" = None
+    job: str | None = None
 
     def about(self) -> dict[str, Any]:
         """Its part of stats.json."""
@@ -181,7 +184,7 @@ def _relayed(operations: Operations) -> Iterator[Relay]:
 def _mounted(spec: MountSpec, relay: Relay) -> Iterator[tuple[Device, Session]]:
     """The mount and its session. If the block raises, the mount stays, dead."""
     tree = native_tree(spec.catalog)
-    device = mount(spec.mountpoint, fsname=_fsname(spec.source), options=spec.kernel_options)
+    device = mount(spec.mountpoint, fsname=source_text(spec.source, spec.job), options=spec.kernel_options)
     try:
         session = Session(
             device.fd,
@@ -212,8 +215,3 @@ async def _stop_on_signals(
         async for number in signals:
             log.info("ending on %s", signal.Signals(number).name)
             requests.stop()
-
-
-def _fsname(source: Path) -> str:
-    """The device that mount(8) shows: ASCII, and without a comma, which would end the option."""
-    return os.fspath(source).encode("ascii", "replace").decode().replace(",", "?").replace("\\", "?")

@@ -119,6 +119,12 @@ def prepare(options: MountOptions) -> Prepared:
     )
 
 
+def job_of(options: MountOptions) -> str | None:
+    """The job that a mount belongs to."""
+    asked = os.environ.get("SLURM_JOB_ID", "") if options.job is None else options.job
+    return asked or None
+
+
 def _await_turn(options: MountOptions) -> int:
     """A descriptor whose lock makes this the only process that is about to mount there.
 
@@ -296,6 +302,7 @@ def work_of(prepared: Prepared) -> Work:
             state_file=prepared.state_file,
             settings=prepared.settings,
             cluster=_cluster_config(prepared, on_news),
+            job=job_of(prepared.options),
         )
         serve(spec, on_ready)
 

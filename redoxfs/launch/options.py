@@ -96,8 +96,8 @@ class ClusterOptions:
 class MountOptions:
     """All that `redoxfs mount` takes.
 
-    ``mountpoint`` None: over SOURCE; ``fuse_options`` are the values of -o; ``fuse_threads`` None: by the number of
-    cores.
+    ``mountpoint`` None: over SOURCE. ``fuse_options`` are the values of -o. ``fuse_threads`` None: by the number of
+    cores. ``job`` None: Slurm's, if there is one; empty: none.
     """
 
     source: str
@@ -112,3 +112,4 @@ class MountOptions:
     state: str | None = None
     fuse_options: tuple[str, ...] = ()
     fuse_threads: int | None = None
+    job: str | None = None

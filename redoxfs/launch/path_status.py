@@ -19,8 +19,8 @@ from redoxfs.linux.mount_table import Mount, mount_of, read_mounts
 CONTROL_FOLDER = ".redoxfs"
 EXACT_FOLDER = f"{CONTROL_FOLDER}/exact"
 
-# ECONNABORTED is for requests that were in progress when the daemon died.
-_STALE_ERRORS = frozenset({errno.ENOTCONN, errno.ECONNABORTED})
+# Of a mount whose daemon is dead. ECONNABORTED is for requests that were in progress when it died.
+STALE_ERRORS = frozenset({errno.ENOTCONN, errno.ECONNABORTED})
 
 # Mounts can be stacked, but not so high. A mount that cannot be detached must not be tried forever.
 _MOST_STALE = 64
@@ -52,7 +52,7 @@ class PathStatus:
     @property
     def is_stale(self) -> bool:
         """Whether the redoxfs mount it lies on has lost its daemon."""
-        return self.ours is not None and self.seen.error in _STALE_ERRORS
+        return self.ours is not None and self.seen.error in STALE_ERRORS
 
     @property
     def is_redirected(self) -> bool:
@@ -85,7 +85,7 @@ def path_status_cleared(asked: str, timeout_s: float) -> PathStatus:
         found = path_status(asked, timeout_s)
         if not (found.is_our_root and found.is_stale):
             return found
-        clear_stale(found)
+        clear_stale(found.path)
     raise MountpointError(f"{asked}: the stale redoxfs mounts there cannot be cleared")
 
 
@@ -103,10 +103,10 @@ def our_mount_at(asked: str, timeout_s: float) -> PathStatus:
     raise MountpointError(f"{asked}: no redoxfs mount is there{known}")
 
 
-def clear_stale(found: PathStatus) -> None:
+def clear_stale(mountpoint: Path) -> None:
     """Detach a mount whose daemon is gone. Raises MountpointError if that is not allowed."""
     try:
-        detach(found.path)
+        detach(mountpoint)
     except OSError as failure:
-        raise MountpointError(f"{found.path}: the stale redoxfs mount cannot be cleared: {failure.strerror}") from None
-    say(f"cleared the stale mount that a killed daemon left at {found.path}")
+        raise MountpointError(f"{mountpoint}: the stale redoxfs mount cannot be cleared: {failure.strerror}") from None
+    say(f"cleared the stale mount that a killed daemon left at {mountpoint}")

@@ -1,8 +1,9 @@
 """The kernel's mount table, and the mount that a path lies on.
 
-A mount is ours if its type is fuse.redoxfs, which the kernel keeps even when the daemon is long dead. The table is
-parsed rather than queried by stat(2), because a stat of a mount whose daemon hangs would hang as well. /etc/mtab and
-mount(8) do not list parents, and without those a mount hidden below another looks like the one on top.
+A mount is ours if its type is fuse.redoxfs. Its source ends with the job that it was made for. The kernel keeps both
+even when the daemon is long dead. The table is parsed rather than queried by stat(2), because a stat of a mount whose
+daemon hangs would hang as well. /etc/mtab and mount(8) do not list parents, and without those a mount hidden below
+another looks like the one on top.
 """
 
 import os
@@ -12,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 OUR_TYPE = "fuse.redoxfs"
+
+# Of what the kernel keeps of a mount and lists for everybody, only its source is free text.
+_JOB_MARK = "#job="
 
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
 
@@ -36,6 +40,30 @@ class Mount:
     def ours(self) -> bool:
         """Whether a redoxfs daemon made it, alive or dead."""
         return self.fstype == OUR_TYPE
+
+    @property
+    def job(self) -> str | None:
+        """The job that the mount was made for."""
+        _, mark, job = self.source.rpartition(_JOB_MARK)
+        return job if mark else None
+
+    @property
+    def owner(self) -> tuple[int, int] | None:
+        """The user and the group whose daemon serves a FUSE mount; None for any other mount."""
+        options = dict(option.split("=", 1) for option in self.super_options if "=" in option)
+        try:
+            return int(options["user_id"]), int(options["group_id"])
+        except (KeyError, ValueError):
+            return None
+
+
+def source_text(source: Path, job: str | None) -> str:
+    """What the mount table lists as the source of a mount: ASCII, without a comma, which would end a mount option."""
+    text = os.fspath(source).encode("ascii", "replace").decode()
+    for unfit in (",", "\\"):
+        text = text.replace(unfit, "?")
+    text = text.replace(_JOB_MARK, _JOB_MARK.replace("#", "?"))
+    return text if job is None else f"{text}{_JOB_MARK}{job}"
 
 
 def read_mounts() -> tuple[Mount, ...]:
