@@ -63,22 +63,6 @@ def test_a_live_mount_is_refused_as_mountpoint_and_as_source(machine: Machine, s
     assert machine.nothing_is_left()
 
 
-def test_of_concurrent_mounts_one_succeeds(machine: Machine, source: Path) -> None:
-    racers = [
-        subprocess.Popen(machine.command("mount", source), env=machine.environment, stderr=subprocess.PIPE, text=True)
-        for _ in range(4)
-    ]
-    ended = []
-    for racer in racers:
-        with racer:
-            _, err = racer.communicate(timeout=PATIENCE_S)
-            ended.append((racer.returncode, err))
-    assert sorted(code for code, _ in ended) == [0, 4, 4, 4], ended
-    assert machine.mounts() == [str(source)]
-    machine.ok("umount", source)
-    assert machine.nothing_is_left()
-
-
 @pytest.mark.parametrize("known", [False, True], ids=["unseen", "stat'ed before"])
 @pytest.mark.parametrize("over", [False, True], ids=["beside", "over"])
 def test_a_stale_mount_is_cleared_by_the_next_mount(machine: Machine, source: Path, over: bool, known: bool) -> None:

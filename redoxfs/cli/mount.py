@@ -1,30 +1,76 @@
 """`redoxfs mount`: serve in the foreground; or in the background, and return when the mount answers."""
 
+import json
 import os
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 
+from redoxfs.cli.arguments import rendered
 from redoxfs.cli.exits import described
 from redoxfs.cli.status import ALL_IN_MEMORY
 from redoxfs.launch.background import Work, log_to, start
-from redoxfs.launch.daemon import Prepared, prepare, work_of
+from redoxfs.launch.daemon import LiveMountError, Prepared, job_of, prepare, work_of
 from redoxfs.launch.deadline import read_file
 from redoxfs.launch.errors import DaemonError
+from redoxfs.launch.fuse_options import parse_fuse_options
 from redoxfs.launch.options import MountOptions
-from redoxfs.launch.path_status import CONTROL_FOLDER
+from redoxfs.launch.path_status import CONTROL_FOLDER, PathStatus
 from redoxfs.launch.runtime_paths import open_log
 from redoxfs.launch.say import say
 from redoxfs.launch.sizes import counted, format_bytes
+from redoxfs.launch.turn import began_before, end_turn, take_part
 
 
 def run(options: MountOptions) -> int:
     """Mount; returns 0 once the mount answers (or, with -f, once it has ended)."""
-    prepared = prepare(options)
-    work = work_of(prepared)
+    try:
+        prepared = prepare(options)
+    except LiveMountError as live:
+        return _share(live, options)
+    work = work_of(prepared, _request(options, prepared.source, prepared.target))
     if options.foreground:
         _serve_here(prepared, work)
     else:
         _serve_behind(prepared, work)
     return 0
+
+
+def _share(live: LiveMountError, options: MountOptions) -> int:
+    """Return once the mount that is there answers, if it is the one that was asked for. Raises LiveMountError."""
+    source, target = live.source, live.target
+    try:
+        stats = json.loads(read_file(target.path / CONTROL_FOLDER / "stats.json", options.timeout_s))
+        there, answered_at_s = stats["request"]["words"], float(stats["request"]["answered_at_boottime_s"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise live from None
+    here = _request(options, source, target)
+    if there != here:
+        words = [[word for word in some if word not in others] for some, others in ((there, here), (here, there))]
+        has, asked = (" ".join(each) or "none" for each in words)
+        raise LiveMountError(source, target, f", with other options: {has} there, {asked} here") from None
+    # Without a job it may be left from another run, in the middle of an epoch.
+    if job_of(options) is None and not began_before(answered_at_s):
+        raise live
+    say(f"{source.path} is served at {target.path} already, as another process of this machine asked for")
+    say(f"to end it: redoxfs umount {target.path}")
+    return 0
+
+
+def _request(options: MountOptions, source: PathStatus, target: PathStatus) -> list[str]:
+    """What is asked for, in words that are the same for equal mounts, whatever the process that asks does itself."""
+    fuse = parse_fuse_options(options.fuse_options)
+    return rendered(
+        replace(
+            options,
+            source=str(source.path),
+            mountpoint=str(target.path),
+            job=job_of(options),
+            fuse_options=tuple(sorted(fuse.kernel | ({"direct_io"} if fuse.direct_io else set()))),
+            foreground=False,
+            log=None,
+        )
+    )
 
 
 def _serve_here(prepared: Prepared, work: Work) -> None:
@@ -47,7 +93,17 @@ def _serve_behind(prepared: Prepared, work: Work) -> None:
     options, target = prepared.options, prepared.target.path
     log_fd, log_path = open_log(options.log, target)
     timeout_s = options.timeout_s + (0 if prepared.members is None else options.cluster.sharing.join_timeout_s)
-    pid = start(work, log_fd=log_fd, log_path=log_path, timeout_s=timeout_s, say=say, describe=described)
+    command = os.getpid()
+
+    def daemon_work(on_ready: Callable[[], None], on_news: Callable[[str], None]) -> None:
+        def ready() -> None:
+            end_turn(prepared.turn)
+            on_ready()
+
+        take_part(prepared.turn, command)
+        work(ready, on_news)
+
+    pid = start(daemon_work, log_fd=log_fd, log_path=log_path, timeout_s=timeout_s, say=say, describe=described)
     try:
         # "Ready" means that the daemon's loop runs; the caller needs an answer through the kernel.
         read_file(target / CONTROL_FOLDER / "stats.json", options.timeout_s)

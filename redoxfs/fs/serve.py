@@ -10,6 +10,7 @@ import gc
 import logging
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
@@ -56,6 +57,7 @@ class MountSpec:
     ``settings``        what the laps of a plan depend on, on all nodes together
     ``cluster``         the other nodes, if ``plan`` has any; they meet before anything is mounted
     ``job``             which the mount belongs to; the mount table lists it
+    ``request``         what was asked for, in the words of a command line
     """
 
     catalog: Catalog
@@ -72,6 +74,7 @@ class MountSpec:
     settings: Callable[[Plan], Mapping[str, str]]
     cluster: "ClusterConfig | None" = None
     job: str | None = None
+    request: tuple[str, ...] = ()
 
     def about(self) -> dict[str, Any]:
         """Its part of stats.json."""
@@ -104,9 +107,11 @@ def _collect_young_garbage_only() -> None:
 
 async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
     catalog = spec.catalog
+    answered_at_s: float | None = None
 
     def stats() -> dict[str, Any]:
-        about = {"version": __version__, "pid": os.getpid(), **spec.about()}
+        request = {"words": spec.request, "answered_at_boottime_s": answered_at_s}
+        about = {"version": __version__, "pid": os.getpid(), **spec.about(), "request": request}
         of_peers = {} if host is None else host.stats()
         of_node = node.stats()
         of_node["bytes_served"] += caches.bytes_served
@@ -137,7 +142,9 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
         with _relayed(Operations(catalog.tree, node, stats=stats)) as relay, _mounted(spec, relay) as (device, session):
 
             def answering() -> None:
+                nonlocal answered_at_s
                 device.widen_readahead()
+                answered_at_s = time.clock_gettime(time.CLOCK_BOOTTIME)
                 on_ready()
 
             caches.attach(session)

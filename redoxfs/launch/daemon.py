@@ -7,7 +7,6 @@ mount waits forever.
 """
 
 import errno
-import fcntl
 import os
 import resource
 import shlex
@@ -24,7 +23,7 @@ from redoxfs.launch.fuse_access import check_fuse
 from redoxfs.launch.fuse_options import FuseOptions, parse_fuse_options
 from redoxfs.launch.members import Membership, check_nodes, membership, remote_memory_of, transport_of
 from redoxfs.launch.options import MountOptions
-from redoxfs.launch.path_status import PathStatus, path_status, path_status_cleared
+from redoxfs.launch.path_status import PathStatus, path_status_cleared
 from redoxfs.launch.resume import resume, settings_of, state_file_of, take_over
 from redoxfs.launch.runtime_paths import control_path
 from redoxfs.launch.say import say
@@ -39,6 +38,7 @@ from redoxfs.launch.source import (
     open_root,
     say_verdict,
 )
+from redoxfs.launch.turn import await_turn
 
 if TYPE_CHECKING:
     from redoxfs.dataset import Catalog
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared:
-    """All that was decided in the foreground. ``turn`` is the descriptor of `_await_turn`."""
+    """All that was decided in the foreground. ``turn`` is the descriptor of `await_turn`."""
 
     options: MountOptions
     source: PathStatus
@@ -67,11 +67,23 @@ class Prepared:
     settings: Callable[["Plan"], Mapping[str, str]]
 
 
+class LiveMountError(MountpointError):
+    """A redoxfs mount is at MOUNTPOINT, and lives, as far as one can see without asking it."""
+
+    def __init__(self, source: PathStatus, target: PathStatus, difference: str = "") -> None:
+        super().__init__(
+            f"{target.asked}: a live redoxfs mount is there already{difference}; "
+            f"to end it: redoxfs umount {target.path}"
+        )
+        self.source = source
+        self.target = target
+
+
 def prepare(options: MountOptions) -> Prepared:
     """Check, scan and decide. Progress and decisions go to stderr. Raises CommandError, and errors of the dataset."""
     fuse = parse_fuse_options(options.fuse_options)
     check_nodes(options.cluster, options.memory.policy)
-    turn = _await_turn(options)
+    turn = await_turn(options)
     source, target = _paths(options)
     root_fd = open_root(source)
     # Whoever cannot read SOURCE can seldom write to it; of the two, report that it cannot be read.
@@ -125,32 +137,12 @@ def job_of(options: MountOptions) -> str | None:
     return asked or None
 
 
-def _await_turn(options: MountOptions) -> int:
-    """A descriptor whose lock makes this the only process that is about to mount there.
-
-    Every rank of a job may run the same `redoxfs mount`, and the kernel would stack all their mounts. A record lock is
-    not inherited by a fork: it ends with this process, or when its descriptor is closed, and the daemon never holds it.
-    There is no deadline: the process with the lock may be scanning, and the lock ends with it in any case.
-    """
-    asked = options.source if options.mountpoint is None else options.mountpoint
-    path = path_status(asked, options.timeout_s).path
-    turn = os.open(control_path(path).with_suffix(".lock"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.lockf(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        say(f"waiting for another redoxfs mount of {path} that is in progress")
-        fcntl.lockf(turn, fcntl.LOCK_EX)
-    return turn
-
-
 def _paths(options: MountOptions) -> tuple[PathStatus, PathStatus]:
     """SOURCE and MOUNTPOINT, checked; stale mounts at either are cleared first."""
     source = path_status_cleared(options.source, options.timeout_s)
     target = source if options.mountpoint is None else path_status_cleared(options.mountpoint, options.timeout_s)
     if target.is_our_root:
-        raise MountpointError(
-            f"{target.asked}: a live redoxfs mount is there already; to end it: redoxfs umount {target.path}"
-        )
+        raise LiveMountError(source, target)
     check_source(source)
     if target.ours is not None:
         raise MountpointError(f"{target.asked}: lies inside the redoxfs mount at {target.ours.mountpoint}")
@@ -273,8 +265,11 @@ def _missing(addresses: Sequence[str]) -> str:
     return f"waiting for {', '.join(addresses)}" if addresses else "all nodes have answered"
 
 
-def work_of(prepared: Prepared) -> Work:
-    """What the daemon runs. Its modules are imported here: once mounted, Python's own files may lie below the mount."""
+def work_of(prepared: Prepared, request: Sequence[str] = ()) -> Work:
+    """What the daemon runs. ``request`` is what it reports that it was asked for.
+
+    Its modules are imported here: once mounted, Python's own files may lie below the mount.
+    """
     from redoxfs.fs import MountSpec, serve
 
     socket = control_path(prepared.target.path)
@@ -303,6 +298,7 @@ def work_of(prepared: Prepared) -> Work:
             settings=prepared.settings,
             cluster=_cluster_config(prepared, on_news),
             job=job_of(prepared.options),
+            request=tuple(request),
         )
         serve(spec, on_ready)
 
