@@ -18,7 +18,7 @@ import wire
 from wire import Opcode
 
 from redoxfs.cli import main
-from redoxfs.fs.device import Device, mount
+from redoxfs.linux.fuse_device import Device, mount
 
 LEFT_OUT = (Opcode.FORGET, Opcode.BATCH_FORGET, Opcode.INTERRUPT, Opcode.IOCTL)
 """The kernel sends the first three when it likes. With IOCTL, some versions of Python ask of every file that they open

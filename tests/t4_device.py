@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import wire
 
-from redoxfs.fs.device import MAX_READ_BYTES, Device, MountError, mount
 from redoxfs.linux.detach import detach
+from redoxfs.linux.fuse_device import MAX_READ_BYTES, Device, MountError, mount
 from redoxfs.linux.mount_table import Mount, read_mounts
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount as it likes")
@@ -115,7 +115,7 @@ def test_a_closed_device_leaves_a_dead_mount(mnt: Path) -> None:
 UNPRIVILEGED = """
 import os, sys
 from pathlib import Path
-from redoxfs.fs.device import MountError, mount
+from redoxfs.linux.fuse_device import MountError, mount
 from redoxfs.linux.mount_table import read_mounts
 
 os.chdir("/")
@@ -187,7 +187,7 @@ def test_without_the_helper_the_reason_is_that_it_is_missing(mnt: Path) -> None:
 WITHOUT_HELPER = """
 import sys
 from pathlib import Path
-from redoxfs.fs import device
+from redoxfs.linux import fuse_device as device
 device.find_helper = lambda: None
 try:
     device.mount(Path(sys.argv[1]), fsname="x", options=set())

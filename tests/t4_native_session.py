@@ -19,9 +19,9 @@ from machine import PATIENCE_S
 from small_tree import FILES, FIRST, FOLDER, NAMES, PLAIN, small_tree
 from stores import bytes_in_buffers
 
-from redoxfs.fs.device import MAX_READ_BYTES, mount
 from redoxfs.fs.inodes import DATA, inode_of
 from redoxfs.linux.detach import detach
+from redoxfs.linux.fuse_device import MAX_READ_BYTES, mount
 from redoxfs.native import Buffer, Session
 from redoxfs.native._native import INIT, OPEN, READ, RELEASE, STAT
 

@@ -1,6 +1,6 @@
 """The filesystem in front of a node: the mount, the request loop, and pyfuse3 for requests that need not be fast."""
 
-from redoxfs.fs.device import MountError
-from redoxfs.fs.serve import MountSpec, serve
+from redoxfs.fs.serve import Channel, MountSpec, serve
+from redoxfs.linux.fuse_device import MountError
 
-__all__ = ["MountError", "MountSpec", "serve"]
+__all__ = ["Channel", "MountError", "MountSpec", "serve"]

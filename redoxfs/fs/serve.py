@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
@@ -23,10 +23,10 @@ from redoxfs import __version__
 from redoxfs.chunks import ChunkStore
 from redoxfs.dataset import Catalog
 from redoxfs.dataset.columns import native_tree
-from redoxfs.fs.device import MAX_READ_BYTES, Device, mount
 from redoxfs.fs.operations import Operations
 from redoxfs.fs.relay import Relay
 from redoxfs.fs.requests import KernelCaches, Requests
+from redoxfs.linux.fuse_device import MAX_READ_BYTES, mount
 from redoxfs.linux.mount_table import source_text
 from redoxfs.native import Session
 from redoxfs.node import Node, Plan, Verb, serve_control
@@ -44,6 +44,24 @@ NEVER = 2**31 - 1
 log = logging.getLogger(__name__)
 
 
+class Channel(Protocol):
+    """A mount to the kernel: `redoxfs.linux.fuse_device.Device`, or one whose mount belongs to another process.
+
+    ``fd`` is the descriptor of its requests.
+    """
+
+    fd: int
+
+    def widen_readahead(self) -> None:
+        """Allow long reads through the page cache; called after INIT."""
+
+    def end(self) -> None:
+        """Close the descriptor and end the mount, as far as it is ours."""
+
+    def close(self) -> None:
+        """Close the descriptor. The mount stays, dead."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class MountSpec:
     """Everything that a mount serves, and where.
@@ -58,6 +76,7 @@ class MountSpec:
     ``cluster``         the other nodes, if ``plan`` has any; they meet before anything is mounted
     ``job``             which the mount belongs to; the mount table lists it
     ``request``         what was asked for, in the words of a command line
+    ``receive``         returns a mount that another process made; None: mount at ``mountpoint``
     """
 
     catalog: Catalog
@@ -75,6 +94,7 @@ class MountSpec:
     cluster: "ClusterConfig | None" = None
     job: str | None = None
     request: tuple[str, ...] = ()
+    receive: Callable[[], Channel] | None = None
 
     def about(self) -> dict[str, Any]:
         """Its part of stats.json."""
@@ -86,7 +106,7 @@ def serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
     """Serve ``spec`` until it is unmounted or stopped; ``on_ready`` is called when the kernel has accepted the mount.
 
     Raises:
-        redoxfs.fs.device.MountError: the kernel refused the mount.
+        redoxfs.linux.fuse_device.MountError: the kernel refused the mount.
         redoxfs.node.cluster.JoinError: another node does not answer, or does not serve the same.
     """
     _collect_young_garbage_only()
@@ -188,10 +208,14 @@ def _relayed(operations: Operations) -> Iterator[Relay]:
 
 
 @contextmanager
-def _mounted(spec: MountSpec, relay: Relay) -> Iterator[tuple[Device, Session]]:
+def _mounted(spec: MountSpec, relay: Relay) -> Iterator[tuple[Channel, Session]]:
     """The mount and its session. If the block raises, the mount stays, dead."""
     tree = native_tree(spec.catalog)
-    device = mount(spec.mountpoint, fsname=source_text(spec.source, spec.job), options=spec.kernel_options)
+    device: Channel
+    if spec.receive is None:
+        device = mount(spec.mountpoint, fsname=source_text(spec.source, spec.job), options=spec.kernel_options)
+    else:
+        device = spec.receive()
     try:
         session = Session(
             device.fd,
