@@ -10,6 +10,7 @@ from wire import Device
 from redoxfs.dataset import Catalog
 from redoxfs.dataset.columns import native_tree
 from redoxfs.fs.operations import Operations
+from redoxfs.fs.page_cache import PageCache
 from redoxfs.fs.relay import Relay
 from redoxfs.fs.requests import KernelCaches, Requests
 from redoxfs.native import Session
@@ -27,14 +28,13 @@ async def serving(mounted: Mounted, device: Device) -> AsyncIterator[Catalog]:
                 relay.fd,
                 native_tree(catalog),
                 max_read=1 << 20,
-                direct_io=mounted.direct_io,
                 helpers=mounted.helpers,
             )
             caches.attach(session)
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(relay.run)
-                    nursery.start_soon(Requests(node, session, answering=lambda: None).run, 1.0)
+                    nursery.start_soon(Requests(node, session, lambda: None, PageCache(mounted.direct_io)).run, 1.0)
                     yield catalog
                     nursery.cancel_scope.cancel()
             finally:

@@ -322,8 +322,17 @@ def test_version_and_help_go_to_stdout(capfd: pytest.CaptureFixture[str]) -> Non
 def test_mount_options_go_to_the_kernel_or_to_redoxfs() -> None:
     options = parse_fuse_options(["direct_io,ro", "noatime, nofail,x-systemd.automount", ""])
     assert options.kernel == {"noatime"}
-    assert options.direct_io
-    assert not parse_fuse_options([]).direct_io
+    assert options.options == {"noatime", "direct_io"}
+
+
+@pytest.mark.parametrize(("name", "bypass"), [("direct_io", True), ("page_cache", False), ("ro", None)])
+def test_mount_options_choose_the_open_mode(name: str, bypass: bool | None) -> None:
+    assert parse_fuse_options([name]).bypass is bypass
+
+
+def test_both_open_modes_at_once_are_refused() -> None:
+    with pytest.raises(UsageError, match="exclude each other"):
+        parse_fuse_options(["direct_io", "page_cache"])
 
 
 def test_allow_other_implies_permission_checks() -> None:

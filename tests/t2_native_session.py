@@ -34,7 +34,7 @@ RELAY_BYTES = 64 * 1024
 class Served:
     """A session and the device it serves, in one thread. ``relay`` is the relay's end of its socket."""
 
-    def __init__(self, *, begun: bool = True, direct_io: bool = False, helpers: int = 0):
+    def __init__(self, *, begun: bool = True, helpers: int = 0):
         self.device = Device()
         self.relay, self._front = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (self.relay, self._front):
@@ -44,7 +44,6 @@ class Served:
             self._front.fileno(),
             small_tree(),
             max_read=MAX_READ,
-            direct_io=direct_io,
             helpers=helpers,
         )
         if begun:
@@ -52,7 +51,7 @@ class Served:
 
     def begin(self) -> wire.Init:
         unique = self.device.send(wire.init())
-        assert self.events() == [(INIT, 0, 0, 0, 0, 0)]
+        assert self.events() == [(INIT, 0, 1, 0, 0, 0)]
         reply = wire.parse_init(self.device.reply_to(unique, 0).body)
         self.relay.recv(4096)
         return reply
@@ -117,15 +116,18 @@ def it() -> Iterator[Served]:
 def test_the_beginning_is_an_event_and_the_relay_gets_a_copy() -> None:
     with served(begun=False) as it:
         unique = it.device.send(wire.init(flags=wire.INIT_FLAGS | 7 << 7))  # the kernel can splice
-        assert it.events() == [(INIT, 0, 0, 0, 0, 0)]
+        assert it.events() == [(INIT, 0, 1, 0, 0, 0)]
         reply = wire.parse_init(it.device.reply_to(unique, 0).body)
         assert (reply.major, reply.minor, reply.max_readahead) == (7, 38, 1 << 17)
         assert (reply.max_background, reply.congestion, reply.max_pages) == (65_535, 65_535, 256)
         assert reply.time_gran == 1
+        assert reply.flags & wire.INIT_EXT
+        assert reply.flags2 << 32 == wire.DIRECT_IO_ALLOW_MMAP
         copy = it.relay.recv(4096)
         length, opcode, number, *_ = wire.IN_HEADER.unpack_from(copy)
         assert (length, opcode, number) == (len(copy), Opcode.INIT, unique)
-        assert wire.INIT_IN.unpack_from(copy, wire.IN_HEADER.size)[3] == wire.INIT_FLAGS
+        low, high = wire.INIT_IN.unpack_from(copy, wire.IN_HEADER.size)[3:]
+        assert low | high << 32 == wire.INIT_FLAGS
         # Its reply is for nobody.
         it.relay.send(wire.OUT_HEADER.pack(wire.OUT_HEADER.size, 0, unique))
         assert it.events() == []
@@ -136,8 +138,9 @@ def test_the_session_takes_no_more_than_the_kernel_offers() -> None:
     with served(begun=False) as it:
         offered = 1 << 0 | 1 << 13 | 1 << 14
         unique = it.device.send(wire.init(minor=31, flags=offered))
-        it.events()
+        assert it.events() == [(INIT, 0, 0, 0, 0, 0)]
         reply = wire.parse_init(it.device.reply_to(unique, 0).body)
+        assert reply.flags2 == 0
         # READDIRPLUS_AUTO is declined: every listing brings the attributes.
         assert (reply.minor, reply.flags) == (31, 1 << 0 | 1 << 13)
         opened = wire.parse_opened(it.ask(wire.opendir(1)).body)
@@ -196,7 +199,7 @@ def test_closing_drops_all_bytes_and_is_idempotent() -> None:
 def test_a_session_that_nobody_closed_drops_all_bytes() -> None:
     before = bytes_in_buffers()
     with Device() as device:
-        session = Session(device.fd, -1, small_tree(), max_read=MAX_READ, direct_io=False, helpers=2)
+        session = Session(device.fd, -1, small_tree(), max_read=MAX_READ, helpers=2)
         session.opened(2, inode_of(DATA, FIRST), 7, 1, Buffer(b"x" * 1000), 1000, False, True)
         assert Buffer.total_bytes() == before + 1000
         del session
@@ -406,21 +409,31 @@ def test_the_kernel_needs_no_opendir(it: Served) -> None:
 # Open files --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("direct_io", [False, True])
-def test_open_flags_follow_the_answer(direct_io: bool) -> None:
+def test_open_flags_follow_the_answer() -> None:
     expected = {
         (False, True): 0,
         (True, True): wire.FOPEN_KEEP_CACHE,
         (False, False): wire.FOPEN_DIRECT_IO,
         (True, False): wire.FOPEN_KEEP_CACHE | wire.FOPEN_DIRECT_IO,
     }
-    with served(direct_io=direct_io) as it:
+    with served() as it:
         for handle, ((keep, shares), flags) in enumerate(expected.items(), 1):
             event = it.event(wire.open_(inode_of(EXACT, PLAIN), os.O_RDONLY | os.O_CLOEXEC), 7)
             assert event[2:] == (inode_of(EXACT, PLAIN), 7, os.O_RDONLY | os.O_CLOEXEC, 0)
             it.session.opened(event[1], event[2], 7, handle, None, -1, keep, shares)
             opened = wire.parse_opened(it.device.reply_to(event[1], 0).body)
-            assert opened == (handle, flags | (wire.FOPEN_DIRECT_IO if direct_io else 0))
+            assert opened == (handle, flags)
+
+
+@pytest.mark.parametrize(("shares", "reads"), [(True, 0), (False, 3)])
+def test_a_release_tells_how_often_a_program_read(shares: bool, reads: int) -> None:
+    inode = inode_of(DATA, FIRST)
+    with served() as it:
+        it.event(wire.open_(inode))
+        it.session.opened(2, inode, 7, 1, Buffer(b"12345"), 5, False, shares)
+        for offset in (0, 3, 5):
+            it.ask(wire.read(inode, 1, offset, 3))
+        assert it.event(wire.release(inode, 1))[5] == reads
 
 
 @given(data=st.binary(max_size=300), offset=st.integers(0, 400), size=st.integers(0, 400))
@@ -586,11 +599,11 @@ def test_a_call_from_another_thread_and_bad_arguments_are_refused(it: Served) ->
     with pytest.raises(TypeError):
         it.session.opened(2, 5, 1, 1, b"bytes", -1, False, True)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_read"):
-        Session(it.device.fd, -1, small_tree(), max_read=0, direct_io=False, helpers=0)
+        Session(it.device.fd, -1, small_tree(), max_read=0, helpers=0)
     with pytest.raises(ValueError, match="helpers"):
-        Session(it.device.fd, -1, small_tree(), max_read=4096, direct_io=False, helpers=65)
+        Session(it.device.fd, -1, small_tree(), max_read=4096, helpers=65)
     with pytest.raises(OSError, match="Bad file descriptor"):
-        Session(-1, -1, small_tree(), max_read=4096, direct_io=False, helpers=0)
+        Session(-1, -1, small_tree(), max_read=4096, helpers=0)
 
 
 # Helpers -----------------------------------------------------------------------------------------------------------
@@ -603,10 +616,10 @@ QUEUE = 4096
 @contextmanager
 def helped(helpers: int) -> Iterator[tuple[Device, Session]]:
     with Device() as device:
-        session = Session(device.fd, -1, small_tree(), max_read=MAX_READ, direct_io=False, helpers=helpers)
+        session = Session(device.fd, -1, small_tree(), max_read=MAX_READ, helpers=helpers)
         try:
             unique = device.send(wire.init())
-            assert take(session, 1) == [(INIT, 0, 0, 0, 0, 0)]
+            assert take(session, 1) == [(INIT, 0, 1, 0, 0, 0)]
             assert device.reply_to(unique).error == 0
             yield device, session
         finally:
@@ -832,7 +845,7 @@ def test_more_than_the_relay_can_take_is_refused(it: Served) -> None:
 
 def test_without_a_relay_there_is_nothing_cold() -> None:
     with Device() as device:
-        session = Session(device.fd, -1, small_tree(), max_read=MAX_READ, direct_io=False, helpers=0)
+        session = Session(device.fd, -1, small_tree(), max_read=MAX_READ, helpers=0)
         for request, error in ((wire.init(), 0), (wire.statfs(), errno.ENOSYS)):
             unique = device.send(request)
             session.take(0, 0)

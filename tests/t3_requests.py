@@ -18,6 +18,7 @@ from wire import Device, Reply, Request
 from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.dataset.columns import native_tree
 from redoxfs.fs.inodes import DATA, inode_of
+from redoxfs.fs.page_cache import PageCache
 from redoxfs.fs.requests import KernelCaches, Requests
 from redoxfs.native import Session
 from redoxfs.native._native import STAT
@@ -72,11 +73,11 @@ async def serving(catalog: Catalog, grace_s: float = 60.0) -> AsyncIterator[Serv
     caches, store = KernelCaches(), HeldStore(catalog)
     async with running_node(catalog, store, caches, chunk_size=2, share=1) as node:
         with Device() as device:
-            session = Session(device.fd, -1, native_tree(catalog), max_read=1 << 20, direct_io=False, helpers=0)
+            session = Session(device.fd, -1, native_tree(catalog), max_read=1 << 20, helpers=0)
             try:
                 caches.attach(session)
                 begun = trio.Event()
-                made = Serving(device, store, node, Requests(node, session, answering=begun.set))
+                made = Serving(device, store, node, Requests(node, session, begun.set, PageCache()))
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(made.run, grace_s)
                     await made.ask(wire.init())
@@ -125,7 +126,7 @@ def test_other_tasks_run_while_requests_keep_coming(catalog: Catalog) -> None:
             trio.open_nursery() as nursery,
         ):
             session = BusySession(int(catalog.members[0]))
-            requests = Requests(node, cast(Session, session), answering=lambda: None)
+            requests = Requests(node, cast(Session, session), lambda: None, PageCache())
             nursery.start_soon(requests.run, 0.0)
             for _ in range(10):
                 await trio.lowlevel.checkpoint()

@@ -43,9 +43,8 @@ class Filesystem:
         self.mountpoint = mountpoint
         self.folder = mountpoint / "folder"
         self._device = mount(mountpoint, fsname="test", options=set())
-        self.session = Session(
-            self._device.fd, -1, small_tree(), max_read=MAX_READ_BYTES, direct_io=direct_io, helpers=helpers
-        )
+        self.session = Session(self._device.fd, -1, small_tree(), max_read=MAX_READ_BYTES, helpers=helpers)
+        self._direct_io = direct_io
         self.events: Counter[int] = Counter()
         self.turns: Counter[int] = Counter()
         self._bound: dict[int, tuple[Buffer, int]] = {}
@@ -105,7 +104,8 @@ class Filesystem:
             self._bound[entry] = data, users + 1
         size = -1 if data is None else len(data)
         self._handles[handle] = entry
-        if not self.session.opened(unique, inode, thread, handle, data, size, users > 0, entry >= FIRST):
+        shares_pages = entry >= FIRST and not self._direct_io
+        if not self.session.opened(unique, inode, thread, handle, data, size, users > 0, shares_pages):
             self._release(handle)
 
     def _release(self, handle: int) -> None:

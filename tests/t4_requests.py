@@ -15,6 +15,8 @@ from images import make_images
 from machine import PATIENCE_S, Machine
 from PIL import Image
 
+from redoxfs.fs.page_cache import BETWEEN_PROBES, WINDOW
+
 CLASSES = {"cat": 12, "dog": 12}
 HERE = Path(__file__).parent
 
@@ -69,11 +71,11 @@ def read_by_numpy(path: Path) -> None:
 
 # The files have 1 to 4 kB. With direct_io the last READ finds the end of the file.
 EXPECTED: dict[tuple[str, Callable[[Path], None]], dict[str, int]] = {
-    ("page cache", read_whole): {"open": 1, "getattr": 1, "read": 1, "release": 1},
+    ("page_cache", read_whole): {"open": 1, "getattr": 1, "read": 1, "release": 1},
     ("direct_io", read_whole): {"open": 1, "getattr": 1, "read": 2, "release": 1},
-    ("page cache", decode): {"open": 1, "getattr": 1, "read": 1, "release": 1},
+    ("page_cache", decode): {"open": 1, "getattr": 1, "read": 1, "release": 1},
     ("direct_io", decode): {"open": 1, "getattr": 1, "read": 1, "release": 1},
-    ("page cache", read_by_numpy): {"open": 1, "getattr": 1, "read": 1, "release": 1},
+    ("page_cache", read_by_numpy): {"open": 1, "getattr": 1, "read": 1, "release": 1},
     ("direct_io", read_by_numpy): {"open": 1, "getattr": 1, "read": 1, "release": 1},
 }
 
@@ -86,7 +88,7 @@ def test_requests_for_each_file_read(
     make_images(source, CLASSES)
     for empty in source.glob("train/*/*-0.png"):
         empty.unlink()
-    with counted(machine, source, "requests", *(["-o", "direct_io"] if mode == "direct_io" else [])) as log:
+    with counted(machine, source, "requests", "-o", mode) as log:
         # Like a job: list, then read. One more file, for requests that the kernel sends only once (FLUSH).
         paths = sorted(machine.mnt.glob("train/*/*.png"))
         reader(paths.pop())
@@ -105,7 +107,7 @@ def test_a_long_read_through_the_page_cache_is_one_request(machine: Machine, tmp
         (source / label).mkdir(parents=True)
         for number in range(2):
             (source / label / f"{number}.jpg").write_bytes(bytes(1 << 20))
-    with counted(machine, source, "requests", "--classes", "dir") as log:
+    with counted(machine, source, "requests", "-o", "page_cache") as log:
         paths = list(machine.mnt.glob("*/*.jpg"))
 
         def read_all() -> None:
@@ -115,6 +117,30 @@ def test_a_long_read_through_the_page_cache_is_one_request(machine: Machine, tmp
                 os.close(fd)
 
         assert requests(log, read_all)["read"] == len(paths)
+
+
+def test_small_reads_go_through_the_page_cache_after_a_while(machine: Machine, tmp_path: Path) -> None:
+    pieces = 10
+    source = tmp_path / "data"
+    for label in ("cat", "dog"):
+        (source / label).mkdir(parents=True)
+        for number in range(WINDOW):
+            (source / label / f"{number}.jpg").write_bytes(bytes(pieces * 4096))
+    with counted(machine, source, "requests") as log:
+        paths = list(machine.mnt.glob("*/*.jpg"))
+
+        def read_in_pieces() -> None:
+            for path in paths:
+                fd = os.open(path, os.O_RDONLY)
+                while os.read(fd, 4096):
+                    pass
+                os.close(fd)
+
+        before, after = requests(log, read_in_pieces)["read"], requests(log, read_in_pieces)["read"]
+    probes = len(paths) // BETWEEN_PROBES
+    # The kernel's readahead asks for such a file once or twice.
+    assert after <= 2 * (len(paths) - probes) + probes * (pieces + 1)
+    assert before > WINDOW * pieces
 
 
 def test_requests_of_a_long_listing(machine: Machine, tmp_path: Path) -> None:

@@ -91,9 +91,11 @@ INVALIDATE_INODE_OUT = struct.Struct("=Qqq")
 MESSAGE_BYTES = (1 << 20) + (1 << 12)
 """Room for the largest message: a reply of one MiB and its header."""
 
-INIT_FLAGS = (1 << 0) | (1 << 3) | (1 << 13) | (1 << 14) | (1 << 15) | (1 << 18) | (1 << 22) | (1 << 24) | (1 << 30)
+INIT_EXT, DIRECT_IO_ALLOW_MMAP = 1 << 30, 1 << 36
+INIT_FLAGS = (1 << 0) | (1 << 3) | (1 << 13) | (1 << 14) | (1 << 15) | (1 << 18) | (1 << 22) | (1 << 24)
+INIT_FLAGS |= INIT_EXT | DIRECT_IO_ALLOW_MMAP
 """What a kernel offers, of what matters here: ASYNC_READ, ATOMIC_O_TRUNC, DO_READDIRPLUS, READDIRPLUS_AUTO, ASYNC_DIO,
-PARALLEL_DIROPS, MAX_PAGES, NO_OPENDIR_SUPPORT, INIT_EXT."""
+PARALLEL_DIROPS, MAX_PAGES, NO_OPENDIR_SUPPORT, and the two above."""
 
 ROOT = 1
 """The inode number of the mount's root."""

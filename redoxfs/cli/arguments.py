@@ -135,7 +135,7 @@ def _add_mount_settings(group: "argparse._ArgumentGroup", *, log: str) -> None:
         dest="fuse_options",
         metavar="OPTIONS",
         action="append",
-        help="mount options: allow_other, direct_io, noexec, …",
+        help="mount options: allow_other, direct_io, page_cache, …",
     )
 
 

@@ -66,7 +66,7 @@ def _request(options: MountOptions, source: PathStatus, target: PathStatus) -> l
             source=str(source.path),
             mountpoint=str(target.path),
             job=job_of(options),
-            fuse_options=tuple(sorted(fuse.kernel | ({"direct_io"} if fuse.direct_io else set()))),
+            fuse_options=tuple(sorted(fuse.options)),
             foreground=False,
             log=None,
         )

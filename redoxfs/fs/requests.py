@@ -22,6 +22,7 @@ import trio
 
 from redoxfs.fs.handlers import errno_of
 from redoxfs.fs.inodes import FIRST_OUTSIDE_DATA, Branch, branch_and_entry, inode_of
+from redoxfs.fs.page_cache import PageCache
 from redoxfs.native import INIT, OPEN, READ, RELEASE, STAT, Session
 from redoxfs.node import ExpectedOpen, Node, OpenFile
 
@@ -98,11 +99,13 @@ class Requests:
 
     Args:
         answering: called when the kernel has accepted the mount.
+        page_cache: which opens use the page cache.
     """
 
-    def __init__(self, node: Node, session: Session, answering: Callable[[], None]) -> None:
+    def __init__(self, node: Node, session: Session, answering: Callable[[], None], page_cache: PageCache) -> None:
         self._node = node
         self._session = session
+        self._page_cache = page_cache
         self._answering = answering
         self._handlers = {OPEN: self._open, RELEASE: self._release, STAT: self._stat, READ: self._read}
         self._nursery: trio.Nursery
@@ -141,6 +144,8 @@ class Requests:
                 return
             for kind, unique, number, thread, offset, size in events:
                 if kind == INIT:
+                    if not number:
+                        self._page_cache.cannot_map()
                     self._answering()
                 else:
                     handlers[kind](unique, number, thread, offset, size)
@@ -204,9 +209,10 @@ class Requests:
 
     def _opened(self, unique: int, inode: int, thread: int, file: OpenFile) -> None:
         is_open = False
+        shares_pages = file.shares_pages and self._page_cache.shares(file.size)
         try:
             is_open = self._session.opened(
-                unique, inode, thread, file.handle, file.data, file.size, file.keep_pages, file.shares_pages
+                unique, inode, thread, file.handle, file.data, file.size, file.keep_pages, shares_pages
             )
         finally:
             if not is_open:
@@ -235,7 +241,8 @@ class Requests:
         else:
             self._session.data(unique, data)
 
-    def _release(self, _unique: int, handle: int, _thread: int, _offset: int, _size: int) -> None:
+    def _release(self, _unique: int, handle: int, _thread: int, _offset: int, reads: int) -> None:
+        self._page_cache.closed(reads)
         try:
             self._node.close(handle)
         except Exception as error:

@@ -24,6 +24,7 @@ from redoxfs.chunks import ChunkStore
 from redoxfs.dataset import Catalog
 from redoxfs.dataset.columns import native_tree
 from redoxfs.fs.operations import Operations
+from redoxfs.fs.page_cache import PageCache
 from redoxfs.fs.relay import Relay
 from redoxfs.fs.requests import KernelCaches, Requests
 from redoxfs.linux.fuse_device import MAX_READ_BYTES, mount
@@ -69,7 +70,9 @@ class MountSpec:
     ``plan``            the policy, and the memory
     ``store``           of ``catalog``; reaches the source by no path that the mount might hide
     ``timeout_s``       the deadline of every wait for storage
-    ``kernel_options``  mount(8)'s, besides ro, nosuid and nodev
+    ``options``         of mount(8), besides ro, nosuid and nodev, as the user gave them
+    ``kernel_options``  those of them that the kernel gets
+    ``bypass``          whether opens bypass the page cache; None: as programs read
     ``fuse_threads``    threads that answer hot requests, beside the main thread
     ``state_file``      where the progress of the laps is kept
     ``settings``        what the laps of a plan depend on, on all nodes together
@@ -84,8 +87,9 @@ class MountSpec:
     store: ChunkStore
     source: Path
     mountpoint: Path
+    options: frozenset[str]
     kernel_options: frozenset[str]
-    direct_io: bool
+    bypass: bool | None
     fuse_threads: int
     timeout_s: float
     control_path: Path
@@ -98,7 +102,7 @@ class MountSpec:
 
     def about(self) -> dict[str, Any]:
         """Its part of stats.json."""
-        options = sorted(self.kernel_options | ({"direct_io"} if self.direct_io else set()))
+        options = sorted(self.options)
         return {"source": os.fspath(self.source), "mountpoint": os.fspath(self.mountpoint), "options": options}
 
 
@@ -169,7 +173,7 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
 
             caches.attach(session)
             try:
-                await _run(spec, Requests(node, session, answering), relay, verbs, state)
+                await _run(spec, Requests(node, session, answering, PageCache(spec.bypass)), relay, verbs, state)
             finally:
                 # The other nodes, and the end of this one, may still find something out of date.
                 caches.detach()
@@ -222,7 +226,6 @@ def _mounted(spec: MountSpec, relay: Relay) -> Iterator[tuple[Channel, Session]]
             relay.fd,
             tree,
             max_read=MAX_READ_BYTES,
-            direct_io=spec.direct_io,
             helpers=spec.fuse_threads,
         )
     except BaseException:

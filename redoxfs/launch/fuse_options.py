@@ -19,6 +19,7 @@ _KNOWN = {
     "allow_other": _PASSED,
     "default_permissions": _PASSED,
     "direct_io": _OURS,
+    "page_cache": _OURS,
     "noatime": _PASSED,
     "nodiratime": _PASSED,
     "noexec": _PASSED,
@@ -41,10 +42,16 @@ _FSTAB_PREFIXES = ("x-", "X-", "comment=")
 
 @dataclass(frozen=True, slots=True)
 class FuseOptions:
-    """Options for the kernel's mount, and whether files open with direct_io."""
+    """Options for the kernel's mount, and whether opens bypass the page cache; None: as programs read."""
 
     kernel: frozenset[str]
-    direct_io: bool
+    bypass: bool | None
+
+    @property
+    def options(self) -> frozenset[str]:
+        """All of them by their names."""
+        ours = {None: set[str](), True: {"direct_io"}, False: {"page_cache"}}
+        return self.kernel | ours[self.bypass]
 
 
 def parse_fuse_options(values: Iterable[str]) -> FuseOptions:
@@ -60,4 +67,7 @@ def parse_fuse_options(values: Iterable[str]) -> FuseOptions:
     if "allow_other" in kernel:
         # Without it every user would read with the daemon's rights, whatever the modes of the files.
         kernel.add("default_permissions")
-    return FuseOptions(frozenset(kernel), "direct_io" in names)
+    if {"direct_io", "page_cache"} <= set(names):
+        raise UsageError("-o direct_io and -o page_cache exclude each other")
+    bypass = True if "direct_io" in names else False if "page_cache" in names else None
+    return FuseOptions(frozenset(kernel), bypass)

@@ -172,11 +172,11 @@ RELEASE: Final[int]
 Event = tuple[int, int, int, int, int, int]
 """(kind, unique, number, thread, offset, size).
 
-INIT     the kernel has accepted the mount; all other fields 0
+INIT     the kernel has accepted the mount. number: 1 if programs can map files that bypass the page cache, else 0
 OPEN     number: inode; offset: open flags.  To be answered by `opened` or `failed`
 STAT     number: entry, redirected and not known to be held by the thread.  `stat` or `failed`
 READ     number: handle whose bytes are not in memory.  `data` or `failed`
-RELEASE  number: handle. Answered already
+RELEASE  number: handle; size: its reads, 0 if it used the page cache. Answered already
 
 ``unique`` stands for the request in an answer. It is the kernel's number, and in its upper byte who received it.
 """
@@ -189,13 +189,10 @@ class Session:
         device: the FUSE descriptor, made non-blocking. Stays the caller's, who closes it after `close`.
         relay: one end of a SOCK_SEQPACKET pair, whose other end libfuse serves; -1 for none. Likewise.
         max_read: the limit of one read, in bytes.
-        direct_io: opens of redirected files bypass the page cache.
         helpers: threads that answer on clones of the descriptor, beside the caller of `take`.
     """
 
-    def __init__(
-        self, device: int, relay: int, tree: Tree, *, max_read: int, direct_io: bool, helpers: int
-    ) -> None: ...
+    def __init__(self, device: int, relay: int, tree: Tree, *, max_read: int, helpers: int) -> None: ...
     def fileno(self) -> int:
         """Readable when `take` would return or do something: an epoll descriptor."""
 
@@ -226,6 +223,7 @@ class Session:
         """Answer an OPEN: reads of ``handle`` get slices of ``data``, or become events if it is None.
 
         ``size``: the file is bound: stats of ``inode`` by this thread, and lookups, get this size; -1: they do not.
+        ``keep_pages``: pages of ``inode`` in the page cache are right; ``shares_pages``: reads go through it.
         False if nobody waits for the answer any more: no RELEASE will come, and the handle's number is free.
 
         Raises:

@@ -16,7 +16,7 @@ int redox_session_opened(redox_session *session, const redox_opening *opening) {
     // The handle first: the kernel may read from it as soon as it has the answer.
     int error = core->closed ? EINVAL
                              : redox_handles_open(&core->handles, opening->handle, opening->inode, opening->thread,
-                                                  opening->data, opening->size, &bound_here);
+                                                  opening->data, opening->size, !opening->shares_pages, &bound_here);
     if (error) {
         return error;
     }
@@ -25,15 +25,15 @@ int redox_session_opened(redox_session *session, const redox_opening *opening) {
         // A size from before the file was bound may still be on its way to the kernel, which drops it then.
         redox_session_turned(session, (size_t)entry);
     }
-    bool direct_io = core->direct_io || !opening->shares_pages;
     struct fuse_open_out out = {
         .fh = opening->handle,
-        .open_flags = (direct_io ? FOPEN_DIRECT_IO : 0) | (opening->keep_pages ? FOPEN_KEEP_CACHE : 0),
+        .open_flags = (opening->shares_pages ? 0 : FOPEN_DIRECT_IO) | (opening->keep_pages ? FOPEN_KEEP_CACHE : 0),
     };
     error = redox_reply(&core->devices, opening->unique, &out, sizeof out);
     if (error) {
         redox_buffer *data;
-        redox_handles_close(&core->handles, opening->handle, &data);
+        uint32_t reads;
+        redox_handles_close(&core->handles, opening->handle, &data, &reads);
         redox_buffer_drop(data);
         if (bound_here) {
             // A helper may have told the size meanwhile.

@@ -92,7 +92,7 @@ void redox_handles_free(redox_handles *handles) {
 }
 
 static int open_locked(redox_handles *handles, uint64_t number, uint64_t inode, uint32_t thread, redox_buffer *data,
-                       int64_t size, bool *bound_here) {
+                       int64_t size, bool direct_io, bool *bound_here) {
     redox_handle *handle = make_record(handles, number);
     if (!handle || !redox_map_reserve(&handles->bound) || !redox_map_reserve(&handles->first) ||
         !redox_map_reserve(&handles->opened_by)) {
@@ -101,7 +101,12 @@ static int open_locked(redox_handles *handles, uint64_t number, uint64_t inode, 
     if (handle->inode) {
         return EINVAL;
     }
-    *handle = (redox_handle){.inode = inode, .thread = thread, .data = data ? redox_buffer_take(data) : NULL};
+    *handle = (redox_handle){
+        .inode = inode,
+        .thread = thread,
+        .direct_io = direct_io,
+        .data = data ? redox_buffer_take(data) : NULL,
+    };
     link_in(handles, handle, (uint32_t)number);
     handles->open++;
     // 0 is any caller of another pid namespace, so nothing is known of it.
@@ -116,21 +121,22 @@ static int open_locked(redox_handles *handles, uint64_t number, uint64_t inode, 
 }
 
 int redox_handles_open(redox_handles *handles, uint64_t number, uint64_t inode, uint32_t thread, redox_buffer *data,
-                       int64_t size, bool *bound_here) {
+                       int64_t size, bool direct_io, bool *bound_here) {
     if (!number || number >= REDOX_HANDLES || !inode) {
         return EINVAL;
     }
     pthread_mutex_lock(&handles->lock);
-    int error = open_locked(handles, number, inode, thread, data, size, bound_here);
+    int error = open_locked(handles, number, inode, thread, data, size, direct_io, bound_here);
     pthread_mutex_unlock(&handles->lock);
     return error;
 }
 
-bool redox_handles_close(redox_handles *handles, uint64_t number, redox_buffer **data) {
+bool redox_handles_close(redox_handles *handles, uint64_t number, redox_buffer **data, uint32_t *reads) {
     *data = NULL;
     pthread_mutex_lock(&handles->lock);
     redox_handle *handle = open_record(handles, number);
     if (handle) {
+        *reads = handle->direct_io ? handle->reads : 0;
         *data = end(handles, number, handle);
     }
     pthread_mutex_unlock(&handles->lock);
@@ -141,6 +147,9 @@ redox_handle_state redox_handles_read(redox_handles *handles, uint64_t number, r
     redox_handle_state state = REDOX_NOT_OPEN;
     pthread_mutex_lock(&handles->lock);
     redox_handle *handle = open_record(handles, number);
+    if (handle && handle->reads < UINT32_MAX) {
+        handle->reads++;
+    }
     if (handle && handle->data) {
         *data = redox_buffer_take(handle->data);
         state = REDOX_WITH_BYTES;

@@ -23,6 +23,8 @@ typedef struct {
     uint64_t inode;           // 0: the handle is not open
     uint32_t thread;          // that opened it
     uint32_t next, previous;  // handles of the same inode; 0: none
+    uint32_t reads;           // requests for its bytes so far
+    bool direct_io;           // which are the reads of a program, and not those of the page cache
 } redox_handle;
 
 typedef struct {
@@ -44,10 +46,11 @@ void redox_handles_free(redox_handles *handles);
 // Adds an open file, and takes a reference of `data`, which may be NULL. `size` >= 0 binds the inode; *bound_here says
 // whether it was not bound before. Returns 0, EINVAL (a number out of range or in use) or ENOMEM; then nothing changed.
 int redox_handles_open(redox_handles *handles, uint64_t number, uint64_t inode, uint32_t thread, redox_buffer *data,
-                       int64_t size, bool *bound_here);
+                       int64_t size, bool direct_io, bool *bound_here);
 
-// Ends an open file. False if there is none. *data is its reference, which the caller has to drop, or NULL.
-bool redox_handles_close(redox_handles *handles, uint64_t number, redox_buffer **data);
+// Ends an open file. False if there is none. *data is its reference, which the caller has to drop, or NULL; *reads is
+// how many reads of a program there were, 0 where the page cache stands in between.
+bool redox_handles_close(redox_handles *handles, uint64_t number, redox_buffer **data, uint32_t *reads);
 
 // *data is a reference of the caller's own if the handle has bytes.
 redox_handle_state redox_handles_read(redox_handles *handles, uint64_t number, redox_buffer **data);

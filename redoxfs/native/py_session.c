@@ -16,12 +16,11 @@ typedef struct {
 } session_object;
 
 static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"device", "relay", "tree", "max_read", "direct_io", "helpers", NULL};
-    int device, relay, direct_io, helpers;
+    static char *names[] = {"device", "relay", "tree", "max_read", "helpers", NULL};
+    int device, relay, helpers;
     long long max_read;
     PyObject *tree;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iiO$Lpi:Session", names, &device, &relay, &tree, &max_read,
-                                     &direct_io, &helpers)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iiO$Li:Session", names, &device, &relay, &tree, &max_read, &helpers)) {
         return NULL;
     }
     const redox_tree *columns = redox_tree_of(tree);
@@ -43,7 +42,6 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         .relay = relay,
         .tree = columns,
         .max_read = (uint32_t)max_read,
-        .direct_io = direct_io,
         .helpers = (unsigned)helpers,
     };
     self->tree = Py_NewRef(tree);

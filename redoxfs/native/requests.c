@@ -9,6 +9,9 @@ static const char CONTROL_NAME[] = ".redoxfs";
 // What this was written for. The fields of INIT's reply up to max_pages are from 7.28, cached directories too.
 enum { OLDEST_MINOR = 31 };
 
+// Linux 6.6, in the upper half of the flags.
+static const uint32_t DIRECT_IO_ALLOW_MMAP = UINT32_C(1) << (36 - 32);
+
 static bool is_relayed_handle(uint64_t handle) { return handle >> REDOX_RELAY_HANDLES_SHIFT; }
 
 static void find_entry(const redox_tree *tree, uint64_t inode, redox_request *request) {
@@ -87,7 +90,7 @@ void redox_size_at_relay(redox_core *core, unsigned branch, size_t entry) {
 
 // The beginning
 
-static bool begin(redox_core *core, redox_request *request) {
+static bool begin(redox_core *core, redox_request *request, redox_event *event) {
     // Older kernels send less: major, minor, max_readahead, flags.
     enum { LEAST = 16 };
     if (request->body_bytes < LEAST || atomic_load_explicit(&core->begun, memory_order_relaxed)) {
@@ -113,6 +116,10 @@ static bool begin(redox_core *core, redox_request *request) {
                       FUSE_PARALLEL_DIROPS | FUSE_CACHE_SYMLINKS | FUSE_NO_OPENDIR_SUPPORT | FUSE_BIG_WRITES |
                       FUSE_ATOMIC_O_TRUNC;
     out.flags = wanted & in.flags;
+    if (in.flags & FUSE_INIT_EXT && in.flags2 & DIRECT_IO_ALLOW_MMAP) {
+        out.flags |= FUSE_INIT_EXT;
+        out.flags2 = DIRECT_IO_ALLOW_MMAP;
+    }
     out.minor = in.minor < out.minor ? in.minor : out.minor;
     out.max_readahead = in.max_readahead;
     out.max_background = REDOX_BACKGROUND;
@@ -124,6 +131,7 @@ static bool begin(redox_core *core, redox_request *request) {
     if (redox_reply(&core->devices, request->ticket, &out, sizeof out)) {
         return false;
     }
+    event->number = out.flags2 & DIRECT_IO_ALLOW_MMAP ? 1 : 0;
     atomic_store_explicit(&core->begun, true, memory_order_release);
     // The relay negotiates for itself. It reads and writes a socket, which is not the kernel's pipe.
     ((struct fuse_init_in *)request->body)->flags &= ~(FUSE_SPLICE_READ | FUSE_SPLICE_WRITE | FUSE_SPLICE_MOVE);
@@ -177,10 +185,12 @@ static bool event_of_read(redox_core *core, redox_request *request, redox_event 
 // The handle ends here, in the order of the requests; the answer comes later.
 static bool event_of_release(redox_core *core, redox_request *request, redox_event *event) {
     const struct fuse_release_in *in = BODY(request, struct fuse_release_in);
-    if (!in || is_relayed_handle(in->fh) || !redox_handles_close(&core->handles, in->fh, &request->data)) {
+    uint32_t reads;
+    if (!in || is_relayed_handle(in->fh) || !redox_handles_close(&core->handles, in->fh, &request->data, &reads)) {
         return false;
     }
     make_event(request, REDOX_RELEASE, in->fh, event);
+    event->size = reads;
     return true;
 }
 
@@ -208,8 +218,8 @@ redox_next redox_receive(redox_core *core, unsigned device, void *message, size_
         return REDOX_FINISHED;
     }
     if (header->opcode == FUSE_INIT) {
-        *has_event = begin(core, request);
         *event = (redox_event){.kind = REDOX_INIT};
+        *has_event = begin(core, request, event);
         return REDOX_FINISHED;
     }
     if (!atomic_load_explicit(&core->begun, memory_order_acquire)) {

@@ -38,7 +38,6 @@ typedef struct {
     redox_handles handles;
     redox_relay relay;
     uint32_t max_read;
-    bool direct_io;
     atomic_bool begun;        // INIT was answered
     atomic_bool over;         // the mount has ended
     bool lists_without_open;  // the kernel needs no OPENDIR. Set before `begun`

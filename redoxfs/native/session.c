@@ -263,7 +263,6 @@ static int set_up(redox_session *session, const redox_session_options *options) 
     pthread_cond_init(&session->room, NULL);
     core->tree = options->tree;
     core->max_read = options->max_read;
-    core->direct_io = options->direct_io;
     core->devices.fds[core->devices.count++] = options->device;
     session->epoll = epoll_create1(EPOLL_CLOEXEC);
     session->events_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

@@ -44,7 +44,6 @@ typedef struct {
     int relay;   // -1 for none
     const redox_tree *tree;
     uint32_t max_read;
-    bool direct_io;
     unsigned helpers;
 } redox_session_options;
 

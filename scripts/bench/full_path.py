@@ -279,7 +279,7 @@ def show(result: dict[str, Any]) -> None:
     on = result["machine"]
     console.print(f"{on['cores']} cores, {on['cpu']}, Linux {on['kernel']}, Python {on['python']}")
     console.print(", ".join(f"{title}: commit {commit}" for title, commit in result["commits"].items()))
-    mode = "direct_io" if result["direct_io"] else "page-cache"
+    mode = "direct_io" if result["direct_io"] else "default mode"
     console.print(f"{result['files']:,} files, memory for {result['memory_share']:.0%} of them, {mode}")
     for file_bytes in dict.fromkeys(row["file_bytes"] for row in result["rows"]):
         rows = [row for row in result["rows"] if row["file_bytes"] == file_bytes]

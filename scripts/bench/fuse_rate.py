@@ -119,8 +119,12 @@ class Kinds:
         self.source = work / "data"
         self.left_out: list[str] = []
         self.kinds: dict[str, Callable[[], Any]] = {}
-        self.kinds["redoxfs, page-cache, never listed"] = partial(self._redoxfs, [], is_listed=False)
-        for mode, redox, stock in (("page-cache", [], []), ("direct_io", ["-o", "direct_io"], ["--direct-io"])):
+        self.kinds["redoxfs, default, never listed"] = partial(self._redoxfs, [], is_listed=False)
+        self.kinds["redoxfs, default"] = partial(self._redoxfs, [])
+        for mode, redox, stock in (
+            ("page-cache", ["-o", "page_cache"], []),
+            ("direct_io", ["-o", "direct_io"], ["--direct-io"]),
+        ):
             self.kinds[f"redoxfs, {mode}"] = partial(self._redoxfs, redox)
             stocked = mounts.stock_pyfuse3(self.source / "files", self._mnt, *stock)
             self.kinds[f"stock pyfuse3, {mode}"] = partial(self._plain, stocked)
@@ -254,7 +258,7 @@ def measure(work: Path, files: int, rounds: int, rows: tuple[str, ...]) -> dict[
                     if server and readers == COSTED_READERS:
                         costs.setdefault(name, []).append((mounts.cpu_s(server) - before) / len(paths) * 1e6)
         for workers in WORKERS if not rows else ():
-            for name in ("redoxfs, page-cache", "redoxfs, direct_io"):
+            for name in ("redoxfs, default", "redoxfs, page-cache"):
                 with kinds.kinds[name]() as (paths, _):
                     loaders.setdefault(name, {}).setdefault(str(workers), []).append(through_dataloader(paths, workers))
             loaders.setdefault("webdataset", {}).setdefault(str(workers), []).append(through_webdataset(work, workers))

@@ -1,6 +1,6 @@
 """How long an open of a resident sample takes, idle and under load: median, p99, p99.9 and longest, in µs.
 
-    scripts/bench/latency.py [--files 60000] [--mode page-cache|direct_io] [--json]
+    scripts/bench/latency.py [--files 60000] [--mode default|page_cache|direct_io] [--json]
 
 One process calls os.open and os.close, one after the other, and both are timed. The close waits for nothing, but the
 next open meets the daemon at its RELEASE, as it does in a training job. It needs FUSE and `find`.
@@ -53,7 +53,7 @@ LOADED_SHARE = 0.2
 """Share of the files that are read to cause loads."""
 
 PATIENCE_S = 60
-MODES = {"page-cache": [], "direct_io": ["-o", "direct_io"]}
+MODES = {"default": [], "page_cache": ["-o", "page_cache"], "direct_io": ["-o", "direct_io"]}
 
 fork = multiprocessing.get_context("fork")
 
@@ -190,7 +190,7 @@ def show(result: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=60_000)
-    parser.add_argument("--mode", choices=MODES, default="page-cache")
+    parser.add_argument("--mode", choices=MODES, default="default")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="redoxfs-bench-") as folder:

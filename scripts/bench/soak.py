@@ -1,6 +1,6 @@
 """A soak test: 8 processes open files over and over, and check after every read which file the bytes are from.
 
-    scripts/bench/soak.py [--opens 1000000] [--mode page-cache|direct_io] [--json]
+    scripts/bench/soak.py [--opens 1000000] [--mode default|page_cache|direct_io] [--json]
 
 Each file holds its own path, length and CRC-32. So the test notices bytes of two files, a missing piece, or a sample of
 another class; fstat must agree with what is read as well. There is memory for a quarter of the samples. Seven processes
@@ -51,7 +51,7 @@ SAMPLE_EVERY_S = 0.5
 STALLED_S = 120
 PROBLEMS_SHOWN = 20
 
-MODES = {"page-cache": [], "direct_io": ["-o", "direct_io"]}
+MODES = {"default": [], "page_cache": ["-o", "page_cache"], "direct_io": ["-o", "direct_io"]}
 
 fork = multiprocessing.get_context("fork")
 
@@ -228,7 +228,7 @@ def show(result: dict[str, Any]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--opens", type=int, default=1_000_000)
-    parser.add_argument("--mode", choices=MODES, default="page-cache")
+    parser.add_argument("--mode", choices=MODES, default="default")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="redoxfs-bench-") as folder:

@@ -439,7 +439,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         .relay = (how & 68) == 68 ? -1 : self.relay,
         .tree = &tree,
         .max_read = 1 << 17,
-        .direct_io = how & 1,
     };
     self.session = redox_session_new(&options);
     CHECK(self.session);

@@ -46,7 +46,8 @@ enum { HANDLES = 3000, STEP = 60, INODES = 10, THREADS = 8 };
 static struct {
     uint64_t inode[HANDLES];  // 0: not open
     uint32_t thread[HANDLES];
-    bool has_bytes[HANDLES];
+    bool has_bytes[HANDLES], direct_io[HANDLES];
+    uint32_t reads[HANDLES];
     int64_t bound[INODES];
     uint64_t opened_by[THREADS];  // 0: nothing
     size_t open;
@@ -55,10 +56,11 @@ static struct {
 static void open_one(redox_handles *handles, uint64_t *state, redox_buffer *data) {
     uint64_t number = next_number(state) % (HANDLES / STEP) * STEP, inode = 1 + next_number(state) % (INODES - 1);
     uint32_t thread = (uint32_t)(next_number(state) % THREADS);
-    bool has_bytes = next_number(state) % 2;
+    bool has_bytes = next_number(state) % 2, direct_io = next_number(state) % 2;
     int64_t size = (int64_t)(next_number(state) % 4) - 1;
     bool bound_here = false;
-    int error = redox_handles_open(handles, number, inode, thread, has_bytes ? data : NULL, size, &bound_here);
+    int error =
+        redox_handles_open(handles, number, inode, thread, has_bytes ? data : NULL, size, direct_io, &bound_here);
     CHECK(error == (number == 0 || model.inode[number] ? EINVAL : 0));
     if (error) {
         return;
@@ -67,6 +69,8 @@ static void open_one(redox_handles *handles, uint64_t *state, redox_buffer *data
     model.inode[number] = inode;
     model.thread[number] = thread;
     model.has_bytes[number] = has_bytes;
+    model.direct_io[number] = direct_io;
+    model.reads[number] = 0;
     model.open++;
     if (size >= 0) {
         model.bound[inode] = size;
@@ -79,11 +83,13 @@ static void open_one(redox_handles *handles, uint64_t *state, redox_buffer *data
 static void close_one(redox_handles *handles, uint64_t *state) {
     uint64_t number = next_number(state) % (HANDLES / STEP) * STEP;
     redox_buffer *data;
-    CHECK(redox_handles_close(handles, number, &data) == (model.inode[number] != 0));
+    uint32_t reads;
+    CHECK(redox_handles_close(handles, number, &data, &reads) == (model.inode[number] != 0));
     if (!model.inode[number]) {
         return;
     }
     CHECK((data != NULL) == model.has_bytes[number]);
+    CHECK(reads == (model.direct_io[number] ? model.reads[number] : 0));
     redox_buffer_drop(data);
     if (model.opened_by[model.thread[number]] == number) {
         model.opened_by[model.thread[number]] = 0;
@@ -101,6 +107,7 @@ static void read_one(redox_handles *handles, uint64_t *state) {
                                               : REDOX_WITHOUT_BYTES));
     CHECK((data != NULL) == (found == REDOX_WITH_BYTES));
     redox_buffer_drop(data);
+    model.reads[number] += found != REDOX_NOT_OPEN;
 }
 
 static void look_one(redox_handles *handles, uint64_t *state) {
@@ -177,9 +184,10 @@ static void test_handles(void) {
     for (int shift = 20; shift < 64; shift++) {
         bool bound_here;
         redox_buffer *none = NULL;
-        CHECK(redox_handles_open(&handles, UINT64_C(1) << shift, 1, 1, NULL, -1, &bound_here) == EINVAL);
+        uint32_t reads;
+        CHECK(redox_handles_open(&handles, UINT64_C(1) << shift, 1, 1, NULL, -1, false, &bound_here) == EINVAL);
         CHECK(redox_handles_read(&handles, UINT64_C(1) << shift, &none) == REDOX_NOT_OPEN);
-        CHECK(!redox_handles_close(&handles, UINT64_C(1) << shift, &none));
+        CHECK(!redox_handles_close(&handles, UINT64_C(1) << shift, &none, &reads));
     }
     redox_handles_free(&handles);
     CHECK(atomic_load(&data->references) == 1);
