@@ -11,7 +11,7 @@ import socket
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import wire
@@ -39,10 +39,13 @@ class Tap:
         for end in (self._ours, self._theirs):
             wire.widen(end)
         self.fd = self._theirs.fileno()
+        self._begun = Event()
         self._thread = Thread(target=self._pass_on)
         self._thread.start()
 
     def widen_readahead(self) -> None:
+        # The kernel has the reply to INIT only when the thread has passed it on.
+        self._begun.wait()
         self._device.widen_readahead()
 
     def end(self) -> None:
@@ -92,6 +95,7 @@ class Tap:
             # Its program has ended, or the kernel does not know the inode of a notice.
             if error.errno != errno.ENOENT:
                 raise
+        self._begun.set()
 
 
 def collecting(log: int) -> Callable[[str, dict[str, int]], None]:
