@@ -17,6 +17,16 @@ PATIENCE_S = 60
 """Much longer than any step takes; a test that reaches it has failed."""
 
 
+def has_ended(process: int) -> bool:
+    """Whether the process of this pidfd ends in time; the descriptor is closed."""
+    try:
+        waiting = select.poll()
+        waiting.register(process, select.POLLIN)
+        return bool(waiting.poll(PATIENCE_S * 1000))
+    finally:
+        os.close(process)
+
+
 class Machine:
     """Runs `redoxfs` with caches and logs under ``folder``, and sockets in a folder of their own."""
 
@@ -70,13 +80,8 @@ class Machine:
         """Send a signal to the daemon and wait until it exits."""
         pid = self.pid(mountpoint)
         daemon = os.pidfd_open(pid)
-        try:
-            os.kill(pid, how)
-            waiting = select.poll()
-            waiting.register(daemon, select.POLLIN)
-            assert waiting.poll(PATIENCE_S * 1000)
-        finally:
-            os.close(daemon)
+        os.kill(pid, how)
+        assert has_ended(daemon)
 
     def daemons(self) -> list[int]:
         """Processes of redoxfs with a path of this folder in their arguments."""

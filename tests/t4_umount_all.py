@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from machine import PATIENCE_S, Machine
+from machine import PATIENCE_S, Machine, has_ended
 
 from redoxfs.linux.mount_table import read_mounts, topmost_at
 
@@ -86,10 +86,7 @@ def test_a_mount_that_cannot_be_ended_keeps_no_other(machine: Machine, source: P
             assert held.read().startswith(b"cat ")
     finally:
         os.kill(pid, signal.SIGCONT)
-        waiting = select.poll()
-        waiting.register(ended, select.POLLIN)
-        assert waiting.poll(PATIENCE_S * 1000)
-        os.close(ended)
+        assert has_ended(ended)
 
 
 @needs_root

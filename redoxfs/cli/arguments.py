@@ -16,6 +16,7 @@ from redoxfs.cli.options import (
     ClusterStatusOptions,
     ClusterUpOptions,
     InspectOptions,
+    InstallHelperOptions,
     NodesOptions,
     PackOptions,
     StateLoadOptions,
@@ -66,6 +67,7 @@ def parser() -> argparse.ArgumentParser:
     verbs = top.add_subparsers(dest="verb", metavar="VERB", title="verbs", prog="redoxfs")
     _add_mount(verbs)
     _add_umount(verbs)
+    _add_install_helper(verbs)
     _add_status(verbs)
     _add_inspect(verbs)
     _add_pack(verbs)
@@ -165,6 +167,14 @@ def _add_advanced(verb: Parser) -> None:
 
 def _add_help_all(verb: Parser) -> None:
     verb.add_argument("--help-all", action=HelpAll, help="also show the advanced options")
+
+
+def _add_install_helper(verbs: "Verbs[Parser]") -> None:
+    text = "link the helper of mount(8), for mount -t redoxfs and /etc/fstab"
+    verb = add_verb(verbs, "install-helper", InstallHelperOptions, text)
+    default = default_of(InstallHelperOptions, "directory")
+    verb.add_argument("--directory", metavar="DIR", help=f"where mount(8) looks (default: {default})")
+    verb.add_argument("--undo", action="store_true", help="remove the link")
 
 
 def _add_umount(verbs: "Verbs[Parser]") -> None:
@@ -427,7 +437,7 @@ def rendered(options: MountOptions) -> list[str]:
     """The arguments of `redoxfs mount` that `parse` makes these options of: no more than differ from the defaults."""
     given, defaults = flat(options), flat(MountOptions(source=""))
     words: list[str] = []
-    for action in _mount_parser()._actions:
+    for action in mount_parser()._actions:
         if not action.option_strings or action.dest not in given or given[action.dest] == defaults[action.dest]:
             continue
         name, value = action.option_strings[-1], given[action.dest]
@@ -440,8 +450,9 @@ def rendered(options: MountOptions) -> list[str]:
 
 
 @cache
-def _mount_parser() -> Parser:
-    verb = Parser(prog="redoxfs mount")
+def mount_parser() -> Parser:
+    """The arguments of `redoxfs mount` alone."""
+    verb = Parser(prog="redoxfs mount", add_help=False)
     _add_mount_arguments(verb)
     return verb
 

@@ -32,6 +32,14 @@ class UmountOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class InstallHelperOptions:
+    """``directory`` is where mount(8) looks for helpers."""
+
+    directory: str = "/sbin"
+    undo: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class StatusOptions:
     mountpoint: str
     json: bool = False

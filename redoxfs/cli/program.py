@@ -19,6 +19,7 @@ from redoxfs.launch.errors import UsageError
 _VERBS = {
     "mount": "redoxfs.cli.mount",
     "umount": "redoxfs.cli.umount",
+    "install-helper": "redoxfs.cli.install_helper",
     "status": "redoxfs.cli.status",
     "inspect": "redoxfs.cli.inspect",
     "pack": "redoxfs.cli.pack",

@@ -1,10 +1,11 @@
 """The values of `-o`: the mount options that mean something here, and what becomes of each.
 
-The daemon's mount is always ro,nosuid,nodev. Options that ask for that, and those that only mean something to fstab
-and mount(8), are accepted and dropped, so that a line from /etc/fstab works. All others are refused: an option that is
-silently ignored surprises later, and some (max_read) would break the mount.
+The daemon's mount is always ro,nosuid,nodev. Options that ask for that, and those that only mean something to fstab,
+mount(8) or a filesystem that is written to, are accepted and dropped, so that a line from /etc/fstab works. All others
+are refused: an option that is silently ignored surprises later, and some (max_read) would break the mount.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from redoxfs.launch.errors import UsageError
 _OURS = "ours"
 _PASSED = "passed to the kernel"
 _IMPLIED = "always so"
+_MEANINGLESS = "for a filesystem that is written to"
 _FSTAB = "for fstab and mount(8)"
 
 _KNOWN = {
@@ -29,15 +31,21 @@ _KNOWN = {
     "exec": _IMPLIED,
     "relatime": _IMPLIED,
     "async": _IMPLIED,
-    "defaults": _FSTAB,
-    "auto": _FSTAB,
-    "noauto": _FSTAB,
-    "nofail": _FSTAB,
-    "_netdev": _FSTAB,
+    **dict.fromkeys(("atime", "diratime", "norelatime", "strictatime", "nostrictatime"), _MEANINGLESS),
+    **dict.fromkeys(("lazytime", "nolazytime", "sync", "dirsync", "silent", "loud"), _MEANINGLESS),
+    **dict.fromkeys(("defaults", "auto", "noauto", "nofail", "_netdev"), _FSTAB),
+    **dict.fromkeys(("user", "nouser", "users", "nousers", "owner", "noowner", "group", "nogroup"), _FSTAB),
 }
 
 # mount(8): "x-" options are for programs in user space and never reach a filesystem.
-_FSTAB_PREFIXES = ("x-", "X-", "comment=")
+_FSTAB_PREFIXES = ("x-", "X-", "comment=", "user=")
+
+# The labels of SELinux. mount(8) passes them on where the kernel has it.
+_PASSED_PREFIXES = ("context=", "fscontext=", "defcontext=", "rootcontext=")
+
+# As mount(8) splits: at a comma that is neither in double quotes nor behind a backslash.
+_PART = re.compile(r'(?:\\.|"(?:\\.|[^"\\])*"|[^,"\\])+', re.DOTALL)
+_ESCAPED = re.compile(r'\\([,"])|"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +62,34 @@ class FuseOptions:
         return self.kernel | ours[self.bypass]
 
 
+def split_options(text: str) -> list[str]:
+    """The options of a comma-separated list, with their quotes. Raises UsageError if a quote is not closed."""
+    parts = _PART.findall(text)
+    if sum(map(len, parts)) + text.count(",") - sum(part.count(",") for part in parts) != len(text):
+        raise UsageError(f"-o {text}: a quote is not closed")
+    return [part for part in map(str.strip, parts) if part]
+
+
+def unquoted(text: str) -> str:
+    """The value of an option, without quotes, and without the backslash of a comma or a quote."""
+    return _ESCAPED.sub(lambda found: found[1] or "", text)
+
+
+def is_known(option: str) -> bool:
+    """Whether `-o` takes an option."""
+    return option in _KNOWN or option.startswith(_FSTAB_PREFIXES + _PASSED_PREFIXES)
+
+
 def parse_fuse_options(values: Iterable[str]) -> FuseOptions:
     """The options of every `-o`, each a comma-separated list. Raises UsageError for an unknown one."""
-    names = [name for value in values for name in (part.strip() for part in value.split(",")) if name]
+    names = [name for value in values for name in split_options(value)]
     for name in names:
         if name == "rw":
             raise UsageError("-o rw: redoxfs is read-only; change the files in SOURCE itself")
-        if name not in _KNOWN and not name.startswith(_FSTAB_PREFIXES):
-            known = ", ".join(name for name, fate in _KNOWN.items() if fate is not _FSTAB)
+        if not is_known(name):
+            known = ", ".join(name for name, fate in _KNOWN.items() if fate in (_OURS, _PASSED, _IMPLIED))
             raise UsageError(f"-o {name}: not a mount option of redoxfs; known are {known}")
-    kernel = {name for name in names if _KNOWN.get(name) is _PASSED}
+    kernel = {name for name in names if _KNOWN.get(name) is _PASSED or name.startswith(_PASSED_PREFIXES)}
     if "allow_other" in kernel:
         # Without it every user would read with the daemon's rights, whatever the modes of the files.
         kernel.add("default_permissions")
