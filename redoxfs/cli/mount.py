@@ -14,6 +14,7 @@ from redoxfs.launch.daemon import LiveMountError, Prepared, job_of, prepare, wor
 from redoxfs.launch.deadline import read_file
 from redoxfs.launch.errors import DaemonError
 from redoxfs.launch.fuse_options import parse_fuse_options
+from redoxfs.launch.notify import notify, notify_when_readable
 from redoxfs.launch.options import MountOptions
 from redoxfs.launch.path_status import CONTROL_FOLDER, PathStatus
 from redoxfs.launch.runtime_paths import open_log
@@ -74,19 +75,30 @@ def _request(options: MountOptions, source: PathStatus, target: PathStatus) -> l
 
 
 def _serve_here(prepared: Prepared, work: Work) -> None:
+    target = prepared.target.path
     if prepared.options.log is None:
         log_to(sys.stderr)
     else:
-        log_fd, _ = open_log(prepared.options.log, prepared.target.path)
+        log_fd, _ = open_log(prepared.options.log, target)
         log_to(os.fdopen(log_fd, "a", errors="backslashreplace"))
 
     def on_ready() -> None:
-        for line in _summary(prepared):
+        summary = _summary(prepared)
+        for line in summary:
             say(line)
-        say(f"to end it: Ctrl-C, or redoxfs umount {prepared.target.path}")
+        say(f"to end it: Ctrl-C, or redoxfs umount {target}")
         os.close(prepared.turn)
+        stats = target / CONTROL_FOLDER / "stats.json"
+        notify_when_readable(stats, prepared.options.timeout_s, READY=1, STATUS="; ".join(summary))
 
-    work(on_ready, say)
+    def on_news(line: str) -> None:
+        say(line)
+        notify(STATUS=line)
+
+    try:
+        work(on_ready, on_news)
+    finally:
+        notify(STOPPING=1)
 
 
 def _serve_behind(prepared: Prepared, work: Work) -> None:
