@@ -77,7 +77,9 @@ def _be_daemon(work: Work, write_end: int, log_fd: int, describe: Described) -> 
     """Run the child to its end; returns its exit code."""
     code = UNEXPECTED
     try:
-        os.setsid()
+        # Until the mount answers, the daemon stays in the process group of the command: an automounter lets only that
+        # one pass to the mountpoint. A Ctrl-C there is for the command, which passes it on as SIGTERM.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         # A working directory would keep an unrelated mount or disk busy.
         os.chdir("/")
         null = os.open(os.devnull, os.O_RDONLY)
@@ -112,8 +114,12 @@ def _work_and_report(work: Work, write_end: int, describe: Described) -> int:
             if last:
                 os.close(write_end)
 
+    def on_ready() -> None:
+        os.setsid()
+        send({"ready": True})
+
     try:
-        work(lambda: send({"ready": True}), lambda line: send({"news": line}, last=False))
+        work(on_ready, lambda line: send({"news": line}, last=False))
     except BaseException as error:
         code, line = describe(error)
         logging.getLogger(__name__).log(logging.ERROR, "redoxfs: %s", line, exc_info=code == UNEXPECTED)
