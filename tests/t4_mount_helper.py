@@ -150,6 +150,16 @@ def test_the_pages_line_of_fstab_is_mounted_once_by_mount_a(host: Host) -> None:
     assert host.mounts() == []
 
 
+def test_commands_find_the_daemon_without_its_environment(host: Host, short_path: Path) -> None:
+    """mount(8) passes no XDG_RUNTIME_DIR on, and the user's shell has one."""
+    host.ok(commands("mount(8)")[0])
+    host.ok("mount -t redoxfs /data/set /mnt/set")
+    state = host.mnt.parent / "saved"
+    redoxfs = f"XDG_RUNTIME_DIR={short_path} {Path(sys.executable).with_name('redoxfs')}"
+    host.ok(f"{redoxfs} state save /mnt/set {state}")
+    assert state.stat().st_size
+
+
 def test_lines_of_fstab_that_fail_keep_no_other(host: Host) -> None:
     host.ok(commands("mount(8)")[0])
     for name in ("a b", "bad", "other"):

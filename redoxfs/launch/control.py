@@ -13,7 +13,7 @@ from typing import Any
 
 from redoxfs.launch.errors import DaemonError, MountpointError, UsageError
 from redoxfs.launch.path_status import PathStatus, our_mount_at
-from redoxfs.launch.runtime_paths import control_path
+from redoxfs.launch.runtime_paths import control_path_of_daemon
 
 ANSWER_LIMIT_BYTES = 64 * 1024
 """Far more than any answer."""
@@ -42,7 +42,7 @@ def ask_daemon(mount: PathStatus, verb: str, data: bytes = b"") -> dict[str, Any
         UsageError: it refuses.
     """
     try:
-        return send_control(control_path(mount.path), verb, data)
+        return send_control(control_path_of_daemon(mount.path), verb, data)
     except FileNotFoundError:
         raise MountpointError(f"{mount.path}: has no control socket of yours; run this as its owner") from None
     except OSError as failure:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from redoxfs.launch.control import send_control
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.path_status import PathStatus, path_status
-from redoxfs.launch.runtime_paths import control_path, kept_path
+from redoxfs.launch.runtime_paths import control_path_of_daemon, kept_path
 from redoxfs.launch.say import say
 from redoxfs.launch.source import Dataset, fingerprint_of, layout_of
 
@@ -67,7 +67,7 @@ def take_over(file: "StateFile", target: PathStatus, timeout_s: float) -> None:
     by_ns = time.monotonic_ns() + int(timeout_s * 1e9)
     asked = b"%d %s" % (by_ns, os.fsencode(file.base))
     try:
-        send_control(control_path(target.path), "state-hand-over", asked, timeout_s)
+        send_control(control_path_of_daemon(target.path), "state-hand-over", asked, timeout_s)
     except TimeoutError:
         say(f"the daemon of a detached mount of {target.path} does not answer; it may still write {file.base}")
     except (OSError, ValueError):

@@ -34,6 +34,21 @@ def control_path(mountpoint: Path) -> Path:
     )
 
 
+def control_path_of_daemon(mountpoint: Path) -> Path:
+    """The control socket of the daemon at `mountpoint`, which may have been started with another XDG_RUNTIME_DIR.
+
+    mount(8) and sudo pass none on. Raises CommandError.
+    """
+    path = control_path(mountpoint)
+    if path.exists():
+        return path
+    for base in (Path(f"/run/user/{os.geteuid()}"), _own_base()):
+        other = base / "redoxfs" / path.name
+        if _is_private(base) and _is_private(other.parent) and other.exists():
+            return other
+    return path
+
+
 def open_log(asked: str | None, mountpoint: Path) -> tuple[int, Path]:
     """A descriptor that appends to the daemon's log, and the log's path.
 
@@ -83,11 +98,14 @@ def _mark(mountpoint: Path) -> str:
 
 def _runtime_bases() -> list[Path]:
     """Folders that may hold ours, best first. After `sudo`, the variable may still name another user's folder."""
-    own = Path(f"/tmp/redoxfs-{os.geteuid()}")
     given = os.environ.get("XDG_RUNTIME_DIR", "")
     if os.path.isabs(given) and _is_private(Path(given)):
-        return [Path(given), own]
-    return [own]
+        return [Path(given), _own_base()]
+    return [_own_base()]
+
+
+def _own_base() -> Path:
+    return Path(f"/tmp/redoxfs-{os.geteuid()}")
 
 
 def _make_private(folder: Path) -> None:
