@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-MADE = ("peers_pb2.py", "peers_pb2.pyi")
+MADE = ("peers/v1/peers_pb2.py", "peers/v1/peers_pb2.pyi", "csi/v1/csi_pb2.py", "csi/v1/csi_pb2.pyi")
 
 
 def wanted_version() -> str:
@@ -31,4 +31,4 @@ def test_the_generated_code_is_what_the_script_makes(tmp_path: Path) -> None:
         [ROOT / "scripts/proto", tmp_path], check=True, env={**os.environ, "PYTHON": sys.executable}, timeout=60
     )
     for name in MADE:
-        assert (tmp_path / name).read_bytes() == (ROOT / "redoxfs/peers/v1" / name).read_bytes()
+        assert (tmp_path / name).read_bytes() == (ROOT / "redoxfs" / name).read_bytes()

@@ -1,0 +1,1 @@
+"""The node plugin of the Container Storage Interface."""
