@@ -15,10 +15,12 @@ from redoxfs.cli.options import (
     ClusterDownOptions,
     ClusterStatusOptions,
     ClusterUpOptions,
+    CsiOptions,
     InspectOptions,
     InstallHelperOptions,
     NodesOptions,
     PackOptions,
+    ServeOptions,
     StateLoadOptions,
     StateSaveOptions,
     StatusOptions,
@@ -77,6 +79,8 @@ def parser() -> argparse.ArgumentParser:
     _add_cluster(verbs)
     _add_trace(verbs)
     add_simulate(verbs)
+    _add_serve(verbs)
+    _add_csi(verbs)
     return top
 
 
@@ -87,6 +91,32 @@ def _add_mount(verbs: "Verbs[Parser]") -> None:
     _add_mount_arguments(verb)
 
 
+def _add_serve(verbs: "Verbs[Parser]") -> None:
+    text = "serve SOURCE to a mount that another process made, as in a container without privileges"
+    verb = add_verb(verbs, "serve", ServeOptions, text, usage="%(prog)s [OPTIONS] --fd-socket PATH SOURCE")
+    _add_help_all(verb)
+    verb.add_argument("source", metavar="SOURCE", help="the directory with the training files")
+    verb.add_argument(
+        "--fd-socket", metavar="PATH", required=True, help="the socket where redoxfs csi hands over the mount"
+    )
+    _add_files(verb.add_argument_group("what is served"))
+    _add_memory(verb.add_argument_group("memory"))
+    _add_progress(verb.add_argument_group("the mount"))
+    _add_nodes_of_mount(verb.add_argument_group("several nodes"))
+    _add_advanced(verb)
+
+
+def _add_csi(verbs: "Verbs[Parser]") -> None:
+    verb = add_verb(verbs, "csi", CsiOptions, "run the node plugin of Kubernetes, which mounts for redoxfs serve")
+    verb.add_argument("--endpoint", metavar="URL", required=True, help="where to listen, as unix:///csi/csi.sock")
+    verb.add_argument("--node-id", metavar="NAME", required=True, help="the name of this node in Kubernetes")
+    verb.add_argument(
+        "--kubelet-dir",
+        metavar="DIR",
+        help=f"the kubelet's folder (default: {default_of(CsiOptions, 'kubelet_dir')})",
+    )
+
+
 def _add_mount_arguments(verb: Parser) -> None:
     verb.add_argument("source", metavar="SOURCE", help="the directory with the training files")
     verb.add_argument("mountpoint", metavar="MOUNTPOINT", nargs="?", help="where to serve it (default: over SOURCE)")
@@ -94,7 +124,11 @@ def _add_mount_arguments(verb: Parser) -> None:
     _add_memory(verb.add_argument_group("memory"))
     group = verb.add_argument_group("the mount")
     _add_mount_settings(group, log="log of the daemon (default: below ~/.local/state/redoxfs)")
-    group = verb.add_argument_group("several nodes")
+    _add_nodes_of_mount(verb.add_argument_group("several nodes"))
+    _add_advanced(verb)
+
+
+def _add_nodes_of_mount(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--nodes",
         metavar="LIST",
@@ -110,12 +144,22 @@ def _add_mount_arguments(verb: Parser) -> None:
     group.add_argument("--node-count", metavar="N", type=values.nodes, help="number of addresses of dns:NAME")
     _add_tls(group, cert="this node's certificate (PEM), for its host in --nodes")
     group.add_argument("--insecure", action="store_true", help="talk in plaintext over a network; all on it can read")
-    _add_advanced(verb)
 
 
 def _add_mount_settings(group: "argparse._ArgumentGroup", *, log: str) -> None:
     group.add_argument("-f", "--foreground", action="store_true", help="stay in the foreground and log to stderr")
     group.add_argument("--log", metavar="FILE", help=log)
+    _add_progress(group)
+    group.add_argument(
+        "-o",
+        dest="fuse_options",
+        metavar="OPTIONS",
+        action="append",
+        help="mount options: allow_other, direct_io, page_cache, …",
+    )
+
+
+def _add_progress(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--job",
         metavar="ID",
@@ -131,13 +175,6 @@ def _add_mount_settings(group: "argparse._ArgumentGroup", *, log: str) -> None:
         "--state",
         metavar="FILE",
         help="progress for --resume; node I of several uses FILE.I (default: below ~/.local/state/redoxfs)",
-    )
-    group.add_argument(
-        "-o",
-        dest="fuse_options",
-        metavar="OPTIONS",
-        action="append",
-        help="mount options: allow_other, direct_io, page_cache, …",
     )
 
 
@@ -428,6 +465,29 @@ def _add_timeout(verb: "argparse._ActionsContainer") -> argparse.Action:
         type=values.seconds,
         help=f"give up when storage or the daemon does not answer for SECONDS (default: {DEFAULT_TIMEOUT_S:g})",
     )
+
+
+# Options as attributes of a volume
+
+# They are about the process, which is not the volume's.
+_NOT_OF_A_VOLUME = {"help", "foreground", "log"}
+
+
+def mount_options() -> list[tuple[str, str, str]]:
+    """The options of `redoxfs mount` that a volume of Kubernetes may have.
+
+    Each has the name of its attribute, the option as it is typed, and how many values it takes: "none", "one", or
+    "one a line".
+    """
+    found = []
+    for action in mount_parser()._actions:
+        if not action.option_strings or action.dest in _NOT_OF_A_VOLUME:
+            continue
+        option = action.option_strings[-1]
+        name = "mount-options" if option == "-o" else option.removeprefix("--")
+        values = "none" if action.nargs == 0 else "one a line" if isinstance(action, argparse._AppendAction) else "one"
+        found.append((name, option, values))
+    return found
 
 
 # Back to a command line

@@ -56,7 +56,7 @@ EXITS = (
     ),
     Exit(
         7,
-        "FUSE is missing or not permitted: /dev/fuse, fusermount3, allow_other",
+        "FUSE is missing or not permitted: /dev/fuse, fusermount3, allow_other; or no mount came (serve)",
         (_HERE + "FuseUnavailableError", "redoxfs.fs:MountError"),
     ),
     Exit(8, "still in use (umount)", (_HERE + "StillInUseError",)),

@@ -83,13 +83,13 @@ def _serve_here(prepared: Prepared, work: Work) -> None:
         log_to(os.fdopen(log_fd, "a", errors="backslashreplace"))
 
     def on_ready() -> None:
-        summary = _summary(prepared)
-        for line in summary:
+        lines = summary(prepared)
+        for line in lines:
             say(line)
         say(f"to end it: Ctrl-C, or redoxfs umount {target}")
         os.close(prepared.turn)
         stats = target / CONTROL_FOLDER / "stats.json"
-        notify_when_readable(stats, prepared.options.timeout_s, READY=1, STATUS="; ".join(summary))
+        notify_when_readable(stats, prepared.options.timeout_s, READY=1, STATUS="; ".join(lines))
 
     def on_news(line: str) -> None:
         say(line)
@@ -123,16 +123,18 @@ def _serve_behind(prepared: Prepared, work: Work) -> None:
         raise DaemonError(
             f"{target}: does not answer ({failure.strerror}); daemon: pid {pid}, log: {log_path}"
         ) from None
-    for line in _summary(prepared):
+    for line in summary(prepared):
         say(line)
     say(f"the daemon is pid {pid} and logs to {log_path}")
     say(f"to end it: redoxfs umount {target}")
 
 
-def _summary(prepared: Prepared) -> list[str]:
+def summary(prepared: Prepared) -> list[str]:
+    """What is served, in lines for the person at the shell."""
     catalog, plan = prepared.dataset.catalog, prepared.plan
     source, target = prepared.source.path, prepared.target.path
-    line = f"{source} is served {'over itself' if source == target else f'at {target}'}"
+    where = f"at {target}" if prepared.receive is None else f"to the mount that came from {target}"
+    line = f"{source} is served {'over itself' if source == target else where}"
     if not len(catalog.class_of):
         return [f"{line}, every file exactly"]
     data = format_bytes(int(catalog.sample_bytes.sum()))

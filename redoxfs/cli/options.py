@@ -21,6 +21,21 @@ BANDWIDTH_BYTES_PER_S = 380e6
 
 
 @dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """``mount`` has no mountpoint: the mount comes from the socket ``fd_socket``."""
+
+    fd_socket: str
+    mount: MountOptions
+
+
+@dataclass(frozen=True, slots=True)
+class CsiOptions:
+    endpoint: str
+    node_id: str
+    kubelet_dir: str = "/var/lib/kubelet"
+
+
+@dataclass(frozen=True, slots=True)
 class UmountOptions:
     """``mountpoint``, or ``all``: every mount of this user, or of one job."""
 

@@ -29,6 +29,8 @@ _VERBS = {
     "cluster": "redoxfs.cli.cluster",
     "trace": "redoxfs.cli.trace",
     "simulate": "redoxfs.cli.simulate",
+    "serve": "redoxfs.cli.serve",
+    "csi": "redoxfs.cli.csi",
 }
 
 

@@ -7,16 +7,18 @@ where there are none.
 
 import json
 import os
+import stat
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from redoxfs.cli.options import StatusOptions
 from redoxfs.cli.table import print_table
-from redoxfs.launch.control import live_mount
-from redoxfs.launch.deadline import read_file
+from redoxfs.launch.control import live_mount, send_control
+from redoxfs.launch.deadline import look, read_file
 from redoxfs.launch.errors import DaemonError, MountpointError
 from redoxfs.launch.path_status import CONTROL_FOLDER
+from redoxfs.launch.runtime_paths import control_path
 from redoxfs.launch.sizes import counted, format_bytes, format_seconds
 
 # What `mount` and `status` print where the slot policy has one chunk for each virtual chunk.
@@ -34,7 +36,12 @@ def run(options: StatusOptions) -> int:
 
 
 def read_stats(asked: str, timeout_s: float) -> tuple[Path, bytes]:
-    """The mountpoint of the mount at a path, and its stats.json. Raises DaemonError, MountpointError."""
+    """The mountpoint of the mount at a path, and its stats.json. Raises DaemonError, MountpointError.
+
+    A path may also be the socket that `redoxfs serve` received its mount from: that mount need not be visible here.
+    """
+    if stat.S_ISSOCK(look(asked, timeout_s).mode):
+        return _received(asked)
     mount = live_mount(asked, timeout_s)
     try:
         return mount.path, read_file(mount.path / CONTROL_FOLDER / "stats.json", timeout_s)
@@ -42,6 +49,16 @@ def read_stats(asked: str, timeout_s: float) -> tuple[Path, bytes]:
         raise DaemonError(f"{mount.path}: the daemon did not answer within {timeout_s:g} s") from None
     except OSError as failure:
         raise MountpointError(f"{mount.path}: its statistics cannot be read: {failure.strerror}") from None
+
+
+def _received(asked: str) -> tuple[Path, bytes]:
+    path = Path(os.path.realpath(asked))
+    try:
+        answer = send_control(control_path(path), "stats")
+        return path, json.dumps({name: value for name, value in answer.items() if name != "ok"}).encode()
+    except (OSError, ValueError) as failure:
+        reason = getattr(failure, "strerror", None) or failure
+        raise DaemonError(f"{path}: no redoxfs serves the mount from this socket ({reason})") from None
 
 
 def rows(stats: dict[str, Any]) -> list[tuple[str, str]]:

@@ -156,7 +156,12 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
             host = await ends.enter_async_context(
                 joined(node, catalog, spec.plan, spec.cluster, state, timeout_s=spec.timeout_s)
             )
+
+        async def tell(_data: bytes) -> dict[str, Any]:
+            return stats()
+
         verbs: dict[str, Verb] = {
+            "stats": tell,
             "state-save": state.save,
             "state-load": state.load,
             "state-hand-over": state.hand_over,

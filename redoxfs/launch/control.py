@@ -1,4 +1,4 @@
-"""Requests to the daemon of a mount over its control socket: for `trace`, `nodes`, `state`, and the check of `status`.
+"""Requests to the daemon of a mount over its control socket: for `trace`, `nodes`, `state` and `status`.
 
 `redoxfs.node.control` describes the protocol. The node's own modules are not imported here: loading numpy and trio
 would take four times as long as the request.
@@ -15,8 +15,8 @@ from redoxfs.launch.errors import DaemonError, MountpointError, UsageError
 from redoxfs.launch.path_status import PathStatus, our_mount_at
 from redoxfs.launch.runtime_paths import control_path_of_daemon
 
-ANSWER_LIMIT_BYTES = 64 * 1024
-"""Far more than any answer."""
+ANSWER_LIMIT_BYTES = 1 << 20
+"""Far more than any answer: the longest are the statistics of a node with many peers."""
 
 TIMEOUT_S = 10.0
 """For the daemon to take the next piece of the request, and to answer."""

@@ -23,7 +23,7 @@ from redoxfs.launch.fuse_access import check_fuse
 from redoxfs.launch.fuse_options import FuseOptions, parse_fuse_options
 from redoxfs.launch.members import Membership, check_nodes, membership, remote_memory_of, transport_of
 from redoxfs.launch.options import MountOptions
-from redoxfs.launch.path_status import PathStatus, path_status_cleared
+from redoxfs.launch.path_status import PathStatus, path_status, path_status_cleared
 from redoxfs.launch.resume import resume, settings_of, state_file_of, take_over
 from redoxfs.launch.runtime_paths import control_path
 from redoxfs.launch.say import say
@@ -42,6 +42,7 @@ from redoxfs.launch.turn import await_turn
 
 if TYPE_CHECKING:
     from redoxfs.dataset import Catalog
+    from redoxfs.fs import Channel
     from redoxfs.node import Plan, Share
     from redoxfs.node.cluster import ClusterConfig
     from redoxfs.node.state import StateFile
@@ -50,7 +51,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared:
-    """All that was decided in the foreground. ``turn`` is the descriptor of `await_turn`."""
+    """All that was decided in the foreground.
+
+    ``turn`` is the descriptor of `await_turn`, ``receive`` that of `prepare_received`; then ``target`` is the socket.
+    """
 
     options: MountOptions
     source: PathStatus
@@ -65,6 +69,7 @@ class Prepared:
     state_file: "StateFile | None"
     kept: bytes | None
     settings: Callable[["Plan"], Mapping[str, str]]
+    receive: "Callable[[], Channel] | None"
 
 
 class LiveMountError(MountpointError):
@@ -89,6 +94,34 @@ def prepare(options: MountOptions) -> Prepared:
     # Whoever cannot read SOURCE can seldom write to it; of the two, report that it cannot be read.
     _check_writable(target)
     check_fuse(fuse)
+    return _prepared(options, fuse, source, target, root_fd, turn, None)
+
+
+def prepare_received(options: MountOptions, receive: "Callable[[], Channel]") -> Prepared:
+    """As `prepare`, for a mount that another process made and that ``receive`` returns.
+
+    The mountpoint may not be visible here. The MOUNTPOINT of ``options`` is the socket that the mount comes from, and
+    stands for it in the names of the log, the state file and the control socket.
+    """
+    fuse = parse_fuse_options(options.fuse_options)
+    check_nodes(options.cluster, options.memory.policy)
+    assert options.mountpoint is not None
+    turn = await_turn(options)
+    source = path_status(options.source, options.timeout_s)
+    check_source(source)
+    target = path_status(options.mountpoint, options.timeout_s)
+    return _prepared(options, fuse, source, target, open_root(source), turn, receive)
+
+
+def _prepared(
+    options: MountOptions,
+    fuse: FuseOptions,
+    source: PathStatus,
+    target: PathStatus,
+    root_fd: int,
+    turn: int,
+    receive: "Callable[[], Channel] | None",
+) -> Prepared:
     state_file = state_file_of(options.state, source, target, options.timeout_s)
     memory_bytes = memory_of(options.memory.memory_size)
     members = membership(options.cluster, options.memory.policy)
@@ -128,6 +161,7 @@ def prepare(options: MountOptions) -> Prepared:
         state_file=state_file,
         kept=kept,
         settings=settings,
+        receive=receive,
     )
 
 
@@ -300,6 +334,7 @@ def work_of(prepared: Prepared, request: Sequence[str] = ()) -> Work:
             cluster=_cluster_config(prepared, on_news),
             job=job_of(prepared.options),
             request=tuple(request),
+            receive=prepared.receive,
         )
         serve(spec, on_ready)
 

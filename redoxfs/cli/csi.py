@@ -1,0 +1,49 @@
+"""`redoxfs csi`: the node plugin of Kubernetes."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from redoxfs.cli.arguments import mount_options, parse
+from redoxfs.cli.options import CsiOptions
+from redoxfs.launch.background import log_to
+from redoxfs.launch.fuse_options import parse_fuse_options
+from redoxfs.launch.options import MountOptions
+from redoxfs.launch.sizes import parse_size
+
+
+def run(options: CsiOptions) -> int:
+    """Serve Kubernetes until SIGTERM or SIGINT; returns 0 then."""
+    # gRPC's core logs for its own developers, and reads the variable when it is imported.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    from redoxfs.csi import Kind, Plugin, VolumeOptions
+
+    log_to(sys.stderr)
+    kinds = {name: (option, Kind(values)) for name, option, values in mount_options()}
+    plugin = Plugin(options.endpoint, options.node_id, Path(options.kubelet_dir), VolumeOptions(kinds, check))
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    plugin.start()
+    ended.wait()
+    plugin.stop()
+    return 0
+
+
+def check(arguments: Sequence[str]) -> Sequence[str]:
+    """The values of -o among arguments of `redoxfs mount`. Raises UsageError unless they make sense.
+
+    All is checked that does not depend on the sidecar: on its files, its memory, or its own options.
+    """
+    options: MountOptions = parse(["mount", *arguments, "--", "SOURCE"]).options
+    for option, size in (
+        ("--memory", options.memory.memory_size),
+        ("--remote-memory", options.cluster.sharing.remote_memory),
+    ):
+        if size is not None:
+            parse_size(size, 1 << 40, option)
+    parse_fuse_options(options.fuse_options)
+    return options.fuse_options

@@ -1,0 +1,49 @@
+"""`redoxfs serve`: run the filesystem on a mount that `redoxfs csi` made, in a container without privileges.
+
+The volume brings options of its own. An option of this command line overrides the volume's.
+"""
+
+import os
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from redoxfs.cli.arguments import parse
+from redoxfs.cli.mount import summary
+from redoxfs.cli.options import ServeOptions, built, flat
+from redoxfs.launch.background import log_to
+from redoxfs.launch.daemon import prepare_received, work_of
+from redoxfs.launch.errors import UsageError
+from redoxfs.launch.handover import receive_mount, receive_settings
+from redoxfs.launch.options import MountOptions
+from redoxfs.launch.say import say
+
+
+def run(options: ServeOptions) -> int:
+    """Serve until the mount has ended, or a signal comes; returns 0 then."""
+    log_to(sys.stderr)
+    path, timeout_s = Path(os.path.abspath(options.fd_socket)), options.mount.timeout_s
+    settings = receive_settings(path, timeout_s)
+    mount = replace(_merged(options.mount, settings.arguments), mountpoint=os.fspath(path), foreground=True)
+    prepared = prepare_received(mount, partial(receive_mount, path, timeout_s))
+    work = work_of(prepared)
+
+    def on_ready() -> None:
+        for line in summary(prepared):
+            say(line)
+        os.close(prepared.turn)
+
+    work(on_ready, say)
+    return 0
+
+
+def _merged(own: MountOptions, arguments: tuple[str, ...]) -> MountOptions:
+    """The options of the volume, and over them those that were given here."""
+    try:
+        volume: MountOptions = parse(["mount", *arguments, "--", own.source]).options
+    except UsageError as error:
+        raise UsageError(f"the volume's attributes: {error}") from None
+    defaults = flat(MountOptions(source=""))
+    given = {name: value for name, value in flat(own).items() if value != defaults[name]}
+    return built(MountOptions, flat(volume) | given)

@@ -1,0 +1,505 @@
+"""The node plugin of Kubernetes: the real gRPC service, real mounts, and a sidecar without any privilege.
+
+`tests/kube.py` stands for the kubelet. No kubelet has called the plugin.
+"""
+
+import json
+import os
+import signal
+import socket
+import stat
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import kube
+import pytest
+from kube import CAPABILITIES, READERS, SIDECAR_UID, WRITER, Node, Pod, await_line, has_ended
+from machine import PATIENCE_S
+
+from redoxfs.csi.v1 import csi_pb2 as pb
+from redoxfs.launch.handover import receive_mount, receive_settings
+from redoxfs.linux.fuse_device import MAX_READ_BYTES
+
+pytestmark = [pytest.mark.mount, pytest.mark.skipif(bool(kube.why_not()), reason=str(kube.why_not()))]
+
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
+ALL = list(range(40))
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    node = Node()
+    try:
+        node.start_plugin()
+        yield node
+    finally:
+        node.close()
+
+
+@pytest.fixture
+def pod(node: Node) -> Pod:
+    return Pod(node)
+
+
+# The services, after the table of csi-sanity
+
+
+def test_the_plugin_tells_who_it_is(node: Node) -> None:
+    told = node.call("Identity", "GetPluginInfo", pb.GetPluginInfoRequest())
+    assert told.name == "redoxfs"
+    assert told.vendor_version
+    assert not node.call("Identity", "GetPluginCapabilities", pb.GetPluginCapabilitiesRequest()).capabilities
+    assert node.call("Identity", "Probe", pb.ProbeRequest()).ready.value
+    assert node.call("Node", "NodeGetInfo", pb.NodeGetInfoRequest()).node_id == "node-1"
+
+
+def test_capabilities_that_are_not_told_are_unimplemented(node: Node) -> None:
+    assert not node.call("Node", "NodeGetCapabilities", pb.NodeGetCapabilitiesRequest()).capabilities
+    for method in ("NodeStageVolume", "NodeUnstageVolume", "NodeGetVolumeStats", "NodeExpandVolume"):
+        code, _ = node.refusal("Node", method, getattr(pb, f"{method}Request")(volume_id="x"))
+        assert code == grpc.StatusCode.UNIMPLEMENTED
+
+
+def changed(pod: Pod, **fields: Any) -> pb.NodePublishVolumeRequest:
+    request = pod.request()
+    for name, value in fields.items():
+        if value is None:
+            request.ClearField(name)
+        elif isinstance(value, str):
+            setattr(request, name, value)
+        else:
+            getattr(request, name).CopyFrom(value)
+    return request
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"volume_id": None}, "volume_id is missing"),
+        ({"target_path": None}, "target_path is missing"),
+        ({"volume_capability": None}, "volume_capability is missing"),
+        ({"volume_capability": CAPABILITIES(mount=CAPABILITIES.MountVolume())}, "access mode is missing"),
+        ({"volume_capability": CAPABILITIES(block=CAPABILITIES.BlockVolume())}, "volumeMode Filesystem"),
+        ({"target_path": "/etc"}, "not that of a pod's volume"),
+        ({"target_path": "/var/lib/kubelet/pods/../../../../etc/volumes/kubernetes.io~csi/x/mount"}, "not that of"),
+        ({"volume_context": None}, "podInfoOnMount"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused(node: Node, pod: Pod, fields: dict[str, Any], words: str) -> None:
+    code, line = node.refusal("Node", "NodePublishVolume", changed(pod, **fields))
+    assert (code, line.count("\n")) == (INVALID, 0)
+    assert words in line
+    assert not node.leftovers()
+
+
+@pytest.mark.parametrize(("volume_id", "target"), [("", "/x"), ("x", ""), ("x", "/etc"), ("x", "/")])
+def test_an_unpublish_that_makes_no_sense_is_refused(node: Node, volume_id: str, target: str) -> None:
+    request = pb.NodeUnpublishVolumeRequest(volume_id=volume_id, target_path=target)
+    assert node.refusal("Node", "NodeUnpublishVolume", request)[0] == INVALID
+
+
+def test_another_pods_target_is_refused(node: Node, pod: Pod) -> None:
+    other = Pod(node)
+    code, line = node.refusal("Node", "NodePublishVolume", changed(pod, target_path=str(other.target)))
+    assert code == INVALID
+    assert "but the volume context of pod" in line
+
+
+@pytest.mark.parametrize(
+    ("attributes", "words"),
+    [
+        ({"chunk_size": "0"}, "'0' is not a whole number from 1"),
+        ({"memory": "banana"}, "--memory banana: not an amount of memory"),
+        ({"remote_memory": "0"}, "less than one byte"),
+        ({"policy": "lifo"}, "invalid choice: 'lifo'"),
+        ({"resume": "yes"}, '\'yes\' is neither "true" nor "false"'),
+        ({"mount_options": "rw"}, "redoxfs is read-only"),
+        ({"mount_options": "suid"}, "not a mount option of redoxfs"),
+        ({"source": "/data"}, "'source': redoxfs has no such option"),
+        ({"log": "/etc/passwd"}, "'log': redoxfs has no such option"),
+        ({"foreground": "true"}, "no such option"),
+        ({"empty_dir": "../../x"}, "is not the name of a volume"),
+    ],
+)
+def test_a_bad_attribute_is_refused_in_one_line(node: Node, pod: Pod, attributes: dict[str, str], words: str) -> None:
+    code, line = node.refusal("Node", "NodePublishVolume", pod.request(**attributes))
+    assert (code, line.count("\n")) == (INVALID, 0)
+    assert words in line
+    assert not node.leftovers()
+
+
+def test_a_volume_to_write_to_is_refused(node: Node, pod: Pod) -> None:
+    code, line = node.refusal("Node", "NodePublishVolume", pod.request(WRITER, readonly=False))
+    assert code == INVALID
+    assert "set readOnly: true" in line
+    for mode, readonly in ((WRITER, True), (READERS, False)):
+        node.call("Node", "NodePublishVolume", pod.request(mode, readonly=readonly))
+        pod.unpublish()
+
+
+# Publish and serve
+
+
+def test_a_sidecar_without_privileges_serves_every_sample(node: Node, pod: Pod) -> None:
+    pod.publish()
+    assert pod.probe() != 0
+    waiting = pod.reader()
+    sidecar = pod.serving()
+    status = Path(f"/proc/{sidecar.pid}/status").read_text()
+    assert f"Uid:\t{SIDECAR_UID}\t{SIDECAR_UID}\t{SIDECAR_UID}" in status
+    for kind in ("CapPrm", "CapEff", "CapBnd", "CapAmb"):
+        assert f"{kind}:\t{0:016x}" in status
+    assert pod.probe() == 0
+    # It began before the sidecar, and waited for it.
+    out, err = waiting.communicate(timeout=PATIENCE_S)
+    assert (waiting.returncode, out.count("\n")) == (0, 40), err
+    assert pod.samples() == ALL
+    mount = pod.top()
+    assert mount is not None
+    assert mount.super_options >= {"ro", "allow_other", "default_permissions", f"max_read={MAX_READ_BYTES}"}
+    widened = Path(f"/sys/class/bdi/{mount.device}/read_ahead_kb")
+    assert widened.read_text() == f"{MAX_READ_BYTES >> 10}\n"
+    pod.unpublish()
+    assert has_ended(sidecar)
+    assert sidecar.wait() == 0
+    assert not node.leftovers()
+
+
+def test_attributes_reach_the_sidecar_whose_options_override(node: Node, pod: Pod) -> None:
+    pod.publish(chunk_size="4", seed="7", memory="1GiB", samples="*.jpg\n*.jpeg", mount_options="direct_io,noexec")
+    pod.serving("--memory", "64MiB")
+    done = node.run(*kube.DROP, *node.command("status", "--json", pod.socket))
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["chunk_size"], told["memory_limit_bytes"]) == (4, 64 << 20)
+    assert told["options"] == ["direct_io", "noexec"]
+    assert pod.records()[0]["options"] == ["allow_other", "default_permissions", "noexec"]
+
+
+def test_publish_is_idempotent_also_with_a_sidecar(node: Node, pod: Pod) -> None:
+    pod.publish()
+    mount = pod.top()
+    pod.publish()
+    assert (pod.top(), len(node.mounts())) == (mount, 1)
+    pod.serving()
+    pod.publish()
+    assert (pod.top(), len(node.mounts())) == (mount, 1)
+    assert pod.samples() == ALL
+    code, line = node.refusal("Node", "NodePublishVolume", pod.request(seed="1"))
+    assert code == grpc.StatusCode.ALREADY_EXISTS
+    assert "with other attributes" in line
+
+
+def test_unpublish_is_idempotent_and_removes_the_target(node: Node, pod: Pod) -> None:
+    pod.unpublish()
+    pod.publish()
+    assert pod.outer_target.is_dir()
+    pod.unpublish()
+    assert not pod.outer_target.exists()
+    pod.unpublish()
+    assert not node.leftovers()
+
+
+def test_two_pods_are_served_at_once_and_apart(node: Node) -> None:
+    pods = [Pod(node), Pod(node)]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(Pod.publish, pods))
+        list(pool.map(Pod.serving, pods))
+        assert list(pool.map(Pod.samples, pods)) == [ALL, ALL]
+    pods[0].unpublish()
+    assert pods[1].samples() == ALL
+    pods[1].unpublish()
+    assert not node.leftovers()
+
+
+def test_a_pod_without_its_empty_dir_is_published_later(node: Node, pod: Pod) -> None:
+    request = pod.request(empty_dir="later")
+    code, line = node.refusal("Node", "NodePublishVolume", request)
+    assert code == grpc.StatusCode.UNAVAILABLE
+    assert "has no emptyDir 'later' yet" in line
+    assert not node.leftovers()
+    pod.empty_dir.with_name("later").mkdir()
+    node.call("Node", "NodePublishVolume", request)
+
+
+def test_a_foreign_mount_at_the_target_is_left_alone(node: Node, pod: Pod) -> None:
+    pod.outer_target.mkdir()
+    assert node.run("mount", "-t", "tmpfs", "x", pod.outer_target).returncode == 0
+    code, line = node.refusal("Node", "NodePublishVolume", pod.request())
+    assert code == grpc.StatusCode.FAILED_PRECONDITION
+    assert "a tmpfs filesystem is mounted there" in line
+    assert "tmpfs" in node.run("stat", "-f", "-c", "%T", pod.outer_target).stdout
+
+
+# Ends of the sidecar
+
+
+HOLD = """
+import sys, time
+file = open(sys.argv[1] + "/train/n02121808/cat3.jpg", "rb")
+print("open", flush=True)
+sys.stdin.readline()
+import os
+os.listdir(sys.argv[1] + "/train")
+os.statvfs(sys.argv[1])
+"""
+
+
+def test_readers_of_a_killed_sidecar_get_errors_and_a_new_one_serves(node: Node, pod: Pod) -> None:
+    pod.publish()
+    sidecar = pod.serving()
+    inside = node.start(
+        *("unshare", "--mount", "--propagation", "private", "python3", "-c", HOLD, pod.outer_target),
+        stdin=-1,
+    )
+    assert inside.stdout is not None
+    assert inside.stdout.readline() == "open\n"
+    node.end(sidecar)
+    assert "Transport endpoint is not connected" in pod.error()
+    pod.serving()
+    # A container that starts now gets the new mount. One that was running has the dead one, and can end.
+    assert pod.samples() == ALL
+    assert len(node.mounts()) == 1
+    _, err = inside.communicate("\n", timeout=PATIENCE_S)
+    assert inside.returncode == 1
+    assert "Transport endpoint is not connected" in err
+    pod.unpublish()
+    assert not node.leftovers()
+
+
+def test_a_dead_sidecar_does_not_keep_a_volume(node: Node, pod: Pod) -> None:
+    pod.publish()
+    node.end(pod.serving())
+    pod.publish()
+    pod.unpublish()
+    assert not node.leftovers()
+
+
+def test_a_hung_sidecar_keeps_neither_the_volume_nor_its_readers(node: Node, pod: Pod) -> None:
+    pod.publish()
+    sidecar = pod.serving()
+    sidecar.send_signal(signal.SIGSTOP)
+    reader = pod.reader()
+    pod.publish()
+    pod.unpublish()
+    assert not node.leftovers()
+    node.end(sidecar)
+    assert has_ended(reader)
+
+
+def test_a_sidecar_that_fails_before_it_serves_loses_nothing(node: Node, pod: Pod) -> None:
+    pod.publish()
+    waiting = pod.reader()
+    (node.outer / "data").rename(node.outer / "elsewhere")
+    sidecar = pod.sidecar()
+    _, err = sidecar.communicate(timeout=PATIENCE_S)
+    assert (sidecar.returncode, err.count("\n")) == (3, 1)
+    assert "no such directory" in err
+    (node.outer / "elsewhere").rename(node.outer / "data")
+    pod.serving()
+    out, err = waiting.communicate(timeout=PATIENCE_S)
+    assert (waiting.returncode, out.count("\n")) == (0, 40), err
+
+
+def test_a_sidecar_that_dies_with_the_descriptor_is_replaced(node: Node, pod: Pod) -> None:
+    pod.publish()
+    receive_mount(pod.empty_dir / "socket", PATIENCE_S).close()
+    assert "Transport endpoint is not connected" in pod.error()
+    pod.serving()
+    assert pod.samples() == ALL
+    assert len(node.mounts()) == 1
+
+
+def test_a_second_sidecar_is_refused_while_the_first_lives(pod: Pod) -> None:
+    pod.publish()
+    first = pod.serving()
+    for how in (signal.SIGCONT, signal.SIGSTOP):
+        first.send_signal(how)
+        second = pod.sidecar()
+        _, err = second.communicate(timeout=PATIENCE_S)
+        assert second.returncode == 7
+        assert "another process has this mount, and has not ended" in err
+    first.send_signal(signal.SIGCONT)
+    assert pod.samples() == ALL
+
+
+def test_sigterm_ends_a_sidecar_and_its_mount_is_dead(node: Node, pod: Pod) -> None:
+    pod.publish()
+    sidecar = pod.serving()
+    assert node.end(sidecar, signal.SIGTERM) == 0
+    assert "Transport endpoint is not connected" in pod.error()
+    pod.unpublish()
+    assert not node.leftovers()
+
+
+def test_a_sidecar_without_a_plugin_says_what_is_missing(pod: Pod) -> None:
+    sidecar = pod.sidecar("--timeout", "0.1")
+    _, err = sidecar.communicate(timeout=PATIENCE_S)
+    assert (sidecar.returncode, err.count("\n")) == (7, 1)
+    assert "is the volume published on this node" in err
+
+
+# Ends of the plugin
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_restart_of_the_plugin_is_not_noticed_by_readers(node: Node, pod: Pod, how: signal.Signals) -> None:
+    pod.publish()
+    sidecar = pod.serving()
+    mount = pod.top()
+    assert node.end(node.plugin, how) == (0 if how == signal.SIGTERM else -how)
+    assert pod.samples() == ALL
+    node.start_plugin()
+    pod.publish()
+    assert pod.top() == mount
+    assert pod.samples() == ALL
+    node.end(sidecar)
+    pod.serving()
+    assert pod.samples() == ALL
+    pod.unpublish()
+    assert not node.leftovers()
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_plugin_that_ends_before_the_sidecar_comes_mounts_again(node: Node, pod: Pod, how: signal.Signals) -> None:
+    pod.publish()
+    node.end(node.plugin, how)
+    sidecar = pod.sidecar()
+    node.start_plugin()
+    await_line(sidecar, "is served to the mount")
+    assert pod.samples() == ALL
+    assert len(node.mounts()) == 1
+
+
+def test_a_crash_between_record_and_mount_leaves_nothing(node: Node, pod: Pod) -> None:
+    pod.publish()
+    node.end(node.plugin)
+    assert node.run("umount", pod.outer_target).returncode == 0
+    node.start_plugin()
+    assert not pod.records()
+    pod.publish()
+    pod.serving()
+    assert pod.samples() == ALL
+
+
+def test_a_crash_between_mount_and_socket_is_completed(node: Node, pod: Pod) -> None:
+    pod.publish()
+    node.end(node.plugin)
+    (pod.empty_dir / "socket").unlink()
+    node.start_plugin()
+    pod.serving()
+    assert pod.samples() == ALL
+    pod.unpublish()
+    assert not node.leftovers()
+
+
+def test_a_volume_whose_record_is_lost_can_be_published_and_unpublished(node: Node, pod: Pod) -> None:
+    pod.publish()
+    node.end(node.plugin)
+    for path in (node.outer / "plugin/volumes").iterdir():
+        path.write_text("{")
+    node.start_plugin()
+    assert not pod.records()
+    other = Pod(node)
+    other.publish()
+    pod.publish()
+    pod.serving()
+    assert pod.samples() == ALL
+    pod.unpublish()
+    other.unpublish()
+    assert not node.leftovers()
+
+
+# Pods that are not to be trusted
+
+
+def client_of(pod: Pod) -> socket.socket:
+    """A program of the pod that connects to the socket."""
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    client.settimeout(PATIENCE_S)
+    folder = os.open(pod.empty_dir, os.O_PATH)
+    try:
+        client.connect(f"/proc/self/fd/{folder}/socket")
+    finally:
+        os.close(folder)
+    return client
+
+
+def test_an_empty_dir_that_is_a_symlink_is_refused(node: Node, pod: Pod, tmp_path: Path) -> None:
+    pod.empty_dir.rmdir()
+    pod.empty_dir.symlink_to(tmp_path)
+    code, line = node.refusal("Node", "NodePublishVolume", pod.request())
+    assert code == INVALID
+    assert "emptyDir 'redoxfs'" in line
+    assert os.listdir(tmp_path) == []
+    assert not node.leftovers()
+
+
+def test_a_symlink_in_place_of_the_socket_is_not_followed(node: Node, pod: Pod, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    victim.chmod(0o600)
+    for plant in (victim, tmp_path / "missing"):
+        (pod.empty_dir / "socket").unlink(missing_ok=True)
+        (pod.empty_dir / "socket").symlink_to(plant)
+        pod.publish()
+        assert stat.S_ISSOCK((pod.empty_dir / "socket").lstat().st_mode)
+        assert (pod.empty_dir / "socket").lstat().st_mode & 0o777 == 0o666
+        assert (victim.read_text(), victim.stat().st_mode & 0o777) == ("kept", 0o600)
+        assert os.listdir(tmp_path) == ["victim"]
+        # Once the containers run, they can change it; the next plugin finds that.
+        node.end(node.plugin)
+        (pod.empty_dir / "socket").unlink()
+        (pod.empty_dir / "socket").symlink_to(plant)
+        node.start_plugin()
+        assert stat.S_ISSOCK((pod.empty_dir / "socket").lstat().st_mode)
+        assert os.listdir(tmp_path) == ["victim"]
+        pod.unpublish()
+        assert not node.leftovers()
+
+
+def test_a_folder_in_place_of_the_socket_fails_its_own_pod(node: Node, pod: Pod) -> None:
+    (pod.empty_dir / "socket").mkdir()
+    code, line = node.refusal("Node", "NodePublishVolume", pod.request())
+    assert (code, line.count("\n")) == (grpc.StatusCode.INTERNAL, 0)
+    assert not node.mounts()
+    assert not pod.records()
+    other = Pod(node)
+    other.publish()
+
+
+def test_a_target_that_is_a_symlink_is_refused(node: Node, pod: Pod, tmp_path: Path) -> None:
+    pod.outer_target.symlink_to(tmp_path)
+    code, _ = node.refusal("Node", "NodePublishVolume", pod.request())
+    assert code == grpc.StatusCode.INTERNAL
+    assert not node.mounts()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"", b"\0", b"[]", b'{"redoxfs": 2, "ask": "mount"}', b'{"redoxfs": 1, "ask": "root"}'],
+    ids=["none", "no text", "no object", "another version", "another request"],
+)
+def test_a_message_that_makes_no_sense_harms_only_its_sender(pod: Pod, message: bytes) -> None:
+    pod.publish()
+    with client_of(pod) as client:
+        if message:
+            client.send(message)
+            assert b'"error"' in client.recv(1 << 16)
+    assert receive_settings(pod.empty_dir / "socket", PATIENCE_S).arguments == ()
+
+
+def test_a_silent_client_delays_neither_publish_nor_unpublish(node: Node, pod: Pod) -> None:
+    pod.publish()
+    other = Pod(node)
+    with client_of(pod):
+        other.publish()
+        other.serving()
+        assert other.samples() == ALL
+        pod.publish()
+        pod.unpublish()
+        assert not pod.outer_target.exists()
+        assert [mount.mountpoint for mount in node.mounts()] == [str(other.outer_target)]
