@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ DROP = [
 ]
 
 # What a container of the sidecar lacks: the device, and the mount.
-CONTAINED = 'mount --bind /dev/null /dev/fuse; while umount -l "$0" 2>/dev/null; do :; done; exec "$@"'
+CONTAINED = 'mount --bind /dev/null "$0/dev/fuse"; while umount -l "$1" 2>/dev/null; do :; done; shift; exec "$@"'
 
 READ = """
 import os, sys
@@ -57,22 +57,24 @@ sys.exit(wrong)
 """Reads every sample, prints which one came, and exits with the number of wrong labels."""
 
 
-def in_root(*words: str | Path) -> list[str]:
-    """How the harness runs redoxfs: this checkout's, or in t7 that of a container's root."""
-    return [sys.executable, "-m", "redoxfs", *map(str, words)]
-
-
 class Node:
-    """``command`` makes words of the arguments of redoxfs; it runs in the node's mount namespace."""
+    """A node in ``root``; its plugin and its sidecars run in that root too.
 
-    def __init__(self, command: Callable[..., list[str]] = in_root, root: Path | None = None) -> None:
+    ``redoxfs`` is the command, ``more_environment`` the variables of the image.
+    """
+
+    def __init__(
+        self,
+        redoxfs: Sequence[str] = (sys.executable, "-m", "redoxfs"),
+        root: Path = Path("/"),
+        more_environment: Mapping[str, str] | None = None,
+    ) -> None:
         # Readable by all, since the sidecar is another user.
-        self.folder = Path(tempfile.mkdtemp(prefix="kube", dir=root))
-        self.folder.chmod(0o755)
-        self.outer = self.folder
-        if root is not None:
-            self.folder = Path("/") / self.folder.relative_to(root)
-        self.command = command
+        self.outer = Path(tempfile.mkdtemp(prefix="kube", dir=root / "tmp"))
+        self.outer.chmod(0o755)
+        self.root = root
+        self.folder = Path("/") / self.outer.relative_to(root)
+        self._redoxfs = redoxfs
         for name in ("kubelet/pods", "plugin", "home", "data"):
             (self.outer / name).mkdir(parents=True)
         os.chown(self.outer / "home", SIDECAR_UID, SIDECAR_UID)
@@ -91,8 +93,11 @@ class Node:
         )
         assert self._holder.stdout is not None
         assert self._holder.stdout.readline() == "ready\n"
+        if root != Path("/"):
+            for name in ("proc", "sys", "dev"):
+                subprocess.run(self.inside("mount", "--rbind", f"/{name}", root / name), check=True)
         self.plugin: subprocess.Popen[str]
-        self.environment = os.environ | {
+        self.environment = {**os.environ, **(more_environment or {})} | {
             "XDG_RUNTIME_DIR": str(self.folder / "home"),
             "XDG_CACHE_HOME": str(self.folder / "home"),
             "XDG_STATE_HOME": str(self.folder / "home"),
@@ -100,6 +105,11 @@ class Node:
         }
 
     # Processes
+
+    def command(self, *arguments: str | Path, drop: Sequence[str] = ()) -> list[str]:
+        """The words of a command of redoxfs in the node's root, run after those of ``drop``."""
+        change = [] if self.root == Path("/") else ["chroot", str(self.root)]
+        return [*change, *drop, *self._redoxfs, *map(str, arguments)]
 
     def inside(self, *words: str | Path) -> list[str]:
         return ["nsenter", f"--mount=/proc/{self._holder.pid}/ns/mnt", "--", *map(str, words)]
@@ -127,7 +137,7 @@ class Node:
             *self.command(
                 "csi",
                 *("--endpoint", f"unix://{self.folder}/plugin/csi.sock", "--node-id", "node-1"),
-                *("--kubelet-dir", self.folder / "kubelet", *more),
+                *("--kubelet-dir", str(self.folder / "kubelet"), *more),
             ),
         )
         await_line(self.plugin, "listening at")
@@ -197,7 +207,7 @@ class Pod:
     def _inner(self, path: Path) -> Path:
         return self.node.folder / path.relative_to(self.node.outer)
 
-    def request(self, mode: int = READERS, *, readonly: bool = True, **attributes: str) -> pb.NodePublishVolumeRequest:
+    def request(self, mode: Any = READERS, *, readonly: Any = True, **attributes: str) -> pb.NodePublishVolumeRequest:
         """As the kubelet publishes; underscores in the names of attributes stand for dashes."""
         context = {
             "csi.storage.k8s.io/pod.uid": self.uid,
@@ -225,10 +235,10 @@ class Pod:
 
     def sidecar(self, *options: str) -> subprocess.Popen[str]:
         """Start the sidecar."""
-        words = self.node.command("serve", "--fd-socket", self.socket, *options, self.node.folder / "data")
+        words = ("serve", "--fd-socket", str(self.socket), *options, str(self.node.folder / "data"))
         return self.node.start(
-            *("unshare", "--mount", "--propagation", "private", "sh", "-c", CONTAINED, self.outer_target),
-            *(*DROP, *words),
+            *("unshare", "--mount", "--propagation", "private", "sh", "-c", CONTAINED),
+            *(str(self.node.root), str(self.outer_target), *self.node.command(*words, drop=DROP)),
         )
 
     def serving(self, *options: str) -> subprocess.Popen[str]:
@@ -239,7 +249,7 @@ class Pod:
 
     def probe(self) -> int:
         """The exit code of the startup probe."""
-        return self.node.run(*DROP, *self.node.command("status", self.socket)).returncode
+        return self.node.run(*self.node.command("status", self.socket, drop=DROP)).returncode
 
     def reader(self) -> subprocess.Popen[str]:
         """A container that reads all samples; its mount namespace has the mount as it is when it starts."""

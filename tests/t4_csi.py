@@ -171,7 +171,7 @@ def test_a_sidecar_without_privileges_serves_every_sample(node: Node, pod: Pod) 
 def test_attributes_reach_the_sidecar_whose_options_override(node: Node, pod: Pod) -> None:
     pod.publish(chunk_size="4", seed="7", memory="1GiB", samples="*.jpg\n*.jpeg", mount_options="direct_io,noexec")
     pod.serving("--memory", "64MiB")
-    done = node.run(*kube.DROP, *node.command("status", "--json", pod.socket))
+    done = node.run(*node.command("status", "--json", pod.socket, drop=kube.DROP))
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["chunk_size"], told["memory_limit_bytes"]) == (4, 64 << 20)
