@@ -8,8 +8,10 @@ import os
 import signal
 import socket
 import stat
+import subprocess
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -410,6 +412,40 @@ def test_a_volume_whose_record_is_lost_can_be_published_and_unpublished(node: No
     assert pod.samples() == ALL
     pod.unpublish()
     other.unpublish()
+    assert not node.leftovers()
+
+
+# What follows must hold wherever a kill hits, so the times need not hit anything in particular.
+
+
+@pytest.mark.parametrize("what", ["publish", "unpublish"])
+def test_a_plugin_killed_in_the_middle_of_a_call_leaves_nothing(node: Node, what: str) -> None:
+    for delay_s in (0.0, 0.003, 0.006, 0.009, 0.012, 0.02):
+        pod = Pod(node)
+        if what == "unpublish":
+            pod.publish()
+        with ThreadPoolExecutor(1) as pool:
+            call = pool.submit(getattr(pod, what))
+            wait([call], delay_s)
+            node.end(node.plugin)
+            node.start_plugin()
+        if call.exception() is not None:
+            assert isinstance(call.exception(), grpc.RpcError)
+        getattr(pod, what)()
+        pod.unpublish()
+        assert not node.leftovers(), delay_s
+
+
+@pytest.mark.parametrize("delay_s", [0.3, 0.45, 0.6, 0.75, 0.9])
+def test_a_sidecar_killed_while_it_starts_is_replaced(node: Node, pod: Pod, delay_s: float) -> None:
+    pod.publish()
+    sidecar = pod.sidecar()
+    with suppress(subprocess.TimeoutExpired):
+        sidecar.wait(delay_s)
+    node.end(sidecar)
+    pod.serving()
+    assert pod.samples() == ALL
+    pod.unpublish()
     assert not node.leftovers()
 
 

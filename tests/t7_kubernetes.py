@@ -222,9 +222,14 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     if kube.why_not() is not None:
         pytest.skip(str(kube.why_not()))
     folder = tmp_path_factory.mktemp("image")
-    # The sidecar is another user, and pytest's folders are for one.
-    for path in (folder, *folder.parents[:2]):
-        path.chmod(path.stat().st_mode | 0o11)
+    try:
+        yield built(folder)
+    finally:
+        shutil.rmtree(folder)
+
+
+def built(folder: Path) -> Stage:
+    """The last stage of the Containerfile, with its roots below ``folder``."""
     base = base_root(folder / "base")
     stages: dict[str, Stage] = {}
     stage = Stage(base)
@@ -241,9 +246,10 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
                 copied = stage.root / target.lstrip("/")
                 subprocess.run(["git", "-C", ROOT, "checkout-index", "-a", f"--prefix={copied}/"], check=True)
             case "COPY", [origin, source, target]:
-                root = stages[origin.removeprefix("--from=")].root
-                (stage.root / target.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
-                subprocess.run(["cp", "-a", root / source.lstrip("/"), stage.root / target.lstrip("/")], check=True)
+                into = stage.root / target.lstrip("/")
+                into.parent.mkdir(parents=True, exist_ok=True)
+                made = stages[origin.removeprefix("--from=")].root / source.lstrip("/")
+                subprocess.run(["cp", "-a", made, into], check=True)
             case "ENV", [assignment]:
                 variable, _, value = assignment.partition("=")
                 stage.environment[variable] = value
@@ -253,9 +259,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
                 stage.entrypoint = json.loads(rest)
             case _:
                 raise AssertionError(f"a step that this test cannot do: {name} {rest}")
-    shutil.rmtree(stages["build"].root)
-    yield stage
-    shutil.rmtree(folder)
+    return stage
 
 
 @pytest.fixture

@@ -54,12 +54,15 @@ class Volumes:
         for record in self._records.read():
             try:
                 place = self._kubelet.place(record.target_path)
+                volume = Volume(record, place, None)
                 found = mount_at(place.target)
                 if found is None or not found.ours:
-                    # It was not mounted yet, or the machine was restarted: Kubernetes publishes it again.
+                    # It was not mounted yet or not any more, or the machine was restarted. If it is still wanted,
+                    # Kubernetes publishes it again.
+                    volume.remove_socket(self._kubelet)
                     self._records.remove(record.target_path)
                     continue
-                volume = self._volumes[place.target] = Volume(record, place, None)
+                self._volumes[place.target] = volume
                 volume.listen(self._kubelet)
             except (CsiError, OSError) as error:
                 log.warning("%s: no sidecar can be served: %s", record.target_path, error)
