@@ -41,20 +41,21 @@ CONTAINED = 'mount --bind /dev/null "$0/dev/fuse"; while umount -l "$1" 2>/dev/n
 
 READ = """
 import os, sys
-wrong = 0
+root, rank, ranks = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 def fail(error):
     raise error
-for folder, _, names in os.walk(sys.argv[1], onerror=fail):
-    for name in names:
-        if name.endswith(".jpg"):
-            with open(os.path.join(folder, name), "rb") as file:
-                content = file.read()
-            label = b"cat" if "n02121808" in folder else b"dog"
-            wrong += not content.startswith(label + b" ")
-            print(content.split()[1].decode())
+walk = os.walk(root, onerror=fail)
+paths = sorted(os.path.join(folder, name) for folder, _, names in walk for name in names if name.endswith(".jpg"))
+wrong = 0
+for path in paths[rank::ranks]:
+    with open(path, "rb") as file:
+        content = file.read()
+    wrong += not content.startswith(b"cat " if "n02121808" in path else b"dog ")
+    print(content.split()[1].decode())
 sys.exit(wrong)
 """
-"""Reads every sample, prints which one came, and exits with the number of wrong labels."""
+"""Reads every sample, or those of one of several ranks; prints which ones came, and exits with the number of wrong
+labels."""
 
 
 class Node:
@@ -233,17 +234,17 @@ class Pod:
         request = pb.NodeUnpublishVolumeRequest(volume_id=f"csi-{self.uid}", target_path=str(self.target))
         self.node.call("Node", "NodeUnpublishVolume", request)
 
-    def sidecar(self, *options: str) -> subprocess.Popen[str]:
-        """Start the sidecar."""
+    def sidecar(self, *options: str, within: Sequence[str] = ()) -> subprocess.Popen[str]:
+        """Start the sidecar, by a command that ``within`` begins."""
         words = ("serve", "--fd-socket", str(self.socket), *options, str(self.node.folder / "data"))
         return self.node.start(
             *("unshare", "--mount", "--propagation", "private", "sh", "-c", CONTAINED),
-            *(str(self.node.root), str(self.outer_target), *self.node.command(*words, drop=DROP)),
+            *(str(self.node.root), str(self.outer_target), *within, *self.node.command(*words, drop=DROP)),
         )
 
-    def serving(self, *options: str) -> subprocess.Popen[str]:
+    def serving(self, *options: str, within: Sequence[str] = ()) -> subprocess.Popen[str]:
         """Start the sidecar, and return when it serves."""
-        started = self.sidecar(*options)
+        started = self.sidecar(*options, within=within)
         await_line(started, "is served to the mount that came from")
         return started
 
@@ -251,15 +252,14 @@ class Pod:
         """The exit code of the startup probe."""
         return self.node.run(*self.node.command("status", self.socket, drop=DROP)).returncode
 
-    def reader(self) -> subprocess.Popen[str]:
-        """A container that reads all samples; its mount namespace has the mount as it is when it starts."""
-        return self.node.start(
-            "unshare", "--mount", "--propagation", "private", sys.executable, "-c", READ, self.outer_target
-        )
+    def reader(self, rank: int = 0, ranks: int = 1) -> subprocess.Popen[str]:
+        """A container that reads samples; its mount namespace has the mount as it is when it starts."""
+        words = (sys.executable, "-c", READ, self.outer_target, str(rank), str(ranks))
+        return self.node.start("unshare", "--mount", "--propagation", "private", *words)
 
-    def samples(self) -> list[int]:
+    def samples(self, rank: int = 0, ranks: int = 1) -> list[int]:
         """The samples that one container reads. Every label is right."""
-        reading = self.reader()
+        reading = self.reader(rank, ranks)
         out, err = reading.communicate(timeout=PATIENCE_S)
         assert reading.returncode == 0, err
         return sorted(map(int, out.split()))
