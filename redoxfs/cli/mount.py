@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from redoxfs.cli.arguments import rendered
@@ -21,6 +21,9 @@ from redoxfs.launch.runtime_paths import open_log
 from redoxfs.launch.say import say
 from redoxfs.launch.sizes import counted, format_bytes
 from redoxfs.launch.turn import began_before, end_turn, take_part
+
+# Slurm numbers the steps that srun does not start, such as an interactive shell, from here (slurm.h).
+_FIRST_SPECIAL_STEP = 0xFFFFFFF0
 
 
 def run(options: MountOptions) -> int:
@@ -127,6 +130,24 @@ def _serve_behind(prepared: Prepared, work: Work) -> None:
         say(line)
     say(f"the daemon is pid {pid} and logs to {log_path}")
     say(f"to end it: redoxfs umount {target}")
+    notice = step_notice(os.environ)
+    if notice is not None:
+        say(notice)
+
+
+def step_notice(environ: Mapping[str, str]) -> str | None:
+    """A line for a daemon that will end with a job step of Slurm; None elsewhere.
+
+    It is no error: a step may mount and then train, as one that runs torchrun does. A batch script has no step's number
+    in its environment, and ends with the job.
+    """
+    job, step = environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_STEP_ID", "")
+    if not (step.isascii() and step.isdigit()) or int(step) >= _FIRST_SPECIAL_STEP:
+        return None
+    return (
+        f"this mount ends with step {job}.{step} of Slurm, which started this command; to have it for the whole job, "
+        "run it in a step of its own: srun --overlap --ntasks-per-node=1 redoxfs mount -f … &"
+    )
 
 
 def summary(prepared: Prepared) -> list[str]:
