@@ -1,0 +1,34 @@
+"""One rank of a job under Slurm, an unmodified training script; t7_slurm submits it.
+
+    slurm_rank.py MOUNTPOINT EPOCHS
+
+The rank reads its part of the ImageFolder below MOUNTPOINT/train in an order that all ranks share. After each epoch the
+ranks wait for each other through files of their working directory. out-JOB-RANK gets a line for each file: the epoch,
+the path that was opened, and the path that the image was made for.
+"""
+
+import os
+import random
+import sys
+import time
+from pathlib import Path
+
+from images import path_in
+
+
+def main(mountpoint: Path, epochs: int) -> None:
+    """Read; an error ends the rank with a traceback, as it would end a training."""
+    job, rank, ranks = (os.environ[f"SLURM_{name}"] for name in ("JOB_ID", "PROCID", "NTASKS"))
+    paths = sorted(path.relative_to(mountpoint) for path in mountpoint.glob("train/*/*"))
+    with open(f"out-{job}-{rank}", "w", encoding="utf-8") as out:
+        for epoch in range(epochs):
+            random.Random(epoch).shuffle(paths)
+            for path in paths[int(rank) :: int(ranks)]:
+                print(epoch, path, path_in((mountpoint / path).read_bytes()), file=out, flush=True)
+            Path(f"meet-{job}-{epoch}-{rank}").touch()
+            while not all(Path(f"meet-{job}-{epoch}-{other}").exists() for other in range(int(ranks))):
+                time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

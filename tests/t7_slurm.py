@@ -1,0 +1,342 @@
+"""Jobs on a real Slurm of three nodes: what docs/slurm.md says to type, and what is left after every kind of end."""
+
+import os
+import re
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from images import make_full_images
+from netspaces import why_not
+from slurm import FREEZER, UID, Node, Slurm, slurm_of
+
+pytestmark = [pytest.mark.mount, pytest.mark.engines]
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = ROOT / "mount" / "slurm"
+RANK = Path(__file__).with_name("slurm_rank.py")
+# WordNet ids are proof for --classes auto.
+CLASSES = {"n00000001": 20, "n00000005": 50, "n00000044": 130}
+SAMPLES = sum(CLASSES.values())
+SITE = {"Prolog": str(SCRIPTS / "prolog"), "Epilog": str(SCRIPTS / "epilog"), "PrologFlags": "Alloc"}
+NODES = 3
+EPOCHS = 2
+# More than any test waits for.
+ENDLESS = 1_000_000
+
+
+def cluster(**more: str) -> Iterator[Slurm]:
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
+    # Production uses cgroups, and of version 2 they need systemd.
+    with slurm_of(NODES, proctrack="cgroup" if FREEZER.is_dir() else "linuxproc", more=more) as slurm:
+        make_full_images(slurm.home / "data", CLASSES)
+        yield slurm
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Slurm]:
+    """A cluster that knows nothing of redoxfs."""
+    yield from cluster()
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Slurm]:
+    """A cluster with the Prolog and the Epilog."""
+    yield from cluster(**SITE)
+
+
+class Job:
+    """A submitted job, with what its ranks were given."""
+
+    def __init__(self, slurm: Slurm, *words: str | Path) -> None:
+        self.slurm = slurm
+        self.id = slurm.submit("--no-requeue", "--output=%j.out", *words)
+
+    @property
+    def output(self) -> str:
+        return (self.slurm.home / f"{self.id}.out").read_text()
+
+    def given(self) -> list[tuple[int, str, str]]:
+        """The epoch, the path asked for and the path served, of all ranks."""
+        lines = [line for out in self.slurm.home.glob(f"out-{self.id}-*") for line in out.read_text().splitlines()]
+        return [(int(epoch), asked, served) for epoch, asked, served in map(str.split, lines)]
+
+    def script_in(self, node: Node) -> list[int]:
+        """The processes of the batch script, the first first."""
+        name = f"job{int(self.id):05}/slurm_script"
+        return sorted(pid for pid, words in node.processes().items() if words[-1].endswith(name))
+
+    def until_training(self) -> None:
+        """Until every rank has finished `EPOCHS` epochs."""
+        self.slurm.until(lambda: any(epoch >= EPOCHS for epoch, _, _ in self.given()), f"job {self.id} trains")
+
+    def check_samples(self) -> None:
+        given = self.given()
+        for _, asked, served in given:
+            assert asked.split("/")[1] == served.split("/")[1], f"{asked} gave {served}"
+        for epoch in range(EPOCHS):
+            counts = Counter(served for when, _, served in given if when == epoch)
+            assert counts == dict.fromkeys(counts, 1), f"epoch {epoch}: a sample came twice"
+            assert len(counts) == SAMPLES
+
+    def until_ended(self, *states: str) -> None:
+        """Checks how it ended, and that nothing of it is left."""
+        assert self.slurm.until_ended(self.id) in states, self.slurm.log()
+        self.slurm.until_nothing_is_left()
+
+
+def example(slurm: Slurm, epochs: int) -> Path:
+    """The sbatch example, edited as docs/slurm.md says."""
+    text = (SCRIPTS / "train.sbatch").read_text()
+    for old, new in {
+        "SOURCE=/data/set-packed\n": f"SOURCE={slurm.home}/data\n",
+        'python train.py "$MOUNT"': f'python {RANK} "$MOUNT" {epochs}',
+    }.items():
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    return written(slurm, f"train-{epochs}.sbatch", text)
+
+
+def for_site(slurm: Slurm, epochs: int, comment: str | None = None, tasks_per_node: int = 1) -> Path:
+    """A script that asks the site for its mount."""
+    return written(
+        slurm,
+        f"site-{epochs}.sbatch",
+        f"""#!/bin/bash
+#SBATCH --nodes={NODES}
+#SBATCH --ntasks-per-node={tasks_per_node}
+#SBATCH --comment="{f"redoxfs {slurm.home}/data" if comment is None else comment}"
+srun --kill-on-bad-exit python {RANK} /run/redoxfs/$SLURM_JOB_ID {epochs}
+""",
+    )
+
+
+def written(slurm: Slurm, name: str, text: str) -> Path:
+    path = slurm.home / name
+    path.write_text(text)
+    return path
+
+
+def daemon_of(node: Node) -> int:
+    [pid] = node.daemons()
+    return pid
+
+
+# The sbatch example
+
+
+def test_the_example_trains_on_every_sample_once(plain: Slurm) -> None:
+    job = Job(plain, example(plain, EPOCHS))
+    job.until_ended("COMPLETED")
+    job.check_samples()
+
+
+def test_two_jobs_share_the_nodes_and_one_may_be_cancelled(plain: Slurm) -> None:
+    endless, short = Job(plain, example(plain, ENDLESS)), Job(plain, example(plain, EPOCHS))
+    plain.until(lambda: plain.state(short.id) == "COMPLETED", "the short job completes")
+    short.check_samples()
+    assert [len(node.mounts()) for node in plain.workers] == [1, 1, 1]
+    before = len(endless.given())
+    plain.until(lambda: len(endless.given()) > before, "the other job goes on")
+    plain.ok("scancel", endless.id)
+    endless.until_ended("CANCELLED")
+    endless.check_samples()
+
+
+def test_a_mount_that_fails_ends_the_job_with_its_reason(plain: Slurm) -> None:
+    script = example(plain, EPOCHS)
+    text = script.read_text()
+    assert "SOURCE=" in text
+    script.write_text(re.sub("SOURCE=.*", "SOURCE=/nowhere", text))
+    job = Job(plain, script)
+    job.until_ended("FAILED")
+    assert "redoxfs: SOURCE /nowhere: " in job.output
+    assert not job.given()
+
+
+# Each end
+
+
+def cancelled(job: Job) -> str:
+    job.slurm.ok("scancel", job.id)
+    return "CANCELLED"
+
+
+def timed_out(job: Job) -> str:
+    job.slurm.ok("scontrol", "update", f"JobId={job.id}", "EndTime=now", root=True)
+    return "TIMEOUT"
+
+
+def script_killed(job: Job) -> str:
+    [node] = [node for node in job.slurm.workers if job.script_in(node)]
+    os.kill(job.script_in(node)[0], signal.SIGKILL)
+    return "FAILED"
+
+
+def daemon_killed(job: Job) -> str:
+    os.kill(daemon_of(job.slurm.workers[1]), signal.SIGKILL)
+    return "FAILED"
+
+
+def daemon_stopped(job: Job) -> str:
+    """Its readers hang, and so the job, until somebody cancels it."""
+    os.kill(daemon_of(job.slurm.workers[1]), signal.SIGSTOP)
+    job.slurm.ok("scancel", job.id)
+    return "CANCELLED"
+
+
+@pytest.mark.parametrize("end", [cancelled, timed_out, script_killed, daemon_killed, daemon_stopped])
+def test_the_example_leaves_nothing_however_it_ends(plain: Slurm, end: Callable[[Job], str]) -> None:
+    job = Job(plain, example(plain, ENDLESS))
+    job.until_training()
+    job.until_ended(end(job))
+    job.check_samples()
+
+
+@pytest.mark.parametrize("end", [cancelled, timed_out, script_killed, daemon_killed])
+def test_the_epilog_leaves_nothing_however_a_job_ends(site: Slurm, end: Callable[[Job], str]) -> None:
+    job = Job(site, for_site(site, ENDLESS))
+    job.until_training()
+    job.until_ended(end(job))
+    job.check_samples()
+    if end is daemon_killed:
+        assert "[Errno 107] Transport endpoint is not connected" in job.output
+    check_all_idle(site)
+
+
+@pytest.mark.parametrize("kind", ["plain", "site"])
+def test_a_node_whose_slurmd_dies_is_clean_once_it_is_back(request: pytest.FixtureRequest, kind: str) -> None:
+    slurm: Slurm = request.getfixturevalue(kind)
+    job = Job(slurm, example(slurm, ENDLESS) if kind == "plain" else for_site(slurm, ENDLESS))
+    job.until_training()
+    slurm.kill_slurmd("n3")
+    assert slurm.until_ended(job.id) == "NODE_FAIL"
+    slurm.until(lambda: not [what for what in slurm.left() if not what.startswith("n3:")], "the others are clean")
+    slurm.start_slurmd("n3")
+    slurm.until_nothing_is_left()
+    job.check_samples()
+    check_all_idle(slurm)
+
+
+@pytest.mark.parametrize("kind", ["plain", "site"])
+def test_a_node_without_power_leaves_nothing_on_the_others(kind: str) -> None:
+    with contextmanager(cluster)(**(SITE if kind == "site" else {})) as slurm:
+        job = Job(slurm, example(slurm, ENDLESS) if kind == "plain" else for_site(slurm, ENDLESS))
+        job.until_training()
+        slurm.power_off("n3")
+        job.until_ended("NODE_FAIL")
+        job.check_samples()
+
+
+# The Prolog and the Epilog
+
+
+def test_a_job_that_asks_is_given_one_daemon_a_node(site: Slurm) -> None:
+    job = Job(site, for_site(site, ENDLESS, tasks_per_node=2))
+    job.until_training()
+    assert [node.mounts() for node in site.workers] == [[f"/run/redoxfs/{job.id}"]] * NODES
+    assert [len(node.daemons()) for node in site.workers] == [1] * NODES
+    assert {os.stat(f"/proc/{daemon_of(node)}").st_uid for node in site.workers} == {UID}
+    job.until_ended(cancelled(job))
+    job.check_samples()
+    assert len(list(site.home.glob(f"out-{job.id}-*"))) == 2 * NODES
+    assert (site.home / f"slurm-{job.id}.redoxfs.log").read_text().count("is served at /run/redoxfs/") == NODES
+
+
+def test_a_job_of_the_site_ends_by_itself(site: Slurm) -> None:
+    job = Job(site, for_site(site, EPOCHS))
+    job.until_ended("COMPLETED")
+    job.check_samples()
+
+
+def test_two_jobs_have_their_own_mounts(site: Slurm) -> None:
+    endless, short = Job(site, for_site(site, ENDLESS)), Job(site, for_site(site, EPOCHS))
+    site.until(lambda: site.state(short.id) == "COMPLETED", "the short job completes")
+    short.check_samples()
+    site.until(lambda: len(site.workers[0].mounts()) == 1, "the short job's mount ends")
+    before = len(endless.given())
+    site.until(lambda: len(endless.given()) > before, "the other job goes on")
+    endless.until_ended(cancelled(endless))
+    endless.check_samples()
+
+
+def test_a_job_without_the_comment_has_no_mount(site: Slurm) -> None:
+    script = written(site, "none.sbatch", "#!/bin/bash\nls /run/redoxfs/$SLURM_JOB_ID\n")
+    for comment in ("", "redoxfs-like words", "for the redoxfs group"):
+        job = Job(site, f"--comment={comment}", script)
+        job.until_ended("FAILED")
+        assert not (site.home / f"slurm-{job.id}.redoxfs.log").exists()
+    check_all_idle(site)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("", "redoxfs: no SOURCE"),
+        ("data", "redoxfs: no SOURCE"),
+        ("/nowhere", "redoxfs: SOURCE /nowhere: "),
+        ("{data} --no-such-option", "unrecognized arguments: --no-such-option"),
+        ("{data} -o allow_other", "allow_other"),
+        ("{data} --log /run/log", "/run/log"),
+        ("$(touch{IFS}/tmp/run) `touch /tmp/run`; touch /tmp/run | touch /tmp/run", "unrecognized arguments"),
+        ("/* *", "unrecognized arguments: * (see"),
+    ],
+)
+def test_a_bad_request_is_the_users_fault_and_not_the_nodes(site: Slurm, words: str, reason: str) -> None:
+    script = written(site, "bad.sbatch", "#!/bin/bash\nls /run/redoxfs/$SLURM_JOB_ID\n")
+    job = Job(site, f"--comment=redoxfs {words.format(data=site.home / 'data', IFS='')}", script)
+    job.until_ended("FAILED")
+    log = (site.home / f"slurm-{job.id}.redoxfs.log").read_text()
+    assert reason in log
+    assert "No such file or directory" in job.output
+    check_all_idle(site)
+
+
+def check_all_idle(slurm: Slurm) -> None:
+    """No node was drained."""
+    for node in slurm.workers:
+        slurm.until_idle(node.name)
+
+
+# Steps
+
+
+@pytest.mark.skipif(not FREEZER.is_dir(), reason="proctrack/cgroup needs cgroups of version 1 here")
+def test_a_daemon_in_the_background_of_a_step_ends_with_it_and_says_so(plain: Slurm) -> None:
+    script = written(
+        plain,
+        "step.sbatch",
+        f"""#!/bin/bash
+mkdir /tmp/set
+srun redoxfs mount {plain.home}/data /tmp/set
+ls /tmp/set
+redoxfs umount /tmp/set
+rm -r /tmp/set /tmp/redoxfs-{UID}
+""",
+    )
+    job = Job(plain, script)
+    job.until_ended("COMPLETED")
+    assert job.output.count("this mount ends with step") == 1
+    assert "Transport endpoint is not connected" in job.output
+
+
+def test_a_batch_script_may_mount_in_the_background(plain: Slurm) -> None:
+    script = written(
+        plain,
+        "batch.sbatch",
+        f"""#!/bin/bash
+mkdir /tmp/set
+redoxfs mount {plain.home}/data /tmp/set
+srun ls /tmp/set
+redoxfs umount --all --job $SLURM_JOB_ID
+rm -r /tmp/set /tmp/redoxfs-{UID}
+""",
+    )
+    job = Job(plain, script)
+    job.until_ended("COMPLETED")
+    assert "ends with step" not in job.output
+    assert "\ntrain\n" in job.output
