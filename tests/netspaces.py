@@ -4,6 +4,7 @@ The machine's own namespace is not changed. A test run that is killed leaves nam
 `redoxfs-test-`; `ip netns del NAME` removes one with its links.
 """
 
+import itertools
 import os
 import subprocess
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from contextlib import contextmanager
 
 PORT = 7420
 SWITCH = "switch"
+
+_numbers = itertools.count()
 
 
 def why_not() -> str | None:
@@ -31,7 +34,7 @@ class Network:
     """Nodes 0 to ``nodes`` - 1. Node i listens at ``addresses[i]``, in a namespace of its own."""
 
     def __init__(self, nodes: int) -> None:
-        self._mark = f"redoxfs-test-{os.getpid()}"
+        self._mark = f"redoxfs-test-{os.getpid()}-{next(_numbers)}"
         self.addresses = [f"10.78.0.{node + 1}:{PORT}" for node in range(nodes)]
 
     @contextmanager

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,7 +100,6 @@ ReturnToService=2
 KillWait=20
 SlurmdTimeout=5
 MessageTimeout=5
-BatchStartTimeout=60
 {more}
 {nodes}
 PartitionName=all Nodes=ALL Default=YES State=UP
@@ -224,7 +223,7 @@ class Slurm:
         node = self.nodes.pop(name)
         os.kill(node.init, signal.SIGKILL)
 
-    def until(self, holds: Callable[[], object], what: str, patience_s: float = 2 * PATIENCE_S) -> None:
+    def until(self, holds: Callable[[], object], what: str, patience_s: float = 4 * PATIENCE_S) -> None:
         """Ask again and again until it holds: Slurm has nothing to wait on."""
         deadline_s = time.monotonic() + patience_s
         while not holds():
@@ -272,19 +271,26 @@ def _closed_to_others(path: str) -> list[str]:
 
 
 @contextmanager
-def slurm_of(nodes: int, *, proctrack: str = "linuxproc", more: Mapping[str, str] | None = None) -> Iterator[Slurm]:
-    """A running cluster; ``more`` is added to slurm.conf. At the end, nothing of it is left."""
+def slurm_of(nodes: int, *, proctrack: str = "linuxproc", more: str = "") -> Iterator[Slurm]:
+    """A running cluster, of which nothing is left at the end.
+
+    ``more`` is added to slurm.conf, with the cluster's folder for /etc/slurm.
+    """
     folder = Path(tempfile.mkdtemp(prefix="slurm", dir="/tmp"))
     with ExitStack() as ends:
         ends.callback(shutil.rmtree, folder)
         network = ends.enter_context(Network(nodes + 1).up())
         names = [f"n{number + 1}" for number in range(nodes)] + [HEAD]
         addresses = dict(zip(names, (address.partition(":")[0] for address in network.addresses), strict=True))
-        _write_files(folder, addresses, proctrack, more or {})
+        _write_files(folder, addresses, proctrack, more)
         tops = sorted({"/tmp", "/opt", *(top for path in _kept(folder) for top in _closed_to_others(path))})
         started = {}
         for number, name in enumerate(names):
-            group = ends.enter_context(_freezer_group(name)) if proctrack == "cgroup" and name != HEAD else ""
+            group = (
+                ends.enter_context(_freezer_group(f"{folder.name}-{name}"))
+                if proctrack == "cgroup" and name != HEAD
+                else ""
+            )
             words = ["bash", "-c", _INIT, "bash", folder, name, group, ":".join(tops), *_kept(folder)]
             unshare = ["unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child"]
             init = subprocess.Popen(
@@ -307,7 +313,7 @@ def slurm_of(nodes: int, *, proctrack: str = "linuxproc", more: Mapping[str, str
 @contextmanager
 def _freezer_group(name: str) -> Iterator[str]:
     """A group that the node sees as the root of the hierarchy, and its removal with the groups in it."""
-    group = FREEZER / f"redoxfs-test-{os.getpid()}-{name}"
+    group = FREEZER / f"redoxfs-test-{name}"
     group.mkdir()
     try:
         yield str(group)
@@ -327,7 +333,7 @@ def _munged(folder: Path) -> list[str]:
     return ["munged", *(f"--{option}={own / name}" for option, name in files.items())]
 
 
-def _write_files(folder: Path, addresses: dict[str, str], proctrack: str, more: Mapping[str, str]) -> None:
+def _write_files(folder: Path, addresses: dict[str, str], proctrack: str, more: str) -> None:
     folder.chmod(0o755)
     for name in (
         "nodes",
@@ -354,7 +360,7 @@ def _write_files(folder: Path, addresses: dict[str, str], proctrack: str, more: 
         head=HEAD,
         head_address=addresses[HEAD],
         proctrack=proctrack,
-        more="\n".join(f"{name}={value}" for name, value in more.items()),
+        more=more.replace("/etc/slurm", str(folder)),
         nodes="\n".join(
             f"NodeName={name} NodeAddr={address} CPUs=8 RealMemory=4000" for name, address in workers.items()
         ),

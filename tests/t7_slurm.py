@@ -2,18 +2,19 @@
 
 import os
 import re
+import shutil
 import signal
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from images import make_full_images
 from netspaces import why_not
-from slurm import FREEZER, UID, Node, Slurm, slurm_of
-
-pytestmark = [pytest.mark.mount, pytest.mark.engines]
+from slurm import FREEZER, PREFIX, UID, Node, Slurm, slurm_of
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "mount" / "slurm"
@@ -21,32 +22,52 @@ RANK = Path(__file__).with_name("slurm_rank.py")
 # WordNet ids are proof for --classes auto.
 CLASSES = {"n00000001": 20, "n00000005": 50, "n00000044": 130}
 SAMPLES = sum(CLASSES.values())
-SITE = {"Prolog": str(SCRIPTS / "prolog"), "Epilog": str(SCRIPTS / "epilog"), "PrologFlags": "Alloc"}
+PAGE = (ROOT / "docs" / "slurm.md").read_text()
 NODES = 3
 EPOCHS = 2
 # More than any test waits for.
 ENDLESS = 1_000_000
 
 
-def cluster(**more: str) -> Iterator[Slurm]:
-    if (reason := why_not()) is not None:
+def block(beginning: str) -> str:
+    """The commands or the file that docs/slurm.md shows, by how it begins."""
+    [found] = [
+        text
+        for each in re.findall(r"(?:^    .*\n|^\n(?=    ))+", PAGE, re.MULTILINE)
+        if (text := dedent(each).strip()).startswith(beginning)
+    ]
+    return found + "\n"
+
+
+@contextmanager
+def cluster(*, is_site: bool) -> Iterator[Slurm]:
+    """A cluster as it is, or with the Prolog and the Epilog installed as docs/slurm.md says."""
+    missing = [name for name in ("munged", "slurmctld", "slurmd", "sbatch") if shutil.which(name) is None]
+    if (reason := f"{missing[0]} is not installed" if missing else why_not()) is not None:
         pytest.skip(reason)
+    more = block("Prolog=") if is_site else ""
     # Production uses cgroups, and of version 2 they need systemd.
     with slurm_of(NODES, proctrack="cgroup" if FREEZER.is_dir() else "linuxproc", more=more) as slurm:
         make_full_images(slurm.home / "data", CLASSES)
+        if is_site:
+            _, *rest = block("python3 -m venv").splitlines(keepends=True)
+            # `slurm_of` has installed redoxfs.
+            assert rest[0] == f"{PREFIX}/bin/pip install .\n"
+            commands = "".join(rest[1:]).replace("/etc/slurm", str(slurm.folder))
+            subprocess.run(["bash", "-ec", commands], cwd=ROOT, check=True)
         yield slurm
 
 
 @pytest.fixture(scope="module")
 def plain() -> Iterator[Slurm]:
-    """A cluster that knows nothing of redoxfs."""
-    yield from cluster()
+    with cluster(is_site=False) as slurm:
+        yield slurm
 
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Slurm]:
-    """A cluster with the Prolog and the Epilog."""
-    yield from cluster(**SITE)
+    with cluster(is_site=True) as slurm:
+        yield slurm
 
 
 class Job:
@@ -91,28 +112,31 @@ class Job:
 
 def example(slurm: Slurm, epochs: int) -> Path:
     """The sbatch example, edited as docs/slurm.md says."""
-    text = (SCRIPTS / "train.sbatch").read_text()
-    for old, new in {
+    changes = {
         "SOURCE=/data/set-packed\n": f"SOURCE={slurm.home}/data\n",
-        'python train.py "$MOUNT"': f'python {RANK} "$MOUNT" {epochs}',
-    }.items():
-        assert text.count(old) == 1
-        text = text.replace(old, new)
-    return written(slurm, f"train-{epochs}.sbatch", text)
+        'train.py "$MOUNT"': f'{RANK} "$MOUNT" {epochs}',
+    }
+    return written(slurm, f"train-{epochs}.sbatch", edited((SCRIPTS / "train.sbatch").read_text(), changes))
 
 
-def for_site(slurm: Slurm, epochs: int, comment: str | None = None, tasks_per_node: int = 1) -> Path:
-    """A script that asks the site for its mount."""
-    return written(
-        slurm,
-        f"site-{epochs}.sbatch",
-        f"""#!/bin/bash
-#SBATCH --nodes={NODES}
-#SBATCH --ntasks-per-node={tasks_per_node}
-#SBATCH --comment="{f"redoxfs {slurm.home}/data" if comment is None else comment}"
-srun --kill-on-bad-exit python {RANK} /run/redoxfs/$SLURM_JOB_ID {epochs}
-""",
+def for_site(slurm: Slurm, epochs: int, tasks_per_node: int = 1) -> Path:
+    """The script of docs/slurm.md that asks the site for its mount."""
+    text = edited(
+        block("#!/bin/bash\n#SBATCH --nodes=3\n"),
+        {
+            "--ntasks-per-node=8": f"--ntasks-per-node={tasks_per_node}",
+            "/data/set-packed": f"{slurm.home}/data",
+            'train.py "/run/redoxfs/$SLURM_JOB_ID"': f"{RANK} /run/redoxfs/$SLURM_JOB_ID {epochs}",
+        },
     )
+    return written(slurm, f"site-{epochs}.sbatch", text)
+
+
+def edited(text: str, changes: dict[str, str]) -> str:
+    for old, new in changes.items():
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return text
 
 
 def written(slurm: Slurm, name: str, text: str) -> Path:
@@ -150,8 +174,7 @@ def test_two_jobs_share_the_nodes_and_one_may_be_cancelled(plain: Slurm) -> None
 def test_a_mount_that_fails_ends_the_job_with_its_reason(plain: Slurm) -> None:
     script = example(plain, EPOCHS)
     text = script.read_text()
-    assert "SOURCE=" in text
-    script.write_text(re.sub("SOURCE=.*", "SOURCE=/nowhere", text))
+    script.write_text(edited(text, {f"{plain.home}/data\n": "/nowhere\n"}))
     job = Job(plain, script)
     job.until_ended("FAILED")
     assert "redoxfs: SOURCE /nowhere: " in job.output
@@ -224,7 +247,7 @@ def test_a_node_whose_slurmd_dies_is_clean_once_it_is_back(request: pytest.Fixtu
 
 @pytest.mark.parametrize("kind", ["plain", "site"])
 def test_a_node_without_power_leaves_nothing_on_the_others(kind: str) -> None:
-    with contextmanager(cluster)(**(SITE if kind == "site" else {})) as slurm:
+    with cluster(is_site=kind == "site") as slurm:
         job = Job(slurm, example(slurm, ENDLESS) if kind == "plain" else for_site(slurm, ENDLESS))
         job.until_training()
         slurm.power_off("n3")
@@ -282,13 +305,13 @@ def test_a_job_without_the_comment_has_no_mount(site: Slurm) -> None:
         ("{data} --no-such-option", "unrecognized arguments: --no-such-option"),
         ("{data} -o allow_other", "allow_other"),
         ("{data} --log /run/log", "/run/log"),
-        ("$(touch{IFS}/tmp/run) `touch /tmp/run`; touch /tmp/run | touch /tmp/run", "unrecognized arguments"),
+        ("{data} $(touch /tmp/run) `touch /tmp/run`; touch /tmp/run & touch /tmp/run", "unrecognized arguments"),
         ("/* *", "unrecognized arguments: * (see"),
     ],
 )
 def test_a_bad_request_is_the_users_fault_and_not_the_nodes(site: Slurm, words: str, reason: str) -> None:
     script = written(site, "bad.sbatch", "#!/bin/bash\nls /run/redoxfs/$SLURM_JOB_ID\n")
-    job = Job(site, f"--comment=redoxfs {words.format(data=site.home / 'data', IFS='')}", script)
+    job = Job(site, f"--comment=redoxfs {words.format(data=site.home / 'data')}", script)
     job.until_ended("FAILED")
     log = (site.home / f"slurm-{job.id}.redoxfs.log").read_text()
     assert reason in log
