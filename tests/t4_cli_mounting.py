@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from machine import PATIENCE_S, Machine
+from machine import PATIENCE_S, Machine, has_ended
 
 from redoxfs.linux.mount_table import read_mounts, topmost_at
 
@@ -139,6 +139,24 @@ def test_a_signal_ends_a_foreground_mount_cleanly(machine: Machine, source: Path
     assert machine.nothing_is_left()
 
 
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_right_after_the_mount_leaves_nothing(machine: Machine, source: Path, how: signal.Signals) -> None:
+    """The kernel lists the mount before the daemon serves it."""
+    changes = select.poll()
+    with open("/proc/self/mountinfo") as table:
+        # The kernel reports a change of the table as an error.
+        changes.register(table, select.POLLERR | select.POLLPRI)
+        command = machine.command("mount", source, machine.mnt, "-f")
+        with subprocess.Popen(command, env=machine.environment, stderr=subprocess.PIPE, text=True) as running:
+            while not machine.mounts():
+                assert changes.poll(PATIENCE_S * 1000)
+            running.send_signal(how)
+            _, err = running.communicate(timeout=PATIENCE_S)
+    assert running.returncode == 0, err
+    assert "Traceback" not in err
+    assert machine.nothing_is_left()
+
+
 def test_status_and_its_json_agree(machine: Machine, source: Path) -> None:
     machine.ok("mount", source, machine.mnt, "--memory", "64MiB")
     (machine.mnt / "train/n02121808/cat3.jpg").read_bytes()
@@ -203,16 +221,6 @@ def test_a_hung_daemon_can_be_unmounted(machine: Machine, source: Path) -> None:
         os.kill(pid, signal.SIGCONT)
         assert has_ended(daemon)
     assert machine.nothing_is_left()
-
-
-def has_ended(process: int) -> bool:
-    """Whether the process of this pidfd ends in time; the descriptor is closed."""
-    try:
-        waiting = select.poll()
-        waiting.register(process, select.POLLIN)
-        return bool(waiting.poll(PATIENCE_S * 1000))
-    finally:
-        os.close(process)
 
 
 @needs_root

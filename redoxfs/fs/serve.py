@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,8 @@ GRACE_S = 1.0
 
 NEVER = 2**31 - 1
 """Collections of a generation before one of the next: the largest count the collector takes."""
+
+_ENDS = (signal.SIGTERM, signal.SIGINT)
 
 log = logging.getLogger(__name__)
 
@@ -168,7 +170,11 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
         }
         if host is not None:
             verbs |= {"trace": host.trace, "nodes": host.view}
-        with _relayed(Operations(catalog.tree, node, stats=stats)) as relay, _mounted(spec, relay) as (device, session):
+        with (
+            _signals_noted() as noted,
+            _relayed(Operations(catalog.tree, node, stats=stats)) as relay,
+            _mounted(spec, relay) as (device, session),
+        ):
 
             def answering() -> None:
                 nonlocal answered_at_s
@@ -178,7 +184,7 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
 
             caches.attach(session)
             try:
-                await _run(spec, Requests(node, session, answering, PageCache(spec.bypass)), relay, verbs, state)
+                await _run(spec, Requests(node, session, answering, PageCache(spec.bypass)), relay, verbs, state, noted)
             finally:
                 # The other nodes, and the end of this one, may still find something out of date.
                 caches.detach()
@@ -190,8 +196,9 @@ async def _run(
     relay: Relay,
     verbs: Mapping[str, Verb],
     state: StateWriter,
+    noted: Sequence[int],
 ) -> None:
-    """Serve requests until the end."""
+    """Serve requests until the end. ``noted`` are signals that asked for the end before."""
 
     async def stop(_data: bytes) -> dict[str, Any]:
         requests.stop()
@@ -200,11 +207,25 @@ async def _run(
     async with trio.open_nursery() as nursery:
         await nursery.start(serve_control, spec.control_path, {"stop": stop, **verbs})
         await nursery.start(_stop_on_signals, requests)
+        if noted:
+            requests.stop()
         await nursery.start(state.run)
         nursery.start_soon(relay.run)
         await requests.run(GRACE_S)
         relay.stop()
         nursery.cancel_scope.cancel()
+
+
+@contextmanager
+def _signals_noted() -> Iterator[list[int]]:
+    """Signals that arrive when the kernel has the mount and nothing serves it yet, which must not leave it dead."""
+    noted: list[int] = []
+    before = {number: signal.signal(number, lambda one, _: noted.append(one)) for number in _ENDS}
+    try:
+        yield noted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
@@ -249,7 +270,7 @@ def _mounted(spec: MountSpec, relay: Relay) -> Iterator[tuple[Channel, Session]]
 async def _stop_on_signals(
     requests: Requests, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with trio.open_signal_receiver(*_ENDS) as signals:
         task_status.started()
         async for number in signals:
             log.info("ending on %s", signal.Signals(number).name)
