@@ -19,7 +19,7 @@ import grpc
 import kube
 import pytest
 from kube import CAPABILITIES, READERS, SIDECAR_UID, WRITER, Node, Pod, await_line, has_ended
-from machine import PATIENCE_S
+from machine import PATIENCE_S, Machine
 
 from redoxfs.csi.v1 import csi_pb2 as pb
 from redoxfs.launch.handover import receive_mount, receive_settings
@@ -140,6 +140,21 @@ def test_a_volume_to_write_to_is_refused(node: Node, pod: Pod) -> None:
     for mode, readonly in ((WRITER, True), (READERS, False)):
         node.call("Node", "NodePublishVolume", pod.request(mode, readonly=readonly))
         pod.unpublish()
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "words"),
+    [
+        ("tcp://127.0.0.1:1", "not a Unix socket"),
+        ("unix://csi.sock", "not a Unix socket"),
+        ("unix:///missing/csi.sock", "No such file or directory"),
+        ("unix:///" + "x" * 107, "longer than the 107 bytes of a socket's path"),
+    ],
+)
+def test_an_endpoint_that_cannot_be_is_refused_in_one_line(machine: Machine, endpoint: str, words: str) -> None:
+    done = machine.run("csi", "--endpoint", endpoint, "--node-id", "n")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert words in done.stderr
 
 
 # Publish and serve

@@ -182,7 +182,8 @@ def steps() -> list[tuple[str, str]]:
 def in_stage(stage: Stage, command: str) -> None:
     """Run a step's command in its root, with this machine's ways to reach package mirrors."""
     lend(stage.root)
-    script = 'for each in proc dev; do mount --rbind "/$each" "$0/$each"; done; exec chroot "$0" sh -ec "$1"'
+    script = f"{kube.OTHERS_CLEARED} || true; "
+    script += 'for each in proc dev; do mount --rbind "/$each" "$0/$each"; done; exec chroot "$0" sh -ec "$1"'
     done = subprocess.run(
         ["unshare", "--mount", "--propagation", "private", "sh", "-ec", script, stage.root, command],
         env={**os.environ, "DEBIAN_FRONTEND": "noninteractive", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
