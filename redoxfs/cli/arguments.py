@@ -233,25 +233,27 @@ def _add_status(verbs: "Verbs[Parser]") -> None:
 
 
 def _add_cluster(verbs: "Verbs[Parser]") -> None:
-    cluster = add_verb(verbs, "cluster", None, "run several nodes on this machine, to try them out")
+    cluster = add_verb(verbs, "cluster", None, "run nodes on all machines of a Ray cluster, or several on this one")
     actions = cluster.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
     verb = add_verb(
         actions,
         "up",
         ClusterUpOptions,
-        "mount SOURCE at DIR/0, DIR/1, …, each a node of its own",
-        usage="%(prog)s [OPTIONS] --nodes N SOURCE DIR",
+        "mount SOURCE at DIR/0, DIR/1, …, each a node of its own; or at DIR on each node of a Ray cluster",
+        usage="%(prog)s [OPTIONS] (--nodes N | --ray) SOURCE DIR",
     )
     _add_help_all(verb)
     verb.add_argument("source", metavar="SOURCE", help="the directory with the training files")
-    verb.add_argument("folder", metavar="DIR", help="where the nodes' mountpoints are made")
+    verb.add_argument("folder", metavar="DIR", help="where the nodes' mountpoints are made; with --ray, the mountpoint")
+    kinds = verb.add_mutually_exclusive_group(required=True)
+    kinds.add_argument("--nodes", dest="count", metavar="N", type=values.nodes, help="number of nodes on this machine")
+    kinds.add_argument(
+        "--ray",
+        action="store_true",
+        help="mount on each node of the Ray cluster at RAY_ADDRESS (default: this machine's)",
+    )
     verb.add_argument(
-        "--nodes",
-        dest="count",
-        metavar="N",
-        type=values.nodes,
-        required=True,
-        help="number of nodes",
+        "--resource", metavar="NAME", help="with --ray: only on nodes with this resource of Ray, such as GPU"
     )
     _add_files(verb.add_argument_group("what is served"))
     _add_memory(
@@ -259,16 +261,26 @@ def _add_cluster(verbs: "Verbs[Parser]") -> None:
     )
     log = "logs of the daemons: FILE.I for node I (default: below ~/.local/state/redoxfs)"
     _add_mount_settings(verb.add_argument_group("the mounts"), log=log)
-    _add_tls(verb.add_argument_group("between the nodes"), cert="the nodes' certificate (PEM), for 127.0.0.1")
+    group = verb.add_argument_group("between the nodes")
+    _add_tls(group, cert="the nodes' certificate (PEM), for 127.0.0.1; with --ray, for each node's address")
+    group.add_argument(
+        "--insecure", action="store_true", help="with --ray: talk in plaintext; all on the network can read"
+    )
     _add_advanced(verb)
     verb = add_verb(actions, "status", ClusterStatusOptions, "show what the nodes have done so far, added up")
     verb.add_argument("folder", metavar="DIR")
+    _add_ray(verb)
     verb.add_argument("--json", action="store_true", help="print each node's stats.json, and their sum")
     _add_timeout(verb)
     verb = add_verb(actions, "down", ClusterDownOptions, "unmount all nodes and remove their mountpoints")
     verb.add_argument("folder", metavar="DIR")
+    _add_ray(verb)
     verb.add_argument("--lazy", action="store_true", help="detach now; programs that use the mounts may finish")
     _add_timeout(verb)
+
+
+def _add_ray(verb: Parser) -> None:
+    verb.add_argument("--ray", action="store_true", help="the nodes are those of cluster up --ray")
 
 
 def _add_trace(verbs: "Verbs[Parser]") -> None:

@@ -1,5 +1,7 @@
 """`redoxfs cluster`: several real nodes on this machine, to try out what several machines would do.
 
+With --ray, the nodes are those of a Ray cluster (`redoxfs.cli.cluster_ray`).
+
 Nothing here is simulated. Each node is a `redoxfs mount` of its own, at DIR/0, DIR/1, …, and they talk over loopback.
 They start together, since each waits for all others. Later commands find the nodes in the mount table.
 """
@@ -17,12 +19,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from redoxfs.cli import status, umount
+from redoxfs.cli import cluster_ray, status, umount
 from redoxfs.cli.arguments import rendered
 from redoxfs.cli.exits import INTERRUPTED, code_of, line_of
 from redoxfs.cli.options import ClusterDownOptions, ClusterStatusOptions, ClusterUpOptions, UmountOptions
 from redoxfs.cli.table import print_table
-from redoxfs.launch.errors import CommandError, MountpointError, ReportedError
+from redoxfs.launch.errors import CommandError, MountpointError, ReportedError, UsageError
 from redoxfs.launch.members import check_sharing
 from redoxfs.launch.memory import available_memory, default_memory
 from redoxfs.launch.options import ClusterOptions
@@ -93,7 +95,12 @@ class _Start:
 
 
 def _up(options: ClusterUpOptions) -> int:
+    if options.ray:
+        return cluster_ray.up(options)
     mount = options.mount
+    if options.resource is not None or mount.cluster.insecure:
+        raise UsageError(f"{'--insecure' if options.resource is None else '--resource'} is for --ray")
+    assert options.count is not None
     check_sharing(mount.cluster.sharing, mount.memory.policy)
     memory_bytes = _memory_of(options)
     folder = _folder(options, source=path_status(mount.source, mount.timeout_s))
@@ -190,7 +197,7 @@ def _memory_of(options: ClusterUpOptions) -> int:
     available = available_memory()
     if options.mount.memory.memory_size is not None:
         return parse_size(options.mount.memory.memory_size, available, "--memory")
-    return max(1, default_memory(available) // options.count)
+    return max(1, default_memory(available) // (options.count or 1))
 
 
 def _command(
@@ -293,28 +300,34 @@ def _end(starts: Sequence[_Start], timeout_s: float) -> None:
 
 
 def _status(options: ClusterStatusOptions) -> int:
-    folder, mounted = _nodes_below(options.folder, options.timeout_s)
-    reports: list[dict[str, Any]] = []
-    lines: list[tuple[str, str]] = []
-    trouble: CommandError | None = None
-    for node, mountpoint in sorted(mounted.items()):
-        try:
-            _, text = status.read_stats(str(mountpoint), options.timeout_s)
-            stats = json.loads(text)
-        except CommandError as error:
-            trouble = trouble or error
-            stats = {"mountpoint": str(mountpoint), "error": str(error)}
-            lines.append((f"node {node}", str(error)))
-        else:
-            lines.append((f"node {node}", _node_line(stats)))
-        reports.append(stats)
+    found: dict[int, dict[str, Any] | CommandError] = {}
+    if options.ray:
+        where = f"at {options.folder} on Ray"
+        found |= cluster_ray.stats(options.folder)
+    else:
+        folder, mounted = _nodes_below(options.folder, options.timeout_s)
+        where = f"below {folder}"
+        for node, mountpoint in sorted(mounted.items()):
+            try:
+                found[node] = json.loads(status.read_stats(str(mountpoint), options.timeout_s)[1])
+            except CommandError as error:
+                found[node] = error
+    reports = [
+        {"node": node, "error": str(stats)} if isinstance(stats, CommandError) else stats
+        for node, stats in found.items()
+    ]
     total = summed(reports)
     if options.json:
         print(json.dumps({"nodes": reports, "sum": total}, indent=2))
     else:
-        print_table(f"{counted(len(mounted), 'redoxfs node')} below {folder}", [*_sum_rows(reports, total), *lines])
-    if trouble is not None:
-        raise trouble
+        lines = [
+            (f"node {node}", str(stats) if isinstance(stats, CommandError) else _node_line(stats))
+            for node, stats in found.items()
+        ]
+        print_table(f"{counted(len(found), 'redoxfs node')} {where}", [*_sum_rows(reports, total), *lines])
+    for stats in found.values():
+        if isinstance(stats, CommandError):
+            raise stats
     return 0
 
 
@@ -352,6 +365,8 @@ def _node_line(stats: dict[str, Any]) -> str:
 
 
 def _down(options: ClusterDownOptions) -> int:
+    if options.ray:
+        return cluster_ray.down(options)
     folder, mounted = _nodes_below(options.folder, options.timeout_s)
     failures: list[CommandError] = []
     for node, mountpoint in sorted(mounted.items()):

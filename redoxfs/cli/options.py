@@ -63,16 +63,22 @@ class StatusOptions:
 
 @dataclass(frozen=True, slots=True)
 class ClusterUpOptions:
-    """``mount`` is what all nodes have in common; its mountpoint, its nodes and its rank are set for each."""
+    """``mount`` is what all nodes have in common; its mountpoint, its nodes and its rank are set for each.
+
+    ``count`` None: the nodes are those of a Ray cluster that have ``resource``, or all of them.
+    """
 
     folder: str
-    count: int
     mount: MountOptions
+    count: int | None = None
+    ray: bool = False
+    resource: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatusOptions:
     folder: str
+    ray: bool = False
     json: bool = False
     timeout_s: float = DEFAULT_TIMEOUT_S
 
@@ -80,6 +86,7 @@ class ClusterStatusOptions:
 @dataclass(frozen=True, slots=True)
 class ClusterDownOptions:
     folder: str
+    ray: bool = False
     lazy: bool = False
     timeout_s: float = DEFAULT_TIMEOUT_S
 
