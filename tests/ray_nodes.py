@@ -45,7 +45,7 @@ def main() -> None:
             nodes.append(
                 cluster.add_node(
                     node_ip_address=f"127.0.1.{number + 1}",
-                    num_cpus=2,
+                    num_cpus=1,
                     resources={} if number == 0 else {"disk": 1},
                     object_store_memory=OBJECT_STORE_BYTES,
                     include_dashboard=False,

@@ -272,7 +272,9 @@ def _add_cluster(verbs: "Verbs[Parser]") -> None:
     _add_ray(verb)
     verb.add_argument("--json", action="store_true", help="print each node's stats.json, and their sum")
     _add_timeout(verb)
-    verb = add_verb(actions, "down", ClusterDownOptions, "unmount all nodes and remove their mountpoints")
+    verb = add_verb(
+        actions, "down", ClusterDownOptions, "unmount all nodes, and remove the mountpoints on this machine"
+    )
     verb.add_argument("folder", metavar="DIR")
     _add_ray(verb)
     verb.add_argument("--lazy", action="store_true", help="detach now; programs that use the mounts may finish")

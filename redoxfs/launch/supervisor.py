@@ -67,7 +67,7 @@ class Supervised:
     def __init__(self, words: Sequence[str], mountpoint: str, say: Say) -> None:
         """Start `redoxfs mount` with ``words``, its arguments, in the background. ``say`` gets its lines.
 
-        Folders that are missing on the way to ``mountpoint`` are made, and removed at the end.
+        Folders that are missing on the way to ``mountpoint`` are made.
         """
         self.code: int | None = None  # of the daemon, once nothing of the mount is left
         self.line = ""
@@ -103,21 +103,22 @@ class Supervised:
             self._alive.close()
 
     def _listen(self) -> None:
+        code, line = 1, "its supervisor has ended"
         with self._told:
-            for line in self._told:
-                message = json.loads(line)
+            for text in self._told:
+                message = json.loads(text)
                 if "say" in message:
                     self._say(message["say"])
-                    continue
-                with self._changed:
-                    self.is_ready = self.is_ready or "ready" in message
-                    if "code" in message:
-                        self.code, self.line = message["code"], message["line"]
-                    self._changed.notify_all()
+                elif "code" in message:
+                    code, line = message["code"], message["line"]
+                else:
+                    with self._changed:
+                        self.is_ready = True
+                        self._changed.notify_all()
+        # At the end of the file the supervisor is gone too.
         with self._changed:
-            if self.code is None:
-                self.code, self.line = 1, "its supervisor has ended"
-                self._changed.notify_all()
+            self.code, self.line = code, line
+            self._changed.notify_all()
 
 
 # The supervisor's side
@@ -140,7 +141,8 @@ def main() -> None:
 
 def _supervise(mountpoint: Path, words: Sequence[str]) -> tuple[int, str]:
     """Run the daemon to its end and remove what it leaves; its exit code and last reason."""
-    with _only_one(mountpoint) as lock, _folders(mountpoint):
+    with _only_one(mountpoint) as lock:
+        _make(mountpoint)
         process = subprocess.Popen(
             [sys.executable, "-m", "redoxfs", "mount", *words],
             stdin=subprocess.DEVNULL,
@@ -231,24 +233,17 @@ def _clear(mountpoint: Path) -> None:
             path.unlink()
 
 
-@contextmanager
-def _folders(mountpoint: Path) -> Iterator[None]:
-    """Make the folders that are missing, and remove those at the end. Raises MountpointError."""
-    made: list[Path] = []
+def _make(mountpoint: Path) -> None:
+    """Make the folders that are missing. Raises MountpointError.
+
+    They stay. On a filesystem that nodes share, removing the folder would end the mounts of other nodes on it.
+    """
     try:
-        for path in (*reversed(mountpoint.parents), mountpoint):
-            try:
-                path.mkdir()
-            except FileExistsError:
-                continue
-            except OSError as failure:
-                raise MountpointError(f"MOUNTPOINT {path}: cannot be made: {failure.strerror}") from None
-            made.append(path)
-        yield
-    finally:
-        for path in reversed(made):
-            with suppress(OSError):
-                path.rmdir()
+        mountpoint.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        return  # `redoxfs mount` reports what it is; a dead mount is no folder either
+    except OSError as failure:
+        raise MountpointError(f"MOUNTPOINT {mountpoint}: cannot be made: {failure.strerror}") from None
 
 
 @contextmanager
