@@ -3,8 +3,8 @@
     rank.py FOLDER RANKS EPOCHS MEET OUT
 
 Rank R reads the ImageFolder below FOLDER/R/train with a DataLoader and a DistributedSampler. After each epoch the ranks
-wait for each other through MEET, a file for torch.distributed; with "-" they do not wait. OUT/rankR.jsonl gets one JSON
-line for each epoch: pairs of the path that was opened and the path that the served image was made for.
+wait for each other through MEET, a file for torch.distributed or env://; with "-" they do not wait. OUT/rankR.jsonl
+gets one JSON line for each epoch: pairs of the path that was opened and the path that the served image was made for.
 
 The ranks are forks of a process with a single thread: importing PyTorch takes longer than all their work.
 """
@@ -46,7 +46,8 @@ class Images(Dataset[tuple[str, str]]):
 
 def train(mountpoint: Path, rank: int, ranks: int, epochs: int, meet: str, out: Path) -> None:
     if meet != "-":
-        torch.distributed.init_process_group("gloo", f"file://{meet}", rank=rank, world_size=ranks)
+        url = meet if meet == "env://" else f"file://{meet}"
+        torch.distributed.init_process_group("gloo", url, rank=rank, world_size=ranks)
     data = Images(mountpoint / "train")
     sampler: DistributedSampler[tuple[str, str]] = DistributedSampler(data, ranks, rank, seed=7)
     loader = DataLoader(data, batch_size=BATCH, sampler=sampler, num_workers=WORKERS)
