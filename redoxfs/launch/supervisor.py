@@ -32,7 +32,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from redoxfs.launch.errors import CommandError, MountpointError
-from redoxfs.launch.path_status import clear_stale, path_status
+from redoxfs.launch.path_status import STALE_ERRORS, clear_stale, path_status
 from redoxfs.launch.runtime_paths import control_path
 from redoxfs.linux.detach import detach
 from redoxfs.linux.libc import libc
@@ -148,6 +148,8 @@ def _supervise(mountpoint: Path, words: Sequence[str]) -> tuple[int, str]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
+            # That of a service that started the engine is no business of one mount.
+            env={name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"},
             start_new_session=True,
             preexec_fn=_end_with_parent(os.getpid()),  # sound, as there is a single thread
         )
@@ -224,7 +226,7 @@ def _clear(mountpoint: Path) -> None:
     found = path_status(str(mountpoint), _LOOK_WAIT_S)
     with suppress(CommandError, OSError):
         if found.is_stale and found.is_our_root:
-            clear_stale(found)
+            clear_stale(found.path)
         elif found.is_our_root and found.seen.error == errno.ETIMEDOUT:
             detach(found.path)
     path = control_path(found.path)
@@ -240,9 +242,9 @@ def _make(mountpoint: Path) -> None:
     """
     try:
         mountpoint.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        return  # `redoxfs mount` reports what it is; a dead mount is no folder either
     except OSError as failure:
+        if failure.errno in (errno.EEXIST, *STALE_ERRORS):
+            return  # `redoxfs mount` clears a dead mount, and reports what else is there
         raise MountpointError(f"MOUNTPOINT {mountpoint}: cannot be made: {failure.strerror}") from None
 
 
