@@ -100,6 +100,9 @@ class Node:
         if root != Path("/"):
             for name in ("proc", "sys", "dev"):
                 subprocess.run(self.inside("mount", "--rbind", f"/{name}", root / name), check=True)
+        # As mountPropagation Bidirectional: what the plugin mounts in its own namespace appears in the node's.
+        for words in (["--bind", self.outer / "kubelet"], ["--make-shared"]):
+            subprocess.run(self.inside("mount", *words, self.outer / "kubelet"), check=True)
         self.plugin: subprocess.Popen[str]
         self.environment = {**os.environ, **(more_environment or {})} | {
             "XDG_RUNTIME_DIR": str(self.folder / "home"),
@@ -138,6 +141,7 @@ class Node:
 
     def start_plugin(self, *more: str) -> None:
         self.plugin = self.start(
+            *("unshare", "--mount", "--propagation", "unchanged"),
             *self.command(
                 "csi",
                 *("--endpoint", f"unix://{self.folder}/plugin/csi.sock", "--node-id", "node-1"),
