@@ -5,6 +5,8 @@ The namespace has an /sbin and an /etc/fstab of its own, so that nothing of this
 
 import os
 import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from pathlib import Path
 import pytest
 from machine import PATIENCE_S, has_ended
 
+import redoxfs
 from redoxfs.linux.mount_table import Mount, parse_mountinfo
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mount(8) and mount namespaces need root")
@@ -200,6 +203,44 @@ def test_bad_options_have_the_exit_codes_of_mount(host: Host) -> None:
     assert host.mounts() == []
     host.ok("mount -s -t redoxfs /data/set /mnt/set -o unheard_of")
     assert len(host.mounts()) == 1
+
+
+OF_A_USER = r"""
+for closed; do
+    mkdir -p "/mnt/own$closed" "/mnt/work$closed"
+    mount -t overlay -o "lowerdir=$closed,upperdir=/mnt/own$closed,workdir=/mnt/work$closed" overlay "$closed"
+    chmod o+x "$closed"
+done
+mknod -m 666 /mnt/fuse c 10 229
+mount --bind /mnt/fuse /dev/fuse
+mkdir -p /mnt/u/data /mnt/u/mnt
+echo as it is > /mnt/u/data/file
+chown -R 612345:612345 /mnt/u
+# mount(8) keeps the user's name.
+{ cat /etc/passwd; echo "redoxfs-test:x:612345:612345::/mnt/u:/bin/sh"; } > /mnt/passwd
+mount --bind /mnt/passwd /etc/passwd
+"""
+
+
+def test_a_user_may_mount_and_unmount_a_line_with_user(host: Host) -> None:
+    """In the namespace the user may read this checkout and use /dev/fuse, as on a usual machine."""
+    host.ok(commands("mount(8)")[0])
+    host.ok("mount -t tmpfs -o mode=755 tmpfs /mnt")
+    needed = {Path(sys.executable), Path(sys.executable).resolve(), Path(redoxfs.__file__)}
+    parents = sorted({parent for path in needed for parent in path.parents})
+    closed = [str(parent) for parent in parents if not parent.stat().st_mode & 0o001]
+    host.ok(f"set -e; set -- {shlex.join(closed)}; {OF_A_USER}")
+    host.write_fstab("/mnt/u/data /mnt/u/mnt redoxfs noauto,user,memory=10% 0 0")
+    user = "setpriv --reuid=612345 --regid=612345 --clear-groups env HOME=/mnt/u"
+    try:
+        host.ok(f"{user} mount /mnt/u/mnt")
+        (found,) = host.mounts()
+        assert (found.mountpoint, found.owner) == ("/mnt/u/mnt", (612345, 612345))
+        assert host.ok(f"{user} cat /mnt/u/mnt/file").stdout == "as it is\n"
+        host.ok(f"{user} umount /mnt/u/mnt")
+        assert host.mounts() == []
+    finally:
+        shutil.rmtree("/tmp/redoxfs-612345", ignore_errors=True)
 
 
 def test_a_mount_enters_the_namespace_of_n(host: Host) -> None:

@@ -271,8 +271,7 @@ def _hear(start: _Start) -> bool:
 def _end(starts: Sequence[_Start], timeout_s: float) -> None:
     """Interrupt the commands that still run, and unmount what they mounted.
 
-    The signal is SIGINT because `redoxfs mount` passes that on to its daemon; after SIGTERM the daemon would go on to
-    mount.
+    The signal is SIGINT because `redoxfs mount` then says that it was interrupted.
     """
     running = [start for start in starts if start.process.poll() is None]
     for start in running:
