@@ -100,6 +100,7 @@ ReturnToService=2
 KillWait=20
 SlurmdTimeout=5
 MessageTimeout=5
+UnkillableStepTimeout=30
 {more}
 {nodes}
 PartitionName=all Nodes=ALL Default=YES State=UP

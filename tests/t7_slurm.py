@@ -153,8 +153,9 @@ def daemon_of(node: Node) -> int:
 # The sbatch example
 
 
-def test_the_example_trains_on_every_sample_once(plain: Slurm) -> None:
-    job = Job(plain, example(plain, EPOCHS))
+@pytest.mark.parametrize("nodes", [NODES, 1])
+def test_the_example_trains_on_every_sample_once(plain: Slurm, nodes: int) -> None:
+    job = Job(plain, f"--nodes={nodes}", example(plain, EPOCHS))
     job.until_ended("COMPLETED")
     job.check_samples()
 
@@ -228,6 +229,17 @@ def test_the_epilog_leaves_nothing_however_a_job_ends(site: Slurm, end: Callable
     job.check_samples()
     if end is daemon_killed:
         assert "[Errno 107] Transport endpoint is not connected" in job.output
+    check_all_idle(site)
+
+
+def test_the_epilog_kills_a_daemon_that_hangs(site: Slurm) -> None:
+    job = Job(site, for_site(site, ENDLESS))
+    job.until_training()
+    job.until_ended(daemon_stopped(job))
+    job.check_samples()
+    # Slurm drains a node where it could not kill a process in time, such as a reader that waited for the daemon.
+    for node in site.workers:
+        site.command("scontrol", "update", f"NodeName={node.name}", "State=RESUME", root=True)
     check_all_idle(site)
 
 
