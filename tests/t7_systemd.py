@@ -215,6 +215,21 @@ def test_a_killed_daemon_is_restarted_and_its_mount_cleared(host: Host) -> None:
     assert host.ok("grep -c ' /mnt/set fuse.redoxfs ' /proc/self/mounts").strip() == "1"
 
 
+def test_the_pages_drop_in_ends_the_service_before_the_mount_of_source(host: Host) -> None:
+    install(host)
+    (requires,) = re.findall(r"^    (RequiresMountsFor=.*)", PAGE, re.MULTILINE)
+    host.ok(f"printf '[Unit]\\n{requires}\\n' > /etc/systemd/system/redoxfs@.service.d/source.conf")
+    # systemd requires only mounts that a unit or /etc/fstab describes.
+    mount = '"$(systemd-escape --path --suffix=mount /data/set)"'
+    unit = "[Mount]\\nWhat=/data/set\\nWhere=/data/set\\nOptions=bind\\n"
+    host.ok(f"printf '{unit}' > /etc/systemd/system/{mount}; systemctl daemon-reload")
+    host.ok("systemctl start redoxfs@mnt-set.service; mountpoint /data/set")
+    host.ok(f"systemctl stop {mount}")
+    assert host.show("ActiveState") == "inactive"
+    assert not host.is_mounted()
+    assert host.run("mountpoint -q /data/set").returncode != 0
+
+
 def test_a_mistake_fails_the_start_once_and_for_all(host: Host) -> None:
     install(host)
     host.ok("printf 'SOURCE=/data/set\\nOPTIONS=--memory 1kB\\n' > /etc/redoxfs/mnt/set.conf")
