@@ -25,7 +25,16 @@ from redoxfs.csi.errors import CsiError, invalid, not_now
 from redoxfs.csi.kubelet import Kubelet, Place
 from redoxfs.csi.mounts import end_mounts, is_dead, make_mount, mount_at
 from redoxfs.csi.records import Record, Records
-from redoxfs.launch.handover import ANSWER_S, SETTINGS, is_ready, read_request, refuse, send_mount, send_settings
+from redoxfs.launch.handover import (
+    ANSWER_S,
+    RETRY_S,
+    SETTINGS,
+    is_ready,
+    read_request,
+    refuse,
+    send_mount,
+    send_settings,
+)
 from redoxfs.linux.fuse_device import Device, MountError
 
 DRIVER = "redoxfs"
@@ -176,7 +185,7 @@ class Volume:
         self._place = place
         self._device = device
         self._listener: socket.socket | None = None
-        self._is_closed = False
+        self._closed = threading.Event()
         self._lock = threading.Lock()
 
     @property
@@ -209,7 +218,7 @@ class Volume:
     def close(self) -> None:
         """Stop listening, and close the descriptor if it is still here."""
         with self._lock:
-            self._is_closed = True
+            self._closed.set()
             if self._device is not None:
                 self._device.close()
                 self._device = None
@@ -235,8 +244,13 @@ class Volume:
             while True:
                 try:
                     connection, _ = listener.accept()
-                except OSError:
-                    return
+                except OSError as error:
+                    if self._closed.is_set():
+                        return
+                    # No descriptor was left for it, for example. Later there may be one.
+                    log.warning("%s: a sidecar could not connect: %s", self._place.target, error)
+                    self._closed.wait(RETRY_S)
+                    continue
                 with connection:
                     connection.settimeout(ANSWER_S)
                     try:
@@ -265,7 +279,7 @@ class Volume:
 
     def _check_free(self) -> None:
         """Raises ValueError if the mount is not for a sidecar that asks now."""
-        if self._is_closed:
+        if self._closed.is_set():
             raise ValueError("the volume is being unpublished")
         found = mount_at(self._place.target)
         if found is None or (found.ours and self._device is not None):
