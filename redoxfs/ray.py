@@ -64,6 +64,9 @@ _PLACE_WAIT_S = 60.0
 # `redoxfs status` answers at once unless a daemon hangs.
 _STATUS_WAIT_S = 20.0
 
+# For a connection to the head node of a cluster.
+_CONNECT_WAIT_S = 5.0
+
 # A daemon that hangs is killed after some seconds (`redoxfs.launch.supervisor`).
 _END_WAIT_S = 30.0
 
@@ -193,8 +196,8 @@ class Mount:
 
         Nodes that Ray has lost are passed over: the mount ended with them.
         """
-        if self._is_closed:
-            return
+        if self._is_closed or not ray.is_initialized():
+            return  # after ray.shutdown() the driver's job is over, and its mounts with it
         self._is_closed = True
         alive = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
         ends = {node.actor.end.remote(): node for node in self._nodes if node.ip in alive}
@@ -350,10 +353,13 @@ def _line_of(error: BaseException) -> str:
 
 def connect() -> None:
     """Connect a command to the cluster at RAY_ADDRESS, or else to this machine's. Raises UsageError."""
+    where = os.environ.get("RAY_ADDRESS", "")
     try:
+        if ":" in where and "/" not in where:
+            # Ray itself would try for minutes.
+            socket.create_connection(split_address(where), _CONNECT_WAIT_S).close()
         ray.init("auto", namespace=_NAMESPACE, logging_level="ERROR")
-    except ConnectionError:
-        where = os.environ.get("RAY_ADDRESS")
+    except OSError:
         raise UsageError(
             f"no Ray cluster answers at RAY_ADDRESS={where}"
             if where

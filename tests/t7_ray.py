@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from images import make_full_images
 from machine import PATIENCE_S
+from ports import reserve
 
 from redoxfs.linux.mount_table import parse_mountinfo
 
@@ -323,6 +324,41 @@ def test_cluster_up_status_and_down_work_on_ray(cluster: Cluster) -> None:
     cluster.check_nothing_is_left()
     missing = redoxfs(down, 1)
     assert (missing.returncode, missing.stderr.count("\n")) == (4, 1), missing.stderr
+
+
+def test_cluster_up_in_the_foreground_ends_the_mount_with_ctrl_c(cluster: Cluster) -> None:
+    words = ("cluster", "up", "--ray", "-f", "--memory", MEMORY, "--resource", "disk", cluster.source, cluster.mnt)
+    with subprocess.Popen(
+        cluster.inside(0, sys.executable, "-m", "redoxfs", *words),
+        env=cluster.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as command:
+        try:
+            assert command.stderr is not None
+            assert any(line == f"2 Ray nodes serve {cluster.source} at {cluster.mnt}\n" for line in command.stderr)
+            assert command.stderr.readline() == "to end them: Ctrl-C\n"
+            assert [len(cluster.mounts(node)) for node in range(NODES)] == [0, 1, 1]
+            with ended(cluster.supervisors()):
+                command.send_signal(signal.SIGINT)
+            assert command.wait(PATIENCE_S) == 0
+        finally:
+            command.kill()
+    cluster.check_nothing_is_left()
+
+
+def test_an_address_without_a_cluster_is_one_line(tmp_path: Path) -> None:
+    (port,) = reserve(1)
+    done = subprocess.run(
+        [sys.executable, "-m", "redoxfs", "cluster", "status", "--ray", tmp_path],
+        env=os.environ | {"RAY_ADDRESS": f"127.0.0.1:{port}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr == f"redoxfs: no Ray cluster answers at RAY_ADDRESS=127.0.0.1:{port}\n"
 
 
 def test_nothing_is_left_of_a_mount_whose_driver_is_killed(cluster: Cluster) -> None:
