@@ -63,9 +63,11 @@ def test_a_mount_that_waits_for_a_node_says_so_and_is_not_ready(machine: Machine
         foreground(machine, source, machine.mnt, *words, NOTIFY_SOCKET=address) as running,
     ):
         assert heard(listener) == {"STATUS": f"waiting for 127.0.0.1:{ports[1]}"}
-        running.send_signal(signal.SIGINT)
-        assert heard(listener) == {"STOPPING": "1"}
-        assert running.wait(PATIENCE_S) == 130
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(PATIENCE_S) == -signal.SIGTERM
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            heard(listener)
     assert machine.nothing_is_left()
 
 
