@@ -49,6 +49,8 @@ folder=$1 name=$2 group=$3 IFS=:
 tops=$4
 shift 4
 mount --make-rprivate /
+# Copies of the machine's mounts of redoxfs would keep their daemons.
+grep " fuse.redoxfs " /proc/self/mounts | while IFS=" " read -r _ path _; do umount --lazy "$(printf %b "$path")"; done
 hostname "$name"
 if [ "$group" ]; then mount --bind "$group" "${group%/*}"; fi
 new=$folder/nodes/$name
