@@ -321,6 +321,15 @@ def test_version_and_help_go_to_stdout(capfd: pytest.CaptureFixture[str]) -> Non
         assert f"{exit_.code:>3}  {exit_.meaning}" in told
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["mount", ""], ["mount", "d", ""], ["umount", ""], ["pack", "d", ""], ["cluster", "up", "d", "", "--nodes=2"]],
+)
+def test_an_empty_path_is_refused(words: list[str]) -> None:
+    with pytest.raises(UsageError, match="a path is empty"):
+        parse(words)
+
+
 def test_mount_options_go_to_the_kernel_or_to_redoxfs() -> None:
     options = parse_fuse_options(["direct_io,ro", "noatime, nofail,x-systemd.automount", ""])
     assert options.kernel == {"noatime"}

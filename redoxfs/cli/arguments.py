@@ -34,9 +34,12 @@ from redoxfs.cli.options import (
 from redoxfs.cli.parser import HelpAll, Parser, Verbs, add_verb
 from redoxfs.cli.simulate_arguments import add_simulate
 from redoxfs.launch.addresses import DEFAULT_PORT
+from redoxfs.launch.errors import UsageError
 from redoxfs.launch.options import DEFAULT_TIMEOUT_S, POLICIES, STORAGES, MountOptions, SharingOptions
 
 _ADVANCED = "advanced"
+
+_PATHS = ("source", "mountpoint", "folder", "dst", "file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,10 @@ def parse(argv: Sequence[str] | None = None) -> Command:
     given = vars(parser().parse_args(argv))
     if given["verb"] is None:
         return Command(None, None, "version" in given)
+    for name in _PATHS:
+        if given.get(name) == "":
+            # The empty path would be the working directory.
+            raise UsageError("a path is empty; is a variable of the shell unset?")
     return Command(given["verb"], built(given["makes"], given), "version" in given)
 
 
