@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import wire
 
-from redoxfs.linux.detach import detach
+from redoxfs.linux.detach import detach, unmount
 from redoxfs.linux.fuse_device import MAX_READ_BYTES, Device, MountError, mount
 from redoxfs.linux.mount_table import Mount, read_mounts
 
@@ -174,6 +174,21 @@ def test_the_words_of_the_helper_are_the_reason(unprivileged: list[str], public:
     done = run(unprivileged, public)
     assert done.returncode == 1
     assert "no write access to mountpoint" in done.stderr
+
+
+@needs_root
+def test_a_symlink_in_a_path_never_leads_to_another_mount(mnt: Path, tmp_path: Path) -> None:
+    """As a user may put one there after the mount table was read."""
+    device = mounted(mnt)
+    try:
+        link = tmp_path / "link"
+        link.symlink_to(tmp_path)
+        for end in (unmount, detach):
+            with pytest.raises(OSError, match="symbolic links"):
+                end(link / mnt.name)
+        assert mounts_at(mnt)
+    finally:
+        device.end()
 
 
 @needs_root

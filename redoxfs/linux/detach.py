@@ -2,6 +2,9 @@
 
 The system call is tried first for every user, because it needs a capability and not a user id. Only EPERM leads to the
 helper, and never for root: run by root it has no more rights than we do. Both fail with an OSError that has an errno.
+
+The path is one of the mount table, without symlinks. Other users may rename folders above their own mounts and put
+symlinks in their place, so a symlink in the path is an error: root would end another mount.
 """
 
 import errno
@@ -24,7 +27,7 @@ _MTAB = "/etc/mtab"
 
 
 def unmount(path: Path) -> None:
-    """End the mount at `path`. Raises OSError: EBUSY if it is in use."""
+    """End the mount at `path`. Raises OSError: EBUSY if it is in use, ELOOP if there is a symlink on the way."""
     _umount2(path, _UMOUNT_NOFOLLOW, ["-u"])
 
 
@@ -39,12 +42,28 @@ def find_helper() -> str | None:
 
 
 def _umount2(path: Path, flags: int, helper_flags: list[str]) -> None:
-    if libc.umount2(os.fsencode(path), flags) == 0:
+    try:
+        _umount_beneath_its_parent(os.fsencode(path), flags)
         return
-    failure = last_error()
+    except OSError as error:
+        failure = error
     if failure.errno != errno.EPERM or os.geteuid() == 0:
         raise failure
     _ask_helper(path, helper_flags)
+
+
+def _umount_beneath_its_parent(path: bytes, flags: int) -> None:
+    parent, name = os.path.split(path)
+    folder = os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        within = b"/proc/self/fd/%d" % folder
+        # The kernel's own name of the folder differs if it was reached through a symlink.
+        if os.readlink(within) != parent:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        if libc.umount2(within + b"/" + name, flags) != 0:
+            raise last_error()
+    finally:
+        os.close(folder)
 
 
 def _ask_helper(path: Path, flags: list[str]) -> None:
