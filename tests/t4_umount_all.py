@@ -117,6 +117,24 @@ def test_all_ends_bind_mounts_of_a_mount_too(machine: Machine, source: Path, job
     assert machine.nothing_is_left()
 
 
+@needs_root
+@pytest.mark.parametrize(
+    "words", ['{"pid": 1e400}', f'{{"pid": {1 << 70}}}', "[" * 100_000], ids=["inf", "2^70", "deep"]
+)
+def test_a_daemon_that_reports_nonsense_is_detached_all_the_same(
+    machine: Machine, source: Path, job: str, words: str
+) -> None:
+    machine.ok("mount", source, machine.mnt, "--job", job)
+    ended = os.pidfd_open(machine.pid())
+    nonsense = machine.folder / "nonsense"
+    nonsense.write_text(words)
+    subprocess.run(["mount", "--bind", nonsense, machine.mnt / ".redoxfs/stats.json"], check=True)
+    done = machine.ok("umount", "--all", "--job", job, "--lazy")
+    assert done.stderr == f"{machine.mnt} is detached; its daemon ends with its last user\n"
+    assert has_ended(ended)
+    assert machine.nothing_is_left()
+
+
 def test_a_source_that_looks_like_a_job_belongs_to_none(machine: Machine, source: Path, job: str) -> None:
     odd = source.rename(source.with_name(f"data#job={job}"))
     machine.ok("mount", odd, machine.mnt, "--job", "")

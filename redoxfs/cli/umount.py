@@ -41,6 +41,8 @@ _LOOK_AFTER_S = 2.0
 _LAZY_END_WAIT_S = 2.0
 # A daemon that does not report its pid soon may hang; it must be unmountable all the same.
 _PID_WAIT_S = 5.0
+# Much more than stats.json has.
+_MOST_STATS_BYTES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +146,15 @@ def _daemon_of(mount: Mount, timeout_s: float) -> _Daemon:
             user, group = mount.owner
             os.setresgid(group, group, group)
             os.setresuid(user, user, user)
-        return (Path(mount.mountpoint) / CONTROL_FOLDER / "stats.json").read_bytes()
+        with open(Path(mount.mountpoint) / CONTROL_FOLDER / "stats.json", "rb") as file:
+            return file.read(_MOST_STATS_BYTES)
 
     try:
         return _Daemon(os.pidfd_open(int(json.loads(run_in_child(read, timeout_s))["pid"])))
     except OSError as failure:
         return _Daemon(None, is_dead=failure.errno in STALE_ERRORS)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        # Another user's daemon may say anything.
         return _Daemon(None)
 
 
