@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,9 @@ settings.register_profile("default", deadline=None, suppress_health_check=[Healt
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=10_000)
 settings.register_profile("quick", parent=settings.get_profile("default"), max_examples=20)
 settings.load_profile(os.environ.get("REDOXFS_TEST_PROFILE", "default"))
+
+# A shell that starts the tests with & has SIGINT ignored, and the programs that they interrupt would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What the tests of a tier need. A file whose tests need something else sets `pytestmark`, and gets none of these.
 NEEDS = {

@@ -50,9 +50,8 @@ except KeyboardInterrupt as stop:
 @pytest.mark.parametrize("how", ["ask", "start"])
 def test_an_interrupt_at_a_fork_ends_parent_and_child(tmp_path: Path, hook: str, how: str) -> None:
     pid = tmp_path / "pid"
-    # A shell that starts the tests with & has SIGINT ignored, and children inherit that.
     with subprocess.Popen(
-        ["env", "--default-signal=INT", sys.executable, "-c", INTERRUPTED, hook, str(pid), how],
+        [sys.executable, "-c", INTERRUPTED, hook, str(pid), how],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -317,9 +317,8 @@ def some_shards_are_done(dst: Path) -> bool:
 @contextmanager
 def packing(machine: Machine, source: Path, dst: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """A running pack in its own process group, as a shell starts it. None of it is left afterwards."""
-    # If the tests were started with &, SIGINT may be ignored, and children would inherit that.
     with subprocess.Popen(
-        ["env", "--default-signal=INT", *machine.command("pack", source, dst, *options)],
+        machine.command("pack", source, dst, *options),
         env=machine.environment,
         stderr=subprocess.PIPE,
         text=True,
