@@ -131,6 +131,28 @@ def test_if_the_first_fails_each_reports_the_error(machine: Machine, source: Pat
     assert machine.nothing_is_left()
 
 
+def test_processes_that_cannot_see_each_other_stack_no_mounts(machine: Machine, source: Path) -> None:
+    """As those of two users, or of sessions with other runtime folders. The first waits for another node meanwhile."""
+    ports = reserve(2)
+    other, elsewhere = machine.folder / "other", machine.sockets / "elsewhere"
+    other.mkdir()
+    elsewhere.mkdir(mode=0o700)
+    words = ["--nodes", ",".join(f"127.0.0.1:{port}" for port in ports)]
+    first = rank(machine, source, machine.mnt, *words, "--node-rank", "0")
+    line_of(first, f"waiting for 127.0.0.1:{ports[1]}")
+    machine.environment["XDG_RUNTIME_DIR"] = str(elsewhere)
+    machine.ok("mount", source, machine.mnt)
+    second = rank(machine, source, other, *words, "--node-rank", "1")
+    code, err = outcome(first)
+    assert code == 4
+    assert f"{machine.mnt}: another process has made a redoxfs mount there meanwhile" in err
+    assert machine.mounts().count(str(machine.mnt)) == 1
+    machine.ok("umount", machine.mnt)
+    if outcome(second)[0] == 0:
+        machine.ok("umount", other)
+    assert machine.nothing_is_left()
+
+
 @pytest.mark.parametrize(("how", "count"), [(signal.SIGKILL, RANKS), (signal.SIGTERM, 3), (signal.SIGINT, 3)])
 def test_if_the_first_is_killed_the_next_one_mounts(
     machine: Machine, source: Path, how: signal.Signals, count: int

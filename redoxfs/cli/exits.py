@@ -42,7 +42,12 @@ EXITS = (
         4,
         "MOUNTPOINT cannot be used: missing, not a directory, inside SOURCE, already a redoxfs mount "
         "(mount), or not one (umount, status); or DST cannot: it holds something else, or is full (pack)",
-        (_HERE + "MountpointError", _HERE + "DestinationError", "redoxfs.packed:PackError"),
+        (
+            _HERE + "MountpointError",
+            "redoxfs.fs:OccupiedError",
+            _HERE + "DestinationError",
+            "redoxfs.packed:PackError",
+        ),
     ),
     Exit(
         5,

@@ -112,7 +112,7 @@ def serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
     """Serve ``spec`` until it is unmounted or stopped; ``on_ready`` is called when the kernel has accepted the mount.
 
     Raises:
-        redoxfs.linux.fuse_device.MountError: the kernel refused the mount.
+        redoxfs.linux.fuse_device.MountError: the kernel refused the mount, or another redoxfs mount is there.
         redoxfs.node.cluster.JoinError: another node does not answer, or does not serve the same.
     """
     _collect_young_garbage_only()

@@ -4,6 +4,9 @@ Every rank of a job may run the same `redoxfs mount`, and the kernel would stack
 for its turn at the mountpoint: for a record lock on a file. Such a lock ends with its process, and a fork does not
 inherit it. The process that mounts locks one byte until the mount answers, and its daemon another, since the daemon
 outlives a process that is killed. There is no deadline: the process that has the turn may be scanning.
+
+Other users, and sessions with other runtime folders, have other files to lock. Of those, the second to mount fails
+(`redoxfs.linux.fuse_device.OccupiedError`).
 """
 
 import fcntl

@@ -45,6 +45,10 @@ class MountError(Exception):
     """The kernel did not accept the mount."""
 
 
+class OccupiedError(MountError):
+    """Another redoxfs mount is there."""
+
+
 class Device:
     """A mount. ``fd``: the non-blocking descriptor of its requests."""
 
@@ -94,8 +98,12 @@ def mount(mountpoint: Path, *, fsname: str, options: Set[str]) -> Device:
         options: of allow_other, default_permissions, noexec, noatime and nodiratime.
 
     Raises:
+        OccupiedError: another process made a redoxfs mount there; the kernel would stack them.
         MountError: with the reason, of the kernel or of fusermount3.
     """
+    there = topmost_at(mountpoint, read_mounts())
+    if there is not None and there.ours:
+        raise OccupiedError(f"{mountpoint}: another process has made a redoxfs mount there meanwhile")
     try:
         return Device(_mount(mountpoint, fsname, options), mountpoint)
     except OSError as error:
