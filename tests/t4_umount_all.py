@@ -61,6 +61,13 @@ def test_nothing_to_unmount_is_one_line(machine: Machine, job: str) -> None:
     ]
 
 
+def test_an_empty_job_is_refused(machine: Machine) -> None:
+    """As that of a script whose variable is not set. It has not ended what it was to end."""
+    done = machine.run("umount", "--all", "--job", "")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "--job needs the ID of a job" in done.stderr
+
+
 def test_a_mount_that_cannot_be_ended_keeps_no_other(machine: Machine, source: Path, job: str) -> None:
     busy, dead, good, hung = folders(machine, "busy", "dead", "good", "hung")
     for mountpoint in (busy, dead, good, hung):

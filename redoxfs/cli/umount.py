@@ -61,6 +61,8 @@ def run(options: UmountOptions) -> int:
         raise UsageError(f"umount takes a MOUNTPOINT or --all, not {options.mountpoint} and --all")
     if options.job is not None and not options.all:
         raise UsageError("--job is for umount --all")
+    if options.job == "":
+        raise UsageError("--job needs the ID of a job, which is empty here; without --job, --all ends every mount")
     with ExitStack() as held:
         if options.mountpoint is None:
             return _run_all(options, held)
