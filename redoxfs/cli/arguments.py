@@ -60,7 +60,7 @@ def parse(argv: Sequence[str] | None = None) -> Command:
         if given.get(name) == "":
             # The empty path would be the working directory.
             raise UsageError("a path is empty; is a variable of the shell unset?")
-    return Command(given["verb"], built(given["makes"], given), "version" in given)
+    return Command(given["verb"], built(given["makes"], given | {"given": frozenset(given)}), "version" in given)
 
 
 @cache

@@ -22,10 +22,14 @@ BANDWIDTH_BYTES_PER_S = 380e6
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """``mount`` has no mountpoint: the mount comes from the socket ``fd_socket``."""
+    """``mount`` has no mountpoint: the mount comes from the socket ``fd_socket``.
+
+    ``given`` are the names of the options that the command line has, also those with the value of their default.
+    """
 
     fd_socket: str
     mount: MountOptions
+    given: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ def run(options: ServeOptions) -> int:
     log_to(sys.stderr)
     path, timeout_s = Path(os.path.abspath(options.fd_socket)), options.mount.timeout_s
     settings = receive_settings(path, timeout_s)
-    mount = replace(_merged(options.mount, settings.arguments), mountpoint=os.fspath(path), foreground=True)
+    mount = replace(_merged(options, settings.arguments), mountpoint=os.fspath(path), foreground=True)
     prepared = prepare_received(mount, partial(receive_mount, path, timeout_s))
     work = work_of(prepared)
 
@@ -38,12 +38,11 @@ def run(options: ServeOptions) -> int:
     return 0
 
 
-def _merged(own: MountOptions, arguments: tuple[str, ...]) -> MountOptions:
+def _merged(own: ServeOptions, arguments: tuple[str, ...]) -> MountOptions:
     """The options of the volume, and over them those that were given here."""
     try:
-        volume: MountOptions = parse(["mount", *arguments, "--", own.source]).options
+        volume: MountOptions = parse(["mount", *arguments, "--", own.mount.source]).options
     except UsageError as error:
         raise UsageError(f"the volume's attributes: {error}") from None
-    defaults = flat(MountOptions(source=""))
-    given = {name: value for name, value in flat(own).items() if value != defaults[name]}
+    given = {name: value for name, value in flat(own.mount).items() if name in own.given}
     return built(MountOptions, flat(volume) | given)
