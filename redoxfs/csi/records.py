@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from redoxfs.linux.durable import replace
 
@@ -63,9 +64,10 @@ class Records:
                 record = _record(json.loads(path.read_bytes()))
                 if path.name != _name(record.target_path):
                     raise ValueError("its name is of another volume")
-            except (OSError, ValueError, TypeError) as error:
+            except (OSError, ValueError, TypeError, RecursionError) as error:
                 log.warning("%s is not a record of a volume, and is removed: %s", path, error)
-                path.unlink(missing_ok=True)
+                with suppress(OSError):
+                    path.unlink()
                 continue
             yield record
 
@@ -73,14 +75,21 @@ class Records:
         os.close(self._fd)
 
 
-def _record(values: dict[str, object]) -> Record:
+def _record(values: object) -> Record:
     """A record from JSON. Raises ValueError, TypeError."""
-    return Record(
-        **{
-            each.name: tuple(value) if isinstance(value := values.get(each.name), list) else value  # type: ignore[arg-type]
-            for each in fields(Record)
-        }
-    )
+    if not isinstance(values, dict):
+        raise TypeError("it is no JSON object")
+    given: dict[str, Any] = {}
+    for each in fields(Record):
+        value = values.get(each.name)
+        if not (isinstance(value, str) if each.type is str else _is_texts(value)):
+            raise ValueError(f"{each.name} is {value!r}")
+        given[each.name] = tuple(value) if isinstance(value, list) else value
+    return Record(**given)
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 def _name(target_path: str) -> str:

@@ -94,6 +94,10 @@ class Service:
         attributes = dict(request.volume_context)
         flags = list(request.volume_capability.mount.mount_flags)
         arguments, values = arguments_of(attributes, flags, self._options)
+        options = parse_fuse_options([*values, "allow_other"]).kernel
+        for labelled in (each for each in options if "=" in each):
+            # The plugin may set any label, so a pod could choose what other programs of the node take its files for.
+            raise invalid(f"volume attribute mount-options: {labelled}: a volume cannot choose its SELinux labels")
         record = Record(
             volume_id=request.volume_id,
             target_path=request.target_path,
@@ -101,7 +105,7 @@ class Service:
             empty_dir=check_empty_dir(attributes.get(EMPTY_DIR, DEFAULT_EMPTY_DIR)),
             arguments=arguments,
             # The containers of the pod run as other users than this process.
-            options=tuple(sorted(parse_fuse_options([*values, "allow_other"]).kernel)),
+            options=tuple(sorted(options)),
             capability=f"{_MODES.Mode.Name(request.volume_capability.access_mode.mode)} readonly={request.readonly}",
         )
         self._volumes.publish(place, record)
