@@ -171,6 +171,8 @@ class Node:
         for process in self._processes:
             if process.poll() is None:
                 process.kill()
+        # One may hang until another has ended.
+        for process in self._processes:
             process.communicate()
         self._holder.communicate()
         shutil.rmtree(self.outer)

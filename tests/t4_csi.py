@@ -9,6 +9,7 @@ import signal
 import socket
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -22,6 +23,7 @@ from kube import CAPABILITIES, READERS, SIDECAR_UID, WRITER, Node, Pod, await_li
 from machine import PATIENCE_S, Machine
 
 from redoxfs.csi.v1 import csi_pb2 as pb
+from redoxfs.launch.errors import FuseUnavailableError
 from redoxfs.launch.handover import receive_mount, receive_settings
 from redoxfs.linux.fuse_device import MAX_READ_BYTES
 
@@ -120,6 +122,8 @@ def test_another_pods_target_is_refused(node: Node, pod: Pod) -> None:
         ({"resume": "yes"}, '\'yes\' is neither "true" nor "false"'),
         ({"mount_options": "rw"}, "redoxfs is read-only"),
         ({"mount_options": "suid"}, "not a mount option of redoxfs"),
+        ({"mount_options": 'context="a:b:c:s0,c1"'}, "cannot choose its SELinux labels"),
+        ({"mount_options": "rootcontext=x\\,fd=5"}, "cannot choose its SELinux labels"),
         ({"source": "/data"}, "'source': redoxfs has no such option"),
         ({"log": "/etc/passwd"}, "'log': redoxfs has no such option"),
         ({"foreground": "true"}, "no such option"),
@@ -186,12 +190,20 @@ def test_a_sidecar_without_privileges_serves_every_sample(node: Node, pod: Pod) 
 
 
 def test_attributes_reach_the_sidecar_whose_options_override(node: Node, pod: Pod) -> None:
-    pod.publish(chunk_size="4", seed="7", memory="1GiB", samples="*.jpg\n*.jpeg", mount_options="direct_io,noexec")
-    pod.serving("--memory", "64MiB")
+    pod.publish(
+        chunk_size="4",
+        seed="7",
+        policy="slot",
+        memory="1GiB",
+        samples="*.jpg\n*.jpeg",
+        mount_options="direct_io,noexec",
+    )
+    pod.serving("--memory", "64MiB", "--policy", "pool")
     done = node.run(*node.command("status", "--json", pod.socket, drop=kube.DROP))
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["chunk_size"], told["memory_limit_bytes"]) == (4, 64 << 20)
+    assert told["policy"] == "pool", "what is typed overrides, also if it is the default"
     assert told["options"] == ["direct_io", "noexec"]
     assert pod.records()[0]["options"] == ["allow_other", "default_permissions", "noexec"]
 
@@ -402,6 +414,19 @@ def test_a_crash_between_record_and_mount_leaves_nothing(node: Node, pod: Pod) -
     assert pod.samples() == ALL
 
 
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"target_path": "/x"}', "[" * 100_000], ids=["none", "list", "other", "deep"]
+)
+def test_a_record_that_is_none_does_not_keep_the_plugin_from_starting(node: Node, pod: Pod, text: str) -> None:
+    pod.publish()
+    node.end(node.plugin)
+    (node.outer / "plugin/volumes/x.json").write_text(text)
+    node.start_plugin()
+    assert len(pod.records()) == 1
+    pod.unpublish()
+    assert not node.leftovers()
+
+
 def test_a_crash_between_mount_and_socket_is_completed(node: Node, pod: Pod) -> None:
     pod.publish()
     node.end(node.plugin)
@@ -541,6 +566,38 @@ def test_a_message_that_makes_no_sense_harms_only_its_sender(pod: Pod, message: 
             client.send(message)
             assert b'"error"' in client.recv(1 << 16)
     assert receive_settings(pod.empty_dir / "socket", PATIENCE_S).arguments == ()
+
+
+HANG = """
+import os, struct, sys
+from pathlib import Path
+from redoxfs.launch.handover import receive_mount
+fd = receive_mount(Path(sys.argv[1]), 10).fd
+os.set_blocking(fd, True)
+_, _, unique = struct.unpack_from("<IIQ", os.read(fd, 1 << 21))
+# The answer to INIT (<linux/fuse.h>), version 7.31.
+init = struct.pack("<IIIIHHIIHHI28x", 7, 31, 0, 0, 1, 1, 4096, 1, 1, 0, 0)
+os.write(fd, struct.pack("<IiQ", 16 + len(init), 0, unique) + init)
+print("hangs", flush=True)
+while True:
+    os.read(fd, 1 << 21)
+"""
+"""Serves a mount by taking requests and never answering: whoever made one cannot be killed."""
+
+
+def test_a_pod_that_hangs_its_mount_cannot_fill_the_plugin(node: Node, pod: Pod) -> None:
+    pod.publish()
+    hanging = node.start(sys.executable, "-c", HANG, pod.socket)
+    assert hanging.stdout is not None
+    assert hanging.stdout.readline() == "hangs\n"
+    for _ in range(3):
+        with pytest.raises(FuseUnavailableError, match="another process has this mount"):
+            receive_settings(pod.empty_dir / "socket", PATIENCE_S)
+    tasks = Path(f"/proc/{node.plugin.pid}/task").glob("*/children")
+    assert sum(len(task.read_text().split()) for task in tasks) == 1
+    pod.unpublish()
+    node.end(hanging)
+    assert not node.leftovers()
 
 
 def test_a_silent_client_delays_neither_publish_nor_unpublish(node: Node, pod: Pod) -> None:

@@ -49,17 +49,31 @@ def make_mount(target: Path, volume_id: str, options: Set[str]) -> Device:
     return mount(target, fsname=_NOT_PLAIN.sub("_", volume_id), options=options)
 
 
-def is_dead(target: Path) -> bool:
-    """Whether the process that served the mount at a target has ended. False while it hangs."""
-    looking = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _LOOK, str(target)], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        return looking.wait(LOOK_S) in _DEAD
-    except subprocess.TimeoutExpired:
-        # The kernel may hold it for as long as the mount hangs: nobody waits for it.
-        looking.kill()
-        return False
+class Look:
+    """Looks at the mount at a target."""
+
+    def __init__(self, target: Path) -> None:
+        self._target = target
+        self._held: subprocess.Popen[bytes] | None = None
+
+    def is_dead(self) -> bool:
+        """Whether the process that served the mount has ended. False while it hangs."""
+        if self._held is not None and self._held.poll() is None:
+            # Another one would hang too, and a pod could fill the plugin's memory with them.
+            return False
+        self._held = None
+        looking = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _LOOK, str(self._target)],
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            return looking.wait(LOOK_S) in _DEAD
+        except subprocess.TimeoutExpired:
+            # The kernel may hold it for as long as the mount hangs: nobody waits for it.
+            looking.kill()
+            self._held = looking
+            return False
 
 
 def end_mounts(target: Path) -> None:

@@ -23,7 +23,7 @@ import grpc
 
 from redoxfs.csi.errors import CsiError, invalid, not_now
 from redoxfs.csi.kubelet import Kubelet, Place
-from redoxfs.csi.mounts import end_mounts, is_dead, make_mount, mount_at
+from redoxfs.csi.mounts import Look, end_mounts, make_mount, mount_at
 from redoxfs.csi.records import Record, Records
 from redoxfs.launch.handover import (
     ANSWER_S,
@@ -183,6 +183,7 @@ class Volume:
     def __init__(self, record: Record, place: Place, device: Device | None) -> None:
         self.record = record
         self._place = place
+        self._look = Look(place.target)
         self._device = device
         self._listener: socket.socket | None = None
         self._closed = threading.Event()
@@ -258,6 +259,8 @@ class Volume:
                     except (OSError, ValueError, MountError) as error:
                         log.warning("%s: a sidecar was not served: %s", self._place.target, error)
                         refuse(connection, _reason(error))
+                # A pod that asks without end takes neither the processor nor the log for itself.
+                self._closed.wait(RETRY_S)
 
     def _answer(self, connection: socket.socket) -> None:
         if read_request(connection) == SETTINGS:
@@ -286,7 +289,7 @@ class Volume:
             return
         if not found.ours:
             raise ValueError(f"a {found.fstype} filesystem is mounted at {self._place.target}")
-        if not is_dead(self._place.target):
+        if not self._look.is_dead():
             raise ValueError("another process has this mount, and has not ended")
 
     def _taken(self) -> Device:
