@@ -331,6 +331,46 @@ def test_a_bad_request_is_the_users_fault_and_not_the_nodes(site: Slurm, words: 
     check_all_idle(site)
 
 
+def test_a_log_that_cannot_be_opened_holds_no_node(site: Slurm) -> None:
+    script = written(
+        site, "pipe.sbatch", "#!/bin/bash\nls /run/redoxfs/$SLURM_JOB_ID /run/redoxfs/$SLURM_JOB_ID.d/log\n"
+    )
+    job = Job(site, "--hold", f"--comment=redoxfs {site.home / 'data'}", script)
+    pipe = site.home / f"slurm-{job.id}.redoxfs.log"
+    # Whoever opens it for writing waits for a reader.
+    os.mkfifo(pipe)
+    os.chown(pipe, UID, UID)
+    site.ok("scontrol", "release", job.id)
+    job.until_ended("COMPLETED")
+    assert "\ntrain\n" in job.output
+    check_all_idle(site)
+
+
+def test_a_job_cannot_fill_run(site: Slurm) -> None:
+    text = """#!/bin/bash
+        fusermount3 -u /run/redoxfs/$SLURM_JOB_ID
+        for folder in /run/redoxfs/$SLURM_JOB_ID /run/redoxfs/$SLURM_JOB_ID.d; do
+            head -c 1G /dev/zero >$folder/big
+        done
+        """
+    job = Job(site, f"--comment=redoxfs {site.home / 'data'}", written(site, "big.sbatch", dedent(text)))
+    job.until_ended("FAILED")
+    assert job.output.count("No space left on device") == 2
+    check_all_idle(site)
+
+
+def test_the_epilog_leaves_another_program_with_the_jobs_number(site: Slurm) -> None:
+    ending = Job(site, "--hold", for_site(site, EPOCHS))
+    text = f"#!/bin/bash\ntouch up\nexec python -c 'import time; time.sleep({ENDLESS})' --job {ending.id}\n"
+    other = Job(site, "--nodelist=n1", written(site, "other.sbatch", text))
+    site.until((site.home / "up").exists, "the other program runs")
+    site.ok("scontrol", "release", ending.id)
+    ending.slurm.until(lambda: site.state(ending.id) == "COMPLETED", "the job with that number ends")
+    assert site.state(other.id) == "RUNNING"
+    site.ok("scancel", other.id)
+    other.until_ended("CANCELLED")
+
+
 def check_all_idle(slurm: Slurm) -> None:
     """No node was drained."""
     for node in slurm.workers:
