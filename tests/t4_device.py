@@ -66,6 +66,26 @@ def test_mount_options_reach_the_kernel(mnt: Path) -> None:
     device.end()
 
 
+def test_a_mount_for_which_descriptors_run_out_is_not_left_waiting(mnt: Path) -> None:
+    # One descriptor is free: that of the device.
+    code = """
+import os, resource, sys
+from pathlib import Path
+from redoxfs.linux.fuse_device import MountError, mount
+free = os.open("/dev/null", os.O_RDONLY)
+os.close(free)
+resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, free + 1))
+try:
+    mount(Path(sys.argv[1]), fsname="x", options=set())
+except MountError as error:
+    os.close(os.open("/dev/null", os.O_RDONLY))
+    sys.exit(str(error))
+"""
+    done = subprocess.run([sys.executable, "-c", code, mnt], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, f"{mnt} could not be mounted: Too many open files\n")
+    assert not mounts_at(mnt)
+
+
 @pytest.mark.parametrize("name", ["with space", "new\nline", "ünï", "back\\slash", "com,ma"])
 def test_mountpoints_may_have_any_name(tmp_path: Path, name: str) -> None:
     path = tmp_path / name

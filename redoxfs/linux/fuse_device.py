@@ -105,7 +105,15 @@ def mount(mountpoint: Path, *, fsname: str, options: Set[str]) -> Device:
     if there is not None and there.ours:
         raise OccupiedError(f"{mountpoint}: another process has made a redoxfs mount there meanwhile")
     try:
-        return Device(_mount(mountpoint, fsname, options), mountpoint)
+        fd = _mount(mountpoint, fsname, options)
+        try:
+            return Device(fd, mountpoint)
+        except OSError:
+            # Nobody would serve it, and programs would wait.
+            os.close(fd)
+            with suppress(OSError):
+                detach(mountpoint)
+            raise
     except OSError as error:
         raise MountError(f"{mountpoint} could not be mounted: {error.strerror}") from error
 
