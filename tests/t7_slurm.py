@@ -228,7 +228,8 @@ def test_the_epilog_leaves_nothing_however_a_job_ends(site: Slurm, end: Callable
     job.until_ended(end(job))
     job.check_samples()
     if end is daemon_killed:
-        assert "[Errno 107] Transport endpoint is not connected" in job.output
+        # Its own words may be cut off, since srun then ends the step.
+        assert "srun: error: n2: task 1: Exited with exit code 1" in job.output
     check_all_idle(site)
 
 
