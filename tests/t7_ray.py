@@ -155,16 +155,18 @@ class Cluster:
         (pid,) = self.processes("ray::RedoxfsNode", node)
         return pid
 
+    def _processes_of_redoxfs(self, node: int) -> list[int]:
+        names = ("redoxfs.launch", "redoxfs\0mount", "ray::RedoxfsNode")
+        return [pid for name in names for pid in self.processes(name, node)]
+
     def check_nothing_is_left(self, *nodes: int) -> None:
         deadline = time.monotonic() + PATIENCE_S
         # Ray may end a process a moment after it has said so.
-        while any(self.processes("redoxfs", node) for node in nodes or range(NODES)) and time.monotonic() < deadline:
+        while any(map(self._processes_of_redoxfs, nodes or range(NODES))) and time.monotonic() < deadline:
             pass
         for node in nodes or range(NODES):
             assert not self.mounts(node)
-            assert not self.processes("redoxfs.launch", node)
-            assert not self.processes("redoxfs\0mount", node)
-            assert not self.processes("ray::RedoxfsNode", node)
+            assert not self._processes_of_redoxfs(node)
             assert not [*(self.folder / str(node)).rglob("*.sock"), *(self.folder / str(node)).rglob("*.owner")]
 
     @contextmanager
