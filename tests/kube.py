@@ -20,7 +20,7 @@ from typing import Any
 
 import grpc
 import pytest
-from machine import PATIENCE_S
+from machine import OTHERS_CLEARED, PATIENCE_S
 
 from redoxfs.csi.v1 import csi_pb2 as pb
 from redoxfs.linux.mount_table import Mount, parse_mountinfo, topmost_at
@@ -38,9 +38,6 @@ DROP = [
 
 # What a container of the sidecar lacks: the device, and the mount.
 CONTAINED = 'mount --bind /dev/null "$0/dev/fuse"; while umount -l "$1" 2>/dev/null; do :; done; shift; exec "$@"'
-
-OTHERS_CLEARED = "awk '$3 ~ /^fuse/ {print $2}' /proc/self/mounts | xargs -r umount -l 2>/dev/null"
-"""For a new mount namespace: it would keep the mounts of other tests, which are theirs to end."""
 
 READ = """
 import os, sys
@@ -90,7 +87,7 @@ class Node:
                 path.write_bytes(f"{label} {number} ".encode() * 9)
         self._processes: list[subprocess.Popen[str]] = []
         self._holder = subprocess.Popen(
-            ["unshare", "--mount", "--propagation", "private", "sh", "-c", f"{OTHERS_CLEARED}; echo ready; exec cat"],
+            ["unshare", "--mount", "--propagation", "private", "sh", "-c", f"{OTHERS_CLEARED} echo ready; exec cat"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

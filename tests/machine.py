@@ -16,6 +16,14 @@ from redoxfs.linux.mount_table import read_mounts
 PATIENCE_S = 60
 """Much longer than any step takes; a test that reaches it has failed."""
 
+OTHERS_CLEARED = r"""
+awk '($3 ~ /^fuse/ || $1 ~ /^.dev.loop/) && $2 != ENVIRON["MNT"] {print $2}' /proc/self/mounts |
+    xargs -r umount --lazy 2>/dev/null || true
+"""
+"""For a shell in a new mount namespace: it would keep the mounts of other tests, which are theirs to end.
+
+``$MNT`` is one to keep."""
+
 
 def has_ended(process: int) -> bool:
     """Whether the process of this pidfd ends in time; the descriptor is closed."""

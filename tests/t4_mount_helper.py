@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from machine import PATIENCE_S, has_ended
+from machine import OTHERS_CLEARED, PATIENCE_S, has_ended
 
 import redoxfs
 from redoxfs.linux.mount_table import Mount, parse_mountinfo
@@ -26,8 +26,8 @@ PAGE = (Path(__file__).parents[1] / "docs" / "hosts.md").read_text()
 # What systemd gives to mount(8), at most.
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
-PREPARE = r"""
-awk '$3 ~ /^fuse/ {print $2}' /proc/self/mounts | xargs -r umount -l
+PREPARE = rf"""
+{OTHERS_CLEARED}
 mount --bind "$1/sbin" "$(readlink -f /sbin)"
 mount --bind "$1/fstab" /etc/fstab
 mkdir -p ~/.cache ~/.local/state

@@ -226,7 +226,6 @@ def test_impossible_destinations_are_refused_in_one_line(
         tmp_path / "full",
         tmp_path / "loop",
         tmp_path / ("x" * 300),
-        "",
     ):
         refused(capsys, 4, "pack", source, dst, *OPTIONS)
     assert everything_of(source) == before

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -585,6 +586,10 @@ class Disk:
 
     def detach(self) -> None:
         self._run("umount", self.place).check_returncode()
+        # Another test may just have made a mount namespace, with a copy of the mount. Then the device is still in use.
+        deadline = time.monotonic() + PATIENCE_S
+        while self._run("losetup", "--associated", self.image).stdout:
+            assert time.monotonic() < deadline
 
     def lose(self, from_byte: int) -> None:
         """Cut off the device after ``from_byte``."""
