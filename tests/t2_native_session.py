@@ -601,7 +601,7 @@ def test_a_call_from_another_thread_and_bad_arguments_are_refused(it: Served) ->
     with pytest.raises(ValueError, match="max_read"):
         Session(it.device.fd, -1, small_tree(), max_read=0, helpers=0)
     with pytest.raises(ValueError, match="helpers"):
-        Session(it.device.fd, -1, small_tree(), max_read=4096, helpers=65)
+        Session(it.device.fd, -1, small_tree(), max_read=4096, helpers=64)
     with pytest.raises(OSError, match="Bad file descriptor"):
         Session(-1, -1, small_tree(), max_read=4096, helpers=0)
 

@@ -5,6 +5,7 @@
 - `Reader` is a pool of threads that carry out described reads: files under a directory (`Files`), and ranges of packed
   shards (`Shards`).
 - `Buffer` holds the bytes of one file.
+- `Shared` is memory that outlives a daemon, and from which the next one goes on.
 
 The core of each is plain C without Python (buffer.c, tree.c, reader.c, session.c), so that sanitizers and fuzzers run
 it alone; py_*.c are the types around it.
@@ -20,6 +21,7 @@ sources.check(getattr(_native, "SOURCES", ""), sources.sums())
 
 # After the check: an older extension may lack some of these.
 from redoxfs.native._native import (  # noqa: E402
+    EVENTS_AT_ONCE,
     INIT,
     OPEN,
     READ,
@@ -30,7 +32,22 @@ from redoxfs.native._native import (  # noqa: E402
     Reader,
     Session,
     Shards,
+    Shared,
     Tree,
 )
 
-__all__ = ["INIT", "OPEN", "READ", "RELEASE", "STAT", "Buffer", "Files", "Reader", "Session", "Shards", "Tree"]
+__all__ = [
+    "EVENTS_AT_ONCE",
+    "INIT",
+    "OPEN",
+    "READ",
+    "RELEASE",
+    "STAT",
+    "Buffer",
+    "Files",
+    "Reader",
+    "Session",
+    "Shards",
+    "Shared",
+    "Tree",
+]

@@ -163,6 +163,9 @@ class Reader:
         """End the threads. Queued reads are dropped; reads in progress get ``wait_s``. Threads that storage holds are
         left behind: they touch nothing of the interpreter afterwards."""
 
+EVENTS_AT_ONCE: Final[int]
+"""The most events that `Session.take` returns."""
+
 INIT: Final[int]
 OPEN: Final[int]
 STAT: Final[int]
@@ -181,6 +184,48 @@ RELEASE  number: handle; size: its reads, 0 if it used the page cache. Answered 
 ``unique`` stands for the request in an answer. It is the kernel's number, and in its upper byte who received it.
 """
 
+LAYOUT: Final[int]
+"""The layout of `Shared`, with the journal's entries and the checkpoints."""
+
+@final
+class Shared:
+    """Memory that outlives a daemon: requests without an answer, a journal, and two checkpoints.
+
+    The requests are the session's. An entry of the journal is eight numbers: kind, file (8 bits each), flags (16),
+    thread, path (32), sample (32, signed), request (64), value (64, signed).
+
+    Args:
+        fd: a file of shared memory, which is laid out if it is empty.
+        entries: how many the journal holds before the oldest is overwritten; a power of two.
+        checkpoint_bytes: the largest size of a checkpoint.
+
+    Raises:
+        ValueError: the memory has another layout, or is damaged: one line.
+    """
+
+    def __init__(self, fd: int, entries: int = 65536, checkpoint_bytes: int = 1 << 20) -> None: ...
+    @property
+    def begun(self) -> bool:
+        """Whether a session has answered the kernel's INIT."""
+
+    @property
+    def position(self) -> int:
+        """How many entries were appended."""
+
+    def note(
+        self, kind: int, file: int, flags: int, thread: int, path: int, sample: int, request: int, value: int, /
+    ) -> None:
+        """Append an entry."""
+
+    def entries(self, after: int, /) -> list[tuple[int, int, int, int, int, int, int, int]]:
+        """The entries after position ``after``. Raises ValueError if some of them are overwritten."""
+
+    def checkpoint(self, data: Readable, /) -> None:
+        """Replace the older checkpoint by ``data``, which covers all entries. Raises ValueError if it is too long."""
+
+    def checkpointed(self) -> tuple[int, bytes] | None:
+        """The last checkpoint, and the position that it covers."""
+
 @final
 class Session:
     """One mounted filesystem, on the kernel's side.
@@ -190,9 +235,24 @@ class Session:
         relay: one end of a SOCK_SEQPACKET pair, whose other end libfuse serves; -1 for none. Likewise.
         max_read: the limit of one read, in bytes.
         helpers: threads that answer on clones of the descriptor, beside the caller of `take`.
+        clones: for the helpers. Those that lack one make it.
+        shared: what outlives the session. If a former session used it, this one goes on: the requests that wait are
+            delivered again, in their order, before new ones are received.
+        blames: the former session crashed, which counts against the requests that it was at.
     """
 
-    def __init__(self, device: int, relay: int, tree: Tree, *, max_read: int, helpers: int) -> None: ...
+    def __init__(
+        self,
+        device: int,
+        relay: int,
+        tree: Tree,
+        *,
+        max_read: int,
+        helpers: int,
+        clones: Sequence[int] = (),
+        shared: Shared | None = None,
+        blames: bool = False,
+    ) -> None: ...
     def fileno(self) -> int:
         """Readable when `take` would return or do something: an epoll descriptor."""
 
@@ -230,6 +290,24 @@ class Session:
             ValueError: the handle is open already, or not in 1 to 2^20 - 1.
             MemoryError
         """
+
+    def reopened(self, handle: int, inode: int, thread: int, size: int, shares_pages: bool, /) -> None:
+        """A file that a former session opened: as `opened`, without bytes and without an answer. Before `take`."""
+
+    def answered(self, unique: int, handle: int, shares_pages: bool, /) -> None:
+        """Answer an OPEN whose file a former session had opened. The kernel may have the answer already."""
+
+    def released(self, unique: int, handle: int, /) -> None:
+        """What a RELEASE asks for is done."""
+
+    def waiting(self) -> list[int]:
+        """The requests of former sessions that `take` has not delivered again, in their order."""
+
+    def crashes(self, unique: int, /) -> int:
+        """How many sessions crashed while they were at a request that waits."""
+
+    def deciding(self, unique: int, /) -> None:
+        """The caller is at this request now; 0: at none."""
 
     def stat(self, unique: int, entry: int, size: int, bound: bool, /) -> None:
         """Answer a STAT. The kernel may keep the attributes while the file is bound."""

@@ -10,16 +10,73 @@ static void make_void(redox_session *session, uint64_t inode, bool attributes_on
     }
 }
 
+// For the next session, if this one gets no further.
+static void note(redox_core *core, const redox_note *entry) {
+    if (core->devices.shared) {
+        redox_shared_note(core->devices.shared, entry);
+    }
+}
+
+static void note_closed(redox_core *core, uint64_t handle) {
+    note(core, &(redox_note){.kind = REDOX_NOTE_CLOSED, .sample = (int32_t)handle});
+}
+
+static int open_handle(redox_core *core, const redox_opening *opening, bool *bound_here) {
+    *bound_here = false;
+    return core->closed ? EINVAL
+                        : redox_handles_open(&core->handles, opening->handle, opening->inode, opening->thread,
+                                             opening->data, opening->size, !opening->shares_pages, bound_here);
+}
+
+int redox_session_reopened(redox_session *session, const redox_opening *opening) {
+    bool bound_here;
+    return open_handle(redox_core_of(session), opening, &bound_here);
+}
+
+void redox_session_answered(redox_session *session, uint64_t unique, uint64_t handle, bool shares_pages) {
+    struct fuse_open_out out = {.fh = handle, .open_flags = shares_pages ? 0 : FOPEN_DIRECT_IO};
+    redox_reply(&redox_core_of(session)->devices, unique, &out, sizeof out);
+}
+
+unsigned redox_session_crashes(redox_session *session, uint64_t unique) {
+    redox_shared *shared = redox_core_of(session)->devices.shared;
+    const redox_kept *kept = shared ? redox_shared_find(shared, unique) : NULL;
+    return kept ? kept->attempts : 0;
+}
+
+void redox_session_deciding(redox_session *session, uint64_t unique) {
+    redox_shared *shared = redox_core_of(session)->devices.shared;
+    if (shared) {
+        atomic_store_explicit(&shared->head->deciding, unique, memory_order_relaxed);
+    }
+}
+
+void redox_session_released(redox_session *session, uint64_t unique, uint64_t handle) {
+    redox_core *core = redox_core_of(session);
+    note_closed(core, handle);
+    if (redox_is_kept(unique) && core->devices.shared) {
+        redox_shared_drop(core->devices.shared, unique);
+    }
+}
+
 int redox_session_opened(redox_session *session, const redox_opening *opening) {
     redox_core *core = redox_core_of(session);
-    bool bound_here = false;
+    bool bound_here;
     // The handle first: the kernel may read from it as soon as it has the answer.
-    int error = core->closed ? EINVAL
-                             : redox_handles_open(&core->handles, opening->handle, opening->inode, opening->thread,
-                                                  opening->data, opening->size, !opening->shares_pages, &bound_here);
+    int error = open_handle(core, opening, &bound_here);
     if (error) {
         return error;
     }
+    note(core, &(redox_note){
+                   .kind = REDOX_NOTE_OPENED,
+                   .file = (uint8_t)(opening->inode >> REDOX_BRANCH_SHIFT),
+                   .flags = opening->shares_pages,
+                   .thread = opening->thread,
+                   .path = (uint32_t)((opening->inode & ((UINT64_C(1) << REDOX_BRANCH_SHIFT) - 1)) - 1),
+                   .sample = (int32_t)opening->handle,
+                   .request = opening->unique,
+                   .value = opening->size,
+               });
     uint64_t entry = opening->inode - 1;
     if (opening->size >= 0 && entry < core->tree->entries) {
         // A size from before the file was bound may still be on its way to the kernel, which drops it then.
@@ -41,6 +98,7 @@ int redox_session_opened(redox_session *session, const redox_opening *opening) {
             make_void(session, opening->inode, true);
         }
         // Whatever the kernel's reason, it will send no RELEASE.
+        note_closed(core, opening->handle);
         return ENOENT;
     }
     return 0;
@@ -62,7 +120,12 @@ void redox_session_data(redox_session *session, uint64_t unique, const void *dat
 }
 
 void redox_session_failed(redox_session *session, uint64_t unique, int error) {
-    redox_reply_error(&redox_core_of(session)->devices, unique, error);
+    redox_core *core = redox_core_of(session);
+    const redox_kept *kept = core->devices.shared ? redox_shared_find(core->devices.shared, unique) : NULL;
+    if (kept && ((const struct fuse_in_header *)kept->message)->opcode == FUSE_OPEN) {
+        note(core, &(redox_note){.kind = REDOX_NOTE_FAILED, .sample = -1, .request = unique, .value = error});
+    }
+    redox_reply_error(&core->devices, unique, error);
 }
 
 int redox_session_bind(redox_session *session, size_t entry, int64_t size) {

@@ -2,6 +2,7 @@
 #include <errno.h>
 
 #include "python_types.h"
+#include "replies.h"
 #include "session.h"
 
 // Events that one call of take returns at most.
@@ -10,21 +11,46 @@ enum { EVENTS_AT_ONCE = 64 };
 typedef struct {
     PyObject_HEAD
     redox_session *session;
-    PyObject *tree;  // whose columns the session reads
+    PyObject *tree;    // whose columns the session reads
+    PyObject *shared;  // which it writes to; NULL if there is none
     size_t entries;
     bool taking;
 } session_object;
 
+// Appends descriptors to devices[*count].
+static bool to_devices(PyObject *clones, int devices[REDOX_DEVICES], unsigned *count) {
+    PyObject *sequence = PySequence_Fast(clones, "a sequence of descriptors");
+    Py_ssize_t more = sequence ? PySequence_Fast_GET_SIZE(sequence) : 0;
+    if (more > REDOX_MOST_HELPERS) {
+        PyErr_Format(PyExc_ValueError, "clones: %zd are more than %d", more, REDOX_MOST_HELPERS);
+        Py_CLEAR(sequence);
+    }
+    for (Py_ssize_t i = 0; sequence && i < more; i++) {
+        int fd = PyObject_AsFileDescriptor(PySequence_Fast_GET_ITEM(sequence, i));
+        if (fd < 0) {
+            Py_CLEAR(sequence);
+        } else {
+            devices[(*count)++] = fd;
+        }
+    }
+    bool is_done = sequence;
+    Py_XDECREF(sequence);
+    return is_done;
+}
+
 static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"device", "relay", "tree", "max_read", "helpers", NULL};
-    int device, relay, helpers;
-    long long max_read;
-    PyObject *tree;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iiO$Li:Session", names, &device, &relay, &tree, &max_read, &helpers)) {
+    static char *names[] = {"device", "relay", "tree", "max_read", "helpers", "clones", "shared", "blames", NULL};
+    int relay, helpers = -1, blames = 0, devices[REDOX_DEVICES];
+    long long max_read = -1;
+    PyObject *tree, *clones = NULL, *shared = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iiO|$LiOOp:Session", names, &devices[0], &relay, &tree, &max_read,
+                                     &helpers, &clones, &shared, &blames)) {
         return NULL;
     }
     const redox_tree *columns = redox_tree_of(tree);
-    if (!columns) {
+    redox_shared *outlives = shared == Py_None ? NULL : redox_shared_of(shared);
+    unsigned count = 1;
+    if (!columns || (shared != Py_None && !outlives) || (clones && !to_devices(clones, devices, &count))) {
         return NULL;
     }
     if (max_read < 1 || max_read > REDOX_MOST_READ) {
@@ -38,13 +64,17 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         return NULL;
     }
     redox_session_options options = {
-        .device = device,
+        .devices = devices,
+        .devices_count = count,
         .relay = relay,
         .tree = columns,
         .max_read = (uint32_t)max_read,
         .helpers = (unsigned)helpers,
+        .shared = outlives,
+        .blames = blames,
     };
     self->tree = Py_NewRef(tree);
+    self->shared = outlives ? Py_NewRef(shared) : NULL;
     self->entries = columns->entries;
     self->session = redox_session_new(&options);
     if (!self->session) {
@@ -62,6 +92,7 @@ static void session_free(PyObject *object) {
         redox_session_free(self->session);
     }
     Py_XDECREF(self->tree);
+    Py_XDECREF(self->shared);
     Py_TYPE(object)->tp_free(object);
 }
 
@@ -241,6 +272,77 @@ static PyObject *session_opened(PyObject *self, PyObject *const *args, Py_ssize_
     return PyBool_FromLong(!error);
 }
 
+static PyObject *session_reopened(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    redox_opening opening = {0};
+    if (!count_is("reopened", count, 5) || !to_unsigned(args[0], &opening.handle) ||
+        !to_unsigned(args[1], &opening.inode) || !to_thread(args[2], &opening.thread) ||
+        !to_signed(args[3], &opening.size) || !to_bool(args[4], &opening.shares_pages)) {
+        return NULL;
+    }
+    int error = redox_session_reopened(core(self), &opening);
+    if (error) {
+        return error == ENOMEM ? PyErr_NoMemory()
+                               : PyErr_Format(PyExc_ValueError, "handle %llu is in use or out of range",
+                                              (unsigned long long)opening.handle);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *session_answered(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    uint64_t unique, handle;
+    bool shares_pages;
+    if (!count_is("answered", count, 3) || !to_unsigned(args[0], &unique) || !to_unsigned(args[1], &handle) ||
+        !to_bool(args[2], &shares_pages)) {
+        return NULL;
+    }
+    redox_session_answered(core(self), unique, handle, shares_pages);
+    Py_RETURN_NONE;
+}
+
+static PyObject *session_released(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    uint64_t unique, handle;
+    if (!count_is("released", count, 2) || !to_unsigned(args[0], &unique) || !to_unsigned(args[1], &handle)) {
+        return NULL;
+    }
+    redox_session_released(core(self), unique, handle);
+    Py_RETURN_NONE;
+}
+
+static PyObject *session_waiting(PyObject *self, PyObject *none) {
+    (void)none;
+    uint64_t *uniques = PyMem_Malloc(REDOX_SLOTS * sizeof *uniques);
+    if (!uniques) {
+        return PyErr_NoMemory();
+    }
+    unsigned count = redox_session_waiting(core(self), uniques);
+    PyObject *list = PyList_New((Py_ssize_t)count);
+    for (unsigned i = 0; list && i < count; i++) {
+        PyList_SET_ITEM(list, (Py_ssize_t)i, PyLong_FromUnsignedLongLong(uniques[i]));
+    }
+    PyMem_Free(uniques);
+    if (PyErr_Occurred()) {
+        Py_CLEAR(list);
+    }
+    return list;
+}
+
+static PyObject *session_crashes(PyObject *self, PyObject *number) {
+    uint64_t unique;
+    if (!to_unsigned(number, &unique)) {
+        return NULL;
+    }
+    return PyLong_FromUnsignedLong(redox_session_crashes(core(self), unique));
+}
+
+static PyObject *session_deciding(PyObject *self, PyObject *number) {
+    uint64_t unique;
+    if (!to_unsigned(number, &unique)) {
+        return NULL;
+    }
+    redox_session_deciding(core(self), unique);
+    Py_RETURN_NONE;
+}
+
 static PyObject *session_stat(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     uint64_t unique;
     size_t entry;
@@ -362,6 +464,13 @@ static PyMethodDef session_methods[] = {
     {"take", (PyCFunction)(void (*)(void))session_take, METH_FASTCALL,
      "Receive requests, answer those that need no decision, and return the others; None when the mount is over."},
     {"opened", (PyCFunction)(void (*)(void))session_opened, METH_FASTCALL, "Answer an OPEN."},
+    {"reopened", (PyCFunction)(void (*)(void))session_reopened, METH_FASTCALL, "An open file of a former session."},
+    {"answered", (PyCFunction)(void (*)(void))session_answered, METH_FASTCALL,
+     "Answer an OPEN whose file a former session had opened."},
+    {"released", (PyCFunction)(void (*)(void))session_released, METH_FASTCALL, "What a RELEASE asks for is done."},
+    {"waiting", session_waiting, METH_NOARGS, "The requests that wait to be delivered again."},
+    {"crashes", session_crashes, METH_O, "How many sessions crashed while they were at a request."},
+    {"deciding", session_deciding, METH_O, "The caller is at this request now; 0: at none."},
     {"stat", (PyCFunction)(void (*)(void))session_stat, METH_FASTCALL, "Answer a STAT."},
     {"data", (PyCFunction)(void (*)(void))session_data, METH_FASTCALL, "Answer a READ."},
     {"failed", (PyCFunction)(void (*)(void))session_failed, METH_FASTCALL, "Answer with an errno."},
@@ -395,7 +504,8 @@ int redox_add_session(PyObject *module) {
     return PyModule_AddIntConstant(module, "INIT", REDOX_INIT) || PyModule_AddIntConstant(module, "OPEN", REDOX_OPEN) ||
                    PyModule_AddIntConstant(module, "STAT", REDOX_STAT) ||
                    PyModule_AddIntConstant(module, "READ", REDOX_READ) ||
-                   PyModule_AddIntConstant(module, "RELEASE", REDOX_RELEASE)
+                   PyModule_AddIntConstant(module, "RELEASE", REDOX_RELEASE) ||
+                   PyModule_AddIntConstant(module, "EVENTS_AT_ONCE", EVENTS_AT_ONCE)
                ? -1
                : 0;
 }

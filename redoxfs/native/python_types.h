@@ -5,17 +5,20 @@
 #include <Python.h>
 
 #include "buffer.h"
+#include "shared.h"
 #include "tree.h"
 
 // Each adds its types to the module; returns 0, or -1 with an exception set.
 int redox_add_buffer(PyObject *module);
 int redox_add_tree(PyObject *module);
 int redox_add_reader(PyObject *module);
+int redox_add_shared(PyObject *module);
 int redox_add_session(PyObject *module);
 
 // The core object behind a Python object, borrowed, or NULL with TypeError set.
 redox_buffer *redox_buffer_of(PyObject *object);
 const redox_tree *redox_tree_of(PyObject *object);
+redox_shared *redox_shared_of(PyObject *object);
 
 // A Python Buffer that takes over one reference of `buffer`; NULL with MemoryError set (the reference is dropped).
 PyObject *redox_buffer_new_object(redox_buffer *buffer);

@@ -18,20 +18,42 @@ static int write_all(int fd, const struct iovec *parts, int count) {
     }
 }
 
-static uint64_t unique_of(uint64_t ticket) { return ticket & ((UINT64_C(1) << REDOX_TICKET_SHIFT) - 1); }
+// The request that a ticket stands for: returns the number of its descriptor; REDOX_DEVICES if there is none any more.
+static unsigned find_request(const redox_devices *devices, uint64_t ticket, uint64_t *unique) {
+    if (redox_is_kept(ticket)) {
+        const redox_kept *kept = devices->shared ? redox_shared_find(devices->shared, ticket) : NULL;
+        if (kept) {
+            *unique = ((const struct fuse_in_header *)kept->message)->unique;
+        }
+        return kept ? kept->device : REDOX_DEVICES;
+    }
+    *unique = ticket & ((UINT64_C(1) << REDOX_TICKET_SHIFT) - 1);
+    return (unsigned)(ticket >> REDOX_TICKET_SHIFT);
+}
+
+static int write_reply(const redox_devices *devices, uint64_t ticket, unsigned device, const struct iovec *parts,
+                       int count) {
+    int error = write_all(devices->fds[device], parts, count);
+    // After EINVAL the kernel still waits, and gets an error instead.
+    if (redox_is_kept(ticket) && error != EINVAL) {
+        redox_shared_drop(devices->shared, ticket);
+    }
+    return error;
+}
 
 static int send_reply(const redox_devices *devices, uint64_t ticket, int error, const void *body, size_t size) {
-    uint64_t device = ticket >> REDOX_TICKET_SHIFT;
+    uint64_t unique = 0;
+    unsigned device = find_request(devices, ticket, &unique);
     if (device >= devices->count || size > UINT32_MAX - sizeof(struct fuse_out_header)) {
-        return EINVAL;
+        return device < REDOX_DEVICES ? EINVAL : ENOENT;
     }
     struct fuse_out_header header = {
         .len = (uint32_t)(sizeof header + size),
         .error = -error,
-        .unique = unique_of(ticket),
+        .unique = unique,
     };
     struct iovec parts[] = {{&header, sizeof header}, {(void *)body, size}};
-    return write_all(devices->fds[device], parts, size ? 2 : 1);
+    return write_reply(devices, ticket, device, parts, size ? 2 : 1);
 }
 
 int redox_reply(const redox_devices *devices, uint64_t ticket, const void *body, size_t size) {
@@ -44,15 +66,16 @@ int redox_reply_error(const redox_devices *devices, uint64_t ticket, int error) 
 
 int redox_reply_message(const redox_devices *devices, uint64_t ticket, const void *message, size_t size) {
     struct fuse_out_header header;
-    uint64_t device = ticket >> REDOX_TICKET_SHIFT;
+    uint64_t unique = 0;
+    unsigned device = find_request(devices, ticket, &unique);
     if (device >= devices->count || size < sizeof header) {
-        return EINVAL;
+        return device < REDOX_DEVICES ? EINVAL : ENOENT;
     }
     memcpy(&header, message, sizeof header);
-    header.unique = unique_of(ticket);
+    header.unique = unique;
     struct iovec parts[] = {
         {&header, sizeof header}, {(char *)message + sizeof header, size - sizeof header}};
-    return write_all(devices->fds[device], parts, size > sizeof header ? 2 : 1);
+    return write_reply(devices, ticket, device, parts, size > sizeof header ? 2 : 1);
 }
 
 // Nanoseconds since 1970 as whole seconds and the rest, which is not negative.

@@ -6,11 +6,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "shared.h"
 #include "tree.h"
 
 enum {
     // Descriptors of one connection: the caller's, and a clone for each helper.
-    REDOX_DEVICES = 65,
+    REDOX_DEVICES = 64,
     // st_blksize: the size of buffered reads. It halves the number of PIL's reads against the default.
     REDOX_BLOCK_BYTES = 128 * 1024,
     // The timeout of what is valid as long as the mount lives: ten years.
@@ -20,11 +21,12 @@ enum {
 typedef struct {
     int fds[REDOX_DEVICES];
     unsigned count;
+    redox_shared *shared;  // NULL: requests are not kept
 } redox_devices;
 
 // The kernel takes a reply only on the descriptor that the request came from. So a ticket stands for a request: its
 // `unique`, with the number of the descriptor in the upper byte. The kernel counts `unique` up from 0 and does not get
-// there.
+// there. A request that is kept has a ticket of `redox_shared_keep`. It is dropped once its reply is written.
 enum { REDOX_TICKET_SHIFT = 56 };
 
 static inline uint64_t redox_ticket(unsigned device, uint64_t unique) {

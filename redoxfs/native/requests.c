@@ -45,7 +45,33 @@ static void refuse(redox_core *core, redox_request *request, int error) {
     fail(core, request, error);
 }
 
+// Keeps a request whose answer comes later, for the next session if this one does not get to it. False: it is answered
+// with EAGAIN, or will be.
+static bool keep(redox_core *core, redox_request *request) {
+    redox_shared *shared = core->devices.shared;
+    if (shared && !request->kept) {
+        unsigned device = (unsigned)(request->at_kernel >> REDOX_TICKET_SHIFT);
+        bool is_release = request->header->opcode == FUSE_RELEASE;
+        request->kept = redox_shared_keep(shared, device, request->header, request->size, is_release);
+        request->refused = !request->kept;
+    }
+    return !request->refused;
+}
+
+// Keeps a request that is answered when its event is.
+static bool keep_unanswered(redox_core *core, redox_request *request) {
+    if (!keep(core, request)) {
+        return false;
+    }
+    request->ticket = request->kept ? request->kept : request->ticket;
+    return true;
+}
+
 void redox_pass_to_relay(redox_core *core, redox_request *request) {
+    if (!keep_unanswered(core, request)) {
+        fail(core, request, EAGAIN);
+        return;
+    }
     enum { LONGEST_LINK = 4096 };
     size_t reply_bytes = request->header->opcode == FUSE_READLINK ? LONGEST_LINK : 0;
     if (request->header->opcode == FUSE_READ || request->header->opcode == FUSE_READDIR ||
@@ -90,6 +116,36 @@ void redox_size_at_relay(redox_core *core, unsigned branch, size_t entry) {
 
 // The beginning
 
+// For the sessions that follow: the kernel sends INIT once.
+static void remember_init(redox_core *core, const redox_request *request, uint64_t maps) {
+    if (!core->devices.shared) {
+        return;
+    }
+    redox_shared_head *head = core->devices.shared->head;
+    size_t size = request->size < REDOX_INIT_BYTES ? request->size : REDOX_INIT_BYTES;
+    memcpy(head->init, request->header, size);
+    head->init_maps = (uint32_t)maps;
+    head->init_lists = core->lists_without_open;
+    atomic_store_explicit(&head->init_bytes, (uint32_t)size, memory_order_release);
+}
+
+// The relay negotiates for itself. It reads and writes a socket, which is not the kernel's pipe.
+static void tell_relay(redox_core *core, uint64_t ticket, struct fuse_in_header *header, size_t size) {
+    ((struct fuse_init_in *)(header + 1))->flags &= ~(FUSE_SPLICE_READ | FUSE_SPLICE_WRITE | FUSE_SPLICE_MOVE);
+    header->unique = ticket;
+    redox_relay_tell(&core->relay, ticket, header, size);
+}
+
+void redox_begin_relay(redox_core *core) {
+    const redox_shared_head *head = core->devices.shared->head;
+    union {
+        struct fuse_in_header header;
+        char bytes[REDOX_INIT_BYTES];
+    } message;
+    memcpy(message.bytes, head->init, sizeof message.bytes);
+    tell_relay(core, message.header.unique, &message.header, head->init_bytes);
+}
+
 static bool begin(redox_core *core, redox_request *request, redox_event *event) {
     // Older kernels send less: major, minor, max_readahead, flags.
     enum { LEAST = 16 };
@@ -128,15 +184,15 @@ static bool begin(redox_core *core, redox_request *request, redox_event *event) 
     out.time_gran = 1;
     out.max_pages = (uint16_t)((core->max_read + 4095) / 4096);
     core->lists_without_open = out.flags & FUSE_NO_OPENDIR_SUPPORT;
-    if (redox_reply(&core->devices, request->ticket, &out, sizeof out)) {
+    int error = redox_reply(&core->devices, request->ticket, &out, sizeof out);
+    // A session that ended just then may have answered.
+    if (error && !(request->kept && error == ENOENT)) {
         return false;
     }
     event->number = out.flags2 & DIRECT_IO_ALLOW_MMAP ? 1 : 0;
+    remember_init(core, request, event->number);
     atomic_store_explicit(&core->begun, true, memory_order_release);
-    // The relay negotiates for itself. It reads and writes a socket, which is not the kernel's pipe.
-    ((struct fuse_init_in *)request->body)->flags &= ~(FUSE_SPLICE_READ | FUSE_SPLICE_WRITE | FUSE_SPLICE_MOVE);
-    request->header->unique = request->ticket;
-    redox_relay_tell(&core->relay, request->ticket, request->header, request->size);
+    tell_relay(core, request->ticket, request->header, request->size);
     return true;
 }
 
@@ -147,10 +203,9 @@ static void make_event(const redox_request *request, int kind, uint64_t number, 
         .kind = kind, .unique = request->ticket, .number = number, .thread = request->header->pid};
 }
 
-static bool event_of_open(redox_core *core, const redox_request *request, redox_event *event) {
-    (void)core;
+static bool event_of_open(redox_core *core, redox_request *request, redox_event *event) {
     const struct fuse_open_in *in = BODY(request, struct fuse_open_in);
-    if (!in || !in_tree(request)) {
+    if (!in || !in_tree(request) || !keep_unanswered(core, request)) {
         return false;
     }
     make_event(request, REDOX_OPEN, request->header->nodeid, event);
@@ -163,7 +218,7 @@ static bool event_of_stat(redox_core *core, redox_request *request, redox_event 
         return false;
     }
     request->held_size = redox_handles_held(&core->handles, request->header->nodeid, request->header->pid);
-    if (request->held_size >= 0 || redox_asks(core, request->entry)) {
+    if (request->held_size >= 0 || redox_asks(core, request->entry) || !keep_unanswered(core, request)) {
         return false;
     }
     make_event(request, REDOX_STAT, request->entry, event);
@@ -173,7 +228,8 @@ static bool event_of_stat(redox_core *core, redox_request *request, redox_event 
 static bool event_of_read(redox_core *core, redox_request *request, redox_event *event) {
     const struct fuse_read_in *in = BODY(request, struct fuse_read_in);
     if (!in || is_relayed_handle(in->fh) ||
-        redox_handles_read(&core->handles, in->fh, &request->data) != REDOX_WITHOUT_BYTES) {
+        redox_handles_read(&core->handles, in->fh, &request->data) != REDOX_WITHOUT_BYTES ||
+        !keep_unanswered(core, request)) {
         return false;
     }
     make_event(request, REDOX_READ, in->fh, event);
@@ -189,15 +245,35 @@ static bool event_of_release(redox_core *core, redox_request *request, redox_eve
     if (!in || is_relayed_handle(in->fh) || !redox_handles_close(&core->handles, in->fh, &request->data, &reads)) {
         return false;
     }
+    // Kept beyond its answer, until the caller has closed the file as well. It cannot be refused.
+    keep(core, request);
+    request->refused = false;
     make_event(request, REDOX_RELEASE, in->fh, event);
+    event->unique = request->kept ? request->kept : request->at_kernel;
+    request->ticket = request->at_kernel;
     event->size = reads;
     return true;
 }
 
-redox_next redox_receive(redox_core *core, unsigned device, void *message, size_t size, redox_request *request,
-                         redox_event *event, bool *has_event) {
+static bool event_of(redox_core *core, redox_request *request, redox_event *event) {
+    switch (request->header->opcode) {
+    case FUSE_OPEN:
+        return event_of_open(core, request, event);
+    case FUSE_GETATTR:
+        return event_of_stat(core, request, event);
+    case FUSE_READ:
+        return event_of_read(core, request, event);
+    case FUSE_RELEASE:
+        return event_of_release(core, request, event);
+    default:
+        return false;
+    }
+}
+
+redox_next redox_receive(redox_core *core, unsigned device, void *message, size_t size, uint64_t kept,
+                         redox_request *request, redox_event *event, bool *has_event) {
     *has_event = false;
-    *request = (redox_request){.header = message, .size = size, .held_size = -1};
+    *request = (redox_request){.header = message, .size = size, .kept = kept, .held_size = -1};
     struct fuse_in_header *header = request->header;
     if (size < sizeof *header) {
         atomic_fetch_add_explicit(&core->malformed, 1, memory_order_relaxed);
@@ -209,7 +285,8 @@ redox_next redox_receive(redox_core *core, unsigned device, void *message, size_
         atomic_fetch_add_explicit(&core->malformed, 1, memory_order_relaxed);
         return REDOX_FINISHED;
     }
-    request->ticket = redox_ticket(device, header->unique);
+    request->at_kernel = redox_ticket(device, header->unique);
+    request->ticket = kept ? kept : request->at_kernel;
     request->body = header + 1;
     request->body_bytes = size - sizeof *header;
     find_entry(core->tree, header->nodeid, request);
@@ -225,22 +302,15 @@ redox_next redox_receive(redox_core *core, unsigned device, void *message, size_
     if (!atomic_load_explicit(&core->begun, memory_order_acquire)) {
         return REDOX_TO_ANSWER;
     }
-    switch (header->opcode) {
-    case FUSE_OPEN:
-        *has_event = event_of_open(core, request, event);
-        return *has_event ? REDOX_FINISHED : REDOX_TO_ANSWER;
-    case FUSE_GETATTR:
-        *has_event = event_of_stat(core, request, event);
-        return *has_event ? REDOX_FINISHED : REDOX_TO_ANSWER;
-    case FUSE_READ:
-        *has_event = event_of_read(core, request, event);
-        return *has_event ? REDOX_FINISHED : REDOX_TO_ANSWER;
-    case FUSE_RELEASE:
-        *has_event = event_of_release(core, request, event);
-        return REDOX_TO_ANSWER;
-    default:
-        return REDOX_TO_ANSWER;
+    *has_event = event_of(core, request, event);
+    if (request->refused) {
+        fail(core, request, EAGAIN);
+        return REDOX_FINISHED;
     }
+    if (*has_event && header->opcode != FUSE_RELEASE) {
+        return REDOX_FINISHED;
+    }
+    return REDOX_TO_ANSWER;
 }
 
 // Requests that are answered here

@@ -34,7 +34,7 @@ static inline uint64_t redox_inode(unsigned branch, size_t entry) {
 // What all threads of a session share.
 typedef struct {
     const redox_tree *tree;
-    redox_devices devices;
+    redox_devices devices;  // with what outlives the session
     redox_handles handles;
     redox_relay relay;
     uint32_t max_read;
@@ -53,7 +53,10 @@ redox_core *redox_core_of(redox_session *session);
 typedef struct {
     struct fuse_in_header *header;
     size_t size;  // with the header
-    uint64_t ticket;
+    uint64_t ticket;     // for the reply
+    uint64_t at_kernel;  // the ticket of a request that is not kept
+    uint64_t kept;       // the ticket of one that is, or 0
+    bool refused;        // it could not be kept, so it is not to be handled
     void *body;
     size_t body_bytes;
     // Of its inode: -1, an inode that cannot be; `entry` has a meaning in DATA and EXACT, and is one of the tree's.
@@ -68,13 +71,16 @@ typedef enum {
     REDOX_TO_ANSWER,  // call `redox_answer`
 } redox_next;
 
-// Takes in a message of `size` bytes from a device. The caller holds the lock of the order of events. Sets *event, and
-// *has_event, if this request makes one.
-redox_next redox_receive(redox_core *core, unsigned device, void *message, size_t size, redox_request *request,
-                         redox_event *event, bool *has_event);
+// Takes in a message of `size` bytes from a device. `kept`: its ticket if it is delivered again, else 0. The caller holds
+// the lock of the order of events. Sets *event, and *has_event, if this request makes one.
+redox_next redox_receive(redox_core *core, unsigned device, void *message, size_t size, uint64_t kept,
+                         redox_request *request, redox_event *event, bool *has_event);
 
 // Answers what `redox_receive` left to answer, without that lock. `room`: REDOX_LISTING_BYTES for a reply.
 void redox_answer(redox_core *core, redox_request *request, char *room);
+
+// Tells the relay of the INIT that a former session answered, so that it begins.
+void redox_begin_relay(redox_core *core);
 
 // READDIR and READDIRPLUS of a directory in DATA or EXACT.
 void redox_list(redox_core *core, redox_request *request, char *room);

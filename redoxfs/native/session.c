@@ -35,7 +35,7 @@ enum {
 typedef struct {
     redox_session *session;
     unsigned device;  // its number in `devices`
-    char *request;    // REDOX_REQUEST_BYTES
+    char *request;    // REDOX_REQUEST_BYTES; shared memory if the session has any
     char *reply;      // REDOX_LISTING_BYTES
     int epoll;        // of a helper: its descriptor, and `stop`
     pthread_t thread;
@@ -59,6 +59,10 @@ struct redox_session {
     unsigned head;
     atomic_uint queued;
     atomic_bool stopping;
+
+    // Requests of a former session, which the owner delivers again before any other thread receives one.
+    uint64_t *again;
+    unsigned again_count, again_next;
 
     unsigned workers_count;
     worker workers[];
@@ -97,6 +101,21 @@ static bool wait_for_room(worker *self) {
     return true;
 }
 
+// Adds an event, under the lock of the order. Whether it is the only one.
+static bool enqueue(redox_session *session, const redox_event *event) {
+    unsigned queued = atomic_load_explicit(&session->queued, memory_order_relaxed);
+    session->queue[(session->head + queued) % QUEUE] = *event;
+    atomic_store_explicit(&session->queued, queued + 1, memory_order_release);
+    return !queued;
+}
+
+// What was received is answered, or kept.
+static void landed(worker *self) {
+    if (self->session->core.devices.shared) {
+        redox_shared_landed(self->request);
+    }
+}
+
 // Receives one request and answers it, or queues its event.
 static step_result serve_one(worker *self) {
     redox_session *session = self->session;
@@ -112,13 +131,12 @@ static step_result serve_one(worker *self) {
     }
     ssize_t size = receive(self);
     if (size > 0) {
-        next = redox_receive(core, self->device, self->request, (size_t)size, &request, &event, &has_event);
+        next = redox_receive(core, self->device, self->request, (size_t)size, 0, &request, &event, &has_event);
     }
     if (has_event) {
-        unsigned queued = atomic_load_explicit(&session->queued, memory_order_relaxed);
-        session->queue[(session->head + queued) % QUEUE] = event;
-        atomic_store_explicit(&session->queued, queued + 1, memory_order_release);
-        was_empty = !queued;
+        // Before the owner sees the event: once that is answered the request must not be here any more.
+        landed(self);
+        was_empty = enqueue(session, &event);
     }
     pthread_mutex_unlock(&session->order);
     if (was_empty && self->device) {
@@ -128,6 +146,7 @@ static step_result serve_one(worker *self) {
         redox_answer(core, &request, self->reply);
     }
     if (size > 0) {
+        landed(self);
         return atomic_load_explicit(&core->over, memory_order_relaxed) ? OVER : SERVED;
     }
     switch (-size) {
@@ -140,6 +159,39 @@ static step_result serve_one(worker *self) {
         atomic_store_explicit(&core->over, true, memory_order_release);
         return OVER;
     }
+}
+
+// Delivers requests of a former session, up to `most` events.
+static void deliver_again(redox_session *session, unsigned most) {
+    redox_core *core = &session->core;
+    while (session->again_next < session->again_count) {
+        if (atomic_load_explicit(&session->queued, memory_order_relaxed) >= most) {
+            return;
+        }
+        uint64_t kept = session->again[session->again_next++];
+        const redox_kept *found = redox_shared_find(core->devices.shared, kept);
+        if (!found) {
+            continue;  // the caller has answered it
+        }
+        union {
+            struct fuse_in_header header;
+            char bytes[REDOX_KEPT_BYTES];
+        } message;
+        memcpy(message.bytes, found->message, sizeof message.bytes);
+        redox_request request;
+        redox_event event;
+        bool has_event;
+        redox_next next = redox_receive(core, found->device, message.bytes, found->size, kept, &request, &event,
+                                        &has_event);
+        if (has_event) {
+            enqueue(session, &event);
+        }
+        if (next == REDOX_TO_ANSWER) {
+            redox_answer(core, &request, session->workers[0].reply);
+        }
+    }
+    free(session->again);
+    session->again = NULL;
 }
 
 // Helpers
@@ -186,21 +238,25 @@ static int add_to_epoll(int epoll, int fd, uint32_t events) {
 static bool make_worker(redox_session *session, unsigned number) {
     worker *self = &session->workers[number];
     *self = (worker){.session = session, .device = number, .epoll = -1};
-    self->request = malloc(REDOX_REQUEST_BYTES);
+    redox_shared *shared = session->core.devices.shared;
+    self->request = shared ? redox_shared_landing(shared, number) : malloc(REDOX_REQUEST_BYTES);
     self->reply = malloc(REDOX_LISTING_BYTES);
     session->workers_count++;
     return self->request && self->reply;
 }
 
 // Returns 0 or an errno.
-static int start_helper(redox_session *session, unsigned number) {
+static int make_helper(redox_session *session, unsigned number) {
     if (!make_worker(session, number)) {
         return ENOMEM;
     }
     worker *self = &session->workers[number];
     redox_devices *devices = &session->core.devices;
-    int device = clone_device(devices->fds[0], &self->owns_device);
-    devices->fds[devices->count++] = device;
+    if (number == devices->count) {
+        int clone = clone_device(devices->fds[0], &self->owns_device);
+        devices->fds[devices->count++] = clone;
+    }
+    int device = devices->fds[number];
     self->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (self->epoll < 0) {
         return errno;
@@ -213,19 +269,13 @@ static int start_helper(redox_session *session, unsigned number) {
     return error;
 }
 
-static int start_helpers(redox_session *session, unsigned helpers) {
-    for (unsigned i = 1; i <= helpers; i++) {
-        int error = start_helper(session, i);
-        if (error) {
-            return error;
-        }
-    }
+static int start_helpers(redox_session *session) {
     // Signals are the owner's: Python handles them in its main thread.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = 0;
-    for (unsigned i = 1; i <= helpers && !error; i++) {
+    for (unsigned i = 1; i < session->workers_count && !error; i++) {
         error = pthread_create(&session->workers[i].thread, NULL, help, &session->workers[i]);
         session->workers[i].started = !error;
     }
@@ -251,6 +301,34 @@ static void end_helpers(redox_session *session) {
 
 // The session
 
+// Goes on after a former session, whose shared memory this is. Returns 0 or an errno.
+static int go_on(redox_session *session, bool blames) {
+    redox_core *core = &session->core;
+    const redox_shared_head *head = core->devices.shared->head;
+    session->again = malloc(REDOX_SLOTS * sizeof *session->again);
+    if (!session->again) {
+        return ENOMEM;
+    }
+    session->again_count = redox_shared_waiting(core->devices.shared, blames, session->again);
+    if (head->init_bytes) {
+        core->lists_without_open = head->init_lists;
+        atomic_store_explicit(&core->begun, true, memory_order_release);
+        redox_begin_relay(core);
+        // The kernel may have got the size of any file while it had no answer.
+        for (size_t entry = 0; entry < core->tree->entries; entry++) {
+            atomic_fetch_or_explicit(&core->tree->flags[entry], REDOX_SIZED_WHILE_FREE, memory_order_relaxed);
+        }
+        redox_event begun = {.kind = REDOX_INIT, .number = head->init_maps};
+        enqueue(session, &begun);
+    }
+    // After a former session the caller first says what is open.
+    if (!session->again_count && !head->init_bytes) {
+        free(session->again);
+        session->again = NULL;
+    }
+    return 0;
+}
+
 static int set_up(redox_session *session, const redox_session_options *options) {
     redox_core *core = &session->core;
     redox_handles_init(&core->handles);
@@ -263,7 +341,9 @@ static int set_up(redox_session *session, const redox_session_options *options) 
     pthread_cond_init(&session->room, NULL);
     core->tree = options->tree;
     core->max_read = options->max_read;
-    core->devices.fds[core->devices.count++] = options->device;
+    core->devices.shared = options->shared;
+    memcpy(core->devices.fds, options->devices, options->devices_count * sizeof *options->devices);
+    core->devices.count = options->devices_count;
     session->epoll = epoll_create1(EPOLL_CLOEXEC);
     session->events_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     session->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -272,7 +352,7 @@ static int set_up(redox_session *session, const redox_session_options *options) 
     }
     int error = redox_relay_init(&core->relay, options->relay, session->epoll);
     if (!error) {
-        error = add_to_epoll(session->epoll, options->device, EPOLLIN);
+        error = add_to_epoll(session->epoll, options->devices[0], EPOLLIN);
     }
     if (!error) {
         error = add_to_epoll(session->epoll, session->events_fd, EPOLLIN);
@@ -280,22 +360,32 @@ static int set_up(redox_session *session, const redox_session_options *options) 
     if (error) {
         return error;
     }
-    session->polled[DEVICE] = (struct pollfd){.fd = options->device, .events = POLLIN};
+    session->polled[DEVICE] = (struct pollfd){.fd = options->devices[0], .events = POLLIN};
     session->polled[EVENTS] = (struct pollfd){.fd = session->events_fd, .events = POLLIN};
     if (!make_worker(session, 0)) {
         return ENOMEM;
     }
-    return start_helpers(session, options->helpers);
+    for (unsigned i = 1; i <= options->helpers && !error; i++) {
+        error = make_helper(session, i);
+    }
+    if (!error && options->shared) {
+        error = go_on(session, options->blames);
+    }
+    // They receive nothing before what waits is delivered again.
+    return error || session->again ? error : start_helpers(session);
 }
 
 redox_session *redox_session_new(const redox_session_options *options) {
-    if (options->helpers > REDOX_MOST_HELPERS || !options->max_read || options->max_read > REDOX_MOST_READ) {
+    if (options->helpers > REDOX_MOST_HELPERS || !options->max_read || options->max_read > REDOX_MOST_READ ||
+        !options->devices_count || options->devices_count > REDOX_DEVICES) {
         errno = EINVAL;
         return NULL;
     }
-    int flags = fcntl(options->device, F_GETFL);
-    if (flags < 0 || fcntl(options->device, F_SETFL, flags | O_NONBLOCK)) {
-        return NULL;
+    for (unsigned i = 0; i < options->devices_count; i++) {
+        int flags = fcntl(options->devices[i], F_GETFL);
+        if (flags < 0 || fcntl(options->devices[i], F_SETFL, flags | O_NONBLOCK)) {
+            return NULL;
+        }
     }
     redox_session *session = calloc(1, sizeof *session + (options->helpers + 1) * sizeof *session->workers);
     if (!session) {
@@ -336,10 +426,13 @@ void redox_session_free(redox_session *session) {
             close(session->core.devices.fds[self->device]);
         }
         close_fd(self->epoll);
-        free(self->request);
+        if (!session->core.devices.shared) {
+            free(self->request);
+        }
         free(self->reply);
     }
     redox_relay_free(&session->core.relay);
+    free(session->again);
     close_fd(session->epoll);
     close_fd(session->events_fd);
     close_fd(session->stop_fd);
@@ -479,8 +572,25 @@ static void serve_turn(redox_session *session, uint32_t look_us, uint32_t wait_m
     }
 }
 
+unsigned redox_session_waiting(const redox_session *session, uint64_t uniques[REDOX_SLOTS]) {
+    unsigned count = 0;
+    for (unsigned i = session->again_next; session->again && i < session->again_count; i++) {
+        if (redox_shared_find(session->core.devices.shared, session->again[i])) {
+            uniques[count++] = session->again[i];
+        }
+    }
+    return count;
+}
+
 int redox_session_take(redox_session *session, uint32_t look_us, uint32_t wait_ms, redox_event *events, int most) {
-    if (!atomic_load_explicit(&session->core.over, memory_order_acquire)) {
+    if (session->again) {
+        deliver_again(session, (unsigned)most);
+        if (!session->again) {
+            // With fewer of them, or none, the owner answers more.
+            start_helpers(session);
+        }
+    }
+    if (!session->again && !atomic_load_explicit(&session->core.over, memory_order_acquire)) {
         serve_turn(session, look_us, wait_ms, (unsigned)most);
     }
     int count = collect(session, events, most);

@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "buffer.h"
+#include "shared.h"
 #include "tree.h"
 
 enum { REDOX_INIT, REDOX_OPEN, REDOX_STAT, REDOX_READ, REDOX_RELEASE };
@@ -32,7 +33,7 @@ enum {
     REDOX_RELAY_HANDLES_SHIFT = 62,
     // At most this many descriptors can be watched.
     REDOX_WATCHED = 16,
-    REDOX_MOST_HELPERS = 64,
+    REDOX_MOST_HELPERS = 63,
     // One READ of the kernel is at most 256 pages.
     REDOX_MOST_READ = 256 * 4096,
 };
@@ -40,14 +41,18 @@ enum {
 typedef struct redox_session redox_session;
 
 typedef struct {
-    int device;  // non-blocking; stays the caller's, as does the relay's
+    const int *devices;  // of one connection, non-blocking; they stay the caller's, as does the relay's
+    unsigned devices_count;  // at least one. A helper without one of these clones the first
     int relay;   // -1 for none
     const redox_tree *tree;
     uint32_t max_read;
     unsigned helpers;
+    redox_shared *shared;  // NULL: nothing outlives the session. It stays the caller's
+    bool blames;           // the former session crashed
 } redox_session_options;
 
-// NULL, with errno set, if it fails.
+// NULL, with errno set, if it fails. With the `shared` of a former session it goes on: the mount has begun, and the
+// requests that wait are delivered again, in their order, before new ones are received.
 redox_session *redox_session_new(const redox_session_options *options);
 
 // Ends the helpers and drops all handles. The session takes nothing and answers nothing from now on.
@@ -79,6 +84,26 @@ typedef struct {
 // Answers an OPEN. Returns 0; ENOENT if nobody waits for the answer any more; EINVAL or ENOMEM if the handle cannot be
 // kept. After an error there is no handle, and the inode is bound only if it was before.
 int redox_session_opened(redox_session *session, const redox_opening *opening);
+
+// Going on after a former session, before the first `take`:
+
+// Puts an open file into the tables, without bytes and without a reply. As `redox_session_opened` otherwise.
+int redox_session_reopened(redox_session *session, const redox_opening *opening);
+
+// Answers an OPEN whose file a former session had opened. The kernel may have the answer already.
+void redox_session_answered(redox_session *session, uint64_t unique, uint64_t handle, bool shares_pages);
+
+// The requests that wait to be delivered again. Returns their number.
+unsigned redox_session_waiting(const redox_session *session, uint64_t uniques[REDOX_SLOTS]);
+
+// How many sessions crashed while they were at a request that is kept; else 0.
+unsigned redox_session_crashes(redox_session *session, uint64_t unique);
+
+// The caller is at this request now; 0: at none.
+void redox_session_deciding(redox_session *session, uint64_t unique);
+
+// The caller has done what a RELEASE asks for; `handle` is its handle.
+void redox_session_released(redox_session *session, uint64_t unique, uint64_t handle);
 
 // Answers of other events. ENOENT, that nobody waits any more, is no error of theirs.
 void redox_session_stat(redox_session *session, uint64_t unique, size_t entry, int64_t size, bool bound);

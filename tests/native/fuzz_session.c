@@ -1,12 +1,14 @@
 // A libFuzzer target: the session against a kernel, a relay and a caller that do what the input says.
 //
-// The first byte of the input says how the session begins, the others are records. A record is a kind, and what that kind needs (see `play`): a request with any body, a
-// message of any bytes, a reply of the relay, or a call of the session. The tree is damaged in each way that its reader
-// has to notice. Beside the sanitizers, `finish` checks that each request got one answer.
+// The first two bytes of the input say how the session begins, the others are records. A record is a kind, and what that
+// kind needs (see `play`): a request with any body, a message of any bytes, a reply of the relay, a call of the session,
+// or its end, after which another goes on from its shared memory. The tree is damaged in each way that its reader has to
+// notice. Beside the sanitizers, `finish` checks that each request got one answer.
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fuse.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -104,6 +106,11 @@ typedef struct {
     const uint8_t *at, *end;
 
     redox_session *session;
+    redox_session_options options;
+    redox_shared shared;
+    int memory;  // of `shared`; -1: nothing outlives the session
+    bool has_gone_on;
+    uint32_t opcodes[MOST_REQUESTS];
     int kernel, device, relay_end, relay;
     char *message;  // MESSAGE_BYTES
 
@@ -158,7 +165,9 @@ static void drain(run *self) {
         CHECK(!header.unique || (header.error <= 0 && header.error > -512));
         uint64_t index = header.unique / 2 - 1;
         if (header.unique && index < self->made) {
-            CHECK(self->awaits[index] && !self->answered[index]);
+            // The kernel drops the second answer of a close that was answered and not done.
+            bool is_again = self->has_gone_on && self->opcodes[index] == FUSE_RELEASE;
+            CHECK(self->awaits[index] && (is_again || !self->answered[index]));
             self->answered[index] = true;
         }
     }
@@ -181,6 +190,7 @@ static bool decide(run *self, const redox_event *event, unsigned how) {
     size_t entry = event->number % ENTRIES;
     if (event->kind == REDOX_RELEASE) {
         redox_session_freed(self->session, entry);
+        redox_session_released(self->session, event->unique, event->number);
         return true;
     }
     if (event->kind == REDOX_INIT) {
@@ -222,13 +232,19 @@ static bool decide(run *self, const redox_event *event, unsigned how) {
     return true;
 }
 
+// The kernel's number of a request.
+static uint64_t kernels(run *self, uint64_t unique) {
+    const redox_kept *kept = redox_is_kept(unique) ? redox_shared_find(&self->shared, unique) : NULL;
+    return kept ? ((const struct fuse_in_header *)kept->message)->unique : unique;
+}
+
 static void take(run *self) {
     redox_event events[EVENTS];
     int count = redox_session_take(self->session, 0, 0, events, EVENTS);
     self->is_over |= count < 0;
     drain(self);
     for (int i = 0; i < count; i++) {
-        uint64_t index = (events[i].unique & ((UINT64_C(1) << 56) - 1)) / 2 - 1;
+        uint64_t index = (kernels(self, events[i].unique) & ((UINT64_C(1) << 56) - 1)) / 2 - 1;
         if (!decide(self, &events[i], index < self->made ? self->decisions[index] : 0) && self->undecided_count < EVENTS) {
             self->undecided[self->undecided_count++] = events[i];
         }
@@ -259,6 +275,7 @@ static void request(run *self, unsigned opcode) {
     header.len = (uint32_t)(sizeof header + size);
     memcpy(self->message, &header, sizeof header);
     memcpy(self->message + sizeof header, body, size);
+    self->opcodes[self->made] = opcode;
     self->awaits[self->made++] = has_answer(opcode);
     self->is_told_lies |= opcode == FUSE_DESTROY;
     CHECK(send(self->kernel, self->message, header.len, 0) == (ssize_t)header.len);
@@ -344,6 +361,48 @@ static void call(run *self) {
     }
 }
 
+static void make_pair(int *ours, int *theirs, int room) {
+    int ends[2];
+    CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, ends));
+    for (int i = 0; i < 2; i++) {
+        setsockopt(ends[i], SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof room);
+    }
+    *ours = ends[0];
+    *theirs = ends[1];
+}
+
+static void make_session(run *self) {
+    if (self->memory >= 0) {
+        uint32_t layout;
+        CHECK(!redox_shared_open(&self->shared, self->memory, 1 << 10, 4096, &layout));
+        self->options.shared = &self->shared;
+    }
+    make_pair(&self->relay_end, &self->relay, RELAY_ROOM_BYTES);
+    self->options.relay = self->options.relay < 0 ? -1 : self->relay;
+    self->session = redox_session_new(&self->options);
+    CHECK(self->session);
+}
+
+static void free_session(run *self) {
+    redox_session_close(self->session);
+    redox_session_free(self->session);
+    if (self->memory >= 0) {
+        redox_shared_close(&self->shared);
+    }
+    close(self->relay_end);
+    close(self->relay);
+}
+
+// Another session, which knows only what is in shared memory.
+static void go_on(run *self) {
+    if (self->memory >= 0) {
+        free_session(self);
+        self->undecided_count = self->relayed_count = 0;
+        self->has_gone_on = true;
+        make_session(self);
+    }
+}
+
 static void play(run *self) {
     unsigned kind = byte(self);
     size_t size;
@@ -373,6 +432,8 @@ static void play(run *self) {
     case 6:
         if (kind >> 4 == 15) {  // the relay ends
             shutdown(self->relay_end, SHUT_RDWR);
+        } else if (kind & 32) {
+            go_on(self);
         }
         break;
     default:
@@ -383,16 +444,6 @@ static void play(run *self) {
     if (!(kind & 0x80)) {
         take(self);
     }
-}
-
-static void make_pair(int *ours, int *theirs, int room) {
-    int ends[2];
-    CHECK(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, ends));
-    for (int i = 0; i < 2; i++) {
-        setsockopt(ends[i], SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof room);
-    }
-    *ours = ends[0];
-    *theirs = ends[1];
 }
 
 // Everything gets an answer, and nothing is left.
@@ -409,13 +460,13 @@ static void finish(run *self) {
     for (unsigned i = 0; i < self->made && !self->is_told_lies; i++) {
         CHECK(!self->awaits[i] || self->answered[i]);
     }
-    CHECK(self->is_told_lies || counts.requests == self->made + self->inits);
-    redox_session_close(self->session);
-    redox_session_free(self->session);
+    CHECK(self->is_told_lies || self->has_gone_on || counts.requests == self->made + self->inits);
+    free_session(self);
+    if (self->memory >= 0) {
+        close(self->memory);
+    }
     close(self->kernel);
     close(self->device);
-    close(self->relay_end);
-    close(self->relay);
     free(self->message);
     CHECK(redox_buffer_bytes() == 0);
 }
@@ -431,17 +482,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     CHECK(self.message);
     memset(self.message, 0, MESSAGE_BYTES);
     make_pair(&self.kernel, &self.device, ROOM_BYTES);
-    make_pair(&self.relay_end, &self.relay, RELAY_ROOM_BYTES);
-    unsigned how = byte(&self);
+    unsigned how = byte(&self), outlives = byte(&self) & 1;
     self.is_idle_relay = how & 128;
-    redox_session_options options = {
-        .device = self.device,
-        .relay = (how & 68) == 68 ? -1 : self.relay,
+    self.memory = outlives ? memfd_create("redoxfs-fuzz", MFD_CLOEXEC) : -1;
+    self.options = (redox_session_options){
+        .devices = &self.device,
+        .devices_count = 1,
+        .relay = (how & 68) == 68 ? -1 : 0,
         .tree = &tree,
         .max_read = 1 << 17,
     };
-    self.session = redox_session_new(&options);
-    CHECK(self.session);
+    make_session(&self);
     begin(&self, how);
     while (self.at < self.end && !self.is_over) {
         play(&self);

@@ -93,9 +93,14 @@ static void make_input(input *self, uint64_t seed) {
     self->size = 0;
     self->state = seed * UINT64_C(0x9E3779B97F4A7C15) + 1;
     add_byte(self, draw(self, 3) ? 2 : draw(self, 256));
+    add_byte(self, draw(self, 2));
     for (unsigned left = 1 + draw(self, 60); left; left--) {
         if (draw(self, 4)) {
             add_request(self);
+            continue;
+        }
+        if (!draw(self, 6)) {
+            add_byte(self, 6 | 32);  // another session
             continue;
         }
         unsigned kind = draw(self, 20) ? 2 + draw(self, 4) : draw(self, 7);

@@ -380,7 +380,7 @@ int main(void) {
         pthread_cond_init(&programs[i].arrived, NULL);
     }
     redox_session_options options = {
-        .device = device, .relay = relay, .tree = &tree, .max_read = 1 << 17, .helpers = HELPERS};
+        .devices = &device, .devices_count = 1, .relay = relay, .tree = &tree, .max_read = 1 << 17, .helpers = HELPERS};
     session = redox_session_new(&options);
     CHECK(session);
     begin();
