@@ -2,7 +2,8 @@
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import pairwise
 from random import Random
 
@@ -119,19 +120,27 @@ class BindingMachine(RuleBasedStateMachine):
     policy: SlotPolicy | PoolPolicy
 
     def set_up(
-        self, policy: SlotPolicy | PoolPolicy, columns: list[list[int]], files: dict[int, int], reservations: int
+        self,
+        make_policy: Callable[[], SlotPolicy | PoolPolicy],
+        columns: list[list[int]],
+        files: dict[int, int],
+        reservations: int,
     ) -> None:
         self.model = Model(columns, files)
         self.reservations = reservations
-        self.policy = policy
-        self.binding = Binding(
+        self.make_policy = make_policy
+        self.policy = make_policy()
+        self.binding = self.bind(self.policy)
+        self.open_handles: list[tuple[int, int]] = []
+
+    def bind(self, policy: SlotPolicy | PoolPolicy) -> Binding:
+        return Binding(
             policy,
-            np.array([files[s] for s in range(len(files))]),
-            reservations=reservations,
+            np.array([self.model.files[s] for s in range(len(self.model.files))]),
+            reservations=self.reservations,
             reservations_per_thread=PER_THREAD,
             holds=HOLDS,
         )
-        self.open_handles: list[tuple[int, int]] = []
 
     def pick(self, data: st.DataObject) -> tuple[int, int]:
         path = data.draw(st.sampled_from(sorted(self.model.column)))
@@ -314,8 +323,8 @@ class SlotMachine(BindingMachine):
             files |= dict.fromkeys(numbers.tolist(), count)
         starts = np.unique([*range(0, rows, vc_size), rows]).astype(np.int32)
         groups = [cells[a:b, c] for a, b in pairwise(starts) for c in range(len(columns))]
-        policy = SlotPolicy(cells, starts, samples=len(files), seed=seed)
-        self.set_up(policy, [[int(s) for s in g if s >= 0] for g in groups if (g >= 0).any()], files, reservations)
+        make_policy = partial(SlotPolicy, cells, starts, samples=len(files), seed=seed)
+        self.set_up(make_policy, [[int(s) for s in g if s >= 0] for g in groups if (g >= 0).any()], files, reservations)
 
     def check_memory(self, unreserved: set[int]) -> None:
         for column in self.model.column.values():
@@ -349,7 +358,8 @@ class PoolMachine(BindingMachine):
         random.shuffle(cells)
         self.sizes = [random.randint(0, 4) for _ in range(samples)]
         self.capacity_bytes = capacity_bytes
-        policy = PoolPolicy(
+        make_policy = partial(
+            PoolPolicy,
             np.array(cells, np.int32).reshape(-1, chunk_size),
             class_of,
             np.array(self.sizes, np.int64),
@@ -360,7 +370,7 @@ class PoolMachine(BindingMachine):
             ample_samples=tunables[2],
         )
         columns = [np.flatnonzero(class_of == c).tolist() for c in range(len(classes))]
-        self.set_up(policy, columns, files, reservations)
+        self.set_up(make_policy, columns, files, reservations)
 
     def check_memory(self, unreserved: set[int]) -> None:
         held_bytes = sum(self.sizes[s] for s in unreserved)

@@ -1,16 +1,22 @@
 """One running node, without the filesystem in front of it."""
 
 from redoxfs.node.control import Verb, serve_control
+from redoxfs.node.journal import Journal
 from redoxfs.node.node import ExpectedOpen, Kernel, Node, OpenFile
 from redoxfs.node.plan import Plan, Share, plan_pool, plan_slot, pool_memory_for, slot_memory_for
+from redoxfs.node.recovery import OpenBefore, Recovered, RecoveryError
 from redoxfs.node.waits import TooManyWaitingError
 
 __all__ = [
     "ExpectedOpen",
+    "Journal",
     "Kernel",
     "Node",
+    "OpenBefore",
     "OpenFile",
     "Plan",
+    "Recovered",
+    "RecoveryError",
     "Share",
     "TooManyWaitingError",
     "Verb",

@@ -9,7 +9,7 @@ alone.
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from redoxfs.protocol.binding import HOLDS, UNKNOWN_THREAD
@@ -54,14 +54,24 @@ class Callers:
         self._heard_s: OrderedDict[int, float] = OrderedDict()
         self._look_s = 0.0
 
-    def hear(self, thread: int) -> None:
-        """A request of ``thread`` is here."""
+    def hear(self, thread: int) -> float:
+        """A request of ``thread`` is here. Returns when, in s since boot; 0 if it cannot be seen."""
         if thread == UNKNOWN_THREAD:
-            return
-        self._heard_s[thread] = self._clock_s()
+            return 0.0
+        heard_s = self._heard_s[thread] = self._clock_s()
         self._heard_s.move_to_end(thread)
         if len(self._heard_s) > HOLDS:
             self._heard_s.popitem(last=False)
+        return heard_s
+
+    @property
+    def heard_s(self) -> Mapping[int, float]:
+        """By thread: when it was last heard, in s since boot, the latest last."""
+        return self._heard_s
+
+    def resume(self, heard_s: Mapping[int, float]) -> None:
+        """Continue with what another process heard since the last boot."""
+        self._heard_s.update(heard_s)
 
     def is_another(self, thread: int) -> bool:
         """Whether the number belonged to another thread when it was last seen. A request with it is here."""

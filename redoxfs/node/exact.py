@@ -9,7 +9,8 @@ fails: the kernel would fill it with zeros.
 
 import errno
 import threading
-from collections.abc import Callable, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from functools import partial
 from typing import NamedTuple
 
 import trio
@@ -23,11 +24,18 @@ THREADS = 16
 
 
 class ExactFile(NamedTuple):
-    """An open source file. ``shares_pages``: its reads may use and fill the kernel's pages."""
+    """An open source file.
+
+    ``shares_pages``  its reads may use and fill the kernel's pages
+    ``branch``        of the mount, that it was opened in
+    ``bypasses``      its reads do not use the kernel's pages, although they might
+    """
 
     file: SourceFile
     entry: int
     shares_pages: bool
+    branch: int = 0
+    bypasses: bool = False
 
 
 class ExactFiles:
@@ -62,7 +70,7 @@ class ExactFiles:
     def _scanned(self, entry: int) -> Stamp:
         return Stamp(self._size[entry], self._mtime_ns[entry], self._inode[entry])
 
-    async def open(self, entry: int) -> tuple[ExactFile, bool]:
+    async def open(self, entry: int, branch: int = 0) -> tuple[ExactFile, bool]:
         """An open file, and whether the kernel's pages and size belong to this state of it.
 
         Raises:
@@ -76,6 +84,9 @@ class ExactFiles:
         except BaseException:
             opening.abandon()
             raise
+        return self._opened(entry, file, branch)
+
+    def _opened(self, entry: int, file: SourceFile, branch: int) -> tuple[ExactFile, bool]:
         stamp = file.stamp
         if stamp != self.known(entry):
             self._now[entry] = stamp
@@ -88,7 +99,33 @@ class ExactFiles:
             self._stale_pages.discard(entry)
         else:
             self._stale_pages.add(entry)
-        return ExactFile(file, entry, alone), keep
+        return ExactFile(file, entry, alone, branch), keep
+
+    def resume(self, known: Mapping[int, Stamp], stale: Iterable[int]) -> None:
+        """Continue with what another process knew of files (`changed_states`, `stale_pages`). Before any open."""
+        self._now.update(known)
+        self._stale_pages.update(stale)
+
+    def reopen(self, entry: int, stamp: Stamp, branch: int, *, shares_pages: bool | None = None) -> ExactFile:
+        """A handle of another process on ``stamp`` of a file. ``shares_pages``: what it was, None to decide as `open`.
+
+        Nothing is read before the first read of the handle. That fails if the file has another state by then.
+        """
+        file = _Reopened(partial(self._store.open_file, entry), stamp)
+        if shares_pages is None:
+            return self._opened(entry, file, branch)[0]
+        self._handles.setdefault(entry, []).append(stamp)
+        return ExactFile(file, entry, shares_pages, branch)
+
+    @property
+    def changed_states(self) -> Mapping[int, Stamp]:
+        """By entry: the present states that are not those of the scan, or were not before."""
+        return self._now
+
+    @property
+    def stale_pages(self) -> Collection[int]:
+        """Entries whose pages in the kernel are void at the next open."""
+        return self._stale_pages
 
     async def read(self, file: ExactFile, offset: int, size: int) -> bytes:
         end = file.file.stamp.size
@@ -112,6 +149,40 @@ class ExactFiles:
     def changed(self) -> Set[int]:
         """Entries whose files have changed since the scan."""
         return self._now.keys()
+
+
+class _Reopened:
+    """A `SourceFile` that another process had open with the content of ``stamp``. Opened at its first read."""
+
+    def __init__(self, opener: Callable[[], SourceFile], stamp: Stamp) -> None:
+        self.stamp = stamp
+        self._opener = opener
+        self._file: SourceFile | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def read(self, offset: int, size: int) -> bytes:
+        return (self._file or self._opened()).read(offset, size)
+
+    def _opened(self) -> SourceFile:
+        file = self._opener()
+        # Only for a moment, since `close` must not wait for storage.
+        with self._lock:
+            usable = file.stamp == self.stamp and not self._closed and self._file is None
+            if usable:
+                self._file = file
+            present = self._file
+        if not usable:
+            file.close()
+        if present is None:
+            raise OSError(errno.ESTALE, "the file was replaced while it was open")
+        return present
+
+    def close(self) -> None:
+        with self._lock:
+            file, self._file, self._closed = self._file, None, True
+        if file is not None:
+            file.close()
 
 
 class _Opening:

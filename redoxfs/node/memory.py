@@ -145,6 +145,15 @@ class Content:
         self.bytes_held = 0
 
 
+def dropped(sample: int, stamps: tuple[Stamp | None, ...]) -> Content:
+    """A content of a path, whose bytes were here and are not any more."""
+    content = Content(sample, _Owner.PATH)
+    content.files = (None,) * len(stamps)
+    content.stamps = stamps
+    content.arrived = True
+    return content
+
+
 class Memory:
     """All contents.
 
@@ -258,6 +267,11 @@ class Memory:
         """The answer of ``path`` is being read again, for that path alone."""
         content = Content(sample, _Owner.PATH)
         self._own(path, content)
+        return content
+
+    def reopen(self, path: int, sample: int, stamps: tuple[Stamp | None, ...]) -> Content:
+        """``path`` is open with an answer whose bytes are not in memory: its handles read from storage by position."""
+        content = self._dropped[path] = dropped(sample, stamps)
         return content
 
     def claimed(self, path: int) -> Content | None:

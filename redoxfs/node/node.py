@@ -35,13 +35,27 @@ from redoxfs.native import Buffer
 from redoxfs.node.callers import Callers
 from redoxfs.node.counters import Counters
 from redoxfs.node.exact import ExactFile, ExactFiles
-from redoxfs.node.memory import Content, Memory
+from redoxfs.node.journal import CHANGED, DATA, EXACT, FORGET, OPEN, STAT, Journal
+from redoxfs.node.memory import Content, Memory, dropped
 from redoxfs.node.pending import PendingTurns, Promise, Undecided
 from redoxfs.node.plan import Plan, Share, SharedServingPolicy
+from redoxfs.node.recovery import (
+    Former,
+    NodeState,
+    OpenBefore,
+    Recovered,
+    RecoveryError,
+    Unanswered,
+    handle_rows,
+    identity_of,
+    signed,
+    stamp_row,
+)
 from redoxfs.node.supply import Supply
 from redoxfs.node.waits import WAITING_OPENS, WAITING_READS, TooManyWaitingError, Waits
-from redoxfs.protocol import Binding, Closed, Opened, Pending, Served
+from redoxfs.protocol import NO_SAMPLE, Binding, Closed, Opened, Pending, PoolPolicy, Served, SlotPolicy
 from redoxfs.protocol.binding import UNDECIDED
+from redoxfs.protocol.tables import column, rows
 from redoxfs.protocol.turns import Turns
 
 log = logging.getLogger(__name__)
@@ -53,11 +67,17 @@ ALL_THREADS = -1
 
 @dataclass(slots=True)
 class Handle:
-    """An open file of a sample: ``path`` is the requested sample, ``content`` the answer."""
+    """An open file of a sample: ``path`` is the requested sample, ``content`` the answer.
+
+    ``thread``    opened it
+    ``bypasses``  its reads do not use the kernel's pages
+    """
 
     path: int
     file: int
     content: Content
+    thread: int
+    bypasses: bool = False
 
 
 @dataclass(slots=True)
@@ -79,13 +99,17 @@ class OpenFile:
 
 @dataclass(slots=True, eq=False)
 class ExpectedOpen:
-    """An open whose bytes are on their way. Await it, or hand it to `Node.expect`."""
+    """An open whose bytes are on their way. Await it, or hand it to `Node.expect`.
+
+    ``request``  its number in the journal
+    """
 
     node: "Node"
     entry: int
     thread: int
     content: Content
     keep_pages: bool
+    request: int = 0
 
     def __await__(self) -> Generator[Any, Any, OpenFile]:
         return self.node.open_when_here(self).__await__()
@@ -125,6 +149,8 @@ class Node:
         plan: the policy, and the memory.
         timeout_s: the deadline of every wait for storage.
         kernel: told when its cache is out of date.
+        journal: where decisions are kept for the process after this one (`recover`); only without other nodes, and with
+            `expect` for opens whose bytes are on their way.
     """
 
     def __init__(
@@ -136,6 +162,7 @@ class Node:
         timeout_s: float,
         kernel: Kernel,
         callers: Callers | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self._catalog = catalog
         self._tree = catalog.tree
@@ -143,12 +170,17 @@ class Node:
         self._sample_of: memoryview[int] = catalog.sample_of.data
         self._member_of: memoryview[int] = catalog.member_of.data
         self._kernel = kernel
+        self._journal = journal
+        # Opens that the process before this one decided and did not answer: they keep their paths open.
+        self._pins: dict[int, Unanswered] = {}
+        self._free_handles_before: list[int] = []
+        self._identified: tuple[object, str] | None = None
         self._plan = plan
         self._timeout_s = timeout_s
         self.counters = Counters()
         self.binding = Binding(plan.policy, np.diff(catalog.member_at))
         self.memory = Memory(plan.claims_bytes, self._shed, keeps_remote=not plan.reads_any)
-        self.supply = Supply(catalog, store, self.memory, self.counters, plan=lambda: self._plan, changed=kernel.ask)
+        self.supply = Supply(catalog, store, self.memory, self.counters, plan=lambda: self._plan, changed=self._changed)
         self._pending = PendingTurns(
             self.binding, self.memory, plan=lambda: self._plan, give=self._give, unload=self._unload
         )
@@ -160,10 +192,13 @@ class Node:
         self._handles: dict[int, Handle | ExactFile] = {}
         # Numbers are used again, so that they index a table.
         self._free_handles: list[int] = []
+        self._last_handle = 0
         # By the time they began, as all have one timeout.
         self._expected: OrderedDict[ExpectedOpen, tuple[float, Callable[[OpenFile | Exception], None]]] = OrderedDict()
         self._flush: Callable[[], None] | None = None
         self._watcher: Callable[[int], None] | None = None
+        if journal is not None:
+            journal.attach(self._state)
 
     def start(self) -> None:
         """Start the reading threads; from a trio task."""
@@ -190,22 +225,30 @@ class Node:
         """
         path, file = self._sample_of[entry], self._member_of[entry]
         if path < 0:
-            return self.open_exact(entry)
-        self._meet(thread, path, opens=True)
+            return self.open_exact(entry, DATA)
+        heard_s = self._meet(thread, path, opens=True)
         self.counters.opens += 1
         opened = self.binding.open(path, file, thread)
+        keep_pages, journal = not opened.fresh, self._journal
+        if journal is not None:
+            turn, sample, flags = opened.turn, NO_SAMPLE, 0
+            if isinstance(turn, Served):
+                sample, flags = turn.sample, turn.preempted
+            journal.note(OPEN, file, flags, thread, path, sample, journal.request, int(heard_s * 1e9))
+            if self._pins and self._unpin(journal.request):
+                keep_pages = False
         try:
             if self._plan.sharing is not None:
                 undecided = self._ask_for(path, opened)
                 if undecided is not None:
-                    return self._open_undecided(entry, thread, undecided, keep_pages=not opened.fresh)
+                    return self._open_undecided(entry, thread, undecided, keep_pages=keep_pages)
             content = self._content(path, file, opened)
         except BaseException as error:
             self._failed(path, thread, entry, opened.sample, error)
             raise
         if content.arrived:
-            return self._opened(path, file, content, keep_pages=not opened.fresh)
-        return ExpectedOpen(self, entry, thread, content, not opened.fresh)
+            return self._opened(path, file, thread, content, keep_pages=keep_pages)
+        return ExpectedOpen(self, entry, thread, content, keep_pages, 0 if journal is None else journal.request)
 
     def _content(self, path: int, file: int, opened: Opened) -> Content:
         """The bytes of an open's answer, here or expected."""
@@ -304,7 +347,7 @@ class Node:
         except BaseException as error:
             self._failed_expected(expected, error)
             raise
-        return self._opened(path, file, content, keep_pages=expected.keep_pages)
+        return self._opened(path, file, expected.thread, content, keep_pages=expected.keep_pages)
 
     def _failed_expected(self, expected: ExpectedOpen, error: BaseException | None) -> None:
         entry = expected.entry
@@ -322,6 +365,10 @@ class Node:
 
     def renew(self, plan: Plan) -> None:
         """Replace the plan; the new one has its own laps. Open files stay as they are; opens that wait ask again."""
+        self._replace(plan)
+        self._checkpoint()
+
+    def _replace(self, plan: Plan) -> None:
         self._plan = plan
         self.binding.renew(plan.policy)
         self.memory.renew(plan.claims_bytes, keeps_remote=not plan.reads_any)
@@ -367,10 +414,11 @@ class Node:
 
         Open files stay as they are. Everything else in memory is read again when it is needed.
         """
-        self.renew(plan)
+        self._replace(plan)
         for path in self.binding.let_go():
             self.memory.release(path)
         self._kernel.unhold(ALL_THREADS)
+        self._checkpoint()
 
     def void(self, unloaded: Sequence[int], revoked: Sequence[int]) -> None:
         """The policy has dropped ``unloaded`` without serving them, and ended the reservations of ``revoked``."""
@@ -415,7 +463,7 @@ class Node:
         if content is None or (content.arrived and content.stamps[file] is None):
             content = self.supply.read_again(path, self._answer(path))
         if content.arrived:
-            return self._opened(path, file, content, keep_pages=keep_pages)
+            return self._opened(path, file, thread, content, keep_pages=keep_pages)
         return await ExpectedOpen(self, entry, thread, content, keep_pages)
 
     def _decide_alone(self, undecided: Undecided) -> bool:
@@ -433,20 +481,23 @@ class Node:
         assert answer is not None
         return answer
 
-    def _opened(self, path: int, file: int, content: Content, *, keep_pages: bool) -> OpenFile:
+    def _opened(self, path: int, file: int, thread: int, content: Content, *, keep_pages: bool) -> OpenFile:
         if content.sample == path:
             self.counters.exact += 1
         else:
             self.counters.redirected += 1
         stamp, got = content.stamps[file], content.files[file]
         assert stamp is not None
+        if self._journal is not None:
+            for number, changed in self.supply.since_scan(content.sample, content.stamps):
+                self._journal.stamp(self.supply.file_of(content.sample, number), changed)
         if len(content.stamps) > 1:
             for number, entry in enumerate(self.supply.files_of(path)):
                 other = content.stamps[number]
                 if number != file and other is not None:
                     self._kernel.bind(entry, other.size)
         data = _as_buffer(got.data) if isinstance(got, FileBytes) else None
-        return OpenFile(self._keep(Handle(path, file, content)), data, stamp.size, keep_pages)
+        return OpenFile(self._keep(Handle(path, file, content, thread)), data, stamp.size, keep_pages)
 
     def _shed(self, path: int) -> None:
         for entry in self.supply.files_of(path):
@@ -467,8 +518,11 @@ class Node:
         undecided = self._pending.undecided.get(path)
         if undecided is not None:
             return self._stat_late(entry, thread, undecided.over)
-        self._meet(thread, path, opens=False)
+        heard_s = self._meet(thread, path, opens=False)
         result = self.binding.stat(path, file, thread)
+        if self._journal is not None:
+            sample = NO_SAMPLE if result.sample is None else result.sample
+            self._journal.note(STAT, file, result.reserved, thread, path, sample, 0, int(heard_s * 1e9))
         if self._flush is not None:
             self._flush()
         for sample in result.unloaded:
@@ -535,7 +589,11 @@ class Node:
         return data
 
     def close(self, handle: int) -> None:
-        opened = self._handles.pop(handle)
+        opened = self._handles.pop(handle, None)
+        if opened is None:
+            # The process before this one closed it, and could not drop the request.
+            assert self._free_handles_before
+            return
         self._free_handles.append(handle)
         if isinstance(opened, ExactFile):
             if self._exact.close(opened):
@@ -556,11 +614,11 @@ class Node:
 
     # Exact files
 
-    async def open_exact(self, entry: int) -> OpenFile:
-        """Open the file itself."""
+    async def open_exact(self, entry: int, branch: int = EXACT) -> OpenFile:
+        """Open the file itself. ``branch``: where in the mount."""
         self.counters.opens += 1
         try:
-            file, keep_pages = await self._exact.open(entry)
+            file, keep_pages = await self._exact.open(entry, branch)
         except BaseException:
             self.counters.errors += 1
             raise
@@ -569,6 +627,8 @@ class Node:
         if not keep_pages:
             self._kernel.changed(entry)
             self._kernel.ask(entry, not self._exact.is_as_scanned(entry))
+        if self._journal is not None:
+            self._journal.stamp(entry, file.file.stamp)
         return OpenFile(handle, None, -1, keep_pages, file.shares_pages)
 
     def out_of_date(self) -> set[int]:
@@ -637,28 +697,190 @@ class Node:
         if path in self._pending.undecided and not self.binding.is_bound(path):
             self._pending.give_up(path)
 
-    def _meet(self, thread: int, path: int, *, opens: bool) -> None:
+    def _meet(self, thread: int, path: int, *, opens: bool) -> float:
+        """Returns when the thread was heard, in s since boot."""
         if self.binding.depends_on(thread, path, opens=opens) and self._callers.is_another(thread):
             self._forget(thread)
-        self._callers.hear(thread)
+        heard_s = self._callers.hear(thread)
         reservers = self.binding.reservers
         if reservers:
             for gone in self._callers.gone(reservers):
                 self._forget(gone)
+        return heard_s
 
     def _forget(self, thread: int) -> None:
         """A thread has ended: end its holds and reservations."""
         ended = self.binding.thread(thread)
+        if self._journal is not None:
+            self._journal.note(FORGET, 0, 0, thread, 0, NO_SAMPLE, 0, 0)
         self._kernel.unhold(thread)
         for released in ended.released:
             self.memory.release(released)
         for sample in ended.unloaded:
             self._unload(sample)
 
+    # For the process after this one
+
+    def recover(self) -> Recovered:
+        """Continue where the process before this one was, from its journal. Before any request.
+
+        Open files keep their handles; their bytes are read by position, and a read fails with ESTALE if the file has
+        changed since. Laps, reservations and holds are as they were. The request loop then does this, in this order,
+        before it takes the first request:
+
+        1. Attach the kernel, before this call: it gets `bind`, `ask` and `turned`.
+        2. Call `Session.reopened` for each of ``handles``.
+        3. Deliver the waiting requests again, in the order of their receipt. Set `Journal.request` to the number of
+           each. An open whose number is in ``answered`` or ``failed`` gets the same reply again, without `open`.
+        4. Call `release_pins`. Opens that were decided and not answered keep their paths open until then.
+
+        Between two requests it calls `Journal.checkpoint_if_due`. A new mount calls `Journal.checkpoint` once instead
+        of this. No checkpoint is written after `end_expected`.
+
+        Raises:
+            RecoveryError: the journal is of another scan of the dataset, or damaged. The node is of no use then.
+        """
+        assert self._journal is not None
+        policy = self._plan.policy
+        assert isinstance(policy, PoolPolicy | SlotPolicy), "other nodes have a part of the state"
+        try:
+            data, entries = self._journal.past()
+        except ValueError as error:
+            raise RecoveryError(f"cannot continue where the former process was: {error}") from error
+        former = Former.from_past(
+            data,
+            entries,
+            identity=self._identity(),
+            catalog=self._catalog,
+            policy=policy,
+            binding=self.binding,
+            exact=self._exact,
+        )
+        self._callers.resume({thread: heard_ns / 1e9 for thread, heard_ns in former.heard.items()})
+        self.supply.resume(former.changed)
+        for entry in self._exact.changed_states:
+            self._kernel.ask(entry, not self._exact.is_as_scanned(entry))
+        for handle in former.handles.values():
+            exact = former.exact_files.get(handle.handle)
+            self._handles[handle.handle] = (
+                self._reopened(former, handle)
+                if exact is None
+                else exact._replace(bypasses=exact.shares_pages and not handle.shares_pages)
+            )
+        # A RELEASE of a handle that the former process closed may be delivered again. So no new handle gets its number
+        # before `release_pins`.
+        self._last_handle = former.last_handle
+        self._free_handles_before = [n for n in range(1, self._last_handle + 1) if n not in self._handles]
+        self._pins = former.unanswered
+        for pin in self._pins.values():
+            self._kernel.turned(self.supply.files_of(pin.path))
+        return Recovered(
+            handles=tuple(former.handles.values()),
+            answered={request: at for request, at in former.answered.items() if at in self._handles},
+            failed=former.failed,
+            release_pins=self._release_pins,
+        )
+
+    def _reopened(self, former: Former, handle: OpenBefore) -> Handle:
+        path, file = self._sample_of[handle.entry], self._member_of[handle.entry]
+        content = self.memory.look(path)
+        if content is None:
+            answer, others = self._answer(path), former.stamps.get(path, {})
+            sources = enumerate(self.supply.files_of(answer))
+            stamps = [others.get(number) or self.supply.scanned(source) for number, source in sources]
+            content = self.memory.reopen(path, answer, tuple(stamps))
+            if len(stamps) > 1:
+                for entry, stamp in zip(self.supply.files_of(path), stamps, strict=True):
+                    self._kernel.bind(entry, stamp.size)
+        if content.stamps[file] != handle.stamp:
+            # Another read of the same sample, or none that is known.
+            content = dropped(content.sample, (*content.stamps[:file], handle.stamp, *content.stamps[file + 1 :]))
+        return Handle(path, file, content, handle.thread, not handle.shares_pages)
+
+    def _unpin(self, request: int) -> bool:
+        """An open is repeated that keeps its path open from before. Whether it was one."""
+        pin = self._pins.pop(request, None)
+        if pin is not None:
+            self._closed(pin.path, self.binding.close(pin.path))
+        return pin is not None
+
+    def _release_pins(self) -> None:
+        """No request of the former process waits any more."""
+        self._free_handles += self._free_handles_before
+        self._free_handles_before.clear()
+        pins, self._pins = self._pins, {}
+        for pin in pins.values():
+            self._closed(pin.path, self.binding.close(pin.path))
+        self._checkpoint()
+
+    def bypasses_pages(self, handle: int) -> None:
+        """The reads of an open file do not use the kernel's pages, although they might."""
+        opened = self._handles[handle]
+        if isinstance(opened, ExactFile):
+            self._handles[handle] = opened._replace(bypasses=True)
+        else:
+            opened.bypasses = True
+
+    def _checkpoint(self) -> None:
+        if self._journal is not None:
+            self._journal.checkpoint()
+
+    def _identity(self) -> str:
+        policy = self._plan.policy
+        assert isinstance(policy, PoolPolicy | SlotPolicy), "other nodes have a part of the state"
+        if self._identified is None or self._identified[0] is not policy:
+            self._identified = policy, identity_of(self._catalog, policy)
+        return self._identified[1]
+
+    def _state(self) -> bytes:
+        """The checkpoint."""
+        unanswered = {**self._pins}
+        for expected in self._expected:
+            path, file = self._sample_of[expected.entry], self._member_of[expected.entry]
+            unanswered[expected.request] = Unanswered(path, file, expected.thread)
+        handles, stamps = [], {}
+        for number, opened in self._handles.items():
+            if isinstance(opened, ExactFile):
+                stamp, shares = opened.file.stamp, opened.shares_pages and not opened.bypasses
+                before = OpenBefore(number, opened.entry, opened.branch, 0, -1, shares, stamp)
+                handles.append((before, opened.shares_pages))
+                continue
+            of_file = opened.content.stamps[opened.file]
+            assert of_file is not None
+            entry = self.supply.file_of(opened.path, opened.file)
+            shares = not opened.bypasses
+            handles.append((OpenBefore(number, entry, DATA, opened.thread, of_file.size, shares, of_file), shares))
+            for file, stamp in self.supply.since_scan(opened.content.sample, opened.content.stamps):
+                stamps[opened.path, file] = stamp
+        exact = self._exact
+        return NodeState(
+            identity=self._identity(),
+            turns=self.turns(),
+            tables=self.binding.tables(),
+            handles=handle_rows(handles),
+            stamps=rows(((*at, *stamp_row(stamp)) for at, stamp in stamps.items()), 5),
+            unanswered=rows(((signed(request), *each) for request, each in unanswered.items()), 4),
+            changed=rows(self.supply.changed_sizes.items(), 2),
+            last_handle=self._last_handle,
+            known=rows(((entry, *stamp_row(stamp)) for entry, stamp in exact.changed_states.items()), 4),
+            stale=column(exact.stale_pages),
+            heard=rows(((thread, int(at_s * 1e9)) for thread, at_s in self._callers.heard_s.items()), 2),
+        ).encode()
+
+    def _changed(self, entry: int, asks: bool) -> None:
+        """A file has changed since the scan, or is as it was again."""
+        self._kernel.ask(entry, asks)
+        if self._journal is not None:
+            size = self.supply.size(entry) if asks else -1
+            self._journal.note(CHANGED, 0, 0, 0, entry, NO_SAMPLE, 0, size)
+
     # Numbers
 
     def _keep(self, handle: Handle | ExactFile) -> int:
-        number = self._free_handles.pop() if self._free_handles else len(self._handles) + 1
+        if self._free_handles:
+            number = self._free_handles.pop()
+        else:
+            number = self._last_handle = self._last_handle + 1
         self._handles[number] = handle
         return number
 

@@ -7,7 +7,7 @@ task alone; reads run on the loader's threads.
 import errno
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
@@ -44,6 +44,7 @@ class Supply:
         self._tree = catalog.tree
         self._tree_size: memoryview[int] = catalog.tree.size.data
         self._tree_mtime_ns: memoryview[int] = catalog.tree.mtime_ns.data
+        self._tree_inode: memoryview[int] = catalog.tree.inode.data
         self._members: memoryview[int] = catalog.members.data
         self._member_at: memoryview[int] = catalog.member_at.data
         self._store = store
@@ -54,6 +55,8 @@ class Supply:
         self._loader: Loader | None = None
         self._expected: dict[Read, Sequence[Content]] = {}
         self._changed_size: dict[int, int] = {}
+        # Whether any file ever was.
+        self._has_changed = False
 
     def start(self) -> None:
         """Start the reading threads; from a trio task."""
@@ -177,6 +180,32 @@ class Supply:
         """Entries whose files have changed since the scan."""
         return set(self._changed_size)
 
+    @property
+    def changed_sizes(self) -> Mapping[int, int]:
+        """By entry: the sizes of files that have changed since the scan."""
+        return self._changed_size
+
+    def resume(self, changed_sizes: Mapping[int, int]) -> None:
+        """Continue with what another process knew."""
+        self._changed_size.update(changed_sizes)
+        self._has_changed |= bool(changed_sizes)
+        for entry in changed_sizes:
+            self._changed(entry, True)
+
+    def scanned(self, entry: int) -> Stamp:
+        """The state of a file at the scan."""
+        return Stamp(self._tree_size[entry], self._tree_mtime_ns[entry], self._tree_inode[entry])
+
+    def since_scan(self, sample: int, stamps: Sequence[Stamp | None]) -> Sequence[tuple[int, Stamp]]:
+        """The number and the stamp of each file of a sample that was read and is not as at the scan."""
+        if len(stamps) == 1 and not self._has_changed:
+            # Nearly every open. A file that was not noted as changed has the size and time of the scan.
+            (stamp,) = stamps
+            if stamp is None or stamp.inode in (self._tree_inode[self._members[self._member_at[sample]]], NO_INODE):
+                return ()
+        numbered = zip(self.files_of(sample), enumerate(stamps), strict=True)
+        return [(file, stamp) for entry, (file, stamp) in numbered if stamp and not stamp.is_of(self.scanned(entry))]
+
     def read_range(self, sample: int, file: int, stamp: Stamp, offset: int, size: int) -> bytes:
         """See `ChunkStore.read_range`."""
         return self._store.read_range(sample, file, stamp, offset, size)
@@ -236,6 +265,7 @@ class Supply:
     def _note_change(self, entry: int, size: int) -> None:
         if entry not in self._changed_size:
             log.warning("%s has changed since the scan", os.fsdecode(self._tree.path(entry)))
+        self._has_changed = True
         self._changed_size[entry] = size
         self._changed(entry, True)
 

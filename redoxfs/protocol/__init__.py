@@ -10,6 +10,8 @@ events in the same order give the same decisions on every machine. The runtime (
 ``local_first``  the pool on several nodes: own chunks first, then batches from peers
 ``trace``        a node's order of access, which the distributed protocol prefetches by
 ``samplers``     the orders of access that PyTorch's samplers produce
+``replay``       repeats what a binding decided, from a record, so that a new process continues from it
+``tables``       the state of a binding as arrays
 ``turns``        how far the laps are: the state that is saved, and merged where nodes share laps
 ``events``       the records that these modules exchange, and the interfaces of policies
 """
@@ -32,13 +34,17 @@ from redoxfs.protocol.events import (
 )
 from redoxfs.protocol.local_first import Given, LocalFirst, Take, parts_by_lap
 from redoxfs.protocol.pool import PoolPolicy
+from redoxfs.protocol.replay import NO_SAMPLE, Replay, Replayable, ReplayError
 from redoxfs.protocol.samplers import RandomOrder, distributed_order, distributed_orders, in_step
 from redoxfs.protocol.slot import SlotPolicy
 from redoxfs.protocol.slot_nodes import Hit, RemoteAnswer, RemoteRead, SlotNode, homes_by_vc
+from redoxfs.protocol.tables import BindingTables
 
 __all__ = [
+    "NO_SAMPLE",
     "Answer",
     "Binding",
+    "BindingTables",
     "Closed",
     "Delivered",
     "Given",
@@ -54,6 +60,9 @@ __all__ = [
     "RandomOrder",
     "RemoteAnswer",
     "RemoteRead",
+    "Replay",
+    "ReplayError",
+    "Replayable",
     "Served",
     "SharedPolicy",
     "SlotNode",

@@ -39,6 +39,7 @@ import numpy as np
 import numpy.typing as npt
 
 from redoxfs.protocol.events import Closed, Opened, Pending, Policy, Served, SharedPolicy, StatResult, ThreadEnded
+from redoxfs.protocol.tables import BindingTables, bits_of, column, rows, signed
 
 UNDECIDED = -2
 """In place of an answer that another node has to provide. No answer at all is -1."""
@@ -191,8 +192,71 @@ class Binding:
         """Another policy decides from now on. Reservations of the one before are void."""
         for path in tuple(self._reservations):
             self._drop_reservation(path)
+        self.follow(policy)
+
+    def follow(self, policy: Policy | SharedPolicy) -> None:
+        """Another policy decides from now on. It has the same reservations."""
         self._policy = policy
         policy.choose_victim = self._choose_victim
+
+    def tables(self) -> BindingTables:
+        """A copy of all that decides what later events mean. Another binding can continue from it (`resume`).
+
+        A path that is neither open nor held, nor part of a group at rest, is left out: its next open takes a turn.
+        """
+        kept = np.fromiter({*self._handles, *self._threads_of}, np.int64)
+        opened = np.zeros(0, np.uint64)
+        if self._opened is not None and self._all_opened is not None:
+            opened = np.asarray(self._opened)
+            at_rest = (np.asarray(self._answer) >= 0) & (opened != np.asarray(self._all_opened))
+            kept = np.concatenate([kept, np.flatnonzero(at_rest)])
+        kept = np.unique(kept)
+        bits = opened[kept] if opened.size else np.zeros(len(kept), np.uint64)
+        reservations = self._reservations.items()
+        return BindingTables(
+            answers=np.stack([kept, np.asarray(self._answer)[kept].astype(np.int64), signed(bits)], axis=1),
+            handles=rows(self._handles.items(), 2),
+            holds=rows(self._holds, 2),
+            reservations=rows(((path, each.sample, each.owner, each.number) for path, each in reservations), 4),
+            seen_by=rows(((path, *seen) for path, each in reservations for seen in each.seen_by.items()), 3),
+            reservers=column(self._reserved_by),
+            callers=rows(((thread, c.opened, c.asked, c.since) for thread, c in self._callers.items()), 4),
+            reservations_made=self._reservations_made,
+        )
+
+    def resume(self, tables: BindingTables) -> None:
+        """Continue where another binding of the same samples was. Before any event.
+
+        Raises:
+            ValueError: the tables are of other samples; the binding is of no use then.
+        """
+        samples = len(self._answer)
+        numbers = np.concatenate([tables.answers[:, 0], tables.reservations[:, 0], tables.reservations[:, 1]])
+        if numbers.size and not 0 <= numbers.min() <= numbers.max() < samples:
+            raise ValueError(f"the paths are not those of {samples} samples")
+        paths = tables.answers[:, 0]
+        np.asarray(self._answer)[paths] = tables.answers[:, 1]
+        if self._opened is not None:
+            np.asarray(self._opened)[paths] = bits_of(tables.answers[:, 2])
+        self._handles.update(tables.handles.tolist())
+        for thread, path in tables.holds.tolist():
+            self._hold(thread, path)
+        self._reserved_by.update((thread, set()) for thread in tables.reservers.tolist())
+        for path, sample, owner, number in tables.reservations.tolist():
+            self._reservations[path] = _Reservation(sample, owner, number)
+            self._reserved_for[sample] = path
+            self._reserved_by[owner].add(path)
+        for path, thread, asked in tables.seen_by.tolist():
+            self._reservations[path].seen_by[thread] = asked
+            self._seen_by.setdefault(thread, set()).add(path)
+        for thread, has_opened, asked, since in tables.callers.tolist():
+            caller = self._callers[thread] = _Caller()
+            caller.opened, caller.asked, caller.since = bool(has_opened), asked, since
+        self._reservations_made = tables.reservations_made
+
+    def reserved_samples(self) -> tuple[int, ...]:
+        """The samples that are reserved for paths, in the order of the reservations."""
+        return tuple(each.sample for each in self._reservations.values())
 
     def let_go(self) -> tuple[int, ...]:
         """End all holds and groups at rest, so that the next open of a closed path takes a turn; returns the paths

@@ -158,6 +158,16 @@ class SlotPolicy:
         self._reserved.clear()
         self._given = turns.given
 
+    def reserve_again(self, sample: int) -> None:
+        """After `restore`: a sample that had no turn in its lap is reserved, and not in memory."""
+        self._loaded[sample] = True
+        self._reserved.setdefault(self._column(sample), {})[sample] = False
+
+    @property
+    def units(self) -> npt.NDArray[np.int64]:
+        """int[S]: the column of each sample. Each has laps of its own."""
+        return self.columns
+
     @property
     def columns(self) -> npt.NDArray[np.int64]:
         """int64[S]: the column, (VC, O) in the paper, that each sample lies in: vc * K + slot."""

@@ -242,6 +242,23 @@ class PoolPolicy:
         self._begin_laps()
         self._requests_to_note = self._pace.note()
 
+    def reserve_again(self, sample: int) -> None:
+        """After `restore`: a sample that had no turn in its lap is reserved, and not in memory."""
+        cls = self._class_of[sample]
+        self._reserved.setdefault(cls, {})[sample] = False
+        self._queues.reserve_fresh(cls, sample)
+        chunk = self._chunk_of[sample]
+        self._this_lap[chunk] -= 1
+        if not self._this_lap[chunk]:
+            self._chunks.file(chunk)
+        if self._queues.is_all_loaded(cls):
+            self._run_over(cls)
+
+    @property
+    def units(self) -> Int32:
+        """int[S]: the class of each sample. Each has laps of its own."""
+        return self._class_array
+
     def skip(self, cls: int, lap: int) -> list[int]:
         """End a class's laps before ``lap`` as if all their samples had their turn, reserved ones included.
 
@@ -319,14 +336,7 @@ class PoolPolicy:
     def _reserve_fresh(self, cls: int) -> int:
         """Reserve the fresh sample of a class without residents that is best read now."""
         chosen = self._choose_for(cls)
-        self._reserved.setdefault(cls, {})[chosen] = False
-        self._queues.reserve_fresh(cls, chosen)
-        chunk = self._chunk_of[chosen]
-        self._this_lap[chunk] -= 1
-        if not self._this_lap[chunk]:
-            self._chunks.file(chunk)
-        if self._queues.is_all_loaded(cls):
-            self._run_over(cls)
+        self.reserve_again(chosen)
         return chosen
 
     def _resident_place(self, cls: int) -> int:

@@ -1,0 +1,354 @@
+"""From a checkpoint and a journal back to the tables of a node (`Node.recover`).
+
+`NodeState` is what a checkpoint has. `Former` repeats the entries after it, on the binding and the exact files of the
+new node, and collects what the former process had open and what it left unanswered. Bytes are not kept: they are read
+again.
+"""
+
+import errno
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from redoxfs.chunks.store import NO_INODE, Stamp
+from redoxfs.dataset import Catalog
+from redoxfs.node.checkpoint import CheckpointError, decode, encode
+from redoxfs.node.exact import ExactFile, ExactFiles
+from redoxfs.node.journal import (
+    CHANGED,
+    CLOSED,
+    FAILED,
+    FORGET,
+    NEW,
+    OPEN,
+    OPENED,
+    PREEMPTED,
+    SHARES_PAGES,
+    STAMP,
+    STAT,
+    Entry,
+    stamp_of,
+)
+from redoxfs.protocol import Binding, BindingTables, Replay, Replayable, ReplayError
+from redoxfs.protocol.tables import rows
+from redoxfs.protocol.turns import Turns
+
+Int64 = npt.NDArray[np.int64]
+
+MASK = (1 << 64) - 1
+
+NO_TIME_NS = -1
+"""The time of a stamp that no file has."""
+
+
+class RecoveryError(Exception):
+    """A node cannot continue where another process was: one line."""
+
+
+class OpenBefore(NamedTuple):
+    """A handle of the former process, for `redoxfs.native.Session.reopened`.
+
+    ``branch``  DATA or EXACT
+    ``size``    in bytes, -1 if the file is not redirected
+    ``stamp``   the state of the file that the handle serves
+    """
+
+    handle: int
+    entry: int
+    branch: int
+    thread: int
+    size: int
+    shares_pages: bool
+    stamp: Stamp
+
+
+class Unanswered(NamedTuple):
+    """An open that was decided and not answered."""
+
+    path: int
+    file: int
+    thread: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What the request loop needs to go on.
+
+    ``handles``   open files
+    ``answered``  by the number of a request, which may still be there: the handle that it was answered with
+    ``failed``    likewise: the errno
+    """
+
+    handles: tuple[OpenBefore, ...]
+    answered: Mapping[int, int]
+    failed: Mapping[int, int]
+    release_pins: Callable[[], None]
+
+
+class NodeState(NamedTuple):
+    """The state of a node, int64[rows, columns].
+
+    ``last_handle`` the highest number that a handle ever had
+    ``identity``    of what the numbers in it refer to (`identity_of`)
+    ``handles``     number, entry, branch, thread, shares pages (also: at the source), redirected; size, time, inode
+    ``stamps``      path, file, size, time, inode, of the files of open answers that are not as at the scan
+    ``unanswered``  request, path, file, thread
+    ``changed``     entry, size
+    ``known``       entry, size, time, inode, of exact files that are not as at the scan
+    ``stale``       int64[n]: entries of exact files whose pages are void at the next open
+    ``heard``       thread, when, in ns since boot
+    """
+
+    identity: str
+    last_handle: int
+    turns: Turns
+    tables: BindingTables
+    handles: Int64
+    stamps: Int64
+    unanswered: Int64
+    changed: Int64
+    known: Int64
+    stale: Int64
+    heard: Int64
+
+    def encode(self) -> bytes:
+        tables = self.tables._asdict()
+        values: dict[str, Any] = {
+            "identity": self.identity,
+            "last_handle": self.last_handle,
+            "given": self.turns.given,
+            "reservations_made": tables.pop("reservations_made"),
+        }
+        arrays: dict[str, npt.NDArray[Any]] = {f"binding.{name}": array for name, array in tables.items()}
+        arrays |= {name: getattr(self, name) for name in _COLUMNS}
+        return encode(values, {**arrays, "laps": self.turns.laps, "had": self.turns.had})
+
+    @staticmethod
+    def decode(data: bytes) -> "NodeState":
+        """Raises CheckpointError."""
+        numbers, arrays = decode(data)
+        try:
+            turns = Turns(arrays["laps"], arrays["had"], numbers["given"])
+            of_binding = {
+                name: arrays[f"binding.{name}"] for name in BindingTables._fields if f"binding.{name}" in arrays
+            }
+            tables = BindingTables(**of_binding, reservations_made=numbers["reservations_made"])
+            return NodeState(
+                numbers["identity"], numbers["last_handle"], turns, tables, **{name: arrays[name] for name in _COLUMNS}
+            )
+        except (KeyError, TypeError):
+            raise CheckpointError("it is damaged: its arrays are not those of a checkpoint") from None
+
+
+_COLUMNS = ("handles", "stamps", "unanswered", "changed", "known", "stale", "heard")
+
+
+def identity_of(catalog: Catalog, policy: Replayable) -> str:
+    """A hash of every column of the tree and the catalog, times and inodes too, and of the classes or columns.
+
+    The kernel knows files by the number of their entry, and the stamps that are not in the journal are those of the
+    scan. So a process continues only with the very same scan.
+    """
+    digest = xxhash.xxh3_128()
+    for table in (catalog.tree, catalog):
+        for name in table.__dataclass_fields__:
+            array = getattr(table, name)
+            if isinstance(array, np.ndarray):
+                digest.update(f"{name} {array.dtype.str}{array.shape} ".encode())
+                digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    digest.update(np.ascontiguousarray(policy.units).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def handle_rows(handles: Iterable[tuple[OpenBefore, bool]]) -> Int64:
+    """`NodeState.handles`, of pairs: a handle, and whether it shares pages at the source."""
+    return rows(
+        (
+            (h.handle, h.entry, h.branch, h.thread, h.shares_pages + 2 * alone, h.size >= 0, *stamp_row(h.stamp))
+            for h, alone in handles
+        ),
+        9,
+    )
+
+
+def stamp_row(stamp: Stamp) -> tuple[int, int, int]:
+    """Its numbers, with a sign."""
+    return stamp.size, stamp.mtime_ns, signed(stamp.inode)
+
+
+def signed(number: int) -> int:
+    """The same 64 bits as a number with a sign."""
+    return number if number < 1 << 63 else number - (1 << 64)
+
+
+def _stamp(size: int, mtime_ns: int, inode: int) -> Stamp:
+    return Stamp(size, mtime_ns, inode & MASK)
+
+
+@dataclass(slots=True)
+class Former:
+    """The tables of the former process, as far as they are not in the binding and the exact files.
+
+    ``stamps``   by path: of each file of its answer that is not as at the scan
+    ``changed``  by entry: the size
+    ``heard``    by thread: when, in ns since boot, the latest last
+    """
+
+    catalog: Catalog
+    exact: ExactFiles
+    replay: Replay
+    binding: Binding
+    last_handle: int = 0
+    handles: dict[int, OpenBefore] = field(default_factory=dict)
+    exact_files: dict[int, ExactFile] = field(default_factory=dict)
+    unanswered: dict[int, Unanswered] = field(default_factory=dict)
+    answered: dict[int, int] = field(default_factory=dict)
+    failed: dict[int, int] = field(default_factory=dict)
+    stamps: dict[int, dict[int, Stamp]] = field(default_factory=dict)
+    changed: dict[int, int] = field(default_factory=dict)
+    heard: dict[int, int] = field(default_factory=dict)
+    _stamps_noted: list[tuple[int, Stamp]] = field(default_factory=list)
+
+    @staticmethod
+    def from_past(
+        data: bytes,
+        entries: Sequence[Entry],
+        *,
+        identity: str,
+        catalog: Catalog,
+        policy: Replayable,
+        binding: Binding,
+        exact: ExactFiles,
+    ) -> "Former":
+        """Continue from the checkpoint ``data`` and the ``entries`` after it.
+
+        ``policy``, ``binding`` and ``exact`` are new, and continue too; they are of no use after an error.
+
+        Raises:
+            RecoveryError: they are damaged, or of another dataset.
+        """
+        try:
+            state = NodeState.decode(data)
+            if state.identity != identity:
+                raise CheckpointError("it served another scan of the dataset, or other classes or columns")
+            binding.resume(state.tables)
+            former = Former(catalog, exact, Replay(binding, state.turns, policy), binding)
+            former._load(state)
+            for entry in entries:
+                former._repeat(entry)
+            former.replay.finish()
+        except (ValueError, LookupError, AssertionError, OverflowError) as error:
+            reason = str(error) if isinstance(error, ValueError) else "it is damaged, or of another dataset"
+            raise RecoveryError(f"cannot continue where the former process was: {reason}") from error
+        return former
+
+    def _load(self, state: NodeState) -> None:
+        self.last_handle = state.last_handle
+        self.exact.resume({entry: _stamp(*stamp) for entry, *stamp in state.known.tolist()}, state.stale.tolist())
+        for number, entry, branch, thread, shares, redirected, *numbers in state.handles.tolist():
+            stamp = _stamp(*numbers)
+            size = stamp.size if redirected else -1
+            self.handles[number] = OpenBefore(number, entry, branch, thread, size, bool(shares & 1), stamp)
+            if not redirected:
+                self.exact_files[number] = self.exact.reopen(entry, stamp, branch, shares_pages=bool(shares & 2))
+        for path, file, *numbers in state.stamps.tolist():
+            self.stamps.setdefault(path, {})[file] = _stamp(*numbers)
+        for request, path, file, thread in state.unanswered.tolist():
+            self.unanswered[request & MASK] = Unanswered(path, file, thread)
+        self.changed.update(state.changed.tolist())
+        self.heard.update(state.heard.tolist())
+
+    def _repeat(self, entry: Entry) -> None:
+        kind, file, flags, thread, path, sample, request, value = entry
+        if kind == STAMP:
+            self._stamps_noted.append((path, stamp_of(entry)))
+            return
+        if kind == OPEN:
+            self._hear(thread, value)
+            self.replay.open(path, file, thread, sample, preempted=bool(flags & PREEMPTED))
+            before = self.unanswered.pop(request, None)
+            self.unanswered[request] = Unanswered(path, file, thread)
+            if before is not None:
+                self.replay.close(before.path)
+        elif kind == OPENED:
+            self._opened(entry)
+        elif kind == CLOSED:
+            self._closed(sample)
+        elif kind == STAT:
+            self._hear(thread, value)
+            self.replay.stat(path, file, thread, sample, is_new=bool(flags & NEW))
+        elif kind == FORGET:
+            self.replay.end(thread)
+        elif kind == CHANGED:
+            if value < 0:
+                self.changed.pop(path, None)
+            else:
+                self.changed[path] = value
+        elif kind == FAILED:
+            self.failed[request] = value or errno.EIO
+            before = self.unanswered.pop(request, None)
+            if before is not None:
+                self.replay.fail(before.path, before.thread)
+                self._forget_stamps(before.path)
+        else:
+            raise ReplayError(f"the journal has an entry of kind {kind}")
+        self._stamps_noted.clear()
+
+    def _opened(self, noted: Entry) -> None:
+        _, branch, flags, thread, entry, number, request, size = noted
+        stamps = dict(self._stamps_noted)
+        if size < 0:
+            stamp = stamps.get(entry) or self.scanned(entry)
+            self.exact_files[number] = self.exact.reopen(entry, stamp, branch)
+        else:
+            unanswered = self.unanswered.pop(request, None)
+            if unanswered is None:
+                raise ReplayError(f"the journal answers request {request}, which is no open")
+            path = unanswered.path
+            for source, of_source in stamps.items():
+                self.stamps.setdefault(path, {})[int(self.catalog.member_of[source])] = of_source
+            source = self.source(path, unanswered.file)
+            stamp = stamps.get(source) or self.scanned(source)
+            if stamp.size != size:
+                # Of no file: reads fail.
+                stamp = Stamp(size, NO_TIME_NS, NO_INODE)
+        self.handles[number] = OpenBefore(number, entry, branch, thread, size, bool(flags & SHARES_PAGES), stamp)
+        self.last_handle = max(self.last_handle, number)
+        self.answered[request] = number
+
+    def _closed(self, number: int) -> None:
+        # A process that dies while it closes a handle may leave the request, so that the next closes it once more.
+        handle = self.handles.pop(number, None)
+        if handle is None:
+            return
+        exact = self.exact_files.pop(number, None)
+        if exact is not None:
+            self.exact.close(exact)
+            return
+        path = int(self.catalog.sample_of[handle.entry])
+        self.replay.close(path)
+        self._forget_stamps(path)
+
+    def scanned(self, entry: int) -> Stamp:
+        """The state of a file at the scan."""
+        tree = self.catalog.tree
+        return Stamp(int(tree.size[entry]), int(tree.mtime_ns[entry]), int(tree.inode[entry]))
+
+    def source(self, path: int, file: int) -> int:
+        """The entry whose bytes file number ``file`` of an open path serves."""
+        answer = self.binding.answer(path)
+        assert answer is not None
+        return int(self.catalog.members[self.catalog.member_at[answer] + file])
+
+    def _forget_stamps(self, path: int) -> None:
+        if path in self.stamps and not self.binding.is_bound(path):
+            del self.stamps[path]
+
+    def _hear(self, thread: int, heard_ns: int) -> None:
+        if thread:
+            self.heard.pop(thread, None)
+            self.heard[thread] = heard_ns

@@ -1,0 +1,171 @@
+"""Repeats what a binding decided, from a record of its events and of the samples that the policy gave.
+
+A policy's decisions depend on what was in memory, and a new process has nothing in memory. So the policy is not
+repeated: a stand-in (`_Recorded`) hands out the recorded samples, and `_Laps` counts their turns. The binding's tables
+are then those of the binding that made the record, and the policy continues from the turns (`Replay.finish`).
+
+A turn or a new reservation of a sample that had its turn shows that its class or column is in the next lap. A policy
+may begin a lap earlier, which changes nothing: a lap of which all samples had their turn is as good as the next one
+before its first turn.
+
+Rejected: repeating the policy itself, with its generator. Its state is larger than all else, what it had loaded is lost
+anyway, and another version of the package would have to decide the same.
+"""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import numpy as np
+
+from redoxfs.protocol.binding import Binding
+from redoxfs.protocol.events import ChooseVictim, Closed, Policy, Served, oldest
+from redoxfs.protocol.turns import Int32, Numbers, Turns
+
+NO_SAMPLE = -1
+"""In place of a sample, in a record: none."""
+
+
+class ReplayError(ValueError):
+    """A record does not belong to the state that it is replayed on: one line."""
+
+
+class Replayable(Policy, Protocol):
+    """A policy that can continue from a record of its turns and reservations."""
+
+    @property
+    def units(self) -> Numbers:
+        """int[S]: the number of each sample's class or column, which has laps of its own."""
+
+    def members(self, unit: int, /) -> Int32:
+        """The samples of a class or column."""
+
+    def restore(self, turns: Turns) -> None:
+        """Continue from ``turns``, with nothing in memory and nothing reserved."""
+
+    def reserve_again(self, sample: int) -> None:
+        """After `restore`: ``sample``, which had no turn in its lap, is reserved, and not in memory."""
+
+
+class Replay:
+    """Repeats events on ``binding``, which has the tables of the time when ``turns`` were taken, and ends in `finish`.
+
+    Raises:
+        ValueError: ``turns`` are of other samples.
+    """
+
+    def __init__(self, binding: Binding, turns: Turns, policy: Replayable) -> None:
+        self._binding = binding
+        self._policy = policy
+        self._laps = _Laps(turns, policy)
+        self._recorded = _Recorded(self._laps)
+        binding.follow(self._recorded)
+
+    def open(self, path: int, file: int, thread: int, sample: int, *, preempted: bool) -> None:
+        """An open that took a turn of ``sample``, or none: NO_SAMPLE. Raises ReplayError."""
+        self._recorded.expect(sample, preempted=preempted)
+        opened = self._binding.open(path, file, thread)
+        if (NO_SAMPLE if opened.turn is None else opened.sample) != sample:
+            raise ReplayError(f"an open of path {path} got sample {opened.sample}, and {sample} in the journal")
+
+    def stat(self, path: int, file: int, thread: int, sample: int, *, is_new: bool) -> None:
+        """A stat that reported ``sample``, or none. ``is_new``: it was reserved for that. Raises ReplayError."""
+        self._recorded.expect(sample, is_new=is_new)
+        result = self._binding.stat(path, file, thread)
+        if (NO_SAMPLE if result.sample is None else result.sample) != sample or result.reserved != is_new:
+            raise ReplayError(f"a stat of path {path} got sample {result.sample}, and {sample} in the journal")
+
+    def close(self, path: int) -> Closed:
+        """A handle was closed. Raises ReplayError."""
+        self._must_be_bound(path)
+        return self._binding.close(path)
+
+    def fail(self, path: int, thread: int) -> Closed:
+        """An open failed. Raises ReplayError."""
+        self._must_be_bound(path)
+        return self._binding.fail(path, thread)
+
+    def end(self, thread: int) -> None:
+        """A thread had ended."""
+        self._binding.thread(thread)
+
+    def finish(self) -> None:
+        """The policy continues from here, with the binding's reservations. Raises ValueError."""
+        self._policy.restore(self._laps.turns())
+        for sample in self._binding.reserved_samples():
+            self._policy.reserve_again(sample)
+        self._binding.follow(self._policy)
+
+    def _must_be_bound(self, path: int) -> None:
+        if not self._binding.is_bound(path):
+            raise ReplayError(f"the journal closes path {path}, which is not open")
+
+
+class _Laps:
+    """Counts turns, as a policy does, from those that were recorded."""
+
+    def __init__(self, turns: Turns, policy: Replayable) -> None:
+        units = policy.units
+        self._unit_of = np.ascontiguousarray(units).data
+        self._members = policy.members
+        self._had_array = turns.flags(len(turns.laps), len(units)).astype(np.uint8)
+        self._had = self._had_array.data
+        self._laps = turns.laps.copy()
+        if len(units) and int(units.max()) >= len(self._laps):
+            raise ValueError(f"{len(self._laps)} laps, not those of {int(units.max()) + 1} classes or columns")
+        self._given = turns.given
+
+    def reserve(self, sample: int) -> None:
+        if self._had[sample]:
+            unit = self._unit_of[sample]
+            self._had_array[self._members(unit)] = 0
+            self._laps[unit] += 1
+
+    def turn(self, sample: int) -> None:
+        self.reserve(sample)
+        self._had[sample] = 1
+        self._given += 1
+
+    def turns(self) -> Turns:
+        return Turns(self._laps, np.packbits(self._had_array), self._given)
+
+
+class _Recorded:
+    """The `Policy` that decides what was decided. `expect` says what, before each event."""
+
+    def __init__(self, laps: _Laps) -> None:
+        self.choose_victim: ChooseVictim = oldest
+        self._laps = laps
+        self._sample = NO_SAMPLE
+        self._preempted = False
+        self._is_new = False
+
+    def expect(self, sample: int, *, preempted: bool = False, is_new: bool = False) -> None:
+        self._sample = sample
+        self._preempted = preempted
+        self._is_new = is_new
+
+    def request(self, sample: int) -> Served:
+        if self._sample == NO_SAMPLE:
+            raise ReplayError(f"an open of path {sample} takes a turn, and none in the journal")
+        self._laps.turn(self._sample)
+        return Served(self._sample, preempted=self._preempted)
+
+    def reserve(self, sample: int) -> int | None:
+        del sample
+        if not self._is_new:
+            return None
+        self._laps.reserve(self._sample)
+        return self._sample
+
+    def take(self, reserved: int) -> Served:
+        self._laps.turn(reserved)
+        return Served(reserved)
+
+    def put_back(self, reserved: int) -> bool:
+        del reserved
+        return True
+
+    def reserved(self, sample: int) -> Iterable[int]:
+        """The reserved sample that a stat took over, if it did."""
+        del sample
+        return () if self._sample == NO_SAMPLE else (self._sample,)
