@@ -1,9 +1,9 @@
-"""Builds the C extension `redoxfs.native._native`: for a wheel, and in place.
+"""Builds the C extension `redoxfs.native._native`, and the keeper beside it: for a wheel, and in place.
 
     python scripts/build_native.py      builds it in place, after a C file was edited
 
-Arguments go to the compiler. pyproject.toml names this module as a build hook, so `pip install` runs it: an editable
-install builds in place too. The hook skips the build if the extension was built from the same C files.
+Arguments go to the compiler of the extension. pyproject.toml names this module as a build hook, so `pip install` runs
+it: an editable install builds in place too. The hook skips the build if both were built from the same C files.
 
 setuptools drives the compiler. Rejected: meson-python, which needs a file at the top level, and whose editable installs
 run a build tool at each import, so at the start of each command and each daemon.
@@ -23,6 +23,7 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parents[1]
 NATIVE = Path("redoxfs/native")
+KEEPER = ROOT / NATIVE / "redoxfs-keeper"
 MODULE = ROOT / NATIVE / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 WARNINGS = ("-Wall", "-Wextra", "-Wno-missing-field-initializers")
@@ -42,12 +43,12 @@ def sums() -> str:
 
 
 def is_current() -> bool:
-    """Whether the extension in place was built from the C files here, without further options."""
-    return MODULE.exists() and f"{sums()}\0".encode() in MODULE.read_bytes()
+    """Whether what is in place was built from the C files here, without further options."""
+    return MODULE.exists() and KEEPER.exists() and f"{sums()}\0".encode() in MODULE.read_bytes()
 
 
 def build(*options: str) -> None:
-    """Compile the extension in place. ``options`` are added to the compiler's.
+    """Compile in place. ``options`` are added to the compiler's for the extension.
 
     Raises:
         setuptools.errors.CompileError, setuptools.errors.LinkError
@@ -69,6 +70,13 @@ def build(*options: str) -> None:
         command.build_lib = command.build_temp = folder
         command.ensure_finalized()
         command.run()
+        compiler = command.compiler
+        prefix_map = f"-ffile-prefix-map={ROOT}=."
+        objects = compiler.compile(
+            [str(NATIVE / "keeper/keeper.c")], output_dir=folder, extra_postargs=[*OPTIONS, prefix_map]
+        )
+        compiler.link_executable(objects, KEEPER.name, output_dir=folder)
+        os.replace(Path(folder) / KEEPER.name, KEEPER)
         # At once: programs that start meanwhile find the old one or the new one, and those that run keep theirs.
         os.replace(command.get_ext_fullpath(extension.name), MODULE)
 
@@ -81,7 +89,7 @@ class NativeBuild(BuildHookInterface[Any]):
             build()
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
-        build_data["artifacts"].append(f"/{MODULE.relative_to(ROOT)}")
+        build_data["artifacts"] += [f"/{built.relative_to(ROOT)}" for built in (MODULE, KEEPER)]
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,10 @@ class Machine:
                 words = (folder / "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if b"redoxfs" in words and any(mine in word for word in words):
+            # A daemon, the keeper of one, or one that a keeper started.
+            if any(
+                word == b"redoxfs" or word.startswith((b"redoxfs-keeper", b"redoxfs.launch.")) for word in words
+            ) and (any(mine in word for word in words)):
                 found.append(int(folder.name))
         return found
 
@@ -117,7 +121,10 @@ class Machine:
         return not self.mounts() and not self.daemons() and not sockets
 
     def clear(self) -> None:
-        for pid in self.daemons():
-            os.kill(pid, signal.SIGKILL)
+        # A keeper may start another daemon meanwhile.
+        while daemons := self.daemons():
+            for pid in daemons:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         for mountpoint in reversed(self.mounts()):
             detach(Path(mountpoint))

@@ -117,7 +117,7 @@ def test_one_path_is_an_over_mount() -> None:
         "mount a --timeout nan",
         "mount a --timeout inf",
         "mount a --fuse-threads -1",
-        "mount a --fuse-threads 65",
+        "mount a --fuse-threads 64",
         "mount a --policy best",
         "mount a --mem 1G",
         "mount a --unknown",
@@ -284,8 +284,9 @@ OPTIONS = st.builds(
     st.booleans(),
     st.none() | TEXTS,
     st.lists(VALUES).map(tuple),
-    st.none() | st.integers(0, 64),
+    st.none() | st.integers(0, 63),
     st.none() | st.from_regex(r"[A-Za-z0-9._:-]{0,128}", fullmatch=True),
+    st.booleans(),
 )
 
 

@@ -45,9 +45,14 @@ def long_options() -> list[argparse.Action]:
     return [action for action in mount_parser()._actions if action.option_strings and action.dest != "fuse_options"]
 
 
+def test_the_last_of_an_option_and_its_opposite_counts() -> None:
+    assert options_of("no_keeper,keeper").keeper
+    assert not options_of("keeper,no-keeper").keeper
+
+
 @pytest.mark.parametrize("action", long_options(), ids=lambda action: str(action.dest))
 def test_every_option_of_mount_is_a_mount_option(action: argparse.Action) -> None:
-    long = action.option_strings[-1]
+    long = next(name for name in action.option_strings if name.startswith("--"))
     names = {long.removeprefix("--"), long.removeprefix("--").replace("-", "_")}
     if action.nargs == 0:
         texts, words = names, [long]

@@ -51,7 +51,11 @@ def test_a_sum_depends_on_name_and_content(tmp_path: Path) -> None:
     os.utime(tmp_path / "a.c", (0, 0))
     assert sums(tmp_path) == first
     (tmp_path / "a.c").write_text("int b;")
-    assert sums(tmp_path) != first
+    second = sums(tmp_path)
+    assert second != first
+    (tmp_path / "keeper").mkdir()
+    (tmp_path / "keeper/c.c").write_text("int c;")
+    assert sums(tmp_path).startswith(f"{second} keeper/c.c=")
 
 
 @pytest.mark.parametrize(
@@ -100,7 +104,7 @@ def test_an_extension_that_cannot_be_loaded_is_one_line(package: Path) -> None:
 
 @pytest.mark.slow
 def test_an_install_without_c_files_has_nothing_to_compare(package: Path) -> None:
-    for path in (package / "native").glob("*.[ch]"):
+    for path in (package / "native").rglob("*.[ch]"):
         path.unlink()
     assert imports(package)
     (extension,) = (package / "native").glob("_native*.so")

@@ -46,6 +46,10 @@ def run(*command: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
+def is_built(path: Path) -> bool:
+    return path.suffix == ".so" or path.name == "redoxfs-keeper"
+
+
 def build(source: Path, out: Path, *options: str) -> None:
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, *options, source, cwd=out.parent)
 
@@ -89,17 +93,18 @@ def test_the_source_distribution_has_all_that_a_contributor_needs(dist: Path) ->
         assert needed in names
     for folder in ("proto", "redoxfs", "scripts", "tests"):
         files = (path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-        assert {path.relative_to(ROOT).as_posix() for path in files if path.suffix != ".so"} <= names
+        assert {path.relative_to(ROOT).as_posix() for path in files if not is_built(path)} <= names
     hidden = {name for name in names if name.startswith(".") or "__pycache__" in name}
     assert hidden <= {".gitignore"}
-    assert not [name for name in names if name.endswith((".so", ".o"))]
+    assert not [name for name in names if name.endswith(".o") or is_built(Path(name))]
 
 
-def test_the_wheel_has_one_extension_and_no_c_file(dist: Path) -> None:
+def test_the_wheel_has_one_extension_the_keeper_and_no_c_file(dist: Path) -> None:
     (wheel,) = dist.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         native = {name.rpartition("/")[2] for name in archive.namelist() if name.startswith("redoxfs/native/")}
-    assert native == {"__init__.py", "sources.py", "_native.pyi", "_native" + sysconfig.get_config_var("EXT_SUFFIX")}
+    extension = "_native" + sysconfig.get_config_var("EXT_SUFFIX")
+    assert native == {"__init__.py", "sources.py", "_native.pyi", extension, "redoxfs-keeper"}
     assert f"-cp{sys.version_info.major}{sys.version_info.minor}-linux_" in wheel.name
 
 
@@ -125,6 +130,7 @@ def test_the_installed_command_works_and_the_wheel_is_whole(venv: Path, tmp_path
     assert found["files"] == 6
     assert module.is_relative_to(venv)
     assert (module.parent / "py.typed").is_file()
+    assert os.access(module.parent / "native/redoxfs-keeper", os.X_OK)
     assert (venv / "share/man/man1/redoxfs.1").read_bytes() == (ROOT / "docs/redoxfs.1").read_bytes()
 
 
@@ -133,9 +139,12 @@ def test_an_editable_install_builds_in_place(tmp_path: Path) -> None:
     clone = copy_of_the_clone(tmp_path)
     (module,) = (clone / "redoxfs/native").glob("_native*.so")
     module.unlink()
+    keeper = module.with_name("redoxfs-keeper")
+    keeper.unlink()
     venv = make_venv(tmp_path / "venv", "--no-build-isolation", "--editable", clone)
     found = run(venv / "bin/python", "-c", "from redoxfs.native import _native; print(_native.__file__)", cwd=tmp_path)
     assert Path(found.strip()) == module
+    assert os.access(keeper, os.X_OK)
     source = clone / "redoxfs/native/buffer.c"
     source.write_text(source.read_text().replace("STEPS = 8", "STEPS = 4"))
     done = subprocess.run([venv / "bin/redoxfs", "verify", tmp_path], capture_output=True, text=True, check=False)

@@ -20,6 +20,7 @@ from redoxfs.cli.options import (
     InstallHelperOptions,
     NodesOptions,
     PackOptions,
+    RestartOptions,
     ServeOptions,
     StateLoadOptions,
     StateSaveOptions,
@@ -78,6 +79,7 @@ def parser() -> argparse.ArgumentParser:
     _add_umount(verbs)
     _add_install_helper(verbs)
     _add_status(verbs)
+    _add_restart(verbs)
     _add_inspect(verbs)
     _add_pack(verbs)
     _add_verify(verbs)
@@ -131,6 +133,14 @@ def _add_mount_arguments(verb: Parser) -> None:
     _add_memory(verb.add_argument_group("memory"))
     group = verb.add_argument_group("the mount")
     _add_mount_settings(group, log="log of the daemon (default: below ~/.local/state/redoxfs)")
+    # With two names it would widen the column of all options.
+    verb.advanced(
+        group.add_argument(
+            "--keeper",
+            action=argparse.BooleanOptionalAction,
+            help="start another daemon when one dies, so that programs only wait (default: no)",
+        )
+    )
     _add_nodes_of_mount(verb.add_argument_group("several nodes"))
     _add_advanced(verb)
 
@@ -229,6 +239,13 @@ def _add_umount(verbs: "Verbs[Parser]") -> None:
     verb.add_argument("--all", action="store_true", help="every redoxfs mount of this user; as root, of everybody")
     verb.add_argument("--job", metavar="ID", type=values.job, help="of these, the mounts of one job")
     verb.add_argument("--lazy", action="store_true", help="detach now; programs that use the mount may finish")
+    _add_timeout(verb)
+
+
+def _add_restart(verbs: "Verbs[Parser]") -> None:
+    text = "put a daemon of the installed version in the place of a mount's, while programs use the mount"
+    verb = add_verb(verbs, "restart", RestartOptions, text)
+    verb.add_argument("mountpoint", metavar="MOUNTPOINT", help="mounted with --keeper")
     _add_timeout(verb)
 
 
@@ -491,7 +508,7 @@ def _add_timeout(verb: "argparse._ActionsContainer") -> argparse.Action:
 # Options as attributes of a volume
 
 # They are about the process, which is not the volume's.
-_NOT_OF_A_VOLUME = {"help", "foreground", "log"}
+_NOT_OF_A_VOLUME = {"help", "foreground", "log", "keeper"}
 
 
 def mount_options() -> list[tuple[str, str, str]]:
@@ -522,6 +539,9 @@ def rendered(options: MountOptions) -> list[str]:
         if not action.option_strings or action.dest not in given or given[action.dest] == defaults[action.dest]:
             continue
         name, value = action.option_strings[-1], given[action.dest]
+        if isinstance(action, argparse.BooleanOptionalAction):
+            words.append(action.option_strings[0 if value else -1])
+            continue
         if action.nargs == 0:
             words.append(name)
             continue

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -13,6 +14,7 @@ from redoxfs.launch.background import Work, log_to, start
 from redoxfs.launch.daemon import LiveMountError, Prepared, job_of, prepare, work_of
 from redoxfs.launch.deadline import read_file
 from redoxfs.launch.errors import DaemonError
+from redoxfs.launch.forks import forked
 from redoxfs.launch.fuse_options import parse_fuse_options
 from redoxfs.launch.notify import notify, notify_when_readable
 from redoxfs.launch.options import MountOptions
@@ -20,7 +22,7 @@ from redoxfs.launch.path_status import CONTROL_FOLDER, PathStatus
 from redoxfs.launch.runtime_paths import open_log
 from redoxfs.launch.say import say
 from redoxfs.launch.sizes import counted, format_bytes
-from redoxfs.launch.turn import began_before, end_turn, take_part
+from redoxfs.launch.turn import KEEPER, began_before, end_turn, take_part
 
 # Slurm numbers the steps that srun does not start, such as an interactive shell, from here (slurm.h).
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
@@ -108,17 +110,33 @@ def _serve_behind(prepared: Prepared, work: Work) -> None:
     options, target = prepared.options, prepared.target.path
     log_fd, log_path = open_log(options.log, target)
     timeout_s = options.timeout_s + (0 if prepared.members is None else options.cluster.sharing.join_timeout_s)
-    command = os.getpid()
+    keeper, parent = prepared.keeper, os.getpid()
 
-    def daemon_work(on_ready: Callable[[], None], on_news: Callable[[str], None]) -> None:
+    def keep(be_daemon: Callable[[], int]) -> int:
+        assert keeper is not None
+        nonlocal parent
+        take_part(prepared.turn, parent, KEEPER)
+        parent = os.getpid()
+        with forked(be_daemon, signal.SIGTERM) as daemon:
+            keeper.become(daemon, log_fd)
+
+    def daemon_work(on_ready: Callable[[], None], on_news: Callable[[str], None]) -> int:
         def ready() -> None:
             end_turn(prepared.turn)
             on_ready()
 
-        take_part(prepared.turn, command)
-        work(ready, on_news)
+        take_part(prepared.turn, parent)
+        return work(ready, on_news)
 
-    pid = start(daemon_work, log_fd=log_fd, log_path=log_path, timeout_s=timeout_s, say=say, describe=described)
+    pid = start(
+        daemon_work,
+        log_fd=log_fd,
+        log_path=log_path,
+        timeout_s=timeout_s,
+        say=say,
+        describe=described,
+        keep=None if keeper is None else keep,
+    )
     try:
         # "Ready" means that the daemon's loop runs; the caller needs an answer through the kernel.
         read_file(target / CONTROL_FOLDER / "stats.json", options.timeout_s)

@@ -74,7 +74,7 @@ def mount_words(source: str, mountpoint: str, texts: Sequence[str], *, is_sloppy
         elif action.nargs == 0:
             if equals:
                 raise UsageError(f"-o {option}: {name} takes no value")
-            words.append(action.option_strings[-1])
+            words.append(f"--{name.replace('_', '-')}")
         elif not value:
             raise UsageError(f"-o {option}: {name} needs a value; write {name}=…")
         else:

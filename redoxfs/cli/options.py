@@ -59,6 +59,12 @@ class InstallHelperOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class RestartOptions:
+    mountpoint: str
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True)
 class StatusOptions:
     mountpoint: str
     json: bool = False

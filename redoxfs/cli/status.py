@@ -8,6 +8,7 @@ where there are none.
 import json
 import os
 import stat
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,7 @@ def rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
     shown: list[tuple[str, str | None]] = [
         ("source", stats.get("source")),
         ("daemon", _joined(stats, "pid {pid}", "pid")),
+        ("restarts", _restarts(stats)),
         ("node", _joined(stats, "{node}, one of {nodes}", "node", "nodes")),
         ("peers", peers(stats)),
         ("policy", stats.get("policy")),
@@ -124,6 +126,20 @@ def from_other_nodes(stats: dict[str, Any]) -> str | None:
     requests = f" in {counted(stats['remote_requests'], 'request')}" if "remote_requests" in stats else ""
     size = f", {format_bytes(stats['remote_bytes_in'])}" if "remote_bytes_in" in stats else ""
     return f"{counted(samples, 'sample')}{share}{requests}{size}"
+
+
+def _restarts(stats: dict[str, Any]) -> str | None:
+    """How often another daemon took the place of one; None where none did."""
+    keeper = stats.get("keeper") or {}
+    if not keeper.get("restarts"):
+        return None
+    death = keeper.get("last_death")
+    died = "" if death is None else f"; last death: {death['how']}, {_time(death['at'])}"
+    return f"{keeper['restarts']:,}{died}"
+
+
+def _time(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def _dataset(stats: dict[str, Any]) -> str | None:

@@ -2,7 +2,7 @@
 
 The daemon's pid comes from the mount itself, through a file that only our daemons serve. It is held as a descriptor
 before the mount ends, because the number may belong to another process later. Nothing is killed here: the daemon ends
-because its mount has ended.
+because its mount has ended. A keeper's pid comes from a lock, also while no daemon serves; it ends after its daemon.
 
 --all takes the mounts from the mount table, which lists them also when their daemons hang or are dead.
 """
@@ -12,7 +12,7 @@ import json
 import os
 import select
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from redoxfs.launch.errors import (
 from redoxfs.launch.path_status import CONTROL_FOLDER, STALE_ERRORS, clear_stale, our_mount_at
 from redoxfs.launch.say import say
 from redoxfs.launch.sizes import counted
+from redoxfs.launch.turn import keeper_of
 from redoxfs.linux.detach import detach, unmount
 from redoxfs.linux.mount_table import Mount, also_mounted, mount_of, read_mounts
 
@@ -47,7 +48,7 @@ _MOST_STATS_BYTES = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class _Daemon:
-    """``pidfd`` None: it hangs, is another user's, or is dead."""
+    """A daemon, or its keeper. ``pidfd`` None: it hangs, is another user's, or is dead."""
 
     pidfd: int | None
     is_dead: bool = False
@@ -142,6 +143,15 @@ def _taken_down(mount: Mount, options: UmountOptions, held: ExitStack) -> _Daemo
 
 
 def _daemon_of(mount: Mount, timeout_s: float) -> _Daemon:
+    keeper = keeper_of(mount)
+    if keeper is not None:
+        with suppress(ProcessLookupError):
+            pidfd = os.pidfd_open(keeper)
+            # Then the number was not given to another process.
+            if keeper_of(mount) == keeper:
+                return _Daemon(pidfd)
+            os.close(pidfd)
+
     def read() -> bytes:
         # Without allow_other the kernel refuses even root; this child can be the user.
         if os.geteuid() == 0 and mount.owner is not None and mount.owner[0] != 0:

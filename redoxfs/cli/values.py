@@ -58,7 +58,7 @@ def jobs(text: str) -> int:
 
 def threads(text: str) -> int:
     # The session takes no more.
-    return whole_number(text, 0, 64)
+    return whole_number(text, 0, 63)
 
 
 def seed(text: str) -> int:

@@ -11,20 +11,21 @@ sleeps, because a program that got an answer sends its next request sooner than 
 tasks run when there is nothing to do, and at least every `TURN_S`; sooner if requests wait for them.
 """
 
+import errno
 import logging
 import math
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeAlias
 
 import trio
 
 from redoxfs.fs.handlers import errno_of
 from redoxfs.fs.inodes import FIRST_OUTSIDE_DATA, Branch, branch_and_entry, inode_of
 from redoxfs.fs.page_cache import PageCache
-from redoxfs.native import INIT, OPEN, READ, RELEASE, STAT, Session
-from redoxfs.node import ExpectedOpen, Node, OpenFile
+from redoxfs.native import EVENTS_AT_ONCE, INIT, OPEN, READ, RELEASE, STAT, Session
+from redoxfs.node import ExpectedOpen, Journal, Node, OpenFile, Recovered
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,12 @@ TURN_S = 5e-3
 
 WAITING_TURN_S = 1e-3
 """The same while requests wait for other tasks."""
+
+
+MOST_CRASHES = 2
+"""How many processes may crash while they are at one request before it fails."""
+
+Event: TypeAlias = tuple[int, int, int, int, int, int]
 
 
 class KernelCaches:
@@ -100,12 +107,22 @@ class Requests:
     Args:
         answering: called when the kernel has accepted the mount.
         page_cache: which opens use the page cache.
+        journal: of the node; None if nothing outlives this process.
     """
 
-    def __init__(self, node: Node, session: Session, answering: Callable[[], None], page_cache: PageCache) -> None:
+    def __init__(
+        self,
+        node: Node,
+        session: Session,
+        answering: Callable[[], None],
+        page_cache: PageCache,
+        journal: Journal | None = None,
+    ) -> None:
         self._node = node
         self._session = session
         self._page_cache = page_cache
+        self._journal = journal
+        self._recovered: Recovered | None = None
         self._answering = answering
         self._handlers = {OPEN: self._open, RELEASE: self._release, STAT: self._stat, READ: self._read}
         self._nursery: trio.Nursery
@@ -116,6 +133,27 @@ class Requests:
             session.ask(entry, True)
         self._arrivals = node.supply.take_over()
         session.watch(self._arrivals)
+
+    def go_on(self, recovered: Recovered) -> None:
+        """Continue after a process that served this mount before; before `run`.
+
+        A request that processes were at when they crashed may be the cause. It fails if there were `MOST_CRASHES`.
+        """
+        session = self._session
+        for handle in recovered.handles:
+            inode = inode_of(Branch(handle.branch), handle.entry)
+            session.reopened(handle.handle, inode, handle.thread, handle.size, handle.shares_pages)
+        shares_pages = {handle.handle: handle.shares_pages for handle in recovered.handles}
+        for request in session.waiting():
+            if request in recovered.answered:
+                number = recovered.answered[request]
+                session.answered(request, number, shares_pages.get(number, False))
+            elif request in recovered.failed:
+                session.failed(request, recovered.failed[request])
+            elif session.crashes(request) >= MOST_CRASHES:
+                log.error("%d processes crashed at one request, which fails now", MOST_CRASHES)
+                session.failed(request, errno.EIO)
+        self._recovered = recovered
 
     async def run(self, grace_s: float) -> None:
         """Serve until the mount is over, or `stop`. Requests that wait then get ``grace_s``, and are cancelled."""
@@ -136,19 +174,19 @@ class Requests:
     # The loop
 
     async def _serve(self) -> None:
-        take, deliver, handlers = self._session.take, self._node.supply.deliver_some, self._handlers
+        take, deliver, journal = self._session.take, self._node.supply.deliver_some, self._journal
         fd, turn = self._session.fileno(), perf_counter()
         while True:
             events = take(LOOK_US, 0 if self._waiting else LINGER_MS)
             if events is None:
                 return
-            for kind, unique, number, thread, offset, size in events:
-                if kind == INIT:
-                    if not number:
-                        self._page_cache.cannot_map()
-                    self._answering()
-                else:
-                    handlers[kind](unique, number, thread, offset, size)
+            self._handle(events)
+            if journal is not None:
+                journal.checkpoint_if_due()
+                if self._recovered is not None and len(events) < EVENTS_AT_ONCE and not self._session.waiting():
+                    # All that the former process left was delivered again.
+                    self._recovered.release_pins()
+                    self._recovered = None
             delivered = deliver()
             now = perf_counter()
             if not events and not delivered:
@@ -161,6 +199,21 @@ class Requests:
             else:
                 continue
             turn = perf_counter()
+
+    def _handle(self, events: Sequence[Event]) -> None:
+        handlers = self._handlers
+        outlives = self._journal is not None
+        for kind, unique, number, thread, offset, size in events:
+            if outlives:
+                self._session.deciding(unique)
+            if kind == INIT:
+                if not number:
+                    self._page_cache.cannot_map()
+                self._answering()
+            else:
+                handlers[kind](unique, number, thread, offset, size)
+        if outlives:
+            self._session.deciding(0)
 
     async def _finish(self, grace_s: float) -> None:
         """Let requests that wait have their answers."""
@@ -179,6 +232,8 @@ class Requests:
     # Events
 
     def _open(self, unique: int, inode: int, thread: int, _offset: int, _size: int) -> None:
+        if self._journal is not None:
+            self._journal.request = unique
         try:
             if inode < FIRST_OUTSIDE_DATA:
                 opened = self._node.open(inode - 1, thread)
@@ -210,6 +265,8 @@ class Requests:
     def _opened(self, unique: int, inode: int, thread: int, file: OpenFile) -> None:
         is_open = False
         shares_pages = file.shares_pages and self._page_cache.shares(file.size)
+        if self._journal is not None and file.shares_pages and not shares_pages:
+            self._node.bypasses_pages(file.handle)
         try:
             is_open = self._session.opened(
                 unique, inode, thread, file.handle, file.data, file.size, file.keep_pages, shares_pages
@@ -241,12 +298,14 @@ class Requests:
         else:
             self._session.data(unique, data)
 
-    def _release(self, _unique: int, handle: int, _thread: int, _offset: int, reads: int) -> None:
+    def _release(self, unique: int, handle: int, _thread: int, _offset: int, reads: int) -> None:
         self._page_cache.closed(reads)
         try:
             self._node.close(handle)
         except Exception as error:
             errno_of(error)  # it is logged; the kernel has its answer already
+        if self._journal is not None:
+            self._session.released(unique, handle)
 
     def _later(self, unique: int, answering: Coroutine[Any, Any, Any], answer: Callable[[Any], None]) -> None:
         """Wait for ``answering`` in a task of its own, and pass its result to ``answer``."""

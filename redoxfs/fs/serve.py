@@ -27,10 +27,10 @@ from redoxfs.fs.operations import Operations
 from redoxfs.fs.page_cache import PageCache
 from redoxfs.fs.relay import Relay
 from redoxfs.fs.requests import KernelCaches, Requests
-from redoxfs.linux.fuse_device import MAX_READ_BYTES, mount
+from redoxfs.linux.fuse_device import MAX_READ_BYTES, clone, mount
 from redoxfs.linux.mount_table import source_text
-from redoxfs.native import Session
-from redoxfs.node import Node, Plan, Verb, serve_control
+from redoxfs.native import Session, Shared
+from redoxfs.node import Journal, Node, Plan, Verb, serve_control
 from redoxfs.node.state import StateFile, StateWriter
 
 if TYPE_CHECKING:
@@ -65,6 +65,34 @@ class Channel(Protocol):
         """Close the descriptor. The mount stays, dead."""
 
 
+class Keeper(Protocol):
+    """The process that starts another daemon when this one dies: `redoxfs.launch.keeper.Keeper`.
+
+    ``shared_fd``   the memfd of the session's shared memory
+    ``devices``     of the mount that a former daemon made: its descriptor, and a clone for each helper thread. Empty if
+                    this daemon makes the mount. Otherwise `MountSpec.receive` returns the mount; nothing is mounted
+    ``crashed``     the former daemon ended by its own fault: by a signal such as SIGSEGV, or with an error
+    ``restarting``  another daemon takes the mount over when this one has ended: the mount stays
+    """
+
+    shared_fd: int
+    devices: tuple[int, ...]
+    crashed: bool
+    restarting: bool
+
+    def hold(self, devices: Sequence[int]) -> None:
+        """Give the keeper ``devices``, from which another daemon can go on.
+
+        Called once, by the daemon that made the mount, before it takes the first request.
+        """
+
+    def restart(self) -> None:
+        """Set ``restarting``. The caller then ends the daemon."""
+
+    def stats(self) -> dict[str, Any]:
+        """Its part of stats.json."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class MountSpec:
     """Everything that a mount serves, and where.
@@ -82,6 +110,7 @@ class MountSpec:
     ``job``             which the mount belongs to; the mount table lists it
     ``request``         what was asked for, in the words of a command line
     ``receive``         returns a mount that another process made; None: mount at ``mountpoint``
+    ``keeper``          starts another daemon when this one dies; None: then the mount is dead
     """
 
     catalog: Catalog
@@ -101,6 +130,7 @@ class MountSpec:
     job: str | None = None
     request: tuple[str, ...] = ()
     receive: Callable[[], Channel] | None = None
+    keeper: Keeper | None = None
 
     def about(self) -> dict[str, Any]:
         """Its part of stats.json."""
@@ -141,10 +171,14 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
         of_peers = {} if host is None else host.stats()
         of_node = node.stats()
         of_node["bytes_served"] += caches.bytes_served
-        return {**about, "verdict": catalog.verdict.line, **of_node, **of_peers, **state.stats()}
+        of_keeper = {"keeper": None if spec.keeper is None else spec.keeper.stats()}
+        return {**about, **of_keeper, "verdict": catalog.verdict.line, **of_node, **of_peers, **state.stats()}
 
     caches = KernelCaches()
-    node = Node(catalog, spec.plan, spec.store, timeout_s=spec.timeout_s, kernel=caches)
+    shared = None if spec.keeper is None else Shared(spec.keeper.shared_fd, checkpoint_bytes=_checkpoint_room(catalog))
+    journal = None if shared is None else Journal(shared)
+    is_successor = spec.keeper is not None and bool(spec.keeper.devices)
+    node = Node(catalog, spec.plan, spec.store, timeout_s=spec.timeout_s, kernel=caches, journal=journal)
     state = StateWriter(spec.state_file, lambda: spec.settings(node.plan), len(catalog.class_of), node)
     host = None
     async with AsyncExitStack() as ends:
@@ -170,10 +204,12 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
         }
         if host is not None:
             verbs |= {"trace": host.trace, "nodes": host.view}
+        if journal is not None and not is_successor:
+            journal.checkpoint()
         with (
             _signals_noted() as noted,
             _relayed(Operations(catalog.tree, node, stats=stats)) as relay,
-            _mounted(spec, relay) as (device, session),
+            _mounted(spec, relay, shared) as (device, session),
         ):
 
             def answering() -> None:
@@ -183,8 +219,11 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
                 on_ready()
 
             caches.attach(session)
+            requests = Requests(node, session, answering, PageCache(spec.bypass), journal)
+            if is_successor:
+                requests.go_on(node.recover())
             try:
-                await _run(spec, Requests(node, session, answering, PageCache(spec.bypass)), relay, verbs, state, noted)
+                await _run(spec, requests, relay, verbs, state, noted)
             finally:
                 # The other nodes, and the end of this one, may still find something out of date.
                 caches.detach()
@@ -204,8 +243,16 @@ async def _run(
         requests.stop()
         return {}
 
+    async def restart(_data: bytes) -> dict[str, Any]:
+        if spec.keeper is None:
+            raise ValueError("no keeper would start another daemon; mount with --keeper")
+        log.info("another daemon was asked for")
+        spec.keeper.restart()
+        requests.stop()
+        return {}
+
     async with trio.open_nursery() as nursery:
-        await nursery.start(serve_control, spec.control_path, {"stop": stop, **verbs})
+        await nursery.start(serve_control, spec.control_path, {"stop": stop, "restart": restart, **verbs})
         await nursery.start(_stop_on_signals, requests)
         if noted:
             requests.stop()
@@ -214,6 +261,12 @@ async def _run(
         await requests.run(GRACE_S)
         relay.stop()
         nursery.cancel_scope.cancel()
+
+
+def _checkpoint_room(catalog: Catalog) -> int:
+    """An upper bound of a checkpoint, in bytes: some for each sample, and for open files and what threads hold. What
+    is not written takes no memory."""
+    return (16 << 20) + 48 * len(catalog.class_of)
 
 
 @contextmanager
@@ -238,8 +291,8 @@ def _relayed(operations: Operations) -> Iterator[Relay]:
 
 
 @contextmanager
-def _mounted(spec: MountSpec, relay: Relay) -> Iterator[tuple[Channel, Session]]:
-    """The mount and its session. If the block raises, the mount stays, dead."""
+def _mounted(spec: MountSpec, relay: Relay, shared: Shared | None) -> Iterator[tuple[Channel, Session]]:
+    """The mount and its session. If the block raises, the mount stays: dead, or the keeper's."""
     tree = native_tree(spec.catalog)
     device: Channel
     if spec.receive is None:
@@ -247,12 +300,22 @@ def _mounted(spec: MountSpec, relay: Relay) -> Iterator[tuple[Channel, Session]]
     else:
         device = spec.receive()
     try:
+        clones: tuple[int, ...] = ()
+        if spec.keeper is not None and spec.keeper.devices:
+            clones = spec.keeper.devices[1:]
+        elif spec.keeper is not None:
+            # The kernel takes an answer only on the descriptor that the request came from.
+            clones = tuple(clone(device.fd) for _ in range(spec.fuse_threads))
+            spec.keeper.hold((device.fd, *clones))
         session = Session(
             device.fd,
             relay.fd,
             tree,
             max_read=MAX_READ_BYTES,
             helpers=spec.fuse_threads,
+            clones=clones,
+            shared=shared,
+            blames=spec.keeper is not None and spec.keeper.crashed,
         )
     except BaseException:
         device.end()
@@ -264,7 +327,10 @@ def _mounted(spec: MountSpec, relay: Relay) -> Iterator[tuple[Channel, Session]]
         device.close()
         raise
     session.close()
-    device.end()
+    if spec.keeper is not None and spec.keeper.restarting:
+        device.close()
+    else:
+        device.end()
 
 
 async def _stop_on_signals(

@@ -24,8 +24,12 @@ from redoxfs.launch.forks import forked
 
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
-Work = Callable[[Callable[[], None], Callable[[str], None]], None]
-"""What the daemon runs. Its arguments: a function to call when it is ready, and one for lines to the user."""
+Work = Callable[[Callable[[], None], Callable[[str], None]], int]
+"""What the daemon runs. Its arguments: a function to call when it is ready, and one for lines to the user. It returns
+the daemon's exit code."""
+
+Keep = Callable[[Callable[[], int]], int]
+"""Called in a child of the command with what the daemon's process runs: forks that process, and becomes its keeper."""
 
 Described = Callable[[BaseException], tuple[int, str]]
 """The exit code of an exception, and its line for the user."""
@@ -37,11 +41,18 @@ def log_to(stream: TextIO) -> None:
 
 
 def start(
-    work: Work, *, log_fd: int, log_path: Path, timeout_s: float, say: Callable[[str], None], describe: Described
+    work: Work,
+    *,
+    log_fd: int,
+    log_path: Path,
+    timeout_s: float,
+    say: Callable[[str], None],
+    describe: Described,
+    keep: Keep | None = None,
 ) -> int:
-    """Run `work(on_ready, on_news)` in a child and return the child's pid once it has called `on_ready`.
+    """Run `work(on_ready, on_news)` in a daemon and return the daemon's pid once it has called `on_ready`.
 
-    Lines that it passes to `on_news` before that go to `say`.
+    The daemon is a child, or with ``keep`` the child of one. Lines that it passes to `on_news` before that go to `say`.
 
     Raises ReportedError with the error that `work` raised before that, DaemonError if it ended without one or was not
     ready in time.
@@ -54,7 +65,11 @@ def start(
 
     def be_child() -> int:
         os.close(read_end)
-        return _be_daemon(work, write_end, log_fd, describe)
+
+        def be_daemon() -> int:
+            return _be_daemon(work, write_end, log_fd, describe)
+
+        return be_daemon() if keep is None else keep(be_daemon)
 
     try:
         with forked(be_child, signal.SIGTERM) as child:
@@ -70,7 +85,7 @@ def start(
     if "line" in message:
         os.waitpid(child, 0)
         raise ReportedError(message["code"], f"{message['line']}; the daemon's log: {log_path}")
-    return child
+    return int(message["pid"])
 
 
 def _be_daemon(work: Work, write_end: int, log_fd: int, describe: Described) -> int:
@@ -116,16 +131,15 @@ def _work_and_report(work: Work, write_end: int, describe: Described) -> int:
 
     def on_ready() -> None:
         os.setsid()
-        send({"ready": True})
+        send({"ready": True, "pid": os.getpid()})
 
     try:
-        work(on_ready, lambda line: send({"news": line}, last=False))
+        return work(on_ready, lambda line: send({"news": line}, last=False))
     except BaseException as error:
         code, line = describe(error)
         logging.getLogger(__name__).log(logging.ERROR, "redoxfs: %s", line, exc_info=code == UNEXPECTED)
         send({"code": code, "line": line})
         return code
-    return 0
 
 
 def _outcome(fd: int, timeout_s: float, say: Callable[[str], None]) -> dict[str, Any] | None:

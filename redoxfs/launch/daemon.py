@@ -12,19 +12,23 @@ import resource
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from redoxfs import __version__
 from redoxfs.launch.background import Work
-from redoxfs.launch.errors import MountpointError, SourceUnusableError, TooLittleMemoryError
+from redoxfs.launch.deadline import Look
+from redoxfs.launch.errors import MountpointError, SourceUnusableError, TooLittleMemoryError, UsageError
 from redoxfs.launch.fuse_access import check_fuse
 from redoxfs.launch.fuse_options import FuseOptions, parse_fuse_options
+from redoxfs.launch.keeper import Keeper, NewKeeper, check_import_path, new_keeper
 from redoxfs.launch.members import Membership, check_nodes, membership, remote_memory_of, transport_of
 from redoxfs.launch.options import MountOptions
 from redoxfs.launch.path_status import PathStatus, path_status, path_status_cleared
-from redoxfs.launch.resume import resume, settings_of, state_file_of, take_over
+from redoxfs.launch.recipe import Recipe, RecipeMemory
+from redoxfs.launch.resume import resume, settings_of, state_file_in, state_file_of, take_over
 from redoxfs.launch.runtime_paths import control_path
 from redoxfs.launch.say import say
 from redoxfs.launch.sizes import format_bytes, format_needed
@@ -54,6 +58,7 @@ class Prepared:
     """All that was decided in the foreground.
 
     ``turn`` is the descriptor of `await_turn`, ``receive`` that of `prepare_received`; then ``target`` is the socket.
+    ``keeper`` is what the process between the command and the daemon becomes, if it was asked for.
     """
 
     options: MountOptions
@@ -70,6 +75,7 @@ class Prepared:
     kept: bytes | None
     settings: Callable[["Plan"], Mapping[str, str]]
     receive: "Callable[[], Channel] | None"
+    keeper: "NewKeeper | None" = None
 
 
 class LiveMountError(MountpointError):
@@ -88,8 +94,11 @@ def prepare(options: MountOptions) -> Prepared:
     """Check, scan and decide. Progress and decisions go to stderr. Raises CommandError, and errors of the dataset."""
     fuse = parse_fuse_options(options.fuse_options)
     check_nodes(options.cluster, options.memory.policy)
+    check_keeper(options)
     turn = await_turn(options)
     source, target = _paths(options)
+    if options.keeper:
+        check_import_path(target.path)
     root_fd = open_root(source)
     # Whoever cannot read SOURCE can seldom write to it; of the two, report that it cannot be read.
     _check_writable(target)
@@ -105,6 +114,7 @@ def prepare_received(options: MountOptions, receive: "Callable[[], Channel]") ->
     """
     fuse = parse_fuse_options(options.fuse_options)
     check_nodes(options.cluster, options.memory.policy)
+    check_keeper(options)
     assert options.mountpoint is not None
     turn = await_turn(options)
     source = path_status(options.source, options.timeout_s)
@@ -141,6 +151,12 @@ def _prepared(
         is_storage_local=options.cluster.sharing.storage == "local",
     )
     say_verdict(dataset.catalog.verdict)
+    keeper = None
+    if options.keeper:
+        recipe = RecipeMemory()
+        dataset = recipe.keep_dataset(dataset)
+        state_path = None if state_file is None else state_file.path
+        keeper = new_keeper(recipe, root_fd, state_path, turn, target.path)
     plan = _plan(dataset, memory_bytes, options, members)
     settings = partial(settings_of, dataset, options.dataset.seed)
     now = settings(plan)
@@ -161,6 +177,39 @@ def _prepared(
         state_file=state_file,
         kept=kept,
         settings=settings,
+        receive=receive,
+        keeper=keeper,
+    )
+
+
+def check_keeper(options: MountOptions) -> None:
+    """Raises UsageError if ``options`` ask for a keeper that the mount cannot have."""
+    if options.keeper and options.foreground:
+        raise UsageError(
+            "--keeper is for a daemon in the background: with -f, the program that runs it starts it again"
+        )
+    if options.keeper and options.cluster.nodes is not None:
+        raise UsageError("--keeper is for one node so far: another daemon could not rejoin the other nodes")
+
+
+def succeeding(recipe: Recipe, dataset: Dataset, state_fd: int, receive: "Callable[[], Channel]") -> Prepared:
+    """What a former daemon of the mount had prepared. It has chosen already; nothing is checked or scanned again."""
+    options = recipe.options
+    seen = {path: PathStatus(os.fspath(path), Look(path, 0, 0, False), None) for path in (recipe.source, recipe.target)}
+    return Prepared(
+        options=options,
+        source=seen[recipe.source],
+        target=seen[recipe.target],
+        fuse=parse_fuse_options(options.fuse_options),
+        memory_bytes=recipe.memory_bytes,
+        dataset=dataset,
+        plan=_plan(dataset, recipe.memory_bytes, options, None),
+        members=None,
+        transport=None,
+        turn=-1,
+        state_file=None if recipe.state_path is None else state_file_in(state_fd, recipe.state_path),
+        kept=None,
+        settings=partial(settings_of, dataset, options.dataset.seed),
         receive=receive,
     )
 
@@ -299,16 +348,31 @@ def _missing(addresses: Sequence[str]) -> str:
     return f"waiting for {', '.join(addresses)}" if addresses else "all nodes have answered"
 
 
-def work_of(prepared: Prepared, request: Sequence[str] = ()) -> Work:
-    """What the daemon runs. ``request`` is what it reports that it was asked for.
+def work_of(
+    prepared: Prepared,
+    request: Sequence[str] = (),
+    *,
+    socket: Path | None = None,
+    keeper: "Callable[[], Keeper] | None" = None,
+) -> Work:
+    """What the daemon runs.
 
     Its modules are imported here: once mounted, Python's own files may lie below the mount.
+
+    Args:
+        request: what it reports that it was asked for.
+        socket: its control socket, if it is known already.
+        keeper: returns its keeper. Called in the daemon.
     """
     from redoxfs.fs import MountSpec, serve
 
-    socket = control_path(prepared.target.path)
+    if socket is None:
+        socket = control_path(prepared.target.path)
     threads = prepared.options.fuse_threads
     fuse_threads = default_fuse_threads(len(os.sched_getaffinity(0))) if threads is None else threads
+    if prepared.keeper is not None:
+        keeper = prepared.keeper.of_daemon
+        prepared.keeper.recipe.finish(_recipe(prepared, socket, fuse_threads, request), __version__)
     _allow_open_files()
     try:
         store = prepared.dataset.store()
@@ -316,7 +380,14 @@ def work_of(prepared: Prepared, request: Sequence[str] = ()) -> Work:
         name = os.path.basename(os.fsdecode(failure.filename or b""))
         raise SourceUnusableError(f"{prepared.source.path / name}: {failure.strerror}") from None
 
-    def work(on_ready: Callable[[], None], on_news: Callable[[str], None]) -> None:
+    def work(on_ready: Callable[[], None], on_news: Callable[[str], None]) -> int:
+        kept_by = None if keeper is None else keeper()
+
+        def ready() -> None:
+            if kept_by is not None:
+                kept_by.serves()
+            on_ready()
+
         spec = MountSpec(
             catalog=prepared.dataset.catalog,
             plan=prepared.plan,
@@ -335,10 +406,27 @@ def work_of(prepared: Prepared, request: Sequence[str] = ()) -> Work:
             job=job_of(prepared.options),
             request=tuple(request),
             receive=prepared.receive,
+            keeper=kept_by,
         )
-        serve(spec, on_ready)
+        serve(spec, ready)
+        return 0 if kept_by is None else kept_by.exit_code
 
     return work
+
+
+def _recipe(prepared: Prepared, socket: Path, fuse_threads: int, request: Sequence[str]) -> Recipe:
+    options = prepared.options
+    return Recipe(
+        # Each device that the keeper holds is of one thread.
+        options=replace(options, fuse_threads=fuse_threads, job=job_of(options) or ""),
+        source=prepared.source.path,
+        target=prepared.target.path,
+        memory_bytes=prepared.memory_bytes,
+        texts=prepared.dataset.texts,
+        control_path=socket,
+        state_path=None if prepared.state_file is None else prepared.state_file.path,
+        request=tuple(request),
+    )
 
 
 def default_fuse_threads(cores: int) -> int:

@@ -97,7 +97,7 @@ class MountOptions:
     """All that `redoxfs mount` takes.
 
     ``mountpoint`` None: over SOURCE. ``fuse_options`` are the values of -o. ``fuse_threads`` None: by the number of
-    cores. ``job`` None: Slurm's, if there is one; empty: none.
+    cores. ``job`` None: Slurm's, if there is one; empty: none. ``keeper``: start another daemon when one dies.
     """
 
     source: str
@@ -113,3 +113,4 @@ class MountOptions:
     fuse_options: tuple[str, ...] = ()
     fuse_threads: int | None = None
     job: str | None = None
+    keeper: bool = False

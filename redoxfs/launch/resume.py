@@ -62,6 +62,15 @@ def state_file_of(asked: str | None, source: PathStatus, target: PathStatus, tim
     return file
 
 
+def state_file_in(folder_fd: int, path: Path) -> "StateFile":
+    """The file that a former daemon kept its state in, by a descriptor of its folder: its path may be hidden."""
+    from redoxfs.node.state import StateFile
+
+    file = StateFile(Path(f"/proc/self/fd/{folder_fd}/{path.name}"))
+    file.base = file.path = path
+    return file
+
+
 def take_over(file: "StateFile", target: PathStatus, timeout_s: float) -> None:
     """Ask a daemon that was detached from the mountpoint, if there is one, to write its turns and release the file."""
     by_ns = time.monotonic_ns() + int(timeout_s * 1e9)

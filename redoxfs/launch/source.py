@@ -12,8 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,13 +45,17 @@ _FIXED_BY_PACK = {"classes": "--classes", "samples": "--samples", "groups": "--g
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
-    """SOURCE, ready to be served: plain files, or packed (`index` is what the pack wrote)."""
+    """SOURCE, ready to be served: plain files, or packed (`index` is what the pack wrote).
+
+    ``texts`` are what `fingerprint_of` and `layout_of` have found.
+    """
 
     catalog: "Catalog"
     cells: "Cells"
     root_fd: int
     index: "Index | None"
     storage: "StorageSpeed | None"
+    texts: dict[str, str] = field(default_factory=dict)
 
     @property
     def chunk_size(self) -> int:
@@ -87,21 +90,24 @@ class Dataset:
         return PackedStore(self.index, Path(f"/proc/self/fd/{self.root_fd}"), self.storage)
 
 
-@cache
 def fingerprint_of(dataset: Dataset) -> str:
-    """A text that identifies the dataset; cached, because it takes a while and is needed more than once."""
+    """A text that identifies the dataset; kept, because it takes a while and is needed more than once."""
     from redoxfs.dataset import fingerprint
 
-    return fingerprint(dataset.catalog)
+    if "fingerprint" not in dataset.texts:
+        dataset.texts["fingerprint"] = fingerprint(dataset.catalog)
+    return dataset.texts["fingerprint"]
 
 
-@cache
 def layout_of(dataset: Dataset) -> str:
-    """A text that identifies which sample is in which chunk; cached likewise."""
+    """A text that identifies which sample is in which chunk; kept likewise."""
     import numpy as np
     import xxhash
 
-    return xxhash.xxh3_64_hexdigest(np.ascontiguousarray(dataset.cells.cells).view(np.uint8).data)
+    if "layout" not in dataset.texts:
+        cells = np.ascontiguousarray(dataset.cells.cells).view(np.uint8)
+        dataset.texts["layout"] = xxhash.xxh3_64_hexdigest(cells.data)
+    return dataset.texts["layout"]
 
 
 def open_dataset(

@@ -3,7 +3,11 @@
 Every rank of a job may run the same `redoxfs mount`, and the kernel would stack all their mounts. So a process waits
 for its turn at the mountpoint: for a record lock on a file. Such a lock ends with its process, and a fork does not
 inherit it. The process that mounts locks one byte until the mount answers, and its daemon another, since the daemon
-outlives a process that is killed. There is no deadline: the process that has the turn may be scanning.
+outlives a process that is killed. A keeper, which comes between the two, locks a third. There is no deadline: the
+process that has the turn may be scanning.
+
+`redoxfs restart` takes its turn as well. Beyond these bytes, the keeper of a mount locks the one with the number of the
+mount's device, for as long as it lives: so other commands find it also while no daemon serves.
 
 Other users, and sessions with other runtime folders, have other files to lock. Of those, the second to mount fails
 (`redoxfs.linux.fuse_device.OccupiedError`).
@@ -12,16 +16,27 @@ Other users, and sessions with other runtime folders, have other files to lock. 
 import fcntl
 import os
 import signal
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from redoxfs.launch.errors import DaemonError
 from redoxfs.launch.options import MountOptions
 from redoxfs.launch.path_status import path_status
-from redoxfs.launch.runtime_paths import control_path
+from redoxfs.launch.runtime_paths import control_path, control_path_of_daemon
 from redoxfs.launch.say import say
 from redoxfs.linux.libc import last_error, libc
+from redoxfs.linux.mount_table import Mount
 
 # The bytes that are locked, whether or not the file has them.
-_COMMAND, _DAEMON = 0, 1
+_COMMAND, KEEPER, DAEMON = 0, 1, 2  # keeper.c has the second
+
+# The byte of the keeper of a mount with device number 0:0.
+_KEEPERS = 16
+
+# <fcntl.h>, on Linux with 64 bits: type, whence, start, length, pid.
+_FLOCK = struct.Struct("@hhqqi4x")
 
 # <sys/prctl.h>
 _PR_SET_PDEATHSIG = 1
@@ -31,27 +46,67 @@ def await_turn(options: MountOptions) -> int:
     """The descriptor of a lock that makes this the only process that is about to mount there."""
     asked = options.source if options.mountpoint is None else options.mountpoint
     path = path_status(asked, options.timeout_s).path
-    turn = os.open(control_path(path).with_suffix(".lock"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.lockf(turn, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _COMMAND)
-    except OSError:
-        say(f"waiting for another redoxfs mount of {path} that is in progress")
-        fcntl.lockf(turn, fcntl.LOCK_EX, 1, _COMMAND)
+    turn = _locked(path, f"waiting for another redoxfs mount of {path} that is in progress")
     # The daemon of a command that was killed ends soon.
-    fcntl.lockf(turn, fcntl.LOCK_EX, 1, _DAEMON)
-    fcntl.lockf(turn, fcntl.LOCK_UN, 1, _DAEMON)
+    for byte in (KEEPER, DAEMON):
+        fcntl.lockf(turn, fcntl.LOCK_EX, 1, byte)
+        fcntl.lockf(turn, fcntl.LOCK_UN, 1, byte)
     return turn
 
 
-def take_part(turn: int, command: int) -> None:
-    """Called in the daemon: it ends if the process ``command``, which forked it, ends before `end_turn`.
+@contextmanager
+def own_turn(mountpoint: Path) -> Iterator[None]:
+    """Meanwhile no other process mounts there, or restarts the daemon there."""
+    turn = _locked(mountpoint, f"waiting for another redoxfs command at {mountpoint} that is in progress")
+    try:
+        yield
+    finally:
+        os.close(turn)
+
+
+def byte_of_keeper(device: str) -> int:
+    """The byte that the keeper of a mount locks. ``device``: the number of the mount's device, major:minor."""
+    return _KEEPERS + int(device.partition(":")[2])
+
+
+def keeper_of(mount: Mount) -> int | None:
+    """The pid of the keeper of a mount of this user; None if it has none."""
+    try:
+        fd = os.open(_path(control_path_of_daemon(Path(mount.mountpoint))), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte_of_keeper(mount.device), 1, 0)
+        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+    finally:
+        os.close(fd)
+    # The owner's number is 0 in another namespace of processes.
+    return pid if kind != fcntl.F_UNLCK and pid > 0 else None
+
+
+def _path(control_path: Path) -> Path:
+    return control_path.with_suffix(".lock")
+
+
+def _locked(mountpoint: Path, notice: str) -> int:
+    turn = os.open(_path(control_path(mountpoint)), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.lockf(turn, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _COMMAND)
+    except OSError:
+        say(notice)
+        fcntl.lockf(turn, fcntl.LOCK_EX, 1, _COMMAND)
+    return turn
+
+
+def take_part(turn: int, parent: int, byte: int = DAEMON) -> None:
+    """Called in the daemon, or in the keeper to be: it ends if the process that forked it ends before `end_turn`.
 
     Raises DaemonError if that has happened already.
     """
     _signal_at_the_parents_end(signal.SIGTERM)
-    fcntl.lockf(turn, fcntl.LOCK_EX, 1, _DAEMON)
-    # If the command is there, it has its lock, and no other process has passed both.
-    if os.getppid() != command:
+    fcntl.lockf(turn, fcntl.LOCK_EX, 1, byte)
+    # If the parent is there, it has its lock, and no other process has passed all of them.
+    if os.getppid() != parent:
         raise DaemonError("the command that started this mount was killed")
 
 

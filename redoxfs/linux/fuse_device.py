@@ -8,11 +8,13 @@ The kernel lists the mount at once. Requests of programs then wait until the fir
 
 import ctypes
 import errno
+import fcntl
 import logging
 import os
 import select
 import socket
 import stat
+import struct
 import subprocess
 from collections.abc import Set
 from contextlib import suppress
@@ -35,6 +37,9 @@ SUBTYPE = "redoxfs"
 # <sys/mount.h>
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_NOATIME, _MS_NODIRATIME = 1, 2, 4, 8, 1024, 2048
 
+# <linux/fuse.h>: _IOR(229, 0, uint32_t)
+_FUSE_DEV_IOC_CLONE = 0x8004E500
+
 _ALWAYS = {"ro": _MS_RDONLY, "nosuid": _MS_NOSUID, "nodev": _MS_NODEV}
 _FLAGS = {"noexec": _MS_NOEXEC, "noatime": _MS_NOATIME, "nodiratime": _MS_NODIRATIME}
 
@@ -50,13 +55,17 @@ class OccupiedError(MountError):
 
 
 class Device:
-    """A mount. ``fd``: the non-blocking descriptor of its requests."""
+    """A mount.
 
-    def __init__(self, fd: int, mountpoint: Path) -> None:
+    Args:
+        fd: the non-blocking descriptor of its requests.
+        number: the device number of its files, major:minor; None: it is visible at ``mountpoint``.
+    """
+
+    def __init__(self, fd: int, mountpoint: Path, number: str | None = None) -> None:
         self.fd = fd
         self._mountpoint = mountpoint
-        # The device number of its files, major:minor.
-        self._number = _number_at(mountpoint)
+        self._number = _number_at(mountpoint) if number is None else number
 
     def widen_readahead(self) -> None:
         """Allow reads of up to `MAX_READ_BYTES` through the page cache. Without root they stay at 128 KiB.
@@ -116,6 +125,17 @@ def mount(mountpoint: Path, *, fsname: str, options: Set[str]) -> Device:
             raise
     except OSError as error:
         raise MountError(f"{mountpoint} could not be mounted: {error.strerror}") from error
+
+
+def clone(fd: int) -> int:
+    """Another non-blocking descriptor of a mount's requests, with a queue of its own. Raises OSError."""
+    cloned = os.open(DEVICE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(cloned, _FUSE_DEV_IOC_CLONE, struct.pack("I", fd))
+    except OSError:
+        os.close(cloned)
+        raise
+    return cloned
 
 
 def _mount(mountpoint: Path, fsname: str, options: Set[str]) -> int:

@@ -1,14 +1,17 @@
-"""Checks that the extension was built from the C files beside it.
+"""Checks that the extension was built from the C files beside it, and the keeper from those in its folder.
 
-The extension carries a sum of each C file, and an import compares them, in a millisecond. An install from a wheel has
-no C files, so nothing is compared. Modification times would be less reliable: git sets those of all files that it
-touches, and an older file may replace a newer one.
+Both are built together. The extension carries a sum of each C file, and an import compares them, in a millisecond. An
+install from a wheel has no C files, so nothing is compared. Modification times would be less reliable: git sets those
+of all files that it touches, and an older file may replace a newer one.
 """
 
 from hashlib import blake2b
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
+KEEPER = FOLDER / "redoxfs-keeper"
+"""The program of keeper/keeper.c."""
+
 COMMAND = f"python {FOLDER.parents[1] / 'scripts/build_native.py'}"
 
 
@@ -17,9 +20,10 @@ class NotBuiltError(ImportError):
 
 
 def sums(folder: Path = FOLDER) -> str:
-    """The names of the C files in a folder with the sums of their contents; empty if there are none."""
+    """The C files in a folder, and of the keeper, with the sums of their contents; empty if there are none."""
+    files = sorted([*folder.glob("*.[ch]"), *folder.glob("keeper/*.[ch]")])
     return " ".join(
-        f"{path.name}={blake2b(path.read_bytes(), digest_size=8).hexdigest()}" for path in sorted(folder.glob("*.[ch]"))
+        f"{path.relative_to(folder)}={blake2b(path.read_bytes(), digest_size=8).hexdigest()}" for path in files
     )
 
 

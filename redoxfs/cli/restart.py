@@ -1,0 +1,78 @@
+"""`redoxfs restart`: put a daemon of the installed redoxfs in the place of the one that serves a mount.
+
+What the old daemon leaves must be of a layout that the new one can read. This process is of the version that is
+installed, so it compares the two before anything happens. Programs wait meanwhile, and notice nothing else.
+"""
+
+import os
+import select
+import time
+from typing import Any
+
+from redoxfs.cli.options import RestartOptions
+from redoxfs.launch.control import ask_daemon, live_mount, send_control
+from redoxfs.launch.errors import DaemonError, MountpointError
+from redoxfs.launch.keeper import layouts
+from redoxfs.launch.path_status import PathStatus
+from redoxfs.launch.runtime_paths import control_path_of_daemon
+from redoxfs.launch.say import say
+from redoxfs.launch.turn import own_turn
+
+# A new daemon takes ten times as long to begin, or longer.
+_LOOK_EVERY_S = 0.05
+
+
+def run(options: RestartOptions) -> int:
+    """Restart the daemon at MOUNTPOINT; returns 0 once the new one answers."""
+    mount = live_mount(options.mountpoint, options.timeout_s)
+    with own_turn(mount.path):
+        old = ask_daemon(mount, "stats")
+        check(mount, old)
+        keeper, daemon = os.pidfd_open(old["keeper"]["pid"]), os.pidfd_open(old["pid"])
+        try:
+            ask_daemon(mount, "restart")
+            new = _next(mount, old["pid"], keeper, daemon, options.timeout_s)
+        finally:
+            os.close(keeper)
+            os.close(daemon)
+    say(
+        f"{mount.path}: the daemon is now pid {new['pid']} of redoxfs {new['version']}; "
+        f"before, it was pid {old['pid']} of redoxfs {old['version']}"
+    )
+    return 0
+
+
+def check(mount: PathStatus, stats: dict[str, Any]) -> None:
+    """Raises MountpointError if no other daemon can be put in the place of the one with these statistics."""
+    keeper = stats.get("keeper")
+    if not keeper or keeper["pid"] is None:
+        reason = "was mounted without --keeper" if not keeper else "has lost its keeper, which was killed"
+        raise MountpointError(f"{mount.path}: {reason}; to restart its daemon, unmount and mount again")
+    for name, here in layouts().items():
+        there = keeper["layouts"].get(name)
+        if there != here:
+            raise MountpointError(
+                f"{mount.path}: redoxfs {stats['version']} serves it, with layout {there} of the {name} memory, and "
+                f"this redoxfs reads layout {here}; it goes on as it is; to change the version, unmount and mount again"
+            )
+
+
+def _next(mount: PathStatus, pid: int, keeper: int, daemon: int, timeout_s: float) -> dict[str, Any]:
+    """The statistics of the next daemon."""
+    path, deadline_s = control_path_of_daemon(mount.path), time.monotonic() + timeout_s
+    ended = select.poll()
+    ended.register(keeper, select.POLLIN)
+    ended.register(daemon, select.POLLIN)
+    while time.monotonic() < deadline_s:
+        # The old daemon's end is awaited, and then only the keeper's, which ends if it gives up.
+        for fd, _ in ended.poll(_LOOK_EVERY_S * 1000):
+            if fd == keeper:
+                raise DaemonError(f"{mount.path}: no other daemon could be started; its log says why")
+            ended.unregister(fd)
+        try:
+            stats = send_control(path, "stats")
+        except (OSError, ValueError):
+            continue
+        if stats["pid"] != pid:
+            return stats
+    raise DaemonError(f"{mount.path}: the new daemon does not answer within {timeout_s:g} s; its log may say why")

@@ -1,0 +1,63 @@
+"""Another daemon, in the place of one that has died: `python -m redoxfs.launch.successor MOUNTPOINT`.
+
+Only the keeper runs it. It gets all that it needs from the keeper, and looks at no path below the mount, where nobody
+answers until it serves itself. MOUNTPOINT is there for people who list processes.
+"""
+
+import logging
+import os
+import sys
+from functools import partial
+from pathlib import Path
+
+# numpy's linear algebra, unused here, would start a thread for each core.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+from redoxfs.launch.background import log_to
+from redoxfs.launch.daemon import succeeding, work_of
+from redoxfs.launch.errors import UNEXPECTED
+from redoxfs.launch.keeper import Inheritance, Keeper, inherited, let_signals_end
+from redoxfs.launch.recipe import RecipeError, read_recipe
+from redoxfs.linux.fuse_device import Device
+
+log = logging.getLogger("redoxfs.launch.successor")
+
+
+def main() -> int:
+    """Serve until the end; returns the exit code."""
+    log_to(sys.stderr)
+    try:
+        return _serve(inherited())
+    except RecipeError as error:
+        log.error("redoxfs: %s", error)  # noqa: TRY400 - its line says all
+    except Exception:
+        log.exception("redoxfs: another daemon could not be started, or failed")
+    return UNEXPECTED
+
+
+def _serve(given: Inheritance) -> int:
+    recipe, dataset = read_recipe(given.held.recipe_fd, given.held.root_fd)
+    keeper = Keeper(
+        given.connection,
+        recipe.target,
+        given.held,
+        devices=given.devices,
+        device_number=given.number,
+        past=given.past,
+    )
+    prepared = succeeding(recipe, dataset, given.held.state_fd, partial(_device, given, recipe.target))
+    work = work_of(prepared, recipe.request, socket=recipe.control_path, keeper=lambda: keeper)
+
+    def on_ready() -> None:
+        let_signals_end()
+        log.info("serving %s in the place of a former daemon", recipe.target)
+
+    return work(on_ready, log.info)
+
+
+def _device(given: Inheritance, mountpoint: Path) -> Device:
+    return Device(given.devices[0], mountpoint, given.number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,374 @@
+// redoxfs-keeper: holds the descriptors of a mount, and starts another daemon when one dies.
+//
+//     redoxfs-keeper PID LOCK SOCKET MOUNTPOINT COMMAND…
+//
+// PID         the first daemon, a child of this process
+// LOCK        the descriptor of the file of redoxfs/launch/turn.py
+// SOCKET      the path of the daemon's control socket
+// COMMAND     starts another daemon, whose descriptor 0 is its connection to this process
+//
+// Descriptor 0 is the connection to the first daemon, 1 and 2 are the log. redoxfs/launch/keeper.py is the other side
+// of the connection. A daemon sends two messages, which begin with a letter:
+//
+//     H     what to hold: descriptors, the first of them the mount's, and a text that only daemons understand. Its
+//           first line is the byte of LOCK to lock, by which other commands find the keeper of a mount
+//     S     the daemon serves
+//
+// Each later daemon finds one message: a line with what became of the former ones, then the text, with the descriptors.
+//
+// The keeper is the parent of the daemon, because only a parent learns how a process ended. It uses static memory, so
+// it needs none when the machine has none left.
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    MOST_DESCRIPTORS = 128,  // redoxfs/launch/keeper.py has the same three numbers
+    MOST_TEXT = 4096,
+    AGAIN = 75,  // the exit code of a daemon that asks for another: EX_TEMPFAIL of sysexits.h
+    MOST_DEATHS = 3,
+    DEATHS_WITHIN_S = 60,
+    START_S = 10,  // for a daemon that is told to end before it serves
+    DAEMON_BYTE = 1,  // of LOCK, while the command that mounts runs
+};
+
+static pid_t daemon_pid;
+static int connection = 0, lock_file, signals;
+static const char *socket_path, *mountpoint;
+static char **command;
+
+static int held[MOST_DESCRIPTORS];
+static int held_count;
+static char text[MOST_TEXT];
+static size_t text_bytes;
+
+static bool is_serving, is_ending, has_crashed;
+static long restarts;
+static long long deaths_at_s[MOST_DEATHS];
+static long deaths;
+static bool gives_up = true;
+static char last_death[64];
+static long long last_death_s;
+static struct stat own_socket;
+static bool has_socket;
+
+// A line in the format of the daemon's log.
+static void say(const char *level, const char *format, ...)
+{
+    static char line[1024];
+    struct timespec now;
+    struct tm local;
+    va_list arguments;
+    clock_gettime(CLOCK_REALTIME, &now);
+    localtime_r(&now.tv_sec, &local);
+    size_t length = strftime(line, sizeof line, "%Y-%m-%d %H:%M:%S", &local);
+    length += (size_t)snprintf(line + length, sizeof line - length, ",%03ld %s redoxfs.keeper: ",
+                               now.tv_nsec / 1000000, level);
+    va_start(arguments, format);
+    int rest = vsnprintf(line + length, sizeof line - length, format, arguments);
+    va_end(arguments);
+    length += rest < 0 ? 0 : (size_t)rest;
+    if (length > sizeof line - 1)
+        length = sizeof line - 1;
+    line[length++] = '\n';
+    // A full disk must not end the keeper.
+    if (write(STDERR_FILENO, line, length) < 0)
+        return;
+}
+
+static long long seconds(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return now.tv_sec;
+}
+
+static void lock_byte(short kind, off_t byte)
+{
+    struct flock range = {.l_type = kind, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+    if (fcntl(lock_file, F_SETLK, &range) < 0)
+        say("WARNING", "cannot lock byte %lld: %s", (long long)byte, strerror(errno));
+}
+
+// Ends the process, and with it the descriptors: the kernel then answers ENOTCONN, unless a daemon lives.
+static void end(int code)
+{
+    struct stat now;
+    // A daemon that was killed leaves its socket, but that of another mount may be in its place by now.
+    if (has_socket && lstat(socket_path, &now) == 0 && now.st_dev == own_socket.st_dev &&
+        now.st_ino == own_socket.st_ino && now.st_ctim.tv_sec == own_socket.st_ctim.tv_sec &&
+        now.st_ctim.tv_nsec == own_socket.st_ctim.tv_nsec)
+        unlink(socket_path);
+    _exit(code);
+}
+
+static void take_hold(const char *data, size_t bytes, const int *descriptors, int count)
+{
+    bool is_first = held_count == 0;
+    for (int i = 0; i < held_count; i++)
+        close(held[i]);
+    memcpy(text, data, bytes);
+    text_bytes = bytes;
+    memcpy(held, descriptors, sizeof *held * (size_t)count);
+    held_count = count;
+    if (!is_first)
+        return;
+    // From here on the mount outlives the command that made it.
+    prctl(PR_SET_PDEATHSIG, 0);
+    lock_byte(F_WRLCK, strtoll(text, NULL, 10));
+    lock_byte(F_UNLCK, DAEMON_BYTE);
+}
+
+// Take one message of the daemon. False if there is none.
+static bool take_message(void)
+{
+    static char data[MOST_TEXT + 1];
+    static union {
+        char room[CMSG_SPACE(sizeof(int) * MOST_DESCRIPTORS)];
+        struct cmsghdr aligned;
+    } control;
+    int descriptors[MOST_DESCRIPTORS], count = 0;
+    struct iovec part = {data, sizeof data - 1};
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room};
+    if (connection < 0)
+        return false;
+    ssize_t bytes = recvmsg(connection, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (bytes < 0 && (errno == EAGAIN || errno == EINTR))
+        return false;
+    if (bytes <= 0) {
+        close(connection);
+        connection = -1;
+        return false;
+    }
+    for (struct cmsghdr *at = CMSG_FIRSTHDR(&message); at; at = CMSG_NXTHDR(&message, at)) {
+        if (at->cmsg_level != SOL_SOCKET || at->cmsg_type != SCM_RIGHTS)
+            continue;
+        count = (int)((at->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+        memcpy(descriptors, CMSG_DATA(at), sizeof(int) * (size_t)count);
+    }
+    data[bytes] = 0;
+    bool is_whole = !(message.msg_flags & (MSG_TRUNC | MSG_CTRUNC));
+    if (data[0] == 'H' && count && is_whole) {
+        take_hold(data + 1, (size_t)bytes - 1, descriptors, count);
+        return true;
+    }
+    for (int i = 0; i < count; i++)
+        close(descriptors[i]);
+    if (data[0] == 'S') {
+        is_serving = true;
+        has_socket = lstat(socket_path, &own_socket) == 0;
+    } else {
+        say("ERROR", "cannot hold what the daemon sent: when it dies, the mount is dead");
+    }
+    return true;
+}
+
+// Start another daemon. False, with a line in the log, if that is not possible.
+static bool start(void)
+{
+    static char line[128];
+    static union {
+        char room[CMSG_SPACE(sizeof(int) * MOST_DESCRIPTORS)];
+        struct cmsghdr aligned;
+    } control;
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair)) {
+        say("ERROR", "cannot start another daemon: socketpair: %s", strerror(errno));
+        return false;
+    }
+    restarts++;
+    int line_bytes =
+        snprintf(line, sizeof line, "%ld %d %lld %s\n", restarts, has_crashed, last_death_s, last_death);
+    struct iovec parts[] = {{line, (size_t)line_bytes}, {text, text_bytes}};
+    size_t bytes = sizeof(int) * (size_t)held_count;
+    struct msghdr message = {
+        .msg_iov = parts, .msg_iovlen = 2, .msg_control = control.room, .msg_controllen = CMSG_SPACE(bytes)};
+    struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(bytes);
+    memcpy(CMSG_DATA(rights), held, bytes);
+    if (sendmsg(pair[0], &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+        say("ERROR", "cannot start another daemon: sendmsg: %s", strerror(errno));
+        return false;
+    }
+    daemon_pid = fork();
+    if (daemon_pid < 0) {
+        say("ERROR", "cannot start another daemon: fork: %s", strerror(errno));
+        return false;
+    }
+    if (daemon_pid == 0) {
+        // The daemon unblocks it when it can end cleanly.
+        sigset_t blocked;
+        sigemptyset(&blocked);
+        sigaddset(&blocked, SIGTERM);
+        sigprocmask(SIG_SETMASK, &blocked, NULL);
+        signal(SIGINT, SIG_IGN);
+        setsid();
+        dup2(pair[1], STDIN_FILENO);
+        execv(command[0], command);
+        say("ERROR", "%s: %s", command[0], strerror(errno));
+        _exit(127);
+    }
+    close(pair[1]);
+    connection = pair[0];
+    is_serving = false;
+    return true;
+}
+
+static void name_death(int status)
+{
+    static const struct {
+        int number;
+        const char *name;
+    } names[] = {{SIGKILL, "SIGKILL"}, {SIGSEGV, "SIGSEGV"}, {SIGBUS, "SIGBUS"}, {SIGABRT, "SIGABRT"},
+                 {SIGTERM, "SIGTERM"}, {SIGFPE, "SIGFPE"},   {SIGILL, "SIGILL"}, {SIGINT, "SIGINT"}};
+    if (WIFEXITED(status)) {
+        snprintf(last_death, sizeof last_death, "status %d", WEXITSTATUS(status));
+        return;
+    }
+    snprintf(last_death, sizeof last_death, "signal %d", WTERMSIG(status));
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (names[i].number == WTERMSIG(status))
+            snprintf(last_death, sizeof last_death, "%s", names[i].name);
+}
+
+static void daemon_ended(int status)
+{
+    pid_t pid = daemon_pid;
+    daemon_pid = 0;
+    // What it sent before its end counts.
+    while (take_message())
+        ;
+    if (connection >= 0)
+        close(connection);
+    connection = -1;
+    has_crashed = false;
+    int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    if (code == 0)
+        end(0);
+    if (!held_count || (!restarts && !is_serving))
+        // The command that mounts still waits, and says why.
+        end(code);
+    if (code == AGAIN) {
+        if (is_ending)
+            end(0);
+        say("INFO", "the daemon (pid %d) has ended, as it was asked to; starting another", (int)pid);
+    } else {
+        name_death(status);
+        last_death_s = seconds(CLOCK_REALTIME);
+        // Such a signal comes from outside, also from a kernel that is out of memory.
+        int number = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+        has_crashed = number != SIGKILL && number != SIGTERM && number != SIGINT;
+        long long now_s = seconds(CLOCK_BOOTTIME), first_s = deaths_at_s[(deaths + 1) % MOST_DEATHS];
+        deaths_at_s[deaths++ % MOST_DEATHS] = now_s;
+        const char *way = WIFSIGNALED(status) ? "was killed by" : "ended with";
+        if (is_ending) {
+            say("ERROR", "the daemon (pid %d) %s %s; to clear the mount: redoxfs umount %s", (int)pid, way, last_death,
+                mountpoint);
+            end(1);
+        }
+        if (gives_up && deaths >= MOST_DEATHS && now_s - first_s <= DEATHS_WITHIN_S) {
+            say("ERROR",
+                "the daemon (pid %d) %s %s, the third in a minute; giving up: the mount is dead. Lines above may have "
+                "the reason; to clear the mount: redoxfs umount %s",
+                (int)pid, way, last_death, mountpoint);
+            end(1);
+        }
+        say("ERROR", "the daemon (pid %d) %s %s; starting another", (int)pid, way, last_death);
+    }
+    if (!start())
+        end(1);
+}
+
+static void take_signals(void)
+{
+    struct signalfd_siginfo one;
+    while (read(signals, &one, sizeof one) == sizeof one) {
+        if (one.ssi_signo != SIGCHLD) {
+            is_ending = true;
+            kill(daemon_pid, SIGTERM);
+        }
+    }
+    int status;
+    if (waitpid(daemon_pid, &status, WNOHANG) == daemon_pid)
+        daemon_ended(status);
+}
+
+// Nobody serves the mount, and no daemon ever will.
+static void end_daemon(int code)
+{
+    kill(daemon_pid, SIGKILL);
+    waitpid(daemon_pid, NULL, 0);
+    end(code);
+}
+
+int main(int count, char **arguments)
+{
+    if (count < 6) {
+        fputs("redoxfs mount --keeper runs this program\n", stderr);
+        return 2;
+    }
+    sigset_t noticed;
+    sigemptyset(&noticed);
+    sigaddset(&noticed, SIGCHLD);
+    sigaddset(&noticed, SIGTERM);
+    sigaddset(&noticed, SIGINT);
+    sigprocmask(SIG_BLOCK, &noticed, NULL);
+    signals = signalfd(-1, &noticed, SFD_NONBLOCK | SFD_CLOEXEC);
+    // It may allocate, so it is called before anything is kept.
+    tzset();
+    setsid();
+    daemon_pid = (pid_t)strtol(arguments[1], NULL, 10);
+    lock_file = (int)strtol(arguments[2], NULL, 10);
+    socket_path = arguments[3];
+    mountpoint = arguments[4];
+    command = arguments + 5;
+    // For tests that kill many daemons.
+    const char *most = getenv("REDOXFS_KEEPER_DEATHS");
+    gives_up = !most || strcmp(most, "0");
+    fcntl(lock_file, F_SETFD, FD_CLOEXEC);
+    connection = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3);
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (signals < 0 || connection < 0 || null < 0 || dup2(null, STDIN_FILENO) < 0) {
+        say("ERROR", "cannot begin: %s", strerror(errno));
+        return 1;
+    }
+    close(null);
+    // A daemon that died before the signals were blocked.
+    take_signals();
+    for (;;) {
+        // Where a daemon serves, its requests would wake this process too: the device is watched only in between.
+        bool is_between = restarts && !is_serving;
+        struct pollfd watched[] = {{signals, POLLIN, 0}, {connection, POLLIN, 0}, {is_between ? held[0] : -1, 0, 0}};
+        int ready = poll(watched, 3, is_ending && is_between ? START_S * 1000 : -1);
+        if (ready == 0) {
+            say("ERROR", "the daemon (pid %d) did not start; to clear the mount: redoxfs umount %s", (int)daemon_pid,
+                mountpoint);
+            end_daemon(1);
+        }
+        if (watched[1].revents)
+            take_message();
+        if (is_between && !is_serving && watched[2].revents & POLLERR) {
+            say("INFO", "unmounted while another daemon (pid %d) was being started", (int)daemon_pid);
+            end_daemon(0);
+        }
+        if (watched[0].revents)
+            take_signals();
+    }
+}

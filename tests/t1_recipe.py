@@ -1,0 +1,150 @@
+"""The recipe of a mount: what one daemon writes is what another reads, without a copy, and only in the same layout."""
+
+import dataclasses
+import os
+import struct
+from collections.abc import Iterator
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from redoxfs.chunks import Cells, StorageSpeed
+from redoxfs.cli.restart import check
+from redoxfs.dataset import Catalog, Finding, Tree, Verdict
+from redoxfs.launch.deadline import Look
+from redoxfs.launch.errors import MountpointError
+from redoxfs.launch.keeper import layouts
+from redoxfs.launch.options import (
+    ClusterOptions,
+    DatasetOptions,
+    MemoryOptions,
+    MountOptions,
+    SamplerSpec,
+    SharingOptions,
+)
+from redoxfs.launch.path_status import PathStatus
+from redoxfs.launch.recipe import LAYOUT, Recipe, RecipeError, RecipeMemory, read_recipe
+from redoxfs.launch.source import Dataset
+from redoxfs.packed import load_index, pack
+from redoxfs.packed.index import Index
+from redoxfs.packed.positions import Positions
+from redoxfs.testing import layout_of, make_source
+
+PICKLED = (Dataset, Catalog, Tree, Verdict, Finding, Cells, StorageSpeed, Index, Positions, Recipe)
+OPTIONS = (MountOptions, DatasetOptions, MemoryOptions, ClusterOptions, SharingOptions, SamplerSpec)
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Dataset:
+    catalog, cells = layout_of(make_source(tmp_path / "source"))
+    return Dataset(catalog, cells, -1, None, None)
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> Dataset:
+    catalog, cells = layout_of(source := make_source(tmp_path / "source"))
+    root_fd = os.open(source, os.O_RDONLY)
+    try:
+        pack(catalog, cells, root_fd, tmp_path / "packed", shard_bytes=1 << 30, seed=0, asked={}, jobs=1)
+    finally:
+        os.close(root_fd)
+    index = load_index(tmp_path / "packed")
+    return Dataset(index.catalog, index.cells, -1, index, StorageSpeed(0.1, 1e6))
+
+
+def recipe_of(dataset: Dataset) -> Recipe:
+    return Recipe(
+        options=MountOptions("/source", "/target", dataset=DatasetOptions(seed=3), job="17"),
+        source=Path("/source"),
+        target=Path("/target"),
+        memory_bytes=1 << 40,
+        texts=dataset.texts,
+        control_path=Path("/run/a.sock"),
+        state_path=None,
+        request=("--memory=1G", "--", "/source"),
+    )
+
+
+def columns(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Each field of a dataclass, and of those in it."""
+    if dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from columns(getattr(value, field.name), f"{name}.{field.name}")
+    else:
+        yield name, value
+
+
+@pytest.mark.parametrize("kind", ["plain", "packed"])
+def test_what_one_daemon_writes_another_reads(kind: str, request: pytest.FixtureRequest) -> None:
+    dataset: Dataset = request.getfixturevalue(kind)
+    memory = RecipeMemory()
+    kept = memory.keep_dataset(dataset)
+    # They were found after the arrays were written.
+    kept.texts["fingerprint"] = "abc"
+    memory.finish(recipe_of(kept), "0.1.0")
+    recipe, read = read_recipe(memory.fd, 7)
+    assert recipe == recipe_of(kept)
+    assert read.root_fd == 7
+    assert read.texts == {"fingerprint": "abc"}
+    for (name, before), (_, after) in zip(columns(dataset), columns(read), strict=True):
+        if isinstance(before, np.ndarray):
+            assert np.array_equal(before, after), name
+            assert before.dtype == after.dtype
+            # A column of one number takes the memory of one.
+            assert before.strides == after.strides or not len(before)
+        elif name not in (".root_fd", ".texts"):
+            assert before == after, name
+    if read.index is not None:
+        assert read.index.catalog is read.catalog
+    os.close(memory.fd)
+
+
+def test_all_daemons_map_the_same_arrays(plain: Dataset) -> None:
+    memory = RecipeMemory()
+    kept = memory.keep_dataset(plain)
+    memory.finish(recipe_of(kept), "0.1.0")
+    _, read = read_recipe(memory.fd, 7)
+    for array in (kept.catalog.tree.names, read.catalog.tree.names, read.cells.cells):
+        assert not array.flags.owndata
+        assert not array.flags.writeable
+    # Nobody can change what both have mapped.
+    with pytest.raises(PermissionError):
+        os.pwrite(memory.fd, b"x", 0)
+    os.close(memory.fd)
+
+
+def test_another_layout_is_refused_with_both_numbers(plain: Dataset) -> None:
+    memory = RecipeMemory()
+    memory.finish(recipe_of(memory.keep_dataset(plain)), "0.0.9")
+    data = bytearray(os.pread(memory.fd, 1 << 30, 0))
+    os.close(memory.fd)
+    struct.pack_into("<I", data, 8, LAYOUT + 1)
+    changed = os.memfd_create("changed")
+    os.write(changed, data)
+    with pytest.raises(
+        RecipeError, match=rf"redoxfs 0\.0\.9 wrote .* layout {LAYOUT + 1}, and this one reads {LAYOUT}$"
+    ):
+        read_recipe(changed, 7)
+    os.close(changed)
+
+
+def test_the_layout_number_belongs_to_these_fields() -> None:
+    """If this fails, raise `LAYOUT`, and then put the new sum here."""
+    names = [f"{kind.__name__}: {[field.name for field in dataclasses.fields(kind)]}" for kind in PICKLED + OPTIONS]
+    assert (LAYOUT, blake2b("\n".join(names).encode(), digest_size=4).hexdigest()) == (1, "3aad0b64")
+
+
+@pytest.mark.parametrize("name", ["recipe", "shared"])
+def test_restart_refuses_a_daemon_of_another_layout(name: str) -> None:
+    mount = PathStatus("/mnt", Look(Path("/mnt"), 0, 0, False), None)
+    stats: dict[str, Any] = {"version": "0.0.9", "keeper": {"pid": 17, "layouts": layouts()}}
+    check(mount, stats)
+    stats["keeper"]["layouts"][name] += 1
+    with pytest.raises(MountpointError, match=rf"^/mnt: redoxfs 0\.0\.9 .* of the {name} memory.*it goes on as it is"):
+        check(mount, stats)
+    del stats["keeper"]["layouts"][name]
+    with pytest.raises(MountpointError, match="layout None"):
+        check(mount, stats)

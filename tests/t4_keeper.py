@@ -1,0 +1,360 @@
+"""The keeper of a mount: another daemon in the place of one that died, on purpose or not, and what ends them all."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from machine import PATIENCE_S, Machine, has_ended
+
+from redoxfs.launch.turn import keeper_of
+from redoxfs.linux.detach import detach
+from redoxfs.linux.mount_table import Mount, read_mounts, topmost_at
+
+MOST_RSS_KIB = 3 * 1024
+
+# Runs when a Python begins. While the file $STOP exists, each daemon of a keeper writes its pid there and stops itself:
+# the first, which the child of a command forks, and those that the keeper starts.
+SITE = """
+import os, signal, sys
+path, command = os.environ.get("STOP", ""), os.getpid()
+def stop():
+    if os.path.exists(path):
+        with open(path, "w") as file:
+            file.write(f"{os.getpid()}\\n")
+        os.kill(os.getpid(), signal.SIGSTOP)
+if "redoxfs.launch.successor" in sys.orig_argv:
+    stop()
+else:
+    os.register_at_fork(after_in_child=lambda: os.getppid() != command and stop())
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_sockets(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`keeper_of` looks where the commands of the machine do."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(machine.sockets))
+
+
+@pytest.fixture
+def kept(machine: Machine, source: Path) -> Machine:
+    """A machine with a mount that has a keeper."""
+    machine.ok("mount", "--keeper", source, machine.mnt)
+    return machine
+
+
+@pytest.fixture
+def stop(machine: Machine, tmp_path: Path) -> Path:
+    """While a pipe is at this path, daemons of a keeper stop at once. A reader of it gets their pid."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text(SITE)
+    stop = tmp_path / "stop"
+    machine.environment |= {"PYTHONPATH": str(tmp_path / "site"), "STOP": str(stop)}
+    return stop
+
+
+def keeper(machine: Machine) -> int:
+    return int(machine.stats()["keeper"]["pid"])
+
+
+def mount_at(path: Path) -> Mount:
+    mount = topmost_at(path, read_mounts())
+    assert mount is not None
+    return mount
+
+
+def contents(root: Path) -> set[bytes]:
+    return {path.read_bytes() for path in root.glob("train/*/*.jpg")}
+
+
+@contextmanager
+def ends(pid: int) -> Iterator[None]:
+    """The process ends in or after the body."""
+    process = os.pidfd_open(pid)
+    yield
+    assert has_ended(process)
+
+
+def fields(pid: int) -> list[str]:
+    """Of a process: its state, its parent, … (proc(5))."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def stopped_successor(machine: Machine, stop: Path) -> int:
+    """Kill the daemon. The next one has begun, and stops; its pid."""
+    os.mkfifo(stop)
+    machine.kill(signal.SIGKILL)
+    return stopped(stop)
+
+
+def stopped(stop: Path) -> int:
+    """The pid of the daemon that stops next."""
+    pid = int(stop.read_text())
+    stop.unlink()
+    while fields(pid)[0] != "T":
+        os.sched_yield()
+    return pid
+
+
+def test_programs_go_on_when_the_daemon_is_killed(kept: Machine, source: Path) -> None:
+    whole = contents(source)
+    first, former = kept.pid(), keeper(kept)
+    with open(kept.mnt / "train/n02121808/cat3.jpg", "rb") as held:
+        begin = held.read(3)
+        kept.kill(signal.SIGKILL)
+        assert begin + held.read() in whole
+        assert contents(kept.mnt) == whole
+    stats = kept.stats()
+    assert stats["pid"] not in (first, former)
+    assert stats["keeper"]["pid"] == former
+    assert stats["keeper"]["restarts"] == 1
+    assert stats["keeper"]["last_death"]["how"] == "SIGKILL"
+    assert f"ERROR redoxfs.keeper: the daemon (pid {first}) was killed by SIGKILL; starting another\n" in kept.log()
+    assert "last death: SIGKILL" in kept.ok("status", kept.mnt).stdout
+    kept.ok("umount", kept.mnt)
+    assert kept.nothing_is_left()
+
+
+def test_a_successor_needs_nothing_that_the_mount_hides(machine: Machine, source: Path) -> None:
+    whole = contents(source)
+    machine.ok("mount", "--keeper", source)
+    machine.kill(signal.SIGKILL, source)
+    assert contents(source) == whole
+    assert machine.stats(source)["keeper"]["restarts"] == 1
+    machine.ok("umount", source)
+    assert machine.nothing_is_left()
+
+
+def test_a_successor_serves_a_packed_dataset(machine: Machine, source: Path, tmp_path: Path) -> None:
+    whole = contents(source)
+    packed = tmp_path / "packed"
+    machine.ok("pack", source, packed)
+    machine.ok("mount", "--keeper", packed)
+    machine.kill(signal.SIGKILL, packed)
+    assert contents(packed) == whole
+    assert machine.stats(packed)["keeper"]["restarts"] == 1
+    machine.ok("umount", packed)
+    assert machine.nothing_is_left()
+
+
+def test_a_successor_serves_the_tree_as_it_was_mounted(kept: Machine, source: Path) -> None:
+    (source / "train/n02121808/aaa.jpg").write_bytes(b"new")
+    (source / "train/n02121808/cat3.jpg").unlink()
+    before = sorted(path.name for path in kept.mnt.glob("train/*/*"))
+    kept.kill(signal.SIGKILL)
+    # The kernel has the listing; the new daemon looks up the names.
+    sizes = [path.stat().st_size for path in (kept.mnt / ".redoxfs/exact").glob("train/*/*")]
+    assert len(sizes) == len(before) == 40
+    assert sorted(path.name for path in (kept.mnt / ".redoxfs/exact").glob("train/*/*")) == before
+
+
+def test_a_daemon_that_runs_into_an_error_is_replaced(kept: Machine) -> None:
+    first = kept.pid()
+    kept.kill(signal.SIGSEGV)
+    assert kept.stats()["keeper"]["last_death"]["how"] == "SIGSEGV"
+    assert kept.pid() != first
+
+
+def test_the_keeper_takes_less_than_3_mb(kept: Machine) -> None:
+    def rss_kib(pid: int) -> int:
+        status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        return int(status["VmRSS"].split()[0])
+
+    before = rss_kib(keeper(kept))
+    kept.kill(signal.SIGKILL)
+    assert 0 < before <= rss_kib(keeper(kept)) < MOST_RSS_KIB
+
+
+@pytest.mark.parametrize("whom", ["daemon", "keeper"])
+@pytest.mark.parametrize("is_second", [False, True], ids=["first", "second"])
+def test_sigterm_ends_daemon_keeper_and_mount(kept: Machine, whom: str, is_second: bool) -> None:
+    if is_second:
+        kept.kill(signal.SIGKILL)
+    pids = {"daemon": kept.pid(), "keeper": keeper(kept)}
+    with ends(pids["daemon"]), ends(pids["keeper"]):
+        os.kill(pids[whom], signal.SIGTERM)
+    assert kept.nothing_is_left()
+
+
+def test_an_unmount_by_others_ends_daemon_and_keeper(kept: Machine) -> None:
+    with ends(kept.pid()), ends(keeper(kept)):
+        detach(kept.mnt)
+    assert kept.nothing_is_left()
+
+
+def test_a_daemon_goes_on_without_its_keeper(kept: Machine, source: Path) -> None:
+    assert keeper_of(mount_at(kept.mnt)) == keeper(kept)
+    with ends(keeper(kept)):
+        os.kill(keeper(kept), signal.SIGKILL)
+    assert contents(kept.mnt) == contents(source)
+    assert kept.stats()["keeper"]["pid"] is None
+    assert keeper_of(mount_at(kept.mnt)) is None
+    done = kept.run("restart", kept.mnt)
+    assert (done.returncode, done.stderr.count("\n")) == (4, 1)
+    assert "keeper, which was killed" in done.stderr
+    kept.ok("umount", kept.mnt)
+    assert kept.nothing_is_left()
+
+
+def test_without_keeper_and_daemon_the_mount_is_dead(kept: Machine, source: Path) -> None:
+    with ends(keeper(kept)):
+        os.kill(keeper(kept), signal.SIGKILL)
+    kept.kill(signal.SIGKILL)
+    with pytest.raises(OSError) as dead:
+        os.listdir(kept.mnt)
+    assert dead.value.errno == errno.ENOTCONN
+    kept.ok("mount", "--keeper", source, kept.mnt)
+    assert contents(kept.mnt) == contents(source)
+    kept.ok("umount", kept.mnt)
+    assert kept.nothing_is_left()
+
+
+def test_the_third_death_in_a_minute_ends_the_mount(kept: Machine) -> None:
+    process = keeper(kept)
+    with ends(process):
+        for _ in range(3):
+            kept.kill(signal.SIGKILL)
+    with pytest.raises(OSError) as dead:
+        os.listdir(kept.mnt)
+    assert dead.value.errno == errno.ENOTCONN
+    last = kept.log().splitlines()[-1]
+    assert "the third in a minute; giving up: the mount is dead" in last
+    assert last.endswith(f"to clear the mount: redoxfs umount {kept.mnt}")
+    kept.ok("umount", kept.mnt)
+    assert kept.nothing_is_left()
+
+
+def test_restart_replaces_the_daemon_under_open_files(kept: Machine, source: Path) -> None:
+    whole = contents(source)
+    first = kept.pid()
+    with open(kept.mnt / "train/n02084071/dog23.jpg", "rb") as held:
+        done = kept.ok("restart", kept.mnt)
+        assert held.read() in whole
+    stats = kept.stats()
+    assert f"pid {stats['pid']} of redoxfs {stats['version']}; before, it was pid {first}" in done.stderr
+    assert stats["keeper"]["restarts"] == 1
+    assert stats["keeper"]["last_death"] is None
+    assert "redoxfs.keeper: the daemon" in kept.log()
+    assert "ERROR" not in kept.log()
+
+
+def test_restarts_on_purpose_are_no_deaths(kept: Machine) -> None:
+    for _ in range(4):
+        kept.ok("restart", kept.mnt)
+    assert kept.stats()["keeper"]["restarts"] == 4
+
+
+def test_of_two_restarts_at_once_the_second_waits(kept: Machine) -> None:
+    first = kept.pid()
+    both = [
+        subprocess.Popen(kept.command("restart", kept.mnt), env=kept.environment, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    said = [process.communicate(timeout=2 * PATIENCE_S)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert kept.stats()["keeper"]["restarts"] == 2
+    assert sum(f"it was pid {first} " in text for text in said) == 1
+
+
+def test_restart_needs_a_keeper(machine: Machine, source: Path) -> None:
+    machine.ok("mount", source, machine.mnt)
+    first = machine.pid()
+    done = machine.run("restart", machine.mnt)
+    assert (done.returncode, done.stderr.count("\n")) == (4, 1)
+    assert "mounted without --keeper" in done.stderr
+    assert machine.stats()["keeper"] is None
+    assert machine.pid() == first
+
+
+def test_umount_ends_a_daemon_that_is_being_started(machine: Machine, source: Path, stop: Path) -> None:
+    machine.ok("mount", "--keeper", source, machine.mnt)
+    process = keeper(machine)
+    with ends(process):
+        stopped_successor(machine, stop)
+        assert keeper_of(mount_at(machine.mnt)) == process
+        machine.ok("umount", "--timeout", "2", machine.mnt)
+    assert machine.nothing_is_left()
+    machine.ok("mount", "--keeper", source, machine.mnt)
+    assert machine.pid() != process
+
+
+def test_sigterm_to_the_keeper_ends_a_daemon_that_starts(machine: Machine, source: Path, stop: Path) -> None:
+    machine.ok("mount", "--keeper", source, machine.mnt)
+    with ends(keeper(machine)):
+        process = keeper(machine)
+        pid = stopped_successor(machine, stop)
+        os.kill(process, signal.SIGTERM)
+        os.kill(pid, signal.SIGCONT)
+    assert machine.nothing_is_left()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_command_that_is_killed_leaves_nothing(
+    machine: Machine, source: Path, stop: Path, how: signal.Signals
+) -> None:
+    os.mkfifo(stop)
+    command = subprocess.Popen(
+        machine.command("mount", "--keeper", source, machine.mnt), env=machine.environment, stderr=subprocess.DEVNULL
+    )
+    daemon = stopped(stop)
+    # It is about to become the keeper, or it is that already.
+    between = int(fields(daemon)[1])
+    with ends(between), ends(daemon):
+        command.send_signal(how)
+        assert command.wait(PATIENCE_S) != 0
+        os.kill(daemon, signal.SIGCONT)
+    assert machine.nothing_is_left()
+
+
+def test_status_and_mount_wait_for_a_daemon_that_starts(machine: Machine, source: Path, stop: Path) -> None:
+    machine.ok("mount", "--keeper", source, machine.mnt)
+    pid = stopped_successor(machine, stop)
+    waiting = [
+        subprocess.Popen(
+            machine.command(*words), env=machine.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        for words in (("status", "--json", machine.mnt), ("mount", source, machine.mnt))
+    ]
+    os.kill(pid, signal.SIGCONT)
+    told, refused = [(process.communicate(timeout=2 * PATIENCE_S), process.returncode) for process in waiting]
+    assert told[1] == 0
+    assert json.loads(told[0][0])["pid"] == pid
+    assert refused[1] == 4
+    assert b"live redoxfs mount" in refused[0][1]
+
+
+def test_a_daemon_that_cannot_start_is_given_up(machine: Machine, source: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "site"
+    broken.mkdir()
+    machine.environment["PYTHONPATH"] = str(broken)
+    machine.ok("mount", "--keeper", source, machine.mnt)
+    (broken / "trio.py").write_text("raise ImportError('broken')\n")
+    with ends(keeper(machine)):
+        machine.kill(signal.SIGKILL)
+    assert machine.log().count("ended with status 1") == 2
+    assert "ImportError: broken" in machine.log()
+    machine.ok("umount", machine.mnt)
+    assert machine.nothing_is_left()
+
+
+@pytest.mark.parametrize(
+    ("more", "why"), [(["-f"], "in the background"), (["--nodes", "127.0.0.1:7110,127.0.0.1:7111"], "one node")]
+)
+def test_a_keeper_is_refused_where_it_cannot_be(machine: Machine, source: Path, more: list[str], why: str) -> None:
+    done = machine.run("mount", "--keeper", *more, source, machine.mnt)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert why in done.stderr
+    assert machine.nothing_is_left()
+
+
+def test_modules_below_the_mountpoint_are_refused(machine: Machine, source: Path) -> None:
+    machine.environment["PYTHONPATH"] = str(source / "train")
+    done = machine.run("mount", "--keeper", source)
+    assert (done.returncode, done.stderr.count("\n")) == (4, 1)
+    assert str(source / "train") in done.stderr
+    assert machine.nothing_is_left()
