@@ -65,3 +65,21 @@ def test_epoch_reads_complete_epochs_from_storage_with_latency(tmp_path: Path) -
     for row in found["rows"]:
         assert (row["readers"], row["wrong_labels"], row["not_once"]) == (4, 0, 0)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_restarts_counts_what_readers_notice_without_a_keeper(tmp_path: Path) -> None:
+    """With a keeper they notice nothing: t4_restarts."""
+    path = tmp_path / "result.json"
+    done = run("restarts.py", "--no-keeper", "--kills", "2", "--files", "320", "--classes", "2", "--json", path)
+    assert done.returncode == 1, done.stderr
+    found = json.loads(path.read_text())
+    assert [(row["setting"], row["deaths"]) for row in found["rows"]] == [
+        ("pool, directory, default", 1),
+        ("slot, directory, default", 1),
+    ]
+    for row in found["rows"]:
+        assert row["opens"] > 0
+        assert row["errors"] > 0
+        assert row["samples_not_once"] > 0
+        assert row["wrong_bytes"] == 0

@@ -2,15 +2,17 @@
 
     scripts/bench/full_path.py [--files 8192] [--sizes 10000,100000] [--readers 1,2,4,8,16] [--rounds 3] [--json]
                                [--ways plain,stock,directory,packed] [--direct-io] [--cores N] [--against CHECKOUT]
+                               [--keeper]
 
 1 to 16 processes share epochs in random order and read each file whole with open().read(). redoxfs has memory for a
 fifth of the dataset, so it loads each sample again in each epoch. All source files are in the page cache: the rates are
 what the daemon can do, and no storage limits them.
 
 ``--against`` measures another checkout of redoxfs in the same run, with the Python of its .venv, and gives the ratio to
-it. The ways take turns, in another order in each round, and the table gives medians. A turn begins with an epoch that
-is not measured; the epochs that are measured follow it without a pause. So what the daemon loads in advance belongs to
-the next epoch that is measured, as in a long job.
+it. ``--keeper`` also measures mounts that have a keeper, with the ratio to those without. The ways take turns, in
+another order in each round, and the table gives medians. A turn begins with an epoch that is not measured; the epochs
+that are measured follow it without a pause. So what the daemon loads in advance belongs to the next epoch that is
+measured, as in a long job.
 
 How to read the result: "stock pyfuse3" (stock_pyfuse3.py) loads nothing and decides nothing. It is mounted anew for
 each epoch, since the kernel would keep its pages. "CPU µs" is the processor time that a file costs the server, in user
@@ -29,7 +31,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,7 +43,7 @@ from rich.table import Table
 
 MEMORY_SHARE = 0.2
 WAYS = {"plain": "plain directory", "stock": "stock pyfuse3", "directory": "directory", "packed": "packed"}
-NOW, AGAINST = "redoxfs", "against"
+NOW, AGAINST, KEPT = "redoxfs", "against", "with a keeper"
 
 
 Turn = Callable[[list[int]], Iterator[tuple[int, Epoch]]]
@@ -50,11 +52,12 @@ Turn = Callable[[list[int]], Iterator[tuple[int, Epoch]]]
 
 @dataclass(frozen=True, slots=True)
 class Checkout:
-    """A checkout of redoxfs whose daemon is measured."""
+    """A checkout of redoxfs whose daemon is measured. ``keeper``: its mounts have one."""
 
     title: str
     python: str
     commit: str
+    keeper: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,17 +168,22 @@ class Dataset:
         command = mounts.redoxfs(
             source, mnt, "--memory", self._memory, *classes, *self._options, python=checkout.python
         )
-        with mounts.served_by(command, mnt, environment=environment) as server:
+        with ExitStack() as stack:
+            if checkout.keeper:
+                command = ["--keeper" if word == "-f" else word for word in command]
+                pid = stack.enter_context(mounts.kept(command, mnt, environment))
+            else:
+                pid = stack.enter_context(mounts.served_by(command, mnt, environment=environment)).pid
             list_all(mnt)
             paths = below(mnt, self._names)
 
             def turn(readers: list[int]) -> Iterator[tuple[int, Epoch]]:
                 yield 0, read_epoch(paths, max(readers))
                 for count in readers:
-                    yield count, read_epoch(paths, count, partial(mounts.cpu_s, server.pid))
-                mounts.settle(server.pid)
+                    yield count, read_epoch(paths, count, partial(mounts.cpu_s, pid))
+                mounts.settle(pid)
 
-            mounts.settle(server.pid)
+            mounts.settle(pid)
 
             yield turn
 
@@ -237,6 +245,7 @@ def told(row: Row, rows: list[Row]) -> dict[str, Any]:
         "times_plain": ratio_to("plain"),
         "times_stock": ratio_to("stock"),
         "times_against": ratio_to(row.way.key, AGAINST),
+        "times_without_keeper": ratio_to(row.way.key, NOW) if ours and ours.keeper else None,
         "all_files_per_s": [epoch.files_per_s for epoch in row.epochs],
         "all_server_us_per_file": [epoch.server_us_per_file for epoch in row.epochs],
     }
@@ -257,6 +266,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     checkouts = [this_checkout()]
     if arguments.against:
         checkouts.append(other_checkout(arguments.against))
+    if arguments.keeper:
+        checkouts.append(replace(checkouts[0], title=KEPT, keeper=True))
     rows: list[Row] = []
     for file_bytes in arguments.sizes:
         with tempfile.TemporaryDirectory(prefix="redoxfs-bench-", dir=arguments.folder) as folder:
@@ -288,6 +299,7 @@ def show(result: dict[str, Any]) -> None:
             ("CPU µs of the server per file", "server_us_per_file", ",.0f"),
             ("files a second, times stock pyfuse3", "times_stock", ".2f"),
             ("files a second, times the other commit", "times_against", ".2f"),
+            ("files a second, times the same without a keeper", "times_without_keeper", ".2f"),
         ):
             table = Table(title=f"{file_bytes:,} bytes: {title}, by readers")
             table.add_column("", no_wrap=True)
@@ -324,6 +336,7 @@ def main() -> int:
     parser.add_argument("--direct-io", action="store_true", help="mount with direct_io")
     parser.add_argument("--cores", type=int, help="number of cores that servers and readers share (default: all)")
     parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="also measure the redoxfs of this checkout")
+    parser.add_argument("--keeper", action="store_true", help="also measure mounts that have a keeper")
     parser.add_argument("--folder", type=Path, help="where to make the files (default: the temporary folder)")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()

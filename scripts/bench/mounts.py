@@ -42,6 +42,22 @@ def served_by(
             server.kill()
 
 
+@contextmanager
+def kept(command: list[str], mountpoint: Path, environment: Mapping[str, str]) -> Iterator[int]:
+    """Run `redoxfs mount --keeper`. Yields the pid of the daemon, which must not change."""
+    mountpoint.mkdir(exist_ok=True)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode:
+        raise SystemExit(f"{command[0]} did not mount: {done.stderr}")
+    try:
+        pid = stats(mountpoint)["pid"]
+        yield pid
+        if stats(mountpoint)["pid"] != pid:
+            raise SystemExit("the daemon died")
+    finally:
+        subprocess.run([*command[:4], "umount", mountpoint], env=environment, check=False, stderr=subprocess.DEVNULL)
+
+
 def redoxfs(source: Path, mountpoint: Path, *options: str, python: str = sys.executable) -> list[str]:
     # -P: the installed redoxfs, not one that lies in the current directory
     return [python, "-P", "-m", "redoxfs", "mount", "-f", *options, str(source), str(mountpoint)]
