@@ -52,12 +52,15 @@ Turn = Callable[[list[int]], Iterator[tuple[int, Epoch]]]
 
 @dataclass(frozen=True, slots=True)
 class Checkout:
-    """A checkout of redoxfs whose daemon is measured. ``keeper``: its mounts have one."""
+    """A checkout of redoxfs whose daemon is measured.
+
+    ``keeper``  whether its mounts have one; None: they are in the foreground, where none can have one
+    """
 
     title: str
     python: str
     commit: str
-    keeper: bool = False
+    keeper: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +172,11 @@ class Dataset:
             source, mnt, "--memory", self._memory, *classes, *self._options, python=checkout.python
         )
         with ExitStack() as stack:
-            if checkout.keeper:
-                command = ["--keeper" if word == "-f" else word for word in command]
-                pid = stack.enter_context(mounts.kept(command, mnt, environment))
+            if checkout.keeper is not None:
+                # All in the background: the scheduler treats those in the foreground together with the readers.
+                option = "--keeper" if checkout.keeper else "--no-keeper"
+                command = [option if word == "-f" else word for word in command]
+                pid = stack.enter_context(mounts.background(command, mnt, environment))
             else:
                 pid = stack.enter_context(mounts.served_by(command, mnt, environment=environment)).pid
             list_all(mnt)
@@ -267,6 +272,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.against:
         checkouts.append(other_checkout(arguments.against))
     if arguments.keeper:
+        checkouts[0] = replace(checkouts[0], keeper=False)
         checkouts.append(replace(checkouts[0], title=KEPT, keeper=True))
     rows: list[Row] = []
     for file_bytes in arguments.sizes:

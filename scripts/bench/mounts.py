@@ -43,8 +43,8 @@ def served_by(
 
 
 @contextmanager
-def kept(command: list[str], mountpoint: Path, environment: Mapping[str, str]) -> Iterator[int]:
-    """Run `redoxfs mount --keeper`. Yields the pid of the daemon, which must not change."""
+def background(command: list[str], mountpoint: Path, environment: Mapping[str, str]) -> Iterator[int]:
+    """Run `redoxfs mount` without -f. Yields the pid of the daemon, which must not change."""
     mountpoint.mkdir(exist_ok=True)
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
