@@ -189,8 +189,23 @@ def test_the_control_folder_is_only_at_the_root(source: tuple[Catalog, int]) -> 
     trio.run(main)
 
 
+def test_a_text_of_a_former_daemon_is_stale(source: tuple[Catalog, int]) -> None:
+    async def main() -> None:
+        async with operations(source) as (former, node):
+            open_before = FileHandleT((await former.open(STATS_INODE, os.O_RDONLY, CALLER)).fh)
+            ops = Operations(source[0].tree, node, stats=lambda: {"b": 2})
+            opened = FileHandleT((await ops.open(STATS_INODE, os.O_RDONLY, CALLER)).fh)
+            with pytest.raises(pyfuse3.FUSEError) as failure:
+                await ops.read(open_before, 0, 4096)
+            assert failure.value.errno == errno.ESTALE
+            await ops.release(open_before)
+            assert bytes(await ops.read(opened, 0, 4096)) == b'{\n  "b": 2\n}\n'
+
+    trio.run(main)
+
+
 class BrokenNode:
-    """A node whose every attribute is a bug."""
+    """An object whose every method is a bug."""
 
     def __getattr__(self, name: str) -> Callable[..., object]:
         def raises(*_arguments: object) -> object:
@@ -232,6 +247,7 @@ def test_a_bug_in_a_handler_is_eio_and_one_log_line(
         async with operations(source) as (ops, _):
             ops._node = BrokenNode()  # type: ignore[assignment]
             ops._tree = BrokenNode()  # type: ignore[assignment]
+            ops._texts = BrokenNode()  # type: ignore[assignment]
             with pytest.raises(pyfuse3.FUSEError) as raised:
                 await CALLS[name](ops, entry_at(source, "cat/2.jpg"))
             assert raised.value.errno == errno.EIO

@@ -12,9 +12,11 @@ the kernel gets ENOSYS once and then does not ask again: xattrs, which saves two
 access. The handle of a directory is its inode number.
 """
 
+import errno
 import json
 import os
 import stat
+import time
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
@@ -49,7 +51,7 @@ MOST_NAMES = 512
 """Entries to consider for one reply, which has room for some 400."""
 
 TEXT_HANDLES = 1 << 62
-"""Handles of texts start here, so that none is taken for a handle of the node."""
+"""Handles of texts are above this, so that none is taken for a handle of the node."""
 
 ROOT = 0
 
@@ -66,7 +68,8 @@ class Operations(pyfuse3.Operations):
         self._stats = stats
         self._blocks = int(tree.size.sum()) // 4096 + 1
         self._texts: dict[int, bytes] = {}
-        self._next_text = TEXT_HANDLES
+        # A program may have a text of a former daemon of the mount open. So no daemon gives a handle of another.
+        self._next_text = TEXT_HANDLES + time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
     # Names and attributes
 
@@ -126,11 +129,15 @@ class Operations(pyfuse3.Operations):
 
     @handler
     async def read(self, fh: FileHandleT, off: int, size: int) -> bytes:
-        return self._texts[fh][off : off + size]
+        text = self._texts.get(fh)
+        if text is None:
+            raise OSError(errno.ESTALE, "a former daemon generated this text")
+        return text[off : off + size]
 
     @handler
     async def release(self, fh: FileHandleT) -> None:
-        del self._texts[fh]
+        # A former daemon may have generated it.
+        self._texts.pop(fh, None)
 
     @handler
     async def statfs(self, ctx: RequestContext) -> pyfuse3.StatvfsData:
