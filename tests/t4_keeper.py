@@ -311,6 +311,21 @@ def test_a_command_that_is_killed_leaves_nothing(
     assert machine.nothing_is_left()
 
 
+def test_a_daemon_whose_keeper_died_while_it_began_says_so(machine: Machine, source: Path, stop: Path) -> None:
+    machine.ok("mount", "--keeper", source, machine.mnt)
+    keeper_pid = keeper(machine)
+    with ends(keeper_pid):
+        pid = stopped_successor(machine, stop)
+        os.kill(keeper_pid, signal.SIGKILL)
+    os.kill(pid, signal.SIGCONT)
+    assert machine.stats()["keeper"]["pid"] is None
+    done = machine.run("restart", machine.mnt)
+    assert (done.returncode, done.stderr.count("\n")) == (4, 1)
+    assert contents(machine.mnt) == contents(source)
+    machine.ok("umount", machine.mnt)
+    assert machine.nothing_is_left()
+
+
 def test_status_and_mount_wait_for_a_daemon_that_starts(machine: Machine, source: Path, stop: Path) -> None:
     machine.ok("mount", "--keeper", source, machine.mnt)
     pid = stopped_successor(machine, stop)

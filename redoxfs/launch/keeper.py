@@ -17,6 +17,7 @@ import os
 import signal
 import site
 import socket
+import struct
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -37,6 +38,9 @@ AGAIN = 75
 """The exit code of a daemon that asks for another."""
 
 _HOLD, _SERVES = b"H", b"S"
+
+# <sys/socket.h>, struct ucred: pid, uid, gid.
+_UCRED = struct.Struct("3i")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,7 @@ class Keeper:
     Args:
         connection: to the keeper.
         device_number: of the mount; None: this daemon makes it.
+        pid: of the keeper; None: it is the parent. It may be dead, and the parent another process.
     """
 
     def __init__(
@@ -82,6 +87,7 @@ class Keeper:
         devices: tuple[int, ...] = (),
         device_number: str | None = None,
         past: Past | None = None,
+        pid: int | None = None,
     ) -> None:
         self.held = held
         self.shared_fd = held.shared_fd
@@ -89,7 +95,7 @@ class Keeper:
         self.device_number = device_number
         self.crashed = past is not None and past.crashed
         self.restarting = False
-        self.pid = os.getppid()
+        self.pid = os.getppid() if pid is None else pid
         self._connection = connection
         self._mountpoint = mountpoint
         self._past = past or Past()
@@ -234,13 +240,17 @@ def restart_command(mountpoint: Path) -> tuple[list[str], dict[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Inheritance:
-    """What another daemon gets from the keeper. ``number`` is that of the mount's device, major:minor."""
+    """What another daemon gets from the keeper. ``number`` is that of the mount's device, major:minor.
+
+    ``keeper_pid``  the process that made the connection
+    """
 
     connection: socket.socket
     held: Held
     devices: tuple[int, ...]
     number: str
     past: Past
+    keeper_pid: int
 
 
 def inherited() -> Inheritance:
@@ -264,6 +274,7 @@ def inherited() -> Inheritance:
         tuple(devices),
         told["number"],
         Past(int(restarts), crashed == "1", death or None, int(death_s)),
+        _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[0],
     )
 
 

@@ -44,6 +44,7 @@ def _serve(given: Inheritance) -> int:
         devices=given.devices,
         device_number=given.number,
         past=given.past,
+        pid=given.keeper_pid,
     )
     prepared = succeeding(recipe, dataset, given.held.state_fd, partial(_device, given, recipe.target))
     work = work_of(prepared, recipe.request, socket=recipe.control_path, keeper=lambda: keeper)
