@@ -550,6 +550,10 @@ def test_an_open_file_has_its_bytes_after_a_kill_or_is_stale(tmp_path: Path, by:
         with pytest.raises(OSError) as caught:
             await mount.read(handle, 0, 10)
         assert caught.value.errno == errno.ESTALE
+        changed.unlink()
+        with pytest.raises(OSError) as caught:
+            await mount.read(handle, 0, 10)
+        assert caught.value.errno == errno.ESTALE
         assert await mount.read(handles[b"0-2.jpg"], 3, 10) == content_of("0-2.jpg")[3:13]
         mount.end()
 

@@ -582,7 +582,10 @@ class Node:
         except BaseException as error:
             self.counters.errors += 1
             if isinstance(error, Exception):
-                log.warning("a read failed: %s", error or type(error).__name__)
+                log.warning("a read failed: %s", str(error) or type(error).__name__)
+            if isinstance(error, FileNotFoundError | NotADirectoryError):
+                # It was removed after a former process opened it, or after its bytes were given up.
+                raise OSError(errno.ESTALE, "the file was removed while it was open") from error
             raise
         self.counters.bytes_read += len(data)
         self.counters.bytes_served += len(data)
