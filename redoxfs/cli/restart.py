@@ -7,6 +7,7 @@ installed, so it compares the two before anything happens. Programs wait meanwhi
 import os
 import select
 import time
+from contextlib import ExitStack
 from typing import Any
 
 from redoxfs.cli.options import RestartOptions
@@ -28,13 +29,10 @@ def run(options: RestartOptions) -> int:
     with own_turn(mount.path):
         old = ask_daemon(mount, "stats")
         check(mount, old)
-        keeper, daemon = os.pidfd_open(old["keeper"]["pid"]), os.pidfd_open(old["pid"])
-        try:
+        with ExitStack() as held:
+            keeper, daemon = (_held(pid, mount, held) for pid in (old["keeper"]["pid"], old["pid"]))
             ask_daemon(mount, "restart")
             new = _next(mount, old["pid"], keeper, daemon, options.timeout_s)
-        finally:
-            os.close(keeper)
-            os.close(daemon)
     say(
         f"{mount.path}: the daemon is now pid {new['pid']} of redoxfs {new['version']}; "
         f"before, it was pid {old['pid']} of redoxfs {old['version']}"
@@ -55,6 +53,16 @@ def check(mount: PathStatus, stats: dict[str, Any]) -> None:
                 f"{mount.path}: redoxfs {stats['version']} serves it, with layout {there} of the {name} memory, and "
                 f"this redoxfs reads layout {here}; it goes on as it is; to change the version, unmount and mount again"
             )
+
+
+def _held(pid: int, mount: PathStatus, held: ExitStack) -> int:
+    """A descriptor of a process, until ``held`` ends. Raises DaemonError if the process has ended."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise DaemonError(f"{mount.path}: its daemon or its keeper has just ended; see redoxfs status") from None
+    held.callback(os.close, fd)
+    return fd
 
 
 def _next(mount: PathStatus, pid: int, keeper: int, daemon: int, timeout_s: float) -> dict[str, Any]:
