@@ -253,7 +253,7 @@ async def _run(
 
     async with trio.open_nursery() as nursery:
         await nursery.start(serve_control, spec.control_path, {"stop": stop, "restart": restart, **verbs})
-        await nursery.start(_stop_on_signals, requests)
+        await nursery.start(_stop_on_signals, requests, spec.keeper)
         if noted:
             requests.stop()
         await nursery.start(state.run)
@@ -334,10 +334,13 @@ def _mounted(spec: MountSpec, relay: Relay, shared: Shared | None) -> Iterator[t
 
 
 async def _stop_on_signals(
-    requests: Requests, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    requests: Requests, keeper: Keeper | None, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
     with trio.open_signal_receiver(*_ENDS) as signals:
         task_status.started()
         async for number in signals:
             log.info("ending on %s", signal.Signals(number).name)
+            if keeper is not None:
+                # Whoever asked for another daemon before wants none now.
+                keeper.restarting = False
             requests.stop()
