@@ -277,8 +277,14 @@ def test_descriptors_and_threads_do_not_grow(machine: Machine, root: Path) -> No
         served, errors = epoch(root)
         assert (len(served), errors) == (sum(CLASSES.values()), [])
     deadline = time.monotonic() + 30
+
+    def has_grown() -> bool:
+        """A descriptor that is open for a moment may be in the first count, and is in none after it."""
+        after = held()
+        return after[0] > before[0] or after[1] != before[1]
+
     # A thread that has just started does not have its name yet.
-    while held() != before:
+    while has_grown():
         assert time.monotonic() < deadline, (before, held())
 
 
