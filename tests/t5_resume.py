@@ -17,7 +17,8 @@ from t5_lost_nodes import NODES, PREFETCH, SLOT, Reads, epoch, names_of, read, s
 from redoxfs.node.state import decode, read_bytes
 
 CLASSES = {"c2": 2, "c40": 40, "c60": 60, "c99": 99}
-OPTIONS = ("--classes", "dir", "--memory", "6MiB", "--chunk-size", "8", "--peer-timeout", "4")
+# Long enough for a machine whose cores are busy: an open that is answered later fails.
+OPTIONS = ("--classes", "dir", "--memory", "6MiB", "--chunk-size", "8", "--peer-timeout", "8")
 
 
 @pytest.fixture(scope="module")
