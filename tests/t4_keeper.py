@@ -120,26 +120,25 @@ def test_programs_go_on_when_the_daemon_is_killed(kept: Machine, source: Path) -
     assert kept.nothing_is_left()
 
 
-def test_a_successor_needs_nothing_that_the_mount_hides(machine: Machine, source: Path) -> None:
-    whole = contents(source)
-    machine.ok("mount", "--keeper", source)
-    machine.kill(signal.SIGKILL, source)
-    assert contents(source) == whole
-    assert machine.stats(source)["keeper"]["restarts"] == 1
-    machine.ok("umount", source)
+def a_successor_serves(machine: Machine, mounted: Path, whole: set[bytes]) -> None:
+    """Mount ``mounted`` over itself, kill its daemon, and compare all files."""
+    machine.ok("mount", "--keeper", mounted)
+    machine.kill(signal.SIGKILL, mounted)
+    assert contents(mounted) == whole
+    assert machine.stats(mounted)["keeper"]["restarts"] == 1
+    machine.ok("umount", mounted)
     assert machine.nothing_is_left()
+
+
+def test_a_successor_needs_nothing_that_the_mount_hides(machine: Machine, source: Path) -> None:
+    a_successor_serves(machine, source, contents(source))
 
 
 def test_a_successor_serves_a_packed_dataset(machine: Machine, source: Path, tmp_path: Path) -> None:
     whole = contents(source)
     packed = tmp_path / "packed"
     machine.ok("pack", source, packed)
-    machine.ok("mount", "--keeper", packed)
-    machine.kill(signal.SIGKILL, packed)
-    assert contents(packed) == whole
-    assert machine.stats(packed)["keeper"]["restarts"] == 1
-    machine.ok("umount", packed)
-    assert machine.nothing_is_left()
+    a_successor_serves(machine, packed, whole)
 
 
 def test_a_successor_serves_the_tree_as_it_was_mounted(kept: Machine, source: Path) -> None:

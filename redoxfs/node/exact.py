@@ -61,13 +61,14 @@ class ExactFiles:
 
     def is_as_scanned(self, entry: int) -> bool:
         """Whether `state` equals the state in the tree."""
-        return self.state(entry) == self._scanned(entry)
+        return self.state(entry) == self.scanned(entry)
 
     def known(self, entry: int) -> Stamp:
         """The file's state at the last open, else at the scan."""
-        return self._now.get(entry) or self._scanned(entry)
+        return self._now.get(entry) or self.scanned(entry)
 
-    def _scanned(self, entry: int) -> Stamp:
+    def scanned(self, entry: int) -> Stamp:
+        """The state of a file at the scan."""
         return Stamp(self._size[entry], self._mtime_ns[entry], self._inode[entry])
 
     async def open(self, entry: int, branch: int = 0) -> tuple[ExactFile, bool]:

@@ -302,7 +302,7 @@ class Former:
         _, branch, flags, thread, entry, number, request, size = noted
         stamps = dict(self._stamps_noted)
         if size < 0:
-            stamp = stamps.get(entry) or self.scanned(entry)
+            stamp = stamps.get(entry) or self.exact.scanned(entry)
             self.exact_files[number] = self.exact.reopen(entry, stamp, branch)
         else:
             unanswered = self.unanswered.pop(request, None)
@@ -312,7 +312,7 @@ class Former:
             for source, of_source in stamps.items():
                 self.stamps.setdefault(path, {})[int(self.catalog.member_of[source])] = of_source
             source = self.source(path, unanswered.file)
-            stamp = stamps.get(source) or self.scanned(source)
+            stamp = stamps.get(source) or self.exact.scanned(source)
             if stamp.size != size:
                 # Of no file: reads fail.
                 stamp = Stamp(size, NO_TIME_NS, NO_INODE)
@@ -332,11 +332,6 @@ class Former:
         path = int(self.catalog.sample_of[handle.entry])
         self.replay.close(path)
         self._forget_stamps(path)
-
-    def scanned(self, entry: int) -> Stamp:
-        """The state of a file at the scan."""
-        tree = self.catalog.tree
-        return Stamp(int(tree.size[entry]), int(tree.mtime_ns[entry]), int(tree.inode[entry]))
 
     def source(self, path: int, file: int) -> int:
         """The entry whose bytes file number ``file`` of an open path serves."""
