@@ -11,12 +11,15 @@ events in the same order give the same decisions on every machine. The runtime (
 ``trace``        a node's order of access, which the distributed protocol prefetches by
 ``samplers``     the orders of access that PyTorch's samplers produce
 ``replay``       repeats what a binding decided, from a record, so that a new process continues from it
+``shared_replay``  the same where samples lie at several nodes: the policy itself is repeated
+``as_numbers``   messages and answers as lists of numbers, for such a record
 ``tables``       the state of a binding as arrays
 ``turns``        how far the laps are: the state that is saved, and merged where nodes share laps
 ``events``       the records that these modules exchange, and the interfaces of policies
 """
 
-from redoxfs.protocol.binding import Binding
+from redoxfs.protocol.as_numbers import answer_of, message_of, numbers_of
+from redoxfs.protocol.binding import UNDECIDED, Binding
 from redoxfs.protocol.events import (
     Answer,
     Closed,
@@ -29,6 +32,7 @@ from redoxfs.protocol.events import (
     Policy,
     Served,
     SharedPolicy,
+    SharedState,
     StatResult,
     ThreadEnded,
 )
@@ -36,12 +40,14 @@ from redoxfs.protocol.local_first import Given, LocalFirst, Take, parts_by_lap
 from redoxfs.protocol.pool import PoolPolicy
 from redoxfs.protocol.replay import NO_SAMPLE, Replay, Replayable, ReplayError
 from redoxfs.protocol.samplers import RandomOrder, distributed_order, distributed_orders, in_step
+from redoxfs.protocol.shared_replay import SharedReplay
 from redoxfs.protocol.slot import SlotPolicy
 from redoxfs.protocol.slot_nodes import Hit, RemoteAnswer, RemoteRead, SlotNode, homes_by_vc
 from redoxfs.protocol.tables import BindingTables
 
 __all__ = [
     "NO_SAMPLE",
+    "UNDECIDED",
     "Answer",
     "Binding",
     "BindingTables",
@@ -65,14 +71,19 @@ __all__ = [
     "Replayable",
     "Served",
     "SharedPolicy",
+    "SharedReplay",
+    "SharedState",
     "SlotNode",
     "SlotPolicy",
     "StatResult",
     "Take",
     "ThreadEnded",
+    "answer_of",
     "distributed_order",
     "distributed_orders",
     "homes_by_vc",
     "in_step",
+    "message_of",
+    "numbers_of",
     "parts_by_lap",
 ]

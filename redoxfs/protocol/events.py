@@ -8,7 +8,10 @@ plain integers: row numbers of the layout's arrays.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, Self, TypeAlias
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from redoxfs.protocol.turns import Turns
 
@@ -198,6 +201,17 @@ class Delivered(NamedTuple):
     served: Served
 
 
+class SharedState(NamedTuple):
+    """All that decides what a shared policy does later, for another process that continues as the same node.
+
+    ``values``  numbers, texts and lists of them, as JSON has them
+    ``arrays``  of int64, int32 or uint8
+    """
+
+    values: dict[str, Any]
+    arrays: dict[str, npt.NDArray[np.integer]]
+
+
 class SharedPolicy(Protocol):
     """A policy whose samples lie at several nodes. Messages and answers may come any number of times, in any order.
 
@@ -209,12 +223,18 @@ class SharedPolicy(Protocol):
     The caller likewise takes out ``unloaded`` and ``revoked`` before it acts on what the method returned. ``unloaded``
     are samples that were dropped unserved, including those that other nodes gave; their bytes may go. ``revoked`` are
     samples whose reservation is void. ``missed``: how many samples, as far as this node knows, laps ended without.
+
+    A new process continues as the same node from a `state` and a record of the events since: `resume`, then each event
+    again, with what was ``chosen`` in it, then `settle`. ``chosen`` has the samples that the policy beneath, which
+    decides about this node's own samples, chose in the last event, in order. Its choices depend on what was in memory,
+    and so the new process cannot repeat them.
     """
 
     choose_victim: ChooseVictim
     outbox: list[Message]
     unloaded: list[int]
     revoked: list[int]
+    chosen: list[int]
 
     @property
     def missed(self) -> int: ...
@@ -268,3 +288,25 @@ class SharedPolicy(Protocol):
 
     def keeps(self, sample: int) -> bool:
         """Whether the bytes of ``sample``, which another node gave and nobody took yet, have a place in memory."""
+
+    def state(self) -> SharedState:
+        """A copy of all that decides what later events mean."""
+
+    def resume(self, state: SharedState) -> None:
+        """Continue where another process of this node was; repeat events from now on, until `settle`.
+
+        On a new policy, before anything else. Raises ValueError where the state is damaged or of other samples; the
+        policy is of no use then.
+        """
+
+    def expect(self, chosen: Sequence[int]) -> None:
+        """Before an event is repeated: what the policy beneath chose in it."""
+
+    def handle_again(self, message: Message, answer: Answer | None, chosen: Sequence[int]) -> Handled:
+        """`handle`, as it was answered. Raises ReplayError."""
+
+    def settle(self) -> None:
+        """All events were repeated: decide from now on, with nothing in memory. Raises ValueError."""
+
+    def unanswered(self) -> tuple[Message, ...]:
+        """The messages without an answer, oldest first, to send again."""

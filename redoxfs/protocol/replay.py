@@ -1,7 +1,7 @@
 """Repeats what a binding decided, from a record of its events and of the samples that the policy gave.
 
 A policy's decisions depend on what was in memory, and a new process has nothing in memory. So the policy is not
-repeated: a stand-in (`_Recorded`) hands out the recorded samples, and `_Laps` counts their turns. The binding's tables
+repeated: a stand-in (`_Recorded`) hands out the recorded samples, and `Laps` counts their turns. The binding's tables
 are then those of the binding that made the record, and the policy continues from the turns (`Replay.finish`).
 
 A turn or a new reservation of a sample that had its turn shows that its class or column is in the next lap. A policy
@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 
 from redoxfs.protocol.binding import Binding
-from redoxfs.protocol.events import ChooseVictim, Closed, Policy, Served, oldest
+from redoxfs.protocol.events import ChooseVictim, Closed, Opened, Policy, Served, oldest
 from redoxfs.protocol.turns import Int32, Numbers, Turns
 
 NO_SAMPLE = -1
@@ -56,16 +56,17 @@ class Replay:
     def __init__(self, binding: Binding, turns: Turns, policy: Replayable) -> None:
         self._binding = binding
         self._policy = policy
-        self._laps = _Laps(turns, policy)
+        self._laps = Laps(turns, policy)
         self._recorded = _Recorded(self._laps)
         binding.follow(self._recorded)
 
-    def open(self, path: int, file: int, thread: int, sample: int, *, preempted: bool) -> None:
+    def open(self, path: int, file: int, thread: int, sample: int, *, preempted: bool) -> Opened:
         """An open that took a turn of ``sample``, or none: NO_SAMPLE. Raises ReplayError."""
         self._recorded.expect(sample, preempted=preempted)
         opened = self._binding.open(path, file, thread)
         if (NO_SAMPLE if opened.turn is None else opened.sample) != sample:
             raise ReplayError(f"an open of path {path} got sample {opened.sample}, and {sample} in the journal")
+        return opened
 
     def stat(self, path: int, file: int, thread: int, sample: int, *, is_new: bool) -> None:
         """A stat that reported ``sample``, or none. ``is_new``: it was reserved for that. Raises ReplayError."""
@@ -100,7 +101,7 @@ class Replay:
             raise ReplayError(f"the journal closes path {path}, which is not open")
 
 
-class _Laps:
+class Laps:
     """Counts turns, as a policy does, from those that were recorded."""
 
     def __init__(self, turns: Turns, policy: Replayable) -> None:
@@ -125,14 +126,17 @@ class _Laps:
         self._had[sample] = 1
         self._given += 1
 
+    def lap_of(self, sample: int) -> int:
+        return int(self._laps[self._unit_of[sample]])
+
     def turns(self) -> Turns:
-        return Turns(self._laps, np.packbits(self._had_array), self._given)
+        return Turns(self._laps.copy(), np.packbits(self._had_array), self._given)
 
 
 class _Recorded:
     """The `Policy` that decides what was decided. `expect` says what, before each event."""
 
-    def __init__(self, laps: _Laps) -> None:
+    def __init__(self, laps: Laps) -> None:
         self.choose_victim: ChooseVictim = oldest
         self._laps = laps
         self._sample = NO_SAMPLE

@@ -163,6 +163,11 @@ class SlotPolicy:
         self._loaded[sample] = True
         self._reserved.setdefault(self._column(sample), {})[sample] = False
 
+    def reserved_samples(self) -> Iterable[int]:
+        """All reserved samples, those of a column oldest first."""
+        for of_column in self._reserved.values():
+            yield from of_column
+
     @property
     def units(self) -> npt.NDArray[np.int64]:
         """int[S]: the column of each sample. Each has laps of its own."""

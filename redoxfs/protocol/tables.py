@@ -1,4 +1,4 @@
-"""The state of a binding as arrays, from which another binding continues.
+"""The state of a binding as arrays, from which another binding continues; and how the arrays of any state are read.
 
 The order of the rows is that of the tables: it decides which hold, reservation or caller ends first at a limit.
 """
@@ -9,6 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from redoxfs.protocol.events import SharedState
+from redoxfs.protocol.turns import Turns
 
 Int64 = npt.NDArray[np.int64]
 
@@ -53,3 +56,64 @@ def signed(bits: npt.NDArray[np.uint64]) -> Int64:
 def bits_of(numbers: Int64) -> npt.NDArray[np.uint64]:
     """The inverse of `signed`."""
     return np.ascontiguousarray(numbers).view(np.uint64)
+
+
+MOST = 1 << 62
+"""The limit of a number that may have any value."""
+
+
+class StateReader:
+    """A `SharedState`, each part of which is checked as it is read. All methods raise ValueError."""
+
+    def __init__(self, state: SharedState, **same: int | str) -> None:
+        """``same``: values that have to be in the state."""
+        self._state = state
+        for name, value in same.items():
+            if state.values.get(name) != value:
+                raise ValueError(f"the state has {name} {state.values.get(name)}, not {value}")
+
+    def number(self, name: str) -> int:
+        """A number of 62 bits, with its sign."""
+        value = self._state.values.get(name)
+        if not isinstance(value, int) or not -MOST < value < MOST:
+            raise ValueError(f"the state has {value} for {name}")
+        return value
+
+    def value(self, name: str) -> int:
+        """A number that is not negative."""
+        value = self.number(name)
+        if value < 0:
+            raise ValueError(f"the state has {value} for {name}")
+        return value
+
+    def array(self, name: str, dtype: npt.DTypeLike, *shape: int) -> npt.NDArray[np.integer]:
+        """An array of this type and shape; -1 stands for any length."""
+        array = self._state.arrays.get(name)
+        if (
+            array is None
+            or array.dtype != dtype
+            or array.ndim != len(shape)
+            or any(has != wants for has, wants in zip(array.shape, shape, strict=True) if wants >= 0)
+        ):
+            raise ValueError(f"the state has another array for {name}")
+        return array
+
+    def table(self, name: str, *limits: int) -> list[list[int]]:
+        """The rows of int64[n, columns]. The numbers of a column are from 0 to its limit - 1."""
+        array = self.array(name, np.int64, -1, len(limits))
+        if array.size and ((array < 0) | (array >= np.array(limits))).any():
+            raise ValueError(f"the state has numbers out of range in {name}")
+        rows: list[list[int]] = array.tolist()
+        return rows
+
+    def turns(self, name: str, given: int, units: int, samples: int) -> Turns:
+        """Turns as `arrays_of` made them, of so many columns or classes and samples."""
+        laps = self.array(f"{name}.laps", np.int32, units).astype(np.int32)
+        turns = Turns(laps, self.array(f"{name}.had", np.uint8, -1).astype(np.uint8), given)
+        turns.flags(units, samples)
+        return turns
+
+
+def arrays_of(name: str, turns: Turns) -> dict[str, npt.NDArray[np.integer]]:
+    """The arrays of turns in a `SharedState`; the inverse is `StateReader.turns`."""
+    return {f"{name}.laps": turns.laps, f"{name}.had": turns.had}

@@ -29,17 +29,18 @@ class NodeParts:
         self._class_array = class_of
         self._part_array = part_of
         self._classes = int(class_of.max(initial=-1)) + 1
-        of_part = [
-            np.bincount(class_of[part_of == part], minlength=self._classes).astype(np.int32) for part in range(nodes)
-        ]
-        self._of_part_arrays = of_part
+        of_part = np.array(
+            [np.bincount(class_of[part_of == part], minlength=self._classes) for part in range(nodes)], np.int32
+        )
+        self._of_part_array = of_part
         self._of_part: list[memoryview[int]] = [counts.data for counts in of_part]
         self._parts = [parts_by_lap(node, nodes, rotates) for node in range(nodes)]
         self.period = len(self._parts[0])
 
     def own_first(self, node: int) -> Int32:
         """int32[C]: how many samples of each class are a node's own in lap 1. A copy."""
-        return self._of_part_arrays[self._parts[node][0]].copy()
+        own: Int32 = self._of_part_array[self._parts[node][0]].copy()
+        return own
 
     def own_in(self, node: int, cls: int, lap: int) -> int:
         """How many samples of a class are a node's own in ``lap``."""
@@ -71,14 +72,15 @@ class NodeParts:
     def first_with_own(self, node: int, laps: Int32) -> Int32:
         """int32[C]: the first lap of each class, from its lap of ``laps`` on, in which the node has own samples."""
         found_in = laps.copy()
-        is_ahead = ~self._has_any(self.own_at(node, laps))
+        is_ahead = ~self._has_own(node, laps)
         for ahead in range(1, self.period):
-            found = is_ahead & self._has_any(self.own_at(node, laps + ahead))
+            found = is_ahead & self._has_own(node, laps + ahead)
             found_in[found] += ahead
             is_ahead &= ~found
         return found_in
 
-    def _has_any(self, samples: Flags) -> Flags:
-        """bool[C]: of which classes there are any."""
-        has_any: Flags = np.bincount(self._class_array[samples], minlength=self._classes) > 0
-        return has_any
+    def _has_own(self, node: int, laps: Int32) -> Flags:
+        """bool[C]: of which classes a node has any of its own, if each class is in its lap of ``laps``."""
+        parts = np.array(self._parts[node])[(laps - 1) % self.period]
+        has_own: Flags = self._of_part_array[parts, np.arange(self._classes)] > 0
+        return has_own

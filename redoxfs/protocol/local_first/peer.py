@@ -5,16 +5,16 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from redoxfs.protocol.local_first.messages import Given
+from redoxfs.protocol.local_first.messages import Given, Take
 
 Int32 = npt.NDArray[np.int32]
 
 
 class Sent(NamedTuple):
-    """An unanswered Take: the remote memory granted to its answer, and the lap it was sent in."""
+    """An unanswered Take, and the remote memory granted to its answer."""
 
     room_bytes: int
-    lap: int
+    message: Take
 
 
 class Peer:
@@ -37,6 +37,10 @@ class Peer:
         self.unanswered: dict[int, Sent] = {}
         self.answers: dict[int, Given] = {}
         self.acked_below = 0
+
+    def of_classes(self) -> list[Int32]:
+        """What is known of each class, int32[C] each; not copies."""
+        return [np.asarray(view) for view in (self.left, self.done, self.before)]
 
     def acknowledge(self, below: int) -> None:
         """Forget the answers below a number: the peer has them."""

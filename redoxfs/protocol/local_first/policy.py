@@ -5,21 +5,14 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from redoxfs.protocol.events import Answer, ChooseVictim, Delivered, Handled, Load, Message, Pending, Served, oldest
-from redoxfs.protocol.local_first.exchange import Exchange
+from redoxfs.protocol.events import Answer, Delivered, Handled, Load, Message, Pending, Served
 from redoxfs.protocol.local_first.messages import Given, Take
-from redoxfs.protocol.local_first.parts import NodeParts
-from redoxfs.protocol.local_first.peer import Peer, Sent
-from redoxfs.protocol.local_first.reservations import Reservations
-from redoxfs.protocol.local_first.taken import Taken
-from redoxfs.protocol.local_first.waiting import Ticket, Waiting
-from redoxfs.protocol.pool import PoolPolicy
-from redoxfs.protocol.turns import Ledger, Turns, merged
+from redoxfs.protocol.local_first.peer import Sent
+from redoxfs.protocol.local_first.state import NodeState
+from redoxfs.protocol.local_first.waiting import Ticket
+from redoxfs.protocol.replay import ReplayError
 
-Int8 = npt.NDArray[np.int8]
 Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 BATCH = 16
 """How many samples of a class one Take asks for. A node lacks tens of a class of thousands by the end of its lap;
@@ -29,83 +22,12 @@ EMPTY_ROUNDS = 2
 """How many times every peer has to have nothing before an incomplete lap ends without the rest."""
 
 
-class LocalFirst:
-    """One node's part. A `SharedPolicy`.
-
-    The arrays are shared, not copied, and must not change.
-
-    Args:
-        node: the number of this node, from 0 to ``nodes`` - 1.
-        policy: decides about this node's own samples; made with `parts_by_lap`.
-        class_of: int32[S], the class of each sample.
-        part_of: int8[S], the part of each sample, 0 to ``nodes`` - 1: `chunks.deal`.
-        sample_bytes: int64[S], what each takes of the remote memory.
-        rotates: whether parts rotate with the laps, or part i is always node i's.
-        remote_memory_bytes: the limit of taken samples and room granted to answers.
-        exchange: the share of samples to take from peers, on purpose where need alone takes less.
-        seed: of the generator that spreads over time when each class is exchanged first.
-    """
-
-    def __init__(
-        self,
-        node: int,
-        policy: PoolPolicy,
-        class_of: Int32,
-        part_of: Int8,
-        sample_bytes: Int64,
-        *,
-        nodes: int,
-        rotates: bool,
-        remote_memory_bytes: int,
-        exchange: float = 0.0,
-        seed: int = 0,
-    ) -> None:
-        classes = int(class_of.max(initial=-1)) + 1
-        self.outbox: list[Message] = []
-        self.unloaded: list[int] = []
-        self.revoked: list[int] = []
-        self.missed = 0
-        self.choose_victim: ChooseVictim = oldest
-        self._node = node
-        self._nodes = nodes
-        self._policy = policy
-        self._class_array = class_of
-        self._class_of: memoryview[int] = class_of.data
-        self._bytes_of: memoryview[int] = sample_bytes.data
-        self._of_class: memoryview[int] = np.bincount(class_of, minlength=classes).astype(np.int32).data
-        self._parts = NodeParts(class_of, part_of, nodes=nodes, rotates=rotates)
-        # One sample of each class, to ask the pool for the class.
-        any_of = np.full(classes, -1, np.int32)
-        any_of[class_of] = np.arange(len(class_of), dtype=np.int32)
-        self._any_of: memoryview[int] = any_of.data
-        # Own samples of the lap that are neither served nor given away; reserved ones are included.
-        self._left: memoryview[int] = self._parts.own_first(node).data
-        self._done: memoryview[int] = np.zeros(classes, np.int32).data
-        self._lap_array = np.ones(classes, np.int32)
-        self._lap: memoryview[int] = self._lap_array.data
-        # From the next number on: of peers with equally many left, every node asks another one first.
-        in_turn = [(node + ahead) % nodes for ahead in range(1, nodes)]
-        self._peers = {peer: Peer(self._parts.own_first(peer)) for peer in in_turn}
-        # The peers that are not lost, in the same order.
-        self._there = in_turn
-        # The last lap of each class that is incomplete.
-        self._incomplete_array = np.zeros(classes, np.int32)
-        self._incomplete: memoryview[int] = self._incomplete_array.data
-        # The last lap of each class in which something came from a peer.
-        self._came: memoryview[int] = np.zeros(classes, np.int32).data
-        self._taken = Taken(class_of, sample_bytes, remote_memory_bytes)
-        self._reservations = Reservations()
-        self._waiting = Waiting()
-        # By class: the peer and number of its unanswered Take; how many answers of each peer in a row were empty.
-        self._asked: dict[int, tuple[int, int]] = {}
-        self._empty_answers: dict[int, dict[int, int]] = {}
-        # Classes that this node asks for on behalf of peers.
-        self._sought: set[int] = set()
-        self._exchange = Exchange(classes, share=exchange, seed=seed)
-        self._ledger = Ledger(class_of, classes, policy.members)
+class LocalFirst(NodeState):
+    """One node's part. A `SharedPolicy`. For its arguments see `NodeState`."""
 
     def request(self, sample: int) -> Served | Pending:
         """A turn for a sample of ``sample``'s class."""
+        self.chosen.clear()
         cls = self._class_of[sample]
         served = self._serve(cls)
         turn = self._wait(cls, reserves=False) if served is None else served
@@ -115,6 +37,7 @@ class LocalFirst:
 
     def reserve(self, sample: int) -> int | Pending | None:
         """Reserve a sample of ``sample``'s class. None where all that the lap has left is reserved here."""
+        self.chosen.clear()
         cls = self._class_of[sample]
         reserved = self._reserve_one(cls)
         if reserved is not None:
@@ -136,7 +59,7 @@ class LocalFirst:
         """Undo a reservation. A sample from a peer loses its bytes where they do not fit."""
         cls = self._class_of[reserved]
         if self._reservations.remove_own(cls, reserved):
-            return self._policy.put_back(reserved)
+            return self._pool.put_back(reserved)
         was_reserved = self._reservations.remove_taken(cls, reserved)
         assert was_reserved
         return self._taken.put_back(cls, reserved)
@@ -148,6 +71,7 @@ class LocalFirst:
     def handle(self, message: Message) -> Handled:
         """Give a peer samples of a class: at most its share of what is left here, else a reserved one."""
         assert isinstance(message, Take)
+        self.chosen.clear()
         peer = self._peers[message.requester]
         if message.number < peer.acked_below:
             return Handled(None, repeated=True)
@@ -172,9 +96,18 @@ class LocalFirst:
             loads += turn.loads
         return Handled(given, tuple(loads), tuple([turn.sample for turn in turns if turn.preempted]))
 
+    def handle_again(self, message: Message, answer: Answer | None, chosen: Sequence[int]) -> Handled:
+        """`handle`, as it was answered. Raises ReplayError."""
+        self.expect(chosen)
+        handled = self.handle(message)
+        if handled.answer != answer or self.chosen != list(chosen):
+            raise ReplayError(f"message {message.number} of node {message.requester} got another answer in the journal")
+        return handled
+
     def receive(self, answer: Answer) -> tuple[Delivered, ...] | None:
         """Take in a peer's answer, and answer the requests that wait for it, in turn."""
         assert isinstance(answer, Given)
+        self.chosen.clear()
         peer = self._peers[answer.home]
         sent = peer.unanswered.pop(answer.number, None)
         if sent is None:
@@ -197,7 +130,7 @@ class LocalFirst:
             self._accept(cls, answer.samples, has_room=is_asked)
             self._empty_answers.pop(cls, None)
             self._sought.discard(cls)
-        elif answer.lap == sent.lap == self._lap[cls]:
+        elif answer.lap == sent.message.lap == self._lap[cls]:
             empty_answers = self._empty_answers.setdefault(cls, {})
             empty_answers[answer.home] = empty_answers.get(answer.home, 0) + 1
         delivered = self._look_again(cls)
@@ -213,6 +146,7 @@ class LocalFirst:
         """``peer`` does not answer: others are asked instead, and its answers have no room any more."""
         if peer not in self._there:
             return ()
+        self.chosen.clear()
         self._there.remove(peer)
         np.maximum(self._incomplete_array, self._lap_array, out=self._incomplete_array)
         self._taken.free_bytes += self._peers[peer].end_rooms()
@@ -222,6 +156,7 @@ class LocalFirst:
 
     def found(self, peer: int) -> tuple[Delivered, ...]:
         """``peer`` answers again. Call this before its next message is handed in."""
+        self.chosen.clear()
         if peer not in self._there:
             self._there = [number for number in self._peers if number == peer or number in self._there]
         return self._look_at_all()
@@ -253,75 +188,10 @@ class LocalFirst:
         """
         for cls in np.flatnonzero(begun > 0).tolist():
             lap = int(begun[cls])
-            self._policy.skip(cls, lap + 1)
+            self._pool.skip(cls, lap + 1)
             self._enter_lap(cls, lap)
             self._left[cls] = 0
             self._incomplete[cls] = self._came[cls] = lap
-
-    @property
-    def given(self) -> int:
-        """How many turns this node gave its readers since the first lap began."""
-        return self._ledger.given
-
-    def turns(self) -> Turns:
-        """The turns that this node gave its readers. A copy."""
-        return self._ledger.turns()
-
-    def merged(self, of_nodes: Sequence[Turns]) -> Turns:
-        """The turns of several nodes together. Raises ValueError where one has other samples."""
-        return merged(of_nodes, self._class_array)
-
-    def restore(self, turns: Turns, own: Turns | None = None) -> None:
-        """Resume where all nodes together were. Call it before anything else, and at all of them alike. Raises
-        ValueError.
-
-        A sample counts as done by the node that owns it in the lap, whichever node did it.
-        """
-        had = turns.flags(len(self._lap_array), len(self._class_array))
-        here = self._parts.own_at(self._node, turns.laps)
-        # The pool beneath is in the first lap from there on that has any of its samples.
-        laps = self._parts.first_with_own(self._node, turns.laps)
-        self._policy.restore(Turns(laps, np.packbits(had & here), 0))
-        self._lap_array[:] = turns.laps
-        self._count_own(self._left, self._done, here, had)
-        for node, peer in self._peers.items():
-            self._count_own(peer.left, peer.done, self._parts.own_at(node, turns.laps), had)
-        if self._incomplete_array.any():
-            # A peer was lost or restarted before this.
-            self._incomplete_array[:] = turns.laps
-        if own is None:
-            self._ledger.restore_part(turns, here)
-        else:
-            self._ledger.restore(own)
-
-    def _count_own(self, left: "memoryview[int]", done: "memoryview[int]", own: Flags, had: Flags) -> None:
-        np.asarray(left)[:] = np.bincount(self._class_array[own & ~had], minlength=len(left))
-        np.asarray(done)[:] = np.bincount(self._class_array[own & had], minlength=len(done))
-
-    def laps(self, samples: npt.NDArray[np.integer]) -> Int32:
-        """The lap, counted from 1, that the class of each of ``samples`` is in."""
-        laps: Int32 = self._lap_array[self._class_array[samples]]
-        return laps
-
-    def chunk_of(self, sample: int) -> int:
-        """The physical chunk that ``sample`` lies in."""
-        return self._policy.chunk_of(sample)
-
-    def used_bytes(self) -> int:
-        """Remote memory that holds samples or is granted to answers."""
-        return self._taken.used_bytes
-
-    def held(self) -> int:
-        """How many samples were taken and are neither served nor reserved, with and without their bytes."""
-        return len(self._taken)
-
-    def keeps(self, sample: int) -> bool:
-        """Whether the bytes of ``sample`` count in the remote memory."""
-        return self._taken.keeps(self._class_of[sample], sample)
-
-    def is_taken(self, reserved: int) -> bool:
-        """Whether ``reserved`` came from another node."""
-        return self._reservations.is_taken(self._class_of[reserved], reserved)
 
     # Turns
 
@@ -352,7 +222,9 @@ class LocalFirst:
 
     def _next_own(self, cls: int) -> Served:
         self._left[cls] -= 1
-        return self._policy.request(self._any_of[cls])
+        served = self._pool.request(self._any_of[cls])
+        self.chosen.append(served.sample)
+        return served
 
     def _reserve_one(self, cls: int) -> Served | None:
         """Reserve an unreserved sample that is here; the next lap may begin."""
@@ -364,8 +236,9 @@ class LocalFirst:
             return served
         if not self._free(cls):
             return None
-        sample = self._policy.reserve(self._any_of[cls])
+        sample = self._pool.reserve(self._any_of[cls])
         assert sample is not None
+        self.chosen.append(sample)
         self._reservations.add(cls, sample, is_taken=False)
         return Served(sample)
 
@@ -373,7 +246,7 @@ class LocalFirst:
         """Remove a reserved sample."""
         if self._reservations.remove_own(cls, reserved):
             self._left[cls] -= 1
-            own = self._policy.take(reserved)
+            own = self._pool.take(reserved)
             return Served(reserved, own.loads, preempted)
         was_reserved = self._reservations.remove_taken(cls, reserved)
         assert was_reserved
@@ -467,8 +340,8 @@ class LocalFirst:
         self.missed += self._parts.own_between(self._node, cls, self._lap[cls] + 1, lap)
         self.unloaded += kept
         # The bytes of a resident went when there was no room for them, as it can be read here.
-        self.unloaded += [sample for sample in evicted if not self._policy.is_resident(sample)]
-        self.unloaded += self._policy.skip(cls, lap)
+        self.unloaded += [sample for sample in evicted if not self._pool.is_resident(sample)]
+        self.unloaded += self._pool.skip(cls, lap)
 
     # Peers
 
@@ -479,26 +352,35 @@ class LocalFirst:
         return Pending(ticket)
 
     def _deliver(self, cls: int) -> list[Delivered]:
-        """Answer waiting requests in turn, as far as there are samples for them."""
-        delivered: list[Delivered] = []
-        unanswered: list[Ticket] = []
-        for ticket in self._waiting.pop(cls):
-            served = self._promise(cls) if ticket.reserves else self._serve(cls)
-            if served is None:
-                unanswered.append(ticket)
-            else:
-                delivered.append(Delivered(ticket.number, served))
-        self._waiting.put_back(cls, unanswered)
-        return delivered
+        """Answer waiting requests in turn, then stats, as far as there are samples for them.
 
-    def _promise(self, cls: int) -> Served | None:
-        """Reserve a sample for a waiting stat. After an empty round of peers it preempts another reservation."""
+        None of these preempts what another reserved here: the caller knows nothing of that reservation yet.
+        """
+        delivered: dict[Ticket, Served] = {}
+        promised: set[int] = set()
+        waiting = self._waiting.pop(cls)
+        for ticket in sorted(waiting, key=lambda ticket: ticket.reserves):
+            served = self._promise(cls, promised) if ticket.reserves else self._serve(cls)
+            if served is not None:
+                delivered[ticket] = served
+                promised.add(served.sample)
+        self._waiting.put_back(cls, [ticket for ticket in waiting if ticket not in delivered])
+        return [Delivered(ticket.number, served) for ticket, served in delivered.items()]
+
+    def _promise(self, cls: int, promised: set[int]) -> Served | None:
+        """Reserve a sample for a waiting stat. After an empty round of peers it preempts another reservation, but none
+        of ``promised`` while there are peers to ask.
+        """
         served = self._reserve_one(cls)
         if served is not None or cls not in self._reservations:
             return served
         if not self._empty_rounds(cls) and not self._is_rest_reserved(cls):
             return None
-        sample = self.choose_victim(self._reservations.of_class(cls))
+        victims = [sample for sample in self._reservations.of_class(cls) if sample not in promised]
+        if not victims and self._there:
+            # A peer is asked again.
+            return None
+        sample = self.choose_victim(victims or promised)
         is_taken = self._reservations.remove_taken(cls, sample) or not self._reservations.remove_own(cls, sample)
         self._reservations.add(cls, sample, is_taken=is_taken)
         return Served(sample, (), preempted=True, remote=is_taken)
@@ -589,11 +471,10 @@ class LocalFirst:
         peer = self._peers[home]
         number = peer.number
         peer.number += 1
-        peer.unanswered[number] = Sent(granted_bytes, self._lap[cls])
         self._taken.free_bytes -= granted_bytes
         self._asked[cls] = home, number
-        acked_below = next(iter(peer.unanswered))
+        acked_below = next(iter(peer.unanswered), number)
         lap, done = self._lap[cls], self._done[cls]
-        self.outbox.append(
-            Take(self._node, home, number, acked_below, cls, lap, max_samples, room_bytes, attempt, done)
-        )
+        message = Take(self._node, home, number, acked_below, cls, lap, max_samples, room_bytes, attempt, done)
+        peer.unanswered[number] = Sent(granted_bytes, message)
+        self.outbox.append(message)

@@ -1,6 +1,11 @@
 """The samples that stats of a node reserved: its own, and those taken from peers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from redoxfs.protocol.tables import rows
 
 
 class Reservations:
@@ -48,6 +53,23 @@ class Reservations:
         samples = list(self.of_class(cls))
         self._own.pop(cls, None)
         return samples, len(self._taken.pop(cls, ()))
+
+    def own(self) -> Iterator[int]:
+        """All own samples that are reserved, those of a class oldest first."""
+        for of_class in self._own.values():
+            yield from of_class
+
+    def table(self) -> npt.NDArray[np.int64]:
+        """int64[n, 3]: the class of each sample, the sample, and whether it came from a peer."""
+        kinds = enumerate((self._own, self._taken))
+        return rows(
+            ((cls, sample, taken) for taken, kind in kinds for cls, samples in kind.items() for sample in samples), 3
+        )
+
+    def resume(self, table: Sequence[Sequence[int]]) -> None:
+        """Continue where a `table` was taken."""
+        for cls, sample, is_taken in table:
+            self.add(cls, sample, is_taken=bool(is_taken))
 
 
 def _remove(reserved: dict[int, dict[int, None]], cls: int, sample: int) -> bool:

@@ -1,10 +1,13 @@
 """Samples that peers gave and no reader here has got yet, and the memory for them."""
 
 from collections import deque
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
 import numpy.typing as npt
+
+from redoxfs.protocol.tables import rows
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -112,6 +115,20 @@ class Taken:
                 self.free_bytes += self._bytes_of[sample]
                 kept.append(sample)
         return kept, evicted
+
+    def table(self) -> Int64:
+        """int64[n, 3]: the class of each sample, the sample, and whether it is evicted; in the order of the queues."""
+        return rows(
+            ((cls, sample, sample in self._evicted) for cls, queue in self._queues.items() for sample in queue), 3
+        )
+
+    def resume(self, table: Sequence[Sequence[int]], free_bytes: int) -> None:
+        """Continue where a `table` was taken."""
+        self.free_bytes = free_bytes
+        for cls, sample, is_evicted in table:
+            self._queues.setdefault(cls, deque()).append(sample)
+            if is_evicted:
+                self._evicted.add(sample)
 
     def _keep(self, sample: int) -> bool:
         if self._bytes_of[sample] > self.free_bytes:

@@ -4,6 +4,11 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
+from redoxfs.protocol.tables import rows
+
 
 class Ticket(NamedTuple):
     """A request that waits, or a stat that ``reserves``."""
@@ -13,11 +18,11 @@ class Ticket(NamedTuple):
 
 
 class Waiting:
-    """The tickets that wait, by class, oldest first."""
+    """The tickets that wait, by class, oldest first. They are numbered; ``last_ticket`` is the last number."""
 
     def __init__(self) -> None:
         self._queues: dict[int, deque[Ticket]] = {}
-        self._tickets = 0
+        self.last_ticket = 0
 
     def __contains__(self, cls: int) -> bool:
         """Whether any ticket waits for a class."""
@@ -33,9 +38,9 @@ class Waiting:
 
     def add(self, cls: int, *, reserves: bool) -> int:
         """A new ticket waits for a class; returns its number."""
-        self._tickets += 1
-        self._queues.setdefault(cls, deque()).append(Ticket(self._tickets, reserves))
-        return self._tickets
+        self.last_ticket += 1
+        self._queues.setdefault(cls, deque()).append(Ticket(self.last_ticket, reserves))
+        return self.last_ticket
 
     def cancel(self, number: int) -> None:
         """A ticket no longer waits. No effect where it does not."""
@@ -55,3 +60,13 @@ class Waiting:
         """These of the removed tickets wait on."""
         if tickets:
             self._queues[cls] = deque(tickets)
+
+    def table(self) -> npt.NDArray[np.int64]:
+        """int64[n, 3]: the class that each ticket waits for, its number, and whether it reserves; in order."""
+        return rows(((cls, *ticket) for cls, queue in self._queues.items() for ticket in queue), 3)
+
+    def resume(self, table: Sequence[Sequence[int]], last_ticket: int) -> None:
+        """Continue where a `table` was taken."""
+        self.last_ticket = last_ticket
+        for cls, number, reserves in table:
+            self._queues.setdefault(cls, deque()).append(Ticket(number, bool(reserves)))

@@ -1,13 +1,16 @@
 """The home of the distributed slot protocol: it answers the requests of other nodes."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from redoxfs.protocol.events import Handled, Load, Served
+from redoxfs.protocol.events import Handled, Load, Served, SharedState
 from redoxfs.protocol.slot import SlotPolicy
 from redoxfs.protocol.slot_nodes.messages import RemoteAnswer, RemoteRead
+from redoxfs.protocol.slot_nodes.repeated import Slots
+from redoxfs.protocol.tables import MOST, StateReader, rows
 from redoxfs.protocol.trace import HomeTrace
 
 Ints = npt.NDArray[np.integer]
@@ -24,9 +27,13 @@ class _Given(NamedTuple):
 
 
 class _Peer:
-    """What a home knows of one requester."""
+    """What a home knows of one requester.
 
-    __slots__ = ("acked_below", "ahead", "answers", "is_ahead", "traces")
+    ``epoch``       the last one that a message named, -1 before
+    ``void_epoch``  the last one without a trace: a process before this one knew which of its positions were spent
+    """
+
+    __slots__ = ("acked_below", "ahead", "answers", "epoch", "is_ahead", "traces", "void_epoch")
 
     def __init__(self, columns: int) -> None:
         self.is_ahead = np.zeros(columns, np.bool_)
@@ -34,6 +41,7 @@ class _Peer:
         self.answers: dict[int, RemoteAnswer] = {}
         self.acked_below = 0
         self.traces: dict[int, HomeTrace] = {}
+        self.epoch = self.void_epoch = -1
 
 
 class Home:
@@ -45,11 +53,24 @@ class Home:
         home_of: int[S], the node at which each sample lives.
         sample_bytes: int[S], what each takes of a requester's remote memory.
         window: P, how many requests a prefetch looks at, including the one on demand.
+        chosen: collects the samples that are given.
     """
 
-    def __init__(self, node: int, policy: SlotPolicy, home_of: Ints, sample_bytes: Ints, *, window: int) -> None:
+    def __init__(
+        self,
+        node: int,
+        policy: SlotPolicy,
+        home_of: Ints,
+        sample_bytes: Ints,
+        *,
+        window: int,
+        chosen: list[int],
+    ) -> None:
         self._node = node
         self._policy = policy
+        # What decides: the policy, or one that is repeated.
+        self.slots: Slots = policy
+        self._chosen = chosen
         self._home_of = home_of
         self._sample_bytes = sample_bytes
         self._columns = policy.columns
@@ -61,8 +82,11 @@ class Home:
 
     def follow(self, requester: int, epoch: int, order: Ints) -> None:
         """``requester`` asks for samples, anywhere, in ``order``, int[n]. May be called before its epoch begins."""
+        peer = self._peer(requester)
+        if epoch <= peer.void_epoch:
+            return
         here = order[self._home_of[order] == self._node]
-        traces = self._peer(requester).traces
+        traces = peer.traces
         traces[epoch] = HomeTrace(here, self._columns[here])
         while len(traces) > TRACES_KEPT:
             del traces[min(traces)]
@@ -75,6 +99,52 @@ class Home:
 
     def handle(self, message: RemoteRead) -> Handled:
         """Alg. 4 and 5: give the requester a sample, and those that it will want soon."""
+        return self._handle(message, None)
+
+    def handle_again(self, message: RemoteRead, answer: RemoteAnswer) -> Handled:
+        """`handle`, with the samples that ``answer`` has for requests to come."""
+        return self._handle(message, answer)
+
+    def state(self) -> SharedState:
+        """All that decides what later events mean, except traces. A copy."""
+        peers = sorted(self._peers.items())
+        answers = [(number, answer) for number, peer in peers for answer in peer.answers.values()]
+        ahead = ((number, column) for number, peer in peers for column in np.flatnonzero(peer.is_ahead).tolist())
+        given = (each for _, answer in answers for each in zip(answer.samples, answer.laps, strict=True))
+        arrays: dict[str, npt.NDArray[np.integer]] = {
+            "peers": rows(
+                # Of others only traces are known.
+                ((number, peer.acked_below, peer.epoch) for number, peer in peers if peer.epoch >= 0),
+                3,
+            ),
+            "ahead": rows(ahead, 2),
+            "answers": rows(
+                ((number, each.number, each.sample is not None, len(each.laps)) for number, each in answers), 4
+            ),
+            "answered": rows(given, 2),
+        }
+        return SharedState({"sent_in_vain": self.missed, "conflicts": self.conflicts}, arrays)
+
+    def resume(self, reader: StateReader) -> None:
+        """Continue where another process was, without traces. Raises ValueError."""
+        self.missed, self.conflicts = reader.value("sent_in_vain"), reader.value("conflicts")
+        for number, acked_below, epoch in reader.table("peers", MOST, MOST, MOST):
+            peer = self._peer(number)
+            peer.acked_below = acked_below
+            peer.epoch = peer.void_epoch = epoch
+        for number, column in reader.table("ahead", MOST, self._policy.column_count):
+            self._peer(number).ahead[column] = 1
+        given = reader.table("answered", len(self._columns), MOST)
+        for number, message, is_asked, count in reader.table("answers", MOST, MOST, 2, len(given) + 1):
+            parts, given = given[:count], given[count:]
+            if len(parts) < max(count, is_asked):
+                raise ValueError("the state lacks samples of its answers")
+            samples, laps = [sample for sample, _ in parts], tuple([lap for _, lap in parts])
+            asked = samples.pop(0) if is_asked else None
+            self._peer(number).answers[message] = RemoteAnswer(self._node, message, asked, tuple(samples), laps)
+
+    def _handle(self, message: RemoteRead, before: RemoteAnswer | None) -> Handled:
+        """``before``: the answer, where it was given before."""
         peer = self._peer(message.requester)
         if message.number < peer.acked_below:
             return Handled(None, repeated=True)
@@ -82,6 +152,7 @@ class Home:
         if kept is not None:
             return Handled(kept, repeated=True)
         self._forget_answers(peer, message.acked_below)
+        peer.epoch = max(peer.epoch, message.epoch)
         trace = self._trace(peer, message.epoch)
         if trace is not None:
             for passed in message.passed:
@@ -94,7 +165,9 @@ class Home:
             if not self._end_ahead(peer, hit.sample):
                 sent.append(self._give(hit.sample, turns))
         asked = [] if self._end_ahead(peer, message.sample) else [self._give(message.sample, turns)]
-        if trace is not None and trace.pass_by(message.position) and message.room_bytes > 0 and self._window > 1:
+        if before is not None:
+            sent += self._send_ahead(peer, before.prefetched[len(sent) :])
+        elif trace is not None and trace.pass_by(message.position) and message.room_bytes > 0 and self._window > 1:
             sent += self._prefetch(peer, trace, message.position, message.room_bytes)
         kept = RemoteAnswer(
             self._node,
@@ -139,9 +212,10 @@ class Home:
         return True
 
     def _give(self, sample: int, turns: list[Served]) -> _Given:
-        turn = self._policy.request(sample)
+        turn = self.slots.request(sample)
+        self._chosen.append(turn.sample)
         turns.append(turn)
-        return _Given(turn.sample, self._policy.lap_of(turn.sample))
+        return _Given(turn.sample, self.slots.lap_of(turn.sample))
 
     def _prefetch(self, peer: _Peer, trace: HomeTrace, position: int, room_bytes: int) -> list[_Given]:
         """Alg. 5, lines 21 to 41: samples in memory for the window's requests, without conflicts, while they fit."""
@@ -154,6 +228,11 @@ class Home:
             wanted = wanted[np.sort(np.unique(columns[wanted], return_index=True)[1])]
         self.conflicts += len(possible) - len(wanted)
         wanted = wanted[np.cumsum(self._sample_bytes[held[wanted]]) <= room_bytes]
-        peer.is_ahead[columns[wanted]] = True
+        return self._send_ahead(peer, trace.samples[first + wanted].tolist())
+
+    def _send_ahead(self, peer: _Peer, samples: Sequence[int]) -> list[_Given]:
+        """A sample for each column of ``samples``."""
+        for sample in samples:
+            peer.ahead[self._column_of[sample]] = 1
         # They are in memory, so these turns load nothing.
-        return [self._give(sample, []) for sample in trace.samples[first + wanted].tolist()]
+        return [self._give(sample, []) for sample in samples]

@@ -1,15 +1,19 @@
 """One node of the distributed slot protocol: a requester of other homes' samples, and the home of its own."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from redoxfs.protocol.events import Answer, ChooseVictim, Delivered, Handled, Message, Pending, Served
+from redoxfs.protocol.events import Answer, ChooseVictim, Delivered, Handled, Message, Pending, Served, SharedState
+from redoxfs.protocol.replay import ReplayError
 from redoxfs.protocol.slot import SlotPolicy
 from redoxfs.protocol.slot_nodes.home import Home
 from redoxfs.protocol.slot_nodes.messages import RemoteAnswer, RemoteRead
+from redoxfs.protocol.slot_nodes.repeated import RepeatedSlots, Slots
 from redoxfs.protocol.slot_nodes.requester import Requester
+from redoxfs.protocol.tables import StateReader, arrays_of, rows
 from redoxfs.protocol.turns import Ledger, Turns, merged
 
 Ints = npt.NDArray[np.integer]
@@ -46,12 +50,15 @@ class SlotNode:
         # Always empty: no other node takes a sample out of a slot or revokes a reservation.
         self.unloaded: list[int] = []
         self.revoked: list[int] = []
+        self.chosen: list[int] = []
         self._node = node
         self._policy = policy
+        # What decides about own samples: the policy, or one that is repeated.
+        self._slots: Slots = policy
         self._home_of: memoryview[int] = home_of.data
         self.home_of = home_of
         self._homes = int(home_of.max(initial=-1)) + 1
-        self._home = Home(node, policy, home_of, sample_bytes, window=window)
+        self._home = Home(node, policy, home_of, sample_bytes, window=window, chosen=self.chosen)
         self._ledger = Ledger(policy.columns, policy.column_count, policy.members)
         self._requester = Requester(
             node,
@@ -73,46 +80,54 @@ class SlotNode:
 
     def request(self, sample: int) -> Served | Pending:
         """Alg. 1, ReadFile: a turn for a sample that may stand in for ``sample``."""
+        self.chosen.clear()
         if self._home_of[sample] == self._node:
-            return self._note(self._policy.request(sample))
+            turn = self._slots.request(sample)
+            self.chosen.append(turn.sample)
+            return self._note(turn)
         return self._requester.request(sample)
 
     def reserve(self, sample: int) -> int | Pending | None:
         """Reserve a sample that may stand in for ``sample``. A sample of another home is claimed there at once."""
+        self.chosen.clear()
         if self._home_of[sample] == self._node:
-            return self._policy.reserve(sample)
+            reserved = self._slots.reserve(sample)
+            if reserved is not None:
+                self.chosen.append(reserved)
+            return reserved
         return self._requester.reserve(sample)
 
     def take(self, reserved: int) -> Served:
         """The turn of a sample that was reserved."""
         if self._home_of[reserved] == self._node:
-            return self._note(self._policy.take(reserved))
+            return self._note(self._slots.take(reserved))
         return self._requester.take(reserved)
 
     def put_back(self, reserved: int) -> bool:
         """Undo a reservation. A sample of another home stays here for the next request, with its bytes if they fit."""
         if self._home_of[reserved] == self._node:
-            return self._policy.put_back(reserved)
+            return self._slots.put_back(reserved)
         return self._requester.put_back(reserved)
 
     def reserved(self, sample: int) -> Iterable[int]:
         """The reserved samples that may stand in for ``sample``, oldest first."""
         if self._home_of[sample] == self._node:
-            return self._policy.reserved(sample)
+            return self._slots.reserved(sample)
         return self._requester.reserved(sample)
 
     @property
     def choose_victim(self) -> ChooseVictim:
         """Picks the own reserved sample that a turn preempts. Samples of other homes are not preempted."""
-        return self._policy.choose_victim
+        return self._slots.choose_victim
 
     @choose_victim.setter
     def choose_victim(self, choose: ChooseVictim) -> None:
-        self._policy.choose_victim = choose
+        self._slots.choose_victim = choose
 
     def handle(self, message: Message) -> Handled:
         """Another node asks this one: see `Home.handle`."""
         assert isinstance(message, RemoteRead)
+        self.chosen.clear()
         return self._home.handle(message)
 
     def receive(self, answer: Answer) -> tuple[Delivered, ...] | None:
@@ -120,6 +135,7 @@ class SlotNode:
         fit.
         """
         assert isinstance(answer, RemoteAnswer)
+        self.chosen.clear()
         return self._requester.receive(answer)
 
     def lost(self, peer: int) -> tuple[Delivered, ...]:
@@ -202,8 +218,94 @@ class SlotNode:
         """Remote memory that holds samples or is granted to answers."""
         return self._requester.used_bytes()
 
+    def state(self) -> SharedState:
+        """All that decides what later events mean, except orders of access and positions in them. A copy."""
+        values: dict[str, Any] = {"node": self._node, "homes": self._homes, "given": self._ledger.given}
+        reserved: dict[str, npt.NDArray[np.integer]] = {
+            "own_reserved": rows(((sample,) for sample in self._slots.reserved_samples()), 1)
+        }
+        arrays = reserved | arrays_of("own", self._own_turns()) | arrays_of("here", self._ledger.turns())
+        for part in (self._home.state(), self._requester.state()):
+            values |= part.values
+            arrays |= part.arrays
+        return SharedState(values, arrays)
+
+    def resume(self, state: SharedState) -> None:
+        """Continue where another process of this node was, and repeat its events until `settle`. On a new node, before
+        anything else.
+
+        From then on nothing is prefetched, by this node and for it, until orders of later epochs are known (`follow`):
+        nobody knows which positions of the present ones are spent.
+
+        Raises:
+            ValueError: the state is damaged or of other samples. The node is of no use then.
+        """
+        reader = StateReader(state, node=self._node, homes=self._homes)
+        columns, samples = self._policy.column_count, len(self._home_of)
+        self._home.resume(reader)
+        self._requester.resume(reader)
+        self._ledger.restore(reader.turns("here", reader.value("given"), columns, samples))
+        reserved = [sample for (sample,) in reader.table("own_reserved", samples)]
+        own = reader.turns("own", 0, columns, samples)
+        self._slots = self._home.slots = RepeatedSlots(self._policy, own, reserved)
+
+    def expect(self, chosen: Sequence[int]) -> None:
+        """What the policy beneath chose in the event that is repeated next."""
+        assert isinstance(self._slots, RepeatedSlots)
+        self._slots.expect(chosen)
+
+    def handle_again(self, message: Message, answer: Answer | None, chosen: Sequence[int]) -> Handled:
+        """`handle`, as it was answered. Raises ReplayError."""
+        self.expect(chosen)
+        self.chosen.clear()
+        assert isinstance(message, RemoteRead)
+        assert isinstance(answer, RemoteAnswer | None)
+        again = RemoteAnswer(self._node, message.number, None, (), ()) if answer is None else answer
+        handled = self._home.handle_again(message, again)
+        if handled.answer != answer or self.chosen != list(chosen):
+            raise ReplayError(f"message {message.number} of node {message.requester} got another answer in the journal")
+        return handled
+
+    def settle(self) -> None:
+        """All events were repeated: the policy beneath decides from now on, with nothing in memory. Raises
+        ValueError.
+        """
+        own = self._own_turns()
+        reserved = list(self._slots.reserved_samples())
+        if own.flags(len(own.laps), len(self._home_of))[reserved].any():
+            raise ValueError("a sample is reserved that had its turn")
+        self._policy.restore(own)
+        for sample in reserved:
+            self._policy.reserve_again(sample)
+        self._policy.choose_victim = self._slots.choose_victim
+        self._slots = self._home.slots = self._policy
+
+    def unanswered(self) -> tuple[Message, ...]:
+        """The messages without an answer, those to each home oldest first.
+
+        After `resume` they have no positions any more, which is all that they differ in from those that were sent. So
+        send them before any other message: a home that has not seen the first ones sends nothing ahead for positions
+        that may be spent by then.
+        """
+        return self._requester.unanswered()
+
+    @property
+    def epoch(self) -> int:
+        """The last epoch whose order this node followed, 0 before."""
+        return self._requester.epoch
+
+    def _own_turns(self) -> Turns:
+        """The turns of own samples. A lap that is over is the next one before its first turn: the policy beneath may
+        begin that one early.
+        """
+        turns, columns = self._slots.turns(), self._policy.columns
+        had = turns.flags(len(turns.laps), len(columns))
+        in_column = np.bincount(columns, minlength=len(turns.laps))
+        is_over = (in_column > 0) & (np.bincount(columns[had], minlength=len(turns.laps)) == in_column)
+        return Turns(turns.laps + is_over.astype(np.int32), np.packbits(had & ~is_over[columns]), 0)
+
     def _note(self, turn: Served) -> Served:
-        self._ledger.note(turn.sample, self._policy.lap_of(turn.sample))
+        self._ledger.note(turn.sample, self._slots.lap_of(turn.sample))
         return turn
 
     @property

@@ -8,9 +8,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from redoxfs.protocol.events import Delivered, Pending, Served
+from redoxfs.protocol.events import Delivered, Pending, Served, SharedState
 from redoxfs.protocol.slot_nodes.messages import Hit, RemoteAnswer, RemoteRead
+from redoxfs.protocol.tables import MOST, StateReader, rows
 from redoxfs.protocol.trace import OFF_TRACE, OwnTrace
+from redoxfs.protocol.turns import LAST_LAP
 
 Ints = npt.NDArray[np.integer]
 
@@ -106,7 +108,9 @@ class Requester:
         self._reserved: dict[int, dict[int, _Held]] = {}
         self._limit_bytes = remote_memory_bytes
         self._free_bytes = remote_memory_bytes
-        self._epoch = 0
+        self.epoch = 0
+        # The last epoch in which nobody knows which positions are spent.
+        self._void_epoch = -1
         self._trace: OwnTrace | None = None
         self._hits: list[list[Hit]] = [[] for _ in range(homes)]
         self._passed: list[list[int]] = [[] for _ in range(homes)]
@@ -122,7 +126,9 @@ class Requester:
 
     def follow(self, epoch: int, order: Ints) -> None:
         """From now on this node asks for samples in ``order``, int[n]."""
-        self._epoch = epoch
+        if epoch <= self._void_epoch:
+            return
+        self.epoch = epoch
         self._trace = OwnTrace(order, self._homes)
         for home, hits in enumerate(self._hits):
             self._hits[home] = [Hit(hit.sample, OFF_TRACE) for hit in hits]
@@ -271,6 +277,80 @@ class Requester:
             return True
         return any(stashed.held.sample == sample and stashed.kept for stashed in self._stash.get(column, ()))
 
+    def state(self) -> SharedState:
+        """All that decides what later events mean, except the trace and positions in it. A copy."""
+        slots = np.flatnonzero(self._slots >= 0).tolist()
+        sent = [each for of_home in self._unanswered for each in of_home.values()]
+        values = {
+            "prefetched": self.prefetched,
+            "degraded": self.degraded,
+            "free_bytes": self._free_bytes,
+            "epoch": self.epoch,
+            "tickets": self._tickets,
+        }
+        arrays: dict[str, npt.NDArray[np.integer]] = {
+            "lost": rows(((home,) for home in sorted(self._lost)), 1),
+            "slots": rows(((self._slot[at], self._slot_lap[at], at in self._evicted) for at in slots), 3),
+            "stash": rows(
+                ((each.held.sample, each.held.lap, each.kept) for stash in self._stash.values() for each in stash), 3
+            ),
+            "reserved": rows(((*held[:2],) for column in self._reserved.values() for held in column.values()), 2),
+            "hits": rows(((home, hit.sample) for home, hits in enumerate(self._hits) for hit in hits), 2),
+            "numbers": rows(((number,) for number in self._numbers), 1),
+            "unanswered": rows(
+                ((room, m.home, m.number, m.acked_below, m.sample, m.room_bytes, len(m.hits)) for m, room in sent), 7
+            ),
+            "claimed": rows(((hit.sample,) for each in sent for hit in each.message.hits), 1),
+            "claims": rows(
+                (
+                    (column, claim.ticket + 1, claim.number, claim.reserves)
+                    for column, claims in self._claims.items()
+                    for claim in claims
+                ),
+                4,
+            ),
+            "waited": rows(self._waited.items(), 2),
+        }
+        return SharedState(values, arrays)
+
+    def resume(self, reader: StateReader) -> None:
+        """Continue where another process was, without a trace. Raises ValueError."""
+        samples, homes, columns = len(self._homes), len(self._hits), len(self._slots)
+        self.prefetched, self.degraded = reader.value("prefetched"), reader.value("degraded")
+        self._free_bytes, self._tickets = reader.number("free_bytes"), reader.value("tickets")
+        self.epoch = self._void_epoch = reader.value("epoch")
+        self._lost = {home for (home,) in reader.table("lost", homes)}
+        for sample, lap, is_evicted in reader.table("slots", samples, LAST_LAP + 1, 2):
+            column = self._column_of[sample]
+            self._slot[column], self._slot_lap[column] = sample, lap
+            if is_evicted:
+                self._evicted.add(column)
+        for sample, lap, kept in reader.table("stash", samples, LAST_LAP + 1, 2):
+            held = _Held(sample, lap, spent=False)
+            self._stash.setdefault(self._column_of[sample], deque()).append(_Stashed(held, bool(kept)))
+        for sample, lap in reader.table("reserved", samples, LAST_LAP + 1):
+            self._reserved.setdefault(self._column_of[sample], {})[sample] = _Held(sample, lap, spent=False)
+        for home, sample in reader.table("hits", homes, samples):
+            self._hits[home].append(Hit(sample, OFF_TRACE))
+        self._numbers = [number for (number,) in reader.table("numbers", MOST)]
+        if len(self._numbers) != homes:
+            raise ValueError(f"the state has {len(self._numbers)} homes, not {homes}")
+        claimed = [sample for (sample,) in reader.table("claimed", samples)]
+        for room, home, number, acked_below, sample, room_bytes, count in reader.table(
+            "unanswered", MOST, homes, MOST, MOST, samples, MOST, len(claimed) + 1
+        ):
+            hits, claimed = tuple([Hit(hit, OFF_TRACE) for hit in claimed[:count]]), claimed[count:]
+            message = RemoteRead(self._node, home, number, acked_below, sample, 0, OFF_TRACE, room_bytes, hits)
+            self._unanswered[home][number] = _Sent(message, room)
+        for column, tickets, number, reserves in reader.table("claims", columns, MOST, MOST, 2):
+            claim = _Claim(tickets - 1, number, spent=False, reserves=bool(reserves))
+            self._claims.setdefault(column, []).append(claim)
+        self._waited = {row[0]: row[1] for row in reader.table("waited", MOST, samples)}
+
+    def unanswered(self) -> tuple[RemoteRead, ...]:
+        """The messages without an answer, those to each home oldest first."""
+        return tuple([sent.message for of_home in self._unanswered for sent in of_home.values()])
+
     def _is_of(self, home: int, column: int) -> bool:
         return self._home_of_column[column] == home
 
@@ -332,7 +412,7 @@ class Requester:
         hits, self._hits[home] = tuple(self._hits[home]), []
         passed, self._passed[home] = tuple(self._passed[home]), []
         acked_below = next(iter(unanswered), number)
-        message = RemoteRead(self._node, home, number, acked_below, sample, self._epoch, position, room, hits, passed)
+        message = RemoteRead(self._node, home, number, acked_below, sample, self.epoch, position, room, hits, passed)
         unanswered[number] = _Sent(message, room)
         self._send(message)
         return number

@@ -1,0 +1,90 @@
+"""The pool beneath, while the events of another process are repeated: it gives what that process's pool gave."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from redoxfs.protocol.events import Served
+from redoxfs.protocol.pool import PoolPolicy
+from redoxfs.protocol.replay import ReplayError
+from redoxfs.protocol.turns import Turns
+
+
+class Pool(Protocol):
+    """What decides about a node's own samples: a `PoolPolicy`, or one that is repeated."""
+
+    def request(self, sample: int) -> Served: ...
+    def reserve(self, sample: int) -> int | None: ...
+    def take(self, reserved: int) -> Served: ...
+    def put_back(self, reserved: int) -> bool: ...
+    def skip(self, cls: int, lap: int) -> list[int]: ...
+    def is_resident(self, sample: int) -> bool: ...
+    def turns(self) -> Turns: ...
+
+
+class RepeatedPool:
+    """A `Pool` that gives what it was told to `expect`, and counts turns in the laps that the node is in.
+
+    It has nothing in memory.
+
+    Args:
+        policy: of the same samples.
+        turns: as the pool's.
+        node_laps: the laps of the node, which change as it repeats events.
+    """
+
+    def __init__(self, policy: PoolPolicy, turns: Turns, node_laps: "memoryview[int]") -> None:
+        units = policy.units
+        self._class_of: memoryview[int] = units.data
+        self._members = policy.members
+        self._had_array = turns.flags(len(turns.laps), len(units)).astype(np.uint8)
+        self._had: memoryview[int] = self._had_array.data
+        self._laps = turns.laps.copy()
+        self._node_laps = node_laps
+        self._expected: list[int] = []
+
+    def expect(self, chosen: Sequence[int]) -> None:
+        self._expected = list(reversed(chosen))
+
+    def request(self, sample: int) -> Served:
+        chosen = self._choose(sample)
+        self._had[chosen] = 1
+        return Served(chosen)
+
+    def reserve(self, sample: int) -> int | None:
+        return self._choose(sample)
+
+    def take(self, reserved: int) -> Served:
+        self._had[reserved] = 1
+        return Served(reserved)
+
+    def put_back(self, reserved: int) -> bool:
+        del reserved
+        return False
+
+    def skip(self, cls: int, lap: int) -> list[int]:
+        del cls, lap  # the lap begins with the next choice
+        return []
+
+    def is_resident(self, sample: int) -> bool:
+        del sample
+        return False
+
+    def turns(self) -> Turns:
+        return Turns(self._laps.copy(), np.packbits(self._had_array), 0)
+
+    def _choose(self, sample: int) -> int:
+        cls = self._class_of[sample]
+        if not self._expected:
+            raise ReplayError(f"a sample of class {cls} is needed, and none in the journal")
+        chosen = self._expected.pop()
+        if not 0 <= chosen < len(self._class_of) or self._class_of[chosen] != cls:
+            raise ReplayError(f"sample {chosen} in the journal is not of class {cls}")
+        lap = self._node_laps[cls]
+        if self._laps[cls] != lap:
+            self._had_array[self._members(cls)] = 0
+            self._laps[cls] = lap
+        if self._had[chosen]:
+            raise ReplayError(f"sample {chosen} in the journal had its turn before")
+        return chosen

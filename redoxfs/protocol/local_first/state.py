@@ -1,0 +1,297 @@
+"""All that a node of the local-first protocol knows: as it begins, as it is saved, and as another process continues."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from redoxfs.protocol.events import ChooseVictim, Message, SharedState, oldest
+from redoxfs.protocol.local_first.exchange import Exchange
+from redoxfs.protocol.local_first.messages import Given, Take
+from redoxfs.protocol.local_first.parts import NodeParts
+from redoxfs.protocol.local_first.peer import Peer, Sent
+from redoxfs.protocol.local_first.repeated import Pool, RepeatedPool
+from redoxfs.protocol.local_first.reservations import Reservations
+from redoxfs.protocol.local_first.taken import Taken
+from redoxfs.protocol.local_first.waiting import Waiting
+from redoxfs.protocol.pool import PoolPolicy
+from redoxfs.protocol.tables import MOST, StateReader, arrays_of, rows
+from redoxfs.protocol.turns import Ledger, Turns, merged
+
+Int8 = npt.NDArray[np.int8]
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+class NodeState:
+    """All that `LocalFirst` knows.
+
+    The arrays are shared, not copied, and must not change.
+
+    Args:
+        node: the number of this node, from 0 to ``nodes`` - 1.
+        policy: decides about this node's own samples; made with `parts_by_lap`.
+        class_of: int32[S], the class of each sample.
+        part_of: int8[S], the part of each sample, 0 to ``nodes`` - 1: `chunks.deal`.
+        sample_bytes: int64[S], what each takes of the remote memory.
+        rotates: whether parts rotate with the laps, or part i is always node i's.
+        remote_memory_bytes: the limit of taken samples and room granted to answers.
+        exchange: the share of samples to take from peers, on purpose where need alone takes less.
+        seed: of the generator that spreads over time when each class is exchanged first.
+    """
+
+    def __init__(
+        self,
+        node: int,
+        policy: PoolPolicy,
+        class_of: Int32,
+        part_of: Int8,
+        sample_bytes: Int64,
+        *,
+        nodes: int,
+        rotates: bool,
+        remote_memory_bytes: int,
+        exchange: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        classes = int(class_of.max(initial=-1)) + 1
+        self.outbox: list[Message] = []
+        self.unloaded: list[int] = []
+        self.revoked: list[int] = []
+        self.chosen: list[int] = []
+        self.missed = 0
+        self.choose_victim: ChooseVictim = oldest
+        self._node = node
+        self._nodes = nodes
+        self._policy = policy
+        # What decides about own samples: the policy, or one that is repeated.
+        self._pool: Pool = policy
+        self._class_array = class_of
+        self._class_of: memoryview[int] = class_of.data
+        self._bytes_of: memoryview[int] = sample_bytes.data
+        self._of_class: memoryview[int] = np.bincount(class_of, minlength=classes).astype(np.int32).data
+        self._parts = NodeParts(class_of, part_of, nodes=nodes, rotates=rotates)
+        # One sample of each class, to ask the pool for the class.
+        any_of = np.full(classes, -1, np.int32)
+        any_of[class_of] = np.arange(len(class_of), dtype=np.int32)
+        self._any_of: memoryview[int] = any_of.data
+        # Own samples of the lap that are neither served nor given away; reserved ones are included.
+        self._left: memoryview[int] = self._parts.own_first(node).data
+        self._done: memoryview[int] = np.zeros(classes, np.int32).data
+        self._lap_array = np.ones(classes, np.int32)
+        self._lap: memoryview[int] = self._lap_array.data
+        # From the next number on: of peers with equally many left, every node asks another one first.
+        in_turn = [(node + ahead) % nodes for ahead in range(1, nodes)]
+        self._peers = {peer: Peer(self._parts.own_first(peer)) for peer in in_turn}
+        # The peers that are not lost, in the same order.
+        self._there = in_turn
+        # The last lap of each class that is incomplete.
+        self._incomplete_array = np.zeros(classes, np.int32)
+        self._incomplete: memoryview[int] = self._incomplete_array.data
+        # The last lap of each class in which something came from a peer.
+        self._came: memoryview[int] = np.zeros(classes, np.int32).data
+        self._taken = Taken(class_of, sample_bytes, remote_memory_bytes)
+        self._reservations = Reservations()
+        self._waiting = Waiting()
+        # By class: the peer and number of its unanswered Take; how many answers of each peer in a row were empty.
+        self._asked: dict[int, tuple[int, int]] = {}
+        self._empty_answers: dict[int, dict[int, int]] = {}
+        # Classes that this node asks for on behalf of peers.
+        self._sought: set[int] = set()
+        self._exchange = Exchange(classes, share=exchange, seed=seed)
+        self._ledger = Ledger(class_of, classes, policy.members)
+
+    @property
+    def given(self) -> int:
+        """How many turns this node gave its readers since the first lap began."""
+        return self._ledger.given
+
+    def turns(self) -> Turns:
+        """The turns that this node gave its readers. A copy."""
+        return self._ledger.turns()
+
+    def merged(self, of_nodes: Sequence[Turns]) -> Turns:
+        """The turns of several nodes together. Raises ValueError where one has other samples."""
+        return merged(of_nodes, self._class_array)
+
+    def restore(self, turns: Turns, own: Turns | None = None) -> None:
+        """Resume where all nodes together were. Call it before anything else, and at all of them alike. Raises
+        ValueError.
+
+        A sample counts as done by the node that owns it in the lap, whichever node did it.
+        """
+        had = turns.flags(len(self._lap_array), len(self._class_array))
+        here = self._parts.own_at(self._node, turns.laps)
+        # The pool beneath is in the first lap from there on that has any of its samples.
+        laps = self._parts.first_with_own(self._node, turns.laps)
+        self._policy.restore(Turns(laps, np.packbits(had & here), 0))
+        self._lap_array[:] = turns.laps
+        self._count_own(self._left, self._done, here, had)
+        for node, peer in self._peers.items():
+            self._count_own(peer.left, peer.done, self._parts.own_at(node, turns.laps), had)
+        if self._incomplete_array.any():
+            # A peer was lost or restarted before this.
+            self._incomplete_array[:] = turns.laps
+        if own is None:
+            self._ledger.restore_part(turns, here)
+        else:
+            self._ledger.restore(own)
+
+    def _count_own(self, left: "memoryview[int]", done: "memoryview[int]", own: Flags, had: Flags) -> None:
+        np.asarray(left)[:] = np.bincount(self._class_array[own & ~had], minlength=len(left))
+        np.asarray(done)[:] = np.bincount(self._class_array[own & had], minlength=len(done))
+
+    def laps(self, samples: npt.NDArray[np.integer]) -> Int32:
+        """The lap, counted from 1, that the class of each of ``samples`` is in."""
+        laps: Int32 = self._lap_array[self._class_array[samples]]
+        return laps
+
+    def chunk_of(self, sample: int) -> int:
+        """The physical chunk that ``sample`` lies in."""
+        return self._policy.chunk_of(sample)
+
+    def used_bytes(self) -> int:
+        """Remote memory that holds samples or is granted to answers."""
+        return self._taken.used_bytes
+
+    def held(self) -> int:
+        """How many samples were taken and are neither served nor reserved, with and without their bytes."""
+        return len(self._taken)
+
+    def keeps(self, sample: int) -> bool:
+        """Whether the bytes of ``sample`` count in the remote memory."""
+        return self._taken.keeps(self._class_of[sample], sample)
+
+    def is_taken(self, reserved: int) -> bool:
+        """Whether ``reserved`` came from another node."""
+        return self._reservations.is_taken(self._class_of[reserved], reserved)
+
+    # For another process that continues
+
+    def state(self) -> SharedState:
+        """All that decides what later events mean. A copy."""
+        peers = self._peers
+        answers = [(number, given) for number, peer in peers.items() for given in peer.answers.values()]
+        empty = self._empty_answers.items()
+        values = {
+            "node": self._node,
+            "nodes": self._nodes,
+            "missed": self.missed,
+            "given": self._ledger.given,
+            "last_ticket": self._waiting.last_ticket,
+            "free_bytes": self._taken.free_bytes,
+        }
+        arrays: dict[str, npt.NDArray[np.integer]] = {
+            "of_class": np.array(self._of_classes(), np.int32),
+            "of_peers": np.array([peer.of_classes() for peer in peers.values()], np.int32),
+            "peers": rows(((peer.number, peer.first, peer.acked_below) for peer in peers.values()), 3),
+            "there": rows(((peer,) for peer in self._there), 1),
+            "unanswered": rows(
+                ((sent.room_bytes, *sent.message) for peer in peers.values() for sent in peer.unanswered.values()), 11
+            ),
+            "answers": rows(((peer, g.number, g.cls, g.lap, len(g.samples), g.left, g.done) for peer, g in answers), 7),
+            "answered": rows(((sample,) for _, given in answers for sample in given.samples), 1),
+            "taken": self._taken.table(),
+            "reserved": self._reservations.table(),
+            "waiting": self._waiting.table(),
+            "asked": rows(((cls, *asked) for cls, asked in self._asked.items()), 3),
+            "empty_answers": rows(((cls, *each) for cls, of_peers in empty for each in of_peers.items()), 3),
+            "sought": rows(((cls,) for cls in sorted(self._sought)), 1),
+            "accounts": self._exchange.bits(),
+        }
+        own, here = arrays_of("own", self._own_turns()), arrays_of("here", self._ledger.turns())
+        return SharedState(values, arrays | own | here)
+
+    def resume(self, state: SharedState) -> None:
+        """Continue where another process of this node was, and repeat its events until `settle`. On a new node, before
+        anything else.
+
+        Raises:
+            ValueError: the state is damaged or of other samples. The node is of no use then.
+        """
+        reader = StateReader(state, node=self._node, nodes=self._nodes)
+        samples, classes, nodes = len(self._class_array), len(self._lap_array), self._nodes
+        self.missed = reader.value("missed")
+        of_class = self._of_classes()
+        for array, saved in zip(of_class, reader.array("of_class", np.int32, len(of_class), classes), strict=True):
+            array[:] = saved
+        if classes and (self._lap_array.min() < 1 or np.asarray(self._left).min() < 0):
+            raise ValueError("the state has laps or counts out of range")
+        of_peers = reader.array("of_peers", np.int32, len(self._peers), 3, classes)
+        numbers = reader.table("peers", MOST, MOST, MOST)
+        for peer, saved, (number, first, acked_below) in zip(self._peers.values(), of_peers, numbers, strict=True):
+            for array, of_peer in zip(peer.of_classes(), saved, strict=True):
+                array[:] = of_peer
+            peer.number, peer.first, peer.acked_below = number, first, acked_below
+        there = {peer for (peer,) in reader.table("there", nodes)}
+        self._there = [number for number in self._peers if number in there]
+        messages = reader.table("unanswered", MOST, nodes, nodes, MOST, MOST, classes, MOST, MOST, MOST, MOST, MOST)
+        for room_bytes, *fields in messages:
+            message = Take(*fields)
+            self._peer(message.home).unanswered[message.number] = Sent(room_bytes, message)
+        answered = [sample for (sample,) in reader.table("answered", samples)]
+        for peer_number, number, cls, lap, count, left, done in reader.table(
+            "answers", nodes, MOST, classes, MOST, len(answered) + 1, MOST, MOST
+        ):
+            given, answered = tuple(answered[:count]), answered[count:]
+            if len(given) < count:
+                raise ValueError("the state lacks samples of its answers")
+            self._peer(peer_number).answers[number] = Given(self._node, number, cls, lap, given, left, done)
+        self._taken.resume(reader.table("taken", classes, samples, 2), reader.number("free_bytes"))
+        self._reservations.resume(reader.table("reserved", classes, samples, 2))
+        self._waiting.resume(reader.table("waiting", classes, MOST, 2), reader.value("last_ticket"))
+        self._asked = {cls: (peer, number) for cls, peer, number in reader.table("asked", classes, nodes, MOST)}
+        for cls, peer_number, count in reader.table("empty_answers", classes, nodes, MOST):
+            self._empty_answers.setdefault(cls, {})[peer_number] = count
+        self._sought = {cls for (cls,) in reader.table("sought", classes)}
+        self._exchange.resume(reader.array("accounts", np.int64, classes))
+        self._ledger.restore(reader.turns("here", reader.value("given"), classes, samples))
+        own = reader.turns("own", 0, classes, samples)
+        self._pool = RepeatedPool(self._policy, own, self._lap)
+
+    def expect(self, chosen: Sequence[int]) -> None:
+        """What the pool chose in the event that is repeated next."""
+        assert isinstance(self._pool, RepeatedPool)
+        self._pool.expect(chosen)
+
+    def settle(self) -> None:
+        """All events were repeated: the pool decides from now on, with nothing in memory. Raises ValueError."""
+        own = self._own_turns()
+        had = own.flags(len(self._lap_array), len(self._class_array))
+        fresh = ~had & self._parts.own_at(self._node, own.laps)
+        reserved = list(self._reservations.own())
+        if not fresh[reserved].all():
+            raise ValueError("a sample is reserved that is not in its lap, or had its turn")
+        self._policy.restore(own)
+        for sample in reserved:
+            self._policy.reserve_again(sample)
+        self._pool = self._policy
+
+    def unanswered(self) -> tuple[Message, ...]:
+        """The messages without an answer, those to each peer oldest first. They are sent again as they were."""
+        return tuple([sent.message for peer in self._peers.values() for sent in peer.unanswered.values()])
+
+    def _of_classes(self) -> list[Int32]:
+        """What is known of each class, int32[C] each; not copies."""
+        views = (self._left, self._done, self._came)
+        return [self._lap_array, self._incomplete_array, *(np.asarray(view) for view in views)]
+
+    def _own_turns(self) -> Turns:
+        """The turns of own samples, in the first lap that has any, from the present one on.
+
+        The pool begins a lap when it is first asked in it. Until then it is in one before, of which nothing is left.
+        """
+        turns = self._pool.turns()
+        first = self._parts.first_with_own(self._node, self._lap_array)
+        is_behind = turns.laps < first
+        if not is_behind.any():
+            return turns._replace(given=0)
+        had = turns.flags(len(first), len(self._class_array)) & ~is_behind[self._class_array]
+        return Turns(np.maximum(turns.laps, first), np.packbits(had), 0)
+
+    def _peer(self, number: int) -> Peer:
+        """Raises ValueError where there is no such peer."""
+        if number not in self._peers:
+            raise ValueError(f"the state has node {number} for a peer")
+        return self._peers[number]

@@ -1,0 +1,427 @@
+"""A node that continues from a checkpoint and a record of events equals the process that died, for its peers too.
+
+At any moment a node is rebuilt from its last checkpoint and the events since, and compared with the living one, or
+replaces it. Laps stay exact across any number of replacements.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from jobs import READS, Habits, Job, Thread, saved
+from networks import CHUNK_SIZE, key, parts_of_chunks, pool_node, random_cells
+from watched import Watched
+
+from redoxfs.protocol import (
+    NO_SAMPLE,
+    UNDECIDED,
+    Answer,
+    Given,
+    Hit,
+    LocalFirst,
+    Message,
+    RemoteAnswer,
+    RemoteRead,
+    ReplayError,
+    SharedReplay,
+    SharedState,
+    SlotNode,
+    Take,
+    answer_of,
+    homes_by_vc,
+    message_of,
+    numbers_of,
+)
+
+slow = pytest.mark.slow
+
+
+class PoolJob(Job):
+    """The pool on several nodes. No sample has its next turn before all others of its class had theirs."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        nodes: int,
+        samples: int,
+        classes: int,
+        rotates: bool = True,
+        remote_memory_bytes: int = 1 << 30,
+        exchange: float = 0.0,
+        habits: Habits = READS,
+    ) -> None:
+        draw = random.Random(seed)
+        self.class_of = np.array([draw.randrange(classes) for _ in range(samples)], np.int32)
+        self.of_class = [np.flatnonzero(self.class_of == cls).tolist() for cls in range(classes)]
+        self.cells = random_cells(draw, samples)
+        self.part_of = parts_of_chunks(self.cells, [draw.randrange(nodes) for _ in self.cells])
+        self.sizes = np.array([draw.randint(1, 3) for _ in range(samples)], np.int64)
+        self.rotates, self.remote_memory_bytes, self.exchange = rotates, remote_memory_bytes, exchange
+        super().__init__(seed, nodes=nodes, samples=samples, habits=habits)
+
+    def policy(self, number: int, seed: int) -> LocalFirst:
+        return pool_node(
+            number,
+            self.nodes,
+            cells=self.cells,
+            class_of=self.class_of,
+            part_of=self.part_of,
+            sample_bytes=self.sizes,
+            rotates=self.rotates,
+            resident=self.random.choice([1, 5]),
+            remote_memory_bytes=self.remote_memory_bytes,
+            exchange=self.exchange,
+            seed=seed,
+        )
+
+    def turn(self, path: int, sample: int) -> None:
+        super().turn(path, sample)
+        assert self.class_of[sample] == self.class_of[path]
+        if self.is_exact:
+            turns = [self.turns[each] for each in self.of_class[self.class_of[sample]]]
+            assert max(turns) - min(turns) <= 1
+
+    def began(self, number: int) -> None:
+        node = self.stations[number].policy
+        others = [station.policy for other, station in enumerate(self.stations) if other != number]
+        assert isinstance(node, LocalFirst)
+        node.rejoin(np.max([other.begun() for other in others if isinstance(other, LocalFirst)], axis=0))
+
+
+class SlotJob(Job):
+    """The paper's protocol on several nodes. No home gives a sample twice in a lap."""
+
+    # A size that nobody opens keeps a sample of another home at this node.
+    walks_anywhere = False
+
+    def __init__(
+        self, seed: int, *, nodes: int, chunks: int, per_vc: int, window: int, room: int, habits: Habits = READS
+    ) -> None:
+        self.cells = np.arange(chunks * CHUNK_SIZE, dtype=np.int32).reshape(chunks, CHUNK_SIZE)
+        self.starts = np.append(np.arange(0, chunks, per_vc), chunks).astype(np.int32)
+        self.window, self.room = window, room
+        columns = Watched(self.cells, self.starts, samples=self.cells.size, seed=0).columns
+        self.columns = columns
+        self.homes = homes_by_vc(columns, CHUNK_SIZE, nodes)
+        self.epochs = 0
+        super().__init__(seed, nodes=nodes, samples=self.cells.size, habits=habits)
+
+    def policy(self, number: int, seed: int) -> SlotNode:
+        below = Watched(self.cells, self.starts, samples=self.samples, seed=seed)
+        sizes = np.ones(self.samples, np.int32)
+        return SlotNode(number, below, self.homes, sizes, remote_memory_bytes=self.room, window=self.window)
+
+    def begin_epoch(self, orders: Sequence[npt.NDArray[np.int32]]) -> None:
+        for station in self.stations:
+            assert isinstance(station.policy, SlotNode)
+            for node, order in enumerate(orders):
+                station.policy.follow(node, self.epochs, order)
+            # A new order has no entry in the record.
+            station.save()
+        self.epochs += 1
+
+    def turn(self, path: int, sample: int) -> None:
+        super().turn(path, sample)
+        assert self.columns[sample] == self.columns[path]
+
+    def replace(self, number: int) -> None:
+        gave = self.gave(number)
+        super().replace(number)
+        self.gave(number).update(gave)
+        assert not self.is_exact or max(self.gave(number).values(), default=1) == 1
+
+    def gave(self, number: int) -> Counter[tuple[int, int]]:
+        policy = self.stations[number].policy
+        assert isinstance(policy, SlotNode)
+        assert isinstance(policy._policy, Watched)
+        return policy._policy.gave
+
+    def sent_again(self, unanswered: dict[tuple[int, int, int], Message]) -> None:
+        for each, message in unanswered.items():
+            sent = self.network.unanswered[each]
+            assert isinstance(sent, RemoteRead)
+            assert isinstance(message, RemoteRead)
+            hits = tuple([Hit(hit.sample, -1) for hit in sent.hits])
+            assert message == sent._replace(epoch=message.epoch, position=-1, passed=(), hits=hits)
+        # They are sent before any other, so they arrive before those that the former process sent are repeated.
+        self.network.under_way = [
+            letter
+            for letter in self.network.under_way
+            if letter.answer is not None or key(letter.message) not in unanswered
+        ]
+
+    def alone(self, thread: Thread) -> bool:
+        self.stations[thread.node].decide_alone(thread.path)
+        self.after(thread.node)
+        return True
+
+
+habits = st.builds(
+    Habits, stat=st.sampled_from([0.0, 0.3, 0.9]), fail=st.sampled_from([0.0, 0.1]), walkers=st.sampled_from([0, 2])
+)
+
+pools = st.builds(
+    PoolJob,
+    st.integers(0, 1 << 32),
+    nodes=st.integers(2, 3),
+    samples=st.integers(1, 24),
+    classes=st.integers(1, 3),
+    rotates=st.booleans(),
+    remote_memory_bytes=st.sampled_from([0, 5, 40, 1 << 30]),
+    exchange=st.sampled_from([0.0, 0.3]),
+    habits=habits,
+)
+
+slots = st.builds(
+    SlotJob,
+    st.integers(0, 1 << 32),
+    nodes=st.integers(2, 3),
+    chunks=st.integers(2, 8),
+    per_vc=st.integers(1, 4),
+    window=st.sampled_from([1, 5, 1000]),
+    room=st.sampled_from([0, 8, 24, 10_000]),
+    habits=habits,
+)
+
+
+class ReplacingMachine(RuleBasedStateMachine):
+    """A job whose nodes are saved, compared with a copy of theirs, replaced, lost and restarted at any moment."""
+
+    job: Job
+
+    def node(self, data: st.DataObject) -> int:
+        return data.draw(st.integers(0, self.job.nodes - 1))
+
+    @rule(steps=st.integers(1, 40))
+    def go_on(self, steps: int) -> None:
+        if not self.job.threads:
+            self.job.epoch()
+        self.job.run(steps)
+
+    @rule(data=st.data())
+    def save(self, data: st.DataObject) -> None:
+        self.job.stations[self.node(data)].save()
+
+    @rule(data=st.data())
+    def compare(self, data: st.DataObject) -> None:
+        self.job.continued(self.node(data))
+
+    @rule(data=st.data())
+    def replace(self, data: st.DataObject) -> None:
+        self.job.replace(self.node(data))
+
+    def teardown(self) -> None:
+        if hasattr(self, "job") and self.job.is_exact:
+            self.job.run()
+            check_exact(self.job)
+
+
+def check_exact(job: Job) -> None:
+    """All epochs that began are over: every sample had as many turns as any other, and none was missed."""
+    assert len({job.turns[sample] for sample in range(job.samples)}) == 1
+    assert all(station.policy.missed == 0 for station in job.stations)
+    if isinstance(job, SlotJob):
+        for number in range(job.nodes):
+            assert max(job.gave(number).values(), default=1) == 1
+
+
+class FailingMachine(ReplacingMachine):
+    """The same where nodes also are lost and restarted."""
+
+    @precondition(lambda self: hasattr(self, "job"))
+    @rule(data=st.data())
+    def lose(self, data: st.DataObject) -> None:
+        number = self.node(data)
+        self.job.lose(number, (number + 1) % self.job.nodes)
+
+    @precondition(lambda self: hasattr(self, "job") and self.job.lost)
+    @rule()
+    def find(self) -> None:
+        self.job.find(*min(self.job.lost))
+
+    @precondition(lambda self: hasattr(self, "job"))
+    @rule(data=st.data())
+    def restart(self, data: st.DataObject) -> None:
+        self.job.restart(self.node(data))
+
+
+class PoolMachine(FailingMachine):
+    @initialize(job=pools)
+    def begin(self, job: PoolJob) -> None:
+        self.job = job
+
+
+class SlotMachine(FailingMachine):
+    @initialize(job=slots)
+    def begin(self, job: SlotJob) -> None:
+        self.job = job
+
+
+class ExactPoolMachine(ReplacingMachine):
+    @initialize(job=pools)
+    def begin(self, job: PoolJob) -> None:
+        self.job = job
+
+
+class ExactSlotMachine(ReplacingMachine):
+    @initialize(job=slots)
+    def begin(self, job: SlotJob) -> None:
+        self.job = job
+
+
+TestPools = slow(PoolMachine.TestCase)
+TestPools.settings = settings(stateful_step_count=30, max_examples=50)
+TestSlots = slow(SlotMachine.TestCase)
+TestSlots.settings = settings(stateful_step_count=30, max_examples=50)
+TestExactPools = slow(ExactPoolMachine.TestCase)
+TestExactPools.settings = settings(stateful_step_count=30, max_examples=50)
+TestExactSlots = slow(ExactSlotMachine.TestCase)
+TestExactSlots.settings = settings(stateful_step_count=30, max_examples=50)
+
+
+# Records
+
+
+messages: st.SearchStrategy[Message] = st.one_of(
+    st.builds(Take, *[st.integers(0, 1 << 40)] * 10),
+    st.builds(
+        RemoteRead,
+        *[st.integers(0, 1 << 40)] * 6,
+        st.integers(-1, 1 << 40),
+        st.integers(0, 1 << 40),
+        st.lists(st.builds(Hit, st.integers(0, 99), st.integers(-1, 99))).map(tuple),
+        st.lists(st.integers(0, 99)).map(tuple),
+    ),
+)
+
+samples = st.lists(st.integers(0, 99)).map(tuple)
+
+
+def remote_answer(home: int, number: int, asked: bool, given: tuple[int, ...]) -> RemoteAnswer:
+    asked = asked and len(given) > 0
+    first, prefetched = (given[0], given[1:]) if asked else (None, given)
+    return RemoteAnswer(home, number, first, prefetched, given[::-1])
+
+
+small = st.integers(0, 1 << 20)
+answers: st.SearchStrategy[Answer] = st.one_of(
+    st.builds(Given, small, small, small, small, samples, small, small),
+    st.builds(remote_answer, small, small, st.booleans(), samples),
+)
+
+
+@given(messages)
+def test_a_message_is_read_from_its_numbers(message: Message) -> None:
+    assert message_of(numbers_of(message)) == message
+
+
+@given(answers)
+def test_an_answer_is_read_from_its_numbers(answer: Answer) -> None:
+    assert answer_of(numbers_of(answer)) == answer
+
+
+@given(st.one_of(messages.map(numbers_of), answers.map(numbers_of)), st.integers(0, 20), st.booleans())
+def test_damaged_numbers_are_refused(numbers: list[int], at: int, is_cut: bool) -> None:
+    damaged = numbers[:at] if is_cut else [*numbers[:at], 1 << 50, *numbers[at:]]
+    for read in (message_of, answer_of):
+        try:
+            again = numbers_of(read(damaged))
+        except ValueError:
+            continue
+        assert again == damaged
+
+
+# Damage
+
+
+def damaged(state: SharedState, draw: random.Random) -> SharedState:
+    values, arrays = dict(state.values), {name: array.copy() for name, array in state.arrays.items()}
+    kind = draw.choice(["value", "no value", "array", "no array", "type", "shape", "longer"])
+    name = draw.choice(sorted(values if "value" in kind else arrays))
+    if kind == "value":
+        values[name] = draw.choice([-1, 1 << 70, "x", None, [], 10**6])
+    elif kind == "no value":
+        del values[name]
+    elif kind == "no array":
+        del arrays[name]
+    elif kind == "type":
+        arrays[name] = arrays[name].astype(np.int16)
+    elif kind == "shape":
+        arrays[name] = arrays[name].reshape(-1)[:-1]
+    elif kind == "longer":
+        arrays[name] = np.concatenate([arrays[name], arrays[name][-1:]])
+    elif arrays[name].size:
+        flat = arrays[name].reshape(-1)
+        most = int(np.iinfo(flat.dtype).max)
+        flat[draw.randrange(flat.size)] = draw.choice([0, 1, 7, most, -1 if flat.dtype != np.uint8 else 255])
+    return SharedState(values, arrays)
+
+
+@given(st.one_of(pools, slots), st.integers(0, 1 << 32))
+def test_a_damaged_state_is_refused_or_usable(job: Job, seed: int) -> None:
+    draw = random.Random(seed)
+    job.epoch()
+    job.run(draw.randint(0, 200))
+    number = draw.randrange(job.nodes)
+    state = job.stations[number].policy.state()
+    for _ in range(20):
+        _, policy = job.parts(number)
+        with suppress(ValueError):
+            policy.resume(damaged(saved(state), draw))
+            policy.settle()
+
+
+@given(pools, st.integers(0, 200))
+def test_a_state_of_another_node_is_refused(job: PoolJob, steps: int) -> None:
+    job.epoch()
+    job.run(steps)
+    _, policy = job.parts(1)
+    with pytest.raises(ValueError, match="the state has node 0, not 1"):
+        policy.resume(job.stations[0].policy.state())
+
+
+@given(st.one_of(pools, slots), st.integers(0, 100))
+def test_another_record_is_refused(job: Job, steps: int) -> None:
+    job.epoch()
+    job.run(steps)
+    number = job.random.randrange(job.nodes)
+    binding, policy = job.parts(number)
+    state = job.stations[number].checkpoint
+    binding.resume(state.tables)
+    replay = SharedReplay(binding, policy, state.state, undecided={}, promises={})
+    path = job.random.randrange(job.samples)
+    with pytest.raises(ReplayError):
+        replay.close(path)
+    with pytest.raises(ReplayError):
+        replay.cancelled(99)
+    with pytest.raises(ReplayError):
+        replay.alone(path)
+    with pytest.raises(ReplayError):
+        replay.open(path, 0, 1, UNDECIDED if binding.is_bound(path) else NO_SAMPLE, preempted=False)
+
+
+def test_a_stat_and_an_open_of_one_path_share_an_answer_of_one_sample() -> None:
+    """The open gets the sample: no reservation that the binding does not know of may be preempted."""
+    job = PoolJob(0, nodes=2, samples=2, classes=1, rotates=False)
+    job.part_of[:] = 1
+    job.class_of[:] = 0
+    job.stations = [job.new_station(0), job.new_station(1)]
+    station, home = job.stations
+    ticket = station.stat(0, 0, 1)
+    assert ticket is not None
+    assert station.open(0, 0, 2) == UNDECIDED
+    (take,) = station.policy.outbox
+    answer = home.handle(take)
+    assert isinstance(answer, Given)
+    assert len(answer.samples) == 1
+    assert station.receive(answer)
+    assert station.decided == [0]
+    assert station.turns == list(answer.samples)
