@@ -27,6 +27,7 @@ from redoxfs.node import (
     Journal,
     Node,
     OpenFile,
+    Past,
     Plan,
     RecoveryError,
     plan_pool,
@@ -190,6 +191,9 @@ class Mount:
 
     # The next process
 
+    def recover(self) -> Recovered:
+        return self.node.recover(Past.of(self._journal))
+
     async def restart(self) -> None:
         """Another process takes over, or several, if the first die."""
         while True:
@@ -197,7 +201,7 @@ class Mount:
             self.end()
             self.begin()
             try:
-                recovered = self.node.recover()
+                recovered = self.recover()
                 await self._answer_again(recovered)
                 recovered.release_pins()
             except Killed:
@@ -691,7 +695,7 @@ def test_an_open_without_an_answer_keeps_its_sample_over_two_kills(tmp_path: Pat
         assert answer is not None
         mount.end()
         mount.begin()
-        mount.node.recover()
+        mount.recover()
         assert mount.node.binding.is_bound(0)
         mount.node.renew(mount.node.plan)
         await mount.restart()
@@ -733,7 +737,7 @@ def refused(mount: Mount) -> None:
     mount.end()
     mount.begin()
     with pytest.raises(RecoveryError) as caught:
-        mount.node.recover()
+        mount.recover()
     assert "\n" not in str(caught.value)
 
 

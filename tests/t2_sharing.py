@@ -94,6 +94,7 @@ async def sharing(
 
         config = ClusterConfig(
             view=view,
+            node=number,
             plan_for=plan_for,
             identity=lambda _plan: Identity("d1"),
             timeout_s=PATIENCE_S,

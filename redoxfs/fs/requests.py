@@ -160,9 +160,10 @@ class Requests:
         try:
             async with trio.open_nursery() as self._nursery:
                 with self._taking:
-                    await self._serve()
+                    await self._serve_until_failure()
                 if self._taking.cancelled_caught:
                     await self._finish(grace_s)
+                self._node.freeze()
                 self._nursery.cancel_scope.cancel()
         finally:
             self._node.end_expected()
@@ -172,6 +173,14 @@ class Requests:
         self._taking.cancel()
 
     # The loop
+
+    async def _serve_until_failure(self) -> None:
+        try:
+            await self._serve()
+        except Exception:
+            # Before tasks end that wait for an answer: their requests are for the next process.
+            self._node.freeze()
+            raise
 
     async def _serve(self) -> None:
         take, deliver, journal = self._session.take, self._node.supply.deliver_some, self._journal

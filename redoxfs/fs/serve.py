@@ -30,11 +30,11 @@ from redoxfs.fs.requests import KernelCaches, Requests
 from redoxfs.linux.fuse_device import MAX_READ_BYTES, clone, mount
 from redoxfs.linux.mount_table import source_text
 from redoxfs.native import Session, Shared
-from redoxfs.node import Journal, Node, Plan, Verb, serve_control
+from redoxfs.node import Journal, Node, Past, Plan, Verb, serve_control
 from redoxfs.node.state import StateFile, StateWriter
 
 if TYPE_CHECKING:
-    from redoxfs.node.cluster import ClusterConfig
+    from redoxfs.node.cluster import ClusterConfig, Membership
 
 GRACE_S = 1.0
 """For requests that are waiting when the mount ends."""
@@ -68,15 +68,17 @@ class Channel(Protocol):
 class Keeper(Protocol):
     """The process that starts another daemon when this one dies: `redoxfs.launch.keeper.Keeper`.
 
-    ``shared_fd``   the memfd of the session's shared memory
-    ``devices``     of the mount that a former daemon made: its descriptor, and a clone for each helper thread. Empty if
-                    this daemon makes the mount. Otherwise `MountSpec.receive` returns the mount; nothing is mounted
-    ``crashed``     the former daemon ended by its own fault: by a signal such as SIGSEGV, or with an error
-    ``restarting``  another daemon takes the mount over when this one has ended: the mount stays
+    ``shared_fd``     the memfd of the session's shared memory
+    ``devices``       of the mount that a former daemon made: its descriptor, and a clone for each helper thread. Then
+                      `MountSpec.receive` returns the mount, and nothing is mounted. Empty: this daemon makes the mount
+    ``mounted_at_s``  when a former daemon made the mount, by CLOCK_BOOTTIME; None: this daemon makes it
+    ``crashed``       the former daemon ended by its own fault: by a signal such as SIGSEGV, or with an error
+    ``restarting``    another daemon takes the mount over when this one has ended: the mount stays
     """
 
     shared_fd: int
     devices: tuple[int, ...]
+    mounted_at_s: float | None
     crashed: bool
     restarting: bool
 
@@ -174,24 +176,35 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
         of_keeper = {"keeper": None if spec.keeper is None else spec.keeper.stats()}
         return {**about, **of_keeper, "verdict": catalog.verdict.line, **of_node, **of_peers, **state.stats()}
 
+    async def join(before: tuple[Mapping[str, Any], Sequence[int]] | None) -> "Membership | None":
+        """Come together with the other nodes, if there are any."""
+        if spec.cluster is None:
+            return None
+        # gRPC is imported only for several nodes, and after the fork, which it does not survive.
+        from redoxfs.node.cluster import joined
+
+        joining = joined(node, catalog, plan, spec.cluster, state, timeout_s=spec.timeout_s, past=before)
+        return await ends.enter_async_context(joining)
+
     caches = KernelCaches()
     shared = None if spec.keeper is None else Shared(spec.keeper.shared_fd, checkpoint_bytes=_checkpoint_room(catalog))
     journal = None if shared is None else Journal(shared)
-    is_successor = spec.keeper is not None and bool(spec.keeper.devices)
-    node = Node(catalog, spec.plan, spec.store, timeout_s=spec.timeout_s, kernel=caches, journal=journal)
+    plan, past = spec.plan, None
+    if journal is not None and spec.keeper is not None and spec.keeper.devices:
+        past = Past.of(journal)
+        if spec.cluster is not None and past.state.place is not None:
+            from redoxfs.node.cluster import continued_plan
+
+            plan = continued_plan(spec.cluster, past.state.place)
+    node = Node(catalog, plan, spec.store, timeout_s=spec.timeout_s, kernel=caches, journal=journal)
     state = StateWriter(spec.state_file, lambda: spec.settings(node.plan), len(catalog.class_of), node)
-    host = None
+    host: Membership | None = None
     async with AsyncExitStack() as ends:
         ends.callback(node.stop)
         ends.callback(state.final)
         node.start()
-        if spec.cluster is not None:
-            # gRPC is imported only for several nodes, and after the fork, which it does not survive.
-            from redoxfs.node.cluster import joined
-
-            host = await ends.enter_async_context(
-                joined(node, catalog, spec.plan, spec.cluster, state, timeout_s=spec.timeout_s)
-            )
+        if past is None:
+            host = await join(None)
 
         async def tell(_data: bytes) -> dict[str, Any]:
             return stats()
@@ -202,10 +215,8 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
             "state-load": state.load,
             "state-hand-over": state.hand_over,
         }
-        if host is not None:
-            verbs |= {"trace": host.trace, "nodes": host.view}
-        if journal is not None and not is_successor:
-            journal.checkpoint()
+        if past is None:
+            node.checkpoint()
         with (
             _signals_noted() as noted,
             _relayed(Operations(catalog.tree, node, stats=stats)) as relay,
@@ -215,13 +226,21 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
             def answering() -> None:
                 nonlocal answered_at_s
                 device.widen_readahead()
-                answered_at_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+                # A command that began while there was no daemon came after the mount.
+                former_s = None if spec.keeper is None else spec.keeper.mounted_at_s
+                answered_at_s = time.clock_gettime(time.CLOCK_BOOTTIME) if former_s is None else former_s
                 on_ready()
 
             caches.attach(session)
             requests = Requests(node, session, answering, PageCache(spec.bypass), journal)
-            if is_successor:
-                requests.go_on(node.recover())
+            if past is not None:
+                recovered = node.recover(past)
+                # Before any checkpoint: it does not have the answers of requests that are still there.
+                requests.go_on(recovered)
+                if past.state.place is not None:
+                    host = await join((past.state.place, recovered.turned))
+            if host is not None:
+                verbs |= {"trace": host.trace, "nodes": host.view}
             try:
                 await _run(spec, requests, relay, verbs, state, noted)
             finally:
@@ -245,7 +264,7 @@ async def _run(
 
     async def restart(_data: bytes) -> dict[str, Any]:
         if spec.keeper is None:
-            raise ValueError("no keeper would start another daemon; mount with --keeper")
+            raise ValueError("no keeper would start another daemon")
         log.info("another daemon was asked for")
         spec.keeper.restart()
         requests.stop()

@@ -2,9 +2,10 @@
 
 from redoxfs.node.control import Verb, serve_control
 from redoxfs.node.journal import Journal
-from redoxfs.node.node import ExpectedOpen, Kernel, Node, OpenFile
+from redoxfs.node.kernel import Kernel
+from redoxfs.node.node import ExpectedOpen, Node, OpenFile
 from redoxfs.node.plan import Plan, Share, plan_pool, plan_slot, pool_memory_for, slot_memory_for
-from redoxfs.node.recovery import OpenBefore, Recovered, RecoveryError
+from redoxfs.node.recovery import OpenBefore, Past, Recovered, RecoveryError
 from redoxfs.node.waits import TooManyWaitingError
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Node",
     "OpenBefore",
     "OpenFile",
+    "Past",
     "Plan",
     "Recovered",
     "RecoveryError",

@@ -18,6 +18,17 @@ entries before it resulted. The next process loads it and repeats the entries af
              scan. path: its entry; value: its time; request: its inode; thread, sample: the lower, upper 32 bits of its
              size
 
+With other nodes, also what passes between the policies. An OPEN whose turn another node has to give has UNDECIDED as
+its sample.
+
+    NUMBERS    two numbers of the event that follows: request and value. path: how many came before them
+    HANDLED    a message of another node was answered. Its numbers: message, answer, and what the policy beneath chose
+    RECEIVED   an answer of another node came. Its numbers: answer, and what the policy beneath chose
+    WITHDRAWN  a stat waits for a ticket no longer. value: the ticket
+    ALONE      no node answered for ``path``, and this one decided
+
+Whatever else changes a policy has no entry: a checkpoint is written right after it, before anything leaves the node.
+
 The session appends OPENED, FAILED and CLOSED (`redoxfs.native.Session`), the node all others. Called from the node's
 task alone.
 """
@@ -29,12 +40,16 @@ from typing import Protocol, TypeAlias
 from redoxfs.chunks.store import Stamp
 
 OPEN, STAT, FORGET, CHANGED, OPENED, FAILED, CLOSED, STAMP = range(1, 9)
+NUMBERS, HANDLED, RECEIVED, WITHDRAWN, ALONE = range(9, 14)
 
 PREEMPTED = NEW = SHARES_PAGES = 1
 """Flags of OPEN, STAT and OPENED."""
 
 DATA, EXACT = range(2)
 """Branches of the mount that files are opened in."""
+
+MASK = (1 << 64) - 1
+"""Numbers with a sign are in ``request`` as their 64 bits."""
 
 CHECKPOINT_ENTRIES = 16_384
 """A quarter of the ring. Some 5,000 files: the checkpoint of a million samples then costs 1 % of their time, and a new
@@ -114,6 +129,15 @@ class Journal:
         """A STAMP entry."""
         size = stamp.size
         self.note(STAMP, 0, 0, size & 0xFFFFFFFF, entry, size >> 32, stamp.inode, stamp.mtime_ns)
+
+    def event(self, kind: int, numbers: Sequence[int]) -> None:
+        """A HANDLED or RECEIVED entry, after its numbers."""
+        note = self.note
+        for at in range(0, len(numbers) - 1, 2):
+            note(NUMBERS, 0, 0, 0, at, 0, numbers[at] & MASK, numbers[at + 1])
+        if len(numbers) % 2:
+            note(NUMBERS, 0, 0, 0, len(numbers) - 1, 0, numbers[-1] & MASK, 0)
+        note(kind, 0, 0, 0, len(numbers), 0, 0, 0)
 
     def past(self) -> tuple[bytes, Sequence[Entry]]:
         """The last checkpoint, and the entries after it. Raises ValueError."""

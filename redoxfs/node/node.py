@@ -20,10 +20,10 @@ import logging
 import math
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import trio
@@ -35,27 +35,33 @@ from redoxfs.native import Buffer
 from redoxfs.node.callers import Callers
 from redoxfs.node.counters import Counters
 from redoxfs.node.exact import ExactFile, ExactFiles
-from redoxfs.node.journal import CHANGED, DATA, EXACT, FORGET, OPEN, STAT, Journal
-from redoxfs.node.memory import Content, Memory, dropped
+from redoxfs.node.journal import ALONE, CHANGED, DATA, EXACT, FORGET, HANDLED, OPEN, RECEIVED, STAT, WITHDRAWN, Journal
+from redoxfs.node.kernel import Kernel
+from redoxfs.node.memory import Content, Memory
+from redoxfs.node.open_files import Handle, OpenFiles
 from redoxfs.node.pending import PendingTurns, Promise, Undecided
 from redoxfs.node.plan import Plan, Share, SharedServingPolicy
 from redoxfs.node.recovery import (
-    Former,
-    NodeState,
-    OpenBefore,
+    Past,
     Recovered,
-    RecoveryError,
     Unanswered,
-    handle_rows,
-    identity_of,
-    signed,
-    stamp_row,
+    packed,
 )
+from redoxfs.node.succession import Succession
 from redoxfs.node.supply import Supply
 from redoxfs.node.waits import WAITING_OPENS, WAITING_READS, TooManyWaitingError, Waits
-from redoxfs.protocol import NO_SAMPLE, Binding, Closed, Opened, Pending, PoolPolicy, Served, SlotPolicy
+from redoxfs.protocol import (
+    NO_SAMPLE,
+    Answer,
+    Binding,
+    Closed,
+    Message,
+    Opened,
+    Pending,
+    Served,
+    numbers_of,
+)
 from redoxfs.protocol.binding import UNDECIDED
-from redoxfs.protocol.tables import column, rows
 from redoxfs.protocol.turns import Turns
 
 log = logging.getLogger(__name__)
@@ -63,21 +69,6 @@ log = logging.getLogger(__name__)
 NO_ANSWER = "another node does not answer"
 
 ALL_THREADS = -1
-
-
-@dataclass(slots=True)
-class Handle:
-    """An open file of a sample: ``path`` is the requested sample, ``content`` the answer.
-
-    ``thread``    opened it
-    ``bypasses``  its reads do not use the kernel's pages
-    """
-
-    path: int
-    file: int
-    content: Content
-    thread: int
-    bypasses: bool = False
 
 
 @dataclass(slots=True)
@@ -115,33 +106,6 @@ class ExpectedOpen:
         return self.node.open_when_here(self).__await__()
 
 
-class Kernel(Protocol):
-    """What stands between programs and the node: it caches sizes and pages, and serves reads of bytes that it was
-    given. The node reports here what is out of date.
-    """
-
-    def turned(self, entries: Sequence[int]) -> None:
-        """Files get an answer: sizes that were reported before are invalid, also those that are still on the way."""
-
-    def bind(self, entry: int, size: int) -> None:
-        """Another file of a sample that was opened is ``size`` bytes long, until it is freed."""
-
-    def freed(self, entries: Sequence[int]) -> None:
-        """Files have no answer any more: their attributes and pages are invalid. No handle on them is open."""
-
-    def shed(self, entry: int) -> None:
-        """The bytes of an open file must leave memory: its handles read through the node from now on."""
-
-    def unhold(self, thread: int) -> None:
-        """The node must be asked for what ``thread`` would read, also of a file that it has open; -1: all threads."""
-
-    def changed(self, entry: int) -> None:
-        """An exact file has changed: its attributes are invalid."""
-
-    def ask(self, entry: int, asks: bool) -> None:
-        """Whether the node must be asked for the attributes of a file: they are not those of the scan."""
-
-
 class Node:
     """Serves the files of one catalog, from `start` to `stop`.
 
@@ -149,8 +113,8 @@ class Node:
         plan: the policy, and the memory.
         timeout_s: the deadline of every wait for storage.
         kernel: told when its cache is out of date.
-        journal: where decisions are kept for the process after this one (`recover`); only without other nodes, and with
-            `expect` for opens whose bytes are on their way.
+        journal: where decisions are kept for the process after this one (`recover`); with `expect` for opens whose
+            bytes are on their way.
     """
 
     def __init__(
@@ -171,10 +135,7 @@ class Node:
         self._member_of: memoryview[int] = catalog.member_of.data
         self._kernel = kernel
         self._journal = journal
-        # Opens that the process before this one decided and did not answer: they keep their paths open.
-        self._pins: dict[int, Unanswered] = {}
-        self._free_handles_before: list[int] = []
-        self._identified: tuple[object, str] | None = None
+        self._frozen = False
         self._plan = plan
         self._timeout_s = timeout_s
         self.counters = Counters()
@@ -189,16 +150,27 @@ class Node:
         self._reads = Waits(WAITING_READS, timeout_s)
         self._exact = ExactFiles(catalog.tree, store, self._opens, self._reads)
         self._rereads = trio.CapacityLimiter(WAITING_READS)
-        self._handles: dict[int, Handle | ExactFile] = {}
-        # Numbers are used again, so that they index a table.
-        self._free_handles: list[int] = []
-        self._last_handle = 0
+        self._files = OpenFiles()
         # By the time they began, as all have one timeout.
         self._expected: OrderedDict[ExpectedOpen, tuple[float, Callable[[OpenFile | Exception], None]]] = OrderedDict()
         self._flush: Callable[[], None] | None = None
         self._watcher: Callable[[int], None] | None = None
+        self._succession = Succession(
+            catalog=catalog,
+            plan=lambda: self._plan,
+            kernel=kernel,
+            binding=self.binding,
+            memory=self.memory,
+            supply=self.supply,
+            exact=self._exact,
+            callers=self._callers,
+            pending=self._pending,
+            files=self._files,
+            expected=self._expected_by_request,
+            closed=self._closed,
+        )
         if journal is not None:
-            journal.attach(self._state)
+            journal.attach(self._succession.state)
 
     def start(self) -> None:
         """Start the reading threads; from a trio task."""
@@ -207,11 +179,10 @@ class Node:
     def stop(self) -> None:
         """End the reading threads and close open files."""
         self.supply.stop()
-        for handle in self._handles.values():
-            if isinstance(handle, ExactFile):
-                self._exact.close(handle)
-        self._handles.clear()
-        self._free_handles.clear()
+        for file in self._files.values():
+            if isinstance(file, ExactFile):
+                self._exact.close(file)
+        self._files.clear()
 
     def is_redirected(self, entry: int) -> bool:
         return self._sample_of[entry] >= 0
@@ -234,14 +205,20 @@ class Node:
             turn, sample, flags = opened.turn, NO_SAMPLE, 0
             if isinstance(turn, Served):
                 sample, flags = turn.sample, turn.preempted
+            elif turn is not None:
+                sample = UNDECIDED
             journal.note(OPEN, file, flags, thread, path, sample, journal.request, int(heard_s * 1e9))
-            if self._pins and self._unpin(journal.request):
+            if self._succession.unpin(journal.request):
                 keep_pages = False
         try:
             if self._plan.sharing is not None:
                 undecided = self._ask_for(path, opened)
                 if undecided is not None:
-                    return self._open_undecided(entry, thread, undecided, keep_pages=keep_pages)
+                    request = 0
+                    if journal is not None:
+                        request = journal.request
+                        self._succession.undecided[request] = Unanswered(path, file, thread)
+                    return self._open_undecided(entry, thread, undecided, keep_pages=keep_pages, request=request)
             content = self._content(path, file, opened)
         except BaseException as error:
             self._failed(path, thread, entry, opened.sample, error)
@@ -349,6 +326,11 @@ class Node:
             raise
         return self._opened(path, file, expected.thread, content, keep_pages=expected.keep_pages)
 
+    def _expected_by_request(self) -> Iterator[tuple[int, Unanswered]]:
+        for expected in self._expected:
+            entry = expected.entry
+            yield expected.request, Unanswered(self._sample_of[entry], self._member_of[entry], expected.thread)
+
     def _failed_expected(self, expected: ExpectedOpen, error: BaseException | None) -> None:
         entry = expected.entry
         self._failed(self._sample_of[entry], expected.thread, entry, expected.content.sample, error)
@@ -366,7 +348,7 @@ class Node:
     def renew(self, plan: Plan) -> None:
         """Replace the plan; the new one has its own laps. Open files stay as they are; opens that wait ask again."""
         self._replace(plan)
-        self._checkpoint()
+        self.checkpoint()
 
     def _replace(self, plan: Plan) -> None:
         self._plan = plan
@@ -418,7 +400,7 @@ class Node:
         for path in self.binding.let_go():
             self.memory.release(path)
         self._kernel.unhold(ALL_THREADS)
-        self._checkpoint()
+        self.checkpoint()
 
     def void(self, unloaded: Sequence[int], revoked: Sequence[int]) -> None:
         """The policy has dropped ``unloaded`` without serving them, and ended the reservations of ``revoked``."""
@@ -427,6 +409,17 @@ class Node:
             self._unload(sample)
         for sample in unloaded:
             self.memory.forget(sample, remote=self.memory.holds_remote(sample))
+
+    def handled(self, message: Message, answer: Answer) -> None:
+        """The policy answered a message of another node just now; before anything leaves this node."""
+        if self._journal is not None:
+            parts = (numbers_of(message), numbers_of(answer))
+            self._journal.event(HANDLED, packed(parts, self.shared_policy.chosen))
+
+    def received(self, answer: Answer) -> None:
+        """The policy took in an answer of another node just now; before anything leaves this node."""
+        if self._journal is not None:
+            self._journal.event(RECEIVED, packed((numbers_of(answer),), self.shared_policy.chosen))
 
     def delivered(self, ticket: int, served: Served) -> None:
         """Another node answered ``ticket`` with ``served``."""
@@ -447,7 +440,16 @@ class Node:
             self.memory.release(gone)
         return self._pending.undecided[path]
 
-    async def _open_undecided(self, entry: int, thread: int, undecided: Undecided, *, keep_pages: bool) -> OpenFile:
+    async def _open_undecided(
+        self, entry: int, thread: int, undecided: Undecided, *, keep_pages: bool, request: int
+    ) -> OpenFile:
+        try:
+            return await self._open_decided(entry, thread, undecided, keep_pages=keep_pages)
+        finally:
+            # In the same turn the request loop answers it.
+            self._succession.undecided.pop(request, None)
+
+    async def _open_decided(self, entry: int, thread: int, undecided: Undecided, *, keep_pages: bool) -> OpenFile:
         path, file = undecided.path, self._member_of[entry]
         try:
             with self._opens.one(self._peer_timeout_s):
@@ -469,6 +471,8 @@ class Node:
     def _decide_alone(self, undecided: Undecided) -> bool:
         decided = self._pending.decide_alone(undecided)
         self.counters.degraded += decided
+        if decided and self._journal is not None and not self._frozen:
+            self._journal.note(ALONE, 0, 0, 0, undecided.path, NO_SAMPLE, 0, 0)
         return decided
 
     @property
@@ -497,7 +501,7 @@ class Node:
                 if number != file and other is not None:
                     self._kernel.bind(entry, other.size)
         data = _as_buffer(got.data) if isinstance(got, FileBytes) else None
-        return OpenFile(self._keep(Handle(path, file, content, thread)), data, stamp.size, keep_pages)
+        return OpenFile(self._files.keep(Handle(path, file, content, thread)), data, stamp.size, keep_pages)
 
     def _shed(self, path: int) -> None:
         for entry in self.supply.files_of(path):
@@ -518,6 +522,9 @@ class Node:
         undecided = self._pending.undecided.get(path)
         if undecided is not None:
             return self._stat_late(entry, thread, undecided.over)
+        former = self._pending.former_promise(path, thread)
+        if former is not None:
+            return self._stat_promised(entry, *former)
         heard_s = self._meet(thread, path, opens=False)
         result = self.binding.stat(path, file, thread)
         if self._journal is not None:
@@ -542,7 +549,11 @@ class Node:
         try:
             return await self._stat_late(entry, promise.thread, promise.over)
         finally:
-            self._pending.withdraw(ticket, promise)
+            self._withdrawn(ticket, was_waiting=self._pending.withdraw(ticket, promise))
+
+    def _withdrawn(self, ticket: int, *, was_waiting: bool) -> None:
+        if was_waiting and self._journal is not None and not self._frozen:
+            self._journal.note(WITHDRAWN, 0, 0, 0, 0, NO_SAMPLE, 0, ticket)
 
     async def _stat_late(self, entry: int, thread: int, over: trio.Event) -> tuple[int, bool]:
         """`stat`, once another node has answered; the file's own size if it does not answer in time."""
@@ -566,7 +577,7 @@ class Node:
 
     def read(self, handle: int, offset: int, size: int) -> bytes | memoryview | Coroutine[Any, Any, bytes | memoryview]:
         """At most ``size`` bytes from ``offset`` of an open file, or a coroutine that returns them."""
-        opened = self._handles[handle]
+        opened = self._files[handle]
         if isinstance(opened, ExactFile):
             return self._read_late(self._exact.read(opened, offset, size))
         file = opened.content.files[opened.file]
@@ -592,12 +603,9 @@ class Node:
         return data
 
     def close(self, handle: int) -> None:
-        opened = self._handles.pop(handle, None)
+        opened = self._files.close(handle)
         if opened is None:
-            # The process before this one closed it, and could not drop the request.
-            assert self._free_handles_before
             return
-        self._free_handles.append(handle)
         if isinstance(opened, ExactFile):
             if self._exact.close(opened):
                 self._kernel.changed(opened.entry)
@@ -626,7 +634,7 @@ class Node:
             self.counters.errors += 1
             raise
         self.counters.exact += 1
-        handle = self._keep(file)
+        handle = self._files.keep(file)
         if not keep_pages:
             self._kernel.changed(entry)
             self._kernel.ask(entry, not self._exact.is_as_scanned(entry))
@@ -660,7 +668,7 @@ class Node:
             "wait_seconds": round(self._opens.seconds + self._reads.seconds, 6),
             "changed": len(self.out_of_date()),
             "lap": dict(zip(catalog.class_trees, laps.tolist(), strict=True)),
-            "open_files": len(self._handles),
+            "open_files": len(self._files),
             "waiting_opens": self._opens.now,
             "waiting_reads": self._reads.now,
             **self.binding.counts(),
@@ -697,8 +705,7 @@ class Node:
             log.warning("open of %s failed: %s: %s", name, of, _reason(error))
         self._closed(path, self.binding.fail(path, thread))
         self._kernel.unhold(thread)
-        if path in self._pending.undecided and not self.binding.is_bound(path):
-            self._pending.give_up(path)
+        self._pending.give_up_unless_bound(path)
 
     def _meet(self, thread: int, path: int, *, opens: bool) -> float:
         """Returns when the thread was heard, in s since boot."""
@@ -724,8 +731,8 @@ class Node:
 
     # For the process after this one
 
-    def recover(self) -> Recovered:
-        """Continue where the process before this one was, from its journal. Before any request.
+    def recover(self, past: Past) -> Recovered:
+        """Continue where the process before this one was. Before any request.
 
         Open files keep their handles; their bytes are read by position, and a read fails with ESTALE if the file has
         changed since. Laps, reservations and holds are as they were. The request loop then does this, in this order,
@@ -733,142 +740,54 @@ class Node:
 
         1. Attach the kernel, before this call: it gets `bind`, `ask` and `turned`.
         2. Call `Session.reopened` for each of ``handles``.
-        3. Deliver the waiting requests again, in the order of their receipt. Set `Journal.request` to the number of
-           each. An open whose number is in ``answered`` or ``failed`` gets the same reply again, without `open`.
-        4. Call `release_pins`. Opens that were decided and not answered keep their paths open until then.
+        3. Give opens whose number is in ``answered`` or ``failed`` the same reply again, without `open`.
+        4. With other nodes, join them again (`node.cluster`).
+        5. Deliver the other waiting requests again, in the order of their receipt. Set `Journal.request` to the number
+           of each.
+        6. Call `release_pins`. Opens that were decided and not answered keep their paths open until then.
 
         Between two requests it calls `Journal.checkpoint_if_due`. A new mount calls `Journal.checkpoint` once instead
-        of this. No checkpoint is written after `end_expected`.
+        of this. Before it ends requests without an answer, it calls `freeze`.
+
+        Args:
+            past: what that process left. The plan is of the view that it was in.
 
         Raises:
             RecoveryError: the journal is of another scan of the dataset, or damaged. The node is of no use then.
         """
-        assert self._journal is not None
-        policy = self._plan.policy
-        assert isinstance(policy, PoolPolicy | SlotPolicy), "other nodes have a part of the state"
-        try:
-            data, entries = self._journal.past()
-        except ValueError as error:
-            raise RecoveryError(f"cannot continue where the former process was: {error}") from error
-        former = Former.from_past(
-            data,
-            entries,
-            identity=self._identity(),
-            catalog=self._catalog,
-            policy=policy,
-            binding=self.binding,
-            exact=self._exact,
-        )
-        self._callers.resume({thread: heard_ns / 1e9 for thread, heard_ns in former.heard.items()})
-        self.supply.resume(former.changed)
-        for entry in self._exact.changed_states:
-            self._kernel.ask(entry, not self._exact.is_as_scanned(entry))
-        for handle in former.handles.values():
-            exact = former.exact_files.get(handle.handle)
-            self._handles[handle.handle] = (
-                self._reopened(former, handle)
-                if exact is None
-                else exact._replace(bypasses=exact.shares_pages and not handle.shares_pages)
-            )
-        # A RELEASE of a handle that the former process closed may be delivered again. So no new handle gets its number
-        # before `release_pins`.
-        self._last_handle = former.last_handle
-        self._free_handles_before = [n for n in range(1, self._last_handle + 1) if n not in self._handles]
-        self._pins = former.unanswered
-        for pin in self._pins.values():
-            self._kernel.turned(self.supply.files_of(pin.path))
-        return Recovered(
-            handles=tuple(former.handles.values()),
-            answered={request: at for request, at in former.answered.items() if at in self._handles},
-            failed=former.failed,
-            release_pins=self._release_pins,
-        )
+        recovered = self._succession.recover(past)
 
-    def _reopened(self, former: Former, handle: OpenBefore) -> Handle:
-        path, file = self._sample_of[handle.entry], self._member_of[handle.entry]
-        content = self.memory.look(path)
-        if content is None:
-            answer, others = self._answer(path), former.stamps.get(path, {})
-            sources = enumerate(self.supply.files_of(answer))
-            stamps = [others.get(number) or self.supply.scanned(source) for number, source in sources]
-            content = self.memory.reopen(path, answer, tuple(stamps))
-            if len(stamps) > 1:
-                for entry, stamp in zip(self.supply.files_of(path), stamps, strict=True):
-                    self._kernel.bind(entry, stamp.size)
-        if content.stamps[file] != handle.stamp:
-            # Another read of the same sample, or none that is known.
-            content = dropped(content.sample, (*content.stamps[:file], handle.stamp, *content.stamps[file + 1 :]))
-        return Handle(path, file, content, handle.thread, not handle.shares_pages)
+        def release_pins() -> None:
+            recovered.release_pins()
+            self.checkpoint()
 
-    def _unpin(self, request: int) -> bool:
-        """An open is repeated that keeps its path open from before. Whether it was one."""
-        pin = self._pins.pop(request, None)
-        if pin is not None:
-            self._closed(pin.path, self.binding.close(pin.path))
-        return pin is not None
-
-    def _release_pins(self) -> None:
-        """No request of the former process waits any more."""
-        self._free_handles += self._free_handles_before
-        self._free_handles_before.clear()
-        pins, self._pins = self._pins, {}
-        for pin in pins.values():
-            self._closed(pin.path, self.binding.close(pin.path))
-        self._checkpoint()
+        return replace(recovered, release_pins=release_pins)
 
     def bypasses_pages(self, handle: int) -> None:
         """The reads of an open file do not use the kernel's pages, although they might."""
-        opened = self._handles[handle]
-        if isinstance(opened, ExactFile):
-            self._handles[handle] = opened._replace(bypasses=True)
-        else:
-            opened.bypasses = True
+        self._files.bypass(handle)
 
-    def _checkpoint(self) -> None:
-        if self._journal is not None:
+    def set_place(self, place: Callable[[], Mapping[str, Any]]) -> None:
+        """``place`` returns this node's place among the nodes of its job, as JSON; a checkpoint has it."""
+        self._succession.place = place
+
+    def checkpoint(self) -> None:
+        """Replace the checkpoint, after a change that has no entry in the journal."""
+        if self._journal is not None and not self._frozen:
             self._journal.checkpoint()
 
-    def _identity(self) -> str:
-        policy = self._plan.policy
-        assert isinstance(policy, PoolPolicy | SlotPolicy), "other nodes have a part of the state"
-        if self._identified is None or self._identified[0] is not policy:
-            self._identified = policy, identity_of(self._catalog, policy)
-        return self._identified[1]
+    def checkpoint_if_due(self) -> None:
+        """Replace the checkpoint if it is time. Never between a decision and its entry."""
+        if self._journal is not None and not self._frozen:
+            self._journal.checkpoint_if_due()
 
-    def _state(self) -> bytes:
-        """The checkpoint."""
-        unanswered = {**self._pins}
-        for expected in self._expected:
-            path, file = self._sample_of[expected.entry], self._member_of[expected.entry]
-            unanswered[expected.request] = Unanswered(path, file, expected.thread)
-        handles, stamps = [], {}
-        for number, opened in self._handles.items():
-            if isinstance(opened, ExactFile):
-                stamp, shares = opened.file.stamp, opened.shares_pages and not opened.bypasses
-                before = OpenBefore(number, opened.entry, opened.branch, 0, -1, shares, stamp)
-                handles.append((before, opened.shares_pages))
-                continue
-            of_file = opened.content.stamps[opened.file]
-            assert of_file is not None
-            entry = self.supply.file_of(opened.path, opened.file)
-            shares = not opened.bypasses
-            handles.append((OpenBefore(number, entry, DATA, opened.thread, of_file.size, shares, of_file), shares))
-            for file, stamp in self.supply.since_scan(opened.content.sample, opened.content.stamps):
-                stamps[opened.path, file] = stamp
-        exact = self._exact
-        return NodeState(
-            identity=self._identity(),
-            turns=self.turns(),
-            tables=self.binding.tables(),
-            handles=handle_rows(handles),
-            stamps=rows(((*at, *stamp_row(stamp)) for at, stamp in stamps.items()), 5),
-            unanswered=rows(((signed(request), *each) for request, each in unanswered.items()), 4),
-            changed=rows(self.supply.changed_sizes.items(), 2),
-            last_handle=self._last_handle,
-            known=rows(((entry, *stamp_row(stamp)) for entry, stamp in exact.changed_states.items()), 4),
-            stale=column(exact.stale_pages),
-            heard=rows(((thread, int(at_s * 1e9)) for thread, at_s in self._callers.heard_s.items()), 2),
-        ).encode()
+    def freeze(self) -> None:
+        """From now on nothing is decided for other nodes: requests end without an answer, for the next process."""
+        self._frozen = True
+
+    @property
+    def is_frozen(self) -> bool:
+        return self._frozen
 
     def _changed(self, entry: int, asks: bool) -> None:
         """A file has changed since the scan, or is as it was again."""
@@ -876,16 +795,6 @@ class Node:
         if self._journal is not None:
             size = self.supply.size(entry) if asks else -1
             self._journal.note(CHANGED, 0, 0, 0, entry, NO_SAMPLE, 0, size)
-
-    # Numbers
-
-    def _keep(self, handle: Handle | ExactFile) -> int:
-        if self._free_handles:
-            number = self._free_handles.pop()
-        else:
-            number = self._last_handle = self._last_handle + 1
-        self._handles[number] = handle
-        return number
 
     def _bound_stamp(self, path: int, file: int) -> Stamp | None:
         """The stamp of the file that a handle on the path reads, once it is known."""

@@ -8,7 +8,7 @@ plan asks for all of them again.
 Used from the node's task alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import trio
@@ -61,6 +61,8 @@ class PendingTurns:
         self._unload = unload
         self._waiting: dict[int, Undecided | Promise] = {}
         self.undecided: dict[int, Undecided] = {}
+        # By ticket: stats of the process before this one.
+        self._before: dict[int, Promise] = {}
 
     def leave_undecided(self, path: int, ticket: int) -> Undecided:
         """An open of ``path`` waits for the answer to ``ticket``."""
@@ -72,12 +74,14 @@ class PendingTurns:
         promise = self._waiting[ticket] = Promise(path, thread, trio.Event())
         return promise
 
-    def withdraw(self, ticket: int, promise: Promise) -> None:
-        """The stat is over. If its ticket was not answered, cancel it at the policy."""
-        if self._waiting.get(ticket) is promise:
-            del self._waiting[ticket]
-            if self._plan().sharing is not None:
-                self._policy.cancel(ticket)
+    def withdraw(self, ticket: int, promise: Promise) -> bool:
+        """The stat is over. If its ticket was not answered, cancel it at the policy. Returns whether it was not."""
+        if self._waiting.get(ticket) is not promise:
+            return False
+        del self._waiting[ticket]
+        if self._plan().sharing is not None:
+            self._policy.cancel(ticket)
+        return True
 
     def delivered(self, ticket: int, served: Served) -> None:
         """Another node answered ``ticket`` with ``served``."""
@@ -108,6 +112,40 @@ class PendingTurns:
             else:
                 self._decide(each, turn)
 
+    def resume(self, undecided: Mapping[int, int], promises: Mapping[int, tuple[int, int]]) -> None:
+        """Continue with the tickets of another process. Before any event.
+
+        Args:
+            undecided: by path, its ticket.
+            promises: by ticket, the path and the thread of a stat. Nothing waits for them here (`withdraw_before`).
+        """
+        for path, ticket in undecided.items():
+            self.leave_undecided(path, ticket)
+        for ticket, (path, thread) in promises.items():
+            self._before[ticket] = self.promise(path, thread, ticket)
+
+    def former_promise(self, path: int, thread: int) -> tuple[int, Promise] | None:
+        """The ticket and the promise of a stat of the process before this one, if it is repeated now.
+
+        It must not ask anew: its first ticket would get the sample of the second.
+        """
+        for ticket, promise in self._before.items():
+            if (promise.path, promise.thread) == (path, thread):
+                return ticket, self._before.pop(ticket)
+        return None
+
+    def withdraw_before(self) -> list[int]:
+        """The stats of the process before this one have asked again. Returns the tickets that were not answered."""
+        before, self._before = self._before, {}
+        return [ticket for ticket, promise in before.items() if self.withdraw(ticket, promise)]
+
+    def tickets(self) -> tuple[dict[int, int], dict[int, tuple[int, int]]]:
+        """What `resume` takes."""
+        promises = {
+            ticket: (each.path, each.thread) for ticket, each in self._waiting.items() if isinstance(each, Promise)
+        }
+        return {path: each.ticket for path, each in self.undecided.items()}, promises
+
     def decide_alone(self, undecided: Undecided) -> bool:
         """No node answers. Where every sample can be read here, the paper's policy reads the one that was asked for.
 
@@ -121,11 +159,12 @@ class PendingTurns:
         self._decide(undecided, Served(undecided.path, remote=True))
         return True
 
-    def give_up(self, path: int) -> None:
-        """No open waits for the answer of ``path`` any more."""
-        undecided = self.undecided.pop(path)
-        del self._waiting[undecided.ticket]
-        self._policy.cancel(undecided.ticket)
+    def give_up_unless_bound(self, path: int) -> None:
+        """An open of ``path`` failed: if no other waits for its answer, nothing does."""
+        if path in self.undecided and not self._binding.is_bound(path):
+            undecided = self.undecided.pop(path)
+            del self._waiting[undecided.ticket]
+            self._policy.cancel(undecided.ticket)
 
     def _decide(self, undecided: Undecided, served: Served) -> None:
         path = undecided.path

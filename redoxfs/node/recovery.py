@@ -19,27 +19,44 @@ from redoxfs.dataset import Catalog
 from redoxfs.node.checkpoint import CheckpointError, decode, encode
 from redoxfs.node.exact import ExactFile, ExactFiles
 from redoxfs.node.journal import (
+    ALONE,
     CHANGED,
     CLOSED,
     FAILED,
     FORGET,
+    HANDLED,
+    MASK,
     NEW,
+    NUMBERS,
     OPEN,
     OPENED,
     PREEMPTED,
+    RECEIVED,
     SHARES_PAGES,
     STAMP,
     STAT,
+    WITHDRAWN,
     Entry,
+    Journal,
     stamp_of,
 )
-from redoxfs.protocol import Binding, BindingTables, Replay, Replayable, ReplayError
+from redoxfs.protocol import (
+    Binding,
+    BindingTables,
+    LocalFirst,
+    Replay,
+    Replayable,
+    ReplayError,
+    SharedReplay,
+    SharedState,
+    SlotNode,
+    answer_of,
+    message_of,
+)
 from redoxfs.protocol.tables import rows
 from redoxfs.protocol.turns import Turns
 
 Int64 = npt.NDArray[np.int64]
-
-MASK = (1 << 64) - 1
 
 NO_TIME_NS = -1
 """The time of a stamp that no file has."""
@@ -81,11 +98,13 @@ class Recovered:
     ``handles``   open files
     ``answered``  by the number of a request, which may still be there: the handle that it was answered with
     ``failed``    likewise: the errno
+    ``turned``    the samples whose opens took a turn since the checkpoint
     """
 
     handles: tuple[OpenBefore, ...]
     answered: Mapping[int, int]
     failed: Mapping[int, int]
+    turned: Sequence[int]
     release_pins: Callable[[], None]
 
 
@@ -101,6 +120,10 @@ class NodeState(NamedTuple):
     ``known``       entry, size, time, inode, of exact files that are not as at the scan
     ``stale``       int64[n]: entries of exact files whose pages are void at the next open
     ``heard``       thread, when, in ns since boot
+    ``undecided``   path, ticket; with other nodes
+    ``promises``    ticket, path, thread; likewise
+    ``policy``      the state of a policy of several nodes, which has the turns; None for that of one node
+    ``place``       this node among those of its job (`node.cluster`); None without a job of several nodes
     """
 
     identity: str
@@ -114,6 +137,10 @@ class NodeState(NamedTuple):
     known: Int64
     stale: Int64
     heard: Int64
+    undecided: Int64
+    promises: Int64
+    policy: SharedState | None
+    place: Mapping[str, Any] | None
 
     def encode(self) -> bytes:
         tables = self.tables._asdict()
@@ -122,9 +149,13 @@ class NodeState(NamedTuple):
             "last_handle": self.last_handle,
             "given": self.turns.given,
             "reservations_made": tables.pop("reservations_made"),
+            "policy": None if self.policy is None else self.policy.values,
+            "place": self.place,
         }
         arrays: dict[str, npt.NDArray[Any]] = {f"binding.{name}": array for name, array in tables.items()}
         arrays |= {name: getattr(self, name) for name in _COLUMNS}
+        if self.policy is not None:
+            arrays |= {f"{_OF_POLICY}{name}": array for name, array in self.policy.arrays.items()}
         return encode(values, {**arrays, "laps": self.turns.laps, "had": self.turns.had})
 
     @staticmethod
@@ -137,18 +168,52 @@ class NodeState(NamedTuple):
                 name: arrays[f"binding.{name}"] for name in BindingTables._fields if f"binding.{name}" in arrays
             }
             tables = BindingTables(**of_binding, reservations_made=numbers["reservations_made"])
+            policy = None
+            if numbers["policy"] is not None:
+                of_policy = {
+                    name.removeprefix(_OF_POLICY): array
+                    for name, array in arrays.items()
+                    if name.startswith(_OF_POLICY)
+                }
+                policy = SharedState(numbers["policy"], of_policy)
             return NodeState(
-                numbers["identity"], numbers["last_handle"], turns, tables, **{name: arrays[name] for name in _COLUMNS}
+                numbers["identity"],
+                numbers["last_handle"],
+                turns,
+                tables,
+                **{name: arrays[name] for name in _COLUMNS},
+                policy=policy,
+                place=numbers["place"],
             )
         except (KeyError, TypeError):
             raise CheckpointError("it is damaged: its arrays are not those of a checkpoint") from None
 
 
-_COLUMNS = ("handles", "stamps", "unanswered", "changed", "known", "stale", "heard")
+_COLUMNS = ("handles", "stamps", "unanswered", "changed", "known", "stale", "heard", "undecided", "promises")
+_OF_POLICY = "policy."
 
 
-def identity_of(catalog: Catalog, policy: Replayable) -> str:
-    """A hash of every column of the tree and the catalog, times and inodes too, and of the classes or columns.
+class Past(NamedTuple):
+    """What the former process left: its last checkpoint, and the entries after it."""
+
+    state: NodeState
+    entries: Sequence[Entry]
+
+    @staticmethod
+    def of(journal: Journal) -> "Past":
+        """Raises RecoveryError."""
+        try:
+            data, entries = journal.past()
+            return Past(NodeState.decode(data), entries)
+        except ValueError as error:
+            raise RecoveryError(f"{_CANNOT}: {error}") from error
+
+
+_CANNOT = "cannot continue where the former process was"
+
+
+def identity_of(catalog: Catalog, policy: Replayable | LocalFirst | SlotNode) -> str:
+    """A hash of every column of the tree and the catalog, times and inodes too, and of columns or homes.
 
     The kernel knows files by the number of their entry, and the stamps that are not in the journal are those of the
     scan. So a process continues only with the very same scan.
@@ -160,8 +225,31 @@ def identity_of(catalog: Catalog, policy: Replayable) -> str:
             if isinstance(array, np.ndarray):
                 digest.update(f"{name} {array.dtype.str}{array.shape} ".encode())
                 digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    digest.update(np.ascontiguousarray(policy.units).view(np.uint8).data)
+    if isinstance(policy, SlotNode):
+        digest.update(np.ascontiguousarray(policy.home_of).view(np.uint8).data)
+    elif not isinstance(policy, LocalFirst):
+        digest.update(np.ascontiguousarray(policy.units).view(np.uint8).data)
     return digest.hexdigest()
+
+
+def packed(parts: Sequence[Sequence[int]], rest: Sequence[int]) -> list[int]:
+    """Several sequences of numbers as one: each of ``parts`` with its length before it, then the ``rest``."""
+    numbers: list[int] = []
+    for part in parts:
+        numbers += (len(part), *part)
+    return [*numbers, *rest]
+
+
+def unpacked(numbers: Sequence[int], parts: int) -> list[Sequence[int]]:
+    """The inverse of `packed`: so many parts, and the rest. Raises ReplayError."""
+    found = []
+    for _ in range(parts):
+        if not numbers or not 0 <= numbers[0] < len(numbers):
+            raise ReplayError("the journal has an event without its numbers")
+        end = 1 + numbers[0]
+        found.append(numbers[1:end])
+        numbers = numbers[end:]
+    return [*found, numbers]
 
 
 def handle_rows(handles: Iterable[tuple[OpenBefore, bool]]) -> Int64:
@@ -196,11 +284,12 @@ class Former:
     ``stamps``   by path: of each file of its answer that is not as at the scan
     ``changed``  by entry: the size
     ``heard``    by thread: when, in ns since boot, the latest last
+    ``turned``   the samples whose opens took a turn since the checkpoint
     """
 
     catalog: Catalog
     exact: ExactFiles
-    replay: Replay
+    replay: Replay | SharedReplay
     binding: Binding
     last_handle: int = 0
     handles: dict[int, OpenBefore] = field(default_factory=dict)
@@ -211,20 +300,21 @@ class Former:
     stamps: dict[int, dict[int, Stamp]] = field(default_factory=dict)
     changed: dict[int, int] = field(default_factory=dict)
     heard: dict[int, int] = field(default_factory=dict)
+    turned: list[int] = field(default_factory=list)
+    _numbers: list[int] = field(default_factory=list)
     _stamps_noted: list[tuple[int, Stamp]] = field(default_factory=list)
 
     @staticmethod
     def from_past(
-        data: bytes,
-        entries: Sequence[Entry],
+        past: Past,
         *,
         identity: str,
         catalog: Catalog,
-        policy: Replayable,
+        policy: Replayable | LocalFirst | SlotNode,
         binding: Binding,
         exact: ExactFiles,
     ) -> "Former":
-        """Continue from the checkpoint ``data`` and the ``entries`` after it.
+        """Continue from ``past``.
 
         ``policy``, ``binding`` and ``exact`` are new, and continue too; they are of no use after an error.
 
@@ -232,18 +322,31 @@ class Former:
             RecoveryError: they are damaged, or of another dataset.
         """
         try:
-            state = NodeState.decode(data)
+            state, entries = past
             if state.identity != identity:
                 raise CheckpointError("it served another scan of the dataset, or other classes or columns")
             binding.resume(state.tables)
-            former = Former(catalog, exact, Replay(binding, state.turns, policy), binding)
+            replay: Replay | SharedReplay
+            if isinstance(policy, LocalFirst | SlotNode):
+                if state.policy is None:
+                    raise CheckpointError("it is of a node without others")
+                replay = SharedReplay(
+                    binding,
+                    policy,
+                    state.policy,
+                    undecided=dict(state.undecided.tolist()),
+                    promises={ticket: (path, thread) for ticket, path, thread in state.promises.tolist()},
+                )
+            else:
+                replay = Replay(binding, state.turns, policy)
+            former = Former(catalog, exact, replay, binding)
             former._load(state)
             for entry in entries:
                 former._repeat(entry)
             former.replay.finish()
         except (ValueError, LookupError, AssertionError, OverflowError) as error:
             reason = str(error) if isinstance(error, ValueError) else "it is damaged, or of another dataset"
-            raise RecoveryError(f"cannot continue where the former process was: {reason}") from error
+            raise RecoveryError(f"{_CANNOT}: {reason}") from error
         return former
 
     def _load(self, state: NodeState) -> None:
@@ -267,9 +370,15 @@ class Former:
         if kind == STAMP:
             self._stamps_noted.append((path, stamp_of(entry)))
             return
+        if kind == NUMBERS:
+            # A process may have died among the numbers of an event.
+            self._numbers[path:] = (signed(request), value)
+            return
         if kind == OPEN:
             self._hear(thread, value)
-            self.replay.open(path, file, thread, sample, preempted=bool(flags & PREEMPTED))
+            opened = self.replay.open(path, file, thread, sample, preempted=bool(flags & PREEMPTED))
+            if opened.turn is not None:
+                self.turned.append(path)
             before = self.unanswered.pop(request, None)
             self.unanswered[request] = Unanswered(path, file, thread)
             if before is not None:
@@ -294,9 +403,26 @@ class Former:
             if before is not None:
                 self.replay.fail(before.path, before.thread)
                 self._forget_stamps(before.path)
+        elif isinstance(self.replay, SharedReplay):
+            self._repeat_shared(self.replay, kind, path, value)
         else:
             raise ReplayError(f"the journal has an entry of kind {kind}")
         self._stamps_noted.clear()
+
+    def _repeat_shared(self, replay: SharedReplay, kind: int, path: int, value: int) -> None:
+        """An entry of what passed between this node's policy and those of others."""
+        if kind == HANDLED:
+            message, answer, chosen = unpacked(self._numbers[:path], 2)
+            replay.handled(message_of(message), answer_of(answer), chosen)
+        elif kind == RECEIVED:
+            answer, chosen = unpacked(self._numbers[:path], 1)
+            replay.received(answer_of(answer), chosen)
+        elif kind == WITHDRAWN:
+            replay.cancelled(value)
+        elif kind == ALONE:
+            replay.alone(path)
+        else:
+            raise ReplayError(f"the journal has an entry of kind {kind}")
 
     def _opened(self, noted: Entry) -> None:
         _, branch, flags, thread, entry, number, request, size = noted

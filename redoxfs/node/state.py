@@ -315,9 +315,14 @@ class StateWriter:
         """Other laps have begun. Replace the file of the old ones at once: files of laps that began differently must
         not be merged."""
         self._kept = -1
+        self.renumber()
+        if self._file is not None:
+            await trio.to_thread.run_sync(self._write, *self._following(), abandon_on_cancel=True)
+
+    def renumber(self) -> None:
+        """This node has another number, or is another of several."""
         if self._file is not None:
             self._file.number(self._all.node, self._all.nodes)
-            await trio.to_thread.run_sync(self._write, *self._following(), abandon_on_cancel=True)
 
     def encoded(self) -> bytes:
         """This node's turns, as in its file."""

@@ -17,7 +17,7 @@ This may be imported before a fork, but a `Peers` must not be started before one
 import redoxfs.peers.quiet  # noqa: F401
 from redoxfs.peers.bounds import Bounds
 from redoxfs.peers.channel import Plaintext, Transport
-from redoxfs.peers.peers import JoinTimeoutError, Peers, RefusedError
+from redoxfs.peers.peers import JoinTimeoutError, Peers, Place, RefusedError
 from redoxfs.peers.service import LapService, PeerService, Reply
 from redoxfs.peers.tls import Tls, TlsError
 from redoxfs.peers.view import Identity, View
@@ -29,6 +29,7 @@ __all__ = [
     "LapService",
     "PeerService",
     "Peers",
+    "Place",
     "Plaintext",
     "RefusedError",
     "Reply",

@@ -9,7 +9,7 @@ import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -67,6 +67,19 @@ class JoinTimeoutError(Exception):
         self.missing = tuple(missing)
 
 
+class Place(NamedTuple):
+    """What other nodes know a process by, and it them: enough for another process to go on as the same.
+
+    ``incarnation``   a number that no other process has, unless it goes on as this one
+    ``incarnations``  of each node, None where it is not known, as at this node itself
+    ``joined``        whether the laps have begun
+    """
+
+    incarnation: int
+    incarnations: Sequence[int | None]
+    joined: bool
+
+
 class Peers:
     """The peers of ``node`` in ``view``, from `start` to `close`, all in one trio task's thread.
 
@@ -80,6 +93,7 @@ class Peers:
         lap_lineage: identifies these laps among those of other times; where all begin anew, node 0 decides it.
         bounds: messages that are out of these are refused.
         renews: this view follows another, and peers may not have heard of it yet.
+        before: of the process that this one goes on as; None: no other was here.
         listen: the address to listen at, if not this node's address in the view.
     """
 
@@ -99,6 +113,7 @@ class Peers:
         lap_lineage: str = "",
         bounds: Bounds | None = None,
         renews: bool = False,
+        before: Place | None = None,
         listen: str | None = None,
         transport: Transport | None = None,
     ) -> None:
@@ -121,7 +136,12 @@ class Peers:
         self._listen = listen or view.addresses[node]
         self._transport = transport or Plaintext()
         self._introduction = introduce(
-            view, node, secrets.randbits(INCARNATION_BITS), identity, start_point, lap_lineage
+            view,
+            node,
+            secrets.randbits(INCARNATION_BITS) if before is None else before.incarnation,
+            identity,
+            start_point,
+            lap_lineage,
         )
         # Read by the server's threads; each entry is written at once.
         self._incarnations: list[int | None] = [None] * len(view.addresses)
@@ -137,6 +157,9 @@ class Peers:
         self._last_trace: Trace | None = None
         self._running = False
         self._joined = False
+        if before is not None:
+            self._incarnations[:] = before.incarnations
+            self._introduction.joined = self._joined = before.joined
 
     async def start(self) -> None:
         """Listen and answer.
@@ -176,7 +199,7 @@ class Peers:
                     spawn=self._spawn,
                     timeout_s=self._timeout_s,
                     silence_s=self._silence_s,
-                    waits=not self._renews,
+                    waits=not (self._renews or self._joined),
                     max_answer_bytes=self._max_answer_bytes,
                     bounds=self._bounds,
                 )
@@ -185,6 +208,20 @@ class Peers:
         except BaseException:
             self.close()
             raise
+
+    def go_on(self) -> None:
+        """Meet all peers again, as the process that has `joined` before; in place of `join`."""
+        for node, client in self._clients.items():
+            incarnation = self._incarnations[node]
+            if incarnation is not None:
+                client.know(incarnation)
+            self._spawn(client.greet)
+        self._server.set_health(ready=True)
+
+    @property
+    def place(self) -> Place:
+        """What another process needs to go on as this one."""
+        return Place(self._introduction.incarnation, tuple(self._incarnations), self._joined)
 
     async def join(self, report: Callable[[Sequence[str]], None], timeout_s: float) -> None:
         """Meet all peers. Calls ``report`` with the missing addresses at each change and every 5 s; at last with none.

@@ -50,6 +50,15 @@ class Tls:
 
     interceptors: Sequence[grpc.ServerInterceptor] = ()
 
+    # The recipe of a mount has them (`redoxfs.launch.recipe`).
+    _cert_file: str
+    _cert: bytes
+    _key: bytes
+    _ca: bytes
+    _names: Sequence[str]
+    _addresses: Sequence[str]
+    _hosts: Sequence[str]
+
     def __init__(
         self,
         cert_file: str | os.PathLike[str],
@@ -64,7 +73,7 @@ class Tls:
         self._key = _read(key_file, "key", secret=True)
         self._ca = _read(ca_file, "CA")
         self._names, self._addresses = _check(self._cert_file, os.fspath(key_file), os.fspath(ca_file))
-        self._hosts: Sequence[str] = ()
+        self._hosts = ()
         self._take(view, node)
 
     def for_view(self, view: View, *, node: int | None = None) -> "Tls":

@@ -8,6 +8,6 @@
 """
 
 from redoxfs.node.cluster.join import JoinError, joined
-from redoxfs.node.cluster.views import ClusterConfig, Membership
+from redoxfs.node.cluster.views import ClusterConfig, Membership, continued_plan
 
-__all__ = ["ClusterConfig", "JoinError", "Membership", "joined"]
+__all__ = ["ClusterConfig", "JoinError", "Membership", "continued_plan", "joined"]

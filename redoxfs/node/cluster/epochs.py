@@ -142,6 +142,7 @@ class EpochTracker:
         self._own: dict[int, Int32] = {}
         self._epoch = -1
         self._left = 0
+        self._length = 0
         self._nursery: trio.Nursery
 
     async def start(self, nursery: trio.Nursery, epoch: int = 0, share: float = 0.0) -> None:
@@ -155,6 +156,28 @@ class EpochTracker:
             if share and not self._left:
                 self._begin(epoch + 1)
 
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """The epoch, how many of its requests are left, and how many an epoch has: what `go_on` takes."""
+        return self._epoch, self._left, self._length
+
+    def go_on(self, nursery: trio.Nursery, place: Sequence[int], turned: Sequence[int]) -> None:
+        """Continue in the place of another process; instead of `start`. Nothing is prefetched until the next epoch.
+
+        Args:
+            place: of the other process.
+            turned: samples that were requested since.
+        """
+        self._nursery = nursery
+        epoch, left, length = place
+        made = sum([self._is_traced[sample] for sample in turned])
+        if self._orders is not None and length:
+            while made >= left:
+                epoch, made, left = epoch + 1, made - left, length
+        self._epoch, self._left, self._length = epoch, max(0, left - made), length
+        if self._orders is not None:
+            nursery.start_soon(self._prepare, epoch + 1)
+
     def note(self, sample: int) -> None:
         """A turn for ``sample`` was requested here."""
         if self._left and self._is_traced[sample]:
@@ -167,7 +190,7 @@ class EpochTracker:
         if self._orders is not None:
             raise ValueError("this mount computes its orders from --sampler")
         self._epoch += 1
-        self._left = len(order)
+        self._left = self._length = len(order)
         self._tell(self._epoch, order)
         self._policy.follow(self._node, self._epoch, order)
 
@@ -177,7 +200,7 @@ class EpochTracker:
         if order is None:
             log.info("epoch %d begins before its order is computed", epoch)
             return
-        self._left = len(order)
+        self._left = self._length = len(order)
         self._policy.follow(self._node, epoch, order)
         self._nursery.start_soon(self._prepare, epoch + 1)
 

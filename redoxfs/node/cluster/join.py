@@ -1,7 +1,8 @@
 """Bringing the nodes together before the kernel hears of the mount."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import trio
 
@@ -19,19 +20,32 @@ class JoinError(Exception):
 
 @asynccontextmanager
 async def joined(
-    node: Node, catalog: Catalog, plan: Plan, config: ClusterConfig, state: StateWriter, *, timeout_s: float
+    node: Node,
+    catalog: Catalog,
+    plan: Plan,
+    config: ClusterConfig,
+    state: StateWriter,
+    *,
+    timeout_s: float,
+    past: tuple[Mapping[str, Any], Sequence[int]] | None = None,
 ) -> AsyncIterator[Membership]:
     """This node's membership, once all nodes have answered. From then on they may ask this node.
+
+    Args:
+        past: the place of the process that this one continues, and `Recovered.turned`. Nothing is awaited then.
 
     Raises:
         JoinError: they do not come together.
     """
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:
-        membership = Membership(node, catalog, plan, config, state, nursery, timeout_s=timeout_s)
+        membership = Membership(node, catalog, config, state, nursery, timeout_s=timeout_s)
         try:
             try:
-                await membership.start(plan)
+                if past is None:
+                    await membership.start(plan)
+                else:
+                    await membership.take_over(plan, *past)
             except OSError as error:
                 raise JoinError(error.strerror or str(error)) from error
             except (ValueError, RefusedError, JoinTimeoutError) as error:

@@ -8,6 +8,7 @@ its last byte is here.
 All methods are called in the node's task.
 """
 
+import errno
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -60,10 +61,15 @@ class Messages:
 
     async def handle(self, message: Message) -> Reply | None:
         """The answer to another node's message, with the bytes; None where that node has the answer."""
+        if self._node.is_frozen:
+            raise OSError(errno.EAGAIN, "this node's process ends")
         handled = self._policy.handle(message)
+        if handled.answer is not None and not handled.repeated:
+            self._node.handled(message, handled.answer)
         self.flush()
         for sample in handled.preempted:
             self._node.binding.revoke(sample)
+        self._node.checkpoint_if_due()
         answer = handled.answer
         if answer is None:
             return None
@@ -88,15 +94,19 @@ class Messages:
     def receive(self, answer: Answer, sizes: Sequence[int]) -> Sequence[Callable[[Payload], None]] | None:
         """Callbacks for the bytes of each of the answer's samples; None where they are not wanted."""
         del sizes  # the core keeps account of the sizes that the samples should have
-        policy = self._policy
+        policy, node = self._policy, self._node
+        if node.is_frozen:
+            # The next process asks again.
+            return None
         delivered = policy.receive(answer)
+        node.received(answer)
         self.flush()
         if delivered is None:
             return None
-        node = self._node
         contents = node.memory.expect_from_peer(answer.samples)
         node.counters.remote_samples += len(contents)
         self.deliver(delivered)
+        node.checkpoint_if_due()
         if node.plan.reads_any:
             # The policy has no memory for some of them: they are read again when they are needed.
             for sample in answer.samples:
@@ -112,28 +122,47 @@ class Messages:
 
     def lost(self, node: int) -> None:
         """``node`` does not answer any more."""
-        self.deliver(self._policy.lost(node))
+        self._changed(self._policy.lost(node))
 
     def found(self, node: int) -> None:
         """``node`` answers again."""
-        self.deliver(self._policy.found(node))
+        self._changed(self._policy.found(node))
 
     def restarted(self, node: int) -> None:
         """Another process has taken the place of ``node``."""
-        self.deliver(self._policy.restarted(node))
+        self._changed(self._policy.restarted(node))
 
     # To peers
 
+    def send_again(self) -> None:
+        """This process continues another, whose messages may not have left it."""
+        for node in range(self._node.share.nodes):
+            if node != self._node.share.node:
+                # A node that is lost will be found to be so again.
+                self._take_in(self._policy.found(node))
+        self._node.checkpoint()
+        self._policy.outbox[:] = self._policy.unanswered()
+        self.flush()
+
+    def _changed(self, delivered: Sequence[Delivered]) -> None:
+        """What the policy was told has no entry in the journal."""
+        self._take_in(delivered)
+        self._node.checkpoint()
+        self.flush()
+
     def deliver(self, delivered: Sequence[Delivered]) -> None:
         """Other nodes answered these tickets."""
+        self._take_in(delivered)
+        self.flush()
+
+    def _take_in(self, delivered: Sequence[Delivered]) -> None:
         self._void()
         for ticket, served in delivered:
             self._node.delivered(ticket, served)
-        self.flush()
 
     def flush(self) -> None:
         """Send the messages in the policy's outbox."""
-        if self._peers is None:
+        if self._peers is None or self._node.is_frozen:
             return
         self._void()
         outbox = self._policy.outbox

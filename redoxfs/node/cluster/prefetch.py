@@ -48,17 +48,28 @@ class Prefetch:
 
     async def prepare(self, sharing: Sharing, orders: Orders | None, turns: Turns | None) -> EpochTracker | None:
         """A tracker of the epoch that is under way after ``turns``, where the policy of ``sharing`` prefetches."""
-        policy, share = sharing.policy, sharing.share
-        if not isinstance(policy, SlotNode):
-            return None
         samples = self._traced()
-        epochs = EpochTracker(share.node, policy, samples, len(self._catalog.class_of), orders, self._send_order)
+        epochs = self._tracker(sharing, samples, orders)
+        if epochs is None:
+            return None
         epoch, share_made = 0, 0.0
         if turns is not None and self._sampler is not None:
-            requests = requests_of(self._sampler, len(samples), share.nodes)
-            epoch, share_made = place_in_epochs(turns, policy.laps(samples), samples, requests)
+            requests = requests_of(self._sampler, len(samples), sharing.share.nodes)
+            epoch, share_made = place_in_epochs(turns, sharing.policy.laps(samples), samples, requests)
         await epochs.start(self._nursery, epoch, share_made)
         return epochs
+
+    def go_on(self, sharing: Sharing, place: Sequence[int] | None, turned: Sequence[int]) -> EpochTracker | None:
+        """A tracker that continues in the place of another process."""
+        epochs = self._tracker(sharing, self._traced(), self.orders(sharing.share.nodes))
+        if epochs is not None and place is not None:
+            epochs.go_on(self._nursery, place, turned)
+        return epochs
+
+    @property
+    def place(self) -> tuple[int, int, int] | None:
+        """What `go_on` takes."""
+        return None if self._epochs is None else self._epochs.place
 
     def follow(self, epochs: EpochTracker | None, peers: Peers | None) -> None:
         """Prefetch by ``epochs`` from now on, and send orders that are handed in to ``peers``."""
@@ -79,6 +90,14 @@ class Prefetch:
         order = await trio.to_thread.run_sync(self._samples_at, data.split(b"\0"))
         self._epochs.hand_in(order)
         return {"samples": len(order)}
+
+    def _tracker(self, sharing: Sharing, samples: npt.NDArray[np.int32], orders: Orders | None) -> EpochTracker | None:
+        """None if the policy does not prefetch."""
+        policy = sharing.policy
+        if not isinstance(policy, SlotNode):
+            return None
+        node, of_all = sharing.share.node, len(self._catalog.class_of)
+        return EpochTracker(node, policy, samples, of_all, orders, self._send_order)
 
     def _traced(self) -> npt.NDArray[np.int32]:
         return samples_of(self._catalog, None if self._sampler is None else self._sampler.tree)

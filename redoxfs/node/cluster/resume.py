@@ -135,6 +135,7 @@ class Laps:
         if isinstance(policy, LocalFirst):
             log.info("this process replaces another: it takes part from the next lap of each class")
             policy.rejoin(begun)
+            self._node.checkpoint()
             self._flush()
 
     # For this node

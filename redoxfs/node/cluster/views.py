@@ -8,6 +8,7 @@ the same nodes, whose laps continue from the state; what was given since it was 
 All methods are called in the node's task.
 """
 
+import base64
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -17,14 +18,14 @@ from typing import Any
 import trio
 
 from redoxfs.dataset import Catalog
-from redoxfs.node.cluster.epochs import Orders, Sampler
+from redoxfs.node.cluster.epochs import EpochTracker, Orders, Sampler
 from redoxfs.node.cluster.messages import Messages
 from redoxfs.node.cluster.prefetch import Prefetch
 from redoxfs.node.cluster.resume import Laps, lineage_after, part_of
 from redoxfs.node.node import Node
-from redoxfs.node.plan import Plan, SharedServingPolicy
+from redoxfs.node.plan import Plan, SharedServingPolicy, Sharing
 from redoxfs.node.state import StateWriter, longest_bytes, name_of
-from redoxfs.peers import Identity, JoinTimeoutError, Peers, RefusedError, Transport, View
+from redoxfs.peers import Identity, JoinTimeoutError, Peers, Place, RefusedError, Transport, View
 from redoxfs.peers.bounds import Bounds
 from redoxfs.peers.view import ANEW, RESUMED
 from redoxfs.protocol import RemoteRead, SlotNode, Take
@@ -41,6 +42,7 @@ log = logging.getLogger(__name__)
 class ClusterConfig:
     """Which nodes are to come together, and how.
 
+    ``node``       this node's number in ``view``
     ``plan_for``   returns how node i of n serves the dataset
     ``identity``   returns what all nodes must have in common, given the plan
     ``timeout_s``  how long the nodes may take to come up
@@ -52,6 +54,7 @@ class ClusterConfig:
     """
 
     view: View
+    node: int
     plan_for: Callable[[int, int], Plan]
     identity: Callable[[Plan], Identity]
     timeout_s: float
@@ -60,6 +63,12 @@ class ClusterConfig:
     transport: Callable[[View], Transport]
     kept: bytes | None
     say: Callable[[str], None]
+
+
+def continued_plan(config: ClusterConfig, place: Mapping[str, Any]) -> Plan:
+    """The plan of the view that a former process was in, which it described by `Membership.place`."""
+    addresses = place["addresses"]
+    return config.plan_for(addresses.index(config.view.addresses[config.node]), len(addresses))
 
 
 class Membership:
@@ -72,22 +81,21 @@ class Membership:
         self,
         node: Node,
         catalog: Catalog,
-        plan: Plan,
         config: ClusterConfig,
         state: StateWriter,
         nursery: trio.Nursery,
         *,
         timeout_s: float,
     ) -> None:
-        assert plan.sharing is not None
         self._node = node
         self._catalog = catalog
         self._config = config
         self._state = state
         self._nursery = nursery
-        self._own = config.view.addresses[plan.sharing.share.node]
+        self._own = config.view.addresses[config.node]
         self._view = config.view
         self._peers: Peers | None = None
+        self._start_point = ANEW
         self._messages = Messages(node, nursery, timeout_s=timeout_s)
         self._prefetch = Prefetch(node, catalog, config.sampler, nursery)
         self._laps = Laps(
@@ -101,6 +109,7 @@ class Membership:
             say=config.say,
         )
         self._changing = trio.Lock()
+        node.set_place(self.place)
 
     async def start(self, plan: Plan) -> None:
         """Meet the other nodes. Raises OSError, ValueError, RefusedError, JoinTimeoutError."""
@@ -111,6 +120,48 @@ class Membership:
         assert self._peers is not None
         await self._peers.join(self._config.report, self._config.timeout_s)
         self._view = self._peers.view
+
+    async def take_over(self, plan: Plan, place: Mapping[str, Any], turned: Sequence[int]) -> None:
+        """Continue as the process that was here before, in place of `start`. The node has recovered.
+
+        Args:
+            plan: `continued_plan`.
+            place: its `place`.
+            turned: the samples whose opens took a turn since the checkpoint.
+
+        Raises OSError, ValueError.
+        """
+        self._state.share(self)
+        view = View(place["view"], tuple(place["addresses"]))
+        peers = None
+        self._laps.begin(base64.b64decode(place["kept"]))
+        epochs = None
+        if plan.sharing is not None:
+            before = Place(*place["peers"])
+            peers = self._peers_of(view, plan, plan.sharing, place["start_point"], place["lineage"], before)
+            epochs = self._prefetch.go_on(plan.sharing, place["epochs"], turned)
+            await peers.start()
+        self._take_place(view, peers, place["start_point"], place["lineage"], epochs)
+        self._state.renumber()
+        if peers is None:
+            return
+        if peers.place.joined:
+            peers.go_on()
+        else:
+            self._nursery.start_soon(self._join_late, peers)
+        self._messages.send_again()
+
+    def place(self) -> Mapping[str, Any]:
+        """What another process needs to `take_over`, as JSON."""
+        return {
+            "view": self._view.number,
+            "addresses": self._view.addresses,
+            "start_point": self._start_point,
+            "lineage": self.lap_lineage,
+            "kept": base64.b64encode(self._laps.kept()).decode(),
+            "peers": None if self._peers is None else self._peers.place,
+            "epochs": self._prefetch.place,
+        }
 
     def close(self) -> None:
         """Leave the other nodes, and end every thread."""
@@ -253,28 +304,39 @@ class Membership:
         sharing = plan.sharing
         peers = epochs = None
         if sharing is not None:
-            peers = Peers(
-                view,
-                sharing.share.node,
-                self._config.identity(plan),
-                self._messages,
-                self._laps,
-                timeout_s=sharing.timeout_s,
-                silence_s=sharing.timeout_s * SILENT_SHARE,
-                max_answer_bytes=plan.memory_bytes,
-                max_turns_bytes=longest_bytes(sharing.policy.turns()),
-                start_point=start_point,
-                lap_lineage=lineage,
-                bounds=self._bounds(sharing.policy),
-                renews=view.number > self._config.view.number,
-                transport=self._config.transport(view),
-            )
+            peers = self._peers_of(view, plan, sharing, start_point, lineage, None)
             epochs = await self._prefetch.prepare(sharing, orders, turns)
             await peers.start()
-        self._view, self._peers = view, peers
+        self._take_place(view, peers, start_point, lineage, epochs)
+
+    def _take_place(
+        self, view: View, peers: Peers | None, start_point: str, lineage: str, epochs: EpochTracker | None
+    ) -> None:
+        self._view, self._peers, self._start_point = view, peers, start_point
         self._laps.set_lap_lineage(lineage)
         self._messages.attach(peers)
         self._prefetch.follow(epochs, peers)
+
+    def _peers_of(
+        self, view: View, plan: Plan, sharing: Sharing, start_point: str, lineage: str, before: Place | None
+    ) -> Peers:
+        return Peers(
+            view,
+            sharing.share.node,
+            self._config.identity(plan),
+            self._messages,
+            self._laps,
+            timeout_s=sharing.timeout_s,
+            silence_s=sharing.timeout_s * SILENT_SHARE,
+            max_answer_bytes=plan.memory_bytes,
+            max_turns_bytes=longest_bytes(sharing.policy.turns()),
+            start_point=start_point,
+            lap_lineage=lineage,
+            bounds=self._bounds(sharing.policy),
+            renews=view.number > self._config.view.number,
+            before=before,
+            transport=self._config.transport(view),
+        )
 
     def _bounds(self, policy: SharedServingPolicy) -> Bounds:
         catalog = self._catalog
@@ -298,4 +360,5 @@ class Membership:
                 log.warning("%s", error)
                 return
             else:
+                self._node.checkpoint()
                 return

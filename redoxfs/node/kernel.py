@@ -1,0 +1,31 @@
+"""What a node tells the kernel, in the terms of the tree."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class Kernel(Protocol):
+    """What stands between programs and the node: it caches sizes and pages, and serves reads of bytes that it was
+    given. The node reports here what is out of date.
+    """
+
+    def turned(self, entries: Sequence[int]) -> None:
+        """Files get an answer: sizes that were reported before are invalid, also those that are still on the way."""
+
+    def bind(self, entry: int, size: int) -> None:
+        """Another file of a sample that was opened is ``size`` bytes long, until it is freed."""
+
+    def freed(self, entries: Sequence[int]) -> None:
+        """Files have no answer any more: their attributes and pages are invalid. No handle on them is open."""
+
+    def shed(self, entry: int) -> None:
+        """The bytes of an open file must leave memory: its handles read through the node from now on."""
+
+    def unhold(self, thread: int) -> None:
+        """The node must be asked for what ``thread`` would read, also of a file that it has open; -1: all threads."""
+
+    def changed(self, entry: int) -> None:
+        """An exact file has changed: its attributes are invalid."""
+
+    def ask(self, entry: int, asks: bool) -> None:
+        """Whether the node must be asked for the attributes of a file: they are not those of the scan."""

@@ -1,0 +1,93 @@
+"""The open files of a node, by the number of their handle."""
+
+from collections.abc import ItemsView, Iterable, ValuesView
+from dataclasses import dataclass
+
+from redoxfs.node.exact import ExactFile
+from redoxfs.node.memory import Content
+
+
+@dataclass(slots=True)
+class Handle:
+    """An open file of a sample: ``path`` is the requested sample, ``content`` the answer.
+
+    ``thread``    opened it
+    ``bypasses``  its reads do not use the kernel's pages
+    """
+
+    path: int
+    file: int
+    content: Content
+    thread: int
+    bypasses: bool = False
+
+
+class OpenFiles:
+    """Open files by number. Numbers are used again, so that they index a table."""
+
+    def __init__(self) -> None:
+        self._files: dict[int, Handle | ExactFile] = {}
+        self._free: list[int] = []
+        # Numbers of files that another process closed; they are not used yet.
+        self._held_back: list[int] = []
+        self.last = 0
+
+    def keep(self, file: Handle | ExactFile) -> int:
+        """A file is open; returns its number."""
+        if self._free:
+            number = self._free.pop()
+        else:
+            number = self.last = self.last + 1
+        self._files[number] = file
+        return number
+
+    def __getitem__(self, number: int) -> Handle | ExactFile:
+        return self._files[number]
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._files
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def items(self) -> ItemsView[int, Handle | ExactFile]:
+        return self._files.items()
+
+    def values(self) -> ValuesView[Handle | ExactFile]:
+        return self._files.values()
+
+    def close(self, number: int) -> Handle | ExactFile | None:
+        """A file is closed. None if the process before this one closed it, and could not drop the request."""
+        file = self._files.pop(number, None)
+        if file is None:
+            assert self._held_back
+            return None
+        self._free.append(number)
+        return file
+
+    def bypass(self, number: int) -> None:
+        """The reads of a file do not use the kernel's pages, although they might."""
+        file = self._files[number]
+        if isinstance(file, ExactFile):
+            self._files[number] = file._replace(bypasses=True)
+        else:
+            file.bypasses = True
+
+    def clear(self) -> None:
+        """No file is open any more."""
+        self._files.clear()
+        self._free.clear()
+
+    def reopen(self, files: Iterable[tuple[int, Handle | ExactFile]], last: int) -> None:
+        """Files of another process, by number; ``last`` is the highest number that it ever used.
+
+        A close of a file that it closed may come again. So no file gets such a number before `release`.
+        """
+        self._files.update(files)
+        self.last = last
+        self._held_back = [number for number in range(1, last + 1) if number not in self._files]
+
+    def release(self) -> None:
+        """No request of the other process comes any more."""
+        self._free += self._held_back
+        self._held_back.clear()

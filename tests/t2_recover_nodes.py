@@ -1,0 +1,319 @@
+"""Nodes that share a dataset and whose processes are killed: the next one goes on as the same, without a filesystem."""
+
+import itertools
+import math
+import os
+from collections import Counter
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+from ports import reserve
+from stores import NoKernel
+from t2_recover import FakeShared, Life, Memory, content_of, write_dataset
+
+from redoxfs.chunks import Cells, ChunkStore, DirectoryStore, build_cells
+from redoxfs.dataset import Catalog, build_catalog, read_tree
+from redoxfs.launch.options import SamplerSpec
+from redoxfs.node import ExpectedOpen, Journal, Node, OpenFile, Past, Plan, Recovered, Share, plan_pool, plan_slot
+from redoxfs.node.cluster import ClusterConfig, Membership, continued_plan, joined
+from redoxfs.node.journal import CLOSED, FAILED, OPENED
+from redoxfs.node.state import StateWriter
+from redoxfs.peers import Identity, Plaintext, View
+
+pytestmark = pytest.mark.slow
+
+PATIENCE_S = 120
+PEER_TIMEOUT_S = 30.0
+NODES, WORKERS = 3, 3
+
+
+class Outliving(FakeShared):
+    """Memory that a process writes no more once it is dead."""
+
+    is_dead = False
+
+    def note(self, *entry: int) -> None:
+        if not self.is_dead:
+            super().note(*entry)
+
+    def checkpoint(self, data: bytes, /) -> None:
+        if not self.is_dead:
+            super().checkpoint(data)
+
+
+@dataclass
+class Dataset:
+    catalog: Catalog
+    store: ChunkStore
+    cells: Cells
+
+
+@contextmanager
+def dataset_at(root: Path) -> Iterator[Dataset]:
+    write_dataset(root, ("jpg",))
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        catalog = build_catalog(read_tree(fd), classes="dir")
+        cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=4, seed=0)
+        yield Dataset(catalog, DirectoryStore(catalog, fd), cells)
+    finally:
+        os.close(fd)
+
+
+@dataclass
+class Request:
+    """An open, or a close of ``handle``. ``answer``: a handle, or why there is none."""
+
+    entry: int
+    thread: int
+    handle: int = 0
+    answer: int | OSError | None = None
+    answered: trio.Event = field(default_factory=trio.Event)
+
+
+class Machine:
+    """One node over the lives of its processes: what the kernel, the session and the keeper are to it."""
+
+    def __init__(self, number: int, dataset: Dataset, view: View, policy: str, sampler: SamplerSpec | None) -> None:
+        self._dataset = dataset
+        self._policy = policy
+        self.memory = Memory()
+        self.deaths = 0
+        self._requests: dict[int, Request] = {}
+        self._numbers = itertools.count(1)
+        self._lives = trio.Event()
+        self._scope = trio.CancelScope()
+        self._nursery: trio.Nursery
+        self.node: Node
+        self.membership: Membership
+        self._journal: Journal
+        self._shared: Outliving
+        self._config = ClusterConfig(
+            view=view,
+            node=number,
+            plan_for=self._plan_for,
+            identity=lambda _plan: Identity("d1"),
+            timeout_s=PATIENCE_S,
+            sampler=sampler,
+            report=lambda _missing: None,
+            transport=Plaintext().for_view,
+            kept=None,
+            say=lambda _line: None,
+        )
+
+    def _plan_for(self, node: int, nodes: int) -> Plan:
+        catalog, cells = self._dataset.catalog, self._dataset.cells
+        memory_bytes = 1 << 20
+        share = None
+        if nodes > 1:
+            share = Share(node, nodes, memory_bytes // 8, True, None, PEER_TIMEOUT_S, exchange=0.3, window=100)
+        plan = plan_pool if self._policy == "pool" else plan_slot
+        return plan(catalog, cells, memory_bytes=memory_bytes, seed=0, share=share)
+
+    # Lives
+
+    async def run(self) -> None:
+        while True:
+            await self._live()
+            if not self._shared.is_dead:
+                return
+            self.deaths += 1
+
+    async def _live(self) -> None:
+        catalog = self._dataset.catalog
+        self._shared = Outliving(self.memory, Life(math.inf))
+        self._journal = Journal(self._shared, checkpoint_entries=100)
+        past, recovered = None, None
+        before: tuple[Mapping[str, Any], Sequence[int]] | None = None
+        plan = self._plan_for(self._config.node, len(self._config.view.addresses))
+        if self.memory.saved is not None:
+            past = Past.of(self._journal)
+            assert past.state.place is not None
+            plan = continued_plan(self._config, past.state.place)
+        node = Node(catalog, plan, self._dataset.store, timeout_s=PATIENCE_S, kernel=NoKernel(), journal=self._journal)
+        state = StateWriter(None, lambda: {"dataset": "d1"}, len(catalog.class_of), node)
+        node.start()
+        with trio.CancelScope() as self._scope:
+            if past is not None:
+                recovered = node.recover(past)
+                self._answer_again(recovered)
+                assert past.state.place is not None
+                before = past.state.place, recovered.turned
+            async with joined(
+                node, catalog, plan, self._config, state, timeout_s=PATIENCE_S, past=before
+            ) as self.membership:
+                self.node = node
+                if recovered is None:
+                    node.checkpoint()
+                async with trio.open_nursery() as self._nursery:
+                    for number in [*self._requests]:
+                        self._begin(number)
+                    if recovered is not None:
+                        recovered.release_pins()
+                    self._lives.set()
+                    await trio.sleep_forever()
+        node.stop()
+
+    def kill(self) -> None:
+        """The process ends, if there is one. What it does after that reaches nobody."""
+        if not self._lives.is_set():
+            return
+        self._lives = trio.Event()
+        self._shared.is_dead = True
+        self.node.freeze()
+        self._scope.cancel()
+
+    def end(self) -> None:
+        self._scope.cancel()
+
+    async def wait_alive(self) -> None:
+        await self._lives.wait()
+
+    def _answer_again(self, recovered: Recovered) -> None:
+        for number, request in [*self._requests.items()]:
+            if number in recovered.answered:
+                self._over(number, recovered.answered[number])
+            elif number in recovered.failed and not request.handle:
+                self._over(number, OSError(recovered.failed[number], "as before"))
+
+    # Programs
+
+    async def ask(self, request: Request) -> int:
+        number = next(self._numbers)
+        self._requests[number] = request
+        if self._lives.is_set():
+            self._begin(number)
+        await request.answered.wait()
+        if isinstance(request.answer, OSError):
+            raise request.answer
+        assert request.answer is not None
+        return request.answer
+
+    async def read(self, handle: int) -> bytes:
+        while True:
+            await self.wait_alive()
+            reading = self.node.read(handle, 0, 1 << 20)
+            return bytes(reading if isinstance(reading, bytes | memoryview) else await reading)
+
+    def _begin(self, number: int) -> None:
+        request = self._requests[number]
+        if request.handle:
+            self.node.close(request.handle)
+            self._shared.note(CLOSED, 0, 0, 0, 0, request.handle, 0, 0)
+            self._over(number, 0)
+            return
+        self._journal.request = number
+        try:
+            opening = self.node.open(request.entry, request.thread)
+        except OSError as error:
+            self._expected(number, error)
+            return
+        if isinstance(opening, ExpectedOpen):
+            self.node.expect(opening, lambda result: self._expected(number, result))
+        elif isinstance(opening, OpenFile):
+            self._expected(number, opening)
+        else:
+            self._nursery.start_soon(self._wait, number, opening)
+
+    async def _wait(self, number: int, opening: Coroutine[Any, Any, OpenFile]) -> None:
+        try:
+            opened = await opening
+        except OSError as error:
+            self._expected(number, error)
+        else:
+            self._expected(number, opened)
+
+    def _expected(self, number: int, result: OpenFile | Exception) -> None:
+        if self._shared.is_dead:
+            return
+        request = self._requests[number]
+        if isinstance(result, OpenFile):
+            self._shared.note(OPENED, 0, 1, request.thread, request.entry, result.handle, number, result.size)
+            self._over(number, result.handle)
+        else:
+            assert isinstance(result, OSError)
+            self._shared.note(FAILED, 0, 0, 0, 0, -1, number, 0)
+            self._over(number, result)
+
+    def _over(self, number: int, answer: int | OSError) -> None:
+        request = self._requests.pop(number)
+        request.answer = answer
+        request.answered.set()
+
+
+class Job:
+    """Programs at all nodes, which open each path once an epoch, and someone who kills processes."""
+
+    def __init__(self, machines: Sequence[Machine], catalog: Catalog, seed: int, kill_every: int) -> None:
+        self._machines = machines
+        self._catalog = catalog
+        self._random = np.random.default_rng(seed)
+        self._kill_every = kill_every
+        self._opens = self._epochs = 0
+        self.served: Counter[str] = Counter()
+
+    async def epoch(self) -> None:
+        order = self._random.permutation(len(self._catalog.class_of))
+        self.served.clear()
+        # A thread that opens a path twice in a row gets the same sample again, so each epoch has its own.
+        self._epochs += 1
+        async with trio.open_nursery() as nursery:
+            for at, machine in enumerate(self._machines):
+                mine = iter(order[at :: len(self._machines)].tolist())
+                for worker in range(WORKERS):
+                    nursery.start_soon(self._work, machine, mine, 1000 * self._epochs + 100 * at + worker)
+
+    async def _work(self, machine: Machine, mine: Iterator[int], thread: int) -> None:
+        catalog = self._catalog
+        for path in mine:
+            entry = int(catalog.members[catalog.member_at[path]])
+            handle = await machine.ask(Request(entry, thread))
+            data = await machine.read(handle)
+            name = data.split(b"|")[0].decode()
+            assert data == content_of(name)
+            assert name[0] == catalog.tree.path(entry).decode().removeprefix("class")[0], "of the same class"
+            self.served[name] += 1
+            await machine.ask(Request(entry, thread, handle))
+            self._opens += 1
+            if self._kill_every and self._opens % self._kill_every == 0:
+                self._kill()
+
+    def _kill(self) -> None:
+        for machine in self._random.permutation(np.array(self._machines, object))[: 1 + self._random.integers(2)]:
+            machine.kill()
+
+
+@pytest.mark.parametrize("kill_every", [0, 3, 7])
+@pytest.mark.parametrize("policy", ["pool", "slot", "slot with a sampler"])
+def test_every_sample_comes_once_an_epoch_over_kills_at_three_nodes(
+    tmp_path: Path, policy: str, kill_every: int
+) -> None:
+    async def main(dataset: Dataset) -> None:
+        view = View(1, tuple(f"127.0.0.1:{port}" for port in reserve(NODES)))
+        sampler = SamplerSpec("torch-distributed", seed=0, ranks=3) if policy.endswith("sampler") else None
+        machines = [Machine(number, dataset, view, policy.split()[0], sampler) for number in range(NODES)]
+        job = Job(machines, dataset.catalog, 0, kill_every)
+        with trio.fail_after(PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                for machine in machines:
+                    nursery.start_soon(machine.run)
+                for machine in machines:
+                    await machine.wait_alive()
+                for _ in range(6):
+                    await job.epoch()
+                    assert set(job.served.values()) == {1}
+                    assert len(job.served) == len(dataset.catalog.class_of)
+                for machine in machines:
+                    await machine.wait_alive()
+                    assert machine.membership.stats()["missed"] == 0
+                    assert bool(machine.deaths) == bool(kill_every)
+                    machine.end()
+
+    with dataset_at(tmp_path / "data") as dataset:
+        trio.run(main, dataset)
