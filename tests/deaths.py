@@ -1,7 +1,8 @@
-"""A reading job on a mount whose daemon dies again and again, and what the job noticed of it.
+"""A reading job on mounts whose daemons die again and again, and what the job noticed of it.
 
-`serve` mounts; `Storm` runs the job of `reading_job.py` and kills the daemon when the readers have made some progress.
-How far they get before the next death is drawn from a seed. All that is waited for is the progress of others.
+`serve` mounts, on one node or several; `Storm` runs the job of `reading_job.py` and kills daemons when the readers have
+made some progress. How far they get before the next death is drawn from a seed. All that is waited for is the progress
+of others.
 """
 
 import json
@@ -12,16 +13,19 @@ import subprocess
 import sys
 import time
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Self
 
+import netspaces
 from machine import PATIENCE_S, Machine, has_ended
+from ports import reserve
 from reading_job import Board, Job, Told
 
 MOST_FAILURES = 200
@@ -44,6 +48,9 @@ BLAMELESS_RUN = 64
 
 STARTING_EVERY = 5
 """One in so many deaths is that of a daemon that starts."""
+
+TOGETHER_EVERY = 4
+"""Of several nodes: one in so many times, two die at once."""
 
 CHECK_S = 0.002
 
@@ -71,10 +78,13 @@ class Case:
     """For which share of the samples, as in the report of `redoxfs inspect`."""
     threads: int = 0
     """Helpers that answer the kernel's requests."""
+    sharing: Sequence[str] = ()
+    """Options of several nodes."""
 
     def __str__(self) -> str:
         others = {"groups": self.groups, f"memory {self.memory}": self.memory != "25%", "threads": self.threads > 0}
-        return ", ".join([self.policy, self.store, self.mode, *(name for name, is_so in others.items() if is_so)])
+        told = [*(name for name, is_so in others.items() if is_so), *([" ".join(self.sharing)] if self.sharing else [])]
+        return ", ".join([self.policy, self.store, self.mode, *told])
 
 
 def mounting(machine: Machine, source: Path, case: Case, *, chunk_size: int = 4) -> list[str | Path]:
@@ -88,14 +98,32 @@ def mounting(machine: Machine, source: Path, case: Case, *, chunk_size: int = 4)
     else:
         of_mount += [*of_dataset, "--chunk-size", str(chunk_size)]
     memory = machine.inspect(source, *of_mount)["memory_for"][case.memory]
-    of_mount += ["--memory", str(memory), "--fuse-threads", str(case.threads), *OPTIONS[case.mode]]
+    of_mount += ["--memory", str(memory), "--fuse-threads", str(case.threads), *OPTIONS[case.mode], *case.sharing]
     return ["mount", source, machine.mnt, *of_mount]
 
 
-def serve(machine: Machine, source: Path, case: Case, *, has_keeper: bool = True) -> None:
-    """Mount ``source``, with a keeper that never gives up or without one."""
+def serve(
+    machine: Machine,
+    source: Path,
+    case: Case,
+    *,
+    has_keeper: bool = True,
+    nodes: int = 1,
+    network: netspaces.Network | None = None,
+) -> None:
+    """Mount ``source``, with a keeper that never gives up or without one.
+
+    Several nodes are processes of this network namespace, or of those of ``network``.
+    """
     machine.environment["REDOXFS_KEEPER_DEATHS"] = "0"
-    machine.ok(*mounting(machine, source, case), "--keeper" if has_keeper else "--no-keeper")
+    verb, shown, at, *options = map(str, mounting(machine, source, case))
+    options.append("--keeper" if has_keeper else "--no-keeper")
+    if network is not None:
+        network.mount(machine, Path(shown), options)
+    elif nodes > 1:
+        machine.mount_nodes(Path(shown), [f"127.0.0.1:{port}" for port in reserve(nodes)], *options)
+    else:
+        machine.ok(verb, shown, at, *options)
 
 
 def parent_of(pid: int) -> int:
@@ -126,18 +154,20 @@ def ticks_of(pid: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """One end of a daemon. ``at_ns`` is of CLOCK_MONOTONIC."""
+    """One end of a node's daemon. ``at_ns`` is of CLOCK_MONOTONIC."""
 
     at_ns: int
     how: str
+    node: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """The time from a death until an open was answered again. ``deaths`` of daemons in a row belong to it."""
+    """The time from a death until an open at the node was answered again. ``deaths`` in a row belong to it."""
 
     seconds: float
     deaths: int
+    node: int = 0
 
 
 @dataclass(slots=True)
@@ -171,26 +201,59 @@ class Found:
         return max((told.longest_ns for told in self.told), default=0) / 1e9
 
     def pauses(self) -> list[Pause]:
-        """Pauses that ended. None for `redoxfs restart`: the daemon serves while the command starts."""
-        ends = sorted(end for told in self.told for _, end in told.opens)
-        found: dict[int, list[Death]] = {}
+        """Pauses that ended. None for `redoxfs restart`: the daemon serves while the command starts.
+
+        A reader's waits for other readers do not count.
+        """
+        ends: dict[int, list[tuple[int, Told]]] = defaultdict(list)
+        for told in self.told:
+            ends[told.node] += [(end, told) for _, end in told.opens]
+        found: dict[tuple[int, int], list[Death]] = {}
+        reader: dict[tuple[int, int], Told] = {}
+        for node in ends:
+            ends[node].sort(key=itemgetter(0))
         for death in self.deaths:
             if death.how == RESTART:
                 continue
-            place = bisect_right(ends, death.at_ns + ANSWERED_BEFORE_S * 1e9)
-            if place < len(ends):
-                found.setdefault(ends[place], []).append(death)
-        return [Pause((end - deaths[0].at_ns) / 1e9, len(deaths)) for end, deaths in found.items()]
+            of_node = ends[death.node]
+            place = bisect_right(of_node, death.at_ns + ANSWERED_BEFORE_S * 1e9, key=itemgetter(0))
+            if place < len(of_node):
+                end, told = of_node[place]
+                found.setdefault((death.node, end), []).append(death)
+                reader[death.node, end] = told
+        return [
+            Pause(
+                (end - deaths[0].at_ns - _waited_ns(reader[node, end], deaths[0].at_ns, end)) / 1e9, len(deaths), node
+            )
+            for (node, end), deaths in found.items()
+        ]
+
+
+def _waited_ns(told: Told, begin: int, end: int) -> int:
+    """How long a reader waited for others between two moments."""
+    return sum(max(0, min(end, until) - max(begin, since)) for since, until in told.waits)
 
 
 class StalledError(AssertionError):
     """Something that must happen did not happen in time."""
 
 
-class Storm:
-    """A job on a mount of ``machine``, and the deaths of its daemon.
+@dataclass(slots=True)
+class Node:
+    """A mount, the pids of its daemon and of its keeper; None: nobody starts another daemon."""
 
-    As a context manager it ends the job, also when the mount does not answer. Without ``has_keeper`` nobody starts
+    mountpoint: Path
+    daemon: int
+    keeper: int | None
+
+    def successors(self) -> list[int]:
+        return [] if self.keeper is None else [pid for pid in children_of(self.keeper) if pid != self.daemon]
+
+
+class Storm:
+    """A job on the mounts of ``machine``, and the deaths of their daemons.
+
+    As a context manager it ends the job, also when a mount does not answer. Without ``has_keeper`` nobody starts
     another daemon.
     """
 
@@ -203,8 +266,12 @@ class Storm:
         (self._folder / "job.json").write_text(json.dumps(asdict(job)))
         self._board = Board(self._folder / "board", job.readers)
         self._found = Found()
-        self.daemon = machine.pid()
-        self.keeper = parent_of(self.daemon) if has_keeper else None
+        self.nodes = []
+        for number in range(job.nodes):
+            mountpoint = Path(job.mount_of(number))
+            daemon = machine.pid(mountpoint)
+            self.nodes.append(Node(mountpoint, daemon, parent_of(daemon) if has_keeper else None))
+        self._last = 0
         self._began_s = time.monotonic()
         command = [sys.executable, str(Path(__file__).with_name("reading_job.py")), str(self._folder)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
@@ -215,8 +282,8 @@ class Storm:
     def __exit__(self, *_: object) -> None:
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
-            # A reader that waits for a reply of the mount ends only with the mount.
-            self._end_mount()
+            # A reader that waits for a reply of a mount ends only with the mount.
+            self._end_mounts()
         self._process.communicate()
 
     @property
@@ -232,23 +299,42 @@ class Storm:
         self.run(int(min(LONGEST_RUN, self._job.files // 2) ** self._own.random()))
 
     def start_by_chance(self) -> None:
-        """Wait until the daemon has used a random part of the processor time that a start takes."""
+        """Wait until the last daemon has used a random part of the processor time that a start takes."""
         ticks, answered = self._own.randrange(START_TICKS), self._board.opens
+        daemon = self.nodes[self._last].daemon
+        most = answered if len(self.nodes) == 1 else answered + LONGEST_RUN
         self._wait(
-            lambda: ticks_of(self.daemon) not in range(ticks) or self._board.opens > answered,
+            lambda: ticks_of(daemon) not in range(ticks) or self._board.opens > most or self.is_broken,
             f"{ticks} ticks of a daemon that starts",
         )
 
+    def begin_epoch(self) -> None:
+        """Wait until the readers have begun another epoch, or cannot."""
+        ended = self._board.epochs
+        self._wait(lambda: self._board.epochs > ended or self.is_broken, "end of an epoch")
+
+    def wait_until(self, is_so: Callable[[], bool], what: str) -> None:
+        """Wait for something that the readers bring about, or until they cannot."""
+        self._wait(lambda: self.is_broken or is_so(), what)
+
     def kill(self, times: int) -> None:
-        """SIGKILL at random moments, one in `STARTING_EVERY` of them while the daemon starts."""
-        for number in range(times):
-            if number and not self._own.randrange(STARTING_EVERY):
+        """SIGKILL at random moments, one in `STARTING_EVERY` of them while a daemon starts."""
+        while len(self._found.deaths) < times:
+            if self._found.deaths and not self._own.randrange(STARTING_EVERY):
                 self.start_by_chance()
+                nodes = [self._last]
             else:
                 self.run_by_chance()
+                nodes = self._nodes_by_chance(times - len(self._found.deaths))
             if self.is_broken:
                 break
-            self.die()
+            self.die(*nodes)
+
+    def _nodes_by_chance(self, most: int) -> list[int]:
+        if len(self.nodes) == 1:
+            return [0]
+        count = 2 if most > 1 and not self._own.randrange(TOGETHER_EVERY) else 1
+        return self._own.sample(range(len(self.nodes)), count)
 
     def crash(self, times: int) -> None:
         """The signals of a program with a bug in C.
@@ -260,7 +346,7 @@ class Storm:
             self.run_by_chance()
             if self.is_broken:
                 break
-            self.die((signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT)[number % 3])
+            self.die(*self._nodes_by_chance(1), how=(signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT)[number % 3])
 
     def exhaust_memory(self, times: int) -> None:
         """The kernel kills the daemon when it needs more memory than it has, and no other process."""
@@ -269,7 +355,8 @@ class Storm:
             if self.is_broken:
                 break
             with memory_group(f"redoxfs-{os.getpid()}-{number}") as group:
-                self.end_daemon("out of memory", partial(limit_memory, group, self.daemon))
+                (node,) = self._nodes_by_chance(1)
+                self.end_daemons("out of memory", partial(limit_memory, group, self.nodes[node].daemon), node)
                 assert oom_kills(group) > 0
 
     def restart(self, times: int) -> None:
@@ -278,20 +365,28 @@ class Storm:
             self.run_by_chance()
             if self.is_broken:
                 break
-            self.end_daemon(RESTART, lambda: self._machine.ok("restart", self._machine.mnt))
+            (node,) = self._nodes_by_chance(1)
+            self.end_daemons(RESTART, partial(self._machine.ok, "restart", self.nodes[node].mountpoint), node)
 
-    def die(self, how: signal.Signals = signal.SIGKILL) -> None:
-        """Kill the daemon, and wait until its successor exists."""
-        self.end_daemon(how.name, lambda: os.kill(self.daemon, how))
+    def die(self, *nodes: int, how: signal.Signals = signal.SIGKILL) -> None:
+        """Kill the daemons of ``nodes`` at once, and wait until their successors exist."""
 
-    def end_daemon(self, how: str, end: Callable[[], object]) -> None:
-        """Let ``end`` end the daemon, and wait until its successor exists, or the readers cannot go on."""
-        before = os.pidfd_open(self.daemon)
-        self._found.deaths.append(Death(time.monotonic_ns(), how))
+        def end() -> None:
+            for node in nodes:
+                os.kill(self.nodes[node].daemon, how)
+
+        self.end_daemons(how.name, end, *nodes)
+
+    def end_daemons(self, how: str, end: Callable[[], object], *nodes: int) -> None:
+        """Let ``end`` end the daemons of ``nodes``; wait for their successors, or until the readers cannot go on."""
+        before = [os.pidfd_open(self.nodes[node].daemon) for node in nodes]
+        self._found.deaths += [Death(time.monotonic_ns(), how, node) for node in nodes]
         end()
-        assert has_ended(before), f"{how} did not end the daemon"
-        self._wait(lambda: bool(self._successors()) or self.is_broken, "another daemon")
-        self.daemon = max(self._successors(), default=self.daemon)
+        assert all(has_ended(each) for each in before), f"{how} did not end a daemon"
+        for node in map(self.nodes.__getitem__, nodes):
+            self._wait(lambda node=node: bool(node.successors()) or self.is_broken, "another daemon")  # type: ignore[misc]
+            node.daemon = max(node.successors(), default=node.daemon)
+        self._last = nodes[-1]
 
     def finish(self) -> Found:
         """Let the readers end their epoch, and return what they found."""
@@ -312,6 +407,7 @@ class Storm:
                 found.told.append(Told(**json.loads(path.read_text())))
                 found.problems += found.told[-1].messages
         self._count_epochs()
+        found.problems += self._told_by_nodes()
         return found
 
     def _count_epochs(self) -> None:
@@ -326,8 +422,20 @@ class Storm:
             if twice or missing:
                 found.problems.append(f"epoch {epoch}: {twice} samples came again, {missing} did not come")
 
-    def _successors(self) -> list[int]:
-        return [] if self.keeper is None else [pid for pid in children_of(self.keeper) if pid != self.daemon]
+    def _told_by_nodes(self) -> Iterator[str]:
+        """What nodes have counted that costs a sample its turn, and how they see each other."""
+        if len(self.nodes) == 1:
+            return
+        for number, node in enumerate(self.nodes):
+            try:
+                stats = self._machine.stats(node.mountpoint)
+            except OSError as error:
+                yield f"node {number}: {error}"
+                continue
+            wrong = {name: stats[name] for name in ("missed", "degraded") if stats[name]}
+            peers = [peer["state"] for peer in stats["peers"]]
+            if wrong or peers != ["ready"] * (len(self.nodes) - 1) or stats["view"] != 1:
+                yield f"node {number}: {wrong}, view {stats['view']}, peers {peers}"
 
     def _wait(self, is_so: Callable[[], bool], what: str) -> None:
         deadline_s, opens = 0.0, -1
@@ -338,13 +446,13 @@ class Storm:
                 raise StalledError(f"no {what}, and {PATIENCE_S} s without an open after {opens}")
             time.sleep(CHECK_S)
 
-    def _end_mount(self) -> None:
-        """Kill the keeper before its daemon, which it would start again, and remove the mount."""
-        if self.keeper is not None:
+    def _end_mounts(self) -> None:
+        """Kill each keeper before its daemon, which it would start again, and remove the mounts."""
+        for keeper in [node.keeper for node in self.nodes if node.keeper is not None]:
             with suppress(ProcessLookupError):
-                os.kill(self.keeper, signal.SIGSTOP)
-                daemons = children_of(self.keeper)
-                for pid in (self.keeper, *daemons):
+                os.kill(keeper, signal.SIGSTOP)
+                daemons = children_of(keeper)
+                for pid in (keeper, *daemons):
                     os.kill(pid, signal.SIGKILL)
         self._machine.clear()
 

@@ -7,8 +7,11 @@ The machine's own namespace is not changed. A test run that is killed leaves nam
 import itertools
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+
+from machine import Machine
 
 PORT = 7420
 SWITCH = "switch"
@@ -58,6 +61,10 @@ class Network:
         finally:
             for space in made:
                 subprocess.run(["ip", "netns", "del", space], check=False, capture_output=True)
+
+    def mount(self, machine: Machine, source: Path, options: Sequence[str]) -> list[Path]:
+        """A node of ``machine`` in each namespace; its mountpoints."""
+        return machine.mount_nodes(source, self.addresses, *options, "--insecure", inside=self.inside)
 
     def inside(self, node: int) -> list[str]:
         """Put before a command, runs it in the node's network namespace and in the machine's mount namespace."""

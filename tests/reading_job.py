@@ -42,7 +42,10 @@ fork = multiprocessing.get_context("fork")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to read, and how. ``files``, ``classes`` and ``largest_bytes`` are those of `make_files`."""
+    """What to read, and how. ``files``, ``classes`` and ``largest_bytes`` are those of `make_files`.
+
+    With several nodes, ``root`` has the mount of each: "0", "1", … Reader R reads at node R modulo ``nodes``.
+    """
 
     root: str
     files: int
@@ -54,6 +57,12 @@ class Job:
     """Each image has a caption of the same sample."""
     whole: bool = True
     """Every epoch is read to its end."""
+    nodes: int = 1
+    shuffles: bool = True
+    """The readers of a node ask in another order in each epoch; otherwise in that of DistributedSampler."""
+
+    def mount_of(self, node: int) -> str:
+        return self.root if self.nodes == 1 else f"{self.root}/{node}"
 
 
 @dataclass(slots=True)
@@ -62,8 +71,11 @@ class Told:
 
     epochs: list[list[str]] = field(default_factory=list)
     """The samples that it was served, by epoch."""
+    node: int = 0
     opens: list[tuple[int, int]] = field(default_factory=list)
     """When each open began and ended, in ns of CLOCK_MONOTONIC."""
+    waits: list[tuple[int, int]] = field(default_factory=list)
+    """When each wait for the other readers, between two epochs, began and ended."""
     longest_ns: int = 0
     longest: str = ""
     """Its longest operation: how long it took, and what it was."""
@@ -104,7 +116,7 @@ class Board:
     def __init__(self, path: Path, readers: int) -> None:
         self._readers = readers
         with open(path, "a+b") as file:
-            file.truncate(8 * (2 + 2 * readers))
+            file.truncate(8 * (3 + 2 * readers))
             self._values = memoryview(mmap.mmap(file.fileno(), 0)).cast("q")
 
     def stop(self) -> None:
@@ -116,33 +128,40 @@ class Board:
     def decide(self) -> None:
         """Called by one of the readers when they have met, so that all stop or none does."""
         self._values[1] = self._values[0]
+        self._values[2] += 1
 
     def has_stopped(self) -> bool:
         return self._values[1] == 1
 
     def opened(self, reader: int) -> None:
-        self._values[2 + reader] += 1
+        self._values[3 + reader] += 1
 
     def failed(self, reader: int) -> None:
-        self._values[2 + self._readers + reader] += 1
+        self._values[3 + self._readers + reader] += 1
+
+    @property
+    def epochs(self) -> int:
+        """Epochs that have ended."""
+        return self._values[2]
 
     @property
     def opens(self) -> int:
         """Opens that were answered with a file."""
-        return sum(self._values[2 : 2 + self._readers])
+        return sum(self._values[3 : 3 + self._readers])
 
     @property
     def failures(self) -> int:
         """Errors and wrong bytes."""
-        return sum(self._values[2 + self._readers :])
+        return sum(self._values[3 + self._readers :])
 
 
 class Reader:
     """One of the processes."""
 
     def __init__(self, job: Job, number: int, board: Board) -> None:
-        self.told = Told()
+        self.told = Told(node=number % job.nodes)
         self._job = job
+        self._root = job.mount_of(self.told.node)
         self._number = number
         self._board = board
         self._own = random.Random(f"{job.seed} {number}")
@@ -179,13 +198,22 @@ class Reader:
                     self._wrong(f"{name}: the image is of {served}, the caption is {caption}")
         self._end_kept()
 
+    def meet(self, meeting: Any) -> None:
+        """Wait until all readers have ended the epoch. Raises BrokenBarrierError if one has died."""
+        began = time.monotonic_ns()
+        meeting.wait()
+        self.told.waits.append((began, time.monotonic_ns()))
+
     def _share(self, epoch: int) -> list[int]:
         """Its part of an order that all readers have in common, as DistributedSampler's.
 
         A thread that opens the same file last in an epoch and first in the next would get the same sample again.
         """
         order = list(range(self._job.files))
-        random.Random(f"{self._job.seed} epoch {epoch}").shuffle(order)
+        if self._job.shuffles:
+            random.Random(f"{self._job.seed} epoch {epoch}").shuffle(order)
+        else:
+            order.sort(key=lambda number: name_of(number, self._job.classes))
         share = order[self._number :: self._job.readers]
         if share[0] == self._last:
             share.append(share.pop(0))
@@ -238,7 +266,7 @@ class Reader:
 
     def _open(self, name: str) -> int:
         began = time.monotonic_ns()
-        fd = self._timed(os.open, os.path.join(self._job.root, name), os.O_RDONLY | os.O_CLOEXEC)
+        fd = self._timed(os.open, os.path.join(self._root, name), os.O_RDONLY | os.O_CLOEXEC)
         self.told.opens.append((began, time.monotonic_ns()))
         self._board.opened(self._number)
         return fd
@@ -268,7 +296,7 @@ class Reader:
         """Ask for the size, open, and read exactly that many bytes."""
         if not self._may_stat:
             return self._whole(name)
-        size = self._timed(os.stat, os.path.join(self._job.root, name)).st_size
+        size = self._timed(os.stat, os.path.join(self._root, name)).st_size
         fd = self._open(name)
         try:
             data = self._timed(os.read, fd, size)
@@ -387,7 +415,7 @@ def read(job: Job, number: int, board: Board, meeting: Any, folder: Path) -> Non
             while not board.has_stopped():
                 reader.epoch(epoch)
                 epoch += 1
-                meeting.wait()
+                reader.meet(meeting)
     except Exception:
         meeting.abort()
         reader.told.errors += 1

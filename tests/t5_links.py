@@ -1,7 +1,6 @@
 """Cut, partitioned and slow links between nodes in network namespaces: every open ends in time."""
 
 import errno
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -129,23 +128,7 @@ def epoch(mountpoints: Sequence[Path], names: Sequence[str]) -> Job:
 
 
 def start(machine: Machine, network: Network, source: Path, options: Sequence[str]) -> list[Path]:
-    """A mount in each namespace; each waits for the others."""
-    mountpoints = [machine.mnt / str(node) for node in range(NODES)]
-    started = []
-    try:
-        for node, mountpoint in enumerate(mountpoints):
-            mountpoint.mkdir()
-            rank = ("--nodes", ",".join(network.addresses), "--node-rank", str(node), "--insecure")
-            command = network.inside(node) + machine.command("mount", source, mountpoint, *OPTIONS, *options, *rank)
-            started.append(subprocess.Popen(command, env=machine.environment, stderr=subprocess.PIPE, text=True))
-        for process in started:
-            _, said = process.communicate(timeout=PATIENCE_S)
-            assert process.returncode == 0, said
-    finally:
-        for process in started:
-            process.kill()
-            process.communicate()
-    return mountpoints
+    return network.mount(machine, source, [*OPTIONS, *options])
 
 
 def expect(machine: Machine, told: dict[Path, list[str]]) -> float:

@@ -22,6 +22,8 @@ IN_TIME_S = PEER_TIMEOUT_S + 10
 
 CLASSES = {"c40": 40, "c60": 60, "c100": 100, "c220": 220}
 OPTIONS = ("--classes", "dir", "--memory", "6MiB", "--chunk-size", "8", "--peer-timeout", str(PEER_TIMEOUT_S))
+# For nodes that die: with a keeper they only pause.
+MORTAL = "--no-keeper"
 SLOT = ("--policy", "slot")
 PREFETCH = (*SLOT, "--sampler", "torch-distributed,no_shuffle")
 
@@ -110,7 +112,7 @@ def until(true: Callable[[], bool]) -> None:
 def test_opens_end_in_time_when_a_node_dies_or_hangs(
     machine: Machine, source: Path, options: tuple[str, ...], how: signal.Signals
 ) -> None:
-    mountpoints = start(machine, source, options)
+    mountpoints = start(machine, source, (*options, MORTAL) if how is signal.SIGKILL else options)
     names = names_of(source)
     epoch(mountpoints, names)
     pid = machine.pid(mountpoints[2])
@@ -156,13 +158,13 @@ def test_a_node_that_hung_takes_part_again(machine: Machine, source: Path, optio
 
 @pytest.mark.parametrize("options", [(), SLOT])
 def test_a_restarted_node_takes_part_again(machine: Machine, source: Path, options: tuple[str, ...]) -> None:
-    mountpoints = start(machine, source, options)
+    mountpoints = start(machine, source, (*options, MORTAL))
     names = names_of(source)
     epoch(mountpoints, names)
     nodes = machine.nodes(mountpoints[0])
     machine.kill(signal.SIGKILL, mountpoints[1])
     epoch([mountpoints[0], mountpoints[2]], names)
-    rank = ("--nodes", ",".join(nodes), "--node-rank", "1")
+    rank = ("--nodes", ",".join(nodes), "--node-rank", "1", MORTAL)
     machine.ok("mount", source, mountpoints[1], *OPTIONS, *options, *rank)
     until(lambda: states(machine, mountpoints[0]) == states(machine, mountpoints[1]) == ["ready", "ready"])
     check_recovered(machine, mountpoints, names)
@@ -197,7 +199,7 @@ def check_recovered(machine: Machine, mountpoints: Sequence[Path], names: Sequen
 def test_a_new_view_gives_the_chunks_of_a_lost_node_new_homes(
     machine: Machine, source: Path, options: tuple[str, ...]
 ) -> None:
-    mountpoints = start(machine, source, options)
+    mountpoints = start(machine, source, (*options, MORTAL))
     names = names_of(source)
     epoch(mountpoints, names)
     nodes = machine.nodes(mountpoints[0])
@@ -254,7 +256,7 @@ def test_an_invalid_list_of_nodes_is_refused_in_one_line(machine: Machine, sourc
 
 
 def test_a_program_on_a_killed_node_fails_at_once(machine: Machine, source: Path) -> None:
-    mountpoints = start(machine, source, ())
+    mountpoints = start(machine, source, (MORTAL,))
     names = names_of(source)
     with open(mountpoints[0] / names[0], "rb"):
         machine.kill(signal.SIGKILL, mountpoints[0])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from images import make_images
 from machine import Machine
-from t5_lost_nodes import NODES, PREFETCH, SLOT, Reads, epoch, names_of, read, states, turns, until
+from t5_lost_nodes import MORTAL, NODES, PREFETCH, SLOT, Reads, epoch, names_of, read, states, turns, until
 
 from redoxfs.node.state import decode, read_bytes
 
@@ -54,7 +54,7 @@ def read_part(mountpoints: Sequence[Path], names: Sequence[str]) -> Counter[str]
 def test_killed_nodes_resume_in_the_middle_of_an_epoch(
     machine: Machine, source: Path, options: tuple[str, ...]
 ) -> None:
-    mountpoints, _ = up(machine, source, *options)
+    mountpoints, _ = up(machine, source, *options, MORTAL)
     names = names_of(source)
     counts = read_part(mountpoints, names) + read_part(mountpoints, names[:120])
     await_write(machine, len(names) + 120)
@@ -100,7 +100,7 @@ def test_unmounts_lose_nothing(machine: Machine, source: Path, options: tuple[st
 
 @pytest.mark.parametrize("options", [(), SLOT])
 def test_only_samples_read_around_the_kill_come_twice(machine: Machine, source: Path, options: tuple[str, ...]) -> None:
-    mountpoints, _ = up(machine, source, *options)
+    mountpoints, _ = up(machine, source, *options, MORTAL)
     names = names_of(source)
     first = read_part(mountpoints, names[:60])
     await_write(machine, 60)
@@ -181,7 +181,7 @@ def test_nodes_that_loaded_different_states_refuse_each_other(machine: Machine, 
 
 
 def test_a_save_needs_all_nodes_and_a_restarted_one_resumes_nothing(machine: Machine, source: Path) -> None:
-    mountpoints, _ = up(machine, source)
+    mountpoints, _ = up(machine, source, MORTAL)
     names = names_of(source)
     nodes = machine.nodes(mountpoints[0])
     read_part(mountpoints, names[:90])
@@ -298,7 +298,7 @@ def test_turns_of_earlier_laps_are_not_merged_with_these(machine: Machine, sourc
 def test_nodes_killed_when_only_one_has_loaded_lose_no_sample(machine: Machine, source: Path) -> None:
     names = names_of(source)
     saved = machine.folder / "checkpoint"
-    mountpoints, _ = up(machine, source, nodes=2)
+    mountpoints, _ = up(machine, source, MORTAL, nodes=2)
     read_part(mountpoints, names)
     counts = read_part(mountpoints, names[:50])
     machine.ok("state", "save", mountpoints[0], saved)
@@ -322,7 +322,7 @@ def test_a_node_that_joins_a_later_view_begins_where_that_does(
     machine: Machine, source: Path, how: str, resume: tuple[str, ...]
 ) -> None:
     names = names_of(source)
-    mountpoints, _ = up(machine, source)
+    mountpoints, _ = up(machine, source, MORTAL)
     nodes, left = machine.nodes(mountpoints[0]), mountpoints[:2]
     saved = machine.folder / "checkpoint"
     before = read_part(mountpoints, names[:120])
@@ -352,7 +352,7 @@ def test_a_node_that_joins_a_later_view_begins_where_that_does(
 
 def test_renumbered_nodes_keep_their_files_by_their_new_numbers(machine: Machine, source: Path) -> None:
     names = names_of(source)
-    mountpoints, _ = up(machine, source)
+    mountpoints, _ = up(machine, source, MORTAL)
     nodes = machine.nodes(mountpoints[0])
     left, new = [mountpoints[0], mountpoints[2]], [nodes[0], nodes[2]]
     machine.kill(signal.SIGKILL, mountpoints[1])
@@ -365,7 +365,7 @@ def test_renumbered_nodes_keep_their_files_by_their_new_numbers(machine: Machine
     told: dict[int, str] = {}
 
     def back(rank: int) -> None:
-        told[rank] = mount(machine, source, left[rank], new, rank, "--resume")
+        told[rank] = mount(machine, source, left[rank], new, rank, MORTAL, "--resume")
 
     threads = [threading.Thread(target=back, args=(rank,)) for rank in (0, 1)]
     for thread in threads:

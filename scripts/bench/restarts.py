@@ -2,6 +2,7 @@
 
     scripts/bench/restarts.py [--kills 200] [--files 2400] [--readers 8] [--how kill|crash|oom|restart] [--json FILE]
     scripts/bench/restarts.py --kills 20 --files 1300000 --classes 1000 --bytes 300 --tree DIR [--json FILE]
+    scripts/bench/restarts.py --nodes 3 [--kills 200] [--json FILE]
 
 Eight processes share epochs and read each file once, in nine ways (tests/reading_job.py). They check every byte, and
 each sample must come once in each epoch. The kills are spread over all settings: both policies, a plain directory and a
@@ -11,6 +12,10 @@ to 1,000 opens; one kill in five comes while the daemon still starts. All draws 
 ``--how`` is SIGKILL by default. ``crash`` is SIGSEGV, SIGBUS and SIGABRT. With ``oom`` the kernel kills the daemon for
 want of memory, which needs root and control groups of version 1. ``restart`` is `redoxfs restart`; it has no pause, as
 the former daemon serves while the command starts.
+
+With ``--nodes N`` the readers are spread over N nodes, each in a network namespace of its own, which needs root. The
+daemons of random nodes die, sometimes two at once. All readers share the epochs, so each sample must come once in each
+epoch over all nodes together. No node may count `missed` or `degraded` samples, and each must still know all others.
 
 With more than 100,000 files the readers end in the middle of an epoch, and there are two settings, one for each policy.
 ``--tree DIR`` makes the files in DIR, or uses those that an earlier run made there, and leaves them.
@@ -28,6 +33,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -38,6 +44,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
+import netspaces
 from deaths import OPTIONS, RESTART, Case, Found, Storm, serve
 from machine import Machine
 from reading_job import Job, make_files, name_of, payload
@@ -50,6 +57,18 @@ ALL = [
     Case("slot", "packed", "direct_io", threads=2),
     Case("pool", "packed", "page_cache", memory="least"),
     Case("slot", "directory", memory="all"),
+]
+IN_ORDER = "torch-distributed,no_shuffle"
+"""Readers that ask in this order are sent their samples ahead."""
+
+OF_NODES = [
+    *(Case(policy, store) for store, policy in product(("directory", "packed"), ("pool", "slot"))),
+    Case("pool", "directory", sharing=("--exchange", "0.5")),
+    Case("slot", "packed", sharing=("--sampler", IN_ORDER)),
+    Case("pool", "packed", "direct_io"),
+    Case("slot", "directory", "page_cache"),
+    Case("pool", "directory", groups=True),
+    Case("slot", "directory", memory="least"),
 ]
 LARGE = [Case("pool"), Case("slot")]
 HOW = {"kill": Storm.kill, "crash": Storm.crash, "oom": Storm.exhaust_memory, "restart": Storm.restart}
@@ -91,9 +110,15 @@ def measure(folder: Path, source: Path, case: Case, kills: int, seed: int, argum
         seed=seed,
         groups=case.groups,
         whole=arguments.files <= WHOLE_EPOCHS_UP_TO,
+        nodes=arguments.nodes,
+        shuffles=IN_ORDER not in case.sharing,
     )
-    try:
-        serve(machine, source, case, has_keeper=arguments.keeper)
+    with ExitStack() as stack:
+        network = None
+        if arguments.nodes > 1:
+            network = stack.enter_context(netspaces.Network(arguments.nodes).up())
+        stack.callback(machine.clear)
+        serve(machine, source, case, has_keeper=arguments.keeper, nodes=arguments.nodes, network=network)
         with Storm(machine, job, has_keeper=arguments.keeper) as storm:
             storm.run(arguments.before)
             HOW[arguments.how](storm, kills)
@@ -101,15 +126,15 @@ def measure(folder: Path, source: Path, case: Case, kills: int, seed: int, argum
             storm.run(1)
             found = storm.finish()
         found.problems += checked_end(machine)
-    finally:
-        machine.clear()
     return found
 
 
 def checked_end(machine: Machine) -> list[str]:
-    """End the mount. A line for each thing that it leaves behind, and for each bug that it logged."""
-    done = machine.run("umount", machine.mnt)
-    problems = [] if done.returncode == 0 else [f"umount: {done.stderr.strip()}"]
+    """End the mounts. A line for each thing that they leave behind, and for each bug that they logged."""
+    problems = []
+    for mountpoint in map(Path, machine.mounts()):
+        done = machine.run("umount", mountpoint)
+        problems += [] if done.returncode == 0 else [f"umount: {done.stderr.strip()}"]
     if not machine.nothing_is_left():
         problems.append(f"left behind: mounts {machine.mounts()}, processes {machine.daemons()}")
     if "Traceback" in machine.log():
@@ -143,6 +168,10 @@ def told(case: str, found: Sequence[Found]) -> dict[str, Any]:
         "pause_s": quantiles([pause.seconds for pause in pauses if pause.deaths == 1]),
         "pauses_with_several_deaths": sum(pause.deaths > 1 for pause in pauses),
         "pause_with_several_deaths_s": quantiles([pause.seconds for pause in pauses if pause.deaths > 1]),
+        "longest_pause_by_node_s": {
+            node: max(pause.seconds for pause in pauses if pause.node == node)
+            for node in sorted({pause.node for pause in pauses})
+        },
         "longest_operation_s": max(each.longest_s for each in found),
         "seconds": sum(each.seconds for each in found),
         "problems": [problem for each in found for problem in each.problems],
@@ -150,7 +179,9 @@ def told(case: str, found: Sequence[Found]) -> dict[str, Any]:
 
 
 def run(work: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    cases = ALL if arguments.files <= WHOLE_EPOCHS_UP_TO else LARGE
+    cases = ALL if arguments.nodes == 1 else OF_NODES
+    if arguments.files > WHOLE_EPOCHS_UP_TO:
+        cases = LARGE
     rows, everything = [], []
     console = Console(stderr=True)
     for number, (case, kills) in enumerate(zip(cases, shares(arguments.kills, len(cases)), strict=True)):
@@ -170,6 +201,7 @@ def run(work: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         "how": arguments.how,
         "files": arguments.files,
         "readers": arguments.readers,
+        "nodes": arguments.nodes,
         "seed": arguments.seed,
         "total": told("all", everything),
         "rows": rows,
@@ -189,7 +221,8 @@ def show(result: dict[str, Any]) -> None:
     console = Console()
     on, total = result["machine"], result["total"]
     console.print(f"{on['cores']} cores, {on['cpu']}, Linux {on['kernel']}, Python {on['python']}")
-    table = Table(title=f"{result['readers']} readers of {result['files']:,} files, ended by {result['how']}")
+    at = "" if result["nodes"] == 1 else f" at {result['nodes']} nodes"
+    table = Table(title=f"{result['readers']} readers of {result['files']:,} files{at}, ended by {result['how']}")
     for head in ("", *COUNTS):
         table.add_column(head, justify="right" if head else "left", no_wrap=True)
     for row in (*result["rows"], total):
@@ -203,6 +236,9 @@ def show(result: dict[str, Any]) -> None:
     again = total["pause_with_several_deaths_s"]
     table.add_row(f"{total['pauses_with_several_deaths']} with several deaths", *seconds(again), "")
     console.print(table)
+    if result["nodes"] > 1:
+        longest = ", ".join(f"{node}: {pause_s:.2f}" for node, pause_s in total["longest_pause_by_node_s"].items())
+        console.print(f"longest pause by node, in seconds: {longest}")
     console.print(f"{total['opens']:,} opens, {total['epochs']:,} whole epochs")
     for problem in total["problems"][:PROBLEMS_SHOWN]:
         console.print(problem, markup=False, soft_wrap=True)
@@ -216,6 +252,7 @@ def main() -> int:
     parser.add_argument("--bytes", type=int, default=20_000, help="the largest file; sizes are uniform")
     parser.add_argument("--before", type=int, default=0, metavar="OPENS", help="opens before the first death")
     parser.add_argument("--readers", type=int, default=8)
+    parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--how", choices=HOW, default="kill")
     parser.add_argument(
         "--keeper",
@@ -229,6 +266,8 @@ def main() -> int:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result here")
     arguments = parser.parse_args()
+    if arguments.nodes > 1 and (why_not := netspaces.why_not()) is not None:
+        parser.error(f"--nodes: {why_not}")
     # A daemon that crashes would leave a file of its memory.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     with tempfile.TemporaryDirectory(prefix="redoxfs-bench-") as folder:

@@ -1,0 +1,186 @@
+"""Daemons of three nodes die under readers that check every byte, and their keepers start others: no reader notices.
+
+The readers of all nodes share the epochs (`reading_job.py`), so each sample must come once in each epoch over all nodes
+together. No lap may end short, and no node may take another for lost. `scripts/bench/restarts.py --nodes 3` kills more
+often, over real links.
+"""
+
+import os
+import resource
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deaths import Case, Found, Storm, serve
+from machine import Machine
+from reading_job import Job, make_files
+
+NODES = 3
+READERS = 6
+FILES = 642
+CLASSES = 4
+LARGEST_BYTES = 20_000
+KILLS = 9
+# Much longer than a successor takes to start, also on a busy machine: a node that is taken for lost fails the test.
+PATIENT = ("--peer-timeout", "120")
+# Other nodes send ahead what a node asks for next.
+IN_ORDER = "torch-distributed,no_shuffle"
+POOL = Case("pool", "directory", sharing=("--exchange", "0.3", *PATIENT))
+SLOT = Case("slot", "packed", sharing=PATIENT)
+BOTH = [POOL, SLOT]
+CASES = [
+    *BOTH,
+    Case("pool", "packed", "direct_io", sharing=PATIENT),
+    Case("slot", "directory", "page_cache", sharing=("--sampler", IN_ORDER, *PATIENT)),
+    Case("pool", "directory", groups=True, sharing=PATIENT),
+]
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
+    """Without captions, and with them."""
+    roots = {groups: tmp_path_factory.mktemp("files") / "data" for groups in (False, True)}
+    for groups, root in roots.items():
+        make_files(root, FILES, CLASSES, LARGEST_BYTES, groups=groups)
+    return roots
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_core_files() -> Iterator[None]:
+    """A daemon that is killed by SIGSEGV would leave one."""
+    before = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_CORE, before)
+
+
+def job(machine: Machine, case: Case, seed: int) -> Job:
+    return Job(
+        str(machine.mnt),
+        FILES,
+        CLASSES,
+        LARGEST_BYTES,
+        READERS,
+        seed=seed,
+        groups=case.groups,
+        nodes=NODES,
+        shuffles=IN_ORDER not in case.sharing,
+    )
+
+
+def storm(machine: Machine, sources: dict[bool, Path], case: Case, seed: int = 0) -> Storm:
+    """Three nodes, with readers at each."""
+    serve(machine, sources[case.groups], case, nodes=NODES)
+    return Storm(machine, job(machine, case, seed))
+
+
+def told(machine: Machine, node: int) -> dict[str, Any]:
+    return machine.stats(machine.mnt / str(node))
+
+
+def nobody_noticed(machine: Machine, found: Found, deaths: int) -> None:
+    """All readers read whole epochs of right bytes, each sample once over all nodes; the mounts end as any others."""
+    assert found.problems == []
+    assert (found.errors, found.wrong, found.not_once) == (0, 0, 0)
+    assert len(found.told) == READERS
+    assert len(found.deaths) == deaths
+    assert found.complete_epochs > 0
+    stats = [told(machine, node) for node in range(NODES)]
+    assert [each["lap"] for each in stats] == [{".": found.complete_epochs}] * NODES
+    assert [each["missed"] for each in stats] == [0] * NODES
+    assert [each["open_files"] for each in stats] == [0] * NODES
+    assert sum(each["keeper"]["restarts"] for each in stats) == deaths
+    machine.ok("cluster", "down", machine.mnt)
+    assert machine.nothing_is_left()
+    assert "Traceback" not in machine.log()
+    assert "is unreachable" not in machine.log()
+
+
+@pytest.mark.parametrize(("seed", "case"), list(enumerate(CASES)), ids=str)
+def test_readers_do_not_notice_that_nodes_are_killed(
+    machine: Machine, sources: dict[bool, Path], seed: int, case: Case
+) -> None:
+    with storm(machine, sources, case, seed) as running:
+        running.kill(KILLS)
+        found = running.finish()
+    nobody_noticed(machine, found, KILLS)
+
+
+@pytest.mark.parametrize("case", BOTH, ids=str)
+def test_readers_do_not_notice_that_each_node_crashes(machine: Machine, sources: dict[bool, Path], case: Case) -> None:
+    with storm(machine, sources, case) as running:
+        for node in range(NODES):
+            running.run_by_chance()
+            running.die(node, how=signal.SIGSEGV)
+        found = running.finish()
+    nobody_noticed(machine, found, NODES)
+
+
+@pytest.mark.parametrize("case", BOTH, ids=str)
+def test_readers_do_not_notice_that_nodes_die_at_once(machine: Machine, sources: dict[bool, Path], case: Case) -> None:
+    dying: Sequence[tuple[int, ...]] = [(0, 1), (1, 2), (0, 1, 2)]
+    with storm(machine, sources, case) as running:
+        for nodes in dying:
+            running.run_by_chance()
+            running.die(*nodes)
+        found = running.finish()
+    nobody_noticed(machine, found, sum(map(len, dying)))
+
+
+@pytest.mark.parametrize("case", BOTH, ids=str)
+def test_readers_do_not_notice_a_restart_on_purpose(machine: Machine, sources: dict[bool, Path], case: Case) -> None:
+    with storm(machine, sources, case) as running:
+        running.restart(NODES)
+        found = running.finish()
+    nobody_noticed(machine, found, NODES)
+
+
+@pytest.mark.parametrize("case", BOTH, ids=str)
+def test_readers_do_not_notice_a_death_as_an_epoch_begins(
+    machine: Machine, sources: dict[bool, Path], case: Case
+) -> None:
+    with storm(machine, sources, case) as running:
+        for node, opens in enumerate((1, 5, 20)):
+            running.begin_epoch()
+            running.run(opens)
+            running.die(node)
+        found = running.finish()
+    nobody_noticed(machine, found, NODES)
+
+
+@pytest.mark.parametrize("who", ["asked", "asking"])
+@pytest.mark.parametrize("case", BOTH, ids=str)
+def test_readers_do_not_notice_a_death_in_the_middle_of_a_request(
+    machine: Machine, sources: dict[bool, Path], case: Case, who: str
+) -> None:
+    """Node 1 stops, so that opens at node 0 wait for its answers; then one of the two is killed."""
+    with storm(machine, sources, case) as running:
+        for _ in range(3):
+            # With an epoch before it, node 0 surely has something to ask for.
+            running.begin_epoch()
+            stopped = running.nodes[1].daemon
+            os.kill(stopped, signal.SIGSTOP)
+            try:
+                running.wait_until(lambda: told(machine, 0)["waiting_opens"] > 0, "open that waits for node 1")
+                running.die(0 if who == "asking" else 1)
+            finally:
+                if who == "asking":
+                    os.kill(stopped, signal.SIGCONT)
+        found = running.finish()
+    nobody_noticed(machine, found, 3)
+
+
+@pytest.mark.parametrize("case", BOTH, ids=str)
+def test_a_node_without_a_keeper_is_lost_to_the_others(machine: Machine, sources: dict[bool, Path], case: Case) -> None:
+    """The readers of this file do notice what there is to notice."""
+    case = replace(case, sharing=(*case.sharing, "--peer-timeout", "8"))
+    serve(machine, sources[False], case, nodes=NODES, has_keeper=False)
+    with Storm(machine, job(machine, case, 0), has_keeper=False) as running:
+        running.run_by_chance()
+        running.die(0)
+        found = running.finish()
+    assert found.errors > 0
+    assert found.not_once > 0
