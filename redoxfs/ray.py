@@ -76,6 +76,7 @@ _OURS = {
     "node_rank": "Ray nodes are numbered here",
     "node_count": "the nodes are those of the Ray cluster; resource= chooses among them",
     "foreground": "the mount is an actor's",
+    "keeper": "Ray restarts the actor when its daemon dies",
 }
 
 _PATHS = ("source", "mountpoint", "log", "state", "tls_cert", "tls_key", "tls_ca")
@@ -258,6 +259,8 @@ def bring_up(
 
 def _check_paths(options: MountOptions) -> None:
     given = flat(options)
+    if options.keeper:
+        raise UsageError(f"--keeper: {_OURS['keeper']}")
     paths = {name: given[name] for name in _PATHS}
     if given["classes"] not in (None, "auto", "dir", "any", "none"):
         paths["classes"] = given["classes"]

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -92,8 +93,45 @@ class Machine:
         os.kill(pid, how)
         assert has_ended(daemon)
 
+    def mount_nodes(
+        self,
+        source: Path,
+        addresses: Sequence[str],
+        *options: str,
+        inside: Callable[[int], Sequence[str]] | None = None,
+    ) -> list[Path]:
+        """Mount ``source`` on nodes that share it, in the folders "0", "1", … of ``mnt``, and return these.
+
+        ``inside`` has the words to put before a node's command.
+        """
+        mountpoints = [self.mnt / str(node) for node in range(len(addresses))]
+        started = []
+        try:
+            for node, mountpoint in enumerate(mountpoints):
+                mountpoint.mkdir()
+                rank = ("--nodes", ",".join(addresses), "--node-rank", str(node))
+                command = [
+                    *(inside(node) if inside else ()),
+                    *self.command("mount", source, mountpoint, *options, *rank),
+                ]
+                started.append(subprocess.Popen(command, env=self.environment, stderr=subprocess.PIPE, text=True))
+            for process in started:
+                _, said = process.communicate(timeout=PATIENCE_S)
+                assert process.returncode == 0, said
+        finally:
+            for process in started:
+                process.kill()
+                process.communicate()
+        return mountpoints
+
+    def processes_of(self, *mountpoints: Path) -> list[int]:
+        """The daemons and the keepers of these mounts, or of the machine's only one, in the order of their numbers."""
+        told = [self.stats(mountpoint) for mountpoint in mountpoints or (self.mnt,)]
+        keepers = [stats["keeper"]["pid"] for stats in told if stats["keeper"] is not None]
+        return sorted(pid for pid in [*keepers, *(stats["pid"] for stats in told)] if pid is not None)
+
     def daemons(self) -> list[int]:
-        """Processes of redoxfs with a path of this folder in their arguments."""
+        """In the order of their numbers: processes of redoxfs with a path of this folder in their arguments."""
         mine = os.fsencode(self.folder)
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
@@ -106,7 +144,7 @@ class Machine:
                 word == b"redoxfs" or word.startswith((b"redoxfs-keeper", b"redoxfs.launch.")) for word in words
             ) and (any(mine in word for word in words)):
                 found.append(int(folder.name))
-        return found
+        return sorted(found)
 
     def mounts(self) -> list[str]:
         mine = str(self.folder)

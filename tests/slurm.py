@@ -137,8 +137,12 @@ class Node:
         return found
 
     def daemons(self) -> dict[int, list[str]]:
-        """Processes of redoxfs."""
-        return {pid: words for pid, words in self.processes().items() if words[1:4] == ["-m", "redoxfs", "mount"]}
+        """Processes of redoxfs: commands that mount, daemons and keepers."""
+        return {
+            pid: words
+            for pid, words in self.processes().items()
+            if words[1:4] == ["-m", "redoxfs", "mount"] or "redoxfs.launch.successor" in words
+        }
 
     def files(self) -> set[str]:
         """What lies in the node's own folders, and in the one that the Prolog makes once for all jobs."""

@@ -46,8 +46,9 @@ def long_options() -> list[argparse.Action]:
 
 
 def test_the_last_of_an_option_and_its_opposite_counts() -> None:
-    assert options_of("no_keeper,keeper").keeper
-    assert not options_of("keeper,no-keeper").keeper
+    assert options_of("").keeper is None
+    assert options_of("no_keeper,keeper").keeper is True
+    assert options_of("keeper,no-keeper").keeper is False
 
 
 @pytest.mark.parametrize("action", long_options(), ids=lambda action: str(action.dest))

@@ -6,17 +6,20 @@ import struct
 from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
+from certificates import Authority
 
 from redoxfs.chunks import Cells, StorageSpeed
 from redoxfs.cli.restart import check
 from redoxfs.dataset import Catalog, Finding, Tree, Verdict
+from redoxfs.launch.daemon import succeeding
 from redoxfs.launch.deadline import Look
 from redoxfs.launch.errors import MountpointError
 from redoxfs.launch.keeper import layouts
+from redoxfs.launch.members import Membership, transport_of
 from redoxfs.launch.options import (
     ClusterOptions,
     DatasetOptions,
@@ -31,9 +34,10 @@ from redoxfs.launch.source import Dataset
 from redoxfs.packed import load_index, pack
 from redoxfs.packed.index import Index
 from redoxfs.packed.positions import Positions
+from redoxfs.peers import Tls
 from redoxfs.testing import layout_of, make_source
 
-PICKLED = (Dataset, Catalog, Tree, Verdict, Finding, Cells, StorageSpeed, Index, Positions, Recipe)
+PICKLED = (Dataset, Catalog, Tree, Verdict, Finding, Cells, StorageSpeed, Index, Positions, Recipe, Membership)
 OPTIONS = (MountOptions, DatasetOptions, MemoryOptions, ClusterOptions, SharingOptions, SamplerSpec)
 
 
@@ -134,7 +138,42 @@ def test_another_layout_is_refused_with_both_numbers(plain: Dataset) -> None:
 def test_the_layout_number_belongs_to_these_fields() -> None:
     """If this fails, raise `LAYOUT`, and then put the new sum here."""
     names = [f"{kind.__name__}: {[field.name for field in dataclasses.fields(kind)]}" for kind in PICKLED + OPTIONS]
-    assert (LAYOUT, blake2b("\n".join(names).encode(), digest_size=4).hexdigest()) == (1, "3aad0b64")
+    names.append(f"Tls: {list(get_type_hints(Tls))}")
+    assert (LAYOUT, blake2b("\n".join(names).encode(), digest_size=4).hexdigest()) == (2, "ac31bff8")
+
+
+def test_a_successor_is_the_same_node_and_reads_no_file_of_tls(plain: Dataset, tmp_path: Path) -> None:
+    members = Membership(("127.0.0.1:7110", "127.0.0.1:7111", "127.0.0.1:7112"), 1)
+    ca = Authority.at(tmp_path / "ca")
+    files = ca.issue("here", "IP:127.0.0.1")
+    sharing = SharingOptions(tls_cert=str(files.cert), tls_key=str(files.key), tls_ca=str(ca.file))
+    (state := tmp_path / "state").mkdir()
+    memory = RecipeMemory()
+    recipe = dataclasses.replace(
+        recipe_of(memory.keep_dataset(plain)),
+        options=MountOptions("/source", "/target", cluster=ClusterOptions(nodes="auto", sharing=sharing)),
+        memory_bytes=1 << 30,
+        state_path=state / "laps",
+        members=members,
+        transport=transport_of(sharing, members),
+    )
+    memory.finish(recipe, "0.1.0")
+    for path in (files.cert, files.key, ca.file):
+        path.unlink()
+    state_fd = os.open(state, os.O_RDONLY)
+    state.rename(tmp_path / "hidden")
+    prepared = succeeding(*read_recipe(memory.fd, 7), state_fd, NotImplemented)
+    assert prepared.members == members
+    assert prepared.plan.sharing is not None
+    assert (prepared.plan.nodes, prepared.plan.sharing.share.node) == (3, 1)
+    assert recipe.transport is not None
+    assert vars(prepared.transport) == vars(recipe.transport)
+    assert prepared.state_file is not None
+    prepared.state_file.replace(b"turns")
+    assert (tmp_path / "hidden/laps.1").read_bytes() == b"turns"
+    prepared.state_file.close()
+    os.close(state_fd)
+    os.close(memory.fd)
 
 
 @pytest.mark.parametrize("name", ["recipe", "shared"])

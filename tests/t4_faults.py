@@ -226,13 +226,14 @@ def test_a_mount_over_hung_storage_can_be_ended(machine: Machine, hanging: tuple
     assert not os.path.ismount(machine.mnt)
 
 
-def test_a_killed_daemon_is_loud_and_the_next_mount_clears_it(machine: Machine, source: Path, root: Path) -> None:
+def test_a_killed_daemon_is_loud_and_the_next_mount_clears_it(machine: Machine, source: Path) -> None:
+    machine.ok("mount", "--no-keeper", source, machine.mnt, *OPTIONS)
     machine.kill(signal.SIGKILL)
     with pytest.raises(OSError) as raised:
-        os.listdir(root)
+        os.listdir(machine.mnt)
     assert raised.value.errno == errno.ENOTCONN
     machine.ok("mount", source, machine.mnt, *OPTIONS)
-    assert len(epoch(root)[0]) == sum(CLASSES.values())
+    assert len(epoch(machine.mnt / "train")[0]) == sum(CLASSES.values())
 
 
 def test_killed_readers_leave_nothing_open(machine: Machine, root: Path) -> None:

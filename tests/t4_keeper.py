@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from machine import PATIENCE_S, Machine, has_ended
 from redoxfs.launch.turn import keeper_of
 from redoxfs.linux.detach import detach
 from redoxfs.linux.mount_table import Mount, read_mounts, topmost_at
+from redoxfs.native.sources import KEEPER
 
 MOST_RSS_KIB = 3 * 1024
 
@@ -32,6 +34,21 @@ if "redoxfs.launch.successor" in sys.orig_argv:
     stop()
 else:
     os.register_at_fork(after_in_child=lambda: os.getppid() != command and stop())
+"""
+
+
+# Becomes the keeper of a child whose first thread has ended, and whose second ends with stdin.
+HALF_DEAD = """
+import ctypes, os, socket, sys, threading
+keeper, lock = sys.argv[1], os.open(sys.argv[2], os.O_RDWR | os.O_CREAT)
+ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+child = os.fork()
+if child == 0:
+    threading.Thread(target=os.read, args=(0, 1)).start()
+    ctypes.CDLL(None).pthread_exit(None)
+os.set_inheritable(lock, True)
+os.dup2(ours.fileno(), 0)
+os.execv(keeper, [keeper, str(child), str(lock), "/nowhere.sock", "/nowhere", "/bin/false"])
 """
 
 
@@ -261,11 +278,11 @@ def test_of_two_restarts_at_once_the_second_waits(kept: Machine) -> None:
 
 
 def test_restart_needs_a_keeper(machine: Machine, source: Path) -> None:
-    machine.ok("mount", source, machine.mnt)
+    machine.ok("mount", "--no-keeper", source, machine.mnt)
     first = machine.pid()
     done = machine.run("restart", machine.mnt)
     assert (done.returncode, done.stderr.count("\n")) == (4, 1)
-    assert "mounted without --keeper" in done.stderr
+    assert "mounted without a keeper" in done.stderr
     assert machine.stats()["keeper"] is None
     assert machine.pid() == first
 
@@ -357,7 +374,11 @@ def test_a_daemon_that_cannot_start_is_given_up(machine: Machine, source: Path, 
 
 
 @pytest.mark.parametrize(
-    ("more", "why"), [(["-f"], "in the background"), (["--nodes", "127.0.0.1:7110,127.0.0.1:7111"], "one node")]
+    ("more", "why"),
+    [
+        (["-f"], "in the background"),
+        (["--nodes", "127.0.0.1:7110,127.0.0.1:7111", "--storage", "local"], "--storage local"),
+    ],
 )
 def test_a_keeper_is_refused_where_it_cannot_be(machine: Machine, source: Path, more: list[str], why: str) -> None:
     done = machine.run("mount", "--keeper", *more, source, machine.mnt)
@@ -366,9 +387,55 @@ def test_a_keeper_is_refused_where_it_cannot_be(machine: Machine, source: Path, 
     assert machine.nothing_is_left()
 
 
-def test_modules_below_the_mountpoint_are_refused(machine: Machine, source: Path) -> None:
+def test_a_daemon_that_cannot_end_is_one_line_in_the_log(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HALF_DEAD, str(KEEPER), str(tmp_path / "lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        assert "is dead, but one of its threads cannot end" in process.stderr.readline()
+        process.stdin.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 0
+
+
+def test_a_limit_of_open_files_that_is_too_low_is_said(machine: Machine, source: Path) -> None:
+    command = ["bash", "-c", 'ulimit -n 24 && exec "$@"', "bash", *machine.command("mount", source, machine.mnt)]
+    done = subprocess.run(command, env=machine.environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "the limit of open files is 24, and redoxfs needs 64" in done.stderr
+    assert machine.nothing_is_left()
+
+
+def test_commands_wait_for_a_daemon_that_starts(machine: Machine, source: Path, stop: Path) -> None:
+    machine.ok("mount", source, machine.mnt)
+    pid = stopped_successor(machine, stop)
+    waiting = [
+        subprocess.Popen(machine.command(*words), env=machine.environment, stderr=subprocess.PIPE, text=True)
+        for words in (("restart", machine.mnt), ("state", "save", machine.mnt, machine.folder / "saved"))
+    ]
+    os.kill(pid, signal.SIGCONT)
+    said = [process.communicate(timeout=2 * PATIENCE_S)[1] for process in waiting]
+    assert [process.returncode for process in waiting] == [0, 0], said
+    assert machine.stats()["keeper"]["restarts"] == 2
+
+
+def test_modules_below_the_mountpoint_leave_no_keeper(machine: Machine, source: Path) -> None:
     machine.environment["PYTHONPATH"] = str(source / "train")
     done = machine.run("mount", "--keeper", source)
     assert (done.returncode, done.stderr.count("\n")) == (4, 1)
     assert str(source / "train") in done.stderr
+    done = machine.ok("mount", source)
+    assert f"{source}: Python looks for modules in {source}/train" in done.stderr
+    assert machine.stats(source)["keeper"] is None
+    machine.ok("umount", source)
     assert machine.nothing_is_left()
+
+
+@pytest.mark.parametrize("words", [[], ["--keeper"], ["--no-keeper"]])
+def test_a_mount_has_a_keeper_unless_it_shall_have_none(machine: Machine, source: Path, words: list[str]) -> None:
+    machine.ok("mount", "--job", "one", *words, source, machine.mnt)
+    has_one = "--no-keeper" not in words
+    assert (machine.stats()["keeper"] is not None) == has_one
+    # Another process of the job asks for the same if it asks for none in particular.
+    again = machine.run("mount", "--job", "one", source, machine.mnt)
+    assert again.returncode == (0 if has_one else 4)

@@ -97,7 +97,7 @@ def test_a_hanging_split_beside_the_source_is_no_proof(machine: Machine, tmp_pat
     assert machine.inspect(root / "train", *inspected)["samples"] == 16
     # Another mount: of this one the kernel knows all names now, and needs no daemon for them.
     machine.ok("umount", root / "val")
-    machine.ok("mount", root / "val", "--classes", "none")
+    machine.ok("mount", "--no-keeper", root / "val", "--classes", "none")
     daemon = machine.pid(root / "val")
     os.kill(daemon, signal.SIGSTOP)
     try:

@@ -3,6 +3,7 @@
 The namespace has an /sbin and an /etc/fstab of its own, so that nothing of this machine changes.
 """
 
+import json
 import os
 import re
 import shlex
@@ -12,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from machine import OTHERS_CLEARED, PATIENCE_S, has_ended
@@ -79,11 +81,21 @@ class Host:
         found = parse_mountinfo(Path(f"/proc/{self._holder.pid}/mountinfo").read_bytes())
         return [mount for mount in found if mount.ours]
 
+    def stats(self) -> dict[str, Any]:
+        stats: dict[str, Any] = json.loads(self.ok("cat /mnt/set/.redoxfs/stats.json").stdout)
+        return stats
+
     def daemon(self) -> int:
         """A pidfd of the daemon."""
-        return os.pidfd_open(
-            int(self.ok("sed -n 's/^ *\"pid\": \\([0-9]*\\),.*/\\1/p' /mnt/set/.redoxfs/stats.json").stdout)
-        )
+        return os.pidfd_open(self.stats()["pid"])
+
+    def kill(self) -> None:
+        """Kill the keeper of the mount, if it has one, and the daemon."""
+        stats = self.stats()
+        for pid in ([] if stats["keeper"] is None else [stats["keeper"]["pid"]]) + [stats["pid"]]:
+            process = os.pidfd_open(pid)
+            os.kill(pid, signal.SIGKILL)
+            assert has_ended(process)
 
     def close(self) -> None:
         for mount in reversed(self.mounts()):
@@ -144,7 +156,7 @@ def test_the_pages_line_of_fstab_is_mounted_once_by_mount_a(host: Host) -> None:
     assert host.run("mount -t redoxfs /data/set /mnt/set").returncode == 32
     assert len(host.mounts()) == 1
     # A dead mount is still in the table, so mount(8) lets it be; it has to be ended first.
-    signal.pidfd_send_signal(daemon, signal.SIGKILL)
+    host.kill()
     assert has_ended(daemon)
     host.ok(f"{umount} && {mount}")
     daemon = host.daemon()

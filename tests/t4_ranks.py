@@ -64,7 +64,7 @@ def test_ranks_that_ask_at_once_get_one_mount(machine: Machine, source: Path, ov
     assert sum("the daemon is pid" in err for _, err in ended) == 1
     assert sum("as another process of this machine asked for" in err for _, err in ended) == RANKS - 1
     assert machine.mounts() == [str(paths[-1])]
-    assert machine.daemons() == [machine.pid(paths[-1])]
+    assert machine.daemons() == machine.processes_of(paths[-1])
     machine.ok("umount", paths[-1])
     assert machine.nothing_is_left()
 
@@ -76,7 +76,7 @@ def test_a_rank_that_began_before_the_mount_answered_gets_it(machine: Machine, s
     with slow:
         _, err = slow.communicate("\n", timeout=PATIENCE_S)
     assert slow.returncode == 0, err
-    assert machine.daemons() == [machine.pid()]
+    assert machine.daemons() == machine.processes_of()
     machine.ok("umount", machine.mnt)
 
 
@@ -97,7 +97,7 @@ def test_later_only_a_process_of_the_same_job_gets_the_mount(machine: Machine, s
     done = machine.run("mount", *same, "-o", "noatime")
     assert (done.returncode, done.stderr.count("\n")) == (4, 1)
     assert "with other options: --job=7 there, --job=8 here;" in done.stderr
-    assert machine.daemons() == [machine.pid()]
+    assert machine.daemons() == machine.processes_of()
     machine.ok("umount", machine.mnt)
     assert machine.nothing_is_left()
 
@@ -174,7 +174,7 @@ def test_if_the_first_is_killed_the_next_one_mounts(
     ended = [outcome(each) for each in ranks]
     assert [code for code, _ in ended] == [0] * (count - 1), ended
     assert sum("the daemon is pid" in err for _, err in ended) == 1
-    assert sorted(machine.daemons()) == sorted([machine.pid(machine.mnt), machine.pid(other)])
+    assert machine.daemons() == machine.processes_of(machine.mnt, other)
     machine.ok("umount", machine.mnt)
     machine.ok("umount", other)
     assert machine.nothing_is_left()

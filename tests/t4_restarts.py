@@ -117,7 +117,7 @@ def test_readers_do_not_notice_an_exception_in_the_loop(machine: Machine, source
     subprocess.run(command, env=machine.environment, check=True, capture_output=True)
     with Storm(machine, job(machine)) as storm:
         storm.run_by_chance()
-        storm.end_daemon("exception", broken.touch)
+        storm.end_daemons("exception", broken.touch, 0)
         found = storm.finish()
     assert "ZeroDivisionError: a bug in the loop" in machine.log()
     nobody_noticed(machine, found, 1, has_traceback=True)

@@ -83,7 +83,7 @@ def refused(done: subprocess.CompletedProcess[str], why: str) -> None:
 def test_a_mount_resumes_after_the_daemon_was_killed_in_an_epoch(
     machine: Machine, source: Path, options: list[str], order: list[str]
 ) -> None:
-    machine.ok("mount", source, machine.mnt, *options)
+    machine.ok("mount", "--no-keeper", source, machine.mnt, *options)
     before = read(machine, order[:30])
     await_write(machine, 30)
     assert state_file(machine).stat().st_mode & 0o777 == 0o600

@@ -48,7 +48,7 @@ def test_all_of_a_job_ends_and_other_mounts_stay(machine: Machine, source: Path,
     done = machine.ok("umount", "--all", "--job", job)
     assert done.stdout + done.stderr == ""
     assert sorted(machine.mounts()) == [str(none), str(other)]
-    assert sorted(machine.daemons()) == sorted([machine.pid(none), machine.pid(other)])
+    assert machine.daemons() == machine.processes_of(none, other)
     machine.ok("umount", "--all", "--job", f"{job}0")
     machine.ok("umount", none)
     assert machine.nothing_is_left()
@@ -70,8 +70,8 @@ def test_an_empty_job_is_refused(machine: Machine) -> None:
 
 def test_a_mount_that_cannot_be_ended_keeps_no_other(machine: Machine, source: Path, job: str) -> None:
     busy, dead, good, hung = folders(machine, "busy", "dead", "good", "hung")
-    for mountpoint in (busy, dead, good, hung):
-        machine.ok("mount", source, mountpoint, "--job", job)
+    for mountpoint, keeper in ((busy, "--keeper"), (dead, "--no-keeper"), (good, "--keeper"), (hung, "--no-keeper")):
+        machine.ok("mount", keeper, source, mountpoint, "--job", job)
     machine.kill(signal.SIGKILL, dead)
     pid = machine.pid(hung)
     ended = os.pidfd_open(pid)
@@ -131,7 +131,7 @@ def test_all_ends_bind_mounts_of_a_mount_too(machine: Machine, source: Path, job
 def test_a_daemon_that_reports_nonsense_is_detached_all_the_same(
     machine: Machine, source: Path, job: str, words: str
 ) -> None:
-    machine.ok("mount", source, machine.mnt, "--job", job)
+    machine.ok("mount", "--no-keeper", source, machine.mnt, "--job", job)
     ended = os.pidfd_open(machine.pid())
     nonsense = machine.folder / "nonsense"
     nonsense.write_text(words)

@@ -133,16 +133,20 @@ def _add_mount_arguments(verb: Parser) -> None:
     _add_memory(verb.add_argument_group("memory"))
     group = verb.add_argument_group("the mount")
     _add_mount_settings(group, log="log of the daemon (default: below ~/.local/state/redoxfs)")
+    _add_keeper(verb, group)
+    _add_nodes_of_mount(verb.add_argument_group("several nodes"))
+    _add_advanced(verb)
+
+
+def _add_keeper(verb: Parser, group: "argparse._ArgumentGroup") -> None:
     # With two names it would widen the column of all options.
     verb.advanced(
         group.add_argument(
             "--keeper",
             action=argparse.BooleanOptionalAction,
-            help="start another daemon when one dies, so that programs only wait (default: no)",
+            help="start another daemon when one dies (default: yes, but not with -f and --storage local)",
         )
     )
-    _add_nodes_of_mount(verb.add_argument_group("several nodes"))
-    _add_advanced(verb)
 
 
 def _add_nodes_of_mount(group: "argparse._ArgumentGroup") -> None:
@@ -245,7 +249,7 @@ def _add_umount(verbs: "Verbs[Parser]") -> None:
 def _add_restart(verbs: "Verbs[Parser]") -> None:
     text = "put a daemon of the installed version in the place of a mount's, while programs use the mount"
     verb = add_verb(verbs, "restart", RestartOptions, text)
-    verb.add_argument("mountpoint", metavar="MOUNTPOINT", help="mounted with --keeper")
+    verb.add_argument("mountpoint", metavar="MOUNTPOINT", help="a mount that has a keeper")
     _add_timeout(verb)
 
 
@@ -284,7 +288,9 @@ def _add_cluster(verbs: "Verbs[Parser]") -> None:
         verb.add_argument_group("memory"), default=", for each node (default: a quarter of available, for all together)"
     )
     log = "logs of the daemons: FILE.I for node I (default: below ~/.local/state/redoxfs)"
-    _add_mount_settings(verb.add_argument_group("the mounts"), log=log)
+    group = verb.add_argument_group("the mounts")
+    _add_mount_settings(group, log=log)
+    _add_keeper(verb, group)
     group = verb.add_argument_group("between the nodes")
     _add_tls(group, cert="the nodes' certificate (PEM), for 127.0.0.1; with --ray, for each node's address")
     group.add_argument(

@@ -74,6 +74,7 @@ def _request(options: MountOptions, source: PathStatus, target: PathStatus) -> l
             job=job_of(options),
             fuse_options=tuple(sorted(fuse.options)),
             foreground=False,
+            keeper=False if options.keeper is False else None,
             log=None,
         )
     )

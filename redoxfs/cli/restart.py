@@ -44,7 +44,7 @@ def check(mount: PathStatus, stats: dict[str, Any]) -> None:
     """Raises MountpointError if no other daemon can be put in the place of the one with these statistics."""
     keeper = stats.get("keeper")
     if not keeper or keeper["pid"] is None:
-        reason = "was mounted without --keeper" if not keeper else "has lost its keeper, which was killed"
+        reason = "was mounted without a keeper" if not keeper else "has lost its keeper, which was killed"
         raise MountpointError(f"{mount.path}: {reason}; to restart its daemon, unmount and mount again")
     for name, here in layouts().items():
         there = keeper["layouts"].get(name)

@@ -7,6 +7,7 @@ would take four times as long as the request.
 import json
 import os
 import socket
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from redoxfs.launch.errors import DaemonError, MountpointError, UsageError
 from redoxfs.launch.path_status import PathStatus, our_mount_at
 from redoxfs.launch.runtime_paths import control_path_of_daemon
+from redoxfs.launch.turn import keeper_of
 
 ANSWER_LIMIT_BYTES = 1 << 20
 """Far more than any answer: the longest are the statistics of a node with many peers."""
@@ -23,6 +25,10 @@ TIMEOUT_S = 10.0
 
 LONG_TIMEOUT_S = 600.0
 """For a node to look up all paths of an epoch."""
+
+# For another daemon to begin, which takes a second, and longer for millions of samples or on a busy machine.
+_START_TIMEOUT_S = 60.0
+_LOOK_EVERY_S = 0.05
 
 
 def live_mount(asked: str, timeout_s: float) -> PathStatus:
@@ -34,21 +40,34 @@ def live_mount(asked: str, timeout_s: float) -> PathStatus:
 
 
 def ask_daemon(mount: PathStatus, verb: str, data: bytes = b"") -> dict[str, Any]:
-    """The answer of the mount's daemon.
+    """The answer of the mount's daemon. While a keeper starts another one, that one is awaited.
 
     Raises:
         MountpointError: the daemon is another user's.
         DaemonError: it does not answer.
         UsageError: it refuses.
     """
-    try:
-        return send_control(control_path_of_daemon(mount.path), verb, data)
-    except FileNotFoundError:
-        raise MountpointError(f"{mount.path}: has no control socket of yours; run this as its owner") from None
-    except OSError as failure:
-        raise DaemonError(f"{mount.path}: the daemon does not answer: {failure.strerror or failure}") from None
-    except ValueError as refusal:
-        raise UsageError(f"{mount.path}: {refusal}") from None
+    deadline_s = time.monotonic() + _START_TIMEOUT_S
+    while True:
+        try:
+            return send_control(control_path_of_daemon(mount.path), verb, data)
+        except (FileNotFoundError, ConnectionRefusedError) as nobody:
+            # Nobody listens: nothing was asked yet.
+            if _is_started_again(mount) and time.monotonic() < deadline_s:
+                time.sleep(_LOOK_EVERY_S)
+            elif isinstance(nobody, FileNotFoundError):
+                raise MountpointError(f"{mount.path}: has no control socket of yours; run this as its owner") from None
+            else:
+                raise DaemonError(f"{mount.path}: no daemon listens; its log may say why") from None
+        except OSError as failure:
+            raise DaemonError(f"{mount.path}: the daemon does not answer: {failure.strerror or failure}") from None
+        except ValueError as refusal:
+            raise UsageError(f"{mount.path}: {refusal}") from None
+
+
+def _is_started_again(mount: PathStatus) -> bool:
+    """Whether the mount has a keeper, which then starts another daemon."""
+    return mount.mount is not None and keeper_of(mount.mount) is not None
 
 
 def send_control(path: Path, verb: str, data: bytes = b"", timeout_s: float = LONG_TIMEOUT_S) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from redoxfs.launch.deadline import Look
 from redoxfs.launch.errors import MountpointError, SourceUnusableError, TooLittleMemoryError, UsageError
 from redoxfs.launch.fuse_access import check_fuse
 from redoxfs.launch.fuse_options import FuseOptions, parse_fuse_options
-from redoxfs.launch.keeper import Keeper, NewKeeper, check_import_path, new_keeper
+from redoxfs.launch.keeper import Keeper, NewKeeper, has_keeper, import_path_below, new_keeper
 from redoxfs.launch.members import Membership, check_nodes, membership, remote_memory_of, transport_of
 from redoxfs.launch.options import MountOptions
 from redoxfs.launch.path_status import PathStatus, path_status, path_status_cleared
@@ -51,6 +51,10 @@ if TYPE_CHECKING:
     from redoxfs.node.cluster import ClusterConfig
     from redoxfs.node.state import StateFile
     from redoxfs.peers import Identity, Transport
+
+
+LEAST_OPEN_FILES = 64
+"""Twice what a mount without an open file takes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,18 +96,18 @@ class LiveMountError(MountpointError):
 
 def prepare(options: MountOptions) -> Prepared:
     """Check, scan and decide. Progress and decisions go to stderr. Raises CommandError, and errors of the dataset."""
+    _allow_open_files()
     fuse = parse_fuse_options(options.fuse_options)
     check_nodes(options.cluster, options.memory.policy)
-    check_keeper(options)
+    is_kept = has_keeper(options)
     turn = await_turn(options)
     source, target = _paths(options)
-    if options.keeper:
-        check_import_path(target.path)
+    is_kept = is_kept and _can_import(target.path, is_asked_for=options.keeper is True)
     root_fd = open_root(source)
     # Whoever cannot read SOURCE can seldom write to it; of the two, report that it cannot be read.
     _check_writable(target)
     check_fuse(fuse)
-    return _prepared(options, fuse, source, target, root_fd, turn, None)
+    return _prepared(options, fuse, source, target, root_fd, turn, None, is_kept=is_kept)
 
 
 def prepare_received(options: MountOptions, receive: "Callable[[], Channel]") -> Prepared:
@@ -112,15 +116,15 @@ def prepare_received(options: MountOptions, receive: "Callable[[], Channel]") ->
     The mountpoint may not be visible here. The MOUNTPOINT of ``options`` is the socket that the mount comes from, and
     stands for it in the names of the log, the state file and the control socket.
     """
+    _allow_open_files()
     fuse = parse_fuse_options(options.fuse_options)
     check_nodes(options.cluster, options.memory.policy)
-    check_keeper(options)
     assert options.mountpoint is not None
     turn = await_turn(options)
     source = path_status(options.source, options.timeout_s)
     check_source(source)
     target = path_status(options.mountpoint, options.timeout_s)
-    return _prepared(options, fuse, source, target, open_root(source), turn, receive)
+    return _prepared(options, fuse, source, target, open_root(source), turn, receive, is_kept=False)
 
 
 def _prepared(
@@ -131,6 +135,8 @@ def _prepared(
     root_fd: int,
     turn: int,
     receive: "Callable[[], Channel] | None",
+    *,
+    is_kept: bool,
 ) -> Prepared:
     state_file = state_file_of(options.state, source, target, options.timeout_s)
     memory_bytes = memory_of(options.memory.memory_size)
@@ -152,11 +158,12 @@ def _prepared(
     )
     say_verdict(dataset.catalog.verdict)
     keeper = None
-    if options.keeper:
+    if is_kept:
         recipe = RecipeMemory()
         dataset = recipe.keep_dataset(dataset)
-        state_path = None if state_file is None else state_file.path
-        keeper = new_keeper(recipe, root_fd, state_path, turn, target.path)
+        state_path = None if state_file is None else state_file.base
+        address = None if members is None else members.addresses[members.rank]
+        keeper = new_keeper(recipe, root_fd, state_path, turn, target.path, address)
     plan = _plan(dataset, memory_bytes, options, members)
     settings = partial(settings_of, dataset, options.dataset.seed)
     now = settings(plan)
@@ -182,19 +189,14 @@ def _prepared(
     )
 
 
-def check_keeper(options: MountOptions) -> None:
-    """Raises UsageError if ``options`` ask for a keeper that the mount cannot have."""
-    if options.keeper and options.foreground:
-        raise UsageError(
-            "--keeper is for a daemon in the background: with -f, the program that runs it starts it again"
-        )
-    if options.keeper and options.cluster.nodes is not None:
-        raise UsageError("--keeper is for one node so far: another daemon could not rejoin the other nodes")
-
-
 def succeeding(recipe: Recipe, dataset: Dataset, state_fd: int, receive: "Callable[[], Channel]") -> Prepared:
     """What a former daemon of the mount had prepared. It has chosen already; nothing is checked or scanned again."""
+    _allow_open_files()
     options = recipe.options
+    members = recipe.members
+    state_file = None if recipe.state_path is None else state_file_in(state_fd, recipe.state_path)
+    if state_file is not None and members is not None:
+        state_file.number(members.rank, len(members.addresses))
     seen = {path: PathStatus(os.fspath(path), Look(path, 0, 0, False), None) for path in (recipe.source, recipe.target)}
     return Prepared(
         options=options,
@@ -203,11 +205,11 @@ def succeeding(recipe: Recipe, dataset: Dataset, state_fd: int, receive: "Callab
         fuse=parse_fuse_options(options.fuse_options),
         memory_bytes=recipe.memory_bytes,
         dataset=dataset,
-        plan=_plan(dataset, recipe.memory_bytes, options, None),
-        members=None,
-        transport=None,
+        plan=_plan(dataset, recipe.memory_bytes, options, members),
+        members=members,
+        transport=recipe.transport,
         turn=-1,
-        state_file=None if recipe.state_path is None else state_file_in(state_fd, recipe.state_path),
+        state_file=state_file,
         kept=None,
         settings=partial(settings_of, dataset, options.dataset.seed),
         receive=receive,
@@ -243,6 +245,21 @@ def _paths(options: MountOptions) -> tuple[PathStatus, PathStatus]:
         if target.path in [Path(os.path.realpath(own)), *Path(os.path.realpath(own)).parents]:
             raise MountpointError(f"{target.asked}: holds redoxfs or its Python ({own}); mount over another folder")
     return source, target
+
+
+def _can_import(target: Path, *, is_asked_for: bool) -> bool:
+    """Whether another daemon would find its modules while nobody answers below the mount; if not, with a line.
+
+    Raises MountpointError if a keeper is asked for, and it would not.
+    """
+    folder = import_path_below(target)
+    if folder is None:
+        return True
+    trouble = f"Python looks for modules in {folder}, so no daemon could be started again"
+    if is_asked_for:
+        raise MountpointError(f"{target}: {trouble}; take it out of PYTHONPATH, or mount with --no-keeper")
+    say(f"{target}: {trouble}: this mount is dead when its daemon dies (to avoid that, take it out of PYTHONPATH)")
+    return False
 
 
 def _check_writable(target: PathStatus) -> None:
@@ -315,6 +332,7 @@ def _cluster_config(prepared: Prepared, on_news: Callable[[str], None]) -> "Clus
 
     return ClusterConfig(
         view=View(1, prepared.members.addresses),
+        node=prepared.members.rank,
         plan_for=plan_for,
         identity=partial(_identity, prepared),
         timeout_s=options.cluster.sharing.join_timeout_s,
@@ -373,7 +391,6 @@ def work_of(
     if prepared.keeper is not None:
         keeper = prepared.keeper.of_daemon
         prepared.keeper.recipe.finish(_recipe(prepared, socket, fuse_threads, request), __version__)
-    _allow_open_files()
     try:
         store = prepared.dataset.store()
     except OSError as failure:
@@ -424,8 +441,10 @@ def _recipe(prepared: Prepared, socket: Path, fuse_threads: int, request: Sequen
         memory_bytes=prepared.memory_bytes,
         texts=prepared.dataset.texts,
         control_path=socket,
-        state_path=None if prepared.state_file is None else prepared.state_file.path,
+        state_path=None if prepared.state_file is None else prepared.state_file.base,
         request=tuple(request),
+        members=prepared.members,
+        transport=prepared.transport,
     )
 
 
@@ -435,6 +454,11 @@ def default_fuse_threads(cores: int) -> int:
 
 
 def _allow_open_files() -> None:
-    """Raise the limit to its maximum: each shard, and each open file that is served exactly, takes a descriptor."""
+    """Raise the limit to its maximum: each shard, and each open file that is served exactly, takes a descriptor.
+
+    Raises UsageError if the maximum is too low for any mount.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= most < LEAST_OPEN_FILES:
+        raise UsageError(f"the limit of open files is {most}, and redoxfs needs {LEAST_OPEN_FILES} (ulimit -Hn)")
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

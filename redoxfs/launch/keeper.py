@@ -7,7 +7,7 @@
 
 The keeper holds what a daemon cannot open again: the devices of the mount, a descriptor of SOURCE from below the mount,
 the folder of the state file, and two memfds: the recipe (`redoxfs.launch.recipe`) and what the session writes as it
-goes. It knows nothing of their content.
+goes. Among several nodes it holds this node's port as well. It knows nothing of their content.
 
 Other commands find the keeper of a mount by a lock that it holds (`redoxfs.launch.turn.keeper_of`).
 """
@@ -19,13 +19,16 @@ import site
 import socket
 import struct
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from redoxfs.launch.errors import DaemonError, MountpointError
+from redoxfs.launch.addresses import split_address
+from redoxfs.launch.errors import DaemonError, UsageError
+from redoxfs.launch.options import MountOptions
 from redoxfs.launch.recipe import LAYOUT, RecipeMemory
 from redoxfs.launch.runtime_paths import control_path
 from redoxfs.launch.turn import byte_of_keeper
@@ -45,15 +48,21 @@ _UCRED = struct.Struct("3i")
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The descriptors that outlive a daemon, besides the devices. ``state_fd`` is -1 if there is no state file."""
+    """The descriptors that outlive a daemon, besides the devices; -1 stands for none.
+
+    ``state_fd``  the folder of the state file
+    ``port_fd``   a socket that keeps the port of one of several nodes from other programs while no daemon listens
+    """
 
     shared_fd: int
     recipe_fd: int
     root_fd: int
-    state_fd: int
+    state_fd: int = -1
+    port_fd: int = -1
 
-    def descriptors(self) -> list[int]:
-        return [fd for fd in (self.shared_fd, self.recipe_fd, self.root_fd, self.state_fd) if fd >= 0]
+    def descriptors(self) -> dict[str, int]:
+        """Those that there are, by their names here."""
+        return {name: fd for name, fd in asdict(self).items() if fd >= 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +84,7 @@ class Keeper:
     Args:
         connection: to the keeper.
         device_number: of the mount; None: this daemon makes it.
+        mounted_at_s: when a former daemon made it, by CLOCK_BOOTTIME.
         pid: of the keeper; None: it is the parent. It may be dead, and the parent another process.
     """
 
@@ -86,6 +96,7 @@ class Keeper:
         *,
         devices: tuple[int, ...] = (),
         device_number: str | None = None,
+        mounted_at_s: float | None = None,
         past: Past | None = None,
         pid: int | None = None,
     ) -> None:
@@ -93,6 +104,7 @@ class Keeper:
         self.shared_fd = held.shared_fd
         self.devices = devices
         self.device_number = device_number
+        self.mounted_at_s = mounted_at_s
         self.crashed = past is not None and past.crashed
         self.restarting = False
         self.pid = os.getppid() if pid is None else pid
@@ -110,12 +122,17 @@ class Keeper:
         mount = topmost_at(self._mountpoint, read_mounts())
         assert mount is not None
         self.device_number = mount.device
-        descriptors = [*devices, *self.held.descriptors()]
-        about = {"devices": len(devices), "number": mount.device, "has_state": self.held.state_fd >= 0}
+        held = self.held.descriptors()
+        about = {
+            "devices": len(devices),
+            "number": mount.device,
+            "held": list(held),
+            "mounted_at_s": time.clock_gettime(time.CLOCK_BOOTTIME),
+        }
         text = b"%d\n%s" % (byte_of_keeper(mount.device), json.dumps(about).encode())
         with suppress(BrokenPipeError):
             # It was killed. The daemon goes on without it.
-            socket.send_fds(self._connection, [_HOLD + text], descriptors)
+            socket.send_fds(self._connection, [_HOLD + text], [*devices, *held.values()])
 
     def serves(self) -> None:
         """Say that the daemon serves: the keeper need not watch the mount any more."""
@@ -153,16 +170,34 @@ def layouts() -> dict[str, int]:
 # Starting
 
 
+def has_keeper(options: MountOptions) -> bool:
+    """Whether a mount is to have a keeper. Raises UsageError if it is asked for one that it cannot have."""
+    why_not = _why_not(options)
+    if options.keeper and why_not is not None:
+        raise UsageError(f"--keeper {why_not}")
+    return why_not is None if options.keeper is None else options.keeper
+
+
+def _why_not(options: MountOptions) -> str | None:
+    """Why a mount cannot have a keeper; None if it can."""
+    if options.foreground:
+        return "is for a daemon in the background: with -f, the program that runs it starts it again"
+    if options.cluster.sharing.storage == "local":
+        return "cannot be with --storage local: another daemon could not read again what other nodes had sent"
+    return None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class NewKeeper:
     """A keeper that is to be, in `redoxfs mount`.
 
-    ``recipe``  what another daemon needs, to be finished before the fork
-    ``turn``    the descriptor of `redoxfs.launch.turn.await_turn`
+    ``ours_fd``, ``daemons_fd``  the two ends of the connection
+    ``recipe``                   what another daemon needs, to be finished before the fork
+    ``turn``                     the descriptor of `redoxfs.launch.turn.await_turn`
     """
 
-    ours: socket.socket
-    daemons: socket.socket
+    ours_fd: int
+    daemons_fd: int
     held: Held
     recipe: RecipeMemory
     turn: int
@@ -171,31 +206,55 @@ class NewKeeper:
 
     def of_daemon(self) -> Keeper:
         """The keeper as its first daemon sees it. Called in the daemon."""
-        self.ours.close()
-        return Keeper(self.daemons, self.mountpoint, self.held)
+        os.close(self.ours_fd)
+        return Keeper(socket.socket(fileno=self.daemons_fd), self.mountpoint, self.held)
 
     def become(self, daemon: int, log_fd: int) -> NoReturn:
         """Become the keeper of the child ``daemon``. Called in the process between the command and the daemon."""
         program = program_path()
         os.chdir("/")
         os.set_inheritable(self.turn, True)
-        for fd, number in ((self.ours.fileno(), 0), (log_fd, 1), (log_fd, 2)):
+        for fd, number in ((self.ours_fd, 0), (log_fd, 1), (log_fd, 2)):
             os.dup2(fd, number)
         arguments = [program.name, str(daemon), str(self.turn), str(self.control_path), str(self.mountpoint)]
         command, environment = restart_command(self.mountpoint)
         os.execve(program, [*arguments, *command], environment)
 
 
-def new_keeper(recipe: RecipeMemory, root_fd: int, state_path: Path | None, turn: int, mountpoint: Path) -> NewKeeper:
-    """A keeper, ready but for ``recipe``. Raises DaemonError if its program is missing."""
+def new_keeper(
+    recipe: RecipeMemory, root_fd: int, state_path: Path | None, turn: int, mountpoint: Path, address: str | None
+) -> NewKeeper:
+    """A keeper, ready but for ``recipe``. Raises DaemonError if its program is missing.
+
+    Args:
+        address: of this node among several.
+    """
     program_path()
     shared_fd = os.memfd_create("redoxfs-shared", os.MFD_CLOEXEC)
     state_fd = -1
     if state_path is not None:
         state_fd = os.open(state_path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     ours, daemons = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    held = Held(shared_fd, recipe.fd, root_fd, state_fd)
-    return NewKeeper(ours, daemons, held, recipe, turn, control_path(mountpoint), mountpoint)
+    held = Held(shared_fd, recipe.fd, root_fd, state_fd, -1 if address is None else _port_held(address))
+    return NewKeeper(ours.detach(), daemons.detach(), held, recipe, turn, control_path(mountpoint), mountpoint)
+
+
+def _port_held(address: str) -> int:
+    """A socket that is bound to ``address`` and does not listen; -1 if there can be none.
+
+    gRPC's sockets have SO_REUSEADDR as well, so one of them can still listen there, and no connection gets this port as
+    its own.
+    """
+    host, port = split_address(address)
+    try:
+        family, kind, protocol, _, name = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as held:
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            held.bind(name)
+            return held.detach()
+    except OSError:
+        # The daemon will say why it cannot listen there, or is luckier.
+        return -1
 
 
 def program_path() -> Path:
@@ -203,21 +262,20 @@ def program_path() -> Path:
     from redoxfs.native.sources import KEEPER
 
     if not os.access(KEEPER, os.X_OK):
-        raise DaemonError(f"{KEEPER}: is missing or cannot be run; install redoxfs again, or mount without --keeper")
+        raise DaemonError(f"{KEEPER}: is missing or cannot be run; install redoxfs again, or mount with --no-keeper")
     return KEEPER
 
 
-def check_import_path(mountpoint: Path) -> None:
-    """Raises MountpointError if another daemon would look for its modules below the mount, where nobody answers yet."""
+def import_path_below(mountpoint: Path) -> str | None:
+    """A folder below the mount where another daemon would look for its modules while nobody answers; None: it would
+    not."""
     _, environment = restart_command(mountpoint)
     # The first is the folder of this command, which another daemon does not look into.
     for path in [*sys.path[1:], *environment.get("PYTHONPATH", "").split(os.pathsep), site.getusersitepackages()]:
         real = Path(os.path.realpath(path or "/"))
         if path and mountpoint in (real, *real.parents):
-            raise MountpointError(
-                f"{mountpoint}: Python looks for modules in {path}, so no daemon could be started again; "
-                "take it out of PYTHONPATH, or mount without --keeper"
-            )
+            return path
+    return None
 
 
 def restart_command(mountpoint: Path) -> tuple[list[str], dict[str, str]]:
@@ -240,15 +298,18 @@ def restart_command(mountpoint: Path) -> tuple[list[str], dict[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Inheritance:
-    """What another daemon gets from the keeper. ``number`` is that of the mount's device, major:minor.
+    """What another daemon gets from the keeper.
 
-    ``keeper_pid``  the process that made the connection
+    ``number``        of the mount's device, major:minor
+    ``mounted_at_s``  when the first daemon made the mount, by CLOCK_BOOTTIME
+    ``keeper_pid``    the process that made the connection
     """
 
     connection: socket.socket
     held: Held
     devices: tuple[int, ...]
     number: str
+    mounted_at_s: float
     past: Past
     keeper_pid: int
 
@@ -270,9 +331,10 @@ def inherited() -> Inheritance:
     devices, others = descriptors[: told["devices"]], descriptors[told["devices"] :]
     return Inheritance(
         connection,
-        Held(*others, *(() if told["has_state"] else (-1,))),
+        Held(**dict(zip(told["held"], others, strict=True))),
         tuple(devices),
         told["number"],
+        told["mounted_at_s"],
         Past(int(restarts), crashed == "1", death or None, int(death_s)),
         _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[0],
     )

@@ -97,7 +97,8 @@ class MountOptions:
     """All that `redoxfs mount` takes.
 
     ``mountpoint`` None: over SOURCE. ``fuse_options`` are the values of -o. ``fuse_threads`` None: by the number of
-    cores. ``job`` None: Slurm's, if there is one; empty: none. ``keeper``: start another daemon when one dies.
+    cores. ``job`` None: Slurm's, if there is one; empty: none. ``keeper``: start another daemon when one dies; None:
+    where that is possible.
     """
 
     source: str
@@ -113,4 +114,4 @@ class MountOptions:
     fuse_options: tuple[str, ...] = ()
     fuse_threads: int | None = None
     job: str | None = None
-    keeper: bool = False
+    keeper: bool | None = None

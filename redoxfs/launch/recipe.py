@@ -2,7 +2,8 @@
 
 The other daemon must not look at SOURCE: it may have changed since, and the kernel knows a file by its entry in the
 first daemon's catalog. Nor may it look at a path below the mount, where nobody answers. So the recipe has the catalog
-itself, with the options and all that was decided from them. Only descriptors are missing, which the keeper holds.
+itself, with the options and all that was decided from them: among several nodes also their addresses, and this node's
+key and certificates. Only descriptors are missing, which the keeper holds.
 
     head       magic, layout, and the places of what follows
     version    of the redoxfs that wrote it
@@ -25,13 +26,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from redoxfs.launch.members import Membership
 from redoxfs.launch.options import MountOptions
 from redoxfs.launch.source import Dataset
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-LAYOUT = 1
+    from redoxfs.peers import Transport
+
+LAYOUT = 2
 """Of the head, and of every type that is pickled. Another one cannot be read."""
 
 ALIGNMENT = 64
@@ -53,8 +57,10 @@ class Recipe:
     """All but the dataset and the descriptors.
 
     ``texts``       what is known of the dataset (`Dataset.texts`)
-    ``state_path``  of the state file, if there is one
+    ``state_path``  of the state file, if there is one, as a single node's
     ``request``     what was asked for, in the words of a command line
+    ``members``     the nodes that met before the mount; None: there is one
+    ``transport``   between them, with the keys and certificates that it has read
     """
 
     options: MountOptions
@@ -65,6 +71,8 @@ class Recipe:
     control_path: Path
     state_path: Path | None
     request: tuple[str, ...]
+    members: Membership | None = None
+    transport: "Transport | None" = None
 
 
 class RecipeMemory:

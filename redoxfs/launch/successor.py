@@ -15,7 +15,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from redoxfs.launch.background import log_to
 from redoxfs.launch.daemon import succeeding, work_of
-from redoxfs.launch.errors import UNEXPECTED
+from redoxfs.launch.errors import UNEXPECTED, CommandError
 from redoxfs.launch.keeper import Inheritance, Keeper, inherited, let_signals_end
 from redoxfs.launch.recipe import RecipeError, read_recipe
 from redoxfs.linux.fuse_device import Device
@@ -28,11 +28,18 @@ def main() -> int:
     log_to(sys.stderr)
     try:
         return _serve(inherited())
-    except RecipeError as error:
-        log.error("redoxfs: %s", error)  # noqa: TRY400 - its line says all
-    except Exception:
-        log.exception("redoxfs: another daemon could not be started, or failed")
+    except Exception as error:
+        if isinstance(error, _plain_errors()):
+            log.error("redoxfs: another daemon could not be started: %s", error)  # noqa: TRY400 - its line says all
+        else:
+            log.exception("redoxfs: another daemon could not be started, or failed")
     return UNEXPECTED
+
+
+def _plain_errors() -> tuple[type[Exception], ...]:
+    """Errors whose text says all. Of rooms that only some mounts need, those that were imported."""
+    cluster = sys.modules.get("redoxfs.node.cluster")
+    return (RecipeError, CommandError, *(() if cluster is None else (cluster.JoinError,)))
 
 
 def _serve(given: Inheritance) -> int:
@@ -43,6 +50,7 @@ def _serve(given: Inheritance) -> int:
         given.held,
         devices=given.devices,
         device_number=given.number,
+        mounted_at_s=given.mounted_at_s,
         past=given.past,
         pid=given.keeper_pid,
     )

@@ -15,7 +15,6 @@ It writes JSON lines to stdout: ``{"say": line}``; ``{"ready": true}`` when the 
 "line"}``, when the daemon has ended and nothing of the mount is left. ``code`` is 0 if the daemon ended as asked.
 """
 
-import ctypes
 import errno
 import fcntl
 import json
@@ -35,10 +34,7 @@ from redoxfs.launch.errors import CommandError, MountpointError
 from redoxfs.launch.path_status import STALE_ERRORS, clear_stale, path_status
 from redoxfs.launch.runtime_paths import control_path
 from redoxfs.linux.detach import detach
-from redoxfs.linux.libc import libc
-
-# <sys/prctl.h>
-_PR_SET_PDEATHSIG = 1
+from redoxfs.linux.parent import signal_at_the_parents_end
 
 # The prefixes of two lines of `redoxfs mount`: the reason why it ended, and the line that says that the mount answers.
 _REASON = "redoxfs: "
@@ -164,7 +160,7 @@ def _supervise(mountpoint: Path, words: Sequence[str]) -> tuple[int, str]:
 
 def _end_with_parent(parent: int) -> Callable[[], None]:
     def setting() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGTERM))
+        signal_at_the_parents_end(signal.SIGTERM)
         if os.getppid() != parent:
             os._exit(1)
 

@@ -26,8 +26,8 @@ from redoxfs.launch.options import MountOptions
 from redoxfs.launch.path_status import path_status
 from redoxfs.launch.runtime_paths import control_path, control_path_of_daemon
 from redoxfs.launch.say import say
-from redoxfs.linux.libc import last_error, libc
 from redoxfs.linux.mount_table import Mount
+from redoxfs.linux.parent import signal_at_the_parents_end
 
 # The bytes that are locked, whether or not the file has them.
 _COMMAND, KEEPER, DAEMON = 0, 1, 2  # keeper.c has the second
@@ -37,9 +37,6 @@ _KEEPERS = 16
 
 # <fcntl.h>, on Linux with 64 bits: type, whence, start, length, pid.
 _FLOCK = struct.Struct("@hhqqi4x")
-
-# <sys/prctl.h>
-_PR_SET_PDEATHSIG = 1
 
 
 def await_turn(options: MountOptions) -> int:
@@ -103,7 +100,7 @@ def take_part(turn: int, parent: int, byte: int = DAEMON) -> None:
 
     Raises DaemonError if that has happened already.
     """
-    _signal_at_the_parents_end(signal.SIGTERM)
+    signal_at_the_parents_end(signal.SIGTERM)
     fcntl.lockf(turn, fcntl.LOCK_EX, 1, byte)
     # If the parent is there, it has its lock, and no other process has passed all of them.
     if os.getppid() != parent:
@@ -112,7 +109,7 @@ def take_part(turn: int, parent: int, byte: int = DAEMON) -> None:
 
 def end_turn(turn: int) -> None:
     """Called in the daemon, when the mount answers."""
-    _signal_at_the_parents_end(0)
+    signal_at_the_parents_end(0)
     os.close(turn)
 
 
@@ -122,8 +119,3 @@ def began_before(boottime_s: float) -> bool:
         # Behind the program's name, which may contain anything; the time is field 22 (proc(5)).
         fields = file.read().rpartition(b")")[2].split()
     return int(fields[22 - 3]) / os.sysconf("SC_CLK_TCK") < boottime_s
-
-
-def _signal_at_the_parents_end(number: int) -> None:
-    if libc.prctl(_PR_SET_PDEATHSIG, number) != 0:
-        raise last_error()

@@ -19,11 +19,9 @@ from dataclasses import dataclass
 from multiprocessing.sharedctypes import SynchronizedArray
 from typing import Any, Generic, TypeVar
 
-from redoxfs.linux.libc import libc
+from redoxfs.linux.parent import signal_at_the_parents_end
 
 PROGRESS_EVERY_S = 0.2
-
-PR_SET_PDEATHSIG = 1
 
 State = TypeVar("State")
 Result = TypeVar("Result")
@@ -124,7 +122,7 @@ def _enter(work: Work[Any, Any], tally: Tally) -> None:
 
 
 def _begin(work: Work[Any, Any], shared: "SynchronizedArray[int]", parent: int) -> None:
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal_at_the_parents_end(signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -43,6 +43,7 @@ enum {
     MOST_DEATHS = 3,
     DEATHS_WITHIN_S = 60,
     START_S = 10,  // for a daemon that is told to end before it serves
+    LOOK_S = 5,    // between two looks for a daemon that cannot end
     DAEMON_BYTE = 1,  // of LOCK, while the command that mounts runs
 };
 
@@ -56,7 +57,7 @@ static int held_count;
 static char text[MOST_TEXT];
 static size_t text_bytes;
 
-static bool is_serving, is_ending, has_crashed;
+static bool is_serving, is_ending, has_crashed, is_half_dead;
 static long restarts;
 static long long deaths_at_s[MOST_DEATHS];
 static long deaths;
@@ -228,7 +229,31 @@ static bool start(void)
     close(pair[1]);
     connection = pair[0];
     is_serving = false;
+    is_half_dead = false;
     return true;
+}
+
+// The kernel reports a process when its last thread has ended. One that waits for storage ends when storage answers,
+// whatever signal it got. Until then nobody serves, and only the process's first thread shows that.
+static void look_for_half_dead(void)
+{
+    char path[32], data[512];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)daemon_pid);
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t bytes = file < 0 ? -1 : read(file, data, sizeof data - 1);
+    if (file >= 0)
+        close(file);
+    data[bytes < 0 ? 0 : bytes] = 0;
+    // Behind the program's name, which may contain anything: proc(5).
+    const char *name_end = strrchr(data, ')');
+    siginfo_t ended = {0};
+    is_half_dead = name_end && !strncmp(name_end, ") Z", 3) &&
+                   !waitid(P_PID, (id_t)daemon_pid, &ended, WEXITED | WNOHANG | WNOWAIT) && !ended.si_pid;
+    if (is_half_dead)
+        say("WARNING",
+            "the daemon (pid %d) is dead, but one of its threads cannot end, as when storage does not answer; "
+            "programs wait until it does",
+            (int)daemon_pid);
 }
 
 static void name_death(int status)
@@ -321,7 +346,7 @@ static void end_daemon(int code)
 int main(int count, char **arguments)
 {
     if (count < 6) {
-        fputs("redoxfs mount --keeper runs this program\n", stderr);
+        fputs("redoxfs mount runs this program\n", stderr);
         return 2;
     }
     sigset_t noticed;
@@ -356,8 +381,11 @@ int main(int count, char **arguments)
         // Where a daemon serves, its requests would wake this process too: the device is watched only in between.
         bool is_between = restarts && !is_serving;
         struct pollfd watched[] = {{signals, POLLIN, 0}, {connection, POLLIN, 0}, {is_between ? held[0] : -1, 0, 0}};
-        int ready = poll(watched, 3, is_ending && is_between ? START_S * 1000 : -1);
-        if (ready == 0) {
+        bool must_start = is_ending && is_between;
+        int ready = poll(watched, 3, must_start ? START_S * 1000 : is_half_dead ? -1 : LOOK_S * 1000);
+        if (ready == 0 && !must_start) {
+            look_for_half_dead();
+        } else if (ready == 0) {
             say("ERROR", "the daemon (pid %d) did not start; to clear the mount: redoxfs umount %s", (int)daemon_pid,
                 mountpoint);
             end_daemon(1);
