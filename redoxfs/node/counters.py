@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 
 @dataclass(slots=True)
 class Counters:
-    """Plain sums. SEMANTICS.md defines each for users.
+    """Plain sums. `redoxfs.telemetry` declares each for users.
 
     ``opens`` = ``redirected`` + ``exact`` + those that failed, which ``errors`` counts along with failed reads.
     """

@@ -1,0 +1,9 @@
+"""What a mount tells of itself: every metric, declared once, and what is made of the declarations.
+
+Nothing here does I/O, but for the server of `prometheus`. The values come from stats.json, as one snapshot.
+"""
+
+from redoxfs.telemetry.metric import EACH, PREFIX, Kind, Metric, When, missing, undeclared
+from redoxfs.telemetry.registry import METRICS
+
+__all__ = ["EACH", "METRICS", "PREFIX", "Kind", "Metric", "When", "missing", "undeclared"]

@@ -1,0 +1,140 @@
+"""What is declared of a metric, and how its values are found in stats.json.
+
+A place is a path of names, joined by dots. ``*`` stands for every key of an object, or for every element of a list of
+objects: ``lap.*``, ``peers.*.retries``. The key, or the address of the element, is the value of the metric's label.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+EACH = "*"
+
+PREFIX = "redoxfs_"
+"""Of each name in Prometheus."""
+
+
+class Kind(StrEnum):
+    """What a value does over time. A counter only grows while one daemon serves. Nobody computes with a fact."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+    FACT = "fact"
+
+
+class When(StrEnum):
+    """Which mounts have a field."""
+
+    ALWAYS = "every mount"
+    SLOT = "`--policy slot`"
+    KEEPER = "`--keeper`"
+    DEATH = "`--keeper`, once a daemon has died"
+    NODES = "several nodes"
+    SLOT_NODES = "several nodes, `--policy slot`"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric.
+
+    ``name``    in Prometheus, without prefix, unit of a counter's end, and suffix
+    ``place``   in stats.json
+    ``unit``    ``seconds``, ``bytes``, or empty: a number of things, or no number at all
+    ``help``    one sentence
+    ``stable``  whether name, place and meaning stay in later versions
+    ``labels``  one for each `EACH` of the place
+    """
+
+    name: str
+    kind: Kind
+    place: str
+    help: str
+    unit: str = ""
+    labels: tuple[str, ...] = ()
+    when: When = When.ALWAYS
+    stable: bool = True
+
+    @property
+    def exposed(self) -> str:
+        """The name in Prometheus; empty for a fact, which only stats.json has."""
+        if self.kind is Kind.FACT:
+            return ""
+        return f"{PREFIX}{self.name}{'_total' if self.kind is Kind.COUNTER else ''}"
+
+    def values(self, stats: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+        """The values of its labels, and its value, for each value that ``stats`` has. Null counts as none."""
+        yield from _found(stats, self.place.split("."), ())
+
+
+def _found(value: Any, path: list[str], labels: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if value is None:
+        return
+    if not path:
+        yield labels, value
+        return
+    name, *rest = path
+    if name != EACH:
+        if isinstance(value, Mapping) and name in value:
+            yield from _found(value[name], rest, labels)
+        return
+    for key, inner in _elements(value):
+        yield from _found(inner, rest, (*labels, key))
+
+
+def _elements(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        yield from value.items()
+    elif isinstance(value, list):
+        for number, element in enumerate(value):
+            yield (element.get("address", str(number)) if isinstance(element, Mapping) else str(number)), element
+
+
+def undeclared(stats: Mapping[str, Any], metrics: tuple[Metric, ...]) -> list[str]:
+    """The places of ``stats`` that no metric declares. The inside of a declared place belongs to its metric."""
+    return sorted(_undeclared(stats, (), [metric.place.split(".") for metric in metrics]))
+
+
+def _undeclared(value: Any, at: tuple[str, ...], places: list[list[str]]) -> set[str]:
+    here = [place for place in places if _matches(place[: len(at)], at)]
+    if at and any(len(place) == len(at) for place in here):
+        return set()
+    if not here:
+        return {".".join(at)}
+    if value is None:
+        # An object that this mount does not have.
+        return set()
+    if isinstance(value, Mapping):
+        inner = list(value.items())
+    elif isinstance(value, list):
+        inner = [(str(number), element) for number, element in enumerate(value)]
+    else:
+        return {".".join(at)}
+    found: set[str] = set()
+    for key, element in inner:
+        found |= _undeclared(element, (*at, key), places)
+    return found
+
+
+def _matches(place: list[str], at: tuple[str, ...]) -> bool:
+    return len(place) == len(at) and all(name in (EACH, key) for name, key in zip(place, at, strict=True))
+
+
+def missing(stats: Mapping[str, Any], metrics: tuple[Metric, ...], present: frozenset[When]) -> list[str]:
+    """The places of stable metrics that ``stats`` lacks, of a mount that has the fields of ``present``."""
+    return [
+        metric.place
+        for metric in metrics
+        if metric.stable and metric.when in present and not _has(stats, metric.place.split("."))
+    ]
+
+
+def _has(value: Any, path: list[str]) -> bool:
+    """Whether the place is there; its value may be null."""
+    if not path:
+        return True
+    name, *rest = path
+    if name == EACH:
+        return any(_has(inner, rest) for _, inner in _elements(value))
+    return isinstance(value, Mapping) and name in value and _has(value[name], rest)

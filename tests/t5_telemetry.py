@@ -1,0 +1,23 @@
+"""What several nodes report is what the registry of metrics declares."""
+
+from pathlib import Path
+
+import pytest
+from machine import Machine
+
+from redoxfs.telemetry import METRICS, When, missing, undeclared
+
+
+@pytest.mark.parametrize("policy", ["pool", "slot"])
+def test_stats_of_three_nodes_has_every_declared_field_and_no_other(
+    machine: Machine, source: Path, policy: str
+) -> None:
+    machine.ok("cluster", "up", "--nodes", "3", source, machine.mnt, "--policy", policy, "--chunk-size", "2")
+    present = {When.ALWAYS, When.NODES} | ({When.SLOT, When.SLOT_NODES} if policy == "slot" else set())
+    for node in range(3):
+        for path in (machine.mnt / str(node)).rglob("*.jpg"):
+            path.read_bytes()
+        stats = machine.stats(machine.mnt / str(node))
+        assert undeclared(stats, METRICS) == []
+        assert missing(stats, METRICS, frozenset(present)) == []
+    machine.ok("cluster", "down", machine.mnt)
