@@ -1,11 +1,22 @@
 """The registry of metrics is consistent, and the page that is made from it is up to date."""
 
+import math
 import re
 import subprocess
 import sys
+import time
+from bisect import bisect_right
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
-from redoxfs.telemetry import EACH, METRICS, Kind, Metric, When, missing, undeclared
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redoxfs.native import Histogram
+from redoxfs.telemetry import EACH, METRICS, Distribution, Kind, Metric, When, as_json, missing, undeclared
 
 ROOT = Path(__file__).parents[1]
 
@@ -75,3 +86,62 @@ def test_a_stable_field_that_is_missing_is_found() -> None:
     assert missing({"opens": 0}, SMALL, always) == ["lap.*"]
     assert missing({"opens": None, "lap": {"a": 1}}, SMALL, always) == []
     assert missing({"opens": 0, "lap": {"a": 1}, "peers": [{}]}, SMALL, always | {When.NODES}) == ["peers.*.retries"]
+
+
+def told(*times_s: float) -> dict[str, Any]:
+    """A histogram of stats.json."""
+    histogram = Histogram()
+    for time_s in times_s:
+        histogram.record(round(time_s * 1e9))
+    return as_json(histogram.counts(), histogram.sum_ns, histogram.bounds_ns())
+
+
+@given(st.lists(st.integers(0, 1 << 40)))
+def test_each_time_is_counted_in_the_bucket_of_its_bounds(times_ns: list[int]) -> None:
+    histogram = Histogram()
+    for time_ns in times_ns:
+        histogram.record(time_ns)
+    bounds_ns = histogram.bounds_ns()
+    expected = Counter(bisect_right(bounds_ns, time_ns) for time_ns in times_ns)
+    assert histogram.counts() == [expected[number] for number in range(len(bounds_ns) + 1)]
+    assert histogram.sum_ns == sum(times_ns)
+
+
+def test_bounds_differ_by_a_quarter_at_most() -> None:
+    bounds_ns = Histogram.bounds_ns()
+    assert (bounds_ns[0], bounds_ns[-1]) == (1 << 10, 1 << 37)
+    assert all(1 < after / before <= 1.25 for before, after in pairwise(bounds_ns))
+
+
+def test_a_time_is_counted_since_a_moment_of_the_monotonic_clock() -> None:
+    histogram = Histogram()
+    histogram.since(time.monotonic_ns() - 5_000_000_000)
+    # A moment to come: the clock of another processor, at most.
+    histogram.since(time.monotonic_ns() + 5_000_000_000)
+    assert histogram.counts()[0] == 1
+    assert 5_000_000_000 <= histogram.sum_ns < 65_000_000_000
+
+
+@given(st.lists(st.floats(0, 100), min_size=1), st.floats(0.01, 1))
+def test_a_quantile_is_a_quarter_too_long_at_most(times_s: list[float], share: float) -> None:
+    exact_s = sorted(times_s)[math.ceil(share * len(times_s)) - 1]
+    quantile_s = Distribution.of(told(*times_s)).quantile_s(share)
+    assert quantile_s is not None
+    assert exact_s <= quantile_s <= max(1.3 * exact_s, 2e-6)
+
+
+def test_no_times_have_no_quantile() -> None:
+    assert Distribution.of().quantile_s(0.5) is None
+
+
+def test_what_came_since_a_snapshot_is_the_difference() -> None:
+    before, after = told(0.001, 0.5), told(0.001, 0.5, 0.5, 2)
+    since = Distribution.of(after).since(Distribution.of(before))
+    assert since.count == 2
+    assert since.sum_s == pytest.approx(2.5)
+    assert [count for _, count in since.buckets] == [1, 1]
+
+
+def test_after_a_restart_all_times_came_since() -> None:
+    after = Distribution.of(told(0.25))
+    assert after.since(Distribution.of(told(0.001, 0.5))) == after

@@ -7,6 +7,7 @@ import select
 import socket
 import stat
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
@@ -409,6 +410,13 @@ def test_the_kernel_needs_no_opendir(it: Served) -> None:
 # Open files --------------------------------------------------------------------------------------------------------
 
 
+def test_an_open_has_the_moment_of_its_receipt() -> None:
+    with served() as it:
+        before_ns = time.monotonic_ns()
+        received_ns = it.event(wire.open_(inode_of(DATA, FIRST)), 7)[5]
+        assert before_ns <= received_ns <= time.monotonic_ns()
+
+
 def test_open_flags_follow_the_answer() -> None:
     expected = {
         (False, True): 0,
@@ -419,7 +427,7 @@ def test_open_flags_follow_the_answer() -> None:
     with served() as it:
         for handle, ((keep, shares), flags) in enumerate(expected.items(), 1):
             event = it.event(wire.open_(inode_of(EXACT, PLAIN), os.O_RDONLY | os.O_CLOEXEC), 7)
-            assert event[2:] == (inode_of(EXACT, PLAIN), 7, os.O_RDONLY | os.O_CLOEXEC, 0)
+            assert event[2:5] == (inode_of(EXACT, PLAIN), 7, os.O_RDONLY | os.O_CLOEXEC)
             it.session.opened(event[1], event[2], 7, handle, None, -1, keep, shares)
             opened = wire.parse_opened(it.device.reply_to(event[1], 0).body)
             assert opened == (handle, flags)
@@ -652,7 +660,7 @@ def test_helpers_answer_while_the_owner_is_busy(helpers: int) -> None:
             assert found.inode == inode_of(DATA, NAMES.index(name))
         unique = device.send(wire.open_(inode_of(DATA, FIRST)), 7)
         (event,) = take(session, 1)
-        assert (kernels(event[1]), *event[2:]) == (unique, inode_of(DATA, FIRST), 7, os.O_RDONLY, 0)
+        assert (kernels(event[1]), *event[2:5]) == (unique, inode_of(DATA, FIRST), 7, os.O_RDONLY)
         assert session.opened(event[1], inode_of(DATA, FIRST), 7, 1, Buffer(b"12345"), 5, False, True)
         assert wire.parse_opened(device.reply_to(unique).body).handle == 1
         assert device.ask(wire.read(inode_of(DATA, FIRST), 1, 1, 3)).body == b"234"

@@ -112,7 +112,8 @@ def test_unanswered_requests_are_delivered_again_in_their_order(mount: Mount) ->
     before = mount.events()
     mount.go_on()
     assert mount.session.waiting() == [event[1] for event in before]
-    assert mount.events() == before
+    # Each was received anew, so an open's moment of receipt is another.
+    assert [event[:5] for event in mount.events()] == [event[:5] for event in before]
     assert [event[0] for event in before] == [OPEN] * FILES + [STAT]
     assert mount.session.waiting() == []
     assert mount.session.opened(before[0][1], FILE, 7, 1, Buffer(b"12345"), 5, False, True)
@@ -296,7 +297,7 @@ def test_helpers_wait_until_the_old_requests_were_delivered(helpers: int) -> Non
         after: list[tuple[int, ...]] = []
         while len(after) <= count:
             after += mount.events()
-        assert after[:count] == before
+        assert [event[:5] for event in after[:count]] == [event[:5] for event in before]
         assert after[count][2] == OTHER
         mount.session.failed(after[count][1], errno.EIO)
         assert mount.device.reply_to(newer).error == errno.EIO

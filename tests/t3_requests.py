@@ -2,7 +2,7 @@
 
 import os
 import select
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,8 @@ from wire import Device, Reply, Request
 
 from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.dataset.columns import native_tree
-from redoxfs.fs.inodes import DATA, inode_of
+from redoxfs.fs.inodes import DATA, EXACT, inode_of
+from redoxfs.fs.open_times import OpenTimes
 from redoxfs.fs.page_cache import PageCache
 from redoxfs.fs.requests import KernelCaches, Requests
 from redoxfs.native import Session
@@ -47,6 +48,7 @@ class Serving:
     store: HeldStore
     node: Node
     requests: Requests
+    times: OpenTimes
     has_ended: trio.Event = field(default_factory=trio.Event)
 
     async def run(self, grace_s: float) -> None:
@@ -76,8 +78,9 @@ async def serving(catalog: Catalog, grace_s: float = 60.0) -> AsyncIterator[Serv
             session = Session(device.fd, -1, native_tree(catalog), max_read=1 << 20, helpers=0)
             try:
                 caches.attach(session)
-                begun = trio.Event()
-                made = Serving(device, store, node, Requests(node, session, begun.set, PageCache()))
+                begun, times = trio.Event(), OpenTimes()
+                requests = Requests(node, session, begun.set, PageCache(), times=times)
+                made = Serving(device, store, node, requests, times)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(made.run, grace_s)
                     await made.ask(wire.init())
@@ -231,3 +234,39 @@ def test_the_bytes_of_a_cancelled_open_are_not_kept(catalog: Catalog) -> None:
             assert (stats["open_files"], stats["bound"]) == (0, 0)
 
     trio.run(main)
+
+
+def test_an_open_is_counted_by_what_it_waited_for(catalog: Catalog) -> None:
+    async def main() -> None:
+        async with serving(catalog) as it:
+
+            def counts() -> dict[str, int]:
+                told = it.times.stats()["open_seconds"]
+                return {outcome: times["count"] for outcome, times in told.items() if times["count"]}
+
+            entry = int(catalog.members[0])
+            first = await it.wait_for_an_open(entry)
+            second = it.device.send(wire.open_(inode_of(DATA, entry)), THREAD + 1)
+            while it.node.stats()["waiting_opens"] < 2:
+                await trio.lowlevel.checkpoint()
+            assert counts() == {}
+            it.store.gate.set()
+            for unique in (first, second):
+                await it.reply_to(unique)
+            expected = {"demand": 1, "in_flight": 1}
+            assert await settled(counts, expected) == expected
+            await it.ask(wire.open_(inode_of(DATA, entry)))
+            expected["resident"] = 1
+            assert await settled(counts, expected) == expected
+            await it.ask(wire.open_(inode_of(EXACT, entry)))
+            expected["direct"] = 1
+            assert await settled(counts, expected) == expected
+
+    trio.run(main)
+
+
+async def settled(counts: Callable[[], dict[str, int]], expected: dict[str, int]) -> dict[str, int]:
+    """The counts once there are as many as expected: an open is counted just after its reply."""
+    while sum(counts().values()) < sum(expected.values()):
+        await trio.lowlevel.checkpoint()
+    return counts()

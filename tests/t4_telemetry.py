@@ -31,3 +31,23 @@ def test_stats_has_every_declared_field_and_no_other(
     assert undeclared(stats, METRICS) == []
     assert missing(stats, METRICS, present | {When.ALWAYS}) == []
     machine.ok("umount", machine.mnt)
+
+
+def test_each_open_is_in_one_histogram(machine: Machine, source: Path) -> None:
+    machine.ok("mount", source, machine.mnt)
+    read_all(machine.mnt)
+    read_all(machine.mnt / ".redoxfs/exact")
+    with pytest.raises(FileNotFoundError):
+        (machine.mnt / "missing").read_bytes()
+    (source / "README").unlink()
+    with pytest.raises(FileNotFoundError):
+        (machine.mnt / "README").read_bytes()
+    stats = machine.stats()
+    counts = {outcome: times["count"] for outcome, times in stats["open_seconds"].items()}
+    assert sum(counts.values()) == stats["opens"]
+    assert counts["direct"] == 1 + 41
+    assert counts["failed"] == stats["errors"] == 1
+    assert counts["demand"] == stats["demand_loads"] + stats["samples_reread"]
+    assert stats["load_seconds"]["count"] == stats["chunk_loads"]
+    assert stats["loads_in_flight"] == 0
+    machine.ok("umount", machine.mnt)

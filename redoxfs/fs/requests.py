@@ -23,9 +23,11 @@ import trio
 
 from redoxfs.fs.handlers import errno_of
 from redoxfs.fs.inodes import FIRST_OUTSIDE_DATA, Branch, branch_and_entry, inode_of
+from redoxfs.fs.open_times import OpenTimes
 from redoxfs.fs.page_cache import PageCache
 from redoxfs.native import EVENTS_AT_ONCE, INIT, OPEN, READ, RELEASE, STAT, Session
 from redoxfs.node import ExpectedOpen, Journal, Node, OpenFile, Recovered
+from redoxfs.telemetry import Outcome
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +110,7 @@ class Requests:
         answering: called when the kernel has accepted the mount.
         page_cache: which opens use the page cache.
         journal: of the node; None if nothing outlives this process.
+        times: how long opens took.
     """
 
     def __init__(
@@ -117,8 +120,10 @@ class Requests:
         answering: Callable[[], None],
         page_cache: PageCache,
         journal: Journal | None = None,
+        times: OpenTimes | None = None,
     ) -> None:
         self._node = node
+        self._done = (OpenTimes() if times is None else times).done
         self._session = session
         self._page_cache = page_cache
         self._journal = journal
@@ -240,7 +245,7 @@ class Requests:
 
     # Events
 
-    def _open(self, unique: int, inode: int, thread: int, _offset: int, _size: int) -> None:
+    def _open(self, unique: int, inode: int, thread: int, _offset: int, received_ns: int) -> None:
         if self._journal is not None:
             self._journal.request = unique
         try:
@@ -249,29 +254,41 @@ class Requests:
             else:
                 opened = self._node.open_exact(branch_and_entry(inode)[1])
             if isinstance(opened, OpenFile):
-                self._opened(unique, inode, thread, opened)
+                self._opened(unique, inode, thread, received_ns, opened)
                 return
             if isinstance(opened, ExpectedOpen):
-                self._node.expect(opened, partial(self._expected, unique, inode, thread))
+                self._node.expect(opened, partial(self._expected, unique, inode, thread, received_ns))
                 return
         except Exception as error:
-            self._session.failed(unique, errno_of(error))
+            self._open_failed(unique, received_ns, error)
             return
-        self._later(unique, opened, lambda file: self._opened(unique, inode, thread, file))
+        self._later(unique, self._await_open(unique, inode, thread, received_ns, opened), lambda _: None)
 
-    def _expected(self, unique: int, inode: int, thread: int, result: OpenFile | Exception) -> None:
+    async def _await_open(
+        self, unique: int, inode: int, thread: int, received_ns: int, opening: Coroutine[Any, Any, OpenFile]
+    ) -> None:
+        try:
+            self._opened(unique, inode, thread, received_ns, await opening)
+        except Exception as error:
+            self._open_failed(unique, received_ns, error)
+
+    def _open_failed(self, unique: int, received_ns: int, error: Exception) -> None:
+        self._session.failed(unique, errno_of(error))
+        self._done[Outcome.FAILED](received_ns)
+
+    def _expected(self, unique: int, inode: int, thread: int, received_ns: int, result: OpenFile | Exception) -> None:
         """An open that waited for its bytes is over. Raises nothing, since other opens wait for the same call."""
         try:
             if isinstance(result, Exception):
-                self._session.failed(unique, errno_of(result))
+                self._open_failed(unique, received_ns, result)
             else:
-                self._opened(unique, inode, thread, result)
+                self._opened(unique, inode, thread, received_ns, result)
         except Exception as error:
-            self._session.failed(unique, errno_of(error))
+            self._open_failed(unique, received_ns, error)
         if not self._is_waiting():
             self._nothing_waits.set()
 
-    def _opened(self, unique: int, inode: int, thread: int, file: OpenFile) -> None:
+    def _opened(self, unique: int, inode: int, thread: int, received_ns: int, file: OpenFile) -> None:
         is_open = False
         shares_pages = file.shares_pages and self._page_cache.shares(file.size)
         if self._journal is not None and file.shares_pages and not shares_pages:
@@ -284,6 +301,7 @@ class Requests:
             if not is_open:
                 # Nobody waits any more, or it failed: nobody will close it.
                 self._node.close(file.handle)
+        self._done[file.outcome](received_ns)
 
     def _stat(self, unique: int, entry: int, thread: int, _offset: int, _size: int) -> None:
         try:

@@ -23,6 +23,7 @@ from redoxfs import __version__
 from redoxfs.chunks import ChunkStore
 from redoxfs.dataset import Catalog
 from redoxfs.dataset.columns import native_tree
+from redoxfs.fs.open_times import OpenTimes
 from redoxfs.fs.operations import Operations
 from redoxfs.fs.page_cache import PageCache
 from redoxfs.fs.relay import Relay
@@ -174,7 +175,8 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
         of_node = node.stats()
         of_node["bytes_served"] += caches.bytes_served
         of_keeper = {"keeper": None if spec.keeper is None else spec.keeper.stats()}
-        return {**about, **of_keeper, "verdict": catalog.verdict.line, **of_node, **of_peers, **state.stats()}
+        of_parts = {**of_node, **times.stats(), **of_peers, **state.stats()}
+        return {**about, **of_keeper, "verdict": catalog.verdict.line, **of_parts}
 
     async def join(before: tuple[Mapping[str, Any], Sequence[int]] | None) -> "Membership | None":
         """Come together with the other nodes, if there are any."""
@@ -186,7 +188,7 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
         joining = joined(node, catalog, plan, spec.cluster, state, timeout_s=spec.timeout_s, past=before)
         return await ends.enter_async_context(joining)
 
-    caches = KernelCaches()
+    caches, times = KernelCaches(), OpenTimes()
     shared = None if spec.keeper is None else Shared(spec.keeper.shared_fd, checkpoint_bytes=_checkpoint_room(catalog))
     journal = None if shared is None else Journal(shared)
     plan, past = spec.plan, None
@@ -232,7 +234,7 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
                 on_ready()
 
             caches.attach(session)
-            requests = Requests(node, session, answering, PageCache(spec.bypass), journal)
+            requests = Requests(node, session, answering, PageCache(spec.bypass), journal, times)
             if past is not None:
                 recovered = node.recover(past)
                 # Before any checkpoint: it does not have the answers of requests that are still there.

@@ -6,6 +6,7 @@
   shards (`Shards`).
 - `Buffer` holds the bytes of one file.
 - `Shared` is memory that outlives a daemon, and from which the next one goes on.
+- `Histogram` counts how long something took.
 
 The core of each is plain C without Python (buffer.c, tree.c, reader.c, session.c), so that sanitizers and fuzzers run
 it alone; py_*.c are the types around it.
@@ -29,6 +30,7 @@ from redoxfs.native._native import (  # noqa: E402
     STAT,
     Buffer,
     Files,
+    Histogram,
     Reader,
     Session,
     Shards,
@@ -45,6 +47,7 @@ __all__ = [
     "STAT",
     "Buffer",
     "Files",
+    "Histogram",
     "Reader",
     "Session",
     "Shards",

@@ -176,7 +176,8 @@ Event = tuple[int, int, int, int, int, int]
 """(kind, unique, number, thread, offset, size).
 
 INIT     the kernel has accepted the mount. number: 1 if programs can map files that bypass the page cache, else 0
-OPEN     number: inode; offset: open flags.  To be answered by `opened` or `failed`
+OPEN     number: inode; offset: open flags; size: when it was received, in ns of the monotonic clock.
+         To be answered by `opened` or `failed`
 STAT     number: entry, redirected and not known to be held by the thread.  `stat` or `failed`
 READ     number: handle whose bytes are not in memory.  `data` or `failed`
 RELEASE  number: handle; size: its reads, 0 if it used the page cache. Answered already
@@ -225,6 +226,28 @@ class Shared:
 
     def checkpointed(self) -> tuple[int, bytes] | None:
         """The last checkpoint, and the position that it covers."""
+
+@final
+class Histogram:
+    """How long something took: counts of times in buckets of fixed bounds, four to each power of two."""
+
+    def __init__(self) -> None: ...
+    @property
+    def sum_ns(self) -> int:
+        """All times together."""
+
+    def record(self, ns: int, /) -> None:
+        """Count a time. A negative one counts as zero."""
+
+    def since(self, began_ns: int, /) -> None:
+        """Count the time since a moment of `time.monotonic_ns`."""
+
+    def counts(self) -> list[int]:
+        """How many times lie in each bucket."""
+
+    @staticmethod
+    def bounds_ns() -> list[int]:
+        """The upper bound of each bucket, which is not in it. The last bucket has none."""
 
 @final
 class Session:

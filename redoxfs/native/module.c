@@ -11,7 +11,8 @@
 
 static int add_types(PyObject *module) {
     int failed = redox_add_buffer(module) || redox_add_tree(module) || redox_add_reader(module) ||
-                 redox_add_shared(module) || redox_add_session(module) || PyModule_AddStringConstant(module, "SOURCES", REDOX_SOURCES);
+                 redox_add_shared(module) || redox_add_session(module) || redox_add_histogram(module) ||
+                 PyModule_AddStringConstant(module, "SOURCES", REDOX_SOURCES);
     return failed ? -1 : 0;
 }
 

@@ -14,6 +14,7 @@ int redox_add_tree(PyObject *module);
 int redox_add_reader(PyObject *module);
 int redox_add_shared(PyObject *module);
 int redox_add_session(PyObject *module);
+int redox_add_histogram(PyObject *module);
 
 // The core object behind a Python object, borrowed, or NULL with TypeError set.
 redox_buffer *redox_buffer_of(PyObject *object);

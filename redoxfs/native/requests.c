@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <time.h>
 
 // The name of the control folder in the root of DATA.
 static const char CONTROL_NAME[] = ".redoxfs";
@@ -210,6 +211,9 @@ static bool event_of_open(redox_core *core, redox_request *request, redox_event 
     }
     make_event(request, REDOX_OPEN, request->header->nodeid, event);
     event->offset = in->flags;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    event->size = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
     return true;
 }
 

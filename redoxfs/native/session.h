@@ -25,7 +25,7 @@ typedef struct {
     uint64_t unique;  // stands for the request in an answer to it
     uint64_t number;
     uint64_t offset;
-    uint64_t size;
+    uint64_t size;  // of an OPEN: when it was received, in ns of the monotonic clock
 } redox_event;
 
 enum {

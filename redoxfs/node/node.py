@@ -63,6 +63,7 @@ from redoxfs.protocol import (
 )
 from redoxfs.protocol.binding import UNDECIDED
 from redoxfs.protocol.turns import Turns
+from redoxfs.telemetry import Outcome
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +80,7 @@ class OpenFile:
     ``size``          of the file in bytes, -1 if it is not redirected
     ``keep_pages``    the kernel's present pages of the path are right
     ``shares_pages``  the handle may use and fill them
+    ``outcome``       what the open waited for
     """
 
     handle: int
@@ -86,6 +88,7 @@ class OpenFile:
     size: int
     keep_pages: bool
     shares_pages: bool = True
+    outcome: Outcome = Outcome.RESIDENT
 
 
 @dataclass(slots=True, eq=False)
@@ -93,6 +96,7 @@ class ExpectedOpen:
     """An open whose bytes are on their way. Await it, or hand it to `Node.expect`.
 
     ``request``  its number in the journal
+    ``outcome``  what it waits for
     """
 
     node: "Node"
@@ -101,6 +105,7 @@ class ExpectedOpen:
     content: Content
     keep_pages: bool
     request: int = 0
+    outcome: Outcome = Outcome.DEMAND
 
     def __await__(self) -> Generator[Any, Any, OpenFile]:
         return self.node.open_when_here(self).__await__()
@@ -219,13 +224,19 @@ class Node:
                         request = journal.request
                         self._succession.undecided[request] = Unanswered(path, file, thread)
                     return self._open_undecided(entry, thread, undecided, keep_pages=keep_pages, request=request)
+            in_flight = self.counters.in_flight_waits
             content = self._content(path, file, opened)
         except BaseException as error:
             self._failed(path, thread, entry, opened.sample, error)
             raise
         if content.arrived:
             return self._opened(path, file, thread, content, keep_pages=keep_pages)
-        return ExpectedOpen(self, entry, thread, content, keep_pages, 0 if journal is None else journal.request)
+        outcome = Outcome.DEMAND
+        if self.counters.in_flight_waits != in_flight:
+            remote = isinstance(opened.turn, Served) and opened.turn.remote
+            outcome = Outcome.REMOTE if remote else Outcome.IN_FLIGHT
+        request = 0 if journal is None else journal.request
+        return ExpectedOpen(self, entry, thread, content, keep_pages, request, outcome)
 
     def _content(self, path: int, file: int, opened: Opened) -> Content:
         """The bytes of an open's answer, here or expected."""
@@ -324,7 +335,9 @@ class Node:
         except BaseException as error:
             self._failed_expected(expected, error)
             raise
-        return self._opened(path, file, expected.thread, content, keep_pages=expected.keep_pages)
+        opened = self._opened(path, file, expected.thread, content, keep_pages=expected.keep_pages)
+        opened.outcome = expected.outcome
+        return opened
 
     def _expected_by_request(self) -> Iterator[tuple[int, Unanswered]]:
         for expected in self._expected:
@@ -465,8 +478,10 @@ class Node:
         if content is None or (content.arrived and content.stamps[file] is None):
             content = self.supply.read_again(path, self._answer(path))
         if content.arrived:
-            return self._opened(path, file, thread, content, keep_pages=keep_pages)
-        return await ExpectedOpen(self, entry, thread, content, keep_pages)
+            opened = self._opened(path, file, thread, content, keep_pages=keep_pages)
+            opened.outcome = Outcome.REMOTE
+            return opened
+        return await ExpectedOpen(self, entry, thread, content, keep_pages, outcome=Outcome.REMOTE)
 
     def _decide_alone(self, undecided: Undecided) -> bool:
         decided = self._pending.decide_alone(undecided)
@@ -640,7 +655,7 @@ class Node:
             self._kernel.ask(entry, not self._exact.is_as_scanned(entry))
         if self._journal is not None:
             self._journal.stamp(entry, file.file.stamp)
-        return OpenFile(handle, None, -1, keep_pages, file.shares_pages)
+        return OpenFile(handle, None, -1, keep_pages, file.shares_pages, Outcome.DIRECT)
 
     def out_of_date(self) -> set[int]:
         """Entries of which the tree does not have the present size and time."""
@@ -673,6 +688,7 @@ class Node:
             "waiting_reads": self._reads.now,
             **self.binding.counts(),
             **self.memory.counts(),
+            **self.supply.stats(),
         }
 
     async def _read_by_position(self, opened: Handle, offset: int, size: int) -> bytes:

@@ -8,19 +8,33 @@ import errno
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from time import monotonic_ns
+from typing import Any
 
 import trio
 
 from redoxfs.chunks import ChunkStore, FileBytes, NativeRead, Read
 from redoxfs.chunks.store import NO_INODE, Payload, Stamp
 from redoxfs.dataset import Catalog
+from redoxfs.native import Histogram
 from redoxfs.node.counters import Counters
 from redoxfs.node.loader import Loader
 from redoxfs.node.memory import Content, Memory
 from redoxfs.node.plan import Plan
 from redoxfs.protocol import Load, Served
+from redoxfs.telemetry import as_json
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Loading:
+    """A load of a chunk: when it was submitted, how many of its reads are expected, and whether none was dropped."""
+
+    began_ns: int
+    reads: int
+    is_whole: bool = True
 
 
 class Supply:
@@ -53,7 +67,10 @@ class Supply:
         self._plan = plan
         self._changed = changed
         self._loader: Loader | None = None
-        self._expected: dict[Read, Sequence[Content]] = {}
+        # What each read is for; and of which load it is, if of any.
+        self._expected: dict[Read, tuple[Sequence[Content], _Loading | None]] = {}
+        self._loads_in_flight = 0
+        self._load_times = Histogram()
         self._changed_size: dict[int, int] = {}
         # Whether any file ever was.
         self._has_changed = False
@@ -93,7 +110,9 @@ class Supply:
             self._counters.chunk_loads += 1
             self._counters.samples_loaded += len(load.samples)
             reads = self._store.reads(load.chunk, load.samples)
-            self._submit(reads, self._memory.expect(load.samples), awaited=awaited)
+            loading = _Loading(monotonic_ns(), len(reads))
+            self._loads_in_flight += 1
+            self._submit(reads, self._memory.expect(load.samples), awaited=awaited, loading=loading)
             awaited = False
 
     def read_again(self, path: int, sample: int) -> Content:
@@ -117,9 +136,12 @@ class Supply:
     def cancel_unwanted(self) -> None:
         """Drop the reads whose samples nobody wants any more, if they have not begun."""
         if self._loader is not None:
-            for read, contents in [*self._expected.items()]:
+            for read, (contents, loading) in [*self._expected.items()]:
                 if not any(content.is_wanted for content in contents) and self._loader.cancel(read):
                     del self._expected[read]
+                    if loading is not None:
+                        loading.is_whole = False
+                        self._read_is_over(loading)
 
     # Samples given to other nodes and taken from them
 
@@ -210,25 +232,41 @@ class Supply:
         """See `ChunkStore.read_range`."""
         return self._store.read_range(sample, file, stamp, offset, size)
 
+    def stats(self) -> dict[str, Any]:
+        """Its part of stats.json."""
+        times = self._load_times
+        of_times = as_json(times.counts(), times.sum_ns, times.bounds_ns())
+        return {"loads_in_flight": self._loads_in_flight, "load_seconds": of_times}
+
     # Reads
 
-    def _submit(self, reads: Sequence[Read], contents: Sequence[Content], *, awaited: bool) -> None:
+    def _submit(
+        self,
+        reads: Sequence[Read],
+        contents: Sequence[Content],
+        *,
+        awaited: bool,
+        loading: _Loading | None = None,
+    ) -> None:
         assert self._loader is not None
         expected = self._expected
         if len(contents) == 1:
             (content,) = contents
             content.read = reads[0]
-            expected[reads[0]] = contents
+            expected[reads[0]] = contents, loading
         else:
             of_sample = {content.sample: content for content in contents}
             for read in reads:
-                of_read = expected[read] = [of_sample[sample] for sample in read.samples]
+                of_read = [of_sample[sample] for sample in read.samples]
+                expected[read] = of_read, loading
                 for content in of_read:
                     content.read = read
         self._loader.submit(reads, awaited=awaited)
 
     def _arrived(self, read: Read, payloads: Sequence[Payload]) -> None:
-        contents = self._expected.pop(read)
+        contents, loading = self._expected.pop(read)
+        if loading is not None:
+            self._read_is_over(loading)
         if not isinstance(read, NativeRead):
             payloads = self._completed(contents, payloads)
         for content, payload in zip(contents, payloads, strict=True):
@@ -236,6 +274,14 @@ class Supply:
                 if isinstance(file, FileBytes):
                     self._counters.bytes_read += len(file.data)
             self._deliver(content, payload)
+
+    def _read_is_over(self, loading: _Loading) -> None:
+        """A read has arrived, or was dropped. A load is over with its last read."""
+        loading.reads -= 1
+        if not loading.reads:
+            self._loads_in_flight -= 1
+            if loading.is_whole:
+                self._load_times.since(loading.began_ns)
 
     def _completed(self, contents: Sequence[Content], payloads: Sequence[Payload]) -> Sequence[Payload]:
         """Payloads with errors in the place of what a store in Python did not return."""

@@ -14,12 +14,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
+from time import monotonic_ns
 from typing import Any, TypeVar
 
 import grpc
 import trio
 
 from redoxfs.chunks.store import Payload
+from redoxfs.native import Histogram
 from redoxfs.peers.bounds import Bounds
 from redoxfs.peers.bridge import Bridge
 from redoxfs.peers.channel import one_line, reason_of
@@ -115,6 +117,7 @@ class _Incoming:
     def __init__(self, message: Message) -> None:
         self.message = message
         self.received: Received | None = None
+        self.sent_ns = monotonic_ns()
         self.sinks: dict[int, Callable[[Payload], None]] = {}
 
 
@@ -184,6 +187,8 @@ class Client:
         self.state = "joining"
         self.reason = ""
         self.counts = Counts()
+        # From a message to its answer, repetitions included.
+        self.answer_times = Histogram()
 
     def send(self, message: Message) -> None:
         """Ask until ``message`` is answered; the service receives the answer."""
@@ -384,6 +389,7 @@ class Client:
             if sinks is None:
                 return False
             incoming.sinks = dict(enumerate(sinks))
+            self.answer_times.since(incoming.sent_ns)
         elif incoming.received.answer != answer.answer:
             # The peer was restarted, and decided again.
             self._give_up(incoming, "the peer gave another answer the second time")

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
+from redoxfs.native import Histogram
 from redoxfs.peers.bounds import Bounds
 from redoxfs.peers.bridge import Bridge
 from redoxfs.peers.channel import Plaintext, Transport
@@ -34,6 +35,7 @@ from redoxfs.peers.view import (
     refusal,
 )
 from redoxfs.protocol.events import Message
+from redoxfs.telemetry import as_json
 
 REPORT_S = 5.0
 """Between two reports of missing nodes."""
@@ -330,7 +332,7 @@ class Peers:
 
     def stats(self) -> dict[str, Any]:
         """For `stats.json`, from `start` on: by address, and in total."""
-        sent = self._server.outbox.bytes_sent
+        sent, bounds_ns = self._server.outbox.bytes_sent, Histogram.bounds_ns()
         peers = {
             client.address: {
                 "state": client.state,
@@ -340,6 +342,7 @@ class Peers:
                 "samples_received": client.counts.samples,
                 "bytes_in": client.counts.bytes_in,
                 "bytes_out": sent[node],
+                "answer_seconds": as_json(client.answer_times.counts(), client.answer_times.sum_ns, bounds_ns),
             }
             for node, client in self._clients.items()
         }

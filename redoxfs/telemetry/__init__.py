@@ -3,7 +3,21 @@
 Nothing here does I/O, but for the server of `prometheus`. The values come from stats.json, as one snapshot.
 """
 
+from redoxfs.telemetry.distribution import Distribution, as_json
 from redoxfs.telemetry.metric import EACH, PREFIX, Kind, Metric, When, missing, undeclared
+from redoxfs.telemetry.outcome import Outcome
 from redoxfs.telemetry.registry import METRICS
 
-__all__ = ["EACH", "METRICS", "PREFIX", "Kind", "Metric", "When", "missing", "undeclared"]
+__all__ = [
+    "EACH",
+    "METRICS",
+    "PREFIX",
+    "Distribution",
+    "Kind",
+    "Metric",
+    "Outcome",
+    "When",
+    "as_json",
+    "missing",
+    "undeclared",
+]

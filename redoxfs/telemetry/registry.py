@@ -51,6 +51,14 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("errors", COUNTER, "errors", "Opens, and reads from storage by position, that failed."),
     Metric("wait_seconds", COUNTER, "wait_seconds", "The sum of all waits of opens and reads.", unit="seconds"),
+    Metric(
+        "open_duration_seconds",
+        HISTOGRAM,
+        "open_seconds.*",
+        "From the receipt of an open to its reply, by what it waited for.",
+        unit="seconds",
+        labels=("outcome",),
+    ),
     Metric("waiting_opens", GAUGE, "waiting_opens", "Opens that wait for storage or for another node now."),
     Metric("waiting_reads", GAUGE, "waiting_reads", "Reads that wait for storage now."),
     Metric("open_files", GAUGE, "open_files", "Files that are open now."),
@@ -58,6 +66,14 @@ METRICS: tuple[Metric, ...] = (
     Metric("storage_read_bytes", COUNTER, "bytes_read", "Bytes read from storage.", unit="bytes"),
     Metric("served_bytes", COUNTER, "bytes_served", "Bytes served to programs.", unit="bytes"),
     Metric("chunk_loads", COUNTER, "chunk_loads", "Loads of a chunk."),
+    Metric("loads_in_flight", GAUGE, "loads_in_flight", "Loads of a chunk whose last read has not arrived."),
+    Metric(
+        "load_duration_seconds",
+        HISTOGRAM,
+        "load_seconds",
+        "From the decision to load a chunk until its last read has arrived, queueing included.",
+        unit="seconds",
+    ),
     Metric("samples_loaded", COUNTER, "samples_loaded", "Samples read by loads of chunks."),
     Metric(
         "samples_reread",
@@ -171,6 +187,15 @@ METRICS: tuple[Metric, ...] = (
             ("received_bytes", "bytes_in", "bytes", "Bytes of answers received from a peer."),
             ("sent_bytes", "bytes_out", "bytes", "Bytes of answers sent to a peer."),
         )
+    ),
+    Metric(
+        "peer_answer_duration_seconds",
+        HISTOGRAM,
+        "peers.*.answer_seconds",
+        "From the first sending of a message to a peer until its answer, without the bytes that follow in parts.",
+        unit="seconds",
+        labels=("peer",),
+        when=When.NODES,
     ),
     # The keeper
     Metric("keeper_pid", FACT, "keeper.pid", "The process number of the keeper; null if it died.", when=When.KEEPER),
