@@ -113,10 +113,8 @@ void redox_session_stat(redox_session *session, uint64_t unique, size_t entry, i
 }
 
 void redox_session_data(redox_session *session, uint64_t unique, const void *data, size_t size) {
-    redox_core *core = redox_core_of(session);
-    if (!redox_reply(&core->devices, unique, data, size)) {
-        atomic_fetch_add_explicit(&core->bytes_served, size, memory_order_relaxed);
-    }
+    // The caller counts these bytes.
+    redox_reply(&redox_core_of(session)->devices, unique, data, size);
 }
 
 void redox_session_failed(redox_session *session, uint64_t unique, int error) {
