@@ -34,6 +34,7 @@ from redoxfs.cli.options import (
 )
 from redoxfs.cli.parser import HelpAll, Parser, Verbs, add_verb
 from redoxfs.cli.simulate_arguments import add_simulate
+from redoxfs.cli.telemetry_arguments import add_stats
 from redoxfs.launch.addresses import DEFAULT_PORT
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.options import DEFAULT_TIMEOUT_S, POLICIES, STORAGES, MountOptions, SharingOptions
@@ -79,6 +80,7 @@ def parser() -> argparse.ArgumentParser:
     _add_umount(verbs)
     _add_install_helper(verbs)
     _add_status(verbs)
+    _add_timeout(add_stats(verbs))
     _add_restart(verbs)
     _add_inspect(verbs)
     _add_pack(verbs)

@@ -72,6 +72,17 @@ class StatusOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class StatsOptions:
+    """``count`` None: until the mount ends."""
+
+    mountpoint: str
+    interval_s: float = 1.0
+    count: int | None = None
+    json: bool = False
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterUpOptions:
     """``mount`` is what all nodes have in common; its mountpoint, its nodes and its rank are set for each.
 

@@ -21,6 +21,7 @@ _VERBS = {
     "umount": "redoxfs.cli.umount",
     "install-helper": "redoxfs.cli.install_helper",
     "status": "redoxfs.cli.status",
+    "stats": "redoxfs.cli.stats",
     "restart": "redoxfs.cli.restart",
     "inspect": "redoxfs.cli.inspect",
     "pack": "redoxfs.cli.pack",

@@ -52,6 +52,10 @@ def window(text: str) -> int:
     return whole_number(text, 1, (1 << 31) - 1)
 
 
+def lines(text: str) -> int:
+    return whole_number(text, 1, (1 << 31) - 1)
+
+
 def jobs(text: str) -> int:
     return whole_number(text, 1, 1 << 10)
 

@@ -6,6 +6,7 @@ Nothing here does I/O, but for the server of `prometheus`. The values come from 
 from redoxfs.telemetry.distribution import Distribution, as_json
 from redoxfs.telemetry.metric import EACH, PREFIX, Kind, Metric, When, missing, undeclared
 from redoxfs.telemetry.outcome import Outcome
+from redoxfs.telemetry.rates import Rates
 from redoxfs.telemetry.registry import METRICS
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Kind",
     "Metric",
     "Outcome",
+    "Rates",
     "When",
     "as_json",
     "missing",

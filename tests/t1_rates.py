@@ -1,0 +1,63 @@
+"""What a mount did between two snapshots follows from their difference, and a restart is no negative rate."""
+
+from typing import Any
+
+import pytest
+
+from redoxfs.native import Histogram
+from redoxfs.telemetry import Outcome, Rates, as_json
+
+
+def snapshot(*, pid: int = 1, opens: int = 0, waits_s: dict[Outcome, list[float]] | None = None) -> dict[str, Any]:
+    """A stats.json, as far as rates need it. Each open reads 10 bytes from storage, and half are redirected."""
+    times = {}
+    for outcome in Outcome:
+        histogram = Histogram()
+        for wait_s in (waits_s or {}).get(outcome, []):
+            histogram.record(round(wait_s * 1e9))
+        times[outcome.label] = as_json(histogram.counts(), histogram.sum_ns, histogram.bounds_ns())
+    return {
+        "pid": pid,
+        "opens": opens,
+        "redirected": opens // 2,
+        "bytes_read": 10 * opens,
+        "bytes_served": 20 * opens,
+        "errors": 0,
+        "open_seconds": times,
+        "waiting_opens": 3,
+        "loads_in_flight": 2,
+        "memory_used_bytes": 100,
+        "memory_limit_bytes": 200,
+        "turns": opens,
+        "samples": 40,
+    }
+
+
+def test_rates_are_differences_for_each_second() -> None:
+    rates = Rates.between(snapshot(opens=100), snapshot(opens=300), 2.0)
+    assert (rates.opens_per_s, rates.storage_bytes_per_s, rates.served_bytes_per_s) == (100, 1000, 2000)
+    assert rates.redirected_share == 0.5
+    assert (rates.waiting_opens, rates.loads_in_flight, rates.memory_used_bytes) == (3, 2, 100)
+    assert rates.laps == 7.5
+
+
+def test_an_interval_without_opens_has_no_share_and_no_waits() -> None:
+    waits = {Outcome.RESIDENT: [0.001]}
+    rates = Rates.between(snapshot(opens=1, waits_s=waits), snapshot(opens=1, waits_s=waits), 1.0)
+    assert (rates.opens_per_s, rates.redirected_share, rates.wait_p50_s, rates.wait_p99_s) == (0, None, None, None)
+
+
+def test_waits_are_those_of_the_interval_whatever_they_waited_for() -> None:
+    before = {Outcome.RESIDENT: [5.0] * 1000}
+    after = before | {Outcome.DEMAND: [0.25] * 98, Outcome.REMOTE: [2.0] * 2, Outcome.FAILED: [60.0] * 50}
+    rates = Rates.between(snapshot(opens=1000, waits_s=before), snapshot(opens=1150, waits_s=after), 1.0)
+    assert rates.wait_p50_s == pytest.approx(0.25, rel=0.25)
+    assert rates.wait_p99_s == pytest.approx(2.0, rel=0.25)
+
+
+def test_after_a_restart_the_counters_of_the_new_daemon_count() -> None:
+    before = snapshot(pid=1, opens=500, waits_s={Outcome.RESIDENT: [5.0] * 500})
+    after = snapshot(pid=2, opens=600, waits_s={Outcome.RESIDENT: [0.001] * 600})
+    rates = Rates.between(before, after, 1.0)
+    assert rates.opens_per_s == 600
+    assert rates.wait_p99_s == pytest.approx(0.001, rel=0.3)
