@@ -359,8 +359,9 @@ class Session:
         """What ``thread`` opened is no longer known as its own; -1: of all threads."""
 
     def counts(self) -> dict[str, int]:
-        """``bytes_served`` (of reads without events), ``requests``, ``handles`` (open now), ``bound`` (files), ``relayed`` (requests so far),
-        ``malformed`` (requests that made no sense) and ``not_voided`` (times that the kernel did not void something).
+        """``bytes_served`` (without events), ``requests``, ``handles`` (open now), ``bound`` (files), ``relayed``
+        (requests so far), ``malformed`` (requests that made no sense) and ``not_voided`` (times that the kernel did not
+        void something).
         """
 
     def close(self) -> None:
