@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from machine import PATIENCE_S, Machine
+from ports import reserve
+from scrapes import Series, series_of, text_of, value_of
 
 from redoxfs.telemetry import METRICS, When, missing, undeclared
 
@@ -124,3 +127,97 @@ def test_stats_ends_silently_on_an_interrupt_and_a_closed_pipe(machine: Machine,
         process.stdout.close()
         assert (process.wait(PATIENCE_S), process.stderr.read()) == (0, "")
     machine.ok("umount", machine.mnt)
+
+
+def scraped(port: int) -> Series:
+    return series_of(text_of(port))
+
+
+def test_metrics_agree_with_what_a_reader_read(machine: Machine, source: Path) -> None:
+    (port,) = reserve(1)
+    machine.ok("mount", source, machine.mnt, "--metrics", str(port), "--metrics-label", "job=digits")
+    size = read_all(machine.mnt)
+    found = scraped(port)
+    labels = {"mount": str(machine.mnt), "node": "0", "job": "digits"}
+    assert value_of(found, "redoxfs_up", **labels) == 1
+    assert value_of(found, "redoxfs_opens_total", **labels) == 41
+    assert value_of(found, "redoxfs_served_bytes_total", **labels) == size
+    assert value_of(found, "redoxfs_storage_read_bytes_total", **labels) == size
+    assert value_of(found, "redoxfs_open_duration_seconds_count", **labels) == 41
+    assert all(labels.items() <= dict(of).items() for _, of in found)
+    assert machine.stats()["metrics"] == str(port)
+    machine.ok("umount", machine.mnt)
+    with pytest.raises(OSError, match="refused"):
+        text_of(port)
+
+
+def test_a_port_that_is_taken_is_refused_before_the_mount(machine: Machine, source: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        refused = machine.run("mount", source, machine.mnt, "--metrics", str(port))
+    assert refused.returncode == 2
+    assert refused.stderr == f"redoxfs: --metrics 127.0.0.1:{port}: cannot listen there: Address already in use\n"
+    assert machine.nothing_is_left()
+
+
+def test_another_daemon_of_a_keeper_listens_at_the_same_port(machine: Machine, source: Path) -> None:
+    (port,) = reserve(1)
+    machine.ok("mount", "--keeper", source, machine.mnt, "--metrics", str(port), "--metrics-label", "job=digits")
+    text_of(port)
+    machine.kill(signal.SIGKILL)
+    # It answers once another daemon serves.
+    assert machine.stats()["keeper"]["restarts"] == 1
+    assert value_of(scraped(port), "redoxfs_restarts_total", job="digits") == 1
+    machine.ok("restart", machine.mnt)
+    assert value_of(scraped(port), "redoxfs_restarts_total", job="digits") == 2
+    machine.ok("umount", machine.mnt)
+
+
+@contextmanager
+def collector(machine: Machine) -> Iterator[int]:
+    """`redoxfs metrics`; yields its port. It ends silently on SIGTERM."""
+    (port,) = reserve(1)
+    process = subprocess.Popen(
+        machine.command("metrics", "--listen", str(port), "--metrics-label", "job=digits"),
+        env=machine.environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        assert process.stderr.readline().endswith(f"http://127.0.0.1:{port}/metrics\n")
+        yield port
+        process.terminate()
+        assert (process.wait(PATIENCE_S), process.stderr.read()) == (0, "")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_collector_has_all_mounts_without_metrics_of_their_own(machine: Machine, source: Path) -> None:
+    first, second, third = (machine.folder / name for name in ("one", "two", "three"))
+    for mountpoint in (first, second, third):
+        mountpoint.mkdir()
+    (port,) = reserve(1)
+    machine.ok("mount", source, first)
+    machine.ok("mount", source, second)
+    machine.ok("mount", source, third, "--metrics", str(port))
+    read_all(first)
+    with collector(machine) as at:
+
+        def ups(text: str) -> dict[str, float]:
+            """Of the mounts of this test; this machine may have others."""
+            return {
+                mount: value
+                for (name, labels), value in series_of(text).items()
+                if name == "redoxfs_up" and (mount := dict(labels)["mount"]).startswith(str(machine.folder))
+            }
+
+        text = text_of(at)
+        assert ups(text) == {str(first): 1, str(second): 1}
+        opens = value_of(series_of(text), "redoxfs_opens_total", mount=str(first), job="digits")
+        assert opens == 41
+        machine.kill(signal.SIGKILL, second)
+        assert ups(text_of(at)) == {str(first): 1, str(second): 0}
+    for mountpoint in (first, second, third):
+        machine.ok("umount", mountpoint)

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 from machine import Machine
+from ports import reserve
+from scrapes import series_of, text_of, value_of
 
 from redoxfs.telemetry import METRICS, When, missing, undeclared
 
@@ -20,4 +22,16 @@ def test_stats_of_three_nodes_has_every_declared_field_and_no_other(
         stats = machine.stats(machine.mnt / str(node))
         assert undeclared(stats, METRICS) == []
         assert missing(stats, METRICS, frozenset(present)) == []
+    machine.ok("cluster", "down", machine.mnt)
+
+
+def test_each_node_serves_its_metrics_at_a_port_of_its_own(machine: Machine, source: Path) -> None:
+    (port,) = reserve(1)
+    machine.ok("cluster", "up", "--nodes", "2", source, machine.mnt, "--metrics", str(port))
+    for node in range(2):
+        found = series_of(text_of(port + node))
+        labels = {"mount": str(machine.mnt / str(node)), "node": str(node)}
+        assert value_of(found, "redoxfs_nodes", **labels) == 2
+        (peer,) = machine.stats(machine.mnt / str(node))["peers"]
+        assert value_of(found, "redoxfs_peer_retries_total", peer=peer["address"], **labels) == peer["retries"]
     machine.ok("cluster", "down", machine.mnt)

@@ -34,7 +34,7 @@ from redoxfs.cli.options import (
 )
 from redoxfs.cli.parser import HelpAll, Parser, Verbs, add_verb
 from redoxfs.cli.simulate_arguments import add_simulate
-from redoxfs.cli.telemetry_arguments import add_stats
+from redoxfs.cli.telemetry_arguments import add_metrics, add_metrics_of_mount, add_stats
 from redoxfs.launch.addresses import DEFAULT_PORT
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.options import DEFAULT_TIMEOUT_S, POLICIES, STORAGES, MountOptions, SharingOptions
@@ -81,6 +81,7 @@ def parser() -> argparse.ArgumentParser:
     _add_install_helper(verbs)
     _add_status(verbs)
     _add_timeout(add_stats(verbs))
+    add_metrics(verbs)
     _add_restart(verbs)
     _add_inspect(verbs)
     _add_pack(verbs)
@@ -112,7 +113,9 @@ def _add_serve(verbs: "Verbs[Parser]") -> None:
     )
     _add_files(verb.add_argument_group("what is served"))
     _add_memory(verb.add_argument_group("memory"))
-    _add_progress(verb.add_argument_group("the mount"))
+    group = verb.add_argument_group("the mount")
+    _add_progress(group)
+    verb.advanced(*add_metrics_of_mount(group))
     _add_nodes_of_mount(verb.add_argument_group("several nodes"))
     _add_advanced(verb)
 
@@ -136,6 +139,7 @@ def _add_mount_arguments(verb: Parser) -> None:
     group = verb.add_argument_group("the mount")
     _add_mount_settings(group, log="log of the daemon (default: below ~/.local/state/redoxfs)")
     _add_keeper(verb, group)
+    verb.advanced(*add_metrics_of_mount(group))
     _add_nodes_of_mount(verb.add_argument_group("several nodes"))
     _add_advanced(verb)
 
@@ -293,6 +297,7 @@ def _add_cluster(verbs: "Verbs[Parser]") -> None:
     group = verb.add_argument_group("the mounts")
     _add_mount_settings(group, log=log)
     _add_keeper(verb, group)
+    verb.advanced(*add_metrics_of_mount(group, more="; node I on this machine at PORT+I"))
     group = verb.add_argument_group("between the nodes")
     _add_tls(group, cert="the nodes' certificate (PEM), for 127.0.0.1; with --ray, for each node's address")
     group.add_argument(

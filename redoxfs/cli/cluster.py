@@ -27,6 +27,7 @@ from redoxfs.cli.table import print_table
 from redoxfs.launch.errors import CommandError, MountpointError, ReportedError, UsageError
 from redoxfs.launch.members import check_sharing
 from redoxfs.launch.memory import available_memory, default_memory
+from redoxfs.launch.metrics import moved
 from redoxfs.launch.options import ClusterOptions
 from redoxfs.launch.path_status import PathStatus, path_status
 from redoxfs.launch.say import say
@@ -211,6 +212,7 @@ def _command(
         memory=replace(common.memory, memory_size=str(memory_bytes)),
         cluster=ClusterOptions(nodes=",".join(addresses), node_rank=node, sharing=common.cluster.sharing),
         log=None if common.log is None else f"{common.log}.{node}",
+        metrics=None if common.metrics is None else moved(common.metrics, node),
     )
     return [sys.executable, "-m", "redoxfs", "mount", *rendered(own)]
 

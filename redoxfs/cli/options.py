@@ -83,6 +83,12 @@ class StatsOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsOptions:
+    listen: str = "127.0.0.1:9470"
+    metrics_label: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterUpOptions:
     """``mount`` is what all nodes have in common; its mountpoint, its nodes and its rank are set for each.
 

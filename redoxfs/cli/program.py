@@ -22,6 +22,7 @@ _VERBS = {
     "install-helper": "redoxfs.cli.install_helper",
     "status": "redoxfs.cli.status",
     "stats": "redoxfs.cli.stats",
+    "metrics": "redoxfs.cli.metrics",
     "restart": "redoxfs.cli.restart",
     "inspect": "redoxfs.cli.inspect",
     "pack": "redoxfs.cli.pack",

@@ -1,7 +1,9 @@
 """The arguments of the verbs that show what mounts do while they do it."""
 
+import argparse
+
 from redoxfs.cli import values
-from redoxfs.cli.options import StatsOptions, default_of
+from redoxfs.cli.options import MetricsOptions, StatsOptions, default_of
 from redoxfs.cli.parser import Parser, Verbs, add_verb
 
 
@@ -21,3 +23,36 @@ def add_stats(verbs: "Verbs[Parser]") -> Parser:
     )
     verb.add_argument("--json", action="store_true", help="print each line as a JSON object")
     return verb
+
+
+def add_metrics(verbs: "Verbs[Parser]") -> None:
+    """`redoxfs metrics`."""
+    text = "serve the metrics of all mounts of this user that have no --metrics, for Prometheus"
+    verb = add_verb(verbs, "metrics", MetricsOptions, text)
+    verb.add_argument(
+        "--listen",
+        metavar="ADDRESS",
+        type=values.listen,
+        help=f"HOST:PORT, or PORT for this machine alone (default: {default_of(MetricsOptions, 'listen')})",
+    )
+    _add_label(verb)
+
+
+def add_metrics_of_mount(group: "argparse._ArgumentGroup", *, more: str = "") -> tuple[argparse.Action, ...]:
+    """--metrics and --metrics-label."""
+    metrics = group.add_argument(
+        "--metrics",
+        metavar="ADDRESS",
+        type=values.listen,
+        help=f"serve metrics for Prometheus at HOST:PORT, or at PORT for this machine alone{more}",
+    )
+    return metrics, _add_label(group)
+
+
+def _add_label(to: "Parser | argparse._ArgumentGroup") -> argparse.Action:
+    return to.add_argument(
+        "--metrics-label",
+        metavar="NAME=VALUE",
+        action="append",
+        help="a label of every metric; may be given several times",
+    )

@@ -9,6 +9,7 @@ import re
 
 from redoxfs.launch.addresses import MOST_NODES
 from redoxfs.launch.errors import UsageError
+from redoxfs.launch.metrics import parse_listen
 from redoxfs.launch.options import SamplerSpec
 from redoxfs.launch.sizes import parse_size
 
@@ -50,6 +51,14 @@ def rank(text: str) -> int:
 
 def window(text: str) -> int:
     return whole_number(text, 1, (1 << 31) - 1)
+
+
+def listen(text: str) -> str:
+    try:
+        parse_listen(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def lines(text: str) -> int:

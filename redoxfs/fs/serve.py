@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -35,6 +35,7 @@ from redoxfs.node import Journal, Node, Past, Plan, Verb, serve_control
 from redoxfs.node.state import StateFile, StateWriter
 
 if TYPE_CHECKING:
+    from redoxfs.fs.metrics import Metrics
     from redoxfs.node.cluster import ClusterConfig, Membership
 
 GRACE_S = 1.0
@@ -114,6 +115,7 @@ class MountSpec:
     ``request``         what was asked for, in the words of a command line
     ``receive``         returns a mount that another process made; None: mount at ``mountpoint``
     ``keeper``          starts another daemon when this one dies; None: then the mount is dead
+    ``metrics``         serves metrics for Prometheus
     """
 
     catalog: Catalog
@@ -134,11 +136,17 @@ class MountSpec:
     request: tuple[str, ...] = ()
     receive: Callable[[], Channel] | None = None
     keeper: Keeper | None = None
+    metrics: "Metrics | None" = None
 
     def about(self) -> dict[str, Any]:
         """Its part of stats.json."""
         options = sorted(self.options)
-        return {"source": os.fspath(self.source), "mountpoint": os.fspath(self.mountpoint), "options": options}
+        return {
+            "source": os.fspath(self.source),
+            "mountpoint": os.fspath(self.mountpoint),
+            "options": options,
+            "metrics": None if self.metrics is None else self.metrics.address,
+        }
 
 
 def serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
@@ -244,7 +252,8 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
             if host is not None:
                 verbs |= {"trace": host.trace, "nodes": host.view}
             try:
-                await _run(spec, requests, relay, verbs, state, noted)
+                async with nullcontext() if spec.metrics is None else spec.metrics.served(stats):
+                    await _run(spec, requests, relay, verbs, state, noted)
             finally:
                 # The other nodes, and the end of this one, may still find something out of date.
                 caches.detach()

@@ -70,7 +70,7 @@ def _is_started_again(mount: PathStatus) -> bool:
     return mount.mount is not None and keeper_of(mount.mount) is not None
 
 
-def send_control(path: Path, verb: str, data: bytes = b"", timeout_s: float = LONG_TIMEOUT_S) -> dict[str, Any]:
+def send_control(path: Path, verb: str, data: bytes = b"", timeout_s: float | None = None) -> dict[str, Any]:
     """The answer of the node that listens at ``path``, within ``timeout_s`` of sending the data.
 
     Raises:
@@ -79,12 +79,13 @@ def send_control(path: Path, verb: str, data: bytes = b"", timeout_s: float = LO
     """
     request = {"do": verb, "bytes": len(data)} if data else {"do": verb}
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.settimeout(TIMEOUT_S)
+        client.settimeout(TIMEOUT_S if timeout_s is None else min(timeout_s, TIMEOUT_S))
         client.connect(os.fspath(path))
         with suppress(BrokenPipeError, ConnectionResetError):
             # It may refuse before it has read everything; its answer has the reason.
             client.sendall(json.dumps(request).encode() + b"\n" + data)
-        client.settimeout(timeout_s if data else TIMEOUT_S)
+        usual_s = LONG_TIMEOUT_S if data else TIMEOUT_S
+        client.settimeout(usual_s if timeout_s is None else timeout_s)
         answer = json.loads(client.makefile("rb").readline(ANSWER_LIMIT_BYTES) or b'{"error": "no answer"}')
     if "error" in answer:
         raise ValueError(answer["error"])

@@ -7,6 +7,7 @@ mount waits forever.
 """
 
 import errno
+import logging
 import os
 import resource
 import shlex
@@ -25,6 +26,7 @@ from redoxfs.launch.fuse_access import check_fuse
 from redoxfs.launch.fuse_options import FuseOptions, parse_fuse_options
 from redoxfs.launch.keeper import Keeper, NewKeeper, has_keeper, import_path_below, new_keeper
 from redoxfs.launch.members import Membership, check_nodes, membership, remote_memory_of, transport_of
+from redoxfs.launch.metrics import labels_of, listen
 from redoxfs.launch.options import MountOptions
 from redoxfs.launch.path_status import PathStatus, path_status, path_status_cleared
 from redoxfs.launch.recipe import Recipe, RecipeMemory
@@ -47,6 +49,7 @@ from redoxfs.launch.turn import await_turn
 if TYPE_CHECKING:
     from redoxfs.dataset import Catalog
     from redoxfs.fs import Channel
+    from redoxfs.fs.metrics import Metrics
     from redoxfs.node import Plan, Share
     from redoxfs.node.cluster import ClusterConfig
     from redoxfs.node.state import StateFile
@@ -56,13 +59,16 @@ if TYPE_CHECKING:
 LEAST_OPEN_FILES = 64
 """Twice what a mount without an open file takes."""
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared:
     """All that was decided in the foreground.
 
     ``turn`` is the descriptor of `await_turn`, ``receive`` that of `prepare_received`; then ``target`` is the socket.
-    ``keeper`` is what the process between the command and the daemon becomes, if it was asked for.
+    ``keeper`` is what the process between the command and the daemon becomes, if it was asked for. ``metrics`` has its
+    port already.
     """
 
     options: MountOptions
@@ -80,6 +86,7 @@ class Prepared:
     settings: Callable[["Plan"], Mapping[str, str]]
     receive: "Callable[[], Channel] | None"
     keeper: "NewKeeper | None" = None
+    metrics: "Metrics | None" = None
 
 
 class LiveMountError(MountpointError):
@@ -138,6 +145,7 @@ def _prepared(
     *,
     is_kept: bool,
 ) -> Prepared:
+    metrics = _metrics(options)
     state_file = state_file_of(options.state, source, target, options.timeout_s)
     memory_bytes = memory_of(options.memory.memory_size)
     members = membership(options.cluster, options.memory.policy)
@@ -186,6 +194,7 @@ def _prepared(
         settings=settings,
         receive=receive,
         keeper=keeper,
+        metrics=metrics,
     )
 
 
@@ -213,7 +222,28 @@ def succeeding(recipe: Recipe, dataset: Dataset, state_fd: int, receive: "Callab
         kept=None,
         settings=partial(settings_of, dataset, options.dataset.seed),
         receive=receive,
+        metrics=_metrics_again(options),
     )
+
+
+def _metrics(options: MountOptions) -> "Metrics | None":
+    """What serves metrics, with its port. Raises UsageError."""
+    labels = labels_of(options.metrics_label)
+    if options.metrics is None:
+        return None
+    listening = listen("--metrics", options.metrics)
+    from redoxfs.fs.metrics import Metrics
+
+    return Metrics(listening, options.metrics, labels)
+
+
+def _metrics_again(options: MountOptions) -> "Metrics | None":
+    """As `_metrics`, in another daemon. Programs wait for the mount, so it goes on without metrics if it has to."""
+    try:
+        return _metrics(options)
+    except UsageError as error:
+        log.warning("no metrics: %s", error)
+        return None
 
 
 def job_of(options: MountOptions) -> str | None:
@@ -424,6 +454,7 @@ def work_of(
             request=tuple(request),
             receive=prepared.receive,
             keeper=kept_by,
+            metrics=prepared.metrics,
         )
         serve(spec, ready)
         return 0 if kept_by is None else kept_by.exit_code

@@ -98,7 +98,8 @@ class MountOptions:
 
     ``mountpoint`` None: over SOURCE. ``fuse_options`` are the values of -o. ``fuse_threads`` None: by the number of
     cores. ``job`` None: Slurm's, if there is one; empty: none. ``keeper``: start another daemon when one dies; None:
-    where that is possible.
+    where that is possible. ``metrics`` is where the daemon listens for scrapes; each metric has the
+    labels of ``metrics_label``.
     """
 
     source: str
@@ -115,3 +116,5 @@ class MountOptions:
     fuse_threads: int | None = None
     job: str | None = None
     keeper: bool | None = None
+    metrics: str | None = None
+    metrics_label: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("pid", FACT, "pid", "The process number of the daemon."),
     Metric("source", FACT, "source", "The directory that is served."),
     Metric("mountpoint", FACT, "mountpoint", "The mountpoint, or the socket that the mount came from."),
+    Metric("metrics_address", FACT, "metrics", "Where the daemon listens for scrapes of Prometheus; null: nowhere."),
     Metric("options", FACT, "options", "The mount options that were given with `-o`."),
     Metric("request_words", FACT, "request.words", "The options that the mount was asked for."),
     Metric(
