@@ -32,6 +32,8 @@ VALUES = {
     "P": "9",
     "SPEC": "torch-distributed,seed=3,no_shuffle",
     "ID": "17.a",
+    "ADDRESS": "[::1]:9470",
+    "NAME=VALUE": "team=a, b",
 }
 
 
