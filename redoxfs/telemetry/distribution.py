@@ -16,8 +16,11 @@ DIGITS = 9
 
 def as_json(counts: Sequence[int], sum_ns: int, bounds_ns: Sequence[int]) -> dict[str, Any]:
     """A histogram for stats.json. The last of ``counts`` has no bound."""
-    names = (*(f"{bound / 1e9:.{DIGITS}f}" for bound in bounds_ns), "inf")
-    buckets = {name: count for name, count in zip(names, counts, strict=True) if count}
+    *bounded, above = counts
+    # A snapshot is taken between two opens, so the names of empty buckets are not made.
+    buckets = {f"{ns / 1e9:.{DIGITS}f}": count for ns, count in zip(bounds_ns, bounded, strict=True) if count}
+    if above:
+        buckets["inf"] = above
     return {"count": sum(counts), "sum": round(sum_ns / 1e9, DIGITS), "buckets": buckets}
 
 
