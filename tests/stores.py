@@ -241,7 +241,7 @@ def no_openat2() -> Iterator[None]:
         ctypes.set_errno(errno.ENOSYS)
         return -1
 
-    with _native_call("openat2", _OPENAT2(refuse)), patch.object(beneath, "_has_openat2", lambda: False):
+    with _native_call("openat2", _OPENAT2(refuse)), patch.object(beneath, "has_openat2", lambda: False):
         yield
 
 

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -10,12 +9,11 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
+import slow_store
 from machine import PATIENCE_S, Machine
 from packs import files_in
 
 pytestmark = pytest.mark.usefixtures("compiler")
-
-SLOW_STORE = Path(__file__).parents[1] / "scripts/slow_store.c"
 
 CLASSES, FILES = 4, 12
 FILE_BYTES = 3_000
@@ -29,10 +27,7 @@ Mount = Callable[..., AbstractContextManager[None]]
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    built = tmp_path_factory.mktemp("built") / "slow_store"
-    flags = subprocess.check_output(["pkg-config", "--cflags", "--libs", "fuse3"], text=True).split()
-    subprocess.run(["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", built, SLOW_STORE, *flags], check=True)
-    return built
+    return slow_store.compiled(tmp_path_factory.mktemp("built"))
 
 
 @pytest.fixture
@@ -59,16 +54,8 @@ def mounted(program: Path, machine: Machine, slow: Path) -> Mount:
 
     @contextmanager
     def mounted(source: Path, delay_ms: float = 0) -> Iterator[None]:
-        command = [str(program), str(source), str(slow), str(delay_ms)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-            try:
-                assert server.stdout
-                assert server.stdout.readline() == f"{slow}: {source}, with {delay_ms:g} ms in each open and read\n"
-                yield
-            finally:
-                server.send_signal(signal.SIGTERM)
-                status = server.wait(PATIENCE_S)
-        assert status == 0
+        with slow_store.served(program, source, slow, delay_ms):
+            yield
         assert str(slow) not in machine.mounts()
 
     return mounted

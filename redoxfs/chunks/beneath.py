@@ -38,7 +38,7 @@ def open_beneath(root_fd: int, path: bytes) -> int:
     Raises:
         OSError: as open(2); ELOOP where a component is a symlink.
     """
-    if not _has_openat2():
+    if not has_openat2():
         return _walk(root_fd, path)
     while True:
         fd = libc.syscall(OPENAT2, root_fd, path, ctypes.byref(_HOW), ctypes.sizeof(_HOW))
@@ -51,7 +51,8 @@ def open_beneath(root_fd: int, path: bytes) -> int:
 
 
 @cache
-def _has_openat2() -> bool:
+def has_openat2() -> bool:
+    """Whether the kernel has openat2, and lets this process call it."""
     fd = libc.syscall(OPENAT2, -1, b".", ctypes.byref(_HOW), ctypes.sizeof(_HOW))
     return bool(fd < 0 and last_error().errno == errno.EBADF)
 

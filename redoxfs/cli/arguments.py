@@ -16,6 +16,7 @@ from redoxfs.cli.options import (
     ClusterStatusOptions,
     ClusterUpOptions,
     CsiOptions,
+    DoctorOptions,
     InspectOptions,
     InstallHelperOptions,
     NodesOptions,
@@ -41,7 +42,7 @@ from redoxfs.launch.options import DEFAULT_TIMEOUT_S, POLICIES, STORAGES, MountO
 
 _ADVANCED = "advanced"
 
-_PATHS = ("source", "mountpoint", "folder", "dst", "file")
+_PATHS = ("source", "mountpoint", "folder", "dst", "file", "path")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ def parser() -> argparse.ArgumentParser:
     add_metrics(verbs)
     _add_restart(verbs)
     _add_inspect(verbs)
+    _add_doctor(verbs)
     _add_pack(verbs)
     _add_verify(verbs)
     _add_state(verbs)
@@ -363,6 +365,23 @@ def _add_inspect(verbs: "Verbs[Parser]") -> None:
     _add_memory(verb)
     _add_layout(verb)
     _add_policy(verb)
+    _add_timeout(verb)
+
+
+def _add_doctor(verbs: "Verbs[Parser]") -> None:
+    text = "find what is wrong here, under SOURCE or with a mount, and what mends it"
+    verb = add_verb(verbs, "doctor", DoctorOptions, text, usage="%(prog)s [OPTIONS] [SOURCE | MOUNTPOINT]")
+    verb.add_argument("path", metavar="PATH", nargs="?", help="SOURCE or MOUNTPOINT (default: only this machine)")
+    verb.add_argument("--nodes", metavar="LIST", help="host:port,…: also try to reach these nodes")
+    default = default_of(DoctorOptions, "probe_s")
+    verb.add_argument(
+        "--probe-seconds",
+        dest="probe_s",
+        metavar="SECONDS",
+        type=values.seconds,
+        help=f"time for reading from storage, to measure it (default: {default:g})",
+    )
+    _add_json(verb)
     _add_timeout(verb)
 
 

@@ -75,6 +75,7 @@ EXITS = (
         "another node did not answer, or has another dataset or other options",
         ("redoxfs.node.cluster:JoinError",),
     ),
+    Exit(11, "doctor found a problem"),
     Exit(INTERRUPTED, "interrupted", ("builtins:KeyboardInterrupt",)),
 )
 

@@ -159,6 +159,17 @@ class InspectOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class DoctorOptions:
+    """``path`` is SOURCE or MOUNTPOINT; None: check the machine alone."""
+
+    path: str | None = None
+    nodes: str | None = None
+    json: bool = False
+    probe_s: float = 10.0
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True)
 class PackOptions:
     """``jobs`` None: one process for each core."""
 

@@ -25,6 +25,7 @@ _VERBS = {
     "metrics": "redoxfs.cli.metrics",
     "restart": "redoxfs.cli.restart",
     "inspect": "redoxfs.cli.inspect",
+    "doctor": "redoxfs.cli.doctor",
     "pack": "redoxfs.cli.pack",
     "verify": "redoxfs.cli.verify",
     "state": "redoxfs.cli.state",

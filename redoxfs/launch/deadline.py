@@ -21,7 +21,7 @@ from redoxfs.launch.forks import forked
 _ANSWER, _FAILURE = b"+", b"-"
 
 # Far more than the end of a process takes unless the kernel holds it.
-_KILLED_WAIT_S = 1.0
+_END_WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +68,11 @@ def run_in_child(call: Callable[[], bytes], timeout_s: float) -> bytes:
             os.close(write_end)
             reply = _read_to_end(read_end, timeout_s)
     except TimeoutError:
-        _await_killed(child)
+        _await_end(child)
         raise
     finally:
         os.close(read_end)
-    os.waitpid(child, 0)
+    _await_end(child)
     if not reply.startswith(_ANSWER):
         number = int(reply[1:] or errno.EIO)
         raise OSError(number, os.strerror(number))
@@ -86,16 +86,18 @@ def _answer(call: Callable[[], bytes], write_end: int) -> int:
         reply = _FAILURE + str(failure.errno or errno.EIO).encode()
     while reply:
         reply = reply[os.write(write_end, reply) :]
+    # The kernel may hold a thread of this process, and with it the process and its descriptors.
+    os.close(write_end)
     return 0
 
 
-def _await_killed(child: int) -> None:
-    """Wait until a killed child is gone, so that it keeps no mount busy; give up if the kernel holds it."""
+def _await_end(child: int) -> None:
+    """Wait until a child is gone that ends, so that it keeps no mount busy; give up if the kernel holds it."""
     process = os.pidfd_open(child)
     try:
         ended = select.poll()
         ended.register(process, select.POLLIN)
-        if ended.poll(_KILLED_WAIT_S * 1000):
+        if ended.poll(_END_WAIT_S * 1000):
             os.waitpid(child, 0)
     finally:
         os.close(process)

@@ -8,14 +8,15 @@ code when the mount itself fails.
 import errno
 import os
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 
 from redoxfs.launch.errors import FuseUnavailableError
 from redoxfs.launch.fuse_options import FuseOptions
 from redoxfs.linux.detach import find_helper
 
-_DEVICE = Path("/dev/fuse")
-_FUSE_CONF = Path("/etc/fuse.conf")
+DEVICE = Path("/dev/fuse")
+FUSE_CONF = Path("/etc/fuse.conf")
 
 _ADVICE = {
     errno.ENOENT: "load the module (modprobe fuse), or start the container with --device /dev/fuse",
@@ -27,27 +28,42 @@ _ADVICE = {
 
 def check_fuse(options: FuseOptions) -> None:
     """Raises FuseUnavailableError with what is missing and how to get it."""
-    try:
-        device = os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
-    except OSError as failure:
-        advice = _ADVICE.get(failure.errno or 0, "FUSE needs it")
-        raise FuseUnavailableError(f"{_DEVICE}: {failure.strerror}; {advice}") from None
-    try:
-        if not stat.S_ISCHR(os.fstat(device).st_mode):
-            raise FuseUnavailableError(f"{_DEVICE}: not a device; {_ADVICE[errno.ENOENT]}")
-    finally:
-        os.close(device)
+    trouble = device_trouble()
+    if trouble is not None:
+        raise FuseUnavailableError(f"{DEVICE}: {trouble.what}; {_ADVICE.get(trouble.error, 'FUSE needs it')}")
     if os.geteuid() == 0:
         return
     if find_helper() is None:
         raise FuseUnavailableError("fusermount3 is not installed; only root can mount without it: apt install fuse3")
-    if "allow_other" in options.kernel and not _others_allowed():
-        raise FuseUnavailableError(f"-o allow_other: not permitted: {_FUSE_CONF} lacks the line user_allow_other")
+    if "allow_other" in options.kernel and not others_allowed():
+        raise FuseUnavailableError(f"-o allow_other: not permitted: {FUSE_CONF} lacks the line user_allow_other")
 
 
-def _others_allowed() -> bool:
+@dataclass(frozen=True, slots=True)
+class DeviceTrouble:
+    """Why the device cannot be used: an errno, and words."""
+
+    error: int
+    what: str
+
+
+def device_trouble(device: Path = DEVICE) -> DeviceTrouble | None:
+    """Why ``device`` cannot be opened; None if it can."""
     try:
-        lines = _FUSE_CONF.read_text("utf-8", "replace").splitlines()
+        fd = os.open(device, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as failure:
+        return DeviceTrouble(failure.errno or errno.EIO, str(failure.strerror))
+    try:
+        is_device = stat.S_ISCHR(os.fstat(fd).st_mode)
+    finally:
+        os.close(fd)
+    return None if is_device else DeviceTrouble(errno.ENOENT, "not a device")
+
+
+def others_allowed(conf: Path = FUSE_CONF) -> bool:
+    """Whether ``conf`` permits -o allow_other to all users."""
+    try:
+        lines = conf.read_text("utf-8", "replace").splitlines()
     except OSError:
         return False
     return any(line.strip() == "user_allow_other" for line in lines)

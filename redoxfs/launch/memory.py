@@ -6,6 +6,8 @@ quarter of that would get it killed. Page cache charged to a cgroup counts as le
 under pressure; otherwise a job that has just read its dataset once would seem to have no memory at all.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from redoxfs.launch.errors import UsageError
@@ -19,23 +21,59 @@ _V1_UNLIMITED_BYTES = 1 << 62
 
 _PROC = Path("/proc")
 
+_Limits = Callable[[Path], tuple[int, int] | None]
+"""Of the folder of a control group: its limit, and what is left of it; None: it has none."""
+
 
 def default_memory(available_bytes: int) -> int:
     """The memory of a mount without --memory."""
     return max(1, available_bytes // _DEFAULT_SHARE)
 
 
+@dataclass(frozen=True, slots=True)
+class GroupLimit:
+    """A limit of a control group, and how much of it is left: bytes, or processes. ``version``: of cgroup."""
+
+    folder: Path
+    version: str
+    limit: int
+    left: int
+
+
 def available_memory(proc: Path = _PROC) -> int:
     """Bytes that can be taken now without swapping or reaching a limit; `proc` is where procfs is mounted."""
-    left: list[int | None] = [_meminfo_available(proc / "meminfo")]
+    limit = memory_limit(proc)
+    free = _meminfo_available(proc / "meminfo")
+    return max(0, free if limit is None else min(free, limit.left))
+
+
+def memory_limit(proc: Path = _PROC) -> GroupLimit | None:
+    """Of the memory limits of the control groups around this process, the one that leaves the least; None: none."""
+    return _tightest(proc, "memory", _left_v1, _left_v2)
+
+
+def process_limit(proc: Path = _PROC) -> GroupLimit | None:
+    """Likewise of their limits of processes, which count threads."""
+    return _tightest(proc, "pids", _processes, _processes)
+
+
+def _tightest(proc: Path, controller: str, v1: _Limits, v2: _Limits) -> GroupLimit | None:
+    found: list[GroupLimit] = []
     mounts = parse_mountinfo((proc / "self/mountinfo").read_bytes())
     for controllers, group in _groups_of(proc / "self/cgroup"):
         for mount in mounts:
             if controllers == {""} and mount.fstype == "cgroup2":
-                left += [_left_v2(folder) for folder in _folders(mount, group)]
-            elif "memory" in controllers and mount.fstype == "cgroup" and "memory" in mount.super_options:
-                left += [_left_v1(folder) for folder in _folders(mount, group)]
-    return max(0, min(size for size in left if size is not None))
+                version, limits = "cgroup v2", v2
+            elif controller in controllers and mount.fstype == "cgroup" and controller in mount.super_options:
+                version, limits = "cgroup v1", v1
+            else:
+                continue
+            found += [
+                GroupLimit(folder, version, *limit)
+                for folder in _folders(mount, group)
+                if (limit := limits(folder)) is not None
+            ]
+    return min(found, key=lambda limit: limit.left, default=None)
 
 
 def _meminfo_available(path: Path) -> int:
@@ -70,7 +108,8 @@ def _folders(mount: Mount, group: PurePosixPath) -> list[Path]:
     return [folder, *(parent for parent in folder.parents if parent == top or top in parent.parents)]
 
 
-def _left_v2(folder: Path) -> int | None:
+def _left_v2(folder: Path) -> tuple[int, int] | None:
+    """The limit, and what is left of it."""
     # Past memory.high the kernel slows the group down instead of killing it: in effect a limit.
     limits = [limit for name in ("memory.max", "memory.high") if (limit := _number(folder / name)) is not None]
     used = _number(folder / "memory.current")
@@ -78,16 +117,21 @@ def _left_v2(folder: Path) -> int | None:
         return None
     stat = _stat(folder / "memory.stat")
     cache = stat.get("active_file", 0) + stat.get("inactive_file", 0) + stat.get("slab_reclaimable", 0)
-    return min(limits) - max(0, used - cache)
+    return min(limits), min(limits) - max(0, used - cache)
 
 
-def _left_v1(folder: Path) -> int | None:
+def _left_v1(folder: Path) -> tuple[int, int] | None:
     limit = _number(folder / "memory.limit_in_bytes")
     used = _number(folder / "memory.usage_in_bytes")
     if limit is None or used is None or limit >= _V1_UNLIMITED_BYTES:
         return None
     stat = _stat(folder / "memory.stat")
-    return limit - max(0, used - stat.get("total_active_file", 0) - stat.get("total_inactive_file", 0))
+    return limit, limit - max(0, used - stat.get("total_active_file", 0) - stat.get("total_inactive_file", 0))
+
+
+def _processes(folder: Path) -> tuple[int, int] | None:
+    limit, used = _number(folder / "pids.max"), _number(folder / "pids.current")
+    return None if limit is None or used is None else (limit, limit - used)
 
 
 def _number(path: Path) -> int | None:

@@ -1,0 +1,107 @@
+"""`redoxfs doctor`: find what is wrong on this machine, under SOURCE or with a mount, and say what mends it."""
+
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from redoxfs.cli.options import DoctorOptions
+from redoxfs.doctor.machine import check_machine, check_open_files
+from redoxfs.doctor.mount import addresses_of, check_daemon, check_mount, source_of
+from redoxfs.doctor.network import check_nodes
+from redoxfs.doctor.result import Level, Result, ok, problem
+from redoxfs.doctor.source import advise, look
+from redoxfs.doctor.storage import Probe, check_filesystem, probe, results
+from redoxfs.launch.addresses import split_address
+from redoxfs.launch.errors import SourceUnusableError
+from redoxfs.launch.path_status import PathStatus, path_status
+from redoxfs.launch.source import check_source
+
+FOUND = 11
+"""The exit code if a check found a problem."""
+
+LOOK_S = 10.0
+"""For a path or a daemon to answer at all; the time for a scan is that of --timeout."""
+
+
+def run(options: DoctorOptions) -> int:
+    """Check; returns 0 if nothing is wrong, `FOUND` if something is."""
+    nodes = _nodes(options)
+    found: list[Result] = []
+    for result in _checks(options, nodes):
+        found.append(result)
+        if not options.json:
+            print(result.line, flush=True)
+    problems = sum(each.level is Level.PROBLEM for each in found)
+    if options.json:
+        print(
+            json.dumps(
+                {"path": options.path, "problems": problems, "checks": [each.as_dict() for each in found]}, indent=2
+            )
+        )
+    return FOUND if problems else 0
+
+
+def _nodes(options: DoctorOptions) -> list[str]:
+    """The addresses of --nodes. Raises UsageError."""
+    addresses = [] if options.nodes is None else [word for word in options.nodes.split(",") if word]
+    for address in addresses:
+        split_address(address)
+    return addresses
+
+
+def _checks(options: DoctorOptions, nodes: list[str]) -> Iterator[Result]:
+    """All results, each as soon as it is known."""
+    yield from check_machine()
+    if options.path is not None:
+        status = path_status(options.path, _look_s(options))
+        if status.is_our_root:
+            yield from _of_mount(status, options, nodes)
+            return
+        yield from _of_source(status, options)
+    if nodes:
+        yield from check_nodes(nodes)
+
+
+def _look_s(options: DoctorOptions) -> float:
+    return min(LOOK_S, options.timeout_s)
+
+
+def _of_mount(mount: PathStatus, options: DoctorOptions, nodes: list[str]) -> Iterator[Result]:
+    daemon, stats = check_daemon(mount, _look_s(options))
+    yield daemon
+    if stats:
+        yield from check_mount(stats)
+    if addresses := nodes or addresses_of(stats):
+        yield from check_nodes(addresses)
+    source = source_of(stats)
+    if source is not None:
+        yield from _of_storage(path_status(str(source), _look_s(options)), options)[0]
+    elif stats:
+        what = "is hidden by the mount over it, so its storage cannot be measured"
+        yield ok("source", f"{stats['source']} {what}; to measure it, unmount first")
+
+
+def _of_source(source: PathStatus, options: DoctorOptions) -> Iterator[Result]:
+    lines, measured = _of_storage(source, options)
+    yield from lines
+    if measured is None or measured.trouble is not None:
+        return
+    facts = look(source, options.timeout_s)
+    if isinstance(facts, Result):
+        yield facts
+        return
+    if facts.shards:
+        yield check_open_files(shards=facts.shards)
+    yield from advise(Path(source.path), facts, measured)
+
+
+def _of_storage(source: PathStatus, options: DoctorOptions) -> tuple[list[Result], Probe | None]:
+    """The lines about the storage under a directory, and the probe; None if it cannot be read."""
+    try:
+        check_source(source)
+    except SourceUnusableError as refusal:
+        command = f"ls -ld {shlex.quote(source.asked)}"
+        return [problem("source", str(refusal), command)], None
+    measured = probe(source.path, options.probe_s)
+    return [check_filesystem(source.path), *results(measured)], measured

@@ -1,0 +1,35 @@
+"""The slow store of the demo (scripts/slow_store.c), for tests that need storage with latency, or that hangs."""
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from machine import PATIENCE_S
+
+SLOW_STORE = Path(__file__).parents[1] / "scripts/slow_store.c"
+
+
+def compiled(folder: Path) -> Path:
+    """The program, built in ``folder``."""
+    built = folder / "slow_store"
+    flags = subprocess.check_output(["pkg-config", "--cflags", "--libs", "fuse3"], text=True).split()
+    subprocess.run(["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", built, SLOW_STORE, *flags], check=True)
+    return built
+
+
+@contextmanager
+def served(program: Path, source: Path, at: Path, delay_ms: float = 0) -> Iterator[subprocess.Popen[str]]:
+    """``source`` at ``at``, with a delay in each open and read. It ends well even if it was stopped meanwhile."""
+    command = [str(program), str(source), str(at), str(delay_ms)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout
+            assert server.stdout.readline() == f"{at}: {source}, with {delay_ms:g} ms in each open and read\n"
+            yield server
+        finally:
+            server.send_signal(signal.SIGCONT)
+            server.send_signal(signal.SIGTERM)
+            status = server.wait(PATIENCE_S)
+    assert status == 0

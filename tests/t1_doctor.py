@@ -1,0 +1,356 @@
+"""The doctor's checks of a machine that is made of files, and its advice for storage and datasets that are known."""
+
+import errno
+import os
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+
+from redoxfs.doctor.estimate import MOST_CHUNK, chunk_size, estimate
+from redoxfs.doctor.machine import (
+    check_allow_other,
+    check_device,
+    check_helper,
+    check_kernel,
+    check_memory,
+    check_open_files,
+    check_processes,
+)
+from redoxfs.doctor.mount import check_mount, source_of
+from redoxfs.doctor.network import check_nodes
+from redoxfs.doctor.result import Level, Result
+from redoxfs.doctor.source import Facts, advise
+from redoxfs.doctor.storage import Probe, Round, kind_of, results
+from redoxfs.launch.addresses import joined
+from redoxfs.launch.errors import UsageError
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+def a_probe(rates: dict[int, float], *, mean_bytes: int = 100_000, long_bytes_per_s: float | None = None) -> Probe:
+    """A probe that lasted a second at each depth."""
+    rounds = [
+        Round(depth, int(rate), int(rate) * mean_bytes, 1.0, depth / rate, 2 * depth / rate, 0, None)
+        for depth, rate in rates.items()
+    ]
+    return Probe(files=1000, rounds=tuple(rounds), long_bytes_per_s=long_bytes_per_s)
+
+
+def facts(**changes: object) -> Facts:
+    known: dict[str, object] = {
+        "mode": "dir",
+        "line": "redirecting",
+        "evidence": (),
+        "saw": (),
+        "files": 1_000_000,
+        "samples": 1_000_000,
+        "classes": 1000,
+        "total_bytes": 100_000 * 1_000_000,
+        "file_bytes": 100_000 * 1_000_000,
+        "shards": 0,
+        "chunk_size": 8,
+        "least_memory": MIB,
+        "tenth_memory": 13 * GIB,
+    }
+    return Facts(**known | changes)  # type: ignore[arg-type]
+
+
+def named(found: list[Result]) -> dict[str, Result]:
+    return {each.name: each for each in found}
+
+
+# The machine
+
+
+@pytest.mark.parametrize("kind", ["missing", "not a device"])
+def test_a_device_that_cannot_be_opened_is_a_problem(tmp_path: Path, kind: str) -> None:
+    device = tmp_path / "fuse"
+    if kind == "not a device":
+        device.touch()
+    found = check_device(device)
+    assert found.level is Level.PROBLEM
+    assert found.command is not None
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root opens everything")
+def test_a_device_without_permission_is_a_problem(tmp_path: Path) -> None:
+    device = tmp_path / "fuse"
+    device.touch(0o000)
+    found = check_device(device)
+    assert os.strerror(errno.EACCES) in found.found
+
+
+def test_a_missing_helper_is_a_problem_only_where_it_is_needed() -> None:
+    assert check_helper(lambda: None, is_root=False).level is Level.PROBLEM
+    assert check_helper(lambda: None, is_root=True).level is Level.WARNING
+
+
+def test_a_helper_that_is_not_setuid_is_a_problem(tmp_path: Path) -> None:
+    helper = tmp_path / "fusermount3"
+    helper.touch(0o755)
+    found = check_helper(lambda: str(helper), is_root=False)
+    assert found.level is Level.PROBLEM
+    assert found.command == f"chown root {helper} && chmod u+s {helper}"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file setuid root")
+def test_a_process_that_may_gain_no_privileges_is_a_problem(tmp_path: Path) -> None:
+    helper, proc = tmp_path / "fusermount3", tmp_path / "proc"
+    helper.touch()
+    helper.chmod(0o4755)
+    (proc / "self").mkdir(parents=True)
+    for flag, level in (("0", Level.OK), ("1", Level.PROBLEM)):
+        (proc / "self/status").write_text(f"Name:\tsh\nNoNewPrivs:\t{flag}\n")
+        assert check_helper(lambda: str(helper), is_root=False, proc=proc).level is level
+
+
+def test_allow_other_depends_on_the_user_and_the_configuration(tmp_path: Path) -> None:
+    conf = tmp_path / "fuse.conf"
+    assert check_allow_other(conf, is_root=False).level is Level.WARNING
+    assert check_allow_other(conf, is_root=True).level is Level.OK
+    conf.write_text("# user_allow_other\n")
+    assert check_allow_other(conf, is_root=False).level is Level.WARNING
+    conf.write_text("user_allow_other\n")
+    assert check_allow_other(conf, is_root=False).level is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("release", "openat2", "level"),
+    [
+        ("4.18.0-553.el8_10.x86_64", False, Level.PROBLEM),
+        ("5.4.0-generic", False, Level.OK),
+        ("6.18.4", True, Level.OK),
+        ("6.18.4", False, Level.WARNING),
+    ],
+)
+def test_a_kernel_is_judged_by_version_and_by_trial(release: str, openat2: bool, level: Level) -> None:
+    assert check_kernel(release, lambda: openat2).level is level
+
+
+@pytest.mark.parametrize(
+    ("hard", "shards", "level"),
+    [(128, 0, Level.PROBLEM), (1024, 0, Level.WARNING), (1024, 1000, Level.PROBLEM), (65536, 1000, Level.OK)],
+)
+def test_few_open_files_are_a_problem(hard: int, shards: int, level: Level) -> None:
+    assert check_open_files((64, hard), shards).level is level
+
+
+class Groups:
+    """A procfs whose process is in a control group, with files of either version."""
+
+    def __init__(self, folder: Path, *, version: int, free_bytes: int = 100 * GIB) -> None:
+        self.proc = folder / "proc"
+        self.group = folder / "cgroup/job"
+        self.group.mkdir(parents=True)
+        (self.proc / "self").mkdir(parents=True)
+        (self.proc / "meminfo").write_text(f"MemAvailable: {free_bytes // 1024} kB\n")
+        top = folder / "cgroup"
+        if version == 2:
+            line = f"20 1 0:20 / {top} rw - cgroup2 cgroup2 rw\n"
+            (self.proc / "self/cgroup").write_text("0::/job\n")
+        else:
+            line = f"20 1 0:20 / {top} rw - cgroup cgroup rw,memory,pids\n"
+            (self.proc / "self/cgroup").write_text("4:memory,pids:/job\n")
+        (self.proc / "self/mountinfo").write_text(line)
+
+    def set(self, **numbers: object) -> None:
+        for name, number in numbers.items():
+            (self.group / name.replace("_", ".", 1)).write_text(f"{number}\n")
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_memory_limit_of_a_control_group_is_found(tmp_path: Path, version: int) -> None:
+    groups = Groups(tmp_path, version=version)
+    assert check_memory(groups.proc).values == {"available_bytes": 100 * GIB, "limit_bytes": None}
+    if version == 2:
+        groups.set(memory_max=256 * MIB, memory_current=56 * MIB)
+    else:
+        groups.set(memory_limit_in_bytes=256 * MIB, memory_usage_in_bytes=56 * MIB)
+    found = check_memory(groups.proc)
+    assert found.level is Level.WARNING
+    assert found.values == {"available_bytes": 200 * MIB, "limit_bytes": 256 * MIB}
+    assert f"{groups.group} (cgroup v{version})" in found.found
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_few_threads_of_a_control_group_are_a_warning(tmp_path: Path, version: int) -> None:
+    groups = Groups(tmp_path, version=version)
+    assert check_processes(groups.proc).level is Level.OK
+    groups.set(pids_max=300, pids_current=100)
+    assert check_processes(groups.proc).values == {"left": 200}
+
+
+# Storage and advice
+
+
+def test_latency_gains_from_redoxfs_on_the_directory() -> None:
+    """Each read takes 20 ms, and many may be in flight."""
+    probe = a_probe({1: 50, 8: 400, 128: 6400}, long_bytes_per_s=2e9)
+    found = estimate(probe, 1_000_000, 100_000 * 1_000_000)
+    assert found is not None
+    assert found.plain_one == pytest.approx(20_000)
+    assert found.plain_eight == pytest.approx(2_500)
+    assert found.directory == pytest.approx(156.25)
+    assert named(advise(Path("/data"), facts(), probe, 100 * GIB))["packing"].found.startswith("not needed")
+
+
+def test_few_reads_a_second_make_packing_worth_it() -> None:
+    """500 reads a second, 200 MB/s, as a NAS: docs/performance.md measured 493 plain and 1,892 packed."""
+    probe = a_probe({1: 450, 8: 500, 16: 500}, long_bytes_per_s=200e6)
+    advised = named(advise(Path("/data"), facts(), probe, 50 * GIB))
+    assert advised["packing"].level is Level.ADVICE
+    assert advised["packing"].values["gain"] == pytest.approx(1900 / 500)
+    assert advised["packing"].command == "redoxfs pack /data DST && redoxfs mount DST MOUNTPOINT"
+
+
+def test_fast_storage_is_better_read_without_redoxfs() -> None:
+    probe = a_probe({1: 5000, 8: 15_000}, long_bytes_per_s=3e9)
+    packing = named(advise(Path("/data"), facts(), probe, 50 * GIB))["packing"]
+    assert packing.level is Level.OK
+    assert "without redoxfs" in packing.found
+    assert "page cache" not in packing.found
+
+
+def test_a_dataset_that_fits_in_memory_is_said_to() -> None:
+    probe = a_probe({1: 450, 8: 500}, long_bytes_per_s=200e6)
+    packing = named(advise(Path("/data"), facts(), probe, 200 * GIB))["packing"]
+    assert "page cache" in packing.found
+
+
+def test_without_long_files_the_bandwidth_is_assumed_and_named() -> None:
+    probe = a_probe({1: 450, 8: 500})
+    advised = named(advise(Path("/data"), facts(), probe, 50 * GIB))
+    assert advised["estimate"].values["bandwidth_is_assumed"] is True
+    assert "could not be measured" in advised["estimate"].found
+    assert "if long reads come at" in advised["packing"].found
+
+
+def test_a_dataset_without_redirection_is_not_to_be_packed() -> None:
+    line = "not redirecting: nothing shows that a and b are classes; if the directory is the label: --classes dir"
+    bare = facts(samples=0, mode="none", line=line)
+    advised = named(advise(Path("/my data"), bare, a_probe({1: 450, 8: 500}), 50 * GIB))
+    assert advised["redirection"].level is Level.WARNING
+    assert advised["redirection"].command == "redoxfs inspect --classes dir '/my data'"
+    assert advised["packing"].level is Level.OK
+    assert "memory needed" not in advised
+
+
+def test_chunks_grow_with_what_a_read_costs() -> None:
+    costly, cheap = a_probe({1: 20, 8: 20}, long_bytes_per_s=1e9), a_probe({1: 400, 8: 500}, long_bytes_per_s=200e6)
+    assert chunk_size(cheap, 100_000) == 64
+    # 50 ms of 1 GB/s are 500 files.
+    assert chunk_size(costly, 100_000) == 512
+    assert chunk_size(costly, 100) == MOST_CHUNK
+    packing = named(advise(Path("/data"), facts(), costly, 50 * GIB))["packing"]
+    assert packing.command is not None
+    assert "--chunk-size 512" in packing.command
+
+
+@pytest.mark.parametrize(
+    ("least", "tenth", "available", "level", "command"),
+    [
+        (MIB, GIB, 100 * GIB, Level.OK, None),
+        (MIB, 10 * GIB, 30 * GIB, Level.ADVICE, "redoxfs mount --memory 10GiB /data MOUNTPOINT"),
+        (MIB, 100 * GIB, 30 * GIB, Level.ADVICE, "redoxfs mount --memory 15GiB /data MOUNTPOINT"),
+        (10 * GIB, 12 * GIB, 30 * GIB, Level.ADVICE, "redoxfs mount --memory 10GiB /data MOUNTPOINT"),
+    ],
+)
+def test_memory_is_advised_within_what_there_is(
+    least: int, tenth: int, available: int, level: Level, command: str | None
+) -> None:
+    found = advise(Path("/data"), facts(least_memory=least, tenth_memory=tenth), None, available)
+    memory = named(found)["memory needed"]
+    assert (memory.level, memory.command) == (level, command)
+
+
+def test_too_little_memory_is_a_problem() -> None:
+    found = named(advise(Path("/data"), facts(least_memory=2 * GIB), None, GIB))
+    assert found["memory needed"].level is Level.PROBLEM
+
+
+def test_storage_that_fails_or_is_silent_is_a_problem() -> None:
+    silent = results(Probe(files=3, trouble="no read ended within 3.3 s"))
+    assert [each.level for each in silent] == [Level.PROBLEM]
+    failing = Round(1, 10, 1000, 1.0, 0.1, 0.1, 2, "[Errno 5] Input/output error: 'x'")
+    found = named(results(Probe(files=3, rounds=(failing,))))
+    assert found["reads"].level is Level.PROBLEM
+    assert "2 reads failed" in found["reads"].found
+    assert found["random reads"].level is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("fstype", "kind"),
+    [("nfs4", "network"), ("lustre", "network"), ("fuse.sshfs", "FUSE"), ("ext4", "local"), ("tmpfs", "memory")],
+)
+def test_a_filesystem_is_known_by_its_type(fstype: str, kind: str) -> None:
+    assert kind_of(fstype) == kind
+
+
+# Mounts and nodes
+
+STATS = {
+    "mountpoint": "/mnt",
+    "source": "/data",
+    "opens": 1000,
+    "wait_seconds": 1.0,
+    "memory_used_bytes": 10,
+    "memory_limit_bytes": 100,
+    "request": {"answered_at_boottime_s": 100.0},
+}
+
+
+def test_a_mount_with_nothing_wrong_is_well() -> None:
+    assert {each.level for each in check_mount(STATS, 200.0)} == {Level.OK}
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "level"),
+    [
+        ({"errors": 2}, "errors", Level.PROBLEM),
+        ({"changed": 2}, "changed files", Level.WARNING),
+        ({"wait_seconds": 400.0}, "waits", Level.WARNING),
+        ({"memory_used_bytes": 200}, "mount's memory", Level.WARNING),
+        ({"missed": 5}, "missed samples", Level.WARNING),
+        ({"keeper": {"pid": None, "restarts": 0, "last_death": None}}, "keeper", Level.WARNING),
+        ({"keeper": {"pid": 7, "restarts": 1, "last_death": {"how": "killed", "at": 0}}}, "keeper", Level.WARNING),
+        ({"keeper": {"pid": 7, "restarts": 1, "last_death": None}}, "keeper", Level.OK),
+        ({"peers": [{"address": "b:1", "state": "ready"}]}, "peers", Level.OK),
+        ({"peers": [{"address": "b:1", "state": "unreachable", "reason": "silent"}]}, "peers", Level.PROBLEM),
+    ],
+)
+def test_each_trouble_of_a_mount_is_a_line(changes: dict[str, object], name: str, level: Level) -> None:
+    found = named(check_mount(STATS | changes, 200.0))
+    assert found[name].level is level
+    assert {each.level for each in found.values() if each.name != name} == {Level.OK}
+
+
+def test_the_source_of_an_over_mount_is_hidden() -> None:
+    assert source_of(STATS) == Path("/data")
+    assert source_of(STATS | {"source": "/mnt"}) is None
+
+
+def test_nodes_are_reached_or_it_is_said_why_not() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.create_server(("127.0.0.1", 0)) as other:
+        open_port = listening.getsockname()[1]
+        closed_port = other.getsockname()[1]
+        other.close()
+        found = check_nodes([joined("127.0.0.1", open_port), joined("127.0.0.1", closed_port), "no-such.invalid:1"])
+    assert [each.level for each in found] == [Level.OK, Level.PROBLEM, Level.PROBLEM]
+    assert "nothing listens" in found[1].found
+    assert "not found" in found[2].found
+
+
+def test_a_text_that_is_no_node_is_refused() -> None:
+    with pytest.raises(UsageError):
+        check_nodes(["a:b:c"])
+
+
+@pytest.mark.skipif(shutil.which("fusermount3") is None, reason="fusermount3 is not installed")
+def test_the_helper_of_this_machine_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert check_helper().found.startswith("/")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    # It is also looked for where Debian has it.
+    assert check_helper().found.startswith("/")
