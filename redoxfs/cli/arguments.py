@@ -19,6 +19,7 @@ from redoxfs.cli.options import (
     DoctorOptions,
     InspectOptions,
     InstallHelperOptions,
+    LogLevelOptions,
     NodesOptions,
     PackOptions,
     RestartOptions,
@@ -38,6 +39,7 @@ from redoxfs.cli.simulate_arguments import add_simulate
 from redoxfs.cli.telemetry_arguments import add_metrics, add_metrics_of_mount, add_stats
 from redoxfs.launch.addresses import DEFAULT_PORT
 from redoxfs.launch.errors import UsageError
+from redoxfs.launch.logs import FORMATS, LEVELS
 from redoxfs.launch.options import DEFAULT_TIMEOUT_S, POLICIES, STORAGES, MountOptions, SharingOptions
 
 _ADVANCED = "advanced"
@@ -84,6 +86,7 @@ def parser() -> argparse.ArgumentParser:
     _add_timeout(add_stats(verbs))
     add_metrics(verbs)
     _add_restart(verbs)
+    _add_log_level(verbs)
     _add_inspect(verbs)
     _add_doctor(verbs)
     _add_pack(verbs)
@@ -131,6 +134,7 @@ def _add_csi(verbs: "Verbs[Parser]") -> None:
         metavar="DIR",
         help=f"the kubelet's folder (default: {default_of(CsiOptions, 'kubelet_dir')})",
     )
+    _add_logging(verb)
 
 
 def _add_mount_arguments(verb: Parser) -> None:
@@ -220,6 +224,7 @@ def _add_advanced(verb: Parser) -> None:
         *_add_layout(group),
         *_add_policy(group),
         *_add_sharing(group),
+        *_add_logging(group),
         group.add_argument(
             "--fuse-threads",
             metavar="N",
@@ -229,6 +234,13 @@ def _add_advanced(verb: Parser) -> None:
         ),
         _add_timeout(group),
     )
+
+
+def _add_logging(group: "argparse._ActionsContainer") -> list[argparse.Action]:
+    return [
+        group.add_argument("--log-format", choices=FORMATS, help="json: an object on each line (default: text)"),
+        group.add_argument("--log-level", choices=LEVELS, help="what is logged, from this level on (default: info)"),
+    ]
 
 
 def _add_help_all(verb: Parser) -> None:
@@ -258,6 +270,13 @@ def _add_restart(verbs: "Verbs[Parser]") -> None:
     text = "put a daemon of the installed version in the place of a mount's, while programs use the mount"
     verb = add_verb(verbs, "restart", RestartOptions, text)
     verb.add_argument("mountpoint", metavar="MOUNTPOINT", help="a mount that has a keeper")
+    _add_timeout(verb)
+
+
+def _add_log_level(verbs: "Verbs[Parser]") -> None:
+    verb = add_verb(verbs, "log-level", LogLevelOptions, "show what a mount's daemon logs, or log more or less")
+    verb.add_argument("mountpoint", metavar="MOUNTPOINT")
+    verb.add_argument("level", metavar="LEVEL", nargs="?", help=f"{', '.join(LEVELS)}")
     _add_timeout(verb)
 
 
@@ -540,7 +559,7 @@ def _add_timeout(verb: "argparse._ActionsContainer") -> argparse.Action:
 # Options as attributes of a volume
 
 # They are about the process, which is not the volume's.
-_NOT_OF_A_VOLUME = {"help", "foreground", "log", "keeper"}
+_NOT_OF_A_VOLUME = {"help", "foreground", "log", "log_format", "log_level", "keeper"}
 
 
 def mount_options() -> list[tuple[str, str, str]]:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from redoxfs.cli.arguments import mount_options, parse
 from redoxfs.cli.options import CsiOptions
-from redoxfs.launch.background import log_to
 from redoxfs.launch.fuse_options import parse_fuse_options
+from redoxfs.launch.logs import log_to
 from redoxfs.launch.options import MountOptions
 from redoxfs.launch.sizes import parse_size
 
@@ -21,7 +21,7 @@ def run(options: CsiOptions) -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from redoxfs.csi import Kind, Plugin, VolumeOptions
 
-    log_to(sys.stderr)
+    log_to(sys.stderr, options.log_format, options.log_level)
     kinds = {name: (option, Kind(values)) for name, option, values in mount_options()}
     plugin = Plugin(options.endpoint, options.node_id, Path(options.kubelet_dir), VolumeOptions(kinds, check))
     ended = threading.Event()

@@ -1,26 +1,30 @@
 """`redoxfs mount`: serve in the foreground; or in the background, and return when the mount answers."""
 
 import json
+import logging
 import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
+from typing import TextIO
 
 from redoxfs.cli.arguments import rendered
 from redoxfs.cli.exits import described
 from redoxfs.cli.status import ALL_IN_MEMORY
-from redoxfs.launch.background import Work, log_to, start
+from redoxfs.launch.background import Work, start
 from redoxfs.launch.daemon import LiveMountError, Prepared, job_of, prepare, work_of
 from redoxfs.launch.deadline import read_file
 from redoxfs.launch.errors import DaemonError
 from redoxfs.launch.forks import forked
 from redoxfs.launch.fuse_options import parse_fuse_options
+from redoxfs.launch.logs import log_to
 from redoxfs.launch.notify import notify, notify_when_readable
 from redoxfs.launch.options import MountOptions
 from redoxfs.launch.path_status import CONTROL_FOLDER, PathStatus
 from redoxfs.launch.runtime_paths import open_log
-from redoxfs.launch.say import say
+from redoxfs.launch.say import say, say_by
 from redoxfs.launch.sizes import counted, format_bytes
 from redoxfs.launch.turn import KEEPER, began_before, end_turn, take_part
 
@@ -30,6 +34,9 @@ _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 
 def run(options: MountOptions) -> int:
     """Mount; returns 0 once the mount answers (or, with -f, once it has ended)."""
+    if options.foreground and options.log is None and options.log_format == "json":
+        log_to(sys.stderr, options.log_format, options.log_level)
+        say_by(logging.getLogger("redoxfs").info)
     try:
         prepared = prepare(options)
     except LiveMountError as live:
@@ -76,17 +83,19 @@ def _request(options: MountOptions, source: PathStatus, target: PathStatus) -> l
             foreground=False,
             keeper=False if options.keeper is False else None,
             log=None,
+            log_format="text",
+            log_level="info",
         )
     )
 
 
 def _serve_here(prepared: Prepared, work: Work) -> None:
-    target = prepared.target.path
+    target, log = prepared.target.path, _log(prepared.options)
     if prepared.options.log is None:
-        log_to(sys.stderr)
+        log(sys.stderr)
     else:
         log_fd, _ = open_log(prepared.options.log, target)
-        log_to(os.fdopen(log_fd, "a", errors="backslashreplace"))
+        log(os.fdopen(log_fd, "a", errors="backslashreplace"))
 
     def on_ready() -> None:
         lines = summary(prepared)
@@ -107,6 +116,10 @@ def _serve_here(prepared: Prepared, work: Work) -> None:
         notify(STOPPING=1)
 
 
+def _log(options: MountOptions) -> Callable[[TextIO], None]:
+    return partial(log_to, log_format=options.log_format, level=options.log_level)
+
+
 def _serve_behind(prepared: Prepared, work: Work) -> None:
     options, target = prepared.options, prepared.target.path
     log_fd, log_path = open_log(options.log, target)
@@ -119,6 +132,7 @@ def _serve_behind(prepared: Prepared, work: Work) -> None:
         take_part(prepared.turn, parent, KEEPER)
         parent = os.getpid()
         with forked(be_daemon, signal.SIGTERM) as daemon:
+            os.environ["REDOXFS_KEEPER_LOG"] = options.log_format
             keeper.become(daemon, log_fd)
 
     def daemon_work(on_ready: Callable[[], None], on_news: Callable[[str], None]) -> int:
@@ -137,6 +151,7 @@ def _serve_behind(prepared: Prepared, work: Work) -> None:
         say=say,
         describe=described,
         keep=None if keeper is None else keep,
+        log=_log(options),
     )
     try:
         # "Ready" means that the daemon's loop runs; the caller needs an answer through the kernel.

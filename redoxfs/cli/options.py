@@ -37,6 +37,8 @@ class CsiOptions:
     endpoint: str
     node_id: str
     kubelet_dir: str = "/var/lib/kubelet"
+    log_format: str = "text"
+    log_level: str = "info"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,15 @@ class InstallHelperOptions:
 @dataclass(frozen=True, slots=True)
 class RestartOptions:
     mountpoint: str
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True)
+class LogLevelOptions:
+    """``level`` None: print it."""
+
+    mountpoint: str
+    level: str | None = None
     timeout_s: float = DEFAULT_TIMEOUT_S
 
 

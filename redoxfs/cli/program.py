@@ -24,6 +24,7 @@ _VERBS = {
     "stats": "redoxfs.cli.stats",
     "metrics": "redoxfs.cli.metrics",
     "restart": "redoxfs.cli.restart",
+    "log-level": "redoxfs.cli.log_level",
     "inspect": "redoxfs.cli.inspect",
     "doctor": "redoxfs.cli.doctor",
     "pack": "redoxfs.cli.pack",

@@ -3,6 +3,7 @@
 The volume brings options of its own. An option of this command line overrides the volume's.
 """
 
+import logging
 import os
 import sys
 from dataclasses import replace
@@ -12,17 +13,19 @@ from pathlib import Path
 from redoxfs.cli.arguments import parse
 from redoxfs.cli.mount import summary
 from redoxfs.cli.options import ServeOptions, built, flat
-from redoxfs.launch.background import log_to
 from redoxfs.launch.daemon import prepare_received, work_of
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.handover import receive_mount, receive_settings
+from redoxfs.launch.logs import log_to
 from redoxfs.launch.options import MountOptions
-from redoxfs.launch.say import say
+from redoxfs.launch.say import say, say_by
 
 
 def run(options: ServeOptions) -> int:
     """Serve until the mount has ended, or a signal comes; returns 0 then."""
-    log_to(sys.stderr)
+    log_to(sys.stderr, options.mount.log_format, options.mount.log_level)
+    if options.mount.log_format == "json":
+        say_by(logging.getLogger("redoxfs").info)
     path, timeout_s = Path(os.path.abspath(options.fd_socket)), options.mount.timeout_s
     settings = receive_settings(path, timeout_s)
     mount = replace(_merged(options, settings.arguments), mountpoint=os.fspath(path), foreground=True)

@@ -216,11 +216,15 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
         if past is None:
             host = await join(None)
 
+        async def log_level(data: bytes) -> dict[str, Any]:
+            return _log_level(data.decode("ascii", "replace"))
+
         async def tell(_data: bytes) -> dict[str, Any]:
             return stats()
 
         verbs: dict[str, Verb] = {
             "stats": tell,
+            "log-level": log_level,
             "state-save": state.save,
             "state-load": state.load,
             "state-hand-over": state.hand_over,
@@ -291,6 +295,18 @@ async def _run(
         await requests.run(GRACE_S)
         relay.stop()
         nursery.cancel_scope.cancel()
+
+
+def _log_level(asked: str) -> dict[str, Any]:
+    """Log from the level ``asked`` on, unless it is empty. Raises ValueError for one that is not known."""
+    root = logging.getLogger()
+    before = logging.getLevelName(root.level).lower()
+    if asked:
+        if asked.upper() not in logging.getLevelNamesMapping():
+            raise ValueError(f"{asked!r} is not a level of the log")
+        root.setLevel(asked.upper())
+        log.warning("the level of the log was changed", extra={"fields": {"level": asked.lower(), "before": before}})
+    return {"level": logging.getLevelName(root.level).lower(), "before": before}
 
 
 def _checkpoint_room(catalog: Catalog) -> int:
@@ -369,7 +385,7 @@ async def _stop_on_signals(
     with trio.open_signal_receiver(*_ENDS) as signals:
         task_status.started()
         async for number in signals:
-            log.info("ending on %s", signal.Signals(number).name)
+            log.info("ending", extra={"fields": {"signal": signal.Signals(number).name}})
             if keeper is not None:
                 # Whoever asked for another daemon before wants none now.
                 keeper.restarting = False

@@ -21,8 +21,7 @@ from typing import Any, TextIO
 
 from redoxfs.launch.errors import UNEXPECTED, DaemonError, ReportedError
 from redoxfs.launch.forks import forked
-
-_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+from redoxfs.launch.logs import log_to
 
 Work = Callable[[Callable[[], None], Callable[[str], None]], int]
 """What the daemon runs. Its arguments: a function to call when it is ready, and one for lines to the user. It returns
@@ -35,11 +34,6 @@ Described = Callable[[BaseException], tuple[int, str]]
 """The exit code of an exception, and its line for the user."""
 
 
-def log_to(stream: TextIO) -> None:
-    """Send everything that is logged from now on to `stream`."""
-    logging.basicConfig(format=_LOG_FORMAT, level=logging.INFO, stream=stream, force=True)
-
-
 def start(
     work: Work,
     *,
@@ -49,10 +43,12 @@ def start(
     say: Callable[[str], None],
     describe: Described,
     keep: Keep | None = None,
+    log: Callable[[TextIO], None] = log_to,
 ) -> int:
     """Run `work(on_ready, on_news)` in a daemon and return the daemon's pid once it has called `on_ready`.
 
     The daemon is a child, or with ``keep`` the child of one. Lines that it passes to `on_news` before that go to `say`.
+    ``log`` sends its log to a stream.
 
     Raises ReportedError with the error that `work` raised before that, DaemonError if it ended without one or was not
     ready in time.
@@ -67,7 +63,7 @@ def start(
         os.close(read_end)
 
         def be_daemon() -> int:
-            return _be_daemon(work, write_end, log_fd, describe)
+            return _be_daemon(work, write_end, log_fd, describe, log)
 
         return be_daemon() if keep is None else keep(be_daemon)
 
@@ -88,7 +84,7 @@ def start(
     return int(message["pid"])
 
 
-def _be_daemon(work: Work, write_end: int, log_fd: int, describe: Described) -> int:
+def _be_daemon(work: Work, write_end: int, log_fd: int, describe: Described, log: Callable[[TextIO], None]) -> int:
     """Run the child to its end; returns its exit code."""
     code = UNEXPECTED
     try:
@@ -103,7 +99,7 @@ def _be_daemon(work: Work, write_end: int, log_fd: int, describe: Described) -> 
         os.dup2(log_fd, 2)
         os.close(null)
         os.close(log_fd)
-        log_to(sys.stderr)
+        log(sys.stderr)
         code = _work_and_report(work, write_end, describe)
         logging.shutdown()
         sys.stderr.flush()

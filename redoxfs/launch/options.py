@@ -118,3 +118,5 @@ class MountOptions:
     keeper: bool | None = None
     metrics: str | None = None
     metrics_label: tuple[str, ...] = ()
+    log_format: str = "text"
+    log_level: str = "info"

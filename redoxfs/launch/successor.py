@@ -13,10 +13,10 @@ from pathlib import Path
 # numpy's linear algebra, unused here, would start a thread for each core.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from redoxfs.launch.background import log_to
 from redoxfs.launch.daemon import succeeding, work_of
 from redoxfs.launch.errors import UNEXPECTED, CommandError
 from redoxfs.launch.keeper import Inheritance, Keeper, inherited, let_signals_end
+from redoxfs.launch.logs import log_to
 from redoxfs.launch.recipe import RecipeError, read_recipe
 from redoxfs.linux.fuse_device import Device
 
@@ -44,6 +44,7 @@ def _plain_errors() -> tuple[type[Exception], ...]:
 
 def _serve(given: Inheritance) -> int:
     recipe, dataset = read_recipe(given.held.recipe_fd, given.held.root_fd)
+    log_to(sys.stderr, recipe.options.log_format, recipe.options.log_level)
     keeper = Keeper(
         given.connection,
         recipe.target,

@@ -608,7 +608,7 @@ class Node:
         except BaseException as error:
             self.counters.errors += 1
             if isinstance(error, Exception):
-                log.warning("a read failed: %s", str(error) or type(error).__name__)
+                log.warning("a read failed", extra={"fields": {"error": str(error) or type(error).__name__}})
             if isinstance(error, FileNotFoundError | NotADirectoryError):
                 # It was removed after a former process opened it, or after its bytes were given up.
                 raise OSError(errno.ESTALE, "the file was removed while it was open") from error
@@ -718,7 +718,8 @@ class Node:
         if isinstance(error, Exception):
             name = os.fsdecode(self._tree.path(entry))
             of = os.fsdecode(self._tree.path(self.supply.file_of(sample, self._member_of[entry])))
-            log.warning("open of %s failed: %s: %s", name, of, _reason(error))
+            fields = {"path": name, "sample": of, "error": _reason(error)}
+            log.warning("an open failed", extra={"fields": fields})
         self._closed(path, self.binding.fail(path, thread))
         self._kernel.unhold(thread)
         self._pending.give_up_unless_bound(path)

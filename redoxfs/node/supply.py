@@ -310,7 +310,8 @@ class Supply:
 
     def _note_change(self, entry: int, size: int) -> None:
         if entry not in self._changed_size:
-            log.warning("%s has changed since the scan", os.fsdecode(self._tree.path(entry)))
+            path = os.fsdecode(self._tree.path(entry))
+            log.warning("a file has changed since the scan", extra={"fields": {"path": path, "bytes": size}})
         self._has_changed = True
         self._changed_size[entry] = size
         self._changed(entry, True)

@@ -67,22 +67,56 @@ static long long last_death_s;
 static struct stat own_socket;
 static bool has_socket;
 
-// A line in the format of the daemon's log.
+// Copies text into a string of JSON, as far as there is room. Bytes that are no text stay as they are.
+static size_t escape(char *to, size_t room, const char *text)
+{
+    size_t length = 0;
+    for (; *text && length + 7 < room; text++) {
+        if ((unsigned char)*text < 0x20)
+            length += (size_t)snprintf(to + length, room - length, "\\u%04x", (unsigned)*text);
+        else {
+            if (*text == '"' || *text == '\\')
+                to[length++] = '\\';
+            to[length++] = *text;
+        }
+    }
+    to[length] = '\0';
+    return length;
+}
+
+// A line in the format of the daemon's log: text, or an object of JSON.
 static void say(const char *level, const char *format, ...)
 {
-    static char line[1024];
+    static char line[2048], message[900], escaped[1400];
     struct timespec now;
     struct tm local;
     va_list arguments;
+    const char *chosen = getenv("REDOXFS_KEEPER_LOG");
     clock_gettime(CLOCK_REALTIME, &now);
     localtime_r(&now.tv_sec, &local);
-    size_t length = strftime(line, sizeof line, "%Y-%m-%d %H:%M:%S", &local);
-    length += (size_t)snprintf(line + length, sizeof line - length, ",%03ld %s redoxfs.keeper: ",
-                               now.tv_nsec / 1000000, level);
     va_start(arguments, format);
-    int rest = vsnprintf(line + length, sizeof line - length, format, arguments);
+    vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
-    length += rest < 0 ? 0 : (size_t)rest;
+    size_t length;
+    if (chosen && strcmp(chosen, "json") == 0) {
+        char event[400], zone[8], small[16];
+        size_t at = 0;
+        for (; level[at] && at < sizeof small - 1; at++)
+            small[at] = (char)(level[at] | 0x20);
+        small[at] = '\0';
+        escape(event, sizeof event, format);
+        escape(escaped, sizeof escaped, message);
+        strftime(zone, sizeof zone, "%z", &local);
+        length = strftime(line, sizeof line, "{\"time\": \"%Y-%m-%dT%H:%M:%S", &local);
+        length += (size_t)snprintf(line + length, sizeof line - length,
+                                   ".%03ld%.3s:%s\", \"level\": \"%s\", \"logger\": \"redoxfs.keeper\", "
+                                   "\"event\": \"%s\", \"message\": \"%s\"}",
+                                   now.tv_nsec / 1000000, zone, zone + 3, small, event, escaped);
+    } else {
+        length = strftime(line, sizeof line, "%Y-%m-%d %H:%M:%S", &local);
+        length += (size_t)snprintf(line + length, sizeof line - length, ",%03ld %s redoxfs.keeper: %s",
+                                   now.tv_nsec / 1000000, level, message);
+    }
     if (length > sizeof line - 1)
         length = sizeof line - 1;
     line[length++] = '\n';
