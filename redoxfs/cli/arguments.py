@@ -16,6 +16,7 @@ from redoxfs.cli.options import (
     ClusterStatusOptions,
     ClusterUpOptions,
     CsiOptions,
+    DebugOptions,
     DoctorOptions,
     InspectOptions,
     InstallHelperOptions,
@@ -44,7 +45,7 @@ from redoxfs.launch.options import DEFAULT_TIMEOUT_S, POLICIES, STORAGES, MountO
 
 _ADVANCED = "advanced"
 
-_PATHS = ("source", "mountpoint", "folder", "dst", "file", "path")
+_PATHS = ("source", "mountpoint", "folder", "dst", "file", "path", "output")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,7 @@ def parser() -> argparse.ArgumentParser:
     _add_log_level(verbs)
     _add_inspect(verbs)
     _add_doctor(verbs)
+    _add_debug(verbs)
     _add_pack(verbs)
     _add_verify(verbs)
     _add_state(verbs)
@@ -404,6 +406,22 @@ def _add_doctor(verbs: "Verbs[Parser]") -> None:
     _add_timeout(verb)
 
 
+def _add_debug(verbs: "Verbs[Parser]") -> None:
+    text = "write what a report of a fault needs to an archive, also if the daemon hangs or is dead"
+    verb = add_verb(verbs, "debug", DebugOptions, text)
+    verb.add_argument("mountpoint", metavar="MOUNTPOINT")
+    verb.add_argument("-o", "--output", metavar="FILE", required=True, help="a new file, such as bundle.tar.gz")
+    default = default_of(DebugOptions, "interval_s")
+    verb.add_argument(
+        "--interval",
+        dest="interval_s",
+        metavar="SECONDS",
+        type=values.seconds,
+        help=f"time between two looks at the statistics (default: {default:g})",
+    )
+    _add_timeout(verb, default_of(DebugOptions, "timeout_s"))
+
+
 def _add_pack(verbs: "Verbs[Parser]") -> None:
     verb = add_verb(verbs, "pack", PackOptions, "write SOURCE to DST as tar shards that are read in whole chunks")
     verb.add_argument("source", metavar="SOURCE", help="the directory with the training files")
@@ -546,13 +564,13 @@ def _add_jobs(verb: Parser) -> None:
     verb.add_argument("--jobs", metavar="N", type=values.jobs, help="number of processes (default: one for each core)")
 
 
-def _add_timeout(verb: "argparse._ActionsContainer") -> argparse.Action:
+def _add_timeout(verb: "argparse._ActionsContainer", default: float = DEFAULT_TIMEOUT_S) -> argparse.Action:
     return verb.add_argument(
         "--timeout",
         dest="timeout_s",
         metavar="SECONDS",
         type=values.seconds,
-        help=f"give up when storage or the daemon does not answer for SECONDS (default: {DEFAULT_TIMEOUT_S:g})",
+        help=f"give up when storage or the daemon does not answer for SECONDS (default: {default:g})",
     )
 
 

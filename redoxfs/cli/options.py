@@ -181,6 +181,16 @@ class DoctorOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class DebugOptions:
+    """``interval_s`` is between two looks at the statistics."""
+
+    mountpoint: str
+    output: str
+    interval_s: float = 2.0
+    timeout_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
 class PackOptions:
     """``jobs`` None: one process for each core."""
 

@@ -27,6 +27,7 @@ _VERBS = {
     "log-level": "redoxfs.cli.log_level",
     "inspect": "redoxfs.cli.inspect",
     "doctor": "redoxfs.cli.doctor",
+    "debug": "redoxfs.cli.debug",
     "pack": "redoxfs.cli.pack",
     "verify": "redoxfs.cli.verify",
     "state": "redoxfs.cli.state",

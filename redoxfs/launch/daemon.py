@@ -44,6 +44,7 @@ from redoxfs.launch.source import (
     open_root,
     say_verdict,
 )
+from redoxfs.launch.stacks import answer_with_stacks
 from redoxfs.launch.turn import await_turn
 
 if TYPE_CHECKING:
@@ -428,6 +429,7 @@ def work_of(
         raise SourceUnusableError(f"{prepared.source.path / name}: {failure.strerror}") from None
 
     def work(on_ready: Callable[[], None], on_news: Callable[[str], None]) -> int:
+        answer_with_stacks()
         kept_by = None if keeper is None else keeper()
 
         def ready() -> None:

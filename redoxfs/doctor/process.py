@@ -1,0 +1,112 @@
+"""What /proc says of a daemon: its threads, what each does in the kernel, limits and control groups.
+
+It is read in children with a deadline, since the kernel lets a reader of some of these files wait for the process.
+Nothing is read that may hold secrets: neither its environment nor its memory.
+"""
+
+import json
+import os
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from redoxfs.launch.deadline import run_in_child
+from redoxfs.linux.mount_table import parse_mountinfo
+
+ANSWER_S = 3.0
+
+MOST_THREADS = 256
+
+_OF_PROCESS = ("status", "limits", "cgroup", "stat", "io", "oom_score", "sched", "wchan", "mountinfo")
+# The kernel locks the memory of the process for these.
+_OF_MEMORY = ("cmdline", "smaps_rollup")
+_OF_THREAD = ("comm", "status", "wchan", "syscall", "stack")
+
+_OF_GROUP = (
+    *("memory.max", "memory.high", "memory.current", "memory.events", "pids.max", "pids.current"),
+    *("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.failcnt", "memory.oom_control"),
+)
+
+# <sys/socket.h>, struct ucred: pid, uid, gid.
+_UCRED = struct.Struct("3i")
+
+
+def listener_of(path: Path) -> int | None:
+    """The pid of the process that listens at a Unix socket; None if nobody does. It need not answer."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(ANSWER_S)
+        try:
+            client.connect(os.fspath(path))
+        except OSError:
+            return None
+        pid, _, _ = _UCRED.unpack(client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return int(pid) if pid > 0 else None
+
+
+def files_of(pid: int) -> dict[str, str]:
+    """By name, what /proc has of a process: a text, or a line in brackets that says why there is none."""
+    found: dict[str, str] = {}
+    for names in (_OF_PROCESS, _OF_MEMORY):
+        found |= _in_child(partial(_texts, pid, names), names)
+    if "cmdline" in found:
+        found["cmdline"] = found["cmdline"].rstrip("\0").replace("\0", "\n")
+    found |= _in_child(lambda: {"threads": _threads(pid)}, ("threads",))
+    found |= _in_child(lambda: {"cgroup-limits": _groups(pid)}, ("cgroup-limits",))
+    return found
+
+
+def log_of(pid: int) -> Path | None:
+    """The file that a process has as its stderr; None if that is no file."""
+    with suppress(OSError):
+        path = os.readlink(f"/proc/{pid}/fd/2")
+        if path.startswith("/") and os.path.isfile(path):
+            return Path(path)
+    return None
+
+
+def _in_child(work: Callable[[], dict[str, str]], names: tuple[str, ...]) -> dict[str, str]:
+    try:
+        told: dict[str, str] = json.loads(run_in_child(lambda: json.dumps(work()).encode("ascii"), ANSWER_S))
+        return told
+    except TimeoutError:
+        return dict.fromkeys(names, f"[the kernel did not answer within {ANSWER_S:g} s]\n")
+    except OSError as failure:
+        return dict.fromkeys(names, f"[{failure.strerror}]\n")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8", "replace")
+    except OSError as failure:
+        return f"[{failure.strerror}]\n"
+
+
+def _texts(pid: int, names: tuple[str, ...]) -> dict[str, str]:
+    return {name: _text(Path(f"/proc/{pid}/{name}")) for name in names}
+
+
+def _threads(pid: int) -> str:
+    tasks = sorted(Path(f"/proc/{pid}/task").iterdir(), key=lambda task: int(task.name))
+    texts = [f"{len(tasks)} threads\n"]
+    for task in tasks[:MOST_THREADS]:
+        texts.append(f"\n== thread {task.name}\n")
+        texts += [f"-- {name}\n{_text(task / name).rstrip()}\n" for name in _OF_THREAD]
+    return "".join(texts)
+
+
+def _groups(pid: int) -> str:
+    texts: list[str] = []
+    mounts = parse_mountinfo(Path(f"/proc/{pid}/mountinfo").read_bytes())
+    for line in _text(Path(f"/proc/{pid}/cgroup")).splitlines():
+        _, controllers, group = (line.split(":", 2) + ["", ""])[:3]
+        for mount in mounts:
+            is_v1 = mount.fstype == "cgroup" and mount.super_options.intersection(controllers.split(","))
+            if not is_v1 and not (mount.fstype == "cgroup2" and not controllers):
+                continue
+            for folder in dict.fromkeys((Path(mount.mountpoint + group), Path(mount.mountpoint))):
+                files = [folder / name for name in _OF_GROUP if (folder / name).is_file()]
+                texts += [f"{file}: {' '.join(_text(file).split())}\n" for file in files]
+    return "".join(texts)

@@ -1,0 +1,168 @@
+"""`redoxfs debug` of daemons that are well, hang and are dead; and stacks of a process that runs no Python code."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tarfile
+import threading
+from pathlib import Path
+
+import pytest
+from machine import PATIENCE_S, Machine
+
+from redoxfs.launch.stacks import NoStacksError, stacks_of
+
+SPINNING = """
+import threading
+from redoxfs.launch.stacks import answer_with_stacks
+
+def waiting_elsewhere():
+    threading.Event().wait()
+
+def spinning_forever():
+    print("ready", flush=True)
+    while True:
+        pass
+
+answer_with_stacks()
+threading.Thread(target=waiting_elsewhere, daemon=True).start()
+spinning_forever()
+"""
+
+
+def debugged(machine: Machine, name: str = "bundle.tar.gz", *options: str) -> dict[str, str]:
+    """The files of a bundle, and "said" by the command."""
+    path = machine.folder / name
+    done = machine.ok("debug", machine.mnt, "-o", path, "--interval", "0.1", "--timeout", "2", *options)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    parts = {"said": done.stdout}
+    with tarfile.open(path) as archive:
+        for member in archive:
+            file = archive.extractfile(member)
+            assert file is not None
+            parts[member.name.removeprefix("redoxfs-debug/")] = file.read().decode()
+    return parts
+
+
+def test_a_live_daemon_gives_everything(machine: Machine, source: Path) -> None:
+    machine.environment["REDOXFS_TEST_SECRET"] = "hunter2"
+    machine.ok("mount", source, machine.mnt, "--keeper", "--log-format", "json")
+    before = machine.pid()
+    (machine.mnt / "train/n02121808/cat3.jpg").read_bytes()
+    parts = debugged(machine)
+    about = json.loads(parts["about.json"])
+    assert (about["pid"], about["is_dead"], about["missing"]) == (before, False, {})
+    assert json.loads(parts["stats-1.json"])["opens"] == json.loads(parts["stats-2.json"])["opens"] == 1
+    assert str(source) in parts["request.json"]
+    assert "Thread" in parts["stacks.txt"]
+    assert "trio" in parts["stacks.txt"]
+    assert "== thread" in parts["daemon/threads.txt"]
+    assert "Max open files" in parts["daemon/limits.txt"]
+    assert "redoxfs-keeper" in parts["keeper/cmdline.txt"]
+    assert str(machine.mnt) in parts["daemon/mountinfo.txt"]
+    assert json.loads(parts["mount.json"])["fstype"] == "fuse.redoxfs"
+    assert "log.txt" in parts
+    assert not [name for name, text in parts.items() if "hunter2" in text]
+    # The daemon serves on.
+    assert machine.pid() == before
+    assert (machine.mnt / "train/n02121808/cat4.jpg").read_bytes()
+    machine.ok("umount", machine.mnt)
+
+
+def test_a_stopped_daemon_gives_what_the_kernel_knows(machine: Machine, source: Path) -> None:
+    machine.ok("mount", source, machine.mnt)
+    pid = machine.pid()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        parts = debugged(machine)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    about = json.loads(parts["about.json"])
+    assert about["pid"] == pid
+    assert {"stats-1.json", "stacks.txt"} <= about["missing"].keys()
+    assert "missing: stacks.txt (" in parts["said"]
+    assert "State:\tT (stopped)" in parts["daemon/status.txt"]
+    assert "== thread" in parts["daemon/threads.txt"]
+    # The signal that came too late does no harm.
+    assert machine.pid() == pid
+    machine.ok("umount", machine.mnt)
+
+
+def test_a_dead_daemon_leaves_its_log_and_its_mount(machine: Machine, source: Path) -> None:
+    machine.ok("mount", source, machine.mnt)
+    machine.ok("log-level", machine.mnt, "debug")
+    machine.kill(signal.SIGKILL)
+    parts = debugged(machine)
+    about = json.loads(parts["about.json"])
+    assert (about["pid"], about["is_dead"]) == (None, True)
+    assert "the level of the log was changed" in parts["log.txt"]
+    assert json.loads(parts["mount.json"])["source"] == str(source)
+    machine.ok("umount", machine.mnt)
+
+
+def test_a_file_that_is_there_is_not_overwritten(machine: Machine, source: Path) -> None:
+    machine.ok("mount", source, machine.mnt)
+    there = machine.folder / "there"
+    there.write_text("mine")
+    done = machine.run("debug", machine.mnt, "-o", there)
+    assert (done.returncode, done.stderr.count("\n")) == (4, 1)
+    assert there.read_text() == "mine"
+    inside = machine.run("debug", machine.mnt, "-o", machine.mnt / "bundle")
+    assert (inside.returncode, inside.stderr.count("\n")) == (2, 1)
+    nowhere = machine.run("debug", machine.folder, "-o", machine.folder / "bundle")
+    assert (nowhere.returncode, nowhere.stderr.count("\n")) == (4, 1)
+    assert not (machine.folder / "bundle").exists()
+    machine.ok("umount", machine.mnt)
+
+
+def test_readers_notice_nothing_while_stacks_are_written(machine: Machine, source: Path) -> None:
+    """The signal interrupts calls of the kernel, in the middle of requests and reads."""
+    machine.ok("mount", source, machine.mnt, "--fuse-threads", "2")
+    pid = machine.pid()
+    whole = {path.read_bytes() for path in (source / "train").rglob("*.jpg")}
+    names = [path.relative_to(source) for path in (source / "train").rglob("*.jpg")]
+    ended = threading.Event()
+    read: list[set[bytes]] = []
+
+    def epochs() -> None:
+        while not ended.is_set():
+            read.append({(machine.mnt / name).read_bytes() for name in names})
+
+    reader = threading.Thread(target=epochs)
+    reader.start()
+    try:
+        for _ in range(20):
+            assert "Thread" in stacks_of(pid)
+    finally:
+        ended.set()
+        reader.join()
+    assert read
+    assert all(each == whole for each in read)
+    assert machine.stats()["errors"] == 0
+    machine.ok("umount", machine.mnt)
+
+
+def test_stacks_come_while_no_other_python_code_runs() -> None:
+    with subprocess.Popen([sys.executable, "-c", SPINNING], stdout=subprocess.PIPE, text=True) as spinning:
+        try:
+            assert spinning.stdout is not None
+            assert spinning.stdout.readline() == "ready\n"
+            for _ in range(2):
+                told = stacks_of(spinning.pid)
+                assert told.count("in spinning_forever") == 1
+                assert told.count("in waiting_elsewhere") == 1
+        finally:
+            spinning.kill()
+
+
+def test_a_process_that_does_not_expect_the_signal_is_left_alone() -> None:
+    with subprocess.Popen(["sleep", str(PATIENCE_S)]) as other:
+        try:
+            with pytest.raises(NoStacksError, match="does not answer"):
+                stacks_of(other.pid)
+            assert other.poll() is None
+        finally:
+            other.kill()
