@@ -33,6 +33,9 @@ from redoxfs.packed.store import RWF_DONTCACHE
 
 DEFAULT_PROBE_S = 10.0
 
+WARM_UP_DEPTH = 8
+"""Of a first round that does not count: it pays for connections, and for what all files of a directory share."""
+
 DEPTHS = (1, 8, 2, 4, 16, 32, 64, 128)
 """In the order in which they are measured: if time runs out, the first two matter most. redoxfs has at most 128 reads
 in flight on a directory (chunks/directory.py)."""
@@ -147,38 +150,7 @@ def probe(folder: Path, seconds: float = DEFAULT_PROBE_S) -> Probe:
     files: list[str] = found["files"]
     if not files:
         return Probe(is_packed=found["packed"], trouble=found["failure"] or "no file was found in this time")
-    rounds: list[Round] = []
-    trouble = None
-    at = 0
-    best = 0.0
-    for depth in DEPTHS:
-        if depth > DEPTHS[1] and rounds and rounds[-1].depth >= DEPTHS[1]:
-            if rounds[-1].per_s < LEAST_GAIN * best:
-                break
-            best = rounds[-1].per_s
-        most_s = min(seconds / 3, budget.left_s)
-        if most_s < seconds * ROUND_SHARE or budget.bytes <= 0:
-            break
-        chosen = files[at:] + files[:at]
-        limit = budget.bytes // 4
-
-        def measure(depth: int = depth, chosen: list[str] = chosen, most_s: float = most_s, limit: int = limit) -> Any:
-            read = _block_reader(folder, chosen) if found["packed"] else _file_reader(folder, chosen)
-            return _round(read, depth, seconds * ROUND_SHARE, most_s, limit)
-
-        try:
-            measured = Round(**_in_child(measure, most_s + GRACE_S))
-        except OSError as failure:
-            trouble = _words(failure, most_s)
-            break
-        rounds.append(measured)
-        if depth == DEPTHS[1]:
-            best = measured.per_s
-        at = (at + measured.reads) % len(files)
-        budget.bytes -= measured.bytes
-        if not measured.reads:
-            trouble = measured.failure or f"no read ended within {most_s:.1f} s"
-            break
+    rounds, trouble = _rounds(folder, files, found["packed"], seconds, budget)
     long_per_s = None
     if trouble is None and budget.left_s > 0:
         most_s = min(seconds * ROUND_SHARE * 2, max(budget.left_s, seconds * ROUND_SHARE))
@@ -191,6 +163,45 @@ def probe(folder: Path, seconds: float = DEFAULT_PROBE_S) -> Probe:
         long_bytes_per_s=long_per_s,
         trouble=trouble,
     )
+
+
+def _rounds(
+    folder: Path, files: list[str], packed: bool, seconds: float, budget: _Budget
+) -> tuple[list[Round], str | None]:
+    """Rounds at several depths, as far as the budget goes; and what was wrong."""
+    rounds: list[Round] = []
+    at = 0
+
+    def one(depth: int, most_s: float) -> Round:
+        nonlocal at
+        chosen, most_bytes = files[at:] + files[:at], budget.bytes // 4
+
+        def measure() -> dict[str, Any]:
+            read = _block_reader(folder, chosen) if packed else _file_reader(folder, chosen)
+            return _round(read, depth, seconds * ROUND_SHARE, most_s, most_bytes)
+
+        measured = Round(**_in_child(measure, most_s + GRACE_S))
+        at = (at + measured.reads) % len(files)
+        budget.bytes -= measured.bytes
+        return measured
+
+    for number, depth in enumerate((WARM_UP_DEPTH, *DEPTHS)):
+        most_s = min(seconds / 3, budget.left_s)
+        if most_s < seconds * ROUND_SHARE or budget.bytes <= 0:
+            break
+        try:
+            measured = one(depth, most_s)
+        except OSError as failure:
+            return rounds, _words(failure, most_s)
+        if not measured.reads:
+            return [*rounds, measured], measured.failure or f"no read ended within {most_s:.1f} s"
+        if number == 0:
+            continue
+        before = max((each.per_s for each in rounds if each.depth >= WARM_UP_DEPTH), default=0.0)
+        rounds.append(measured)
+        if depth > WARM_UP_DEPTH and measured.per_s < LEAST_GAIN * before:
+            break
+    return rounds, None
 
 
 def check_filesystem(folder: Path) -> Result:
