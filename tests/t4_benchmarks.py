@@ -83,3 +83,30 @@ def test_restarts_counts_what_readers_notice_without_a_keeper(tmp_path: Path) ->
         assert row["errors"] > 0
         assert row["samples_not_once"] > 0
         assert row["wrong_bytes"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("compiler")
+def test_estimates_are_compared_with_complete_epochs(tmp_path: Path) -> None:
+    found = result(
+        "estimates.py",
+        "--profiles",
+        "latency",
+        "--files",
+        "256",
+        "--memory-mb",
+        "16",
+        "--probe-seconds",
+        "2",
+        "--folder",
+        tmp_path,
+    )
+    (profile,) = found["profiles"]
+    assert profile["profile"] == "latency"
+    rows = {row["way"]: row for row in profile["rows"]}
+    assert list(rows) == ["plain_1_s", "plain_8_s", "directory_s", "packed_s"]
+    for row in rows.values():
+        assert row["complete"]
+        assert row["estimated_s"] > 0
+        assert row["measured_s"] > 0
+    assert list(tmp_path.iterdir()) == []

@@ -170,7 +170,7 @@ def _rounds(
 ) -> tuple[list[Round], str | None]:
     """Rounds at several depths, as far as the budget goes; and what was wrong."""
     rounds: list[Round] = []
-    at = 0
+    at = in_vain = 0
 
     def one(depth: int, most_s: float) -> Round:
         nonlocal at
@@ -199,7 +199,9 @@ def _rounds(
             continue
         before = max((each.per_s for each in rounds if each.depth >= WARM_UP_DEPTH), default=0.0)
         rounds.append(measured)
-        if depth > WARM_UP_DEPTH and measured.per_s < LEAST_GAIN * before:
+        # One depth that does not gain may be chance, on a machine that is busy.
+        in_vain = in_vain + 1 if depth > WARM_UP_DEPTH and measured.per_s < LEAST_GAIN * before else 0
+        if in_vain == 2:
             break
     return rounds, None
 
