@@ -547,13 +547,17 @@ class Pools(FailingNodes[LocalFirst]):
         if handled.repeated or handled.answer is None:
             return
         samples = handled.answer.samples
-        memory.slots.update({s for load in handled.loads for s in load.samples if s not in samples})
+        loaded = {sample for load in handled.loads for sample in load.samples}
+        memory.slots |= loaded.difference(samples)
         for sample in samples:
             if sample in handled.preempted:
                 self.revoke(message.home, sample)
             # A sample that was taken or is reserved may also be in a slot, for the next lap.
             elif sample in self.taken:
                 memory.came.discard(sample)
+            elif sample in loaded and self.processes[message.home].node._policy.is_resident(sample):
+                # It was in memory, left, and was loaded for its next lap.
+                memory.slots.add(sample)
             else:
                 memory.slots.discard(sample)
 
