@@ -167,7 +167,8 @@ def test_if_the_first_is_killed_the_next_one_mounts(
     ranks = [rank(machine, source, machine.mnt, *words, "--node-rank", "0") for _ in range(count - 1)]
     for each in ranks:
         line_of(each, "waiting for another redoxfs mount")
-    assert len(machine.daemons()) == count + 1
+    # The commands, the daemon, and its keeper to be.
+    assert len(machine.daemons()) == count + 2
     first.send_signal(how)
     assert outcome(first)[0] != 0
     machine.ok("mount", source, other, *words, "--node-rank", "1")
@@ -185,9 +186,10 @@ def test_a_killed_command_leaves_no_daemon(machine: Machine, source: Path) -> No
     words = ["--nodes", ",".join(f"127.0.0.1:{port}" for port in ports), "--node-rank", "0"]
     first = rank(machine, source, machine.mnt, *words)
     line_of(first, "waiting for 127.0.0.1")
-    (daemon,) = set(machine.daemons()) - {first.pid}
-    ended = os.pidfd_open(daemon)
+    others = set(machine.daemons()) - {first.pid}
+    assert len(others) == 2, "a daemon, and its keeper to be"
+    pidfds = [os.pidfd_open(pid) for pid in others]
     first.kill()
     outcome(first)
-    assert has_ended(ended)
+    assert {has_ended(pidfd) for pidfd in pidfds} == {True}
     assert machine.nothing_is_left()
