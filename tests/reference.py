@@ -27,7 +27,7 @@ from redoxfs.fs.inodes import DATA, EXACT, branch_and_entry, inode_of
 from redoxfs.fs.operations import TEXT_HANDLES, Operations
 from redoxfs.node import Node, OpenFile, plan_slot
 from redoxfs.node.callers import Callers
-from redoxfs.node.node import Kernel
+from redoxfs.node.kernel import Kernel
 
 
 @dataclass(frozen=True, slots=True)

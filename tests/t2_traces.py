@@ -80,7 +80,7 @@ def test_orders_continue_within_and_after_an_epoch(share: float, left: int) -> N
     async def main() -> None:
         orders: Orders = orders_of(Sampler(), samples, 2)
         policy = Following()
-        traces = EpochTracker(0, policy, samples, SAMPLES, orders, lambda _epoch, _order: None)
+        traces = EpochTracker(0, policy, samples, SAMPLES, orders, lambda _epoch, _order: None, lambda: None)
         begun = 5 + (share == 0.99)
         with trio.fail_after(PATIENCE_S):
             async with trio.open_nursery() as nursery:

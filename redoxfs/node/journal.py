@@ -103,10 +103,9 @@ class Journal:
         """``state`` returns the node's checkpoint."""
         self._state = state
 
-    @property
-    def due(self) -> bool:
-        """Whether it is time for a checkpoint."""
-        return self._shared.position >= self._next
+    def checkpoint_soon(self) -> None:
+        """It is time for a checkpoint."""
+        self._next = self._shared.position
 
     def checkpoint_if_due(self) -> None:
         """Between two requests: replace the checkpoint if it is time."""

@@ -793,6 +793,11 @@ class Node:
         if self._journal is not None and not self._frozen:
             self._journal.checkpoint()
 
+    def checkpoint_soon(self) -> None:
+        """Let it be time for a checkpoint, after a change that has no entry in the journal and may wait for one."""
+        if self._journal is not None:
+            self._journal.checkpoint_soon()
+
     def checkpoint_if_due(self) -> None:
         """Replace the checkpoint if it is time. Never between a decision and its entry."""
         if self._journal is not None and not self._frozen:

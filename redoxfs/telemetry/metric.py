@@ -29,8 +29,8 @@ class When(StrEnum):
 
     ALWAYS = "every mount"
     SLOT = "`--policy slot`"
-    KEEPER = "`--keeper`"
-    DEATH = "`--keeper`, once a daemon has died"
+    KEEPER = "a mount with a keeper"
+    DEATH = "a mount with a keeper, once a daemon has died"
     NODES = "several nodes"
     SLOT_NODES = "several nodes, `--policy slot`"
 

@@ -121,6 +121,7 @@ class EpochTracker:
         samples: the traced samples. Requests for others, such as those of a validation set, count in no epoch.
         orders: None if the sampler is not known.
         tell: sends this node's order of an epoch to the other nodes.
+        begun: called when an epoch has begun.
     """
 
     def __init__(
@@ -131,6 +132,7 @@ class EpochTracker:
         number_of_samples: int,
         orders: Orders | None,
         tell: Callable[[int, Int32], None],
+        begun: Callable[[], None],
     ) -> None:
         self._node = node
         self._policy = policy
@@ -139,6 +141,7 @@ class EpochTracker:
         self._is_traced: memoryview[int] = is_traced.data
         self._orders = orders
         self._tell = tell
+        self._begun = begun
         self._own: dict[int, Int32] = {}
         self._epoch = -1
         self._left = 0
@@ -193,6 +196,7 @@ class EpochTracker:
         self._left = self._length = len(order)
         self._tell(self._epoch, order)
         self._policy.follow(self._node, self._epoch, order)
+        self._begun()
 
     def _begin(self, epoch: int) -> None:
         self._epoch = epoch
@@ -202,6 +206,7 @@ class EpochTracker:
             return
         self._left = self._length = len(order)
         self._policy.follow(self._node, epoch, order)
+        self._begun()
         self._nursery.start_soon(self._prepare, epoch + 1)
 
     async def _prepare(self, epoch: int) -> None:

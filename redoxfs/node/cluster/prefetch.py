@@ -97,7 +97,8 @@ class Prefetch:
         if not isinstance(policy, SlotNode):
             return None
         node, of_all = sharing.share.node, len(self._catalog.class_of)
-        return EpochTracker(node, policy, samples, of_all, orders, self._send_order)
+        begun = self._node.checkpoint_soon
+        return EpochTracker(node, policy, samples, of_all, orders, self._send_order, begun)
 
     def _traced(self) -> npt.NDArray[np.int32]:
         return samples_of(self._catalog, None if self._sampler is None else self._sampler.tree)

@@ -60,6 +60,7 @@ A taken sample is never returned: the next reader that asks, here or elsewhere, 
 taken, for this lap, and in the pool, for the next.
 
 ``policy``        `LocalFirst`: turns, laps, and what to ask peers for
+``state``         all that it knows, and how another process continues from it; ``repeated``: the pool meanwhile
 ``taken``         samples that came from peers, and their memory
 ``reservations``  samples that stats reserved
 ``waiting``       requests and stats that wait for a peer

@@ -63,6 +63,7 @@ and those that requests wait for do not count. A sample that does not fit stays 
 ``node``       `SlotNode`: one node, both requester and home
 ``requester``  remote VCs, stash, claims and positions
 ``home``       the requests of other nodes, and prefetch
+``repeated``   the slot policy while another process continues from a state
 ``messages``   RemoteRead and RemoteAnswer
 
 Three rules for whoever edits these files:
