@@ -171,6 +171,7 @@ class Requests:
                 self._node.freeze()
                 self._nursery.cancel_scope.cancel()
         finally:
+            self._node.freeze()
             self._node.end_expected()
 
     def stop(self) -> None:
@@ -342,6 +343,10 @@ class Requests:
     async def _wait(self, unique: int, answering: Coroutine[Any, Any, Any], answer: Callable[[Any], None]) -> None:
         try:
             answer(await answering)
+        except trio.Cancelled:
+            # Only at the end. What this gives up has no entry in the journal.
+            self._node.freeze()
+            raise
         except Exception as error:
             self._session.failed(unique, errno_of(error))
         finally:

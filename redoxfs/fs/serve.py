@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 GRACE_S = 1.0
 """For requests that are waiting when the mount ends."""
 
+MOST_PEERS = 256
+"""That a node keeps counts of for each class. A later list of nodes may be longer than the present one."""
+
 NEVER = 2**31 - 1
 """Collections of a generation before one of the next: the largest count the collector takes."""
 
@@ -202,10 +205,11 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
     plan, past = spec.plan, None
     if journal is not None and spec.keeper is not None and spec.keeper.devices:
         past = Past.of(journal)
-        if spec.cluster is not None and past.state.place is not None:
+        place = past.state.place
+        if spec.cluster is not None and place is not None and tuple(place["addresses"]) != spec.cluster.view.addresses:
             from redoxfs.node.cluster import continued_plan
 
-            plan = continued_plan(spec.cluster, past.state.place)
+            plan = continued_plan(spec.cluster, place)
     node = Node(catalog, plan, spec.store, timeout_s=spec.timeout_s, kernel=caches, journal=journal)
     state = StateWriter(spec.state_file, lambda: spec.settings(node.plan), len(catalog.class_of), node)
     host: Membership | None = None
@@ -310,9 +314,9 @@ def _log_level(asked: str) -> dict[str, Any]:
 
 
 def _checkpoint_room(catalog: Catalog) -> int:
-    """An upper bound of a checkpoint, in bytes: some for each sample, and for open files and what threads hold. What
-    is not written takes no memory."""
-    return (16 << 20) + 48 * len(catalog.class_of)
+    """Room for a checkpoint, in bytes: some for each sample, for each class and peer, and for open files and what
+    threads hold. What is not written takes no memory."""
+    return (16 << 20) + 52 * len(catalog.class_of) + 12 * MOST_PEERS * len(catalog.class_names)
 
 
 @contextmanager

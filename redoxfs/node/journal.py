@@ -27,7 +27,8 @@ its sample.
     WITHDRAWN  a stat waits for a ticket no longer. value: the ticket
     ALONE      no node answered for ``path``, and this one decided
 
-Whatever else changes a policy has no entry: a checkpoint is written right after it, before anything leaves the node.
+Whatever else changes what a policy decides has no entry: a checkpoint is written before its messages leave the node.
+Orders of access are not kept.
 
 The session appends OPENED, FAILED and CLOSED (`redoxfs.native.Session`), the node all others. Called from the node's
 task alone.
@@ -113,7 +114,7 @@ class Journal:
             self.checkpoint()
 
     def checkpoint(self) -> None:
-        """Replace the checkpoint. Before the first request, and never between a decision and its entry."""
+        """Replace the checkpoint. Never between a decision and its entry."""
         self._next = self._shared.position + self._every
         try:
             self._shared.checkpoint(self._state())

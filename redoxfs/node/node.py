@@ -577,6 +577,9 @@ class Node:
                 await over.wait()
         except trio.TooSlowError:
             return self.supply.size(entry), False
+        if self._frozen:
+            # Until this is cancelled: the next process answers.
+            await trio.sleep_forever()
         result = self.stat(entry, thread)
         return result if isinstance(result, tuple) else await result
 
@@ -794,7 +797,7 @@ class Node:
             self._journal.checkpoint()
 
     def checkpoint_soon(self) -> None:
-        """Let it be time for a checkpoint, after a change that has no entry in the journal and may wait for one."""
+        """Have a checkpoint written soon: something has changed that has no entry in the journal."""
         if self._journal is not None:
             self._journal.checkpoint_soon()
 
@@ -804,7 +807,8 @@ class Node:
             self._journal.checkpoint_if_due()
 
     def freeze(self) -> None:
-        """From now on nothing is decided for other nodes: requests end without an answer, for the next process."""
+        """From now on no message of another node is handled, and no checkpoint is written. Requests that wait end
+        without an answer: they are for the next process."""
         self._frozen = True
 
     @property

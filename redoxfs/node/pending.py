@@ -134,10 +134,11 @@ class PendingTurns:
                 return ticket, self._before.pop(ticket)
         return None
 
-    def withdraw_before(self) -> list[int]:
-        """The stats of the process before this one have asked again. Returns the tickets that were not answered."""
+    def withdraw_before(self) -> None:
+        """The stats of the process before this one have asked again, or their programs are gone."""
         before, self._before = self._before, {}
-        return [ticket for ticket, promise in before.items() if self.withdraw(ticket, promise)]
+        for ticket, promise in before.items():
+            self.withdraw(ticket, promise)
 
     def tickets(self) -> tuple[dict[int, int], dict[int, tuple[int, int]]]:
         """What `resume` takes."""

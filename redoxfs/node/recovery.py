@@ -99,6 +99,8 @@ class Recovered:
     ``answered``  by the number of a request, which may still be there: the handle that it was answered with
     ``failed``    likewise: the errno
     ``turned``    the samples whose opens took a turn since the checkpoint
+
+    ``release_pins`` is called when no request of the former process waits any more.
     """
 
     handles: tuple[OpenBefore, ...]

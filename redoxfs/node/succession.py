@@ -46,7 +46,7 @@ from redoxfs.protocol.tables import column, rows
 from redoxfs.protocol.turns import Turns
 
 NO_TURNS = Turns(np.zeros(0, np.int32), np.zeros(0, np.uint8), 0)
-"""Of a policy whose state has them."""
+"""In a checkpoint in which the state of the policy has the turns."""
 
 
 @dataclass(slots=True, eq=False)
@@ -79,7 +79,7 @@ class Succession:
     _identified: tuple[object, str] | None = None
 
     def recover(self, past: Past) -> Recovered:
-        """See `Node.recover`. ``release_pins`` of the result is left to the node."""
+        """See `Node.recover`. The node writes a checkpoint after ``release_pins``."""
         former = Former.from_past(
             past,
             identity=self._identity(),

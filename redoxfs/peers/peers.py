@@ -7,6 +7,7 @@ ask from `join` on. Nothing here decides about samples; the service does, in the
 
 import logging
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -70,7 +71,7 @@ class JoinTimeoutError(Exception):
 
 
 class Place(NamedTuple):
-    """What other nodes know a process by, and it them: enough for another process to go on as the same.
+    """The numbers by which this process and the other nodes know each other. With them another process goes on as it.
 
     ``incarnation``   a number that no other process has, unless it goes on as this one
     ``incarnations``  of each node, None where it is not known, as at this node itself
@@ -155,7 +156,8 @@ class Peers:
         self._bridge: Bridge
         self._nursery: trio.Nursery
         self._change = trio.Event()
-        self._traces = 0
+        # Greater than all numbers of a process that this one goes on as.
+        self._traces = time.time_ns()
         self._last_trace: Trace | None = None
         self._running = False
         self._joined = False
@@ -190,7 +192,7 @@ class Peers:
         self._running = True
         for node, address in enumerate(self._view.addresses):
             if node != self._node:
-                self._clients[node] = Client(
+                client = self._clients[node] = Client(
                     self._service,
                     self._bridge,
                     self._transport.channel(address),
@@ -205,6 +207,9 @@ class Peers:
                     max_answer_bytes=self._max_answer_bytes,
                     bounds=self._bounds,
                 )
+                incarnation = self._incarnations[node]
+                if incarnation is not None:
+                    client.know(incarnation)
         try:
             self._server.start(self._transport, self._listen)
         except BaseException:
@@ -213,10 +218,7 @@ class Peers:
 
     def go_on(self) -> None:
         """Meet all peers again, as the process that has `joined` before; in place of `join`."""
-        for node, client in self._clients.items():
-            incarnation = self._incarnations[node]
-            if incarnation is not None:
-                client.know(incarnation)
+        for client in self._clients.values():
             self._spawn(client.greet)
         self._server.set_health(ready=True)
 

@@ -84,6 +84,6 @@ class TraceAssembly:
             raise ValueError(f"a trace with sample {first if first < 0 else last} of {self._samples}")
 
     def forget(self, requester: int) -> None:
-        """The requester is another process now, which numbers its traces from one."""
+        """The requester is another process now, which numbers its traces anew."""
         with self._lock:
             self._of.pop(requester, None)

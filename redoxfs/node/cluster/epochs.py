@@ -151,7 +151,8 @@ class EpochTracker:
     async def start(self, nursery: trio.Nursery, epoch: int = 0, share: float = 0.0) -> None:
         """Begin in ``epoch``, of whose requests ``share`` were made before."""
         self._nursery = nursery
-        self._epoch = epoch - 1
+        # An order that is handed in is never that of epoch 0, in which there was none.
+        self._epoch = epoch if self._orders is None else epoch - 1
         if self._orders is not None:
             await self._prepare(epoch)
             self._begin(epoch)
@@ -165,7 +166,9 @@ class EpochTracker:
         return self._epoch, self._left, self._length
 
     def go_on(self, nursery: trio.Nursery, place: Sequence[int], turned: Sequence[int]) -> None:
-        """Continue in the place of another process; instead of `start`. Nothing is prefetched until the next epoch.
+        """Continue in the place of another process; instead of `start`.
+
+        Nothing is prefetched until the next epoch; without a known sampler, until the next order is handed in.
 
         Args:
             place: of the other process.
@@ -174,12 +177,13 @@ class EpochTracker:
         self._nursery = nursery
         epoch, left, length = place
         made = sum([self._is_traced[sample] for sample in turned])
-        if self._orders is not None and length:
+        if self._orders is not None and left:
             while made >= left:
                 epoch, made, left = epoch + 1, made - left, length
         self._epoch, self._left, self._length = epoch, max(0, left - made), length
         if self._orders is not None:
-            nursery.start_soon(self._prepare, epoch + 1)
+            # With none left, the epoch waits for its order.
+            nursery.start_soon(self._prepare, epoch + 1 if self._left else epoch)
 
     def note(self, sample: int) -> None:
         """A turn for ``sample`` was requested here."""
@@ -196,7 +200,6 @@ class EpochTracker:
         self._left = self._length = len(order)
         self._tell(self._epoch, order)
         self._policy.follow(self._node, self._epoch, order)
-        self._begun()
 
     def _begin(self, epoch: int) -> None:
         self._epoch = epoch

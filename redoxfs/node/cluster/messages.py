@@ -105,7 +105,8 @@ class Messages:
             return None
         contents = node.memory.expect_from_peer(answer.samples)
         node.counters.remote_samples += len(contents)
-        self.deliver(delivered)
+        self._take_in(delivered)
+        self.flush()
         node.checkpoint_if_due()
         if node.plan.reads_any:
             # The policy has no memory for some of them: they are read again when they are needed.
@@ -150,12 +151,8 @@ class Messages:
         self._node.checkpoint()
         self.flush()
 
-    def deliver(self, delivered: Sequence[Delivered]) -> None:
-        """Other nodes answered these tickets."""
-        self._take_in(delivered)
-        self.flush()
-
     def _take_in(self, delivered: Sequence[Delivered]) -> None:
+        """Other nodes answered these tickets."""
         self._void()
         for ticket, served in delivered:
             self._node.delivered(ticket, served)

@@ -89,6 +89,8 @@ class Prefetch:
             raise ValueError("this mount cannot use an order: it does not prefetch (only --policy slot does)")
         order = await trio.to_thread.run_sync(self._samples_at, data.split(b"\0"))
         self._epochs.hand_in(order)
+        # Before the order leaves: the next process must not give its number to another one.
+        self._node.checkpoint()
         return {"samples": len(order)}
 
     def _tracker(self, sharing: Sharing, samples: npt.NDArray[np.int32], orders: Orders | None) -> EpochTracker | None:

@@ -274,6 +274,7 @@ class Membership:
                     self._node.renew(plan)
                 else:
                     self._node.go_on(plan)
+            self._messages.flush()
             log.info("view %d: %s", view.number, ", ".join(addresses))
             if self._peers is not None:
                 self._nursery.start_soon(self._join_late, self._peers)
