@@ -87,11 +87,12 @@ class Machine:
         return int(self.stats(mountpoint)["pid"])
 
     def kill(self, how: signal.Signals, mountpoint: Path | None = None) -> None:
-        """Send a signal to the daemon and wait until it exits."""
+        """Send a signal to the daemon and wait until it exits. With SIGTERM and SIGINT its keeper ends as well."""
         pid = self.pid(mountpoint)
-        daemon = os.pidfd_open(pid)
+        ends = [pid] if how not in (signal.SIGTERM, signal.SIGINT) else self.processes_of(mountpoint or self.mnt)
+        pidfds = [os.pidfd_open(each) for each in ends]
         os.kill(pid, how)
-        assert has_ended(daemon)
+        assert {has_ended(pidfd) for pidfd in pidfds} == {True}
 
     def mount_nodes(
         self,
