@@ -92,7 +92,7 @@ def test_a_stopped_daemon_gives_what_the_kernel_knows(machine: Machine, source: 
 
 
 def test_a_dead_daemon_leaves_its_log_and_its_mount(machine: Machine, source: Path) -> None:
-    machine.ok("mount", source, machine.mnt)
+    machine.ok("mount", source, machine.mnt, "--no-keeper")
     machine.ok("log-level", machine.mnt, "debug")
     machine.kill(signal.SIGKILL)
     parts = debugged(machine)

@@ -210,7 +210,7 @@ def test_reads_that_never_end_are_a_problem(machine: Machine, source: Path, slow
 
 
 def test_a_live_mount_is_well_and_a_stopped_one_is_not(machine: Machine, source: Path) -> None:
-    machine.ok("mount", source, machine.mnt)
+    machine.ok("mount", source, machine.mnt, "--no-keeper")
     (machine.mnt / "train/n02121808/cat3.jpg").read_bytes()
     code, checks = doctor(machine, machine.mnt, "--probe-seconds", "1")
     assert code == 0

@@ -200,7 +200,7 @@ def test_a_collector_has_all_mounts_without_metrics_of_their_own(machine: Machin
         mountpoint.mkdir()
     (port,) = reserve(1)
     machine.ok("mount", source, first)
-    machine.ok("mount", source, second)
+    machine.ok("mount", source, second, "--no-keeper")
     machine.ok("mount", source, third, "--metrics", str(port))
     read_all(first)
     with collector(machine) as at:
