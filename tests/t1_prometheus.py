@@ -1,9 +1,13 @@
 """The exposition for Prometheus is made of the registry, and names nothing else."""
 
+import errno
+import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from machine import PATIENCE_S
@@ -15,7 +19,7 @@ from redoxfs.launch.errors import UsageError
 from redoxfs.launch.metrics import labels_of, listen, moved, parse_listen
 from redoxfs.native import Histogram
 from redoxfs.telemetry import METRICS, Kind, as_json
-from redoxfs.telemetry.prometheus import MountCollector, Scraped, Server
+from redoxfs.telemetry.prometheus import REFUSED_S, MountCollector, Scraped, Server
 
 
 def told(*times_s: float) -> dict[str, Any]:
@@ -46,7 +50,7 @@ def exposition(*mounts: Scraped, **labels: str) -> Series:
 def test_values_have_the_labels_of_mount_node_and_metric() -> None:
     found = exposition(Scraped("/mnt", STATS), job="j 1")
     common = {"mount": "/mnt", "node": "2", "job": "j 1"}
-    assert value_of(found, "redoxfs_up", **common) == 1
+    assert value_of(found, "redoxfs_up", mount="/mnt", job="j 1") == 1
     assert value_of(found, "redoxfs_opens_total", **common) == 7
     assert value_of(found, "redoxfs_lap", tree='va"l\n', **common) == 4
     assert value_of(found, "redoxfs_peer_retries_total", peer="a:1", **common) == 5
@@ -71,7 +75,16 @@ def test_buckets_count_the_times_up_to_their_bounds() -> None:
 def test_a_mount_whose_daemon_does_not_answer_is_not_up() -> None:
     found = exposition(Scraped("/mnt", STATS), Scraped("/dead", None))
     assert value_of(found, "redoxfs_up", mount="/dead") == 0
+    # The series of a mount is the same one before and after its daemon dies.
+    assert {frozenset(dict(labels)) for name, labels in found if name == "redoxfs_up"} == {frozenset({"mount"})}
     assert [dict(labels)["mount"] for name, labels in found if name == "redoxfs_opens_total"] == ["/mnt"]
+
+
+def test_names_that_are_not_utf_8_are_escaped() -> None:
+    name = os.fsdecode(b"/m\xff")
+    found = exposition(Scraped(name, STATS | {"lap": {os.fsdecode(b"tr\xfe"): 2}}), job=os.fsdecode(b"\xfd"))
+    assert value_of(found, "redoxfs_lap", mount="/m\\udcff", tree="tr\\udcfe", job="\\udcfd") == 2
+    assert value_of(found, "redoxfs_up", mount="/m\\udcff") == 1
 
 
 def test_every_metric_but_facts_is_exposed() -> None:
@@ -101,6 +114,35 @@ def test_a_server_answers_one_scrape_after_another() -> None:
         assert value_of(series_of(text_of(port)), "redoxfs_opens_total") == 7
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), PATIENCE_S)
+
+
+def test_a_request_may_name_some_metrics() -> None:
+    with served() as (port, _), urlopen(f"http://127.0.0.1:{port}/metrics?name[]=redoxfs_opens_total") as answer:
+        assert {name for name, _ in series_of(answer.read().decode())} == {"redoxfs_opens_total"}
+
+
+class Full(socket.socket):
+    """A socket that accepts nobody, as in a process without a free descriptor. It counts how often it was asked."""
+
+    asked = 0
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        self.asked += 1
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def test_a_process_without_descriptors_does_not_spin() -> None:
+    listening = Full()
+    listening.bind(("127.0.0.1", 0))
+    listening.listen()
+    server = Server(listening, MountCollector(list, {}))
+    with socket.create_connection(listening.getsockname(), PATIENCE_S):
+        server.start()
+        began = time.monotonic()
+        while listening.asked < 3:
+            time.sleep(0.001)
+        assert time.monotonic() - began >= REFUSED_S
+        server.stop()
 
 
 def test_a_client_that_sends_nothing_does_not_keep_a_server_from_its_end() -> None:

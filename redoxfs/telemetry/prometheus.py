@@ -19,7 +19,7 @@ from typing import Any
 from prometheus_client import MetricsHandler
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.core import Metric as Family
-from prometheus_client.registry import Collector
+from prometheus_client.registry import Collector, CollectorRegistry
 
 from redoxfs.telemetry.metric import PREFIX, Kind, Metric
 from redoxfs.telemetry.registry import METRICS
@@ -31,8 +31,11 @@ FIRST_BITS, LAST_BITS = 10, 37
 """Buckets end at powers of two, from 1 us to 2 minutes. With all buckets of stats.json, each histogram would be four
 times as many series."""
 
-COMMON = ("mount", "node")
-"""Labels of every metric."""
+REFUSED_S = 0.1
+"""Before the next try, if a connection cannot be taken: it waits there, so that a loop would spin."""
+
+MOUNT, NODE = "mount", "node"
+"""Labels of every metric, but that `UP` has no node: a daemon that does not answer does not say which it is."""
 
 UP = Metric("up", Kind.GAUGE, "", "1 if the daemon of the mount answered, else 0.")
 
@@ -56,28 +59,30 @@ class MountCollector(Collector):
 
     def __init__(self, scrape: Callable[[], Sequence[Scraped]], labels: Mapping[str, str]) -> None:
         self._scrape = scrape
-        self._names = (*COMMON, *labels)
+        self._names = tuple(labels)
         self._values = tuple(labels.values())
 
     def collect(self) -> Iterator[Family]:
-        mounts = self._scrape()
-        up = GaugeMetricFamily(f"{PREFIX}{UP.name}", UP.help, labels=self._names)
+        return self._families(self._scrape())
+
+    def describe(self) -> Iterator[Family]:
+        """The metrics without values: for a request that names some of them."""
+        return self._families(())
+
+    def _families(self, mounts: Sequence[Scraped]) -> Iterator[Family]:
+        up = GaugeMetricFamily(f"{PREFIX}{UP.name}", UP.help, labels=(MOUNT, *self._names))
         for mount in mounts:
-            up.add_metric(self._common(mount), mount.stats is not None)
+            up.add_metric(_texts(mount.mountpoint, *self._values), mount.stats is not None)
         yield up
         for metric in METRICS:
             if metric.kind is not Kind.FACT:
                 yield self._family(metric, mounts)
                 time.sleep(0)
 
-    def _common(self, mount: Scraped) -> tuple[str, ...]:
-        node = "0" if mount.stats is None else str(mount.stats.get("node", 0))
-        return (mount.mountpoint, node, *self._values)
-
     def _family(self, metric: Metric, mounts: Iterable[Scraped]) -> Family:
-        name, labels = f"{PREFIX}{metric.name}", (*self._names, *metric.labels)
+        name, labels = f"{PREFIX}{metric.name}", (MOUNT, NODE, *self._names, *metric.labels)
         values = [
-            ((*self._common(mount), *of_labels), value)
+            (_texts(mount.mountpoint, str(mount.stats.get("node", 0)), *self._values, *of_labels), value)
             for mount in mounts
             if mount.stats is not None
             for of_labels, value in metric.values(mount.stats)
@@ -92,6 +97,11 @@ class MountCollector(Collector):
         for of_labels, value in values:
             family.add_metric(of_labels, value)
         return family
+
+
+def _texts(*values: str) -> tuple[str, ...]:
+    """Values of labels as UTF-8 can have them: a path may have any bytes."""
+    return tuple(value.encode("utf-8", "backslashreplace").decode() for value in values)
 
 
 def buckets(told: Mapping[str, Any]) -> list[tuple[str, float]]:
@@ -142,7 +152,10 @@ class _Http(HTTPServer):
     timeout = 0  # `handle_request` is called when there is one.
 
     def __init__(self, listening: socket.socket, collector: Collector) -> None:
-        handler = MetricsHandler.factory(collector)
+        # What `?name[]=…` chooses from.
+        registry = CollectorRegistry()
+        registry.register(collector)
+        handler = MetricsHandler.factory(registry)
         handler.timeout = CLIENT_S  # type: ignore[attr-defined]
         super().__init__(("", 0), handler, bind_and_activate=False)
         self.socket.close()
@@ -151,7 +164,12 @@ class _Http(HTTPServer):
         self._ends = False
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        client, address = super().get_request()
+        try:
+            client, address = super().get_request()
+        except OSError:
+            # The process has as many files open as it may, perhaps.
+            time.sleep(REFUSED_S)
+            raise
         self._client = client
         if self._ends:
             self.hang_up()
