@@ -13,7 +13,11 @@ from pathlib import Path
 import pytest
 from machine import PATIENCE_S, Machine
 
+from redoxfs.doctor.bundle import LOG_BYTES, Bundle, processes, tail
+from redoxfs.launch.deadline import Look
+from redoxfs.launch.path_status import PathStatus
 from redoxfs.launch.stacks import NoStacksError, stacks_of
+from redoxfs.linux.mount_table import OUR_TYPE, Mount
 
 SPINNING = """
 import threading
@@ -36,7 +40,7 @@ spinning_forever()
 def debugged(machine: Machine, name: str = "bundle.tar.gz", *options: str) -> dict[str, str]:
     """The files of a bundle, and "said" by the command."""
     path = machine.folder / name
-    done = machine.ok("debug", machine.mnt, "-o", path, "--interval", "0.1", "--timeout", "2", *options)
+    done = machine.ok("debug", machine.mnt, "-o", path, "--interval", "0.1", *options)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     parts = {"said": done.stdout}
     with tarfile.open(path) as archive:
@@ -77,7 +81,7 @@ def test_a_stopped_daemon_gives_what_the_kernel_knows(machine: Machine, source: 
     pid = machine.pid()
     os.kill(pid, signal.SIGSTOP)
     try:
-        parts = debugged(machine)
+        parts = debugged(machine, "bundle.tar.gz", "--timeout", "2")
     finally:
         os.kill(pid, signal.SIGCONT)
     about = json.loads(parts["about.json"])
@@ -154,6 +158,39 @@ def test_stacks_come_while_no_other_python_code_runs() -> None:
                 told = stacks_of(spinning.pid)
                 assert told.count("in spinning_forever") == 1
                 assert told.count("in waiting_elsewhere") == 1
+        finally:
+            spinning.kill()
+
+
+def test_a_log_is_read_only_if_it_is_a_file_of_its_process(tmp_path: Path) -> None:
+    mine, link, pipe = tmp_path / "mine", tmp_path / "link", tmp_path / "pipe"
+    mine.write_bytes(b"a" * LOG_BYTES + b"end")
+    link.symlink_to(mine)
+    os.mkfifo(pipe)
+    assert tail(mine, os.geteuid()) == b"a" * (LOG_BYTES - 3) + b"end"
+    for path, owner in ((mine, os.geteuid() + 1), (mine, None), (link, os.geteuid()), (pipe, os.geteuid())):
+        with pytest.raises(OSError, match=r"not permitted|symbolic links"):
+            tail(path, owner)
+
+
+def test_a_process_is_not_looked_into_unless_it_can_serve_the_mount() -> None:
+    with subprocess.Popen([sys.executable, "-c", SPINNING], stdout=subprocess.PIPE, text=True) as spinning:
+        try:
+            assert spinning.stdout is not None
+            assert spinning.stdout.readline() == "ready\n"
+            user = os.geteuid()
+            for pid, owner, is_known in (
+                (spinning.pid, user, True),
+                (os.getpid(), user, False),
+                (-1, user, False),
+                ("1", user, False),
+                (spinning.pid, user + 1, user != 0),
+            ):
+                of_user = frozenset({f"user_id={owner}", "group_id=0"})
+                mount = Mount(1, 0, "0:50", "/", "/mnt", OUR_TYPE, "x", of_user)
+                bundle = Bundle()
+                found, _ = processes(bundle, PathStatus("/mnt", Look(Path("/mnt"), 0, 0, True), mount), {"pid": pid})
+                assert (found == pid, "daemon" in bundle.missing) == (is_known, not is_known)
         finally:
             spinning.kill()
 

@@ -2,12 +2,17 @@
 
 Each part that cannot be had leaves a line in ``missing`` instead. Sizes are bounded. There is nothing secret: no
 environment, no keys, no bytes of files. Paths of the dataset are in it, in the log and in the options.
+
+Root may ask about a user's mount. So what the mount and its process say is checked before a process is looked into, or
+a file is read, because they say so.
 """
 
+import errno
 import importlib.metadata
 import json
 import os
 import platform
+import stat
 import sys
 import time
 from collections.abc import Callable
@@ -19,11 +24,11 @@ from typing import Any
 
 from redoxfs import __version__
 from redoxfs.doctor.machine import check_machine
-from redoxfs.doctor.process import files_of, listener_of, log_of
+from redoxfs.doctor.process import files_of, listener_of, log_of, owner_of
 from redoxfs.launch.deadline import read_file, run_in_child
 from redoxfs.launch.path_status import CONTROL_FOLDER, PathStatus
 from redoxfs.launch.runtime_paths import control_path_of_daemon, kept_path
-from redoxfs.launch.stacks import NoStacksError, stacks_of
+from redoxfs.launch.stacks import NoStacksError, has_memory_for_stacks, stacks_of
 from redoxfs.launch.turn import keeper_of
 
 LOG_BYTES = 1 << 20
@@ -54,7 +59,7 @@ def collect(mount: PathStatus, interval_s: float, timeout_s: float) -> Bundle:
     """All that can be had of the mount. ``interval_s`` is between two looks at its statistics."""
     bundle = Bundle()
     stats = _stats(bundle, mount, "stats-1.json", timeout_s)
-    pid, keeper = _processes(bundle, mount, stats)
+    pid, keeper = processes(bundle, mount, stats)
     if stats is not None:
         bundle.add_json("request.json", stats.get("request"))
         time.sleep(interval_s)
@@ -101,22 +106,38 @@ def _about(mount: PathStatus, pid: int | None, keeper: int | None, bundle: Bundl
 def _stats(bundle: Bundle, mount: PathStatus, name: str, timeout_s: float) -> dict[str, Any] | None:
     try:
         data = read_file(mount.path / CONTROL_FOLDER / "stats.json", timeout_s)
-        stats: dict[str, Any] = json.loads(data)
-    except (OSError, ValueError) as failure:
+        stats: dict[str, Any] = dict(json.loads(data))
+    except (OSError, ValueError, TypeError) as failure:
         bundle.missing[name] = str(getattr(failure, "strerror", None) or failure)
         return None
     bundle.add(name, data)
     return stats
 
 
-def _processes(bundle: Bundle, mount: PathStatus, stats: dict[str, Any] | None) -> tuple[int | None, int | None]:
+def processes(bundle: Bundle, mount: PathStatus, stats: dict[str, Any] | None) -> tuple[int | None, int | None]:
     """The pids of the daemon, by its socket where it does not answer, and of the keeper."""
-    pid = None if stats is None else int(stats["pid"])
-    if pid is None:
+    keeper = None if mount.mount is None else keeper_of(mount.mount)
+    if stats is None:
         pid = listener_of(control_path_of_daemon(mount.path))
-    if pid is None:
-        bundle.missing["daemon"] = "no process serves the mount, or it is another user's"
-    return pid, None if mount.mount is None else keeper_of(mount.mount)
+        if pid is None:
+            bundle.missing["daemon"] = "no process serves the mount, or it is another user's"
+        return pid, keeper
+    told = stats.get("pid")
+    if isinstance(told, int) and _serves(told, mount):
+        return told, keeper
+    bundle.missing["daemon"] = f"process {told}, which the mount names, is no daemon of the mount's owner here"
+    return None, keeper
+
+
+def _serves(pid: int, mount: PathStatus) -> bool:
+    """Whether a process that the mount names can be its daemon."""
+    users = set() if mount.mount is None or mount.mount.owner is None else {mount.mount.owner[0]}
+    if os.geteuid() != 0:
+        # The mount may come from another process (`prepare_received`). Users learn nothing from their own processes.
+        users.add(os.geteuid())
+    if owner_of(pid) not in users:
+        return False
+    return has_memory_for_stacks(pid) or pid == listener_of(control_path_of_daemon(mount.path))
 
 
 def _stacks(bundle: Bundle, pid: int) -> None:
@@ -138,24 +159,29 @@ def _is_near(point: str, here: str) -> bool:
 
 
 def _log(bundle: Bundle, mount: PathStatus, pid: int | None, keeper: int | None, timeout_s: float) -> None:
-    choices: list[Callable[[], Path | None]] = [
-        lambda: None if pid is None else log_of(pid),
-        lambda: None if keeper is None else log_of(keeper),
-        lambda: kept_path(mount.path, "log"),
+    choices: list[tuple[Callable[[], Path | None], int | None]] = [
+        *((partial(log_of, each), owner_of(each)) for each in (pid, keeper) if each is not None),
+        (lambda: kept_path(mount.path, "log"), os.geteuid()),
     ]
-    for choose in choices:
+    why = "the daemon does not log to a file"
+    for choose, owner in choices:
         path = choose()
         if path is None:
             continue
         try:
-            bundle.add("log.txt", run_in_child(partial(_tail, path), timeout_s))
+            bundle.add("log.txt", run_in_child(partial(tail, path, owner), timeout_s))
             return
         except OSError as failure:
-            bundle.missing["log.txt"] = f"{path}: {failure.strerror}"
-    bundle.missing.setdefault("log.txt", "the daemon does not log to a file")
+            why = f"{path}: {failure.strerror}"
+    bundle.missing["log.txt"] = why
 
 
-def _tail(path: Path) -> bytes:
-    with open(path, "rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_BYTES))
+def tail(path: Path, owner: int | None) -> bytes:
+    """The end of a log. Raises OSError, also unless it is a regular file of ``owner``: the path may lead elsewhere."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    with open(fd, "rb") as file:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != owner:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        file.seek(max(0, found.st_size - LOG_BYTES))
         return file.read(LOG_BYTES)

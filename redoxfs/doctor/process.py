@@ -59,12 +59,20 @@ def files_of(pid: int) -> dict[str, str]:
 
 
 def log_of(pid: int) -> Path | None:
-    """The file that a process has as its stderr; None if that is no file."""
+    """The path of the file that a process has as its stderr; None if that is no file. Another may be there now."""
     with suppress(OSError):
         path = os.readlink(f"/proc/{pid}/fd/2")
-        if path.startswith("/") and os.path.isfile(path):
+        if path.startswith("/") and not path.startswith("/dev/"):
             return Path(path)
     return None
+
+
+def owner_of(pid: int) -> int | None:
+    """The user of a process; None if there is none."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return None
 
 
 def _in_child(work: Callable[[], dict[str, str]], names: tuple[str, ...]) -> dict[str, str]:

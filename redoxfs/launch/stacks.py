@@ -28,8 +28,11 @@ ANSWER_S = 2.0
 
 _LOOK_EVERY_S = 0.02
 
+_STILL_S = 0.2
+"""The stacks are complete once they have not grown for so long: the handler may wait for a processor meanwhile."""
+
 LONGEST_BYTES = 1 << 20
-"""That is read. Hundreds of threads have less."""
+"""That is read. The handler stops at 100 threads, which have less."""
 
 
 class NoStacksError(Exception):
@@ -53,7 +56,7 @@ def stacks_of(pid: int) -> str:
             # By default, the signal would end a process that does not expect it.
             if not _catches(pid):
                 raise NoStacksError(f"process {pid} does not answer {SIGNAL.name}; is it an older redoxfs?")
-            fd = os.open(_memfd_of(pid), os.O_RDWR | os.O_CLOEXEC)
+            fd = _opened_memfd(pid)
             opened.callback(os.close, fd)
             os.ftruncate(fd, 0)
             signal.pidfd_send_signal(process, SIGNAL)
@@ -65,13 +68,14 @@ def stacks_of(pid: int) -> str:
 def _awaited(fd: int, pid: int) -> str:
     """What the handler writes, once it grows no more. Raises NoStacksError."""
     deadline_s = time.monotonic() + ANSWER_S
-    before = 0
-    while time.monotonic() < deadline_s:
+    size, since_s = 0, time.monotonic()
+    while (now_s := time.monotonic()) < deadline_s and not (size and now_s - since_s >= _STILL_S):
         time.sleep(_LOOK_EVERY_S)
-        size = os.fstat(fd).st_size
-        if size and size == before:
-            return os.pread(fd, LONGEST_BYTES, 0).decode("utf-8", "replace")
-        before = size
+        grown = os.fstat(fd).st_size
+        if grown != size:
+            size, since_s = grown, time.monotonic()
+    if size:
+        return os.pread(fd, LONGEST_BYTES, 0).decode("utf-8", "replace")
     raise NoStacksError(f"process {pid} has not run for {ANSWER_S:g} s: it is stopped, or the kernel holds it")
 
 
@@ -84,13 +88,36 @@ def _catches(pid: int) -> bool:
     return bool(caught >> (SIGNAL - 1) & 1)
 
 
-def _memfd_of(pid: int) -> Path:
-    """The path of a daemon's memfd. Raises NoStacksError."""
+def has_memory_for_stacks(pid: int) -> bool:
+    """Whether a process may be a daemon, as far as its descriptors show."""
     try:
-        for path in Path(f"/proc/{pid}/fd").iterdir():
-            with suppress(OSError):
-                if os.readlink(path).startswith(f"/memfd:{MEMFD}"):
-                    return path
+        return _memfd_of(pid) is not None
+    except NoStacksError:
+        return False
+
+
+def _memfd_of(pid: int) -> Path | None:
+    """The path of a daemon's memfd; None if it has none. Raises NoStacksError."""
+    try:
+        return next((path for path in Path(f"/proc/{pid}/fd").iterdir() if _is_memfd(path)), None)
     except OSError as failure:
         raise NoStacksError(f"the descriptors of process {pid}: {failure.strerror}") from None
-    raise NoStacksError(f"process {pid} has no memory for stacks; is it an older redoxfs?")
+
+
+def _opened_memfd(pid: int) -> int:
+    """A descriptor of a daemon's memfd, to be emptied and read. Raises NoStacksError, OSError."""
+    path = _memfd_of(pid)
+    if path is None:
+        raise NoStacksError(f"process {pid} has no memory for stacks; is it an older redoxfs?")
+    fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    # Root may ask for the stacks of a user's process, which can have put another file there since.
+    if not _is_memfd(Path(f"/proc/self/fd/{fd}")):
+        os.close(fd)
+        raise NoStacksError(f"process {pid} has replaced its memory for stacks")
+    return fd
+
+
+def _is_memfd(path: Path) -> bool:
+    with suppress(OSError):
+        return os.readlink(path).startswith(f"/memfd:{MEMFD}")
+    return False
