@@ -16,7 +16,8 @@ PREFIX = "redoxfs_"
 
 
 class Kind(StrEnum):
-    """What a value does over time. A counter only grows while one daemon serves. Nobody computes with a fact."""
+    """What a value does over time. A counter only grows while one daemon serves, and for some of several nodes while
+    one view is in force. Nobody computes with a fact."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
