@@ -24,6 +24,10 @@ def as_json(counts: Sequence[int], sum_ns: int, bounds_ns: Sequence[int]) -> dic
     return {"count": sum(counts), "sum": round(sum_ns / 1e9, DIGITS), "buckets": buckets}
 
 
+LONGEST_S = 2**37 / 1e9
+"""The largest bound, about two minutes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Distribution:
     """Times in buckets. ``buckets``: upper bound in seconds, and number, in ascending order."""
@@ -51,9 +55,12 @@ class Distribution:
         return Distribution(self.count - before.count, max(0.0, self.sum_s - before.sum_s), left)
 
     def quantile_s(self, share: float) -> float | None:
-        """A time that ``share`` of all are below, in seconds; a quarter too long at most. None of no times."""
+        """A time that ``share`` of all are below, in seconds; a quarter too long at most. None of no times.
+
+        No time is longer than `LONGEST_S`: all that is known of such times is that they are longer.
+        """
         wanted = math.ceil(share * self.count)
         for (bound, _), total in zip(self.buckets, accumulate(count for _, count in self.buckets), strict=True):
             if total >= wanted > 0:
-                return bound
+                return min(bound, LONGEST_S)
         return None

@@ -1,6 +1,6 @@
 """What a mount did between two snapshots of its stats.json."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,10 @@ WAITS = tuple(outcome.label for outcome in Outcome if outcome is not Outcome.FAI
 class Rates:
     """What was done in ``seconds``, and what holds at their end.
 
-    ``redirected_share``        of all opens; None if there were none
+    ``redirected_share``        of opens that have an answer; None if there were none
     ``wait_p50_s, wait_p99_s``  of opens that did not fail, from receipt to reply; None if there were none
+    ``remote_share``            of the time of these opens, that of opens that waited for another node; None if it is 0
+    ``waiting_mean``            how many programs waited at once, on average: a wait counts when it ends
     ``laps``                    turns of this node for each sample of the dataset, since the first lap began
     """
 
@@ -27,6 +29,8 @@ class Rates:
     redirected_share: float | None
     wait_p50_s: float | None
     wait_p99_s: float | None
+    remote_share: float | None
+    waiting_mean: float
     waiting_opens: int
     loads_in_flight: int
     memory_used_bytes: int
@@ -38,28 +42,32 @@ class Rates:
         """From two snapshots, ``seconds`` apart. Another daemon's counters begin at zero."""
         same = before["pid"] == after["pid"]
 
-        def grown(name: str) -> int:
-            growth: int = after[name] - (before[name] if same else 0)
+        def grown(name: str) -> float:
+            growth: float = after[name] - (before[name] if same else 0)
             return max(0, growth)
 
-        opens = grown("opens")
-        waits = _waits(after).since(_waits(before)) if same else _waits(after)
+        def waited(outcomes: Iterable[str]) -> Distribution:
+            now, former = (
+                Distribution.of(*(each["open_seconds"][name] for name in outcomes)) for each in (after, before)
+            )
+            return now.since(former) if same else now
+
+        answered = grown("redirected") + grown("exact")
+        waits = waited(WAITS)
         return cls(
             seconds=seconds,
-            opens_per_s=opens / seconds,
+            opens_per_s=grown("opens") / seconds,
             storage_bytes_per_s=grown("bytes_read") / seconds,
             served_bytes_per_s=grown("bytes_served") / seconds,
             errors_per_s=grown("errors") / seconds,
-            redirected_share=grown("redirected") / opens if opens else None,
+            redirected_share=grown("redirected") / answered if answered else None,
             wait_p50_s=waits.quantile_s(0.5),
             wait_p99_s=waits.quantile_s(0.99),
+            remote_share=waited((Outcome.REMOTE.label,)).sum_s / waits.sum_s if waits.sum_s else None,
+            waiting_mean=grown("wait_seconds") / seconds,
             waiting_opens=after["waiting_opens"],
             loads_in_flight=after["loads_in_flight"],
             memory_used_bytes=after["memory_used_bytes"],
             memory_limit_bytes=after["memory_limit_bytes"],
             laps=after["turns"] / max(1, after["samples"]),
         )
-
-
-def _waits(stats: Mapping[str, Any]) -> Distribution:
-    return Distribution.of(*(stats["open_seconds"][outcome] for outcome in WAITS))
