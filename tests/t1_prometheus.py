@@ -188,6 +188,12 @@ def test_a_port_that_is_taken_is_one_line() -> None:
     assert str(refused.value) == f"--metrics 127.0.0.1:{port}: cannot listen there: Address already in use"
 
 
+def test_a_host_that_no_resolver_takes_is_one_line() -> None:
+    with pytest.raises(UsageError) as refused:
+        listen("--metrics", "ä..b:9100")
+    assert str(refused.value) == "--metrics ä..b:9100: 'ä..b' is not a host name"
+
+
 def test_labels_are_names_with_values() -> None:
     assert labels_of(["job=a=b", "team="]) == {"job": "a=b", "team": ""}
 

@@ -74,7 +74,7 @@ def checked_host(host: str, text: str, *, in_brackets: bool) -> str:
         if address.is_unspecified or address.is_multicast:
             raise UsageError(f"{text!r} is not a node: no machine has the address {host}")
         return str(address)
-    if not _HOST.fullmatch(host):
+    if not _HOST.fullmatch(host) or any(not 1 <= len(part) <= 63 for part in host.removesuffix(".").split(".")):
         raise UsageError(f"{text!r} is not a node: {host!r} is not a host name")
     return host.lower()
 

@@ -38,6 +38,9 @@ def listen(option: str, address: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except TypeError:
+        # No encoding for a resolver, says bind.
+        raise UsageError(f"{option} {joined(host, port)}: {host!r} is not a host name") from None
     except OSError as failure:
         reason = (failure.strerror or str(failure)).partition(" (while")[0]
         raise UsageError(f"{option} {joined(host, port)}: cannot listen there: {reason}") from None
