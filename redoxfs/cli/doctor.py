@@ -68,10 +68,11 @@ def _look_s(options: DoctorOptions) -> float:
 
 
 def _of_mount(mount: PathStatus, options: DoctorOptions, nodes: list[str]) -> Iterator[Result]:
-    daemon, stats = check_daemon(mount, _look_s(options))
+    daemon, watched = check_daemon(mount, _look_s(options))
     yield daemon
-    if stats:
-        yield from check_mount(stats)
+    if watched is not None:
+        yield from check_mount(watched)
+    stats = {} if watched is None else watched.after
     if addresses := nodes or addresses_of(stats):
         yield from check_nodes(addresses)
     source = source_of(stats)
@@ -91,8 +92,8 @@ def _of_source(source: PathStatus, options: DoctorOptions) -> Iterator[Result]:
     if isinstance(facts, Result):
         yield facts
         return
-    if facts.shards:
-        yield check_open_files(shards=facts.shards)
+    if facts.shards and (open_files := check_open_files(shards=facts.shards)) != check_open_files():
+        yield open_files
     yield from advise(Path(source.path), facts, measured)
 
 

@@ -165,7 +165,8 @@ def check_open_files(limits: tuple[int, int] | None = None, shards: int = 0) -> 
 
 def check_processes(proc: Path = PROC) -> Result:
     """The limits of threads: RLIMIT_NPROC, and the pids controller of every control group around this process."""
-    _, most = resource.getrlimit(resource.RLIMIT_NPROC)
+    # The soft one: a daemon raises only its limit of open files.
+    most, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     rlimit = None if most == resource.RLIM_INFINITY or os.geteuid() == 0 else most
     limit = process_limit(proc)
     if limit is not None and limit.left < FEW_PROCESSES:
@@ -176,7 +177,7 @@ def check_processes(proc: Path = PROC) -> Result:
             left=limit.left,
         )
     if rlimit is not None and rlimit < FEW_PROCESSES:
-        return warning("threads", f"at most {rlimit:,} processes and threads of this user", "ulimit -Hu 4096 as root")
+        return warning("threads", f"at most {rlimit:,} processes and threads of this user", "ulimit -u 4096")
     return ok("threads", "no limit is near")
 
 

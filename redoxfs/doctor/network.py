@@ -74,16 +74,12 @@ def _result(host: str, port: int, found: dict[str, Any]) -> Result:
         case None:
             shown = f"port open, round trip {trip * 1000:.2f} ms"
             if trip > SLOW_S:
-                return warning(
-                    name,
-                    f"{shown}: far away; each node should read its own part",
-                    "redoxfs mount --exchange 0 …",
-                    seconds=trip,
-                )
+                return warning(name, f"{shown}: far away; each node should read its own part", seconds=trip)
             return ok(name, shown, seconds=trip)
         case "closed":
             shown = f"the host answers in {trip * 1000:.2f} ms, but nothing listens at port {port}"
-            return problem(name, shown, f"start redoxfs mount --nodes … there; ss -ltn sport = :{port}", seconds=trip)
+            # Perhaps nothing has been started yet.
+            return warning(name, shown, f"start redoxfs mount --nodes … there; ss -ltn sport = :{port}", seconds=trip)
         case "name":
             return problem(name, f"the name is not found: {found['text']}", f"getent hosts {host}")
         case "silent":
