@@ -3,48 +3,76 @@
 import json
 import shlex
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from redoxfs.doctor.result import Result, ok, problem, warning
 from redoxfs.launch.deadline import read_file
 from redoxfs.launch.path_status import CONTROL_FOLDER, PathStatus
-from redoxfs.launch.sizes import counted, format_bytes, format_seconds
+from redoxfs.launch.sizes import counted, format_bytes
+from redoxfs.telemetry import Rates
 
 MUCH_WAITING = 0.5
-"""Programs that wait, on average since the mount answered, and this share of them or more at once: storage is the
-limit."""
+"""So many programs wait at once, on average, or more: what they wait for is the limit."""
+
+INTERVAL_S = 1.0
+"""Between two looks at the statistics."""
+
+MOSTLY = 0.5
+"""Of the time of opens."""
 
 MANY_PEERS = 8
 """More than these in trouble have one trouble in common."""
 
 
-def check_daemon(mount: PathStatus, timeout_s: float) -> tuple[Result, dict[str, Any]]:
-    """Whether the daemon answers, and its statistics; {} if it does not."""
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The statistics of a mount, twice, ``seconds`` apart."""
+
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+    seconds: float
+
+
+def check_daemon(mount: PathStatus, timeout_s: float) -> tuple[Result, Watched | None]:
+    """Whether the daemon answers, and its statistics; None if it does not."""
     where = shlex.quote(str(mount.path))
     if mount.is_stale:
-        return problem("daemon", "it was killed, and the mount is dead", f"redoxfs umount {where}, and mount again"), {}
+        return problem(
+            "daemon", "it was killed, and the mount is dead", f"redoxfs umount {where}, and mount again"
+        ), None
     try:
-        stats: dict[str, Any] = json.loads(read_file(mount.path / CONTROL_FOLDER / "stats.json", timeout_s))
+        watched = _watched(mount, timeout_s)
     except TimeoutError:
-        return problem("daemon", f"it does not answer within {timeout_s:g} s", _debug(where)), {}
+        return problem("daemon", f"it does not answer within {timeout_s:g} s", _debug(where)), None
     except (OSError, ValueError) as failure:
         reason = getattr(failure, "strerror", None) or failure
-        return problem("daemon", f"its statistics cannot be read: {reason}", "run this as the user who mounted"), {}
-    return ok("daemon", f"pid {stats.get('pid')} of redoxfs {stats.get('version')} answers"), stats
+        return problem("daemon", f"its statistics cannot be read: {reason}", "run this as the user who mounted"), None
+    return ok("daemon", f"pid {watched.after.get('pid')} of redoxfs {watched.after.get('version')} answers"), watched
+
+
+def _watched(mount: PathStatus, timeout_s: float) -> Watched:
+    path = mount.path / CONTROL_FOLDER / "stats.json"
+    before, began_s = json.loads(read_file(path, timeout_s)), time.monotonic()
+    time.sleep(INTERVAL_S)
+    after = json.loads(read_file(path, timeout_s))
+    return Watched(before, after, time.monotonic() - began_s)
 
 
 def _debug(where: str) -> str:
     return f"redoxfs debug {where} -o bundle.tar.gz"
 
 
-def check_mount(stats: dict[str, Any], now_s: float | None = None) -> list[Result]:
-    """What the statistics say. ``now_s`` is the time since boot."""
+def check_mount(watched: Watched) -> list[Result]:
+    """What the statistics say."""
+    stats = watched.after
     where = shlex.quote(str(stats.get("mountpoint")))
     found = [
         _errors(stats, where),
         _changed(stats, where),
-        _waits(stats, time.clock_gettime(time.CLOCK_BOOTTIME) if now_s is None else now_s),
+        _waits(watched),
         _memory(stats),
     ]
     if stats.get("keeper"):
@@ -54,12 +82,14 @@ def check_mount(stats: dict[str, Any], now_s: float | None = None) -> list[Resul
     missed = stats.get("missed", 0)
     if missed:
         found.append(
-            warning("missed samples", f"{counted(missed, 'sample')} of lost nodes came in no lap", "redoxfs nodes")
+            warning(
+                "missed samples", f"{counted(missed, 'sample')} of lost nodes came in no lap", f"redoxfs nodes {where}"
+            )
         )
     return found
 
 
-def _errors(stats: dict[str, Any], where: str) -> Result:
+def _errors(stats: Mapping[str, Any], where: str) -> Result:
     errors = stats.get("errors", 0)
     if errors:
         return problem(
@@ -70,7 +100,7 @@ def _errors(stats: dict[str, Any], where: str) -> Result:
     return ok("errors", "no open or read has failed")
 
 
-def _changed(stats: dict[str, Any], where: str) -> Result:
+def _changed(stats: Mapping[str, Any], where: str) -> Result:
     changed = stats.get("changed", 0)
     if changed:
         command = f"redoxfs umount {where} && redoxfs mount --rescan …"
@@ -78,23 +108,45 @@ def _changed(stats: dict[str, Any], where: str) -> Result:
     return ok("changed files", "none has changed since the scan")
 
 
-def _waits(stats: dict[str, Any], now_s: float) -> Result:
-    waited, began = stats.get("wait_seconds", 0.0), (stats.get("request") or {}).get("answered_at_boottime_s")
-    now = stats.get("waiting_opens", 0) + stats.get("waiting_reads", 0)
-    elapsed = max(1e-9, now_s - began) if began else None
-    shown = f"{format_seconds(waited)} in all over {stats.get('opens', 0):,} opens; {now:,} wait now"
-    if elapsed is not None and waited / elapsed >= MUCH_WAITING:
+def _waits(watched: Watched) -> Result:
+    before, after = watched.before, watched.after
+    if "open_seconds" not in after:
+        return ok("waits", f"redoxfs {after.get('version')} does not measure them")
+    rates = Rates.between(before, after, watched.seconds)
+    now = _waiting(after)
+    # Waits that have not ended count too: of those who wait at both looks, some did so all the time.
+    mean = max(rates.waiting_mean, min(_waiting(before), now))
+    shown = f"in {watched.seconds:.1f} s with {rates.opens_per_s:,.0f} opens/s, {mean:.1f} programs waited on average"
+    values = {"waiting_mean": mean, "waiting": now, "remote_share": rates.remote_share}
+    if mean < MUCH_WAITING:
+        return ok("waits", shown, **values)
+    if rates.remote_share is not None and rates.remote_share > MOSTLY and (node := _slowest_peer(before, after)):
         return warning(
-            "waits",
-            f"{shown}: on average {waited / elapsed:.1f} programs wait, so storage is the limit",
-            "redoxfs doctor SOURCE measures the storage, and says whether packing helps",
-            wait_seconds=waited,
-            waiting=now,
+            "waits", f"{shown}, most for other nodes, such as {node}", f"redoxfs doctor --nodes {node}", **values
         )
-    return ok("waits", shown, wait_seconds=waited, waiting=now)
+    return warning(
+        "waits",
+        f"{shown}: storage is the limit",
+        "redoxfs doctor SOURCE measures the storage, and says whether packing helps",
+        **values,
+    )
 
 
-def _memory(stats: dict[str, Any]) -> Result:
+def _waiting(stats: Mapping[str, Any]) -> int:
+    return int(stats["waiting_opens"] + stats["waiting_reads"])
+
+
+def _slowest_peer(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
+    """The address of the node whose answers took the most time in all between the two; None if there is none now."""
+
+    def seconds(stats: Mapping[str, Any]) -> dict[str, float]:
+        return {peer["address"]: peer["answer_seconds"]["sum"] for peer in stats.get("peers") or []}
+
+    former, now = seconds(before), seconds(after)
+    return max(now, key=lambda address: now[address] - former.get(address, 0.0), default=None)
+
+
+def _memory(stats: Mapping[str, Any]) -> Result:
     used, limit = stats.get("memory_used_bytes", 0), stats.get("memory_limit_bytes", 0)
     shown = f"{format_bytes(used)} of {format_bytes(limit)}"
     if limit and used > limit:
@@ -131,12 +183,12 @@ def _peers(peers: list[dict[str, Any]], where: str) -> Result:
     )
 
 
-def addresses_of(stats: dict[str, Any]) -> list[str]:
+def addresses_of(stats: Mapping[str, Any]) -> list[str]:
     """Of the other nodes."""
     return [str(peer["address"]) for peer in stats.get("peers") or []]
 
 
-def source_of(stats: dict[str, Any]) -> Path | None:
+def source_of(stats: Mapping[str, Any]) -> Path | None:
     """The directory that is served; None if the mount hides it."""
     source, mountpoint = stats.get("source"), stats.get("mountpoint")
     return None if source is None or source == mountpoint else Path(source)
