@@ -29,6 +29,11 @@ def parse_listen(text: str) -> tuple[str, int]:
             host = str(ipaddress.IPv6Address(host[1:-1]))
         except ValueError:
             raise UsageError(f"{text!r}: {host[1:-1]!r} is not an address") from None
+    try:
+        # As the resolver is asked for it.
+        host.encode("idna")
+    except UnicodeError:
+        raise UsageError(f"{text!r}: {host!r} is not a host name") from None
     return host, port_of(port, text)
 
 
@@ -38,9 +43,6 @@ def listen(option: str, address: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
-    except TypeError:
-        # No encoding for a resolver, says bind.
-        raise UsageError(f"{option} {joined(host, port)}: {host!r} is not a host name") from None
     except OSError as failure:
         reason = (failure.strerror or str(failure)).partition(" (while")[0]
         raise UsageError(f"{option} {joined(host, port)}: cannot listen there: {reason}") from None
