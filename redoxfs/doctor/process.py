@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from redoxfs.launch.deadline import run_in_child
-from redoxfs.linux.mount_table import parse_mountinfo
+from redoxfs.launch.memory import group_folders, groups_of
+from redoxfs.linux.mount_table import read_mounts
 
 ANSWER_S = 3.0
 
@@ -106,15 +107,15 @@ def _threads(pid: int) -> str:
 
 
 def _groups(pid: int) -> str:
+    """The limits of the control groups around a process, as far as they are mounted here."""
     texts: list[str] = []
-    mounts = parse_mountinfo(Path(f"/proc/{pid}/mountinfo").read_bytes())
-    for line in _text(Path(f"/proc/{pid}/cgroup")).splitlines():
-        _, controllers, group = (line.split(":", 2) + ["", ""])[:3]
+    mounts = read_mounts()
+    for controllers, group in groups_of(Path(f"/proc/{pid}/cgroup")):
         for mount in mounts:
-            is_v1 = mount.fstype == "cgroup" and mount.super_options.intersection(controllers.split(","))
-            if not is_v1 and not (mount.fstype == "cgroup2" and not controllers):
+            is_v1 = mount.fstype == "cgroup" and not controllers.isdisjoint(mount.super_options)
+            if not is_v1 and not (mount.fstype == "cgroup2" and controllers == {""}):
                 continue
-            for folder in dict.fromkeys((Path(mount.mountpoint + group), Path(mount.mountpoint))):
+            for folder in group_folders(mount, group):
                 files = [folder / name for name in _OF_GROUP if (folder / name).is_file()]
                 texts += [f"{file}: {' '.join(_text(file).split())}\n" for file in files]
     return "".join(texts)

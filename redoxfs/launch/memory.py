@@ -60,7 +60,7 @@ def process_limit(proc: Path = _PROC) -> GroupLimit | None:
 def _tightest(proc: Path, controller: str, v1: _Limits, v2: _Limits) -> GroupLimit | None:
     found: list[GroupLimit] = []
     mounts = parse_mountinfo((proc / "self/mountinfo").read_bytes())
-    for controllers, group in _groups_of(proc / "self/cgroup"):
+    for controllers, group in groups_of(proc / "self/cgroup"):
         for mount in mounts:
             if controllers == {""} and mount.fstype == "cgroup2":
                 version, limits = "cgroup v2", v2
@@ -70,7 +70,7 @@ def _tightest(proc: Path, controller: str, v1: _Limits, v2: _Limits) -> GroupLim
                 continue
             found += [
                 GroupLimit(folder, version, *limit)
-                for folder in _folders(mount, group)
+                for folder in group_folders(mount, group)
                 if (limit := limits(folder)) is not None
             ]
     return min(found, key=lambda limit: limit.left, default=None)
@@ -83,8 +83,8 @@ def _meminfo_available(path: Path) -> int:
     raise UsageError(f"{path} has no MemAvailable; set --memory")
 
 
-def _groups_of(path: Path) -> list[tuple[set[str], PurePosixPath]]:
-    """(controllers, group) of each hierarchy this process is in; the controllers of v2 are {""}."""
+def groups_of(path: Path) -> list[tuple[set[str], PurePosixPath]]:
+    """(controllers, group) of each hierarchy that a process is in, from its file `cgroup`; for v2 they are {""}."""
     try:
         lines = path.read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
@@ -93,7 +93,7 @@ def _groups_of(path: Path) -> list[tuple[set[str], PurePosixPath]]:
     return [(set(field[1].split(",")), PurePosixPath(field[2])) for field in fields if len(field) == 3]
 
 
-def _folders(mount: Mount, group: PurePosixPath) -> list[Path]:
+def group_folders(mount: Mount, group: PurePosixPath) -> list[Path]:
     """The folders of `group` and of every group around it that this mount of the hierarchy shows.
 
     In a container the mount's root is the container's own group, and without a cgroup namespace the group's path still
