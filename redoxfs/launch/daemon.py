@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redoxfs import __version__
+from redoxfs.launch.addresses import joined
 from redoxfs.launch.background import Work
 from redoxfs.launch.deadline import Look
 from redoxfs.launch.errors import MountpointError, SourceUnusableError, TooLittleMemoryError, UsageError
@@ -235,7 +236,7 @@ def _metrics(options: MountOptions) -> "Metrics | None":
     listening = listen("--metrics", options.metrics)
     from redoxfs.fs.metrics import Metrics
 
-    return Metrics(listening, options.metrics, labels)
+    return Metrics(listening, joined(*listening.getsockname()[:2]), labels)
 
 
 def _metrics_again(options: MountOptions) -> "Metrics | None":
@@ -467,8 +468,14 @@ def work_of(
 def _recipe(prepared: Prepared, socket: Path, fuse_threads: int, request: Sequence[str]) -> Recipe:
     options = prepared.options
     return Recipe(
-        # Each device that the keeper holds is of one thread.
-        options=replace(options, fuse_threads=fuse_threads, job=job_of(options) or ""),
+        options=replace(
+            options,
+            # Each device that the keeper holds is of one thread.
+            fuse_threads=fuse_threads,
+            job=job_of(options) or "",
+            # Programs would wait while a resolver is asked for a name.
+            metrics=None if prepared.metrics is None else prepared.metrics.address,
+        ),
         source=prepared.source.path,
         target=prepared.target.path,
         memory_bytes=prepared.memory_bytes,
