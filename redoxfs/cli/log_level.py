@@ -14,7 +14,7 @@ def run(options: LogLevelOptions) -> int:
     if options.level not in (None, *LEVELS):
         raise UsageError(f"{options.level!r} is not a level of the log: {', '.join(LEVELS)}")
     mount = live_mount(options.mountpoint, options.timeout_s)
-    answer = ask_daemon(mount, "log-level", (options.level or "").encode())
+    answer = ask_daemon(mount, "log-level", (options.level or "").encode(), options.timeout_s)
     if options.level is None:
         print(answer["level"])
     else:

@@ -39,8 +39,8 @@ def live_mount(asked: str, timeout_s: float) -> PathStatus:
     return mount
 
 
-def ask_daemon(mount: PathStatus, verb: str, data: bytes = b"") -> dict[str, Any]:
-    """The answer of the mount's daemon. While a keeper starts another one, that one is awaited.
+def ask_daemon(mount: PathStatus, verb: str, data: bytes = b"", timeout_s: float | None = None) -> dict[str, Any]:
+    """The answer of the mount's daemon, within ``timeout_s``. While a keeper starts another one, that one is awaited.
 
     Raises:
         MountpointError: the daemon is another user's.
@@ -50,7 +50,7 @@ def ask_daemon(mount: PathStatus, verb: str, data: bytes = b"") -> dict[str, Any
     deadline_s = time.monotonic() + _START_TIMEOUT_S
     while True:
         try:
-            return send_control(control_path_of_daemon(mount.path), verb, data)
+            return send_control(control_path_of_daemon(mount.path), verb, data, timeout_s)
         except (FileNotFoundError, ConnectionRefusedError) as nobody:
             # Nobody listens: nothing was asked yet.
             if _is_started_again(mount) and time.monotonic() < deadline_s:
