@@ -107,7 +107,7 @@ def test_a_dead_daemon_leaves_its_log_and_its_mount(machine: Machine, source: Pa
     machine.ok("umount", machine.mnt)
 
 
-def test_a_file_that_is_there_is_not_overwritten(machine: Machine, source: Path) -> None:
+def test_a_file_that_cannot_be_written_is_one_line(machine: Machine, source: Path) -> None:
     machine.ok("mount", source, machine.mnt)
     there = machine.folder / "there"
     there.write_text("mine")
@@ -116,6 +116,9 @@ def test_a_file_that_is_there_is_not_overwritten(machine: Machine, source: Path)
     assert there.read_text() == "mine"
     inside = machine.run("debug", machine.mnt, "-o", machine.mnt / "bundle")
     assert (inside.returncode, inside.stderr.count("\n")) == (2, 1)
+    short = ("prlimit", "--fsize=1000", *machine.command("debug", machine.mnt, "-o", machine.folder / "bundle"))
+    cut = subprocess.run(short, env=machine.environment, capture_output=True, text=True, check=False)
+    assert (cut.returncode, cut.stderr) == (4, f"redoxfs: -o {machine.folder / 'bundle'}: File too large\n")
     nowhere = machine.run("debug", machine.folder, "-o", machine.folder / "bundle")
     assert (nowhere.returncode, nowhere.stderr.count("\n")) == (4, 1)
     assert not (machine.folder / "bundle").exists()

@@ -21,8 +21,11 @@ def run(options: DebugOptions) -> int:
     fd = _new(path, options.output)
     try:
         bundle = collect(mount, options.interval_s, options.timeout_s)
-        with open(fd, "wb") as file:
-            file.write(_archive(bundle))
+        try:
+            with open(fd, "wb") as file:
+                file.write(_archive(bundle))
+        except OSError as failure:
+            raise DestinationError(f"-o {options.output}: {failure.strerror}") from None
     except BaseException:
         path.unlink(missing_ok=True)
         raise
