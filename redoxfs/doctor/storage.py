@@ -143,10 +143,12 @@ def probe(folder: Path, seconds: float = DEFAULT_PROBE_S) -> Probe:
     """Measure the storage under ``folder``, in about ``seconds``. Never raises for what it finds there."""
     budget = _Budget(time.monotonic() + seconds)
     at_random = random.Random(0)
+    # The child looks at the time between two calls, and then has to answer.
+    choose_s = seconds / 3 + GRACE_S
     try:
-        found = _in_child(lambda: _choose(folder, seconds * ROUND_SHARE * 2, at_random), seconds / 3)
+        found = _in_child(lambda: _choose(folder, seconds * ROUND_SHARE * 2, at_random), choose_s)
     except OSError as failure:
-        return Probe(trouble=_words(failure, seconds / 3))
+        return Probe(trouble=_words(failure, choose_s))
     files: list[str] = found["files"]
     if not files:
         return Probe(is_packed=found["packed"], trouble=found["failure"] or "no file was found in this time")
