@@ -21,6 +21,21 @@ def reserve(count: int) -> list[int]:
     return ports
 
 
+def reserve_two() -> int:
+    """A port without a listener, like the next one: the first of the two."""
+    while True:
+        (port,) = reserve(1)
+        holder = socket.socket()
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            holder.bind(("127.0.0.1", port + 1))
+        except (OSError, OverflowError):
+            holder.close()
+            continue
+        _held.append(holder)
+        return port
+
+
 def release() -> None:
     """Release all reserved ports."""
     while _held:

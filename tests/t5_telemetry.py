@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from machine import Machine
-from ports import reserve
+from ports import reserve_two
 from scrapes import series_of, text_of, value_of
 
 from redoxfs.telemetry import METRICS, When, missing, undeclared
@@ -26,7 +26,7 @@ def test_stats_of_three_nodes_has_every_declared_field_and_no_other(
 
 
 def test_each_node_serves_its_metrics_at_a_port_of_its_own(machine: Machine, source: Path) -> None:
-    (port,) = reserve(1)
+    port = reserve_two()
     machine.ok("cluster", "up", "--nodes", "2", source, machine.mnt, "--metrics", str(port))
     for node in range(2):
         found = series_of(text_of(port + node))
