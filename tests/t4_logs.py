@@ -1,14 +1,13 @@
 """The log of real daemons: its level while they serve, JSON from daemon, keeper and successor, and the command line."""
 
 import json
-import os
 import signal
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from machine import Machine
+from machine import PATIENCE_S, Machine
 
 
 def lines(machine: Machine) -> list[dict[str, Any]]:
@@ -48,7 +47,7 @@ def test_the_level_changes_while_a_daemon_serves(machine: Machine, source: Path)
 def test_json_is_logged_by_daemon_keeper_and_successor(machine: Machine, source: Path) -> None:
     machine.ok("mount", source, machine.mnt, "--keeper", "--log-format", "json", "--log-level", "debug")
     first = machine.pid()
-    os.kill(first, signal.SIGKILL)
+    machine.kill(signal.SIGKILL)
     second = machine.pid()
     assert second != first
     assert change(machine, source) > 0
@@ -74,9 +73,13 @@ def test_json_in_the_foreground_has_no_other_lines(machine: Machine, source: Pat
     with subprocess.Popen(command, env=machine.environment, stderr=subprocess.PIPE, text=True) as daemon:
         assert daemon.stderr
         told = []
-        for line in daemon.stderr:
-            told.append(json.loads(line))
-            if "to end it" in told[-1]["message"]:
-                machine.ok("umount", machine.mnt)
+        try:
+            for line in daemon.stderr:
+                told.append(json.loads(line))
+                if "to end it" in told[-1]["message"]:
+                    machine.ok("umount", machine.mnt)
+            daemon.wait(PATIENCE_S)
+        finally:
+            daemon.kill()
     assert daemon.returncode == 0
     assert any(served in line["message"] for line in told)
