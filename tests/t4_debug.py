@@ -14,6 +14,7 @@ import pytest
 from machine import PATIENCE_S, Machine
 
 from redoxfs.doctor.bundle import LOG_BYTES, Bundle, processes, tail
+from redoxfs.launch import stacks
 from redoxfs.launch.deadline import Look
 from redoxfs.launch.path_status import PathStatus
 from redoxfs.launch.stacks import NoStacksError, stacks_of
@@ -196,6 +197,22 @@ def test_a_process_is_not_looked_into_unless_it_can_serve_the_mount() -> None:
                 assert (found == pid, "daemon" in bundle.missing) == (is_known, not is_known)
         finally:
             spinning.kill()
+
+
+def test_a_file_in_the_place_of_the_memory_is_not_emptied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = tmp_path / "other"
+    other.write_text("mine")
+    # The descriptor has changed since it was found.
+    monkeypatch.setattr(stacks, "_memfd_of", lambda _: other)
+    with subprocess.Popen([sys.executable, "-c", SPINNING], stdout=subprocess.PIPE, text=True) as spinning:
+        try:
+            assert spinning.stdout is not None
+            assert spinning.stdout.readline() == "ready\n"
+            with pytest.raises(NoStacksError, match="replaced"):
+                stacks_of(spinning.pid)
+        finally:
+            spinning.kill()
+    assert other.read_text() == "mine"
 
 
 def test_a_process_that_does_not_expect_the_signal_is_left_alone() -> None:

@@ -1,6 +1,7 @@
 """The log of real daemons: its level while they serve, JSON from daemon, keeper and successor, and the command line."""
 
 import json
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -41,6 +42,13 @@ def test_the_level_changes_while_a_daemon_serves(machine: Machine, source: Path)
     assert "WARNING redoxfs.node.supply: a file has changed since the scan path=train/n0" in machine.log()
     wrong = machine.run("log-level", machine.mnt, "loud")
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
+    pid = machine.pid()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        silent = machine.run("log-level", machine.mnt, "info", "--timeout", "0.5")
+        assert (silent.returncode, silent.stderr.count("\n")) == (1, 1)
+    finally:
+        os.kill(pid, signal.SIGCONT)
     machine.ok("umount", machine.mnt)
 
 
