@@ -427,13 +427,19 @@ class Storm:
         if len(self.nodes) == 1:
             return
         for number, node in enumerate(self.nodes):
+            deadline_s = time.monotonic() + PATIENCE_S
             try:
-                stats = self._machine.stats(node.mountpoint)
+                while True:
+                    stats = self._machine.stats(node.mountpoint)
+                    peers = [peer["state"] for peer in stats["peers"]]
+                    # A daemon that has just taken over greets the others first.
+                    if "joining" not in peers or time.monotonic() > deadline_s:
+                        break
+                    time.sleep(CHECK_S)
             except OSError as error:
                 yield f"node {number}: {error}"
                 continue
             wrong = {name: stats[name] for name in ("missed", "degraded") if stats[name]}
-            peers = [peer["state"] for peer in stats["peers"]]
             if wrong or peers != ["ready"] * (len(self.nodes) - 1) or stats["view"] != 1:
                 yield f"node {number}: {wrong}, view {stats['view']}, peers {peers}"
 
