@@ -97,6 +97,12 @@ def files_at(root: Path, files: int, classes: int, largest_bytes: int, *, groups
     return root
 
 
+def readers_of(arguments: argparse.Namespace) -> int:
+    """Equally many at each node, as a sampler's order has it."""
+    readers: int = -(-arguments.readers // arguments.nodes) * arguments.nodes
+    return readers
+
+
 def measure(folder: Path, source: Path, case: Case, kills: int, seed: int, arguments: argparse.Namespace) -> Found:
     """One storm on a mount of its own."""
     folder.mkdir()
@@ -106,7 +112,7 @@ def measure(folder: Path, source: Path, case: Case, kills: int, seed: int, argum
         files=arguments.files,
         classes=arguments.classes,
         largest_bytes=arguments.bytes,
-        readers=arguments.readers,
+        readers=readers_of(arguments),
         seed=seed,
         groups=case.groups,
         whole=arguments.files <= WHOLE_EPOCHS_UP_TO,
@@ -200,7 +206,7 @@ def run(work: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         "load_average": os.getloadavg(),
         "how": arguments.how,
         "files": arguments.files,
-        "readers": arguments.readers,
+        "readers": readers_of(arguments),
         "nodes": arguments.nodes,
         "seed": arguments.seed,
         "total": told("all", everything),
@@ -251,7 +257,9 @@ def main() -> int:
     parser.add_argument("--classes", type=int, default=12)
     parser.add_argument("--bytes", type=int, default=20_000, help="the largest file; sizes are uniform")
     parser.add_argument("--before", type=int, default=0, metavar="OPENS", help="opens before the first death")
-    parser.add_argument("--readers", type=int, default=8)
+    parser.add_argument(
+        "--readers", type=int, default=8, help="on several nodes at least so many, equally many at each"
+    )
     parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--how", choices=HOW, default="kill")
     parser.add_argument(
