@@ -165,10 +165,9 @@ class Requests:
         try:
             async with trio.open_nursery() as self._nursery:
                 with self._taking:
-                    await self._serve_until_failure()
+                    await self._serve()
                 if self._taking.cancelled_caught:
                     await self._finish(grace_s)
-                self._node.freeze()
                 self._nursery.cancel_scope.cancel()
         finally:
             self._node.freeze()
@@ -179,14 +178,6 @@ class Requests:
         self._taking.cancel()
 
     # The loop
-
-    async def _serve_until_failure(self) -> None:
-        try:
-            await self._serve()
-        except Exception:
-            # Before tasks end that wait for an answer: their requests are for the next process.
-            self._node.freeze()
-            raise
 
     async def _serve(self) -> None:
         take, deliver, journal = self._session.take, self._node.supply.deliver_some, self._journal
@@ -344,7 +335,8 @@ class Requests:
         try:
             answer(await answering)
         except trio.Cancelled:
-            # Only at the end. What this gives up has no entry in the journal.
+            # Only at the end, also by an error. What this gives up has no entry in the journal, and the request is for
+            # the next process.
             self._node.freeze()
             raise
         except Exception as error:
