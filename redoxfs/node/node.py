@@ -476,7 +476,7 @@ class Node:
             raise
         content = self.memory.claimed(path)
         if content is None or (content.arrived and content.stamps[file] is None):
-            content = self.supply.read_again(path, self._answer(path))
+            content = self.supply.read_again(path, self.binding.present_answer(path))
         if content.arrived:
             opened = self._opened(path, file, thread, content, keep_pages=keep_pages)
             opened.outcome = Outcome.REMOTE
@@ -494,11 +494,6 @@ class Node:
     def _peer_timeout_s(self) -> float:
         sharing = self._plan.sharing
         return self._timeout_s if sharing is None else sharing.timeout_s
-
-    def _answer(self, path: int) -> int:
-        answer = self.binding.answer(path)
-        assert answer is not None
-        return answer
 
     def _opened(self, path: int, file: int, thread: int, content: Content, *, keep_pages: bool) -> OpenFile:
         if content.sample == path:

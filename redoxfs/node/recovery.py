@@ -463,8 +463,7 @@ class Former:
 
     def source(self, path: int, file: int) -> int:
         """The entry whose bytes file number ``file`` of an open path serves."""
-        answer = self.binding.answer(path)
-        assert answer is not None
+        answer = self.binding.present_answer(path)
         return int(self.catalog.members[self.catalog.member_at[answer] + file])
 
     def _forget_stamps(self, path: int) -> None:

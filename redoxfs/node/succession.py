@@ -118,7 +118,7 @@ class Succession:
         path, file = int(self.catalog.sample_of[handle.entry]), int(self.catalog.member_of[handle.entry])
         content = self.memory.look(path)
         if content is None:
-            answer, others = self._answer(path), former.stamps.get(path, {})
+            answer, others = self.binding.present_answer(path), former.stamps.get(path, {})
             sources = enumerate(self.supply.files_of(answer))
             stamps = [others.get(number) or self.supply.scanned(source) for number, source in sources]
             content = self.memory.reopen(path, answer, tuple(stamps))
@@ -129,11 +129,6 @@ class Succession:
             # Another read of the same sample, or none that is known.
             content = dropped(content.sample, (*content.stamps[:file], handle.stamp, *content.stamps[file + 1 :]))
         return Handle(path, file, content, handle.thread, not handle.shares_pages)
-
-    def _answer(self, path: int) -> int:
-        answer = self.binding.answer(path)
-        assert answer is not None
-        return answer
 
     def unpin(self, request: int) -> bool:
         """An open is repeated, which may keep its path open from before. Returns whether it did."""

@@ -399,6 +399,12 @@ class Binding:
         answer: int = self._answer[path]
         return None if answer < 0 else answer
 
+    def present_answer(self, path: int) -> int:
+        """As `answer`, of a path that has one."""
+        answer = self.answer(path)
+        assert answer is not None
+        return answer
+
     def counts(self) -> dict[str, int]:
         """Sizes of the tables, for statistics and leak tests."""
         return {
