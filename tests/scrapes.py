@@ -1,9 +1,13 @@
-"""Scrapes of a mount's metrics, as Prometheus makes them."""
+"""Metrics of a mount: scrapes, as Prometheus makes them, and histograms, as stats.json has them."""
 
+from typing import Any
 from urllib.request import urlopen
 
 from machine import PATIENCE_S
 from prometheus_client.parser import text_string_to_metric_families
+
+from redoxfs.native import Histogram
+from redoxfs.telemetry import as_json
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -28,3 +32,11 @@ def value_of(series: Series, name: str, **labels: str) -> float:
     found = [value for (of_name, of), value in series.items() if of_name == name and labels.items() <= dict(of).items()]
     assert found, name
     return sum(found)
+
+
+def told(*times_s: float) -> dict[str, Any]:
+    """A histogram of stats.json."""
+    histogram = Histogram()
+    for time_s in times_s:
+        histogram.record(round(time_s * 1e9))
+    return as_json(histogram.counts(), histogram.sum_ns, histogram.bounds_ns())

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scrapes import told
 
 from redoxfs.doctor.estimate import MOST_CHUNK, chunk_size, estimate
 from redoxfs.doctor.machine import (
@@ -26,8 +27,7 @@ from redoxfs.doctor.source import Facts, advise
 from redoxfs.doctor.storage import Probe, Round, kind_of, results
 from redoxfs.launch.addresses import joined
 from redoxfs.launch.errors import UsageError
-from redoxfs.native import Histogram
-from redoxfs.telemetry import Outcome, as_json
+from redoxfs.telemetry import Outcome
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -293,14 +293,6 @@ def test_a_filesystem_is_known_by_its_type(fstype: str, kind: str) -> None:
 
 
 # Mounts and nodes
-
-
-def told(*times_s: float) -> dict[str, Any]:
-    """A histogram of stats.json."""
-    histogram = Histogram()
-    for time_s in times_s:
-        histogram.record(round(time_s * 1e9))
-    return as_json(histogram.counts(), histogram.sum_ns, histogram.bounds_ns())
 
 
 STATS: dict[str, Any] = {

@@ -9,14 +9,14 @@ from bisect import bisect_right
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scrapes import told
 
 from redoxfs.native import Histogram
-from redoxfs.telemetry import EACH, METRICS, Distribution, Kind, Metric, When, as_json, missing, undeclared
+from redoxfs.telemetry import EACH, METRICS, Distribution, Kind, Metric, When, missing, undeclared
 
 ROOT = Path(__file__).parents[1]
 
@@ -91,14 +91,6 @@ def test_a_stable_field_that_is_missing_is_found() -> None:
     assert missing({"opens": 0}, SMALL, always) == ["lap.*"]
     assert missing({"opens": None, "lap": {"a": 1}}, SMALL, always) == []
     assert missing({"opens": 0, "lap": {"a": 1}, "peers": [{}]}, SMALL, always | {When.NODES}) == ["peers.*.retries"]
-
-
-def told(*times_s: float) -> dict[str, Any]:
-    """A histogram of stats.json."""
-    histogram = Histogram()
-    for time_s in times_s:
-        histogram.record(round(time_s * 1e9))
-    return as_json(histogram.counts(), histogram.sum_ns, histogram.bounds_ns())
 
 
 @given(st.lists(st.integers(0, 1 << 40)))

@@ -13,22 +13,12 @@ import pytest
 from machine import PATIENCE_S
 from prometheus_client import generate_latest
 from prometheus_client.registry import CollectorRegistry
-from scrapes import Series, series_of, text_of, value_of
+from scrapes import Series, series_of, text_of, told, value_of
 
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.metrics import labels_of, listen, moved, parse_listen
-from redoxfs.native import Histogram
-from redoxfs.telemetry import METRICS, Kind, as_json
+from redoxfs.telemetry import METRICS, Kind
 from redoxfs.telemetry.prometheus import REFUSED_S, MountCollector, Scraped, Server
-
-
-def told(*times_s: float) -> dict[str, Any]:
-    """A histogram of stats.json."""
-    histogram = Histogram()
-    for time_s in times_s:
-        histogram.record(round(time_s * 1e9))
-    return as_json(histogram.counts(), histogram.sum_ns, histogram.bounds_ns())
-
 
 STATS: dict[str, Any] = {
     "mountpoint": "/mnt",

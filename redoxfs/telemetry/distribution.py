@@ -24,8 +24,10 @@ def as_json(counts: Sequence[int], sum_ns: int, bounds_ns: Sequence[int]) -> dic
     return {"count": sum(counts), "sum": round(sum_ns / 1e9, DIGITS), "buckets": buckets}
 
 
-LONGEST_S = 2**37 / 1e9
-"""The largest bound, about two minutes."""
+FIRST_BITS, LAST_BITS = 10, 37
+"""Bounds lie between 2 ** FIRST_BITS and 2 ** LAST_BITS ns, from 1 us to 2 minutes."""
+
+LONGEST_S = (1 << LAST_BITS) / 1e9
 
 
 @dataclass(frozen=True, slots=True)

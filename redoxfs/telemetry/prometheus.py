@@ -21,15 +21,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from redoxfs.telemetry.distribution import FIRST_BITS, LAST_BITS
 from redoxfs.telemetry.metric import PREFIX, Kind, Metric
 from redoxfs.telemetry.registry import METRICS
 
 CLIENT_S = 5.0
 """For a client to send its request, and to take the answer."""
-
-FIRST_BITS, LAST_BITS = 10, 37
-"""Buckets end at powers of two, from 1 us to 2 minutes. With all buckets of stats.json, each histogram would be four
-times as many series."""
 
 REFUSED_S = 0.1
 """Before the next try, if a connection cannot be taken: it waits there, so that a loop would spin."""
@@ -105,7 +102,10 @@ def _texts(*values: str) -> tuple[str, ...]:
 
 
 def buckets(told: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """A histogram of stats.json as Prometheus counts: how many times were below each bound, all of them at last."""
+    """A histogram of stats.json as Prometheus counts: how many times were below each bound, all of them at last.
+
+    Only powers of two are bounds here. With all bounds of stats.json, there would be four times as many series.
+    """
     ends = sorted((float(bound), count) for bound, count in told["buckets"].items())
     found: list[tuple[str, float]] = []
     total, at = 0, 0
