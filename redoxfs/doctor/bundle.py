@@ -37,7 +37,7 @@ LOG_BYTES = 1 << 20
 PART_BYTES = 2 << 20
 """The most of any part."""
 
-_LIBRARIES = ("numpy", "trio", "pyfuse3", "grpcio", "protobuf", "xxhash")
+_LIBRARIES = ("numpy", "trio", "pyfuse3", "grpcio", "protobuf", "xxhash", "prometheus_client")
 
 
 @dataclass(slots=True)
