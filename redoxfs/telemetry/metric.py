@@ -16,8 +16,11 @@ PREFIX = "redoxfs_"
 
 
 class Kind(StrEnum):
-    """What a value does over time. A counter only grows while one daemon serves, and for some of several nodes while
-    one view is in force. Nobody computes with a fact."""
+    """What a value does over time.
+
+    A counter only grows while one daemon serves; some of several nodes begin again with each view. A gauge goes up and
+    down. A fact is a text, or a number that nobody computes with.
+    """
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -40,7 +43,7 @@ class When(StrEnum):
 class Metric:
     """One metric.
 
-    ``name``    in Prometheus, without prefix, unit of a counter's end, and suffix
+    ``name``    in Prometheus, without `PREFIX` and ``_total``
     ``place``   in stats.json
     ``unit``    ``seconds``, ``bytes``, or empty: a number of things, or no number at all
     ``help``    one sentence

@@ -1,10 +1,11 @@
-"""What an open had to wait for."""
+"""What an open waited for, and how it ended."""
 
 from enum import IntEnum
 
 
 class Outcome(IntEnum):
-    """
+    """What an open waited for.
+
     RESIDENT   nothing: the bytes of its answer were in memory
     IN_FLIGHT  a read that was in progress already
     DEMAND     a read that it started
