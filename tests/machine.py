@@ -155,6 +155,10 @@ class Machine:
         """The logs of all daemons."""
         return "".join(path.read_text() for path in sorted((self.folder / "state").rglob("*.log")))
 
+    def watched(self) -> list[int]:
+        """A pidfd of each of `daemons`, for `has_ended`: a keeper ends a moment after its daemon."""
+        return [os.pidfd_open(pid) for pid in self.daemons()]
+
     def nothing_is_left(self) -> bool:
         sockets = list(self.sockets.rglob("*.sock"))
         return not self.mounts() and not self.daemons() and not sockets

@@ -99,17 +99,11 @@ def test_a_busy_mount_stays_and_lazy_lets_its_users_finish(machine: Machine, sou
         assert (done.returncode, done.stderr.count("\n")) == (8, 1)
         assert "still in use" in done.stderr
         assert machine.mounts() == [str(machine.mnt)]
-        daemon = os.pidfd_open(machine.pid(machine.mnt))
-        try:
-            machine.ok("umount", "--lazy", machine.mnt)
-            assert not machine.mounts()
-            assert held.read().startswith(b"cat ")
-            held.close()
-            waiting = select.poll()
-            waiting.register(daemon, select.POLLIN)
-            assert waiting.poll(PATIENCE_S * 1000)
-        finally:
-            os.close(daemon)
+        processes = machine.watched()
+        machine.ok("umount", "--lazy", machine.mnt)
+        assert not machine.mounts()
+        assert held.read().startswith(b"cat ")
+    assert all(map(has_ended, processes))
     assert machine.nothing_is_left()
 
 
@@ -214,7 +208,7 @@ def test_a_hung_daemon_can_be_unmounted(machine: Machine, source: Path, keeper: 
     """What asks it waits in the mount, and must be gone before that is unmounted."""
     machine.ok("mount", keeper, source, machine.mnt)
     pid = machine.pid(machine.mnt)
-    daemon = os.pidfd_open(pid)
+    processes = machine.watched()
     os.kill(pid, signal.SIGSTOP)
     try:
         assert machine.run("status", machine.mnt, "--timeout", "0.2").returncode == 1
@@ -224,14 +218,14 @@ def test_a_hung_daemon_can_be_unmounted(machine: Machine, source: Path, keeper: 
         assert not machine.mounts()
     finally:
         os.kill(pid, signal.SIGCONT)
-        assert has_ended(daemon)
+        assert all(map(has_ended, processes))
     assert machine.nothing_is_left()
 
 
 @needs_root
 def test_umount_names_a_bind_mount_that_remains(machine: Machine, source: Path) -> None:
     machine.ok("mount", source, machine.mnt)
-    daemon = os.pidfd_open(machine.pid(machine.mnt))
+    processes = machine.watched()
     other = machine.folder / "bound here"
     other.mkdir()
     subprocess.run(["mount", "--bind", machine.mnt, other], check=True)
@@ -243,14 +237,14 @@ def test_umount_names_a_bind_mount_that_remains(machine: Machine, source: Path) 
         assert machine.mounts() == [str(other)]
     finally:
         subprocess.run(["umount", other], check=True)
-        assert has_ended(daemon)
+        assert all(map(has_ended, processes))
     assert machine.nothing_is_left()
 
 
 @needs_root
 def test_umount_names_a_mount_in_another_namespace(machine: Machine, source: Path) -> None:
     machine.ok("mount", source, machine.mnt)
-    daemon = os.pidfd_open(machine.pid(machine.mnt))
+    processes = machine.watched()
     # What other tests have mounted is theirs to end.
     words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", f"{OTHERS_CLEARED} echo ready; read line"]
     environment = os.environ | {"MNT": str(machine.mnt)}
@@ -264,7 +258,7 @@ def test_umount_names_a_mount_in_another_namespace(machine: Machine, source: Pat
             assert not machine.mounts()
         finally:
             container.communicate(b"\n")
-            assert has_ended(daemon)
+            assert all(map(has_ended, processes))
     assert machine.nothing_is_left()
 
 

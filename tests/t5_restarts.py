@@ -182,5 +182,7 @@ def test_a_node_without_a_keeper_is_lost_to_the_others(machine: Machine, sources
         running.run_by_chance()
         running.die(0)
         found = running.finish()
-    assert found.errors > 0
+    # A reader that is reading what it has mapped gets no error: the kernel kills it.
+    killed = [problem for problem in found.problems if problem.endswith(f"ended with {-signal.SIGBUS}")]
+    assert found.errors + len(killed) > 0
     assert found.not_once > 0
