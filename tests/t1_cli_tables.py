@@ -21,9 +21,15 @@ def test_off_a_terminal_no_line_folds_or_ends_in_blanks(capsys: pytest.CaptureFi
 
 
 def test_status_shows_laps_and_waits_in_words() -> None:
-    stats = {"lap": {"train": 2, "": 1}, "demand_loads": 1184, "in_flight_waits": 23, "wait_seconds": 1.26}
+    lap = {"number": 2, "turns": 1184, "samples": 5000}
+    stats = {
+        "laps": {"train": lap, "": {"number": 1, "turns": 0, "samples": 1}},
+        "demand_loads": 1184,
+        "in_flight_waits": 23,
+        "wait_seconds": 1.26,
+    }
     rows = dict(status.rows(stats))
-    assert rows["laps"] == "train is in lap 2, the whole tree is in lap 1"
+    assert rows["laps"] == "train is in lap 2, 1,184 of 5,000 samples; the whole tree is in lap 1, 0 of 1 sample"
     assert rows["waits for a load"] == "1,184 started a load, 23 joined one in progress; 1.3 s waited in all"
 
 

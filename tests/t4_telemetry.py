@@ -1,6 +1,7 @@
 """What real mounts report is what the registry of metrics declares."""
 
 import json
+import shutil
 import signal
 import socket
 import subprocess
@@ -59,6 +60,43 @@ def test_each_open_is_in_one_histogram(machine: Machine, source: Path) -> None:
     assert counts["demand"] == stats["demand_loads"] + stats["samples_reread"]
     assert stats["load_seconds"]["count"] == stats["chunk_loads"]
     assert stats["loads_in_flight"] == 0
+    machine.ok("umount", machine.mnt)
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("--policy", "slot", "--chunk-size", "4", "--memory", "1MiB")], ids=["pool", "slot"]
+)
+def test_laps_count_what_a_reader_opened(machine: Machine, source: Path, options: tuple[str, ...]) -> None:
+    shutil.copytree(source / "train", source / "val")
+    machine.ok("mount", "--keeper", source, machine.mnt, *options, "--state", machine.folder / "laps")
+    train = sorted((machine.mnt / "train").rglob("*.jpg"))
+    val = sorted((machine.mnt / "val").rglob("*.jpg"))
+
+    def read(paths: list[Path]) -> dict[str, dict[str, int]]:
+        for path in paths:
+            path.read_bytes()
+        laps: dict[str, dict[str, int]] = machine.stats()["laps"]
+        return laps
+
+    assert read([]) == {
+        "train": {"number": 1, "turns": 0, "samples": 40},
+        "val": {"number": 1, "turns": 0, "samples": 40},
+    }
+    assert read(train[:7])["train"] == {"number": 1, "turns": 7, "samples": 40}
+    laps = read(train[7:])
+    assert laps["train"] == {"number": 1, "turns": 40, "samples": 40}, "a lap that is over lasts until the next begins"
+    laps = read([*train[30:], *val[::8]])
+    assert laps["train"] == {"number": 2, "turns": 10, "samples": 40}
+    assert laps["val"] == {"number": 1, "turns": 5, "samples": 40}
+    machine.kill(signal.SIGKILL)
+    assert read([]) == laps, "another daemon has the same count"
+    assert read(train[:5])["train"] == {"number": 2, "turns": 15, "samples": 40}
+    shown = machine.ok("status", machine.mnt).stdout
+    assert "train is in lap 2, 15 of 40 samples" in shown
+    machine.ok("umount", machine.mnt)
+    machine.ok("mount", source, machine.mnt, *options, "--state", machine.folder / "laps", "--resume")
+    assert read([])["train"] == {"number": 2, "turns": 15, "samples": 40}
+    assert read(train[5:6])["train"] == {"number": 2, "turns": 16, "samples": 40}
     machine.ok("umount", machine.mnt)
 
 

@@ -164,9 +164,12 @@ def _if_any(stats: dict[str, Any], name: str) -> str | None:
 
 
 def _laps(stats: dict[str, Any]) -> str | None:
-    """The lap of each tree: that of its slowest column."""
-    laps = [f"{tree or 'the whole tree'} is in lap {lap:,}" for tree, lap in stats.get("lap", {}).items()]
-    return ", ".join(laps) or None
+    """The lap of each tree, and how many samples had their turn in it; of several nodes, by this node alone."""
+    told = []
+    for tree, lap in stats.get("laps", {}).items():
+        turns = f"{lap['turns']:,} of {counted(lap['samples'], 'sample')}"
+        told.append(f"{tree or 'the whole tree'} is in lap {lap['number']:,}, {turns}")
+    return "; ".join(told) or None
 
 
 def _waits(stats: dict[str, Any]) -> str | None:

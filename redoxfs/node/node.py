@@ -681,6 +681,10 @@ class Node:
             "wait_seconds": round(self._opens.seconds + self._reads.seconds, 6),
             "changed": len(self.out_of_date()),
             "lap": dict(zip(catalog.class_trees, laps.tolist(), strict=True)),
+            "laps": {
+                tree: lap._asdict()
+                for tree, lap in zip(catalog.class_trees, self._plan.policy.tree_laps(), strict=True)
+            },
             "open_files": len(self._files),
             "waiting_opens": self._opens.now,
             "waiting_reads": self._reads.now,

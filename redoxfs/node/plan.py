@@ -22,6 +22,7 @@ from redoxfs.protocol import (
     SharedPolicy,
     SlotNode,
     SlotPolicy,
+    TreeLap,
     homes_by_vc,
     parts_by_lap,
 )
@@ -35,6 +36,12 @@ class _Serving(Protocol):
 
     def chunk_of(self, sample: int) -> int:
         """The physical chunk of ``sample``."""
+
+    def count_laps(self, tree_of: npt.NDArray[np.integer], trees: int) -> None:
+        """Count the turns of each tree from now on; ``tree_of``: int[S]."""
+
+    def tree_laps(self) -> list[TreeLap]:
+        """The lap of each tree, once they are counted."""
 
 
 class ServingPolicy(Policy, _Serving, Resumable, Protocol):
@@ -146,6 +153,7 @@ def plan_slot(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
         )
         sharing = Sharing(share, node, reads_alone=share.shared_storage)
         first = first[share.node :: nodes]
+    policy.count_laps(*_trees(catalog))
     return Plan(
         policy=policy,
         memory_bytes=memory_bytes,
@@ -161,6 +169,11 @@ def plan_slot(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
             "chunks_per_virtual_chunk": layout.chunks_per_vc,
         },
     )
+
+
+def _trees(catalog: Catalog) -> tuple[npt.NDArray[np.integer], int]:
+    """int[S]: the tree of each sample; and the number of trees."""
+    return catalog.tree_of_class[catalog.class_of], len(catalog.class_trees)
 
 
 def slot_memory_for(catalog: Catalog, cells: Cells, share: float) -> int:
@@ -220,6 +233,7 @@ def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
             seed=seed + share.node,
         )
         sharing = Sharing(share, node, reads_alone=False)
+    policy.count_laps(*_trees(catalog))
     return Plan(
         policy=policy,
         memory_bytes=memory_bytes,

@@ -15,6 +15,7 @@ events in the same order give the same decisions on every machine. The runtime (
 ``as_numbers``   messages and answers as lists of numbers, for such a record
 ``tables``       the state of a binding as arrays
 ``turns``        how far the laps are: the state that is saved, and merged where nodes share laps
+``lap_progress``  the lap of each tree, counted turn by turn
 ``events``       the records that these modules exchange, and the interfaces of policies
 """
 
@@ -36,6 +37,7 @@ from redoxfs.protocol.events import (
     StatResult,
     ThreadEnded,
 )
+from redoxfs.protocol.lap_progress import TreeLap
 from redoxfs.protocol.local_first import Given, LocalFirst, Take, parts_by_lap
 from redoxfs.protocol.pool import PoolPolicy
 from redoxfs.protocol.replay import NO_SAMPLE, Replay, Replayable, ReplayError
@@ -78,6 +80,7 @@ __all__ = [
     "StatResult",
     "Take",
     "ThreadEnded",
+    "TreeLap",
     "answer_of",
     "distributed_order",
     "distributed_orders",

@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from redoxfs.protocol.events import ChooseVictim, Load, Served, oldest
+from redoxfs.protocol.lap_progress import LapProgress, TreeLap
 from redoxfs.protocol.turns import Turns
 
 Int32 = npt.NDArray[np.int32]
@@ -69,6 +70,8 @@ class SlotPolicy:
         self._resident_of: Ints = self._resident.reshape(-1).data
         self._loaded = np.zeros(samples, np.bool_)
         self._lap = np.ones((len(vc_start) - 1, slots), np.int32)
+        self._lap_of_column: Ints = self._lap.reshape(-1).data
+        self._progress: LapProgress | None = None
         # Per column that has any, oldest first: the reserved sample, and whether it was in memory already.
         self._reserved: dict[tuple[int, int], dict[int, bool]] = {}
         self._given = 0
@@ -77,7 +80,11 @@ class SlotPolicy:
 
     def request(self, sample: int) -> Served:
         """Alg. 2, ReadLocalFile: a turn for a sample of ``sample``'s column."""
-        self._given += 1
+        served = self._request(sample)
+        self._had_a_turn(sample)
+        return served
+
+    def _request(self, sample: int) -> Served:
         column = self._column_of[sample]
         resident = self._resident_of[column]
         if resident >= 0:
@@ -116,8 +123,9 @@ class SlotPolicy:
 
     def take(self, reserved: int) -> Served:
         """The turn of a sample that `reserve` reserved."""
-        self._given += 1
-        return self._turn_of_reserved(reserved, preempted=False)
+        served = self._turn_of_reserved(reserved, preempted=False)
+        self._had_a_turn(reserved)
+        return served
 
     def put_back(self, reserved: int) -> bool:
         """Undo a reservation: back into its slot if it was loaded and the slot is empty, else fresh again."""
@@ -157,6 +165,17 @@ class SlotPolicy:
         self._resident[:] = -1
         self._reserved.clear()
         self._given = turns.given
+        if self._progress is not None:
+            self._progress.count_again()
+
+    def count_laps(self, tree_of: npt.NDArray[np.integer], trees: int) -> None:
+        """From now on `tree_laps` counts the turns of each tree; ``tree_of`` is int[S], and there are ``trees``."""
+        self._progress = LapProgress(self.columns, tree_of, trees, self.turns)
+        self._progress.count_again()
+
+    def tree_laps(self) -> list[TreeLap]:
+        """The lap of each tree, once they are counted."""
+        return [] if self._progress is None else self._progress.of_trees()
 
     def reserve_again(self, sample: int) -> None:
         """After `restore`: a sample that had no turn in its lap is reserved, and not in memory."""
@@ -216,6 +235,13 @@ class SlotPolicy:
     def residents(self) -> int:
         """How many slots hold a sample."""
         return int(np.count_nonzero(self._resident >= 0))
+
+    def _had_a_turn(self, sample: int) -> None:
+        """Count a turn of the column of ``sample``."""
+        self._given += 1
+        if self._progress is not None:
+            column = self._column_of[sample]
+            self._progress.note(column, self._lap_of_column[column])
 
     def _column(self, sample: int) -> tuple[int, int]:
         vc, slot = divmod(self._column_of[sample], self._slots)

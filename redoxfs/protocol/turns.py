@@ -9,10 +9,13 @@ come again from storage.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from redoxfs.protocol.lap_progress import LapProgress
 
 Int32 = npt.NDArray[np.int32]
 Numbers = npt.NDArray[np.integer]
@@ -72,9 +75,12 @@ class Ledger:
         unit_of: int[S], the column or class of each sample.
         units: how many there are.
         members: the samples of one, int[n].
+
+    ``progress``  is told of each turn, if there is one
     """
 
     def __init__(self, unit_of: Numbers, units: int, members: Callable[[int], Numbers]) -> None:
+        self.progress: LapProgress | None = None
         self._unit_array = unit_of
         self._unit_of: Ints = unit_of.data
         self._members = members
@@ -88,6 +94,8 @@ class Ledger:
         """A turn of ``sample``, which has it in ``lap``. That lap may be over elsewhere."""
         self.given += 1
         unit = self._unit_of[sample]
+        if self.progress is not None:
+            self.progress.note(unit, lap)
         known = self._lap[unit]
         if lap != known:
             if lap < known:
@@ -105,6 +113,7 @@ class Ledger:
         self._had_array[:] = turns.flags(len(self._laps), len(self._had_array))
         self._laps[:] = turns.laps
         self.given = turns.given
+        self._replaced()
 
     def restore_part(self, turns: Turns, samples: Flags) -> None:
         """Resume from the turns of all nodes; this node records ``samples``, bool[S], of them from now on."""
@@ -115,3 +124,8 @@ class Ledger:
         """The laps of ``samples``, bool[S], begin again with the first."""
         self._had_array[samples] = 0
         self._laps[np.unique(self._unit_array[samples])] = 1
+        self._replaced()
+
+    def _replaced(self) -> None:
+        if self.progress is not None:
+            self.progress.count_again()

@@ -93,6 +93,22 @@ METRICS: tuple[Metric, ...] = (
     Metric("changed_files", GAUGE, "changed", "Files that differ from the scan."),
     # Laps
     Metric("lap", GAUGE, "lap.*", "The lowest lap, from 1, that a column of the class tree is in.", labels=("tree",)),
+    Metric(
+        "lap_number",
+        GAUGE,
+        "laps.*.number",
+        "The first lap, from 1, in which a sample of the class tree has not had its turn; "
+        "one that is over until the next has a turn.",
+        labels=("tree",),
+    ),
+    Metric(
+        "lap_turns",
+        GAUGE,
+        "laps.*.turns",
+        "Samples that had their turn in that lap. Of several nodes: turns that this node gave in it.",
+        labels=("tree",),
+    ),
+    Metric("lap_samples", GAUGE, "laps.*.samples", "Samples of the class tree, which a lap has.", labels=("tree",)),
     Metric("turns", COUNTER, "turns", "Turns that this node has given since the first lap began."),
     Metric("turns_kept", GAUGE, "turns_kept", "Turns that the state file has."),
     Metric(

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from redoxfs.protocol.events import ChooseVictim, Message, SharedState, oldest
+from redoxfs.protocol.lap_progress import LapProgress, TreeLap
 from redoxfs.protocol.local_first.exchange import Exchange
 from redoxfs.protocol.local_first.messages import Given, Take
 from redoxfs.protocol.local_first.parts import NodeParts
@@ -141,6 +142,15 @@ class NodeState:
     def _count_own(self, left: "memoryview[int]", done: "memoryview[int]", own: Flags, had: Flags) -> None:
         np.asarray(left)[:] = np.bincount(self._class_array[own & ~had], minlength=len(left))
         np.asarray(done)[:] = np.bincount(self._class_array[own & had], minlength=len(done))
+
+    def count_laps(self, tree_of: npt.NDArray[np.integer], trees: int) -> None:
+        """From now on `tree_laps` counts the turns of each tree; ``tree_of`` is int[S], and there are ``trees``."""
+        self._ledger.progress = LapProgress(self._class_array, tree_of, trees, self._ledger.turns, nodes=self._nodes)
+        self._ledger.progress.count_again()
+
+    def tree_laps(self) -> list[TreeLap]:
+        """The lap of each tree, by the turns that this node gave its readers, once they are counted."""
+        return [] if self._ledger.progress is None else self._ledger.progress.of_trees()
 
     def laps(self, samples: npt.NDArray[np.integer]) -> Int32:
         """The lap, counted from 1, that the class of each of ``samples`` is in."""

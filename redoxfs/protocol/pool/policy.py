@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from redoxfs.protocol.events import ChooseVictim, Load, Served, oldest
+from redoxfs.protocol.lap_progress import LapProgress, TreeLap
 from redoxfs.protocol.pool.chunk_order import ChunkOrder, add
 from redoxfs.protocol.pool.pace import AMPLE_SAMPLES, Pace
 from redoxfs.protocol.pool.parts import Parts
@@ -119,6 +120,8 @@ class PoolPolicy:
         self._running_over = 0
         self._given_before = 0
         self._lap = np.ones(classes, np.int32)
+        self._lap_of_class: Ints = self._lap.data
+        self._progress: LapProgress | None = None
         # By class, oldest first: each reserved sample, and whether it was in memory then.
         self._reserved: dict[int, dict[int, bool]] = {}
 
@@ -241,6 +244,17 @@ class PoolPolicy:
         np.asarray(self._arrival)[:] = 0
         self._begin_laps()
         self._requests_to_note = self._pace.note()
+        if self._progress is not None:
+            self._progress.count_again()
+
+    def count_laps(self, tree_of: npt.NDArray[np.integer], trees: int) -> None:
+        """From now on `tree_laps` counts the turns of each tree; ``tree_of`` is int[S], and there are ``trees``."""
+        self._progress = LapProgress(self._class_array, tree_of, trees, self.turns)
+        self._progress.count_again()
+
+    def tree_laps(self) -> list[TreeLap]:
+        """The lap of each tree, once they are counted."""
+        return [] if self._progress is None else self._progress.of_trees()
 
     def reserve_again(self, sample: int) -> None:
         """After `restore`: a sample that had no turn in its lap is reserved, and not in memory."""
@@ -432,12 +446,14 @@ class PoolPolicy:
         self._chunks.file_all(chunks)
 
     def _had_a_turn(self, cls: int, sample: int) -> None:
-        """Keep a sample for the next lap, or allow it to be loaded for that."""
+        """Count the turn. Keep the sample for the next lap, or allow it to be loaded for that."""
         if self._keeps:
             self._queues.keep(cls, sample)
             self._free_bytes -= self._bytes[sample]
         elif self._runs_over[cls]:
             self._open_to_next_lap(cls, sample)
+        if self._progress is not None:
+            self._progress.note(cls, self._lap_of_class[cls])
 
     def _open_to_next_lap(self, cls: int, sample: int) -> None:
         """A sample of a class that runs over had its turn: it may be loaded for the next lap."""

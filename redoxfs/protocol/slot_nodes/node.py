@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from redoxfs.protocol.events import Answer, ChooseVictim, Delivered, Handled, Message, Pending, Served, SharedState
+from redoxfs.protocol.lap_progress import LapProgress, TreeLap
 from redoxfs.protocol.replay import ReplayError
 from redoxfs.protocol.slot import SlotPolicy
 from redoxfs.protocol.slot_nodes.home import Home
@@ -179,6 +180,15 @@ class SlotNode:
             self._ledger.restore_part(turns, self.home_of == self._node)
         else:
             self._ledger.restore(own)
+
+    def count_laps(self, tree_of: npt.NDArray[np.integer], trees: int) -> None:
+        """From now on `tree_laps` counts the turns of each tree; ``tree_of`` is int[S], and there are ``trees``."""
+        self._ledger.progress = LapProgress(self._policy.columns, tree_of, trees, self._ledger.turns, nodes=self._homes)
+        self._ledger.progress.count_again()
+
+    def tree_laps(self) -> list[TreeLap]:
+        """The lap of each tree, by the turns that this node gave its readers, once they are counted."""
+        return [] if self._ledger.progress is None else self._ledger.progress.of_trees()
 
     @property
     def missed(self) -> int:
