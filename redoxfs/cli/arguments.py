@@ -37,7 +37,7 @@ from redoxfs.cli.options import (
 )
 from redoxfs.cli.parser import HelpAll, Parser, Verbs, add_verb
 from redoxfs.cli.simulate_arguments import add_simulate
-from redoxfs.cli.telemetry_arguments import add_metrics, add_metrics_of_mount, add_stats
+from redoxfs.cli.telemetry_arguments import add_metrics, add_metrics_of_mount, add_stats, add_top
 from redoxfs.launch.addresses import DEFAULT_PORT
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.logs import FORMATS, LEVELS
@@ -84,6 +84,7 @@ def parser() -> argparse.ArgumentParser:
     _add_umount(verbs)
     _add_install_helper(verbs)
     _add_status(verbs)
+    _add_timeout(add_top(verbs))
     _add_timeout(add_stats(verbs))
     add_metrics(verbs)
     _add_restart(verbs)

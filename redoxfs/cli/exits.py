@@ -41,7 +41,7 @@ EXITS = (
     Exit(
         4,
         "MOUNTPOINT cannot be used: missing, not a directory, inside SOURCE, already a redoxfs mount "
-        "(mount), or not one (umount, status, stats); or DST cannot: it holds something else, or is full (pack)",
+        "(mount), or not one (umount, status, stats, top); or DST cannot: it holds something else, or is full (pack)",
         (
             _HERE + "MountpointError",
             "redoxfs.fs:OccupiedError",

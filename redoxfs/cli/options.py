@@ -94,6 +94,16 @@ class StatsOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class TopOptions:
+    """Empty ``mountpoints``: all mounts of this user. ``count`` None: until a key or a signal ends it."""
+
+    mountpoints: tuple[str, ...] = ()
+    interval_s: float = 1.0
+    count: int | None = None
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True)
 class MetricsOptions:
     listen: str = "127.0.0.1:9470"
     metrics_label: tuple[str, ...] = ()

@@ -21,6 +21,7 @@ _VERBS = {
     "umount": "redoxfs.cli.umount",
     "install-helper": "redoxfs.cli.install_helper",
     "status": "redoxfs.cli.status",
+    "top": "redoxfs.cli.top",
     "stats": "redoxfs.cli.stats",
     "metrics": "redoxfs.cli.metrics",
     "restart": "redoxfs.cli.restart",

@@ -43,8 +43,8 @@ def run(options: StatsOptions) -> int:
                 print(json.dumps({"time": time.time(), **asdict(rates)}), flush=True)
                 continue
             if number == 0 or (sys.stdout.isatty() and number % LINES_TO_A_HEADER == 0):
-                print(_joined(name for name, _ in COLUMNS))
-            print(_joined(_cells(rates)), flush=True)
+                print(joined(name for name, _ in COLUMNS))
+            print(joined(cells_of(rates)), flush=True)
     except KeyboardInterrupt:
         # The usual end of a view that goes on by itself.
         return 0
@@ -79,22 +79,22 @@ def _later_snapshot(options: StatsOptions) -> dict[str, Any]:
         raise MountpointError(f"the mount has ended: {error}") from None
 
 
-def _cells(rates: Rates) -> Iterator[str]:
+def cells_of(rates: Rates) -> Iterator[str]:
     share = rates.redirected_share
     yield time.strftime("%H:%M:%S")
     yield f"{rates.opens_per_s:,.0f}"
     yield f"{rates.storage_bytes_per_s / 1e6:,.1f}"
     yield f"{rates.served_bytes_per_s / 1e6:,.1f}"
     yield NONE if share is None else f"{share:.1%}"
-    yield _time(rates.wait_p50_s)
-    yield _time(rates.wait_p99_s)
+    yield time_text(rates.wait_p50_s)
+    yield time_text(rates.wait_p99_s)
     yield f"{rates.waiting_opens:,}"
     yield f"{rates.loads_in_flight:,}"
     yield format_bytes(rates.memory_used_bytes)
     yield f"{rates.laps:,.2f}"
 
 
-def _time(seconds: float | None) -> str:
+def time_text(seconds: float | None) -> str:
     """Three digits at most, with a unit."""
     if seconds is None:
         return NONE
@@ -104,5 +104,5 @@ def _time(seconds: float | None) -> str:
     return "1 us"
 
 
-def _joined(cells: Iterator[str]) -> str:
+def joined(cells: Iterator[str]) -> str:
     return "  ".join(cell.rjust(width) for cell, (_, width) in zip(cells, COLUMNS, strict=True))

@@ -3,7 +3,7 @@
 import argparse
 
 from redoxfs.cli import values
-from redoxfs.cli.options import MetricsOptions, StatsOptions, default_of
+from redoxfs.cli.options import MetricsOptions, StatsOptions, TopOptions, default_of
 from redoxfs.cli.parser import Parser, Verbs, add_verb
 
 
@@ -22,6 +22,26 @@ def add_stats(verbs: "Verbs[Parser]") -> Parser:
         "--count", metavar="N", type=values.lines, help="end after N lines (default: when the mount ends)"
     )
     verb.add_argument("--json", action="store_true", help="print each line as a JSON object")
+    return verb
+
+
+def add_top(verbs: "Verbs[Parser]") -> Parser:
+    """`redoxfs top`, but for --timeout."""
+    verb = add_verb(verbs, "top", TopOptions, "show on one screen what mounts do, every second")
+    verb.add_argument(
+        "mountpoints",
+        metavar="MOUNTPOINT",
+        nargs="*",
+        help="the mounts to show side by side (default: all mounts of this user)",
+    )
+    verb.add_argument(
+        "--interval",
+        dest="interval_s",
+        metavar="SECONDS",
+        type=values.seconds,
+        help=f"time between two updates (default: {default_of(TopOptions, 'interval_s'):g})",
+    )
+    verb.add_argument("--count", metavar="N", type=values.lines, help="end after N updates (default: at q or Ctrl-C)")
     return verb
 
 
