@@ -52,7 +52,7 @@ def slots(samples: int, seed: int) -> SlotPolicy:
 def test_the_count_is_that_of_a_plain_model(
     samples: int, classes: int, trees: int, is_slot: bool, most_ahead: int, seed: int
 ) -> None:
-    """Units are asked unevenly, samples are reserved and put back, and others of the same kind continue."""
+    """Units are asked unevenly, samples are reserved and put back, and earlier states are loaded."""
     random = np.random.default_rng(seed)
     class_of = random.integers(0, classes, samples).astype(np.int32)
 
@@ -68,6 +68,7 @@ def test_the_count_is_that_of_a_plain_model(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(lap_progress, "MOST_AHEAD", most_ahead)
         policy.count_laps(tree_of, trees)
+        saved, had = policy.turns(), turns.copy()
         for _ in range(200):
             step = random.random()
             asked = int(random.integers(samples) if random.random() < 0.6 else random.choice(favourites))
@@ -85,10 +86,15 @@ def test_the_count_is_that_of_a_plain_model(
                 else:
                     policy.put_back(sample)
             elif step > 0.985:
-                state, policy = policy.turns(), new()
-                policy.count_laps(tree_of, trees)
-                policy.restore(state)
+                # A state that was loaded, or another process.
+                if random.random() < 0.5:
+                    policy = new()
+                    policy.count_laps(tree_of, trees)
+                policy.restore(saved)
+                turns = had.copy()
                 reserved.clear()
+            if random.random() < 0.1:
+                saved, had = policy.turns(), turns.copy()
             if random.random() < 0.3:
                 expected = [
                     lap_of(turns[sample] for sample in np.flatnonzero(tree_of == tree).tolist())
@@ -187,17 +193,27 @@ def test_a_node_moves_on_before_it_is_asked_for_each_class_again() -> None:
     assert pair.nodes[0].tree_laps()[0] == TreeLap(2, 3, 8), "class 1 was not asked in lap 2"
 
 
-def test_a_node_that_continues_counts_as_before() -> None:
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ([0, 1, 0], TreeLap(1, 2, 8)),
+        ([0, 4, 0, 4], TreeLap(1, 4, 8)),
+        ([0, 1, 4, 5, 0, 1], TreeLap(2, 2, 8)),
+    ],
+    ids=["one class is ahead", "in the middle of a lap", "in the next lap"],
+)
+def test_a_node_that_continues_counts_as_before(asked: list[int], expected: TreeLap) -> None:
     pair = Nodes()
-    for lap in range(2):
-        for sample in range(0, 8, 2)[: 4 - lap]:
-            pair.ask(0, sample)
-            pair.ask(1, sample + 1)
-    assert pair.nodes[0].tree_laps()[0] == TreeLap(2, 3, 8)
+    for sample in asked:
+        pair.ask(0, sample)
+        pair.ask(1, sample)
+    assert pair.nodes[0].tree_laps()[0] == expected
     heir = pair.new(0)
+    assert heir.tree_laps()[0] == TreeLap(1, 0, 8)
     heir.restore(pair.nodes[0].merged([node.turns() for node in pair.nodes]), pair.nodes[0].turns())
     assert heir.tree_laps() == pair.nodes[0].tree_laps()
     again = pair.new(0)
+    assert again.tree_laps()[0] == TreeLap(1, 0, 8)
     again.resume(pair.nodes[0].state())
     again.settle()
     assert again.tree_laps() == pair.nodes[0].tree_laps()
