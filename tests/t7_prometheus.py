@@ -5,6 +5,7 @@ import math
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -12,15 +13,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
 import pytest
 from images import make_images
+from dashboards import ALERTS, ALERTS_TEST, FOLDER, alert_queries, may_be_empty, panel_queries, variables
 from machine import PATIENCE_S, Machine
 from ports import reserve, reserve_two
 from scrapes import text_of
+
+from redoxfs.telemetry import When
 
 PAGE = (Path(__file__).parents[1] / "docs/metrics.md").read_text()
 
@@ -49,26 +53,50 @@ CONFIG = """
 global:
   scrape_interval: 200ms
   scrape_timeout: 200ms
+  evaluation_interval: 1s
 scrape_configs:
   - job_name: redoxfs
     static_configs:
-      - targets: ["127.0.0.1:{port}"]
+      - targets: [{targets}]
+rule_files:
+  - {rules}
 """
+
+OVER_S = 600
+"""The rates of the dashboard are taken over this: longer than a test, so that they have all that readers did."""
 
 
 class Prometheus:
     """A server of its own; ``port`` is where it answers."""
 
     def __init__(self, port: int) -> None:
-        self._url = f"http://127.0.0.1:{port}/api/v1/query"
+        self._url = f"http://127.0.0.1:{port}/api/v1"
+        self.at_s: float | None = None
+        """The moment that queries ask about; None: now."""
+
+    def _data(self, path: str, **asked: str) -> Any:
+        try:
+            with urlopen(f"{self._url}/{path}?{urlencode(asked)}", timeout=PATIENCE_S) as answer:
+                found = json.load(answer)
+        except HTTPError as error:
+            raise AssertionError((asked, error.read())) from None
+        assert found["status"] == "success", found
+        return found["data"]
 
     def query(self, text: str) -> list[dict[str, Any]]:
         """The samples of an instant query."""
-        with urlopen(f"{self._url}?{urlencode({'query': text})}", timeout=PATIENCE_S) as answer:
-            found = json.load(answer)
-        assert found["status"] == "success", found
-        samples: list[dict[str, Any]] = found["data"]["result"]
+        at = {} if self.at_s is None else {"time": repr(self.at_s)}
+        samples: list[dict[str, Any]] = self._data("query", query=text, **at)["result"]
         return samples
+
+    def rules(self) -> list[dict[str, Any]]:
+        """All alerts that it evaluates."""
+        return [rule for group in self._data("rules")["groups"] for rule in group["rules"]]
+
+    def finite(self, text: str) -> list[float]:
+        """The values of a query that are numbers."""
+        values = [float(sample["value"][1]) for sample in self.query(text)]
+        return [value for value in values if math.isfinite(value)]
 
     def value(self, text: str) -> float:
         """The one value of a query; NaN if it has none yet."""
@@ -85,11 +113,12 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus(folder: Path, target: int) -> Iterator[Prometheus]:
-    """Scrapes ``target``, a port of this machine."""
+def prometheus(folder: Path, *ports: int) -> Iterator[Prometheus]:
+    """Scrapes these ports of this machine, and evaluates the alerts."""
     (port,) = reserve(1)
     config = folder / "prometheus.yml"
-    config.write_text(CONFIG.format(port=target))
+    targets = ", ".join(f'"127.0.0.1:{each}"' for each in ports)
+    config.write_text(CONFIG.format(targets=targets, rules=ALERTS))
     command = [
         "prometheus",
         f"--config.file={config}",
@@ -194,3 +223,178 @@ def test_the_exposition_has_nothing_that_promtool_complains_of(machine: Machine,
     )
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
     machine.ok("cluster", "down", machine.mnt)
+
+
+class Dashboard:
+    """The queries of the dashboard, sent to ``server`` as Grafana sends them."""
+
+    def __init__(self, server: Prometheus) -> None:
+        self._server = server
+        self._over = f"{OVER_S}s"
+
+    def wrong(self, present: frozenset[When], empty: set[tuple[str, str]]) -> list[str]:
+        """Queries without a number, and those of ``empty``, (panel, legend), that have one. An error fails at once."""
+        found = []
+        for query in panel_queries():
+            has_none = not self._server.finite(query.with_values(self._over))
+            if not may_be_empty(query, present) and has_none != ((query.of, query.legend) in empty):
+                found.append(f"{query.of}, {query.legend}: {query.text}")
+        return found
+
+    def value(self, panel: str, legend: str | None = None) -> float:
+        """The sum of what a panel shows now."""
+        queries = [query for query in panel_queries() if query.of == panel and legend in (None, query.legend)]
+        assert queries, panel
+        values = [value for query in queries for value in self._server.finite(query.with_values(self._over))]
+        assert values, panel
+        return sum(values)
+
+    def count(self, panel: str, legend: str | None = None) -> float:
+        """What a panel with rates shows, as a number of times."""
+        return self.value(panel, legend) * OVER_S
+
+    def choices(self) -> dict[str, set[str]]:
+        """What its variables let people choose from."""
+        return {
+            name: {sample["metric"][label] for sample in self._server.query(f"group by ({label}) ({text})")}
+            for name, (metric, label) in variables().items()
+            for text in [re.sub(r"\$\w+", ".*", metric)]
+        }
+
+
+def at_the_last_scrape(server: Prometheus) -> None:
+    """Ask about the moment of the newest values, after which a rate would guess."""
+    server.at_s = server.value("max(timestamp(redoxfs_opens_total))")
+
+
+def test_the_dashboard_shows_what_outside_readers_counted(machine: Machine, images: Path, tmp_path: Path) -> None:
+    (port,) = reserve(1)
+    machine.ok("mount", "--keeper", images, machine.mnt, "--metrics", str(port), "-o", "direct_io")
+    with prometheus(tmp_path, port) as server:
+        server.await_value("redoxfs_opens_total", 0)
+        files, size, longest_s = read_from_outside(machine.mnt)
+        # Another daemon takes over, and counts from zero.
+        machine.kill(signal.SIGKILL)
+        again, more, longer_s = read_from_outside(machine.mnt)
+        server.await_value("redoxfs_opens_total", again)
+        server.await_value("redoxfs_loads_in_flight", 0)
+        server.await_value("redoxfs_served_bytes_total", more)
+        stats = machine.stats()
+        server.await_value("redoxfs_storage_read_bytes_total", stats["bytes_read"])
+        at_the_last_scrape(server)
+        dashboard = Dashboard(server)
+        present = frozenset({When.ALWAYS, When.KEEPER, When.DEATH})
+        assert dashboard.wrong(present, set()) == []
+        assert dashboard.choices() == {
+            "job": {"redoxfs"},
+            "instance": {f"127.0.0.1:{port}"},
+            "mount": {str(machine.mnt)},
+            "node": {"0"},
+        }
+        assert (dashboard.value("Mounts up"), dashboard.value("Down")) == (1, 0)
+        assert dashboard.value("Errors, last hour") == 0
+        # A scrape may have missed the last opens of the first daemon, and a rate the first of the second.
+        opens = dashboard.count("Opens of each mount")
+        assert again <= opens * 1.001
+        assert opens <= (files + again) * 1.001
+        assert dashboard.value("Opens") == pytest.approx(dashboard.value("Opens of each mount"))
+        assert dashboard.count("Bytes to programs") <= (size + more) * 1.001
+        assert dashboard.value("What opens waited for") == pytest.approx(1)
+        assert 0 < dashboard.value("Redirected opens") <= 1
+        assert dashboard.value("99 % of opens took at most") <= 2 * max(longest_s, longer_s)
+        assert dashboard.value("Memory for samples", "{{instance}} {{mount}} used") == stats["memory_used_bytes"]
+        assert dashboard.value("Restarts", "{{instance}} {{mount}} restarts") == 1
+        server.at_s = None
+        server.await_value('ALERTS{alertname="RedoxfsDaemonRestarted",alertstate="firing"}', 1)
+    machine.ok("umount", machine.mnt)
+
+
+def test_the_dashboard_counts_exactly_what_one_daemon_served(machine: Machine, images: Path, tmp_path: Path) -> None:
+    (port,) = reserve(1)
+    machine.ok("mount", images, machine.mnt, "--metrics", str(port), "-o", "direct_io")
+    with prometheus(tmp_path, port) as server:
+        server.await_value("redoxfs_opens_total", 0)
+        files, size, _ = read_from_outside(machine.mnt)
+        server.await_value("redoxfs_opens_total", files)
+        server.await_value("redoxfs_loads_in_flight", 0)
+        stats = machine.stats()
+        server.await_value("redoxfs_storage_read_bytes_total", stats["bytes_read"])
+        server.await_value("redoxfs_served_bytes_total", size)
+        at_the_last_scrape(server)
+        dashboard = Dashboard(server)
+        assert dashboard.wrong(frozenset({When.ALWAYS}), set()) == []
+        for panel, expected in {
+            "Opens": files,
+            "Opens of each mount": files,
+            "To programs": size,
+            "Bytes to programs": size,
+            "Bytes from storage": stats["bytes_read"],
+        }.items():
+            assert dashboard.count(panel) == pytest.approx(expected, rel=1e-3), panel
+        assert dashboard.value("Redirected opens") == pytest.approx(stats["redirected"] / files, rel=1e-3)
+        assert dashboard.value("Read amplification") == pytest.approx(stats["bytes_read"] / size, rel=1e-3)
+    machine.ok("umount", machine.mnt)
+
+
+@pytest.mark.parametrize("policy", ["pool", "slot"])
+def test_the_dashboard_shows_two_nodes(machine: Machine, images: Path, tmp_path: Path, policy: str) -> None:
+    port = reserve_two()
+    machine.ok("cluster", "up", "--nodes", "2", images, machine.mnt, "--metrics", str(port), "--policy", policy)
+    nodes = [machine.mnt / str(node) for node in range(2)]
+    with prometheus(tmp_path, port, port + 1) as server:
+        server.await_value("sum(redoxfs_opens_total)", 0)
+        counts = [read_from_outside(node)[0] for node in nodes]
+        for node, files in enumerate(counts):
+            server.await_value(f'redoxfs_opens_total{{node="{node}"}}', files)
+        server.await_value("sum(redoxfs_loads_in_flight)", 0)
+        at_the_last_scrape(server)
+        dashboard = Dashboard(server)
+        present = {When.ALWAYS, When.KEEPER, When.NODES} | ({When.SLOT, When.SLOT_NODES} if policy == "slot" else set())
+        assert dashboard.wrong(frozenset(present), set()) == []
+        assert dashboard.choices()["node"] == {"0", "1"}
+        assert dashboard.choices()["mount"] == {str(node) for node in nodes}
+        assert dashboard.value("Mounts up") == 2
+        assert dashboard.count("Opens") == pytest.approx(sum(counts), rel=1e-3)
+        stats = [machine.stats(node) for node in nodes]
+        assert dashboard.count("Samples into memory", "other nodes") == pytest.approx(
+            sum(each["remote_samples"] for each in stats), rel=1e-3
+        )
+    machine.ok("cluster", "down", machine.mnt)
+
+
+def test_the_dashboard_shows_a_mount_that_does_not_answer(machine: Machine, images: Path, tmp_path: Path) -> None:
+    (port,) = reserve(1)
+    machine.ok("mount", images, machine.mnt)
+    command = machine.command("metrics", "--listen", str(port))
+    collector = subprocess.Popen(command, env=machine.environment, stderr=subprocess.PIPE, text=True)
+    try:
+        with prometheus(tmp_path, port) as server:
+            server.await_value("redoxfs_up", 1)
+            dashboard = Dashboard(server)
+            assert (dashboard.value("Mounts up"), dashboard.value("Down")) == (1, 0)
+            # Without a keeper, the filesystem stays and nobody serves it.
+            machine.kill(signal.SIGKILL)
+            server.await_value("redoxfs_up", 0)
+            assert (dashboard.value("Mounts up"), dashboard.value("Down")) == (0, 1)
+            server.await_value('ALERTS{alertname="RedoxfsMountDown",alertstate="pending"}', 1)
+    finally:
+        collector.terminate()
+        collector.communicate(timeout=PATIENCE_S)
+
+
+def test_prometheus_takes_the_alerts(machine: Machine, images: Path, tmp_path: Path) -> None:
+    for check in (["check", "rules", ALERTS], ["test", "rules", ALERTS_TEST]):
+        checked = subprocess.run(["promtool", *check], cwd=FOLDER, capture_output=True, text=True, check=False)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+    (port,) = reserve(1)
+    machine.ok("mount", images, machine.mnt, "--metrics", str(port))
+    with prometheus(tmp_path, port) as server:
+        server.await_value("redoxfs_opens_total", 0)
+        read_from_outside(machine.mnt)
+        assert server.query('ALERTS{alertstate="firing"}') == []
+        deadline = time.monotonic() + PATIENCE_S
+        while {rule["health"] for rule in server.rules()} != {"ok"}:
+            assert time.monotonic() < deadline, server.rules()
+            time.sleep(0.1)
+        assert {rule["name"] for rule in server.rules()} == {query.of for query in alert_queries()}
+    machine.ok("umount", machine.mnt)

@@ -1,0 +1,724 @@
+"""Prints the dashboard for Grafana: scripts/grafana writes it to mount/grafana/redoxfs.json.
+
+Rows are in the order of the questions of somebody on call: is it up, is it fast, do programs wait, and why.
+
+``instance`` and ``mount`` together identify a mount: two machines may serve the same path. ``redoxfs_up`` has no
+``node``, so no query selects it by one. Rates are over ``$__rate_interval``, which Grafana derives from the interval of
+scrapes.
+"""
+
+from collections.abc import Sequence
+
+from grafana_foundation_sdk.builders import (
+    common,
+    dashboard,
+    heatmap,
+    prometheus,
+    stat,
+    statetimeline,
+    table,
+    timeseries,
+)
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models import units
+from grafana_foundation_sdk.models.common import (
+    AxisPlacement,
+    BigValueColorMode,
+    BigValueGraphMode,
+    HeatmapCellLayout,
+    LegendDisplayMode,
+    LegendPlacement,
+    SortOrder,
+    StackingMode,
+    TooltipDisplayMode,
+    VisibilityMode,
+)
+from grafana_foundation_sdk.models.dashboard import (
+    Dashboard,
+    DashboardCursorSync,
+    DataSourceRef,
+    DataTransformerConfig,
+    DynamicConfigValue,
+    FieldColorModeId,
+    Threshold,
+    ThresholdsMode,
+    ValueMap,
+    ValueMappingResult,
+    VariableOption,
+    VariableRefresh,
+    VariableSort,
+)
+from grafana_foundation_sdk.models.heatmap import HeatmapColorMode, HeatmapColorScale
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+
+TITLE, UID = "redoxfs", "redoxfs-mounts"
+
+PROMETHEUS = DataSourceRef(type_val="prometheus", uid="${datasource}")
+
+OF_TARGET = 'job=~"$job",instance=~"$instance"'
+OF_UP = f'{OF_TARGET},mount=~"$mount"'
+OF_MOUNT = f'{OF_UP},node=~"$node"'
+
+MOUNT = "{{instance}} {{mount}}"
+"""The legend of one line a mount."""
+
+BY_MOUNT = "instance, mount"
+
+WAITED = "in_flight|demand|remote"
+"""Outcomes of opens whose bytes were not in memory when the open came."""
+
+WIDTH = 24
+"""Columns of Grafana's grid."""
+
+GREEN, YELLOW, RED, BLUE = "green", "yellow", "red", "blue"
+
+
+def value(name: str, *labels: str, of: str = OF_MOUNT) -> str:
+    """The series of a metric, for the mounts that the variables select."""
+    return f"redoxfs_{name}{{{','.join((of, *labels))}}}"
+
+
+def rate(name: str, *labels: str) -> str:
+    return f"rate({value(name, *labels)}[$__rate_interval])"
+
+
+def total(name: str, *labels: str, by: str = "") -> str:
+    """The rate of all series together, or together for each ``by``."""
+    return f"sum{f' by ({by})' if by else ''}({rate(name, *labels)})"
+
+
+def share(part: str, whole: str) -> str:
+    """Nothing, and not NaN, while there is nothing to take a share of."""
+    return f"{part} / ({whole} > 0)"
+
+
+def quantile(q: float, name: str, *labels: str, by: str = "") -> str:
+    series = total(f"{name}_bucket", *labels, by=f"le, {by}" if by else "le")
+    return f"histogram_quantile({q}, {series})"
+
+
+def query(expression: str, legend: str = MOUNT) -> prometheus.Dataquery:
+    return prometheus.Dataquery().datasource(PROMETHEUS).expr(expression).legend_format(legend).range()
+
+
+def instant(expression: str, legend: str = "__auto") -> prometheus.Dataquery:
+    return prometheus.Dataquery().datasource(PROMETHEUS).expr(expression).legend_format(legend).instant()
+
+
+def lettered(queries: Sequence[prometheus.Dataquery]) -> list[prometheus.Dataquery]:
+    return [each.ref_id(chr(ord("A") + number)) for number, each in enumerate(queries)]
+
+
+def thresholds(*steps: tuple[float | None, str]) -> dashboard.ThresholdsConfig:
+    made = [Threshold(value=at, color=color) for at, color in steps]
+    return dashboard.ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(made)
+
+
+def graph(
+    title: str,
+    description: str,
+    unit: str,
+    *queries: prometheus.Dataquery,
+    is_stacked: bool = False,
+    most: float | None = None,
+    width: int = 12,
+) -> timeseries.Panel:
+    """Lines over time, from zero, with the last and the largest value of each in the legend."""
+    legend = (
+        common.VizLegendOptions()
+        .display_mode(LegendDisplayMode.TABLE)
+        .placement(LegendPlacement.BOTTOM)
+        .show_legend(True)
+        .calcs(["lastNotNull", "max"])
+    )
+    tooltip = common.VizTooltipOptions().mode(TooltipDisplayMode.MULTI).sort(SortOrder.DESCENDING)
+    panel = (
+        timeseries.Panel()
+        .title(title)
+        .description(description)
+        .datasource(PROMETHEUS)
+        .unit(unit)
+        .min(0)
+        .targets([*lettered(queries)])
+        .legend(legend)
+        .tooltip(tooltip)
+        .fill_opacity(30 if is_stacked else 8)
+        .line_width(1)
+        .show_points(VisibilityMode.AUTO)
+        .span(width)
+        .height(9)
+    )
+    if most is not None:
+        panel.max(most)
+    if is_stacked:
+        panel.stacking(common.StackingConfig().mode(StackingMode.NORMAL).group("A"))
+    return panel
+
+
+def number(
+    title: str,
+    description: str,
+    unit: str,
+    expression: str,
+    *steps: tuple[float | None, str],
+    decimals: int | None = None,
+    width: int = 3,
+) -> stat.Panel:
+    """One large number with its course behind it, coloured by ``steps``."""
+    panel = (
+        stat.Panel()
+        .title(title)
+        .description(description)
+        .datasource(PROMETHEUS)
+        .unit(unit)
+        .targets([*lettered([query(expression, title)])])
+        .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+        .thresholds(thresholds(*(steps or ((None, BLUE),))))
+        .color_mode(BigValueColorMode.VALUE)
+        .graph_mode(BigValueGraphMode.AREA)
+        .span(width)
+        .height(4)
+    )
+    if decimals is not None:
+        panel.decimals(decimals)
+    return panel
+
+
+def variable(name: str, label: str, description: str, metric: str, of: str) -> dashboard.QueryVariable:
+    """A choice of values of the label ``name``, of all of them at first."""
+    return (
+        dashboard.QueryVariable(name)
+        .label(label)
+        .description(description)
+        .datasource(PROMETHEUS)
+        .query({"query": f"label_values(redoxfs_{metric}{f'{{{of}}}' if of else ''}, {name})", "refId": name})
+        .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(VariableSort.ALPHABETICAL_ASC)
+        .multi(True)
+        .include_all(True)
+        # Also what has no such label, and what was not there yet when the page was loaded.
+        .all_value(".*")
+        .current(VariableOption(selected=True, text=["All"], value=["$__all"]))
+    )
+
+
+def up(builder: dashboard.Dashboard) -> None:
+    builder.with_row(dashboard.Row("Is it up?"))
+    is_down = [
+        f"(sum(redoxfs_up{{{OF_UP}}} == bool 0) or vector(0))",
+        f"(sum(up{{{OF_TARGET}}} == bool 0) or vector(0))",
+    ]
+    for panel in (
+        number(
+            "Mounts up",
+            "Mounts whose daemon answered the last scrape.",
+            units.Short,
+            f"sum(redoxfs_up{{{OF_UP}}})",
+            (None, RED),
+            (1, GREEN),
+        ),
+        number(
+            "Down",
+            "Daemons that did not answer `redoxfs metrics`, and targets that Prometheus could not scrape: a mount with "
+            "--metrics is a target of its own. A mount that was unmounted is not down.",
+            units.Short,
+            " + ".join(is_down),
+            (None, GREEN),
+            (1, RED),
+        ),
+        number("Opens", "Opens of files in a second.", units.OpsPerSecond, total("opens_total")),
+        number(
+            "To programs",
+            "Bytes that programs read through the mounts in a second.",
+            units.BytesPerSecondSI,
+            total("served_bytes_total"),
+        ),
+        number(
+            "Opens that waited",
+            "The share of opens whose bytes were not in memory yet, so that they waited for storage or for another "
+            "node. An open that waits costs a worker time. It costs the training nothing while other workers keep "
+            "the device busy.",
+            units.PercentUnit,
+            share(
+                total("open_duration_seconds_count", f'outcome=~"{WAITED}"'),
+                total("open_duration_seconds_count"),
+            ),
+            (None, GREEN),
+            (0.3, YELLOW),
+            (0.6, RED),
+            decimals=1,
+        ),
+        number(
+            "99 % of opens took at most",
+            "From the receipt of an open to its reply. Buckets are powers of two, so the time is approximate.",
+            units.Seconds,
+            quantile(0.99, "open_duration_seconds"),
+        ),
+        number(
+            "Errors, last hour",
+            "Opens, and reads from storage, that failed in the last hour.",
+            units.Short,
+            f"sum(increase({value('errors_total')}[1h]))",
+            (None, GREEN),
+            (1, RED),
+            decimals=0,
+        ),
+        number(
+            "Restarts, last day",
+            "How often a keeper started another daemon in the last 24 hours, because the former one died.",
+            units.Short,
+            f"sum(increase({value('restarts_total')}[1d]))",
+            (None, GREEN),
+            (1, YELLOW),
+            decimals=0,
+        ),
+    ):
+        builder.with_panel(panel)
+    builder.with_panel(
+        statetimeline.Panel()
+        .title("Daemons that answer")
+        .description("Whether the daemon of each mount answered. A gap: nothing was scraped, or nothing was mounted.")
+        .datasource(PROMETHEUS)
+        .targets([*lettered([query(f"max by ({BY_MOUNT}) (redoxfs_up{{{OF_UP}}})")])])
+        .mappings(
+            [
+                ValueMap(
+                    options={
+                        "0": ValueMappingResult(text="down", color=RED, index=0),
+                        "1": ValueMappingResult(text="up", color=GREEN, index=1),
+                    }
+                )
+            ]
+        )
+        .color_scheme(dashboard.FieldColor().mode(FieldColorModeId.THRESHOLDS))
+        .thresholds(thresholds((None, RED), (1, GREEN)))
+        .legend(common.VizLegendOptions().show_legend(False).display_mode(LegendDisplayMode.LIST))
+        .fill_opacity(70)
+        .span(WIDTH)
+        .height(5)
+    )
+    builder.with_panel(mounts())
+
+
+def mounts() -> table.Panel:
+    """A line a mount: what it serves, and where it is in its laps."""
+    columns = (
+        ("Samples", units.Short, value("samples")),
+        ("Classes", units.Short, value("classes")),
+        ("Chunks", units.Short, value("chunks")),
+        ("Samples a chunk", units.Short, value("chunk_size")),
+        ("Nodes", units.Short, f"{value('nodes')} or {value('samples')} * 0 + 1"),
+        ("Memory limit", units.BytesSI, value("memory_limit_bytes")),
+        ("Epochs", units.Short, share(value("turns_total"), value("samples"))),
+        ("Open files", units.Short, value("open_files")),
+        ("Changed files", units.Short, value("changed_files")),
+        ("State file", units.DateTimeFromNow, f"{value('state_written_timestamp_seconds')} * 1000"),
+    )
+    queries = [
+        instant(f"max by ({BY_MOUNT}, node) ({expression})").format(PromQueryFormat.TABLE)
+        for _, _, expression in columns
+    ]
+    panel = (
+        table.Panel()
+        .title("Mounts")
+        .description(
+            "What each mount serves. Epochs: turns for each sample since the first lap began, so with several nodes "
+            "the sum of all nodes counts. Changed files differ from the scan. State file: when the position was last "
+            "written to it; empty without a state file."
+        )
+        .datasource(PROMETHEUS)
+        .targets([*lettered(queries)])
+        .with_transformation(DataTransformerConfig(id_val="merge", options={}))
+        .with_transformation(
+            DataTransformerConfig(
+                id_val="organize",
+                options={
+                    "excludeByName": {"Time": True},
+                    "indexByName": {"instance": 0, "mount": 1, "node": 2},
+                    "renameByName": {
+                        "instance": "Target",
+                        "mount": "Mount",
+                        "node": "Node",
+                        **{f"Value #{chr(ord('A') + at)}": name for at, (name, _, _) in enumerate(columns)},
+                    },
+                },
+            )
+        )
+        .span(WIDTH)
+        .height(7)
+    )
+    for name, unit, _ in columns:
+        panel.override_by_name(name, [DynamicConfigValue(id_val="unit", value=unit)])
+    return panel.override_by_name("Epochs", [DynamicConfigValue(id_val="decimals", value=2)])
+
+
+def fast(builder: dashboard.Dashboard) -> None:
+    builder.with_row(dashboard.Row("Is it fast?"))
+    for panel in (
+        graph(
+            "Opens of each mount",
+            "Opens of files in a second.",
+            units.OpsPerSecond,
+            query(rate("opens_total")),
+            width=8,
+        ),
+        graph(
+            "Bytes to programs",
+            "Bytes that programs read through the mount in a second. A read that the kernel answers from its own cache "
+            "is not counted.",
+            units.BytesPerSecondSI,
+            query(rate("served_bytes_total")),
+            width=8,
+        ),
+        graph(
+            "Bytes from storage",
+            "Bytes that redoxfs read from storage in a second.",
+            units.BytesPerSecondSI,
+            query(rate("storage_read_bytes_total")),
+            width=8,
+        ),
+    ):
+        builder.with_panel(panel)
+
+
+def waits(builder: dashboard.Dashboard) -> None:
+    builder.with_row(dashboard.Row("Do programs wait?"))
+    everything = total("open_duration_seconds_count")
+    for panel in (
+        graph(
+            "What opens waited for",
+            "The share of opens by what they waited for. resident: nothing, the bytes were in memory. in_flight: a "
+            "read in progress. demand: a read that the open started. remote: another node. direct: storage, because "
+            "the file is not redirected. failed: the open failed.",
+            units.PercentUnit,
+            query(
+                f"{total('open_duration_seconds_count', by='outcome')} / on() group_left () ({everything} > 0)",
+                "{{outcome}}",
+            ),
+            is_stacked=True,
+            most=1,
+        ),
+        graph(
+            "Programs that wait",
+            "How many programs waited at once, on average: the sum of all waits of opens and reads in a second. It "
+            "counts a wait when it ends. The lines `now` are opens and reads that wait at the moment of the scrape, "
+            "so they also show waits that do not end.",
+            units.Short,
+            query(total("wait_seconds_total"), "average"),
+            query(f"sum({value('waiting_opens')})", "opens now"),
+            query(f"sum({value('waiting_reads')})", "reads now"),
+        ),
+        graph(
+            "Half of the opens took at most",
+            "The median time from the receipt of an open to its reply, by what it waited for.",
+            units.Seconds,
+            query(quantile(0.5, "open_duration_seconds", by="outcome"), "{{outcome}}"),
+            width=8,
+        ),
+        graph(
+            "99 % of the opens took at most",
+            "One open of a hundred took longer than this, by what it waited for.",
+            units.Seconds,
+            query(quantile(0.99, "open_duration_seconds", by="outcome"), "{{outcome}}"),
+            width=8,
+        ),
+        times(),
+    ):
+        builder.with_panel(panel)
+
+
+def times() -> heatmap.Panel:
+    return (
+        heatmap.Panel()
+        .title("How long opens took")
+        .description(
+            "How many opens took how long. Brighter cells have more opens. Each row is twice as long as the one below."
+        )
+        .datasource(PROMETHEUS)
+        .targets(
+            [
+                *lettered(
+                    [
+                        query(
+                            f"sum by (le) (increase({value('open_duration_seconds_bucket')}[$__rate_interval]))",
+                            "{{le}}",
+                        ).format(PromQueryFormat.HEATMAP)
+                    ]
+                )
+            ]
+        )
+        .calculate(False)
+        .color(
+            heatmap.HeatmapColorOptions()
+            .mode(HeatmapColorMode.SCHEME)
+            .scheme("Blues")
+            .scale(HeatmapColorScale.EXPONENTIAL)
+            .exponent(0.5)
+            .steps(64)
+        )
+        .y_axis(heatmap.YAxisConfig().unit(units.Seconds).axis_placement(AxisPlacement.LEFT))
+        .filter_values(heatmap.FilterValueRange().le(1e-9))
+        .rows_frame(heatmap.RowsHeatmapOptions().layout(HeatmapCellLayout.AUTO))
+        .show_tooltip()
+        .span(8)
+        .height(9)
+    )
+
+
+def sources(builder: dashboard.Dashboard) -> None:
+    builder.with_row(dashboard.Row("Where do samples come from?"))
+    redirected, exact = total("opens_redirected_total", by=BY_MOUNT), total("opens_exact_total", by=BY_MOUNT)
+    served = total("served_bytes_total", by=BY_MOUNT)
+    for panel in (
+        graph(
+            "Samples into memory",
+            "Samples in a second by their source. chunks: loads of chunks from storage. read again: single reads from "
+            "storage, because memory was short or the first read had failed. other nodes: over the network.",
+            units.OpsPerSecond,
+            query(total("samples_loaded_total"), "chunks"),
+            query(total("samples_reread_total"), "read again"),
+            query(total("remote_samples_total"), "other nodes"),
+            width=8,
+        ),
+        graph(
+            "Redirected opens",
+            "The share of opens that redoxfs answered with another sample, of those that did not fail. In training it "
+            "is near 1. Opens of labels, of files that are no samples, and below .redoxfs/exact get the file itself.",
+            units.PercentUnit,
+            query(share(redirected, f"({redirected} + {exact})")),
+            most=1,
+            width=8,
+        ),
+        graph(
+            "Read amplification",
+            "Bytes that the mount read from storage, for each byte that it served to programs. It is near 1 where each "
+            "sample is read once for each time it is served. It is higher while memory fills, where samples are read "
+            "again, where a node reads for others, and where programs read only a part of each file.",
+            units.Short,
+            query(share(total("storage_read_bytes_total", by=BY_MOUNT), served)),
+            width=8,
+        ),
+        graph(
+            "Loads of chunks",
+            "Loads in a second, and how many are in flight at the scrape. on demand: opens that started a load. "
+            "joined: opens that waited for a read already in progress.",
+            units.Short,
+            query(total("chunk_loads_total"), "loads/s"),
+            query(total("demand_loads_total"), "on demand/s"),
+            query(total("in_flight_waits_total"), "joined/s"),
+            query(f"sum({value('loads_in_flight')})", "in flight"),
+            width=8,
+        ),
+        graph(
+            "How long loads took",
+            "From the decision to load a chunk until its last read has arrived, queueing included.",
+            units.Seconds,
+            query(quantile(0.5, "load_duration_seconds"), "half at most"),
+            query(quantile(0.99, "load_duration_seconds"), "99 % at most"),
+            width=8,
+        ),
+        graph(
+            "Kinds of opens",
+            "Opens in a second. redirected: another sample. exact: the file itself. joined: the path was open already, "
+            "or the thread looked a second time. reserved by another: the open took a sample that a stat had reserved.",
+            units.OpsPerSecond,
+            query(total("opens_redirected_total"), "redirected"),
+            query(total("opens_exact_total"), "exact"),
+            query(total("opens_joined_total"), "joined"),
+            query(total("reservations_taken_total"), "reserved by another"),
+            width=8,
+        ),
+    ):
+        builder.with_panel(panel)
+
+
+def memory(builder: dashboard.Dashboard) -> None:
+    builder.with_row(dashboard.Row("Memory and laps"))
+    states = ("in_slots", "in_remote_slots", "in_open_files", "in_closed_files", "put_aside", "dropped")
+    for panel in (
+        graph(
+            "Memory for samples",
+            "Bytes of samples in memory, beside the limit of --memory. Memory that is full is normal: redoxfs fills it "
+            "to shuffle well.",
+            units.BytesSI,
+            query(value("memory_used_bytes"), f"{MOUNT} used"),
+            query(value("memory_limit_bytes"), f"{MOUNT} limit"),
+            width=8,
+        ),
+        graph(
+            "Samples by state",
+            "Samples by where they are. in slots: they wait for their turn. in remote slots: those of other nodes. in open files, in closed "
+            "files: a program reads them, or has just closed them. put aside: a stat has reserved them. dropped: their "
+            "bytes are not in memory, so an open reads them again. These metrics may change in a later version.",
+            units.Short,
+            *(query(f"sum({value(f'samples_{state}')})", state.replace("_", " ")) for state in states),
+            is_stacked=True,
+            width=8,
+        ),
+        graph(
+            "Answers that are kept",
+            "Paths that are open, answers that threads would get again, and samples that stats have reserved. Numbers "
+            "that only grow show programs that keep files open, or look at many more than they open. These metrics "
+            "may change in a later version.",
+            units.Short,
+            query(f"sum({value('bound_paths')})", "open paths"),
+            query(f"sum({value('holds')})", "held by threads"),
+            query(f"sum({value('reservations')})", "reserved by stats"),
+            query(f"sum({value('open_files')})", "open files"),
+            width=8,
+        ),
+        graph(
+            "Laps",
+            "The lowest lap, from 1, that a part of each class tree is in: with one job, the epoch that it reads.",
+            units.Short,
+            query(f"max by ({BY_MOUNT}, tree) ({value('lap')})", "{{instance}} {{mount}} {{tree}}"),
+        ),
+        graph(
+            "Turns that the state file lacks",
+            "Samples that had their turn since the state file was last written. A mount that resumes from that file "
+            "gives them again. No data: nothing was written yet.",
+            units.Short,
+            query(f"{value('turns_total')} - {value('turns_kept')}"),
+        ),
+    ):
+        builder.with_panel(panel)
+
+
+def troubles(builder: dashboard.Dashboard) -> None:
+    builder.with_row(dashboard.Row("What goes wrong?"))
+    for panel in (
+        graph(
+            "Errors",
+            "Opens, and reads from storage by position, that failed in a second. The daemon's log names the files.",
+            units.OpsPerSecond,
+            query(rate("errors_total")),
+            width=8,
+        ),
+        graph(
+            "Missed samples and degraded answers",
+            "missed: samples that laps ended without, because a node was lost. degraded: opens answered, or samples "
+            "read, without the node that should have given them.",
+            units.OpsPerSecond,
+            query(total("missed_samples_total"), "missed/s"),
+            query(total("degraded_total"), "degraded/s"),
+            width=8,
+        ),
+        graph(
+            "Restarts",
+            "How often another daemon took over, since the mount began, and files that differ from the scan.",
+            units.Short,
+            query(f"max by ({BY_MOUNT}) ({value('restarts_total')})", f"{MOUNT} restarts"),
+            query(f"max by ({BY_MOUNT}) ({value('changed_files')})", f"{MOUNT} changed files"),
+            width=8,
+        ),
+        number(
+            "Last death of a daemon",
+            "When a daemon last ended and its keeper started another. No data: none has.",
+            units.DateTimeFromNow,
+            f"max({value('last_death_timestamp_seconds')}) * 1000",
+            width=8,
+        ).graph_mode(BigValueGraphMode.NONE),
+    ):
+        builder.with_panel(panel)
+
+
+def peers(builder: dashboard.Dashboard) -> None:
+    builder.with_row(dashboard.Row("Several nodes"))
+    peer = "{{instance}} from {{peer}}"
+    for panel in (
+        graph(
+            "99 % of the answers of peers took at most",
+            "From the first sending of a message to a peer until its answer, without the bytes that follow in parts. "
+            "One slow peer, seen by all others, is the node to look at.",
+            units.Seconds,
+            query(quantile(0.99, "peer_answer_duration_seconds", by="instance, peer"), peer),
+        ),
+        graph(
+            "Retries",
+            "Calls to other nodes that were repeated in a second: all of a node, and by peer.",
+            units.OpsPerSecond,
+            query(rate("retries_total"), f"{MOUNT} all"),
+            query(total("peer_retries_total", by="instance, peer"), peer),
+        ),
+        graph(
+            "Samples from peers",
+            "Samples that came from each peer in a second.",
+            units.OpsPerSecond,
+            query(total("peer_samples_total", by="instance, peer"), peer),
+            width=8,
+        ),
+        graph(
+            "Bytes between nodes",
+            "Bytes of answers in a second, received from other nodes and sent to them.",
+            units.BytesPerSecondSI,
+            query(rate("remote_received_bytes_total"), f"{MOUNT} received"),
+            query(rate("remote_sent_bytes_total"), f"{MOUNT} sent"),
+            width=8,
+        ),
+        graph(
+            "Bytes by peer",
+            "Bytes of answers in a second, received from each peer and sent to it.",
+            units.BytesPerSecondSI,
+            query(total("peer_received_bytes_total", by="instance, peer"), peer),
+            query(total("peer_sent_bytes_total", by="instance, peer"), "{{instance}} to {{peer}}"),
+            width=8,
+        ),
+        graph(
+            "Messages",
+            "Messages to other nodes in a second, each counted once: all of a node, and by peer.",
+            units.OpsPerSecond,
+            query(rate("remote_requests_total"), f"{MOUNT} all"),
+            query(total("peer_requests_total", by="instance, peer"), "{{instance}} to {{peer}}"),
+            width=8,
+        ),
+        graph(
+            "Sent ahead",
+            "With --policy slot: turns in a second that found a sample sent ahead, and samples that were not sent "
+            "ahead, because the node has one of that slot.",
+            units.OpsPerSecond,
+            query(total("prefetched_total"), "found"),
+            query(total("conflicts_total"), "not sent"),
+            width=8,
+        ),
+        graph(
+            "View",
+            "The number of the view of the nodes. It grows when nodes join or leave, and is the same on all nodes soon "
+            "after.",
+            units.Short,
+            query(value("view")),
+            width=8,
+        ),
+    ):
+        builder.with_panel(panel)
+
+
+def made() -> Dashboard:
+    builder = (
+        dashboard.Dashboard(TITLE)
+        .uid(UID)
+        .description("Mounts of redoxfs: scrapes of --metrics and of `redoxfs metrics`.")
+        .tags(["redoxfs"])
+        .editable()
+        .refresh("30s")
+        .time("now-1h", "now")
+        .tooltip(DashboardCursorSync.CROSSHAIR)
+        .with_variable(dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"))
+    )
+    for each in (
+        variable("job", "Job", "The job of Prometheus that scrapes.", "up", ""),
+        variable("instance", "Target", "What Prometheus scrapes: a host and a port.", "up", 'job=~"$job"'),
+        variable("mount", "Mount", "The mountpoint.", "up", OF_TARGET),
+        variable("node", "Node", "The number of a node, from 0; 0 without others.", "samples", OF_UP),
+    ):
+        builder.with_variable(each)
+    for rows in (up, fast, waits, sources, memory, troubles, peers):
+        rows(builder)
+    board = builder.build()
+    # The number of a panel is in links to it.
+    for number, panel in enumerate(board.panels or [], start=1):
+        panel.id_val = number
+    return board
+
+
+if __name__ == "__main__":
+    print(JSONEncoder(indent=2, sort_keys=True).encode(made()))
