@@ -547,9 +547,10 @@ def memory(builder: dashboard.Dashboard) -> None:
         ),
         graph(
             "Samples by state",
-            "Samples by where they are. in slots: they wait for their turn. in remote slots: those of other nodes. in open files, in closed "
-            "files: a program reads them, or has just closed them. put aside: a stat has reserved them. dropped: their "
-            "bytes are not in memory, so an open reads them again. These metrics may change in a later version.",
+            "Samples by where they are. in slots: they wait for their turn. in remote slots: those of other nodes. in "
+            "open files, in closed files: a program reads them, or has just closed them. put aside: a stat has "
+            "reserved them. dropped: their bytes are not in memory, so an open reads them again. These metrics may "
+            "change in a later version.",
             units.Short,
             *(query(f"sum({value(f'samples_{state}')})", state.replace("_", " ")) for state in states),
             is_stacked=True,

@@ -16,7 +16,7 @@ from redoxfs.cli.exits import EXITS, code_of, line_of
 from redoxfs.cli.options import ClusterUpOptions
 from redoxfs.cli.program import _VERBS
 from redoxfs.launch.daemon import default_fuse_threads
-from redoxfs.launch.deadline import look, run_in_child
+from redoxfs.launch.deadline import look, read_file, run_in_child
 from redoxfs.launch.errors import CommandError, MountpointError, ReportedError, UsageError
 from redoxfs.launch.fuse_options import parse_fuse_options
 from redoxfs.launch.options import (
@@ -403,6 +403,17 @@ def test_a_call_in_a_child_returns_fails_or_times_out() -> None:
     finally:
         os.close(quiet)
         os.close(end)
+
+
+def test_a_file_that_is_too_long_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"0123456789")
+    assert read_file(path, 60, most_bytes=10) == b"0123456789"
+    with pytest.raises(OSError, match="too large"):
+        read_file(path, 60, most_bytes=9)
+    # One without an end.
+    with pytest.raises(OSError, match="too large"):
+        read_file(Path("/dev/zero"), 60, most_bytes=1 << 20)
 
 
 def test_look_resolves_links_and_reports_missing_files(tmp_path: Path) -> None:

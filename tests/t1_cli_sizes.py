@@ -14,6 +14,7 @@ from redoxfs.launch.sizes import (
     format_bytes,
     format_needed,
     format_seconds,
+    format_time,
     parse_size,
 )
 
@@ -92,6 +93,34 @@ def test_a_needed_size_is_spelled_as_it_is_typed() -> None:
 )
 def test_a_short_time_is_not_shown_as_zero(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "1 us"),
+        (87e-6, "87 us"),
+        (0.0009996, "1 ms"),
+        (0.00149, "1.49 ms"),
+        (0.25, "250 ms"),
+        (0.9996, "1 s"),
+        (12.34, "12.3 s"),
+        (99.4, "99.4 s"),
+        (99.6, "1.66 min"),
+        (5400, "90 min"),
+        (6000, "1.67 h"),
+        (4e6, "1,111 h"),
+    ],
+)
+def test_a_long_or_short_time_has_three_digits_and_a_unit(seconds: float, text: str) -> None:
+    assert format_time(seconds) == text
+
+
+@given(st.floats(1e-6, 1e6), st.integers(2, 3))
+def test_a_formatted_time_is_near(seconds: float, digits: int) -> None:
+    number, unit = format_time(seconds, digits).split(" ")
+    told = float(number.replace(",", "")) * {"us": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "h": 3600}[unit]
+    assert told == pytest.approx(seconds, rel=0.6 * 10 ** (1 - digits))
 
 
 @given(st.integers(0, 1 << 60))

@@ -1,12 +1,18 @@
 """The benchmarks that check what they read: tiny runs are complete, and their results have all rows. Never how fast."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from machine import PATIENCE_S
+
+from redoxfs.linux.mount_table import read_mounts
 
 BENCH = Path(__file__).parents[1] / "scripts/bench"
 
@@ -110,3 +116,41 @@ def test_estimates_are_compared_with_complete_epochs(tmp_path: Path) -> None:
         assert row["estimated_s"] > 0
         assert row["measured_s"] > 0
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_telemetry_compares_every_way_to_look_with_nothing(tmp_path: Path) -> None:
+    found = result("telemetry.py", "--files", "200", "--rounds", "1", "--seconds", "1.5", "--folder", tmp_path)
+    rows = {row["setting"]: row for row in found["rows"]}
+    assert set(rows) | set(found["left_out"]) >= {"nothing", "scrapes", "access log", "top", "nothing again"}
+    assert found["errors"] == 0
+    for row in rows.values():
+        assert row["opens"] > 0
+        assert row["us_per_open"] > 0
+        assert row["cpu_ratio"]["low"] <= row["cpu_ratio"]["median"] <= row["cpu_ratio"]["high"]
+    assert rows["nothing"]["cpu_ratio"]["median"] == 1
+    for name, row in rows.items():
+        assert (row["scrapes"] > 0) == (name in ("scrapes", "everything"))
+        assert (row["log_lines"] > 0) == (name in ("access log", "everything") and "access log" in rows)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_benchmark_that_is_terminated_leaves_nothing_behind(tmp_path: Path) -> None:
+    command = [sys.executable, BENCH / "telemetry.py", "--files", "200", "--folder", tmp_path]
+    bench = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True, text=True)
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while not any(mount.mountpoint.startswith(str(tmp_path)) for mount in read_mounts()):
+            assert bench.poll() is None, bench.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        bench.terminate()
+        bench.communicate(timeout=PATIENCE_S)
+        assert bench.returncode == 128 + signal.SIGTERM
+        assert not any(mount.mountpoint.startswith(str(tmp_path)) for mount in read_mounts())
+        assert list(tmp_path.iterdir()) == []
+        # Its session has no process left.
+        with pytest.raises(ProcessLookupError):
+            os.killpg(bench.pid, 0)
+    finally:
+        bench.kill()

@@ -11,7 +11,7 @@ from typing import Any
 from redoxfs.cli.options import StatsOptions
 from redoxfs.cli.status import read_stats
 from redoxfs.launch.errors import DaemonError, MountpointError
-from redoxfs.launch.sizes import format_bytes
+from redoxfs.launch.sizes import format_bytes, format_time
 from redoxfs.telemetry import Rates
 
 LINES_TO_A_HEADER = 20
@@ -96,12 +96,7 @@ def cells_of(rates: Rates) -> Iterator[str]:
 
 def time_text(seconds: float | None) -> str:
     """Three digits at most, with a unit."""
-    if seconds is None:
-        return NONE
-    for unit, of in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if seconds >= 0.9995 * unit:
-            return f"{seconds / unit:.3g} {of}" if seconds < 999.5 * unit else f"{seconds / unit:,.0f} {of}"
-    return "1 us"
+    return NONE if seconds is None else format_time(seconds)
 
 
 def joined(cells: Iterator[str]) -> str:

@@ -86,13 +86,3 @@ def chunk_size(probe: Probe, mean_bytes: float) -> int:
     while size * mean_bytes < speed.streaming_bytes and size < MOST_CHUNK:
         size *= 2
     return size
-
-
-def shown(seconds: float) -> str:
-    """A long or a short time, for people."""
-    if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes = seconds / 60
-    if minutes < 60:
-        return f"{minutes:.0f} min"
-    return f"{minutes / 60:.1f} h"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from redoxfs.chunks import UNKNOWN_SPEED
-from redoxfs.doctor.estimate import DAEMON_FILES_PER_S, DEFAULT_CHUNK, READERS, WORTH, Estimate, chunk_size, shown
+from redoxfs.doctor.estimate import DAEMON_FILES_PER_S, DEFAULT_CHUNK, READERS, WORTH, Estimate, chunk_size
 from redoxfs.doctor.estimate import estimate as estimated
 from redoxfs.doctor.result import Result, advice, ok, problem, warning
 from redoxfs.doctor.storage import Probe
@@ -21,7 +21,7 @@ from redoxfs.launch.deadline import run_in_child
 from redoxfs.launch.memory import available_memory, default_memory
 from redoxfs.launch.options import DatasetOptions, MemoryOptions
 from redoxfs.launch.path_status import PathStatus
-from redoxfs.launch.sizes import counted, format_bytes, format_needed
+from redoxfs.launch.sizes import counted, format_bytes, format_needed, format_time
 from redoxfs.launch.source import evidence, open_dataset, open_root
 
 _TEN_PERCENT = 0.1
@@ -140,14 +140,19 @@ def _redirection(source: Path, facts: Facts) -> Result:
     return warning("redirection", facts.line, f"redoxfs inspect {option}{where}", **values)
 
 
+def _about(seconds: float) -> str:
+    """What is estimated has no third digit."""
+    return format_time(seconds, digits=2)
+
+
 def _estimate(guess: Estimate) -> Result:
     what = f"an epoch of {counted(guess.files, 'file')}, {format_bytes(guess.bytes)}, takes about"
-    ways = [f"{shown(guess.packed)} through redoxfs {'packed' if guess.directory else 'from this packed copy'}"]
+    ways = [f"{_about(guess.packed)} through redoxfs {'packed' if guess.directory else 'from this packed copy'}"]
     if guess.plain_one and guess.plain_eight and guess.directory:
         ways = [
-            f"{shown(guess.plain_one)} as plain files with 1 worker",
-            f"{shown(guess.plain_eight)} with {READERS}",
-            f"{shown(guess.directory)} through redoxfs from the directory",
+            f"{_about(guess.plain_one)} as plain files with 1 worker",
+            f"{_about(guess.plain_eight)} with {READERS}",
+            f"{_about(guess.directory)} through redoxfs from the directory",
             *ways,
         ]
     return ok(

@@ -26,7 +26,7 @@ from typing import Any
 
 from redoxfs.doctor.result import Result, ok, problem, warning
 from redoxfs.launch.deadline import run_in_child
-from redoxfs.launch.sizes import counted, format_bytes
+from redoxfs.launch.sizes import counted, format_bytes, format_time
 from redoxfs.linux.mount_table import mount_of, read_mounts
 from redoxfs.packed.index import is_packed
 from redoxfs.packed.store import RWF_DONTCACHE
@@ -263,8 +263,8 @@ def results(measured: Probe) -> list[Result]:
     found.append(
         ok(
             "random reads",
-            f"{what} a second, by reads in flight: {rates}; one takes {_ms(first.p50)} (p99 {_ms(first.p99)}); "
-            f"depth gains {gain:.1f} times",
+            f"{what} a second, by reads in flight: {rates}; one takes {format_time(first.p50)} "
+            f"(p99 {format_time(first.p99)}); depth gains {gain:.1f} times",
             **values,
         )
     )
@@ -277,10 +277,6 @@ def results(measured: Probe) -> list[Result]:
         ok("long reads", shown, bytes_per_s=measured.bytes_per_s, measured=measured.long_bytes_per_s is not None)
     )
     return found
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1000:.3g} ms"
 
 
 def _words(failure: OSError, seconds: float) -> str:

@@ -18,6 +18,9 @@ from pathlib import Path
 
 from redoxfs.launch.forks import forked
 
+MOST_BYTES = 32 << 20
+"""Of a file that a daemon serves, which may be somebody else's: statistics of a thousand nodes have a tenth of it."""
+
 _ANSWER, _FAILURE = b"+", b"-"
 
 # Far more than the end of a process takes unless the kernel holds it.
@@ -55,9 +58,17 @@ def look(path: str | os.PathLike[str], timeout_s: float) -> Look:
     return Look(Path(resolved), error, mode, writable)
 
 
-def read_file(path: Path, timeout_s: float) -> bytes:
-    """The bytes of a file. Raises OSError: the file's own, or TimeoutError."""
-    return run_in_child(path.read_bytes, timeout_s)
+def read_file(path: Path, timeout_s: float, most_bytes: int = MOST_BYTES) -> bytes:
+    """The bytes of a file. Raises OSError: the file's own, TimeoutError, or EFBIG for more than ``most_bytes``."""
+
+    def read() -> bytes:
+        with path.open("rb") as file:
+            data = file.read(most_bytes + 1)
+        if len(data) > most_bytes:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        return data
+
+    return run_in_child(read, timeout_s)
 
 
 def run_in_child(call: Callable[[], bytes], timeout_s: float) -> bytes:

@@ -1,5 +1,6 @@
 """Amounts of memory, times and counts: as people write them, and as they read them."""
 
+import math
 import re
 import shlex
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
@@ -7,6 +8,8 @@ from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
 from redoxfs.launch.errors import UsageError
 
 _LETTERS = "kmgtp"
+_TIMES = ((1e-6, "us", 999.5), (1e-3, "ms", 999.5), (1.0, "s", 99.5), (60.0, "min", 99.5), (3600.0, "h", math.inf))
+"""Units of time in seconds, and how many of each are told in the next."""
 _SIZE = re.compile(r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*(?:(%)|([kmgtp]?)(i?)(b?))\s*", re.ASCII | re.IGNORECASE)
 
 
@@ -54,6 +57,18 @@ def format_seconds(seconds: float) -> str:
     if not seconds:
         return "0 s"
     return f"{seconds:,.1f} s" if seconds >= 0.1 else "under 0.1 s"
+
+
+def format_time(seconds: float, digits: int = 3) -> str:
+    """A long or a short time for people, with ``digits`` at most: "87 us", "1.5 ms", "12 s", "3.2 min", "1.5 h".
+
+    Nothing is shorter than 1 us.
+    """
+    seconds = max(seconds, 1e-6)
+    value, unit = next((seconds / of, unit) for of, unit, below in _TIMES if seconds / of < below)
+    places = max(0, digits - len(str(int(value))))
+    shown = f"{value:,.{places}f}"
+    return f"{shown.rstrip('0').rstrip('.') if places else shown} {unit}"
 
 
 def _formatted(size: int, rounding: str, space: str) -> str:
