@@ -597,8 +597,8 @@ def troubles(builder: dashboard.Dashboard) -> None:
         ),
         graph(
             "Missed samples and degraded answers",
-            "missed: samples that laps ended without, because a node was lost. degraded: opens answered, or samples "
-            "read, without the node that should have given them.",
+            "What other nodes failed to give. missed: samples that laps ended without, because a node was lost. "
+            "degraded: opens answered, or samples read, without the node that should have given them.",
             units.OpsPerSecond,
             query(total("missed_samples_total"), "missed/s"),
             query(total("degraded_total"), "degraded/s"),

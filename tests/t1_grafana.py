@@ -116,3 +116,9 @@ def test_an_alert_says_how_bad_it_is_and_what_to_do() -> None:
         assert rule["labels"]["severity"] in ("critical", "warning", "info")
         assert rule["annotations"]["summary"]
         assert rule["annotations"]["description"].endswith(".")
+
+
+def test_the_page_has_every_alert_with_its_severity() -> None:
+    page = (ROOT / "docs/metrics.md").read_text()
+    rows = dict(re.findall(r"^\| `(Redoxfs\w+)` \| (\w+) \|", page, re.MULTILINE))
+    assert rows == {rule["alert"]: rule["labels"]["severity"] for rule in alerts()}

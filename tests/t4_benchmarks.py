@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from machine import PATIENCE_S
-
-from redoxfs.linux.mount_table import read_mounts
+from machine import PATIENCE_S, Machine
 
 BENCH = Path(__file__).parents[1] / "scripts/bench"
 
@@ -135,20 +133,22 @@ def test_telemetry_compares_every_way_to_look_with_nothing(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_benchmark_that_is_terminated_leaves_nothing_behind(tmp_path: Path) -> None:
-    command = [sys.executable, BENCH / "telemetry.py", "--files", "200", "--folder", tmp_path]
+def test_a_benchmark_that_is_terminated_leaves_nothing_behind(machine: Machine) -> None:
+    folder = machine.folder / "bench"
+    folder.mkdir()
+    command = [sys.executable, BENCH / "telemetry.py", "--files", "200", "--folder", folder]
     bench = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True, text=True)
     try:
         deadline = time.monotonic() + PATIENCE_S
-        while not any(mount.mountpoint.startswith(str(tmp_path)) for mount in read_mounts()):
+        while not machine.mounts():
             assert bench.poll() is None, bench.communicate()
             assert time.monotonic() < deadline
             time.sleep(0.02)
         bench.terminate()
         bench.communicate(timeout=PATIENCE_S)
         assert bench.returncode == 128 + signal.SIGTERM
-        assert not any(mount.mountpoint.startswith(str(tmp_path)) for mount in read_mounts())
-        assert list(tmp_path.iterdir()) == []
+        assert machine.nothing_is_left()
+        assert list(folder.iterdir()) == []
         # Its session has no process left.
         with pytest.raises(ProcessLookupError):
             os.killpg(bench.pid, 0)

@@ -364,7 +364,7 @@ def test_the_dashboard_shows_two_nodes(machine: Machine, images: Path, tmp_path:
 
 def test_the_dashboard_shows_a_mount_that_does_not_answer(machine: Machine, images: Path, tmp_path: Path) -> None:
     (port,) = reserve(1)
-    machine.ok("mount", images, machine.mnt)
+    machine.ok("mount", "--no-keeper", images, machine.mnt)
     command = machine.command("metrics", "--listen", str(port))
     collector = subprocess.Popen(command, env=machine.environment, stderr=subprocess.PIPE, text=True)
     try:
@@ -372,7 +372,7 @@ def test_the_dashboard_shows_a_mount_that_does_not_answer(machine: Machine, imag
             server.await_value("redoxfs_up", 1)
             dashboard = Dashboard(server)
             assert (dashboard.value("Mounts up"), dashboard.value("Down")) == (1, 0)
-            # Without a keeper, the filesystem stays and nobody serves it.
+            # The filesystem stays, and nobody serves it.
             machine.kill(signal.SIGKILL)
             server.await_value("redoxfs_up", 0)
             assert (dashboard.value("Mounts up"), dashboard.value("Down")) == (0, 1)
