@@ -186,6 +186,69 @@ def test_few_threads_of_a_control_group_are_a_warning(tmp_path: Path, version: i
     assert check_processes(groups.proc).values == {"left": 200}
 
 
+MEMORY_STAT = """anon 1610612736
+file 536870912
+kernel 41943040
+kernel_stack 1048576
+pagetables 8388608
+sec_pagetables 0
+percpu 12288
+sock 0
+vmalloc 65536
+shmem 8192
+file_mapped 16777216
+file_dirty 0
+file_writeback 0
+swapcached 0
+anon_thp 0
+file_thp 0
+shmem_thp 0
+inactive_anon 1610604544
+active_anon 16384
+inactive_file 402653184
+active_file 134217728
+unevictable 0
+slab_reclaimable 20971520
+slab_unreclaimable 4194304
+slab 25165824
+workingset_refault_anon 0
+pgfault 1234567
+"""
+"""As Linux 6.8 writes it: 1.5 GiB of anonymous memory, 512 MiB of page cache."""
+
+
+def test_the_slice_around_a_session_of_systemd_limits_it(tmp_path: Path) -> None:
+    """The files of a login: cgroup v2 beside a hierarchy of v1 without controllers, and no limit but the slice's."""
+    proc, top = tmp_path / "proc", tmp_path / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    (proc / "meminfo").write_text("MemTotal:       65844196 kB\nMemAvailable:   52428800 kB\n")
+    (proc / "self/cgroup").write_text("1:name=systemd:/\n0::/user.slice/user-1000.slice/session-2.scope\n")
+    (proc / "self/mountinfo").write_text(
+        f"34 24 0:29 / {top} rw,nosuid,nodev,noexec,relatime shared:9 - cgroup2 cgroup2 "
+        "rw,nsdelegate,memory_recursiveprot\n"
+        "35 24 0:30 / /sys/fs/cgroup/systemd rw,nosuid - cgroup systemd rw,xattr,name=systemd\n"
+    )
+    unlimited = {"memory.max": "max", "memory.high": "max", "memory.current": "1700000000", "pids.max": "max"}
+    limited = unlimited | {"memory.high": str(3 * GIB), "memory.current": str(2 * GIB), "pids.max": "1000"}
+    session = top / "user.slice/user-1000.slice/session-2.scope"
+    for folder, files in ((session, unlimited), (session.parent, limited), (session.parent.parent, unlimited)):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in (files | {"pids.current": "900"}).items():
+            (folder / name).write_text(f"{text}\n")
+        (folder / "memory.stat").write_text(MEMORY_STAT)
+    # The root group has no limits, nor its use.
+    (top / "cgroup.controllers").write_text("cpuset cpu io memory hugetlb pids rdma misc\n")
+    memory = check_memory(proc)
+    left = 3 * GIB - (2 * GIB - 512 * MIB - 20 * MIB)
+    assert memory.level is Level.OK
+    assert memory.values == {"available_bytes": left, "limit_bytes": 3 * GIB}
+    assert f"{session.parent} (cgroup v2) has a limit of 3.0 GiB" in memory.found
+    threads = check_processes(proc)
+    assert threads.level is Level.WARNING
+    assert str(session.parent) in threads.found
+    assert threads.values == {"left": 100}
+
+
 # Storage and advice
 
 
