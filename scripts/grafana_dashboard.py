@@ -72,6 +72,19 @@ WIDTH = 24
 
 GREEN, YELLOW, RED, BLUE = "green", "yellow", "red", "blue"
 
+OUTCOMES = {
+    "resident": GREEN,
+    "in_flight": YELLOW,
+    "demand": "orange",
+    "remote": BLUE,
+    "direct": "purple",
+    "failed": RED,
+}
+"""The same colour in each panel."""
+
+EACH_S = "suffix: /s"
+"""The unit of things in a second."""
+
 
 def value(name: str, *labels: str, of: str = OF_MOUNT) -> str:
     """The series of a metric, for the mounts that the variables select."""
@@ -121,15 +134,21 @@ def graph(
     *queries: prometheus.Dataquery,
     is_stacked: bool = False,
     most: float | None = None,
+    soft_most: float | None = None,
     width: int = 12,
 ) -> timeseries.Panel:
-    """Lines over time, from zero, with the last and the largest value of each in the legend."""
+    """Lines over time, from zero.
+
+    The legend has a row for each mount, with the last and the largest value; names that are fixed stand in one line.
+    ``soft_most`` is the least end of the axis, where usual values are zero.
+    """
+    by_mount = any("{{instance}}" in str(each.build().legend_format) for each in queries)
     legend = (
         common.VizLegendOptions()
-        .display_mode(LegendDisplayMode.TABLE)
+        .display_mode(LegendDisplayMode.TABLE if by_mount else LegendDisplayMode.LIST)
         .placement(LegendPlacement.BOTTOM)
         .show_legend(True)
-        .calcs(["lastNotNull", "max"])
+        .calcs(["lastNotNull", "max"] if by_mount else [])
     )
     tooltip = common.VizTooltipOptions().mode(TooltipDisplayMode.MULTI).sort(SortOrder.DESCENDING)
     panel = (
@@ -150,8 +169,17 @@ def graph(
     )
     if most is not None:
         panel.max(most)
+    if soft_most is not None:
+        panel.axis_soft_max(soft_most)
     if is_stacked:
         panel.stacking(common.StackingConfig().mode(StackingMode.NORMAL).group("A"))
+    return panel
+
+
+def coloured(panel: timeseries.Panel) -> timeseries.Panel:
+    """With the colours of outcomes, which are its legend."""
+    for name, color in OUTCOMES.items():
+        panel.override_by_name(name, [DynamicConfigValue(id_val="color", value={"mode": "fixed", "fixedColor": color})])
     return panel
 
 
@@ -249,7 +277,7 @@ def up(builder: dashboard.Dashboard) -> None:
             decimals=1,
         ),
         number(
-            "99 % of opens took at most",
+            "99 % of opens within",
             "From the receipt of an open to its reply. Buckets are powers of two, so the time is approximate.",
             units.Seconds,
             quantile(0.99, "open_duration_seconds"),
@@ -385,18 +413,20 @@ def waits(builder: dashboard.Dashboard) -> None:
     builder.with_row(dashboard.Row("Do programs wait?"))
     everything = total("open_duration_seconds_count")
     for panel in (
-        graph(
-            "What opens waited for",
-            "The share of opens by what they waited for. resident: nothing, the bytes were in memory. in_flight: a "
-            "read in progress. demand: a read that the open started. remote: another node. direct: storage, because "
-            "the file is not redirected. failed: the open failed.",
-            units.PercentUnit,
-            query(
-                f"{total('open_duration_seconds_count', by='outcome')} / on() group_left () ({everything} > 0)",
-                "{{outcome}}",
-            ),
-            is_stacked=True,
-            most=1,
+        coloured(
+            graph(
+                "What opens waited for",
+                "The share of opens by what they waited for. resident: nothing, the bytes were in memory. in_flight: a "
+                "read in progress. demand: a read that the open started. remote: another node. direct: storage, since "
+                "the file is not redirected. failed: the open failed.",
+                units.PercentUnit,
+                query(
+                    f"{total('open_duration_seconds_count', by='outcome')} / on() group_left () ({everything} > 0)",
+                    "{{outcome}}",
+                ),
+                is_stacked=True,
+                most=1,
+            )
         ),
         graph(
             "Programs that wait",
@@ -408,19 +438,23 @@ def waits(builder: dashboard.Dashboard) -> None:
             query(f"sum({value('waiting_opens')})", "opens now"),
             query(f"sum({value('waiting_reads')})", "reads now"),
         ),
-        graph(
-            "Half of the opens took at most",
-            "The median time from the receipt of an open to its reply, by what it waited for.",
-            units.Seconds,
-            query(quantile(0.5, "open_duration_seconds", by="outcome"), "{{outcome}}"),
-            width=8,
+        coloured(
+            graph(
+                "Half of the opens took at most",
+                "The median time from the receipt of an open to its reply, by what it waited for.",
+                units.Seconds,
+                query(quantile(0.5, "open_duration_seconds", by="outcome"), "{{outcome}}"),
+                width=8,
+            )
         ),
-        graph(
-            "99 % of the opens took at most",
-            "One open of a hundred took longer than this, by what it waited for.",
-            units.Seconds,
-            query(quantile(0.99, "open_duration_seconds", by="outcome"), "{{outcome}}"),
-            width=8,
+        coloured(
+            graph(
+                "99 % of the opens took at most",
+                "One open of a hundred took longer than this, by what it waited for.",
+                units.Seconds,
+                query(quantile(0.99, "open_duration_seconds", by="outcome"), "{{outcome}}"),
+                width=8,
+            )
         ),
         times(),
     ):
@@ -474,7 +508,7 @@ def sources(builder: dashboard.Dashboard) -> None:
             "Samples into memory",
             "Samples in a second by their source. chunks: loads of chunks from storage. read again: single reads from "
             "storage, because memory was short or the first read had failed. other nodes: over the network.",
-            units.OpsPerSecond,
+            EACH_S,
             query(total("samples_loaded_total"), "chunks"),
             query(total("samples_reread_total"), "read again"),
             query(total("remote_samples_total"), "other nodes"),
@@ -544,6 +578,12 @@ def memory(builder: dashboard.Dashboard) -> None:
             query(value("memory_used_bytes"), f"{MOUNT} used"),
             query(value("memory_limit_bytes"), f"{MOUNT} limit"),
             width=8,
+        ).override_by_regexp(
+            "/ limit$/",
+            [
+                DynamicConfigValue(id_val="custom.lineStyle", value={"fill": "dash", "dash": [6, 6]}),
+                DynamicConfigValue(id_val="custom.fillOpacity", value=0),
+            ],
         ),
         graph(
             "Samples by state",
@@ -591,18 +631,20 @@ def troubles(builder: dashboard.Dashboard) -> None:
         graph(
             "Errors",
             "Opens, and reads from storage by position, that failed in a second. The daemon's log names the files.",
-            units.OpsPerSecond,
+            EACH_S,
             query(rate("errors_total")),
-            width=8,
+            width=6,
+            soft_most=1,
         ),
         graph(
             "Missed samples and degraded answers",
             "What other nodes failed to give. missed: samples that laps ended without, because a node was lost. "
             "degraded: opens answered, or samples read, without the node that should have given them.",
-            units.OpsPerSecond,
+            EACH_S,
             query(total("missed_samples_total"), "missed/s"),
             query(total("degraded_total"), "degraded/s"),
-            width=8,
+            width=6,
+            soft_most=1,
         ),
         graph(
             "Restarts",
@@ -610,15 +652,18 @@ def troubles(builder: dashboard.Dashboard) -> None:
             units.Short,
             query(f"max by ({BY_MOUNT}) ({value('restarts_total')})", f"{MOUNT} restarts"),
             query(f"max by ({BY_MOUNT}) ({value('changed_files')})", f"{MOUNT} changed files"),
-            width=8,
+            width=6,
+            soft_most=1,
         ),
         number(
             "Last death of a daemon",
             "When a daemon last ended and its keeper started another. No data: none has.",
             units.DateTimeFromNow,
             f"max({value('last_death_timestamp_seconds')}) * 1000",
-            width=8,
-        ).graph_mode(BigValueGraphMode.NONE),
+            width=6,
+        )
+        .graph_mode(BigValueGraphMode.NONE)
+        .height(9),
     ):
         builder.with_panel(panel)
 
@@ -637,14 +682,15 @@ def peers(builder: dashboard.Dashboard) -> None:
         graph(
             "Retries",
             "Calls to other nodes that were repeated in a second: all of a node, and by peer.",
-            units.OpsPerSecond,
+            EACH_S,
             query(rate("retries_total"), f"{MOUNT} all"),
             query(total("peer_retries_total", by="instance, peer"), peer),
+            soft_most=1,
         ),
         graph(
             "Samples from peers",
             "Samples that came from each peer in a second.",
-            units.OpsPerSecond,
+            EACH_S,
             query(total("peer_samples_total", by="instance, peer"), peer),
             width=8,
         ),
@@ -667,7 +713,7 @@ def peers(builder: dashboard.Dashboard) -> None:
         graph(
             "Messages",
             "Messages to other nodes in a second, each counted once: all of a node, and by peer.",
-            units.OpsPerSecond,
+            EACH_S,
             query(rate("remote_requests_total"), f"{MOUNT} all"),
             query(total("peer_requests_total", by="instance, peer"), "{{instance}} to {{peer}}"),
             width=8,
@@ -675,8 +721,8 @@ def peers(builder: dashboard.Dashboard) -> None:
         graph(
             "Sent ahead",
             "With --policy slot: turns in a second that found a sample sent ahead, and samples that were not sent "
-            "ahead, because the node has one of that slot.",
-            units.OpsPerSecond,
+            "ahead, because the node has one of that slot. No data with --policy pool.",
+            EACH_S,
             query(total("prefetched_total"), "found"),
             query(total("conflicts_total"), "not sent"),
             width=8,

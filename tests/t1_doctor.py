@@ -2,6 +2,7 @@
 
 import errno
 import os
+import pwd
 import shutil
 import socket
 from pathlib import Path
@@ -24,9 +25,11 @@ from redoxfs.doctor.mount import Watched, check_mount, source_of
 from redoxfs.doctor.network import check_nodes
 from redoxfs.doctor.result import Level, Result
 from redoxfs.doctor.source import Facts, advise
-from redoxfs.doctor.storage import Probe, Round, kind_of, results
+from redoxfs.doctor.storage import Probe, Round, kind_of, probe, results
 from redoxfs.launch.addresses import joined
-from redoxfs.launch.errors import UsageError
+from redoxfs.launch.deadline import run_in_child
+from redoxfs.launch.errors import FuseUnavailableError, UsageError
+from redoxfs.launch.fuse_access import check_name
 from redoxfs.telemetry import Outcome
 
 MIB = 1 << 20
@@ -96,7 +99,8 @@ def test_a_helper_that_is_not_setuid_is_a_problem(tmp_path: Path) -> None:
     helper.touch(0o755)
     found = check_helper(lambda: str(helper), is_root=False)
     assert found.level is Level.PROBLEM
-    assert found.command == f"chown root {helper} && chmod u+s {helper}"
+    assert found.command == f"sudo chown root {helper} && sudo chmod u+s {helper}"
+    assert check_helper(lambda: str(helper), is_root=True).command == f"chown root {helper} && chmod u+s {helper}"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file setuid root")
@@ -108,6 +112,32 @@ def test_a_process_that_may_gain_no_privileges_is_a_problem(tmp_path: Path) -> N
     for flag, level in (("0", Level.OK), ("1", Level.PROBLEM)):
         (proc / "self/status").write_text(f"Name:\tsh\nNoNewPrivs:\t{flag}\n")
         assert check_helper(lambda: str(helper), is_root=False, proc=proc).level is level
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file setuid root")
+def test_a_user_without_a_name_cannot_use_the_helper(tmp_path: Path) -> None:
+    helper = tmp_path / "fusermount3"
+    helper.touch()
+    helper.chmod(0o4755)
+    for is_root, level in ((False, Level.PROBLEM), (True, Level.OK)):
+        found = check_helper(lambda: str(helper), is_root=is_root, proc=tmp_path, named=lambda: False)
+        assert found.level is level
+    assert check_helper(lambda: str(helper), is_root=False, proc=tmp_path, named=lambda: True).level is Level.OK
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_mount_by_a_user_without_a_name_says_why_it_cannot() -> None:
+    unused = next(uid for uid in range(54321, 60000) if uid not in {each.pw_uid for each in pwd.getpwall()})
+
+    def refusal() -> bytes:
+        os.setresuid(unused, unused, unused)
+        try:
+            check_name()
+        except FuseUnavailableError as error:
+            return str(error).encode()
+        return b""
+
+    assert f"user {unused} has no name" in run_in_child(refusal, 60).decode()
 
 
 def test_allow_other_depends_on_the_user_and_the_configuration(tmp_path: Path) -> None:
@@ -335,6 +365,26 @@ def test_memory_is_advised_within_what_there_is(
 def test_too_little_memory_is_a_problem() -> None:
     found = named(advise(Path("/data"), facts(least_memory=2 * GIB), None, GIB))
     assert found["memory needed"].level is Level.PROBLEM
+
+
+def test_a_directory_without_files_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    (found,) = results(probe(tmp_path, 0.5))
+    assert (found.level, found.found) == (Level.PROBLEM, "there is no file below it")
+    assert found.command == f"ls -la {tmp_path}"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_directory_that_this_user_may_not_read_is_a_problem(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir(mode=0o700)
+    os.seteuid(65534)
+    try:
+        (found,) = results(probe(folder, 0.5))
+    finally:
+        os.seteuid(0)
+    assert found.level is Level.PROBLEM
+    assert found.command == f"ls -ld {folder}"
 
 
 def test_storage_that_fails_or_is_silent_is_a_problem() -> None:

@@ -136,7 +136,7 @@ def test_telemetry_compares_every_way_to_look_with_nothing(tmp_path: Path) -> No
 def test_a_benchmark_that_is_terminated_leaves_nothing_behind(machine: Machine) -> None:
     folder = machine.folder / "bench"
     folder.mkdir()
-    command = [sys.executable, BENCH / "telemetry.py", "--files", "200", "--folder", folder]
+    command = [sys.executable, str(BENCH / "telemetry.py"), "--files", "200", "--folder", str(folder)]
     bench = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True, text=True)
     try:
         deadline = time.monotonic() + PATIENCE_S

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from redoxfs.chunks.beneath import has_openat2
 from redoxfs.doctor.result import Result, ok, problem, warning
-from redoxfs.launch.fuse_access import DEVICE, FUSE_CONF, device_trouble, others_allowed
+from redoxfs.launch.fuse_access import DEVICE, FUSE_CONF, device_trouble, has_name, others_allowed
 from redoxfs.launch.memory import available_memory, default_memory, memory_limit, process_limit
 from redoxfs.launch.sizes import counted, format_bytes
 from redoxfs.linux.detach import find_helper
@@ -72,41 +72,61 @@ def check_device(device: Path = DEVICE) -> Result:
     # The mode permits it to everybody, or this user is root: then only a device cgroup or a security module forbids it.
     by_group = trouble.error == errno.EPERM
     why = f"{trouble.what}{' (the device cgroup of this container forbids it)' if by_group else ''}"
+    container = "docker run --device /dev/fuse --cap-add SYS_ADMIN …"
     commands = {
-        errno.ENOENT: "modprobe fuse; in a container: docker run --device /dev/fuse --cap-add SYS_ADMIN …",
-        errno.ENODEV: "modprobe fuse",
-        errno.EACCES: f"chmod 666 {device}",
-        errno.EPERM: "docker run --device /dev/fuse --cap-add SYS_ADMIN …",
+        errno.ENOENT: f"{as_root('modprobe fuse')}; in a container: {container}",
+        errno.ENODEV: as_root("modprobe fuse"),
+        errno.EACCES: as_root(f"chmod 666 {device}"),
+        errno.EPERM: container,
     }
     return problem(str(device), why, commands.get(trouble.error, f"ls -l {device}"))
 
 
 def check_helper(
-    find: Callable[[], str | None] = find_helper, is_root: bool | None = None, proc: Path = PROC
+    find: Callable[[], str | None] = find_helper,
+    is_root: bool | None = None,
+    proc: Path = PROC,
+    named: Callable[[], bool] = has_name,
 ) -> Result:
-    """fusermount3 is there and setuid root. Root mounts without it."""
+    """fusermount3 is there, setuid root, and works for this user. Root mounts without it."""
     name = "fusermount3"
     root = os.geteuid() == 0 if is_root is None else is_root
     level = warning if root else problem
     for_whom = "; root does not need it, other users do" if root else "; only root can mount without it"
     path = find()
     if path is None:
-        return level(name, f"is not installed{for_whom}", install_command())
+        return level(name, f"is not installed{for_whom}", install_command(root))
     found = os.stat(path)
     if not found.st_mode & stat.S_ISUID or found.st_uid != 0:
-        return level(name, f"{path} is not setuid root{for_whom}", f"chown root {path} && chmod u+s {path}")
+        return level(
+            name, f"{path} is not setuid root{for_whom}", as_root(f"chown root {path} && chmod u+s {path}", root)
+        )
     if not root and _status(proc, "NoNewPrivs") == "1":
         return problem(
             name,
             "this process may gain no privileges (no_new_privs), so setuid has no effect",
             "in Kubernetes allowPrivilegeEscalation: true, or redoxfs csi (docs/kubernetes.md)",
         )
+    if not root and not named():
+        uid = os.getuid()
+        return problem(
+            name,
+            f"user {uid} has no name, which {name} requires",
+            f"echo 'redoxfs:x:{uid}:{os.getgid()}::/:/bin/sh' | sudo tee -a /etc/passwd",
+        )
     return ok(name, f"{path}, setuid root")
 
 
-def install_command() -> str:
+def as_root(command: str, is_root: bool | None = None) -> str:
+    """A command that only root may run, as this user types it."""
+    root = os.geteuid() == 0 if is_root is None else is_root
+    return command if root else " && ".join(f"sudo {each}" for each in command.split(" && "))
+
+
+def install_command(is_root: bool) -> str:
     """How to install fusermount3 here."""
-    return next((command for tool, command in _INSTALL if shutil.which(tool)), "install the package fuse3")
+    command = next((command for tool, command in _INSTALL if shutil.which(tool)), None)
+    return "install the package fuse3" if command is None else as_root(command, is_root)
 
 
 def check_allow_other(conf: Path = FUSE_CONF, is_root: bool | None = None) -> Result:

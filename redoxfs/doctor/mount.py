@@ -1,6 +1,7 @@
 """The health of a live mount, from its statistics (SEMANTICS.md describes the counters)."""
 
 import json
+import pwd
 import shlex
 import time
 from collections.abc import Mapping
@@ -47,10 +48,26 @@ def check_daemon(mount: PathStatus, timeout_s: float) -> tuple[Result, Watched |
         watched = _watched(mount, timeout_s)
     except TimeoutError:
         return problem("daemon", f"it does not answer within {timeout_s:g} s", _debug(where)), None
+    except PermissionError:
+        owner = _owner(mount)
+        return problem(
+            "daemon", f"only {owner} may read its statistics", f"sudo -u {shlex.quote(owner)} redoxfs doctor {where}"
+        ), None
     except (OSError, ValueError) as failure:
         reason = getattr(failure, "strerror", None) or failure
-        return problem("daemon", f"its statistics cannot be read: {reason}", "run this as the user who mounted"), None
+        return problem("daemon", f"its statistics cannot be read: {reason}", _debug(where)), None
     return ok("daemon", f"pid {watched.after.get('pid')} of redoxfs {watched.after.get('version')} answers"), watched
+
+
+def _owner(mount: PathStatus) -> str:
+    """The name of the user who mounted, or the number, as sudo takes it."""
+    if mount.mount is None or mount.mount.owner is None:
+        return "the user who mounted"
+    uid, _ = mount.mount.owner
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"#{uid}"
 
 
 def _watched(mount: PathStatus, timeout_s: float) -> Watched:

@@ -16,6 +16,7 @@ import itertools
 import json
 import os
 import random
+import shlex
 import stat
 import threading
 import time
@@ -95,7 +96,7 @@ class Probe:
     """What the probe measured.
 
     ``rounds`` have whole files, or in a packed dataset blocks of shards. ``long_bytes_per_s`` is the rate of long
-    reads; None: no file is long enough. ``trouble``: the storage did not answer, or refused.
+    reads; None: no file is long enough. ``trouble``: the storage did not answer, or refused; ``mend``: what to do then.
     """
 
     is_packed: bool = False
@@ -103,6 +104,7 @@ class Probe:
     rounds: tuple[Round, ...] = ()
     long_bytes_per_s: float | None = None
     trouble: str | None = None
+    mend: str = "look at the server, the network, and dmesg"
 
     @property
     def mean_bytes(self) -> float:
@@ -148,8 +150,14 @@ def probe(folder: Path, seconds: float = DEFAULT_PROBE_S) -> Probe:
     try:
         found = _in_child(lambda: _choose(folder, seconds * ROUND_SHARE * 2, at_random), choose_s)
     except OSError as failure:
+        if isinstance(failure, PermissionError):
+            return _refused(folder, str(failure.strerror))
         return Probe(trouble=_words(failure, choose_s))
     files: list[str] = found["files"]
+    if not files and found["refused"]:
+        return _refused(Path(found["refused"]), found["failure"])
+    if not files and found["complete"]:
+        return Probe(trouble="there is no file below it", mend=f"ls -la {shlex.quote(os.fspath(folder))}")
     if not files:
         return Probe(is_packed=found["packed"], trouble=found["failure"] or "no file was found in this time")
     rounds, trouble = _rounds(folder, files, found["packed"], seconds, budget)
@@ -165,6 +173,10 @@ def probe(folder: Path, seconds: float = DEFAULT_PROBE_S) -> Probe:
         long_bytes_per_s=long_per_s,
         trouble=trouble,
     )
+
+
+def _refused(folder: Path, why: str) -> Probe:
+    return Probe(trouble=f"{why}: this user may not read it", mend=f"ls -ld {shlex.quote(os.fspath(folder))}")
 
 
 def _rounds(
@@ -254,7 +266,7 @@ def results(measured: Probe) -> list[Result]:
             problem("reads", f"{counted(failed, 'read')} failed: {reason}", "ls -l, and the kernel's log: dmesg")
         )
     if measured.trouble is not None:
-        found.append(problem("storage", measured.trouble, "look at the server, the network, and dmesg", **values))
+        found.append(problem("storage", measured.trouble, measured.mend, **values))
     first, best = next(iter(measured.rounds), None), measured.best
     if first is None or best is None or first.p50 is None or first.p99 is None:
         return found
@@ -300,7 +312,7 @@ def _choose(folder: Path, most_s: float, at_random: random.Random) -> dict[str, 
     os.close(root)
     folders: list[str] = [os.fspath(folder)]
     files: list[str] = []
-    failure = None
+    failure = refused = None
     while folders and len(files) < MOST_FILES and time.monotonic() < until:
         inner = folders.pop(at_random.randrange(len(folders)))
         here: list[str] = []
@@ -313,11 +325,13 @@ def _choose(folder: Path, most_s: float, at_random: random.Random) -> dict[str, 
                         here.append(os.path.relpath(entry.path, folder))
         except OSError as refusal:
             failure = f"{inner}: {refusal.strerror}"
+            refused = inner if isinstance(refusal, PermissionError) else refused
         files += here if packed else at_random.sample(here, min(len(here), MOST_OF_FOLDER))
         if packed:
             break
     at_random.shuffle(files)
-    return {"files": files, "packed": packed, "failure": failure}
+    complete = not folders and failure is None
+    return {"files": files, "packed": packed, "failure": failure, "refused": refused, "complete": complete}
 
 
 def _reads_uncached(folder: Path, files: Sequence[str]) -> bool:

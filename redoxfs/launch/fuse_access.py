@@ -7,6 +7,7 @@ code when the mount itself fails.
 
 import errno
 import os
+import pwd
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +36,25 @@ def check_fuse(options: FuseOptions) -> None:
         return
     if find_helper() is None:
         raise FuseUnavailableError("fusermount3 is not installed; only root can mount without it: apt install fuse3")
+    check_name()
     if "allow_other" in options.kernel and not others_allowed():
         raise FuseUnavailableError(f"-o allow_other: not permitted: {FUSE_CONF} lacks the line user_allow_other")
+
+
+def check_name() -> None:
+    """Raises FuseUnavailableError if this user has no name."""
+    if not has_name():
+        what = f"user {os.getuid()} has no name, which fusermount3 requires"
+        raise FuseUnavailableError(f"{what}; add a line for it to /etc/passwd, or mount as another user")
+
+
+def has_name() -> bool:
+    """Whether this user has a name, without which fusermount3 mounts nothing. In a container it may have none."""
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

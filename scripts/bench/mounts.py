@@ -4,6 +4,7 @@ A benchmark that imports this module ends on SIGTERM and SIGHUP as on Ctrl-C: it
 """
 
 import json
+import multiprocessing
 import os
 import signal
 import socket
@@ -24,12 +25,15 @@ _main = os.getpid()
 
 
 def _end(number: int, _: object) -> None:
-    """Leave every `with` of the benchmark, once; a process that it forked just ends."""
+    """End what the benchmark forked, and leave each of its `with` blocks, once. A process that it forked just ends."""
     if os.getpid() != _main:
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(signal.Signals(number))
     for each in ENDS:
         signal.signal(each, signal.SIG_IGN)
+    # Python would wait for them at its end, and they may wait for this process.
+    for child in multiprocessing.active_children():
+        child.kill()
     raise SystemExit(128 + number)
 
 
