@@ -55,9 +55,11 @@ class Query:
     def named_in_the_legend(self) -> set[str]:
         return set(re.findall(r"\{\{\s*(\w+)\s*\}\}", self.legend))
 
-    def with_values(self, interval: str) -> str:
-        """As Grafana sends it, with all values of each variable."""
-        return re.sub(r"\$(job|instance|mount|node)\b", ".*", self.text.replace("$__rate_interval", interval))
+    def with_values(self, interval: str, mount: str | None = None) -> str:
+        """As Grafana sends it, for one mount or for all of them, and with all values of the other variables."""
+        chosen = ".*" if mount is None else re.escape(mount).replace("\\", "\\\\")
+        text = self.text.replace("$__rate_interval", interval).replace("$mount", chosen)
+        return re.sub(r"\$(job|instance|node)\b", ".*", text)
 
 
 def exposed_of(name: str) -> str:

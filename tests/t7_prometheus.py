@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 from urllib.request import urlopen
 
 import pytest
-from dashboards import ALERTS, ALERTS_TEST, FOLDER, alert_queries, may_be_empty, panel_queries, variables
+from dashboards import ALERTS, ALERTS_TEST, FOLDER, Query, alert_queries, may_be_empty, panel_queries, variables
 from images import make_images
 from machine import PATIENCE_S, Machine
 from ports import reserve, reserve_two
@@ -226,17 +226,18 @@ def test_the_exposition_has_nothing_that_promtool_complains_of(machine: Machine,
 
 
 class Dashboard:
-    """The queries of the dashboard, sent to ``server`` as Grafana sends them."""
+    """The queries of the dashboard, sent to ``server`` as Grafana sends them, for one mount or for all."""
 
-    def __init__(self, server: Prometheus) -> None:
+    def __init__(self, server: Prometheus, mount: Path | None = None) -> None:
         self._server = server
+        self._mount = None if mount is None else str(mount)
         self._over = f"{OVER_S}s"
 
     def wrong(self, present: frozenset[When], empty: set[tuple[str, str]]) -> list[str]:
         """Queries without a number, and those of ``empty``, (panel, legend), that have one. An error fails at once."""
         found = []
         for query in panel_queries():
-            has_none = not self._server.finite(query.with_values(self._over))
+            has_none = not self._finite(query)
             if not may_be_empty(query, present) and has_none != ((query.of, query.legend) in empty):
                 found.append(f"{query.of}, {query.legend}: {query.text}")
         return found
@@ -245,9 +246,12 @@ class Dashboard:
         """The sum of what a panel shows now."""
         queries = [query for query in panel_queries() if query.of == panel and legend in (None, query.legend)]
         assert queries, panel
-        values = [value for query in queries for value in self._server.finite(query.with_values(self._over))]
+        values = [value for query in queries for value in self._finite(query)]
         assert values, panel
         return sum(values)
+
+    def _finite(self, query: Query) -> list[float]:
+        return self._server.finite(query.with_values(self._over, self._mount))
 
     def count(self, panel: str, legend: str | None = None) -> float:
         """What a panel with rates shows, as a number of times."""
@@ -262,9 +266,23 @@ class Dashboard:
         }
 
 
-def at_the_last_scrape(server: Prometheus) -> None:
-    """Ask about the moment of the newest values, after which a rate would guess."""
-    server.at_s = server.value("max(timestamp(redoxfs_opens_total))")
+def at_the_last_scrape(server: Prometheus, mount: Path) -> None:
+    """Ask about the moment of the newest values of a mount, after which a rate would guess."""
+    server.at_s = None
+    server.at_s = server.value(f'timestamp(redoxfs_opens_total{{mount="{mount}"}})')
+
+
+def settled(server: Prometheus, machine: Machine, mount: Path) -> dict[str, Any]:
+    """The statistics of a mount that nobody reads, once it does nothing more and all of them are scraped."""
+    deadline = time.monotonic() + PATIENCE_S
+    names = {"remote_samples": "remote_samples_total", "bytes_read": "storage_read_bytes_total"}
+    while True:
+        stats = machine.stats(mount)
+        scraped = {name: server.value(f'redoxfs_{text}{{mount="{mount}"}}') for name, text in names.items()}
+        if not stats["loads_in_flight"] and all(stats[name] == value for name, value in scraped.items()):
+            return stats
+        assert time.monotonic() < deadline, (stats, scraped)
+        time.sleep(0.1)
 
 
 def test_the_dashboard_shows_what_outside_readers_counted(machine: Machine, images: Path, tmp_path: Path) -> None:
@@ -277,11 +295,9 @@ def test_the_dashboard_shows_what_outside_readers_counted(machine: Machine, imag
         machine.kill(signal.SIGKILL)
         again, more, longer_s = read_from_outside(machine.mnt)
         server.await_value("redoxfs_opens_total", again)
-        server.await_value("redoxfs_loads_in_flight", 0)
         server.await_value("redoxfs_served_bytes_total", more)
-        stats = machine.stats()
-        server.await_value("redoxfs_storage_read_bytes_total", stats["bytes_read"])
-        at_the_last_scrape(server)
+        stats = settled(server, machine, machine.mnt)
+        at_the_last_scrape(server, machine.mnt)
         dashboard = Dashboard(server)
         present = frozenset({When.ALWAYS, When.KEEPER, When.DEATH})
         assert dashboard.wrong(present, set()) == []
@@ -316,11 +332,9 @@ def test_the_dashboard_counts_exactly_what_one_daemon_served(machine: Machine, i
         server.await_value("redoxfs_opens_total", 0)
         files, size, _ = read_from_outside(machine.mnt)
         server.await_value("redoxfs_opens_total", files)
-        server.await_value("redoxfs_loads_in_flight", 0)
-        stats = machine.stats()
-        server.await_value("redoxfs_storage_read_bytes_total", stats["bytes_read"])
         server.await_value("redoxfs_served_bytes_total", size)
-        at_the_last_scrape(server)
+        stats = settled(server, machine, machine.mnt)
+        at_the_last_scrape(server, machine.mnt)
         dashboard = Dashboard(server)
         assert dashboard.wrong(frozenset({When.ALWAYS}), set()) == []
         for panel, expected in {
@@ -346,19 +360,19 @@ def test_the_dashboard_shows_two_nodes(machine: Machine, images: Path, tmp_path:
         counts = [read_from_outside(node)[0] for node in nodes]
         for node, files in enumerate(counts):
             server.await_value(f'redoxfs_opens_total{{node="{node}"}}', files)
-        server.await_value("sum(redoxfs_loads_in_flight)", 0)
-        at_the_last_scrape(server)
+        stats = [settled(server, machine, node) for node in nodes]
         dashboard = Dashboard(server)
         present = {When.ALWAYS, When.KEEPER, When.NODES} | ({When.SLOT, When.SLOT_NODES} if policy == "slot" else set())
         assert dashboard.wrong(frozenset(present), set()) == []
         assert dashboard.choices()["node"] == {"0", "1"}
         assert dashboard.choices()["mount"] == {str(node) for node in nodes}
         assert dashboard.value("Mounts up") == 2
-        assert dashboard.count("Opens") == pytest.approx(sum(counts), rel=1e-3)
-        stats = [machine.stats(node) for node in nodes]
-        assert dashboard.count("Samples into memory", "other nodes") == pytest.approx(
-            sum(each["remote_samples"] for each in stats), rel=1e-3
-        )
+        for node, files, told in zip(nodes, counts, stats, strict=True):
+            at_the_last_scrape(server, node)
+            of_node = Dashboard(server, node)
+            assert of_node.count("Opens") == pytest.approx(files, rel=1e-3)
+            remote = of_node.count("Samples into memory", "other nodes")
+            assert remote == pytest.approx(told["remote_samples"], rel=1e-3)
     machine.ok("cluster", "down", machine.mnt)
 
 
@@ -369,14 +383,17 @@ def test_the_dashboard_shows_a_mount_that_does_not_answer(machine: Machine, imag
     collector = subprocess.Popen(command, env=machine.environment, stderr=subprocess.PIPE, text=True)
     try:
         with prometheus(tmp_path, port) as server:
-            server.await_value("redoxfs_up", 1)
-            dashboard = Dashboard(server)
+            # It has all mounts of this user.
+            is_up = f'redoxfs_up{{mount="{machine.mnt}"}}'
+            server.await_value(is_up, 1)
+            dashboard = Dashboard(server, machine.mnt)
             assert (dashboard.value("Mounts up"), dashboard.value("Down")) == (1, 0)
             # The filesystem stays, and nobody serves it.
             machine.kill(signal.SIGKILL)
-            server.await_value("redoxfs_up", 0)
+            server.await_value(is_up, 0)
             assert (dashboard.value("Mounts up"), dashboard.value("Down")) == (0, 1)
-            server.await_value('ALERTS{alertname="RedoxfsMountDown",alertstate="pending"}', 1)
+            alert = f'ALERTS{{alertname="RedoxfsMountDown",alertstate="pending",mount="{machine.mnt}"}}'
+            server.await_value(alert, 1)
     finally:
         collector.terminate()
         collector.communicate(timeout=PATIENCE_S)
