@@ -82,7 +82,7 @@ OUTCOMES = {
 }
 """The same colour in each panel."""
 
-EACH_S = "suffix: /s"
+EACH_S = "suffix:/s"
 """The unit of things in a second."""
 
 
@@ -277,7 +277,7 @@ def up(builder: dashboard.Dashboard) -> None:
             decimals=1,
         ),
         number(
-            "99 % of opens within",
+            "p99 of opens",
             "From the receipt of an open to its reply. Buckets are powers of two, so the time is approximate.",
             units.Seconds,
             quantile(0.99, "open_duration_seconds"),
@@ -610,9 +610,22 @@ def memory(builder: dashboard.Dashboard) -> None:
         ),
         graph(
             "Laps",
-            "The lowest lap, from 1, that a part of each class tree is in: with one job, the epoch that it reads.",
+            "The lap, from 1, that each class tree is in: with one job, the epoch that it reads.",
             units.Short,
-            query(f"max by ({BY_MOUNT}, tree) ({value('lap')})", "{{instance}} {{mount}} {{tree}}"),
+            query(f"max by ({BY_MOUNT}, tree) ({value('lap_number')})", "{{instance}} {{mount}} {{tree}}"),
+            width=8,
+        ),
+        graph(
+            "Progress of the lap",
+            "Samples of each class tree that had their turn in its lap, of all its samples. It grows to 100 % and "
+            "begins again. Of several nodes, each shows the turns that it gave itself, so their sum grows to 100 %.",
+            units.PercentUnit,
+            query(
+                f"max by ({BY_MOUNT}, tree) ({share(value('lap_turns'), value('lap_samples'))})",
+                "{{instance}} {{mount}} {{tree}}",
+            ),
+            most=1,
+            width=8,
         ),
         graph(
             "Turns that the state file lacks",
@@ -620,6 +633,7 @@ def memory(builder: dashboard.Dashboard) -> None:
             "gives them again. No data: nothing was written yet.",
             units.Short,
             query(f"{value('turns_total')} - {value('turns_kept')}"),
+            width=8,
         ),
     ):
         builder.with_panel(panel)
