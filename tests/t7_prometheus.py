@@ -233,14 +233,13 @@ class Dashboard:
         self._mount = None if mount is None else str(mount)
         self._over = f"{OVER_S}s"
 
-    def wrong(self, present: frozenset[When], empty: set[tuple[str, str]]) -> list[str]:
-        """Queries without a number, and those of ``empty``, (panel, legend), that have one. An error fails at once."""
-        found = []
-        for query in panel_queries():
-            has_none = not self._finite(query)
-            if not may_be_empty(query, present) and has_none != ((query.of, query.legend) in empty):
-                found.append(f"{query.of}, {query.legend}: {query.text}")
-        return found
+    def empty(self, present: frozenset[When]) -> list[str]:
+        """Queries without a number, of mounts that have the fields of ``present``. An error fails at once."""
+        return [
+            f"{query.of}, {query.legend}: {query.text}"
+            for query in panel_queries()
+            if not self._finite(query) and not may_be_empty(query, present)
+        ]
 
     def value(self, panel: str, legend: str | None = None) -> float:
         """The sum of what a panel shows now."""
@@ -300,7 +299,7 @@ def test_the_dashboard_shows_what_outside_readers_counted(machine: Machine, imag
         at_the_last_scrape(server, machine.mnt)
         dashboard = Dashboard(server)
         present = frozenset({When.ALWAYS, When.KEEPER, When.DEATH})
-        assert dashboard.wrong(present, set()) == []
+        assert dashboard.empty(present) == []
         assert dashboard.choices() == {
             "job": {"redoxfs"},
             "instance": {f"127.0.0.1:{port}"},
@@ -336,7 +335,7 @@ def test_the_dashboard_counts_exactly_what_one_daemon_served(machine: Machine, i
         stats = settled(server, machine, machine.mnt)
         at_the_last_scrape(server, machine.mnt)
         dashboard = Dashboard(server)
-        assert dashboard.wrong(frozenset({When.ALWAYS}), set()) == []
+        assert dashboard.empty(frozenset({When.ALWAYS})) == []
         for panel, expected in {
             "Opens": files,
             "Opens of each mount": files,
@@ -358,12 +357,12 @@ def test_the_dashboard_shows_two_nodes(machine: Machine, images: Path, tmp_path:
     with prometheus(tmp_path, port, port + 1) as server:
         server.await_value("sum(redoxfs_opens_total)", 0)
         counts = [read_from_outside(node)[0] for node in nodes]
-        for node, files in enumerate(counts):
-            server.await_value(f'redoxfs_opens_total{{node="{node}"}}', files)
+        for number, files in enumerate(counts):
+            server.await_value(f'redoxfs_opens_total{{node="{number}"}}', files)
         stats = [settled(server, machine, node) for node in nodes]
         dashboard = Dashboard(server)
         present = {When.ALWAYS, When.KEEPER, When.NODES} | ({When.SLOT, When.SLOT_NODES} if policy == "slot" else set())
-        assert dashboard.wrong(frozenset(present), set()) == []
+        assert dashboard.empty(frozenset(present)) == []
         assert dashboard.choices()["node"] == {"0", "1"}
         assert dashboard.choices()["mount"] == {str(node) for node in nodes}
         assert dashboard.value("Mounts up") == 2
