@@ -287,12 +287,28 @@ OPTIONS = st.builds(
     st.none() | st.integers(0, 63),
     st.none() | st.from_regex(r"[A-Za-z0-9._:-]{0,128}", fullmatch=True),
     st.booleans(),
+    slow_open_s=st.just(0.0) | st.floats(1e-3, 86_400),
 )
 
 
 @given(OPTIONS)
 def test_rendered_options_parse_to_the_same_options(options: MountOptions) -> None:
     assert parse(["mount", *rendered(options)]).options == options
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0", 0), ("10", 10), ("10s", 10), ("500ms", 0.5), ("1.5m", 90), ("2h", 7200), ("0.001", 0.001), ("0ms", 0)],
+)
+def test_a_duration_has_a_unit_or_is_in_seconds(text: str, seconds: float) -> None:
+    options = parse(["mount", "d", f"--slow-open={text}"]).options
+    assert options.slow_open_s == seconds
+
+
+@pytest.mark.parametrize("text", ["", "-1", "soon", "10 s", "1e3", "nan", "0.5ms", "25h", "s", "10S", "٣"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--slow-open"):
+        parse(["mount", "d", f"--slow-open={text}"])
 
 
 def test_mount_help_fits_on_a_screen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

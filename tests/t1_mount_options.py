@@ -27,6 +27,7 @@ VALUES = {
     "N": "3",
     "I": "1",
     "SECONDS": "7.5",
+    "DURATION": "500ms",
     "SHARE": "0.5",
     "READS,BYTES": "500,200MB",
     "P": "9",

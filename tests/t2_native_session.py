@@ -21,9 +21,20 @@ from small_tree import FILES, FIRST, FOLDER, LINK, NAMES, PLAIN, ROOT, small_tre
 from stores import bytes_in_buffers
 from wire import Device, Opcode, Reply, Request
 
-from redoxfs.fs.inodes import CONTROL, CONTROL_INODE, DATA, EXACT, SERVED, STATS_INODE, inode_of
+from redoxfs.fs.inodes import ACCESS_LOG_INODE, CONTROL, CONTROL_INODE, DATA, EXACT, SERVED, STATS_INODE, inode_of
 from redoxfs.native import Buffer, Session
-from redoxfs.native._native import INIT, OPEN, READ, RELEASE, STAT
+from redoxfs.native._native import (
+    INIT,
+    INTERRUPT,
+    LOG_POLL,
+    LOG_READ,
+    LOG_RELEASE,
+    LOG_TRY,
+    OPEN,
+    READ,
+    RELEASE,
+    STAT,
+)
 
 Event = tuple[int, int, int, int, int, int]
 FOREVER_S = 10 * 365 * 24 * 3600
@@ -861,13 +872,64 @@ def test_without_a_relay_there_is_nothing_cold() -> None:
         session.close()
 
 
+# The access log -----------------------------------------------------------------------------------------------------
+
+
+LOG_HANDLE = (1 << 63) + 5
+
+
+def test_the_access_log_is_opened_without_pages_and_without_a_position(it: Served) -> None:
+    event = it.event(wire.open_(ACCESS_LOG_INODE))
+    assert event[0] == OPEN
+    assert event[2] == ACCESS_LOG_INODE
+    assert it.session.log_opened(event[1], LOG_HANDLE)
+    opened = wire.parse_opened(it.device.reply_to(event[1], 0).body)
+    direct_io, nonseekable, stream = 1 << 0, 1 << 2, 1 << 4
+    assert (opened.handle, opened.flags) == (LOG_HANDLE, direct_io | nonseekable | stream)
+
+
+def test_reads_of_the_access_log_are_events_that_may_wait_or_not(it: Served) -> None:
+    event = it.event(wire.read(ACCESS_LOG_INODE, LOG_HANDLE, 0, 4096))
+    assert event == (LOG_READ, event[1], LOG_HANDLE, 0, event[1], 4096)
+    it.session.data(event[1], b"a line\n")
+    assert it.device.reply_to(event[1], 0).body == b"a line\n"
+    body = wire.READ_IN.pack(LOG_HANDLE, 0, 4096, 0, 0, os.O_NONBLOCK)
+    event = it.event(Request(Opcode.READ, ACCESS_LOG_INODE, body))
+    assert event[0] == LOG_TRY
+    it.session.failed(event[1], errno.EAGAIN)
+    assert it.device.reply_to(event[1], 0).error == errno.EAGAIN
+
+
+def test_a_poll_of_the_access_log_is_an_event_and_wakes(it: Served) -> None:
+    waiter, schedule = 77, 1
+    event = it.event(Request(Opcode.POLL, ACCESS_LOG_INODE, wire.POLL_IN.pack(LOG_HANDLE, waiter, schedule, 1)))
+    assert event == (LOG_POLL, event[1], LOG_HANDLE, 0, waiter, 0)
+    it.session.polled(event[1], 1)
+    assert it.device.reply_to(event[1], 0).body == wire.POLL_OUT.pack(1)
+    it.session.wake(waiter)
+    (notice,) = it.device.waiting()
+    assert (notice.error, notice.body) == (wire.Notice.POLL, struct.pack("=Q", waiter))
+
+
+def test_a_release_of_the_access_log_is_answered_and_told(it: Served) -> None:
+    unique = it.device.send(wire.release(ACCESS_LOG_INODE, LOG_HANDLE))
+    assert it.events() == [(LOG_RELEASE, unique, LOG_HANDLE, 0, 0, 0)]
+    assert it.device.reply_to(unique, 0).error == 0
+
+
+def test_no_poll_of_another_file_waits(it: Served) -> None:
+    poll = select.POLLIN | select.POLLOUT | select.POLLRDNORM | select.POLLWRNORM
+    reply = it.ask(Request(Opcode.POLL, inode_of(DATA, FIRST), wire.POLL_IN.pack(1, 3, 1, 1)))
+    assert reply.body == wire.POLL_OUT.pack(poll)
+
+
 # What nobody serves, and what makes no sense ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "opcode",
     [Opcode.FLUSH, Opcode.FSYNC, Opcode.GETXATTR, Opcode.LISTXATTR, Opcode.ACCESS, Opcode.IOCTL]
-    + [Opcode.FSYNCDIR, Opcode.POLL, Opcode.LSEEK, Opcode.STATX, 99, 4096],
+    + [Opcode.FSYNCDIR, Opcode.LSEEK, Opcode.STATX, 99, 4096],
 )
 def test_what_no_filesystem_needs_is_not_implemented(it: Served, opcode: int) -> None:
     assert it.ask(Request(opcode, inode_of(DATA, FIRST), bytes(64))).error == errno.ENOSYS
@@ -883,7 +945,7 @@ def test_some_requests_have_no_reply(it: Served) -> None:
         it.device.send(request)
         assert it.events() == []
     it.device.interrupt(4)
-    assert it.events() == []
+    assert it.events() == [(INTERRUPT, 5, 4, 0, 0, 0)]
     assert it.device.waiting() == []
 
 
@@ -963,7 +1025,7 @@ def test_every_request_gets_one_answer_at_most(requests: list[tuple[int, int, by
         while is_readable(it.relay.fileno()):
             relayed.add(wire.IN_HEADER.unpack_from(it.relay.recv(1 << 17))[2])
         for event in events:
-            if event[0] != RELEASE:
+            if event[0] not in (RELEASE, LOG_RELEASE, INTERRUPT):
                 it.session.failed(event[1], errno.EIO)
         answered = [reply.unique for reply in it.device.waiting()]
         assert len(answered) == len(set(answered))

@@ -64,6 +64,7 @@ class Notice(IntEnum):
     INVALIDATE_INODE = 2
     INVALIDATE_ENTRY = 3
     STORE = 4
+    POLL = 1
 
 
 IN_HEADER = struct.Struct("=IIQQIIIHH")
@@ -81,6 +82,8 @@ FORGET_IN = struct.Struct("=Q")
 FORGET_ONE = struct.Struct("=QQ")
 BATCH_FORGET_IN = struct.Struct("=I4x")
 INTERRUPT_IN = struct.Struct("=Q")
+POLL_IN = struct.Struct("=QQII")
+POLL_OUT = struct.Struct("=I4x")
 ACCESS_IN = struct.Struct("=I4x")
 ATTR = struct.Struct("=QQQQQQIIIIIIIIII")
 ATTR_OUT = struct.Struct("=QI4x")

@@ -11,6 +11,7 @@ from typing import Any
 
 from redoxfs.cli import values
 from redoxfs.cli.exits import table_text
+from redoxfs.cli.open_arguments import add_profile, add_slow_open
 from redoxfs.cli.options import (
     ClusterDownOptions,
     ClusterStatusOptions,
@@ -86,6 +87,7 @@ def parser() -> argparse.ArgumentParser:
     _add_status(verbs)
     _add_timeout(add_top(verbs))
     _add_timeout(add_stats(verbs))
+    _add_timeout(add_profile(verbs))
     add_metrics(verbs)
     _add_restart(verbs)
     _add_log_level(verbs)
@@ -228,6 +230,7 @@ def _add_advanced(verb: Parser) -> None:
         *_add_policy(group),
         *_add_sharing(group),
         *_add_logging(group),
+        add_slow_open(group),
         group.add_argument(
             "--fuse-threads",
             metavar="N",
@@ -578,7 +581,7 @@ def _add_timeout(verb: "argparse._ActionsContainer", default: float = DEFAULT_TI
 # Options as attributes of a volume
 
 # They are about the process, which is not the volume's.
-_NOT_OF_A_VOLUME = {"help", "foreground", "log", "log_format", "log_level", "keeper"}
+_NOT_OF_A_VOLUME = {"help", "foreground", "log", "log_format", "log_level", "slow_open_s", "keeper"}
 
 
 def mount_options() -> list[tuple[str, str, str]]:

@@ -21,7 +21,7 @@ from redoxfs.launch.forks import forked
 from redoxfs.launch.fuse_options import parse_fuse_options
 from redoxfs.launch.logs import log_to
 from redoxfs.launch.notify import notify, notify_when_readable
-from redoxfs.launch.options import MountOptions
+from redoxfs.launch.options import DEFAULT_SLOW_OPEN_S, MountOptions
 from redoxfs.launch.path_status import CONTROL_FOLDER, PathStatus
 from redoxfs.launch.runtime_paths import open_log
 from redoxfs.launch.say import say, say_by
@@ -85,6 +85,7 @@ def _request(options: MountOptions, source: PathStatus, target: PathStatus) -> l
             log=None,
             log_format="text",
             log_level="info",
+            slow_open_s=DEFAULT_SLOW_OPEN_S,
         )
     )
 

@@ -104,6 +104,19 @@ class TopOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class ProfileOptions:
+    """``path`` is a mountpoint, or an access log that was saved. ``seconds_s`` None: until Ctrl-C."""
+
+    path: str
+    seconds_s: float | None = None
+    interval_s: float = 2.0
+    depth: int = 1
+    limit: int = 20
+    json: bool = False
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True)
 class MetricsOptions:
     listen: str = "127.0.0.1:9470"
     metrics_label: tuple[str, ...] = ()

@@ -23,6 +23,7 @@ _VERBS = {
     "status": "redoxfs.cli.status",
     "top": "redoxfs.cli.top",
     "stats": "redoxfs.cli.stats",
+    "profile": "redoxfs.cli.profile",
     "metrics": "redoxfs.cli.metrics",
     "restart": "redoxfs.cli.restart",
     "log-level": "redoxfs.cli.log_level",

@@ -92,6 +92,19 @@ def seconds(text: str) -> float:
     return value
 
 
+def duration(text: str) -> float:
+    """Seconds of "10", "10s", "500ms" or "2m"; 0 is none."""
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,30})?)(ms|s|m|h)?", text, re.ASCII)
+    value = float(found[1]) * {"ms": 1e-3, "s": 1, "m": 60, "h": 3600}[found[2] or "s"] if found else math.nan
+    if not (value == 0 or 1e-3 <= value <= 86_400):
+        raise argparse.ArgumentTypeError(f"{text!r} is not 0 or a time from 1ms to a day; write it like 10s or 500ms")
+    return value
+
+
+def depth(text: str) -> int:
+    return whole_number(text, 0, 1 << 12)
+
+
 def exchange(text: str) -> float:
     value = _number(text)
     if not (0 <= value <= 1):

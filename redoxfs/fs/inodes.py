@@ -7,7 +7,7 @@ Nothing has to be stored about the inodes that the kernel knows, and `forget` do
     DATA      the mount itself    any sample of the class that was asked for
     EXACT     .redoxfs/exact/…    the file itself
     SERVED    .redoxfs/served/…   the path of the file whose bytes the entry last served
-    CONTROL   .redoxfs            and .redoxfs/stats.json
+    CONTROL   .redoxfs            and .redoxfs/stats.json, .redoxfs/accesslog
 """
 
 from enum import IntEnum
@@ -34,6 +34,9 @@ CONTROL_NAME = b".redoxfs"
 CONTROL_INODE = pyfuse3.InodeT(CONTROL << BRANCH_SHIFT)
 STATS_NAME = b"stats.json"
 STATS_INODE = pyfuse3.InodeT(CONTROL_INODE + 1)
+ACCESS_LOG_NAME = b"accesslog"
+# As in native/requests.h.
+ACCESS_LOG_INODE = pyfuse3.InodeT(CONTROL_INODE + 3)
 BRANCH_NAMES = {b"exact": EXACT, b"served": SERVED}
 
 

@@ -3,20 +3,25 @@
 from collections.abc import Callable
 from typing import Any
 
-from redoxfs.native import Histogram
+from redoxfs.fs.access_log import RECORDS, OpenRecord
+from redoxfs.native import Histogram, Opens
 from redoxfs.telemetry import Outcome, as_json
+
+NO_SAMPLE = -1
+"""In a record of an open: it got the file itself, or failed."""
 
 
 class OpenTimes:
     """One histogram for each outcome. Used by the node's task alone.
 
-    ``done`` has a function for each outcome, to call when an open has its reply, with the moment of its receipt in ns
-    of the monotonic clock. A method would cost as much again as the functions do.
+    Args:
+        slow_s: an open that takes as long is slow; 0: none is.
+        slow: called with the record of a slow open.
     """
 
-    def __init__(self) -> None:
-        self._of = [Histogram() for _ in Outcome]
-        self.done: tuple[Callable[[int], None], ...] = tuple(histogram.since for histogram in self._of)
+    def __init__(self, slow_s: float = 0.0, slow: Callable[[OpenRecord], object] = lambda _: None) -> None:
+        self._of = tuple(Histogram() for _ in Outcome)
+        self.opens = Opens(self._of, RECORDS, round(slow_s * 1e9), slow)
 
     def stats(self) -> dict[str, Any]:
         """Its part of stats.json."""

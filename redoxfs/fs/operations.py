@@ -27,6 +27,8 @@ from pyfuse3 import EntryAttributes, FileHandleT, FileInfo, InodeT, RequestConte
 from redoxfs.dataset import Tree
 from redoxfs.fs.handlers import handler
 from redoxfs.fs.inodes import (
+    ACCESS_LOG_INODE,
+    ACCESS_LOG_NAME,
     BRANCH_NAMES,
     CONTROL,
     CONTROL_INODE,
@@ -89,6 +91,8 @@ class Operations(pyfuse3.Operations):
     async def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes:
         branch, entry = branch_and_entry(inode)
         if branch is CONTROL:
+            if inode == ACCESS_LOG_INODE:
+                return self._access_log()
             return self._directory(inode) if inode == CONTROL_INODE else self._text(inode, b"")
         if branch is DATA and self._node.is_redirected(entry):
             result = self._node.stat(entry, ctx.pid)
@@ -105,7 +109,7 @@ class Operations(pyfuse3.Operations):
     async def readdir(self, fh: FileHandleT, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         branch, entry = branch_and_entry(fh)
         if branch is CONTROL:
-            names = (STATS_NAME, *BRANCH_NAMES)
+            names = (STATS_NAME, ACCESS_LOG_NAME, *BRANCH_NAMES)
             for position, name in enumerate(names[start_id:], start_id + 1):
                 if not pyfuse3.readdir_reply(token, name, self._lookup_control(name), position):
                     return
@@ -190,6 +194,8 @@ class Operations(pyfuse3.Operations):
         if name == STATS_NAME:
             # It has no size, like files in /proc: an open generates it, and programs read to its end.
             return self._text(STATS_INODE, b"")
+        if name == ACCESS_LOG_NAME:
+            return self._access_log()
         if name in BRANCH_NAMES:
             return self._attributes(BRANCH_NAMES[name], ROOT)
         return _no_such_entry()
@@ -205,6 +211,14 @@ class Operations(pyfuse3.Operations):
         attributes.st_ino = inode
         attributes.st_mode = stat.S_IFREG | 0o444
         attributes.st_nlink = 1
+        return attributes
+
+    def _access_log(self) -> EntryAttributes:
+        """The session and the request loop serve its content (`redoxfs.fs.access_log`)."""
+        attributes = self._text(ACCESS_LOG_INODE, b"")
+        # It tells what other users open.
+        attributes.st_mode = stat.S_IFREG | 0o400
+        attributes.st_uid, attributes.st_gid = os.getuid(), os.getgid()
         return attributes
 
     def _served(self, entry: int) -> bytes:

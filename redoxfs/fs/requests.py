@@ -21,11 +21,25 @@ from typing import Any, TypeAlias
 
 import trio
 
+from redoxfs.fs.access_log import AccessLog
 from redoxfs.fs.handlers import errno_of
-from redoxfs.fs.inodes import FIRST_OUTSIDE_DATA, Branch, branch_and_entry, inode_of
-from redoxfs.fs.open_times import OpenTimes
+from redoxfs.fs.inodes import ACCESS_LOG_INODE, FIRST_OUTSIDE_DATA, Branch, branch_and_entry, inode_of
+from redoxfs.fs.open_times import NO_SAMPLE, OpenTimes
 from redoxfs.fs.page_cache import PageCache
-from redoxfs.native import EVENTS_AT_ONCE, INIT, OPEN, READ, RELEASE, STAT, Session
+from redoxfs.native import (
+    EVENTS_AT_ONCE,
+    INIT,
+    INTERRUPT,
+    LOG_POLL,
+    LOG_READ,
+    LOG_RELEASE,
+    LOG_TRY,
+    OPEN,
+    READ,
+    RELEASE,
+    STAT,
+    Session,
+)
 from redoxfs.node import ExpectedOpen, Journal, Node, OpenFile, Recovered
 from redoxfs.telemetry import Outcome
 
@@ -111,6 +125,7 @@ class Requests:
         page_cache: which opens use the page cache.
         journal: of the node; None if nothing outlives this process.
         times: how long opens took.
+        access_log: whose readers get a line for each open.
     """
 
     def __init__(
@@ -121,15 +136,30 @@ class Requests:
         page_cache: PageCache,
         journal: Journal | None = None,
         times: OpenTimes | None = None,
+        access_log: AccessLog | None = None,
     ) -> None:
         self._node = node
-        self._done = (OpenTimes() if times is None else times).done
+        self._done = (OpenTimes() if times is None else times).opens.done
+        self._access_log = access_log
         self._session = session
         self._page_cache = page_cache
         self._journal = journal
         self._recovered: Recovered | None = None
         self._answering = answering
-        self._handlers = {OPEN: self._open, RELEASE: self._release, STAT: self._stat, READ: self._read}
+        self._handlers: dict[int, Callable[[int, int, int, int, int], None]] = {
+            OPEN: self._open,
+            RELEASE: self._release,
+            STAT: self._stat,
+            READ: self._read,
+            INTERRUPT: self._interrupt,
+        }
+        if access_log is not None:
+            self._handlers |= {
+                LOG_READ: partial(self._read_log, access_log, waits=True),
+                LOG_TRY: partial(self._read_log, access_log, waits=False),
+                LOG_POLL: lambda unique, handle, _thread, waiter, _size: access_log.poll(unique, handle, waiter),
+                LOG_RELEASE: lambda _unique, handle, _thread, _offset, _size: access_log.release(handle),
+            }
         self._nursery: trio.Nursery
         self._waiting = 0
         self._nothing_waits = trio.Event()
@@ -243,6 +273,9 @@ class Requests:
         try:
             if inode < FIRST_OUTSIDE_DATA:
                 opened = self._node.open(inode - 1, thread)
+            elif inode == ACCESS_LOG_INODE and self._access_log is not None:
+                self._access_log.open(unique)
+                return
             else:
                 opened = self._node.open_exact(branch_and_entry(inode)[1])
             if isinstance(opened, OpenFile):
@@ -252,7 +285,7 @@ class Requests:
                 self._node.expect(opened, partial(self._expected, unique, inode, thread, received_ns))
                 return
         except Exception as error:
-            self._open_failed(unique, received_ns, error)
+            self._open_failed(unique, inode, thread, received_ns, error)
             return
         self._later(unique, self._await_open(unique, inode, thread, received_ns, opened), lambda _: None)
 
@@ -262,21 +295,22 @@ class Requests:
         try:
             self._opened(unique, inode, thread, received_ns, await opening)
         except Exception as error:
-            self._open_failed(unique, received_ns, error)
+            self._open_failed(unique, inode, thread, received_ns, error)
 
-    def _open_failed(self, unique: int, received_ns: int, error: Exception) -> None:
-        self._session.failed(unique, errno_of(error))
-        self._done[Outcome.FAILED](received_ns)
+    def _open_failed(self, unique: int, inode: int, thread: int, received_ns: int, error: Exception) -> None:
+        number = errno_of(error)
+        self._session.failed(unique, number)
+        self._done(Outcome.FAILED, received_ns, inode, thread, NO_SAMPLE, number)
 
     def _expected(self, unique: int, inode: int, thread: int, received_ns: int, result: OpenFile | Exception) -> None:
         """An open that waited for its bytes is over. Raises nothing, since other opens wait for the same call."""
         try:
             if isinstance(result, Exception):
-                self._open_failed(unique, received_ns, result)
+                self._open_failed(unique, inode, thread, received_ns, result)
             else:
                 self._opened(unique, inode, thread, received_ns, result)
         except Exception as error:
-            self._open_failed(unique, received_ns, error)
+            self._open_failed(unique, inode, thread, received_ns, error)
         if not self._is_waiting():
             self._nothing_waits.set()
 
@@ -293,7 +327,20 @@ class Requests:
             if not is_open:
                 # Nobody waits any more, or it failed: nobody will close it.
                 self._node.close(file.handle)
-        self._done[file.outcome](received_ns)
+        self._done(file.outcome, received_ns, inode, thread, file.sample, 0)
+
+    # The access log
+
+    @staticmethod
+    def _read_log(
+        access_log: AccessLog, unique: int, handle: int, _thread: int, number: int, size: int, *, waits: bool
+    ) -> None:
+        access_log.read(unique, handle, number, size, waits=waits)
+
+    def _interrupt(self, _unique: int, number: int, _thread: int, _offset: int, _size: int) -> None:
+        # Every other wait has a deadline.
+        if self._access_log is not None:
+            self._access_log.interrupt(number)
 
     def _stat(self, unique: int, entry: int, thread: int, _offset: int, _size: int) -> None:
         try:

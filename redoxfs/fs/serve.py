@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,14 +23,16 @@ from redoxfs import __version__
 from redoxfs.chunks import ChunkStore
 from redoxfs.dataset import Catalog
 from redoxfs.dataset.columns import native_tree
+from redoxfs.fs.access_log import Accesses, AccessLog
 from redoxfs.fs.open_times import OpenTimes
 from redoxfs.fs.operations import Operations
 from redoxfs.fs.page_cache import PageCache
 from redoxfs.fs.relay import Relay
 from redoxfs.fs.requests import KernelCaches, Requests
+from redoxfs.fs.slow_opens import SlowOpens
 from redoxfs.linux.fuse_device import MAX_READ_BYTES, clone, mount
 from redoxfs.linux.mount_table import source_text
-from redoxfs.native import Session, Shared
+from redoxfs.native import Session, Shared, Tree
 from redoxfs.node import Journal, Node, Past, Plan, Verb, serve_control
 from redoxfs.node.state import StateFile, StateWriter
 
@@ -119,6 +121,7 @@ class MountSpec:
     ``receive``         returns a mount that another process made; None: mount at ``mountpoint``
     ``keeper``          starts another daemon when this one dies; None: then the mount is dead
     ``metrics``         serves metrics for Prometheus
+    ``slow_open_s``     an open that takes as long is logged; 0: none is
     """
 
     catalog: Catalog
@@ -140,6 +143,7 @@ class MountSpec:
     receive: Callable[[], Channel] | None = None
     keeper: Keeper | None = None
     metrics: "Metrics | None" = None
+    slow_open_s: float = 0.0
 
     def about(self) -> dict[str, Any]:
         """Its part of stats.json."""
@@ -199,7 +203,8 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
         joining = joined(node, catalog, plan, spec.cluster, state, timeout_s=spec.timeout_s, past=before)
         return await ends.enter_async_context(joining)
 
-    caches, times = KernelCaches(), OpenTimes()
+    caches = KernelCaches()
+    times = OpenTimes(spec.slow_open_s, lambda record: slow_opens.note(record))
     shared = None if spec.keeper is None else Shared(spec.keeper.shared_fd, checkpoint_bytes=_checkpoint_room(catalog))
     journal = None if shared is None else Journal(shared)
     plan, past = spec.plan, None
@@ -212,8 +217,12 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
             plan = continued_plan(spec.cluster, place)
     node = Node(catalog, plan, spec.store, timeout_s=spec.timeout_s, kernel=caches, journal=journal)
     state = StateWriter(spec.state_file, lambda: spec.settings(node.plan), len(catalog.class_of), node)
+    tree = native_tree(catalog)
+    access_of = Accesses(tree, node).of
+    slow_opens = SlowOpens(access_of)
     host: Membership | None = None
     async with AsyncExitStack() as ends:
+        ends.callback(slow_opens.tell_left_out)
         ends.callback(node.stop)
         ends.callback(state.final)
         node.start()
@@ -238,7 +247,7 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
         with (
             _signals_noted() as noted,
             _relayed(Operations(catalog.tree, node, stats=stats)) as relay,
-            _mounted(spec, relay, shared) as (device, session),
+            _mounted(spec, tree, relay, shared) as (device, session),
         ):
 
             def answering() -> None:
@@ -250,7 +259,8 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
                 on_ready()
 
             caches.attach(session)
-            requests = Requests(node, session, answering, PageCache(spec.bypass), journal, times)
+            access_log = AccessLog(session, times.opens, access_of)
+            requests = Requests(node, session, answering, PageCache(spec.bypass), journal, times, access_log)
             if past is not None:
                 recovered = node.recover(past)
                 # Before any checkpoint: it does not have the answers of requests that are still there.
@@ -261,7 +271,8 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
                 verbs |= {"trace": host.trace, "nodes": host.view}
             try:
                 async with nullcontext() if spec.metrics is None else spec.metrics.served(stats):
-                    await _run(spec, requests, relay, verbs, state, noted)
+                    await _run(spec, requests, relay, verbs, state, noted, (access_log.run, slow_opens.run))
+                access_log.end(is_followed=spec.keeper is not None and spec.keeper.restarting)
             finally:
                 # The other nodes, and the end of this one, may still find something out of date.
                 caches.detach()
@@ -274,8 +285,9 @@ async def _run(
     verbs: Mapping[str, Verb],
     state: StateWriter,
     noted: Sequence[int],
+    besides: Sequence[Callable[[], Awaitable[None]]],
 ) -> None:
-    """Serve requests until the end. ``noted`` are signals that asked for the end before."""
+    """Serve requests until the end. ``noted`` are signals that asked for the end before; ``besides`` run meanwhile."""
 
     async def stop(_data: bytes) -> dict[str, Any]:
         requests.stop()
@@ -296,6 +308,8 @@ async def _run(
             requests.stop()
         await nursery.start(state.run)
         nursery.start_soon(relay.run)
+        for task in besides:
+            nursery.start_soon(task)
         await requests.run(GRACE_S)
         relay.stop()
         nursery.cancel_scope.cancel()
@@ -341,9 +355,8 @@ def _relayed(operations: Operations) -> Iterator[Relay]:
 
 
 @contextmanager
-def _mounted(spec: MountSpec, relay: Relay, shared: Shared | None) -> Iterator[tuple[Channel, Session]]:
+def _mounted(spec: MountSpec, tree: Tree, relay: Relay, shared: Shared | None) -> Iterator[tuple[Channel, Session]]:
     """The mount and its session. If the block raises, the mount stays: dead, or the keeper's."""
-    tree = native_tree(spec.catalog)
     device: Channel
     if spec.receive is None:
         device = mount(spec.mountpoint, fsname=source_text(spec.source, spec.job), options=spec.kernel_options)

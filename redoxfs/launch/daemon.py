@@ -458,6 +458,7 @@ def work_of(
             receive=prepared.receive,
             keeper=kept_by,
             metrics=prepared.metrics,
+            slow_open_s=prepared.options.slow_open_s,
         )
         serve(spec, ready)
         return 0 if kept_by is None else kept_by.exit_code

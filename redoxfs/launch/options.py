@@ -16,6 +16,9 @@ DEFAULT_JOIN_TIMEOUT_S = 300.0
 # A peer answers in milliseconds unless its storage is slow. One that takes this long is better skipped.
 DEFAULT_PEER_TIMEOUT_S = 10.0
 
+# No storage that is well takes as long, not even under load.
+DEFAULT_SLOW_OPEN_S = 10.0
+
 # The paper's own choice of P (section 5).
 DEFAULT_PREFETCH_WINDOW = 6000
 
@@ -99,7 +102,7 @@ class MountOptions:
     ``mountpoint`` None: over SOURCE. ``fuse_options`` are the values of -o. ``fuse_threads`` None: by the number of
     cores. ``job`` None: Slurm's, if there is one; empty: none. ``keeper``: start another daemon when one dies; None:
     where that is possible. ``metrics`` is where the daemon listens for scrapes; each metric has the
-    labels of ``metrics_label``.
+    labels of ``metrics_label``. Opens that take ``slow_open_s`` are logged; 0: none.
     """
 
     source: str
@@ -120,3 +123,4 @@ class MountOptions:
     metrics_label: tuple[str, ...] = ()
     log_format: str = "text"
     log_level: str = "info"
+    slow_open_s: float = DEFAULT_SLOW_OPEN_S

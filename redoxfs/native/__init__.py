@@ -6,7 +6,7 @@
   shards (`Shards`).
 - `Buffer` holds the bytes of one file.
 - `Shared` is memory that outlives a daemon, and from which the next one goes on.
-- `Histogram` counts how long something took.
+- `Histogram` counts how long something took. `Opens` also records opens while somebody reads the records.
 
 The core of each is plain C without Python (buffer.c, tree.c, reader.c, session.c), so that sanitizers and fuzzers run
 it alone; py_*.c are the types around it.
@@ -24,6 +24,11 @@ sources.check(getattr(_native, "SOURCES", ""), sources.sums())
 from redoxfs.native._native import (  # noqa: E402
     EVENTS_AT_ONCE,
     INIT,
+    INTERRUPT,
+    LOG_POLL,
+    LOG_READ,
+    LOG_RELEASE,
+    LOG_TRY,
     OPEN,
     READ,
     RELEASE,
@@ -31,6 +36,7 @@ from redoxfs.native._native import (  # noqa: E402
     Buffer,
     Files,
     Histogram,
+    Opens,
     Reader,
     Session,
     Shards,
@@ -41,6 +47,11 @@ from redoxfs.native._native import (  # noqa: E402
 __all__ = [
     "EVENTS_AT_ONCE",
     "INIT",
+    "INTERRUPT",
+    "LOG_POLL",
+    "LOG_READ",
+    "LOG_RELEASE",
+    "LOG_TRY",
     "OPEN",
     "READ",
     "RELEASE",
@@ -48,6 +59,7 @@ __all__ = [
     "Buffer",
     "Files",
     "Histogram",
+    "Opens",
     "Reader",
     "Session",
     "Shards",

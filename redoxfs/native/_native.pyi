@@ -171,16 +171,30 @@ OPEN: Final[int]
 STAT: Final[int]
 READ: Final[int]
 RELEASE: Final[int]
+LOG_READ: Final[int]
+LOG_TRY: Final[int]
+LOG_POLL: Final[int]
+LOG_RELEASE: Final[int]
+INTERRUPT: Final[int]
 
 Event = tuple[int, int, int, int, int, int]
 """(kind, unique, number, thread, offset, size).
 
 INIT     the kernel has accepted the mount. number: 1 if programs can map files that bypass the page cache, else 0
 OPEN     number: inode; offset: open flags; size: when it was received, in ns of the monotonic clock.
-         To be answered by `opened` or `failed`
+         To be answered by `opened` (`log_opened` for the access log) or `failed`
 STAT     number: entry, redirected and not known to be held by the thread.  `stat` or `failed`
 READ     number: handle whose bytes are not in memory.  `data` or `failed`
 RELEASE  number: handle; size: its reads, 0 if it used the page cache. Answered already
+
+Of the access log, whose handles are 2^63 and above:
+
+LOG_READ     number: handle; offset: the kernel's number of the request, as in INTERRUPT.  `data` or `failed`
+LOG_TRY      the same; it must not wait
+LOG_POLL     number: handle; offset: whom to `wake` when there is something to read, or 0.  `polled` or `failed`
+LOG_RELEASE  number: handle. Answered already
+
+INTERRUPT  number: the kernel's number of a request whose program got a signal. Not to be answered
 
 ``unique`` stands for the request in an answer. It is the kernel's number, and in its upper byte who received it.
 """
@@ -248,6 +262,54 @@ class Histogram:
     @staticmethod
     def bounds_ns() -> list[int]:
         """The upper bound of each bucket, which is not in it. The last bucket has none."""
+
+OpenRecord = tuple[int, int, int, int, int, int, int]
+"""(at_ns, took_ns, inode, sample, thread, outcome, error).
+
+``at_ns``   when the open had its reply, since the Unix epoch
+``inode``   that was asked for
+``sample``  whose file it got; -1: the file itself, or none
+``error``   an errno; 0: it did not fail
+"""
+
+@final
+class Opens:
+    """How long opens took, and records of them while somebody reads the records.
+
+    Args:
+        histograms: one for each outcome.
+        capacity: how many records are kept; a power of two. They take 40 bytes each, while opens are recorded.
+        slow_ns: an open that takes as long is slow; 0: none is.
+        slow: called with the record of a slow open.
+    """
+
+    def __init__(
+        self,
+        histograms: tuple[Histogram, ...],
+        capacity: int,
+        slow_ns: int,
+        slow: Callable[[OpenRecord], object],
+    ) -> None: ...
+    def done(self, outcome: int, received_ns: int, inode: int, thread: int, sample: int, error: int, /) -> None:
+        """An open that was received at a moment of `time.monotonic_ns` has its reply."""
+
+    def start(self) -> None:
+        """Record opens from now on. Raises MemoryError."""
+
+    def stop(self) -> None:
+        """Record no more, and free the memory of records."""
+
+    @property
+    def is_recording(self) -> bool: ...
+    @property
+    def position(self) -> int:
+        """How many opens were recorded so far."""
+
+    def records(self, after: int, most: int, /) -> tuple[int, list[OpenRecord]]:
+        """How many records after position ``after`` are lost, and up to ``most`` of those that follow.
+
+        Raises ValueError if opens are not recorded.
+        """
 
 @final
 class Session:
@@ -322,6 +384,15 @@ class Session:
 
     def released(self, unique: int, handle: int, /) -> None:
         """What a RELEASE asks for is done."""
+
+    def log_opened(self, unique: int, handle: int, /) -> bool:
+        """Answer an OPEN of the access log. False if nobody waits for the answer any more."""
+
+    def polled(self, unique: int, events: int, /) -> None:
+        """Answer a LOG_POLL: these events of poll(2) are there."""
+
+    def wake(self, waiter: int, /) -> None:
+        """Wake the program whose LOG_POLL had this number. One that is gone is no error."""
 
     def waiting(self) -> list[int]:
         """The requests of former sessions that `take` has not delivered again, in their order."""

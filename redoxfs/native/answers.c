@@ -104,6 +104,22 @@ int redox_session_opened(redox_session *session, const redox_opening *opening) {
     return 0;
 }
 
+int redox_session_log_opened(redox_session *session, uint64_t unique, uint64_t handle) {
+    // Without a position: each reader gets what comes, as from a pipe.
+    enum { FLAGS = FOPEN_DIRECT_IO | FOPEN_NONSEEKABLE | FOPEN_STREAM };
+    struct fuse_open_out out = {.fh = handle, .open_flags = FLAGS};
+    return redox_reply(&redox_core_of(session)->devices, unique, &out, sizeof out) ? ENOENT : 0;
+}
+
+void redox_session_polled(redox_session *session, uint64_t unique, uint32_t events) {
+    struct fuse_poll_out out = {.revents = events};
+    redox_reply(&redox_core_of(session)->devices, unique, &out, sizeof out);
+}
+
+void redox_session_wake(redox_session *session, uint64_t waiter) {
+    redox_notify_poll(&redox_core_of(session)->devices, waiter);
+}
+
 void redox_session_stat(redox_session *session, uint64_t unique, size_t entry, int64_t size, bool bound) {
     redox_core *core = redox_core_of(session);
     if (!bound) {

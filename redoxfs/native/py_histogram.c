@@ -89,4 +89,12 @@ static PyTypeObject histogram_type = {
     .tp_getset = histogram_attributes,
 };
 
+redox_histogram *redox_histogram_of(PyObject *object) {
+    if (!Py_IS_TYPE(object, &histogram_type)) {
+        PyErr_Format(PyExc_TypeError, "a Histogram is needed, not a %s", Py_TYPE(object)->tp_name);
+        return NULL;
+    }
+    return core(object);
+}
+
 int redox_add_histogram(PyObject *module) { return PyModule_AddType(module, &histogram_type); }

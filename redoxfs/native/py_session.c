@@ -326,6 +326,32 @@ static PyObject *session_waiting(PyObject *self, PyObject *none) {
     return list;
 }
 
+static PyObject *session_log_opened(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    uint64_t unique, handle;
+    if (!count_is("log_opened", count, 2) || !to_unsigned(args[0], &unique) || !to_unsigned(args[1], &handle)) {
+        return NULL;
+    }
+    return PyBool_FromLong(!redox_session_log_opened(core(self), unique, handle));
+}
+
+static PyObject *session_polled(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    uint64_t unique, events;
+    if (!count_is("polled", count, 2) || !to_unsigned(args[0], &unique) || !to_unsigned(args[1], &events)) {
+        return NULL;
+    }
+    redox_session_polled(core(self), unique, (uint32_t)events);
+    Py_RETURN_NONE;
+}
+
+static PyObject *session_wake(PyObject *self, PyObject *number) {
+    uint64_t waiter;
+    if (!to_unsigned(number, &waiter)) {
+        return NULL;
+    }
+    redox_session_wake(core(self), waiter);
+    Py_RETURN_NONE;
+}
+
 static PyObject *session_crashes(PyObject *self, PyObject *number) {
     uint64_t unique;
     if (!to_unsigned(number, &unique)) {
@@ -468,6 +494,9 @@ static PyMethodDef session_methods[] = {
     {"answered", (PyCFunction)(void (*)(void))session_answered, METH_FASTCALL,
      "Answer an OPEN whose file a former session had opened."},
     {"released", (PyCFunction)(void (*)(void))session_released, METH_FASTCALL, "What a RELEASE asks for is done."},
+    {"log_opened", (PyCFunction)(void (*)(void))session_log_opened, METH_FASTCALL, "Answer an OPEN of the access log."},
+    {"polled", (PyCFunction)(void (*)(void))session_polled, METH_FASTCALL, "Answer a LOG_POLL."},
+    {"wake", session_wake, METH_O, "Wake the program whose LOG_POLL had this number."},
     {"waiting", session_waiting, METH_NOARGS, "The requests that wait to be delivered again."},
     {"crashes", session_crashes, METH_O, "How many sessions crashed while they were at a request."},
     {"deciding", session_deciding, METH_O, "The caller is at this request now; 0: at none."},
@@ -501,11 +530,26 @@ int redox_add_session(PyObject *module) {
     if (PyModule_AddType(module, &session_type)) {
         return -1;
     }
-    return PyModule_AddIntConstant(module, "INIT", REDOX_INIT) || PyModule_AddIntConstant(module, "OPEN", REDOX_OPEN) ||
-                   PyModule_AddIntConstant(module, "STAT", REDOX_STAT) ||
-                   PyModule_AddIntConstant(module, "READ", REDOX_READ) ||
-                   PyModule_AddIntConstant(module, "RELEASE", REDOX_RELEASE) ||
-                   PyModule_AddIntConstant(module, "EVENTS_AT_ONCE", EVENTS_AT_ONCE)
-               ? -1
-               : 0;
+    static const struct {
+        const char *name;
+        long value;
+    } constants[] = {
+        {"INIT", REDOX_INIT},
+        {"OPEN", REDOX_OPEN},
+        {"STAT", REDOX_STAT},
+        {"READ", REDOX_READ},
+        {"RELEASE", REDOX_RELEASE},
+        {"LOG_READ", REDOX_LOG_READ},
+        {"LOG_TRY", REDOX_LOG_TRY},
+        {"LOG_POLL", REDOX_LOG_POLL},
+        {"LOG_RELEASE", REDOX_LOG_RELEASE},
+        {"INTERRUPT", REDOX_INTERRUPT},
+        {"EVENTS_AT_ONCE", EVENTS_AT_ONCE},
+    };
+    for (size_t i = 0; i < sizeof constants / sizeof *constants; i++) {
+        if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value)) {
+            return -1;
+        }
+    }
+    return 0;
 }

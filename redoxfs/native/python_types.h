@@ -5,6 +5,7 @@
 #include <Python.h>
 
 #include "buffer.h"
+#include "histogram.h"
 #include "shared.h"
 #include "tree.h"
 
@@ -15,11 +16,13 @@ int redox_add_reader(PyObject *module);
 int redox_add_shared(PyObject *module);
 int redox_add_session(PyObject *module);
 int redox_add_histogram(PyObject *module);
+int redox_add_opens(PyObject *module);
 
 // The core object behind a Python object, borrowed, or NULL with TypeError set.
 redox_buffer *redox_buffer_of(PyObject *object);
 const redox_tree *redox_tree_of(PyObject *object);
 redox_shared *redox_shared_of(PyObject *object);
+redox_histogram *redox_histogram_of(PyObject *object);
 
 // A Python Buffer that takes over one reference of `buffer`; NULL with MemoryError set (the reference is dropped).
 PyObject *redox_buffer_new_object(redox_buffer *buffer);

@@ -127,6 +127,15 @@ int redox_notify_void(const redox_devices *devices, uint64_t inode, bool attribu
     return error == ENOENT ? 0 : error;
 }
 
+void redox_notify_poll(const redox_devices *devices, uint64_t waiter) {
+    struct {
+        struct fuse_out_header header;
+        struct fuse_notify_poll_wakeup_out body;
+    } message = {.header = {.len = sizeof message, .error = FUSE_NOTIFY_POLL}, .body = {.kh = waiter}};
+    struct iovec whole = {&message, sizeof message};
+    write_all(devices->fds[0], &whole, 1);
+}
+
 void redox_fill_entry(const redox_tree *tree, uint64_t inode, size_t entry, int64_t size, bool lasts,
                       struct fuse_entry_out *out) {
     *out = (struct fuse_entry_out){

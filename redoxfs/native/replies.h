@@ -52,6 +52,9 @@ int redox_reply_attributes(const redox_devices *devices, uint64_t ticket, const 
 // does not know is no error.
 int redox_notify_void(const redox_devices *devices, uint64_t inode, bool attributes_only);
 
+// Wakes the program that polls with this number. One that polls no more is no error.
+void redox_notify_poll(const redox_devices *devices, uint64_t waiter);
+
 // What a look-up or a listing says of an entry. The name lasts; the attributes may.
 void redox_fill_entry(const redox_tree *tree, uint64_t inode, size_t entry, int64_t size, bool lasts,
                       struct fuse_entry_out *out);

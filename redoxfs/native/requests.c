@@ -1,6 +1,8 @@
 #include "requests.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <string.h>
 #include <time.h>
 
@@ -13,7 +15,11 @@ enum { OLDEST_MINOR = 31 };
 // Linux 6.6, in the upper half of the flags.
 static const uint32_t DIRECT_IO_ALLOW_MMAP = UINT32_C(1) << (36 - 32);
 
-static bool is_relayed_handle(uint64_t handle) { return handle >> REDOX_RELAY_HANDLES_SHIFT; }
+static bool is_log_handle(uint64_t handle) { return handle >> REDOX_LOG_HANDLES_SHIFT; }
+
+static bool is_relayed_handle(uint64_t handle) {
+    return handle >> REDOX_RELAY_HANDLES_SHIFT && !is_log_handle(handle);
+}
 
 static void find_entry(const redox_tree *tree, uint64_t inode, redox_request *request) {
     uint64_t branch = inode >> REDOX_BRANCH_SHIFT, number = inode & ((UINT64_C(1) << REDOX_BRANCH_SHIFT) - 1);
@@ -27,6 +33,10 @@ static void find_entry(const redox_tree *tree, uint64_t inode, redox_request *re
 
 static bool in_tree(const redox_request *request) {
     return request->branch == REDOX_DATA || request->branch == REDOX_EXACT;
+}
+
+static bool is_log(const redox_request *request) {
+    return request->header->nodeid == redox_inode(REDOX_CONTROL, REDOX_ACCESS_LOG);
 }
 
 static bool is_redirected(const redox_core *core, const redox_request *request) {
@@ -206,7 +216,7 @@ static void make_event(const redox_request *request, int kind, uint64_t number, 
 
 static bool event_of_open(redox_core *core, redox_request *request, redox_event *event) {
     const struct fuse_open_in *in = BODY(request, struct fuse_open_in);
-    if (!in || !in_tree(request) || !keep_unanswered(core, request)) {
+    if (!in || !(in_tree(request) || is_log(request)) || !keep_unanswered(core, request)) {
         return false;
     }
     make_event(request, REDOX_OPEN, request->header->nodeid, event);
@@ -229,8 +239,23 @@ static bool event_of_stat(redox_core *core, redox_request *request, redox_event 
     return true;
 }
 
+// Its reader may have to wait. An INTERRUPT names the read by the number that the kernel gave it.
+static bool event_of_log_read(redox_core *core, redox_request *request, const struct fuse_read_in *in,
+                              redox_event *event) {
+    if (!keep_unanswered(core, request)) {
+        return false;
+    }
+    make_event(request, in->flags & O_NONBLOCK ? REDOX_LOG_TRY : REDOX_LOG_READ, in->fh, event);
+    event->offset = request->header->unique;
+    event->size = in->size < core->max_read ? in->size : core->max_read;
+    return true;
+}
+
 static bool event_of_read(redox_core *core, redox_request *request, redox_event *event) {
     const struct fuse_read_in *in = BODY(request, struct fuse_read_in);
+    if (in && is_log_handle(in->fh)) {
+        return event_of_log_read(core, request, in, event);
+    }
     if (!in || is_relayed_handle(in->fh) ||
         redox_handles_read(&core->handles, in->fh, &request->data) != REDOX_WITHOUT_BYTES ||
         !keep_unanswered(core, request)) {
@@ -246,6 +271,10 @@ static bool event_of_read(redox_core *core, redox_request *request, redox_event 
 static bool event_of_release(redox_core *core, redox_request *request, redox_event *event) {
     const struct fuse_release_in *in = BODY(request, struct fuse_release_in);
     uint32_t reads;
+    if (in && is_log_handle(in->fh)) {
+        make_event(request, REDOX_LOG_RELEASE, in->fh, event);
+        return true;
+    }
     if (!in || is_relayed_handle(in->fh) || !redox_handles_close(&core->handles, in->fh, &request->data, &reads)) {
         return false;
     }
@@ -259,6 +288,25 @@ static bool event_of_release(redox_core *core, redox_request *request, redox_eve
     return true;
 }
 
+static bool event_of_poll(redox_core *core, redox_request *request, redox_event *event) {
+    const struct fuse_poll_in *in = BODY(request, struct fuse_poll_in);
+    if (!in || !is_log_handle(in->fh) || !keep_unanswered(core, request)) {
+        return false;
+    }
+    make_event(request, REDOX_LOG_POLL, in->fh, event);
+    event->offset = in->flags & FUSE_POLL_SCHEDULE_NOTIFY ? in->kh : 0;
+    return true;
+}
+
+static bool event_of_interrupt(redox_request *request, redox_event *event) {
+    const struct fuse_interrupt_in *in = BODY(request, struct fuse_interrupt_in);
+    if (!in) {
+        return false;
+    }
+    make_event(request, REDOX_INTERRUPT, in->unique, event);
+    return true;
+}
+
 static bool event_of(redox_core *core, redox_request *request, redox_event *event) {
     switch (request->header->opcode) {
     case FUSE_OPEN:
@@ -269,6 +317,10 @@ static bool event_of(redox_core *core, redox_request *request, redox_event *even
         return event_of_read(core, request, event);
     case FUSE_RELEASE:
         return event_of_release(core, request, event);
+    case FUSE_POLL:
+        return event_of_poll(core, request, event);
+    case FUSE_INTERRUPT:
+        return event_of_interrupt(request, event);
     default:
         return false;
     }
@@ -397,6 +449,16 @@ static void release(redox_core *core, redox_request *request) {
     }
 }
 
+// Files of a dataset never make a program wait for a poll.
+static void poll_file(redox_core *core, redox_request *request) {
+    if (!BODY(request, struct fuse_poll_in)) {
+        refuse(core, request, EINVAL);
+        return;
+    }
+    struct fuse_poll_out out = {.revents = POLLIN | POLLOUT | POLLRDNORM | POLLWRNORM};
+    redox_reply(&core->devices, request->ticket, &out, sizeof out);
+}
+
 static void open_directory(redox_core *core, redox_request *request) {
     if (core->lists_without_open) {
         // The kernel does not ask again, and keeps listings by itself.
@@ -427,6 +489,9 @@ static void answer(redox_core *core, redox_request *request, char *room) {
         break;
     case FUSE_RELEASE:
         release(core, request);
+        break;
+    case FUSE_POLL:
+        poll_file(core, request);
         break;
     case FUSE_READDIR:
     case FUSE_READDIRPLUS:

@@ -27,6 +27,9 @@ enum {
 enum { REDOX_DATA, REDOX_EXACT, REDOX_SERVED, REDOX_CONTROL, REDOX_BRANCHES };
 enum { REDOX_BRANCH_SHIFT = 40 };
 
+// The number of the access log in CONTROL.
+enum { REDOX_ACCESS_LOG = 2 };
+
 static inline uint64_t redox_inode(unsigned branch, size_t entry) {
     return ((uint64_t)branch << REDOX_BRANCH_SHIFT) + entry + 1;
 }

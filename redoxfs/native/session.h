@@ -17,7 +17,20 @@
 #include "shared.h"
 #include "tree.h"
 
-enum { REDOX_INIT, REDOX_OPEN, REDOX_STAT, REDOX_READ, REDOX_RELEASE };
+enum {
+    REDOX_INIT,
+    REDOX_OPEN,
+    REDOX_STAT,
+    REDOX_READ,
+    REDOX_RELEASE,
+    // Of the access log, whose readers wait until there is something to read.
+    REDOX_LOG_READ,
+    REDOX_LOG_TRY,  // a read that must not wait
+    REDOX_LOG_POLL,
+    REDOX_LOG_RELEASE,
+    // A program that waits for an answer got a signal.
+    REDOX_INTERRUPT,
+};
 
 typedef struct {
     int kind;
@@ -29,8 +42,9 @@ typedef struct {
 } redox_event;
 
 enum {
-    // Handles of generated files, which the relay opens, start here.
+    // Handles of generated files, which the relay opens, start here; those of the access log, at twice that.
     REDOX_RELAY_HANDLES_SHIFT = 62,
+    REDOX_LOG_HANDLES_SHIFT = 63,
     // At most this many descriptors can be watched.
     REDOX_WATCHED = 16,
     REDOX_MOST_HELPERS = 63,
@@ -104,6 +118,17 @@ void redox_session_deciding(redox_session *session, uint64_t unique);
 
 // The caller has done what a RELEASE asks for; `handle` is its handle.
 void redox_session_released(redox_session *session, uint64_t unique, uint64_t handle);
+
+// Answers of the access log's events, besides `redox_session_data` and `redox_session_failed`.
+
+// Answers its OPEN. Returns 0, or ENOENT if nobody waits for the answer any more.
+int redox_session_log_opened(redox_session *session, uint64_t unique, uint64_t handle);
+
+// Answers a POLL: `events` of poll(2) are there.
+void redox_session_polled(redox_session *session, uint64_t unique, uint32_t events);
+
+// Wakes the program whose POLL had this number.
+void redox_session_wake(redox_session *session, uint64_t waiter);
 
 // Answers of other events. ENOENT, that nobody waits any more, is no error of theirs.
 void redox_session_stat(redox_session *session, uint64_t unique, size_t entry, int64_t size, bool bound);

@@ -81,6 +81,7 @@ class OpenFile:
     ``keep_pages``    the kernel's present pages of the path are right
     ``shares_pages``  the handle may use and fill them
     ``outcome``       what the open waited for
+    ``sample``        whose file it is; NO_SAMPLE: the file itself
     """
 
     handle: int
@@ -89,6 +90,7 @@ class OpenFile:
     keep_pages: bool
     shares_pages: bool = True
     outcome: Outcome = Outcome.RESIDENT
+    sample: int = NO_SAMPLE
 
 
 @dataclass(slots=True, eq=False)
@@ -511,7 +513,8 @@ class Node:
                 if number != file and other is not None:
                     self._kernel.bind(entry, other.size)
         data = _as_buffer(got.data) if isinstance(got, FileBytes) else None
-        return OpenFile(self._files.keep(Handle(path, file, content, thread)), data, stamp.size, keep_pages)
+        handle = self._files.keep(Handle(path, file, content, thread))
+        return OpenFile(handle, data, stamp.size, keep_pages, sample=content.sample)
 
     def _shed(self, path: int) -> None:
         for entry in self.supply.files_of(path):
@@ -635,6 +638,10 @@ class Node:
         if answer is None:
             return b""
         return self._tree.path(self.supply.file_of(answer, self._member_of[entry]))
+
+    def file_of(self, sample: int, entry: int) -> int:
+        """The entry of the file of ``sample`` that opens of ``entry`` return when ``sample`` is their answer."""
+        return self.supply.file_of(sample, self._member_of[entry])
 
     # Exact files
 

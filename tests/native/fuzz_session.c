@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "requests.h"
 #include "session.h"
 
 enum {
@@ -193,7 +194,7 @@ static bool decide(run *self, const redox_event *event, unsigned how) {
         redox_session_released(self->session, event->unique, event->number);
         return true;
     }
-    if (event->kind == REDOX_INIT) {
+    if (event->kind == REDOX_INIT || event->kind == REDOX_INTERRUPT || event->kind == REDOX_LOG_RELEASE) {
         return true;
     }
     if (how % 8 == 7) {
@@ -203,7 +204,9 @@ static bool decide(run *self, const redox_event *event, unsigned how) {
         redox_session_failed(self->session, event->unique, 1 + how / 8);
         return true;
     }
-    if (event->kind == REDOX_OPEN) {
+    if (event->kind == REDOX_OPEN && event->number == redox_inode(REDOX_CONTROL, REDOX_ACCESS_LOG)) {
+        redox_session_log_opened(self->session, event->unique, UINT64_C(1) << REDOX_LOG_HANDLES_SHIFT);
+    } else if (event->kind == REDOX_OPEN) {
         redox_buffer *data = how % 8 < 4 ? redox_buffer_allocate(how * 700u) : NULL;
         if (data) {
             memset(data->data, 'x', data->size);
@@ -226,7 +229,10 @@ static bool decide(run *self, const redox_event *event, unsigned how) {
         }
     } else if (event->kind == REDOX_STAT) {
         redox_session_stat(self->session, event->unique, entry, how * 100, how & 64);
-    } else if (event->kind == REDOX_READ) {
+    } else if (event->kind == REDOX_LOG_POLL) {
+        redox_session_polled(self->session, event->unique, how);
+        redox_session_wake(self->session, event->offset);
+    } else if (event->kind == REDOX_READ || event->kind == REDOX_LOG_READ || event->kind == REDOX_LOG_TRY) {
         redox_session_data(self->session, event->unique, self->message, how * 30u);
     }
     return true;

@@ -1,0 +1,57 @@
+"""The arguments about single opens: those of `redoxfs profile`, and --slow-open of a mount."""
+
+import argparse
+
+from redoxfs.cli import values
+from redoxfs.cli.options import ProfileOptions, default_of
+from redoxfs.cli.parser import Parser, Verbs, add_verb
+from redoxfs.launch.options import MountOptions
+from redoxfs.launch.sizes import format_time
+
+
+def add_profile(verbs: "Verbs[Parser]") -> Parser:
+    """`redoxfs profile`, but for --timeout."""
+    text = "show what the time of opens goes to, by outcome and directory"
+    verb = add_verb(verbs, "profile", ProfileOptions, text, usage="%(prog)s [OPTIONS] (MOUNTPOINT | LOGFILE)")
+    verb.add_argument("path", metavar="PATH", help="a mount; or a copy of its .redoxfs/accesslog, with - for stdin")
+    verb.add_argument(
+        "--seconds",
+        dest="seconds_s",
+        metavar="SECONDS",
+        type=values.seconds,
+        help="end after SECONDS (default: Ctrl-C, or the end of the mount)",
+    )
+    verb.add_argument(
+        "--interval",
+        dest="interval_s",
+        metavar="SECONDS",
+        type=values.seconds,
+        help="on a terminal, show what there is so far every SECONDS "
+        f"(default: {default_of(ProfileOptions, 'interval_s'):g})",
+    )
+    verb.add_argument(
+        "--depth",
+        metavar="N",
+        type=values.depth,
+        help=f"tell directories apart by their first N names (default: {default_of(ProfileOptions, 'depth')})",
+    )
+    verb.add_argument(
+        "--limit",
+        metavar="N",
+        type=values.lines,
+        help=f"show the N directories with the most time (default: {default_of(ProfileOptions, 'limit')})",
+    )
+    verb.add_argument("--json", action="store_true", help="print JSON, with all directories")
+    return verb
+
+
+def add_slow_open(group: "argparse._ActionsContainer") -> argparse.Action:
+    """--slow-open."""
+    default = format_time(default_of(MountOptions, "slow_open_s")).replace(" ", "")
+    return group.add_argument(
+        "--slow-open",
+        dest="slow_open_s",
+        metavar="DURATION",
+        type=values.duration,
+        help=f"log opens that take as long, as 500ms or 2m; 0: none (default: {default})",
+    )
