@@ -1,13 +1,16 @@
 """The access log of real mounts, beside what the programs that opened files got; slow opens; `redoxfs profile`."""
 
 import errno
+import fcntl
 import json
 import os
 import random
 import re
 import select
 import signal
+import struct
 import subprocess
+import termios
 import time
 from collections import Counter
 from pathlib import Path
@@ -159,12 +162,14 @@ def test_a_reader_that_must_not_wait_gets_what_is_there(machine: Machine, source
     machine.ok("umount", machine.mnt)
 
 
-def test_a_reader_counts_as_no_waiting_program(machine: Machine, source: Path) -> None:
+def test_a_reader_is_the_owner_and_counts_as_no_waiting_program(machine: Machine, source: Path) -> None:
     serve(machine, source)
     with Tail(machine.mnt), Tail(machine.mnt):
         stats = machine.stats()
         assert (stats["waiting_opens"], stats["waiting_reads"], stats["open_files"]) == (0, 0, 0)
-        assert "waiting" not in machine.ok("status", machine.mnt).stdout
+    attributes = log_of(machine.mnt).stat()
+    # It tells what other users open.
+    assert (attributes.st_mode & 0o777, attributes.st_uid) == (0o400, os.getuid())
     machine.ok("umount", machine.mnt)
 
 
@@ -184,13 +189,6 @@ def test_too_many_readers_are_refused_and_others_read_on(machine: Machine, sourc
             os.close(fd)
     with Tail(machine.mnt):
         pass
-    machine.ok("umount", machine.mnt)
-
-
-def test_only_the_owner_reads_the_log(machine: Machine, source: Path) -> None:
-    serve(machine, source)
-    attributes = log_of(machine.mnt).stat()
-    assert (attributes.st_mode & 0o777, attributes.st_uid) == (0o400, os.getuid())
     machine.ok("umount", machine.mnt)
 
 
@@ -327,12 +325,46 @@ def _reads_the_log(pid: int) -> bool:
     return False
 
 
-def test_a_profile_ends_after_its_seconds_and_prints_once(machine: Machine, source: Path) -> None:
+def test_a_profile_prints_once_and_on_a_terminal_again_and_again(machine: Machine, source: Path) -> None:
     serve(machine, source)
     text = machine.ok("profile", machine.mnt, "--seconds", "0.2", "--interval", "0.05").stdout
-    assert text.startswith(f"{machine.mnt}: 0 opens in 20")
+    assert text.startswith(f"{machine.mnt}: 0 opens in ")
     assert text.count("\n") == 1
+    ours, theirs = os.openpty()
+    try:
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 6, 250, 0, 0))
+        command = machine.command("profile", machine.mnt, "--interval", "0.05")
+        live = subprocess.Popen(command, env=machine.environment, stdout=theirs)
+        try:
+            shown = _shown_until(ours, b"0 opens")
+            (machine.mnt / "README").read_bytes()
+            shown += _shown_until(ours, b"1 open in")
+            live.send_signal(signal.SIGINT)
+            assert live.wait(PATIENCE_S) == 0
+        finally:
+            live.kill()
+            live.wait()
+    finally:
+        os.close(theirs)
+        os.close(ours)
+    screens = shown.decode().split("\x1b[H\x1b[J")[1:-1]
+    assert len(screens) > 1
+    for screen in screens:
+        assert screen.endswith("Ctrl-C ends it\r\n")
+        assert screen.count("\n") <= 6
+        assert max(map(len, screen.splitlines())) <= 250
     machine.ok("umount", machine.mnt)
+
+
+def _shown_until(terminal: int, text: bytes) -> bytes:
+    """What comes on a terminal, up to a whole screen after one with ``text``."""
+    shown, until_s = b"", time.monotonic() + PATIENCE_S
+    while text not in shown or b"\x1b[J" not in shown.rpartition(text)[2]:
+        ready, _, _ = select.select([terminal], [], [], PATIENCE_S)
+        assert ready, f"nothing but {shown!r} came"
+        assert time.monotonic() < until_s, f"no {text!r} came"
+        shown += os.read(terminal, 1 << 16)
+    return shown
 
 
 def test_damaged_lines_are_counted_and_the_others_used(machine: Machine, tmp_path: Path) -> None:

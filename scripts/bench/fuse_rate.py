@@ -17,6 +17,7 @@ How to read the result:
   may be the cost of waking a program on another core. ``--cores 1`` leaves one core to the server and all readers,
   where waking is only a switch: the rates are lower, and only the work itself is left.
 - ``--rows`` measures only the rows that begin with one of the words, and without DataLoader.
+- "access log read" is the default while `cat` reads .redoxfs/accesslog: what a line for each open costs.
 - The second table has DataLoader with 2 and 4 workers, beside WebDataset with as many over a tar of the same files.
 """
 
@@ -121,6 +122,7 @@ class Kinds:
         self.kinds: dict[str, Callable[[], Any]] = {}
         self.kinds["redoxfs, default, never listed"] = partial(self._redoxfs, [], is_listed=False)
         self.kinds["redoxfs, default"] = partial(self._redoxfs, [])
+        self.kinds["redoxfs, access log read"] = self._redoxfs_with_log
         for mode, redox, stock in (
             ("page-cache", ["-o", "page_cache"], []),
             ("direct_io", ["-o", "direct_io"], ["--direct-io"]),
@@ -173,6 +175,16 @@ class Kinds:
             listed = self._mnt if is_listed else self.source
             paths = [str(self._mnt / os.path.relpath(path, listed)) for path in paths_in(listed)]
             yield resident_paths(self._mnt, paths), server.pid
+
+    @contextmanager
+    def _redoxfs_with_log(self) -> Iterator[tuple[list[str], int]]:
+        with self._redoxfs([]) as (paths, server):
+            log = subprocess.Popen(["cat", self._mnt / ".redoxfs/accesslog"], stdout=subprocess.DEVNULL)
+            try:
+                yield paths, server
+            finally:
+                log.terminate()
+                log.wait()
 
     @contextmanager
     def _plain(self, command: list[str]) -> Iterator[tuple[list[str], int]]:
