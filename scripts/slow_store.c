@@ -1,12 +1,13 @@
 /* A slow store to try redoxfs on: SOURCE again, read-only, with a delay in each open and each read.
  *
  *     gcc -O2 -o slow_store slow_store.c $(pkg-config --cflags --libs fuse3)
- *     slow_store SOURCE MOUNTPOINT DELAY_MS
+ *     slow_store SOURCE MOUNTPOINT DELAY_MS [names]
  *
  * The delay stands for the round trip to storage that is far away, such as a network filesystem. Requests wait in
  * parallel: the store delays each request, but does not limit how many it serves a second. The kernel drops a file's
  * pages at each open, so each open causes a read, as with a dataset far larger than memory. Names and attributes are
- * cached and have no delay.
+ * cached and have no delay; with "names" they are not cached, and each lookup, each stat, each open of a directory and
+ * each piece of its listing is delayed, as when a dataset is scanned for the first time.
  *
  * One thread serves all requests and wakes only when one arrives or is due. A thread for each request would take the
  * processor from the programs that the store is to slow down. While the source itself has to be read from a disk, other
@@ -39,20 +40,22 @@ enum {
     AT_A_TIME = 512, /* reads that the kernel sends in advance of programs, and releases; by default 12 */
 };
 
-/* An open or a read that waits. The delay is the same for all, so the first to arrive is the first that is due. */
+/* A request that waits. The delay is the same for all, so the first to arrive is the first that is due. */
 struct waiting {
     struct waiting *next;
     int64_t due_ns;
     fuse_req_t request;
     fuse_ino_t inode;
     struct fuse_file_info file;
-    int is_read;
+    void (*answer)(struct waiting *);
+    char *name; /* of a lookup */
     size_t size;
     off_t at;
 };
 
 static int root;
 static int64_t delay_ns;
+static int delays_names;
 static struct waiting *first, **last = &first;
 
 /* Inode i is the path paths[i - 1] below the source. Paths are never forgotten. */
@@ -109,7 +112,8 @@ static int find_entry(fuse_ino_t parent, const char *name, struct fuse_entry_par
     char *path;
     if (asprintf(&path, "%s/%s", path_of(parent), name) < 0)
         return ENOMEM;
-    *entry = (struct fuse_entry_param){.attr_timeout = CACHED_S, .entry_timeout = CACHED_S};
+    double lasts_s = delays_names ? 0 : CACHED_S;
+    *entry = (struct fuse_entry_param){.attr_timeout = lasts_s, .entry_timeout = lasts_s};
     if (fstatat(root, path, &entry->attr, AT_SYMLINK_NOFOLLOW)) {
         int error = errno;
         free(path);
@@ -121,27 +125,56 @@ static int find_entry(fuse_ino_t parent, const char *name, struct fuse_entry_par
 
 static void do_init(void *unused, struct fuse_conn_info *connection) {
     (void)unused;
-    connection->want &= ~FUSE_CAP_READDIRPLUS_AUTO; /* so do_readdirplus is all that lists */
+    connection->want &= ~FUSE_CAP_READDIRPLUS_AUTO; /* so one function is all that lists */
+    if (delays_names)
+        connection->want &= ~FUSE_CAP_READDIRPLUS;
     connection->max_background = AT_A_TIME;
     connection->congestion_threshold = AT_A_TIME;
 }
 
-static void do_lookup(fuse_req_t request, fuse_ino_t parent, const char *name) {
+static void delay(struct waiting arrived) {
+    struct waiting *waiting = not_null(malloc(sizeof *waiting));
+    *waiting = arrived;
+    waiting->due_ns = now_ns() + delay_ns;
+    *last = waiting;
+    last = &waiting->next;
+}
+
+/* Answer a request of names or attributes: later, or at once. */
+static void answer_names(struct waiting arrived) {
+    if (delays_names) {
+        delay(arrived);
+        return;
+    }
+    arrived.answer(&arrived);
+}
+
+static void look_up_now(struct waiting *waiting) {
     struct fuse_entry_param entry;
-    int error = find_entry(parent, name, &entry);
+    int error = find_entry(waiting->inode, waiting->name, &entry);
+    free(waiting->name);
     if (error)
-        fuse_reply_err(request, error);
+        fuse_reply_err(waiting->request, error);
     else
-        fuse_reply_entry(request, &entry);
+        fuse_reply_entry(waiting->request, &entry);
+}
+
+static void do_lookup(fuse_req_t request, fuse_ino_t parent, const char *name) {
+    char *copy = not_null(strdup(name));
+    answer_names((struct waiting){.request = request, .inode = parent, .answer = look_up_now, .name = copy});
+}
+
+static void stat_now(struct waiting *waiting) {
+    struct stat stat;
+    if (fstatat(root, path_of(waiting->inode), &stat, AT_SYMLINK_NOFOLLOW))
+        fuse_reply_err(waiting->request, errno);
+    else
+        fuse_reply_attr(waiting->request, &stat, delays_names ? 0 : CACHED_S);
 }
 
 static void do_getattr(fuse_req_t request, fuse_ino_t inode, struct fuse_file_info *file) {
     (void)file;
-    struct stat stat;
-    if (fstatat(root, path_of(inode), &stat, AT_SYMLINK_NOFOLLOW))
-        fuse_reply_err(request, errno);
-    else
-        fuse_reply_attr(request, &stat, CACHED_S);
+    answer_names((struct waiting){.request = request, .inode = inode, .answer = stat_now});
 }
 
 static void do_readlink(fuse_req_t request, fuse_ino_t inode) {
@@ -155,15 +188,45 @@ static void do_readlink(fuse_req_t request, fuse_ino_t inode) {
     fuse_reply_readlink(request, target);
 }
 
-static void do_opendir(fuse_req_t request, fuse_ino_t inode, struct fuse_file_info *file) {
-    int fd = openat(root, path_of(inode), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+static void open_directory_now(struct waiting *waiting) {
+    int fd = openat(root, path_of(waiting->inode), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *directory = fd < 0 ? NULL : fdopendir(fd);
     if (!directory) {
-        fuse_reply_err(request, errno);
+        fuse_reply_err(waiting->request, errno);
         return;
     }
-    file->fh = (uintptr_t)directory;
-    fuse_reply_open(request, file);
+    waiting->file.fh = (uintptr_t)directory;
+    if (fuse_reply_open(waiting->request, &waiting->file)) /* the program that opened it was interrupted */
+        closedir(directory);
+}
+
+static void do_opendir(fuse_req_t request, fuse_ino_t inode, struct fuse_file_info *file) {
+    answer_names(
+        (struct waiting){.request = request, .inode = inode, .file = *file, .answer = open_directory_now});
+}
+
+static void list_now(struct waiting *waiting) {
+    DIR *directory = (DIR *)(uintptr_t)waiting->file.fh;
+    char *reply = not_null(malloc(waiting->size));
+    size_t used = 0;
+    seekdir(directory, waiting->at);
+    for (struct dirent *found; (found = readdir(directory));) {
+        struct stat known = {.st_ino = found->d_ino, .st_mode = DTTOIF(found->d_type)};
+        size_t room = waiting->size - used;
+        size_t more =
+            fuse_add_direntry(waiting->request, reply + used, room, found->d_name, &known, found->d_off);
+        if (more > room)
+            break;
+        used += more;
+    }
+    fuse_reply_buf(waiting->request, reply, used);
+    free(reply);
+}
+
+/* With "names" only: a listing without attributes. */
+static void do_readdir(fuse_req_t request, fuse_ino_t inode, size_t size, off_t at, struct fuse_file_info *file) {
+    answer_names((struct waiting){
+        .request = request, .inode = inode, .file = *file, .answer = list_now, .size = size, .at = at});
 }
 
 static void do_readdirplus(fuse_req_t request, fuse_ino_t inode, size_t size, off_t at, struct fuse_file_info *file) {
@@ -192,23 +255,6 @@ static void do_releasedir(fuse_req_t request, fuse_ino_t inode, struct fuse_file
     fuse_reply_err(request, 0);
 }
 
-static void delay(struct waiting arrived) {
-    struct waiting *waiting = not_null(malloc(sizeof *waiting));
-    *waiting = arrived;
-    waiting->due_ns = now_ns() + delay_ns;
-    *last = waiting;
-    last = &waiting->next;
-}
-
-static void do_open(fuse_req_t request, fuse_ino_t inode, struct fuse_file_info *file) {
-    delay((struct waiting){.request = request, .inode = inode, .file = *file});
-}
-
-static void do_read(fuse_req_t request, fuse_ino_t inode, size_t size, off_t at, struct fuse_file_info *file) {
-    delay((struct waiting){
-        .request = request, .inode = inode, .file = *file, .is_read = 1, .size = size, .at = at});
-}
-
 static void open_now(struct waiting *waiting) {
     int fd = openat(root, path_of(waiting->inode), O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
@@ -230,13 +276,22 @@ static void read_now(struct waiting *waiting) {
     free(bytes);
 }
 
+static void do_open(fuse_req_t request, fuse_ino_t inode, struct fuse_file_info *file) {
+    delay((struct waiting){.request = request, .inode = inode, .file = *file, .answer = open_now});
+}
+
+static void do_read(fuse_req_t request, fuse_ino_t inode, size_t size, off_t at, struct fuse_file_info *file) {
+    delay((struct waiting){
+        .request = request, .inode = inode, .file = *file, .answer = read_now, .size = size, .at = at});
+}
+
 static void answer_due(void) {
     while (first && first->due_ns <= now_ns()) {
         struct waiting *waiting = first;
         first = waiting->next;
         if (!first)
             last = &first;
-        (waiting->is_read ? read_now : open_now)(waiting);
+        waiting->answer(waiting);
         free(waiting);
     }
 }
@@ -279,9 +334,11 @@ static void serve(struct fuse_session *session, const sigset_t *while_waiting) {
 
 int main(int argc, char **argv) {
     char *end = NULL;
-    double delay_ms = argc == 4 ? strtod(argv[3], &end) : -1;
+    delays_names = argc == 5 && !strcmp(argv[4], "names");
+    double delay_ms = argc == 4 || delays_names ? strtod(argv[3], &end) : -1;
     if (!(delay_ms >= 0 && delay_ms <= LONGEST_DELAY_MS) || end == argv[3] || *end) {
-        fprintf(stderr, "usage: slow_store SOURCE MOUNTPOINT DELAY_MS (0 to %d)\n", LONGEST_DELAY_MS);
+        fprintf(stderr, "usage: slow_store SOURCE MOUNTPOINT DELAY_MS [names] (DELAY_MS: 0 to %d)\n",
+                LONGEST_DELAY_MS);
         return 2;
     }
     delay_ns = (int64_t)(delay_ms * 1e6);
@@ -290,11 +347,15 @@ int main(int argc, char **argv) {
         fail(argv[1]);
     inode_of(not_null(strdup(".")));
 
-    static const struct fuse_lowlevel_ops operations = {
+    struct fuse_lowlevel_ops operations = {
         .init = do_init,       .lookup = do_lookup,           .getattr = do_getattr,       .readlink = do_readlink,
         .opendir = do_opendir, .readdirplus = do_readdirplus, .releasedir = do_releasedir, .open = do_open,
         .read = do_read,       .release = do_release,         .statfs = do_statfs,
     };
+    if (delays_names) {
+        operations.readdir = do_readdir;
+        operations.readdirplus = NULL;
+    }
     char *options[] = {argv[0], "-o", "ro,fsname=slow_store,subtype=slow_store"};
     struct fuse_args arguments = FUSE_ARGS_INIT(3, options);
     struct fuse_session *session = fuse_session_new(&arguments, &operations, sizeof operations, NULL);
@@ -309,7 +370,8 @@ int main(int argc, char **argv) {
     sigaddset(&ending, SIGHUP);
     sigprocmask(SIG_BLOCK, &ending, &while_waiting);
 
-    printf("%s: %s, with %g ms in each open and read\n", argv[2], argv[1], delay_ms);
+    printf("%s: %s, with %g ms in each open and read%s\n", argv[2], argv[1], delay_ms,
+           delays_names ? ", and of names and attributes" : "");
     fflush(stdout);
     serve(session, &while_waiting);
     fuse_session_unmount(session);

@@ -23,11 +23,11 @@ from redoxfs.chunks import (
     Read,
     SourceFile,
     Stamp,
-    beneath,
     build_cells,
     memory_for_share,
 )
 from redoxfs.dataset import Catalog
+from redoxfs.linux import beneath
 from redoxfs.native import Buffer
 from redoxfs.node import Kernel, Node, plan_slot
 from redoxfs.node.callers import Callers

@@ -30,9 +30,10 @@ class Source:
         self.later_ns = 60_000_000_000
 
     def load(self, rescan: bool = False) -> tuple[Tree, bool]:
-        return load_or_scan(
+        scan = load_or_scan(
             self.path, self.fd, self.cache, rescan=rescan, clock_ns=lambda: time.time_ns() + self.later_ns
         )
+        return scan.tree, scan.reused
 
     def entry(self) -> Path:
         (found,) = (path for path in self.cache.iterdir() if not path.name.startswith("."))
@@ -181,11 +182,11 @@ def test_an_empty_source_can_be_cached(tmp_path: Path) -> None:
     fd = os.open(tmp_path / "empty", os.O_RDONLY)
     try:
         for expected in (False, True):
-            tree, reused = load_or_scan(
+            scan = load_or_scan(
                 tmp_path / "empty", fd, tmp_path / "c", clock_ns=lambda: time.time_ns() + 60_000_000_000
             )
-            assert reused is expected
-            assert len(tree) == 1
+            assert scan.reused is expected
+            assert len(scan.tree) == 1
     finally:
         os.close(fd)
 

@@ -8,7 +8,6 @@
 ``beneath``        opens a file under a directory descriptor and never outside it
 """
 
-from redoxfs.chunks.beneath import open_beneath
 from redoxfs.chunks.directory import DirectoryStore
 from redoxfs.chunks.layout import (
     Cells,
@@ -23,6 +22,7 @@ from redoxfs.chunks.layout import (
 from redoxfs.chunks.measurement import measure_storage
 from redoxfs.chunks.storage_speed import UNKNOWN_SPEED, StorageSpeed
 from redoxfs.chunks.store import ChunkStore, FileBytes, NativeRead, Payload, Read, SourceFile, Stamp
+from redoxfs.linux.beneath import open_beneath
 
 __all__ = [
     "UNKNOWN_SPEED",

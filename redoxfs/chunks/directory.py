@@ -13,10 +13,10 @@ import stat
 from collections.abc import Sequence
 
 import redoxfs.native._native as faults
-from redoxfs.chunks.beneath import open_beneath
 from redoxfs.chunks.store import FileBytes, NativeRead, Read, SourceFile, Stamp
 from redoxfs.dataset import Catalog
 from redoxfs.dataset.columns import native_tree
+from redoxfs.linux.beneath import open_beneath
 from redoxfs.native import Files
 
 ATTEMPTS = 2

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 from redoxfs.cli import values
+from redoxfs.cli.catalog_arguments import add_catalog, add_catalog_option
 from redoxfs.cli.exits import table_text
 from redoxfs.cli.open_arguments import add_profile, add_slow_open
 from redoxfs.cli.options import (
@@ -46,7 +47,7 @@ from redoxfs.launch.options import DEFAULT_TIMEOUT_S, POLICIES, STORAGES, MountO
 
 _ADVANCED = "advanced"
 
-_PATHS = ("source", "mountpoint", "folder", "dst", "file", "path", "output")
+_PATHS = ("source", "mountpoint", "folder", "dst", "file", "path", "output", "catalog")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,7 @@ def parser() -> argparse.ArgumentParser:
     _add_debug(verbs)
     _add_pack(verbs)
     _add_verify(verbs)
+    _add_catalog(verbs)
     _add_state(verbs)
     _add_nodes(verbs)
     _add_cluster(verbs)
@@ -121,7 +123,7 @@ def _add_serve(verbs: "Verbs[Parser]") -> None:
     verb.add_argument(
         "--fd-socket", metavar="PATH", required=True, help="the socket where redoxfs csi hands over the mount"
     )
-    _add_files(verb.add_argument_group("what is served"))
+    _add_served(verb)
     _add_memory(verb.add_argument_group("memory"))
     group = verb.add_argument_group("the mount")
     _add_progress(group)
@@ -145,7 +147,7 @@ def _add_csi(verbs: "Verbs[Parser]") -> None:
 def _add_mount_arguments(verb: Parser) -> None:
     verb.add_argument("source", metavar="SOURCE", help="the directory with the training files")
     verb.add_argument("mountpoint", metavar="MOUNTPOINT", nargs="?", help="where to serve it (default: over SOURCE)")
-    _add_files(verb.add_argument_group("what is served"))
+    _add_served(verb)
     _add_memory(verb.add_argument_group("memory"))
     group = verb.add_argument_group("the mount")
     _add_mount_settings(group, log="log of the daemon (default: below ~/.local/state/redoxfs)")
@@ -316,7 +318,7 @@ def _add_cluster(verbs: "Verbs[Parser]") -> None:
     verb.add_argument(
         "--resource", metavar="NAME", help="with --ray: only on nodes with this resource of Ray, such as GPU"
     )
-    _add_files(verb.add_argument_group("what is served"))
+    _add_served(verb)
     _add_memory(
         verb.add_argument_group("memory"), default=", for each node (default: a quarter of available, for all together)"
     )
@@ -387,6 +389,7 @@ def _add_inspect(verbs: "Verbs[Parser]") -> None:
     verb.add_argument("source", metavar="SOURCE")
     _add_json(verb)
     _add_files(verb)
+    add_catalog_option(verb)
     _add_memory(verb)
     _add_layout(verb)
     _add_policy(verb)
@@ -445,7 +448,19 @@ def _add_verify(verbs: "Verbs[Parser]") -> None:
     _add_timeout(verb)
 
 
+def _add_catalog(verbs: "Verbs[Parser]") -> None:
+    export = add_catalog(verbs)
+    _add_files(export)
+    _add_timeout(export)
+
+
 # Options of several verbs
+
+
+def _add_served(verb: Parser) -> None:
+    group = verb.add_argument_group("what is served")
+    _add_files(group)
+    add_catalog_option(group)
 
 
 def _add_files(verb: "argparse._ActionsContainer") -> None:

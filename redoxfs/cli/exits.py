@@ -41,7 +41,8 @@ EXITS = (
     Exit(
         4,
         "MOUNTPOINT cannot be used: missing, not a directory, inside SOURCE, already a redoxfs mount "
-        "(mount), or not one (umount, status, stats, top); or DST cannot: it holds something else, or is full (pack)",
+        "(mount), or not one (umount, status, stats, top); or DST or FILE cannot: it holds something else, or is full "
+        "(pack, catalog export)",
         (
             _HERE + "MountpointError",
             "redoxfs.fs:OccupiedError",
@@ -67,8 +68,8 @@ EXITS = (
     Exit(8, "still in use (umount)", (_HERE + "StillInUseError",)),
     Exit(
         9,
-        "a packed dataset is damaged, or has another format version",
-        (_HERE + "DamagedError", "redoxfs.packed:DamagedDatasetError"),
+        "a packed dataset or a catalog is damaged, or has another format version",
+        (_HERE + "DamagedError", "redoxfs.packed:DamagedDatasetError", "redoxfs.dataset:DamagedCatalogError"),
     ),
     Exit(
         10,

@@ -21,7 +21,7 @@ from redoxfs.launch.forks import forked
 from redoxfs.launch.fuse_options import parse_fuse_options
 from redoxfs.launch.logs import log_to
 from redoxfs.launch.notify import notify, notify_when_readable
-from redoxfs.launch.options import DEFAULT_SLOW_OPEN_S, MountOptions
+from redoxfs.launch.options import DEFAULT_SLOW_OPEN_S, DatasetOptions, MountOptions
 from redoxfs.launch.path_status import CONTROL_FOLDER, PathStatus
 from redoxfs.launch.runtime_paths import open_log
 from redoxfs.launch.say import say, say_by
@@ -78,6 +78,7 @@ def _request(options: MountOptions, source: PathStatus, target: PathStatus) -> l
             options,
             source=str(source.path),
             mountpoint=str(target.path),
+            dataset=_absolute(options.dataset),
             job=job_of(options),
             fuse_options=tuple(sorted(fuse.options)),
             foreground=False,
@@ -88,6 +89,10 @@ def _request(options: MountOptions, source: PathStatus, target: PathStatus) -> l
             slow_open_s=DEFAULT_SLOW_OPEN_S,
         )
     )
+
+
+def _absolute(dataset: DatasetOptions) -> DatasetOptions:
+    return dataset if dataset.catalog is None else replace(dataset, catalog=os.path.abspath(dataset.catalog))
 
 
 def _serve_here(prepared: Prepared, work: Work) -> None:

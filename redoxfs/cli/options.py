@@ -235,6 +235,20 @@ class VerifyOptions:
     timeout_s: float = DEFAULT_TIMEOUT_S
 
 
+@dataclass(frozen=True, slots=True)
+class CatalogExportOptions:
+    source: str
+    file: str
+    dataset: DatasetOptions = field(default_factory=DatasetOptions)
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogShowOptions:
+    file: str
+    json: bool = False
+
+
 # Simulations
 
 

@@ -32,6 +32,7 @@ _VERBS = {
     "debug": "redoxfs.cli.debug",
     "pack": "redoxfs.cli.pack",
     "verify": "redoxfs.cli.verify",
+    "catalog": "redoxfs.cli.catalog",
     "state": "redoxfs.cli.state",
     "nodes": "redoxfs.cli.nodes",
     "cluster": "redoxfs.cli.cluster",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from redoxfs.csi.errors import invalid
+from redoxfs.linux.beneath import open_directory
 
 # Kubernetes names volumes by DNS labels, and PersistentVolumes by DNS subdomains. A pod's uid is a UUID, or the hash of
 # a static pod's file.
@@ -80,15 +81,11 @@ class Kubelet:
 
     def _open(self, *names: str) -> int:
         """A descriptor of a folder beneath the kubelet's, through no symlink."""
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        at = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        for name in names:
-            try:
-                inner = os.open(name, flags, dir_fd=at)
-            finally:
-                os.close(at)
-            at = inner
-        return at
+        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return open_directory(folder, names)
+        finally:
+            os.close(folder)
 
 
 def check_empty_dir(name: str) -> str:

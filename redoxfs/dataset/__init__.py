@@ -2,8 +2,9 @@
 
 from redoxfs.dataset import array_files
 from redoxfs.dataset.beside import Beside, look_beside
-from redoxfs.dataset.cache import ChangedError, check_unchanged, default_cache_dir, load_or_scan
+from redoxfs.dataset.cache import ChangedError, Scan, check_unchanged, default_cache_dir, load_or_scan
 from redoxfs.dataset.catalog import TURN_OFF, Catalog, Verdict, build_catalog
+from redoxfs.dataset.catalog_file import CatalogFile, DamagedCatalogError, at_source, read_catalog, write_catalog
 from redoxfs.dataset.errors import ClassesError, SourceError, show
 from redoxfs.dataset.evidence import Finding
 from redoxfs.dataset.fingerprint import fingerprint
@@ -15,19 +16,25 @@ __all__ = [
     "TURN_OFF",
     "Beside",
     "Catalog",
+    "CatalogFile",
     "ChangedError",
     "ClassesError",
+    "DamagedCatalogError",
     "Finding",
+    "Scan",
     "SourceError",
     "Tree",
     "Verdict",
     "array_files",
+    "at_source",
     "build_catalog",
     "check_unchanged",
     "default_cache_dir",
     "fingerprint",
     "load_or_scan",
     "look_beside",
+    "read_catalog",
     "read_tree",
     "show",
+    "write_catalog",
 ]

@@ -1,10 +1,10 @@
 """The scan cache: the tree of a source, kept between mounts.
 
-A cached tree is used only if every directory of the source still has the inode, mtime and ctime that the scan saw
-before it listed that directory. Adding, removing or renaming a file changes its directory's times. Rewriting a file in
-place does not; the file's size and time are checked when it is loaded. A directory whose times are less than 2 s older
-than the scan proves nothing, because a second change in the same clock tick would not change them (git's "racily
-clean" index entries), so such a cache is not used.
+The entries of a directory are taken from the cache if it still has the inode, mtime and ctime that the scan saw before
+it listed that directory; all others are listed again. Adding, removing or renaming a file changes its directory's
+times. Rewriting a file in place does not; the file's size and time are checked when it is loaded. A directory whose
+times are less than 2 s older than the scan proves nothing, because a second change in the same clock tick would not
+change them (git's "racily clean" index entries), so it is listed again.
 
 The cache never fails a mount. If it is unusable for any reason (truncated, corrupt, another user's, another
 version's), redoxfs scans. If the cache cannot be written, redoxfs logs one warning, and the next mount scans again.
@@ -24,17 +24,15 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
 import platformdirs
-from numpy.typing import NDArray
 
 from redoxfs.dataset import array_files
 from redoxfs.dataset.errors import show
-from redoxfs.dataset.scan import open_below, read_tree
+from redoxfs.dataset.scan import Earlier, Progress, find_unchanged, read_tree
 from redoxfs.dataset.tree import Tree
 from redoxfs.linux import durable
 
@@ -42,8 +40,6 @@ FORMAT_VERSION = 3
 MANIFEST = "manifest.json"
 # The coarsest timestamps in use: FAT keeps times to 2 s. A directory must be unchanged for longer than that.
 RACY_NS = 2_000_000_000
-# Directories checked at once. On network storage each check takes a round trip.
-CHECK_WORKERS = 16
 
 _PLAIN_FIELDS = ("extensions", "roots", "skipped", "control_left_out")
 _ARRAYS = tuple(field.name for field in fields(Tree) if field.name not in _PLAIN_FIELDS)
@@ -64,44 +60,82 @@ def default_cache_dir() -> Path:
     return platformdirs.user_cache_path("redoxfs")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Scan:
+    """A tree, how many of its directories were listed for it, and how many are as in the cache."""
+
+    tree: Tree
+    listed: int
+    kept: int
+
+    @property
+    def reused(self) -> bool:
+        """Whether all of it is from the cache."""
+        return not self.listed
+
+
 def load_or_scan(
     source: Path,
     root_fd: int,
     cache_dir: Path,
     *,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
     rescan: bool = False,
     clock_ns: Callable[[], int] = time.time_ns,
-) -> tuple[Tree, bool]:
-    """The tree of the directory that `root_fd` is open on, and whether it came from the cache.
+) -> Scan:
+    """The tree of the directory that `root_fd` is open on.
 
     `source` is the path that the user gave, and the key of the cache. `rescan` ignores the cache and reads the source.
     The arrays of a reused tree are read-only. Raises SourceError, as read_tree does, and nothing else.
     """
     given = os.path.abspath(source)
     place = cache_dir / hashlib.sha256(os.fsencode(given)).hexdigest()[:32]
-    if not rescan:
-        try:
-            tree = _load(place, given, root_fd)
-            check_unchanged(tree, root_fd)
-        except _UnusableError as why:
-            log.debug("not reusing %s: %s", place, why)
-        except Exception as error:  # a damaged manifest can raise anything, and must not fail the mount
-            log.debug("not reusing %s: %r", place, error)
-        else:
-            if progress is not None:
-                progress(len(tree))
-            return tree, True
     scanned_at_ns = clock_ns()
-    tree = read_tree(root_fd, progress=progress, roots=(os.fsencode(given),))
+    earlier = None if rescan else _earlier(place, given, root_fd, progress)
+    if earlier is not None and not _changed(earlier):
+        if progress is not None:
+            progress(len(earlier.tree), _directories(earlier.tree))
+        return Scan(earlier.tree, 0, _directories(earlier.tree))
+    tree = read_tree(root_fd, progress=progress, roots=(os.fsencode(given),), earlier=earlier)
     try:
         _save(tree, place, given, root_fd, scanned_at_ns)
     except OSError as error:
         log.warning("cannot cache the scan of %s in %s (%s); the next mount will scan again", given, cache_dir, error)
-    return tree, False
+    # One that was below a directory which has vanished counts as kept.
+    kept = 0 if earlier is None else int(np.count_nonzero(earlier.unchanged))
+    return Scan(tree, max(1, _directories(tree) - kept), kept)
 
 
-def _load(place: Path, given: str, root_fd: int) -> Tree:
+def _directories(tree: Tree) -> int:
+    return int(np.count_nonzero(tree.kind_mask(stat.S_IFDIR)))
+
+
+def _changed(earlier: Earlier) -> int:
+    """How many directories are not as they were."""
+    return _directories(earlier.tree) - int(np.count_nonzero(earlier.unchanged))
+
+
+def _earlier(place: Path, given: str, root_fd: int, progress: Progress | None) -> Earlier | None:
+    """The cached tree, compared with the source; None if there is none that can be used."""
+    try:
+        tree, scanned_at_ns = _load(place, given, root_fd)
+        trusted_ns = scanned_at_ns - RACY_NS + 1
+        earlier = Earlier(tree, find_unchanged(root_fd, tree, listed_before_ns=trusted_ns, progress=progress))
+    except _UnusableError as why:
+        log.debug("not reusing %s: %s", place, why)
+        return None
+    except Exception as error:  # a damaged manifest can raise anything, and must not fail the mount
+        log.debug("not reusing %s: %r", place, error)
+        return None
+    if tree.skipped and _changed(earlier):
+        # The number of sockets and the like is known of the whole tree only.
+        log.debug("not reusing %s: it has sockets or the like, and something has changed", place)
+        return None
+    return earlier
+
+
+def _load(place: Path, given: str, root_fd: int) -> tuple[Tree, int]:
+    """The cached tree, and the time of its scan."""
     own = os.lstat(place)
     if not stat.S_ISDIR(own.st_mode) or own.st_uid != os.geteuid() or own.st_mode & 0o022:
         raise _UnusableError("not a directory that only this user can write")
@@ -127,37 +161,14 @@ def _load(place: Path, given: str, root_fd: int) -> Tree:
         skipped=int(manifest["skipped"]),
         control_left_out=int(manifest["control_left_out"]),
     )
-    directories = np.flatnonzero(tree.kind_mask(stat.S_IFDIR))
-    youngest_ns = max(int(tree.mtime_ns[directories].max()), int(tree.ctime_ns[directories].max()))
-    if youngest_ns > manifest["scanned_at_ns"] - RACY_NS:
-        raise _UnusableError("a directory was changed within 2 s of the scan")
-    return tree
+    return tree, int(manifest["scanned_at_ns"])
 
 
 def check_unchanged(tree: Tree, root_fd: int) -> None:
     """Raise ChangedError unless every directory of `tree` has the inode and times that the scan saw."""
-    directories = np.flatnonzero(tree.kind_mask(stat.S_IFDIR))
-
-    def check(part: NDArray[np.int64]) -> None:
-        for entry in part.tolist():
-            # Opened rather than looked up by name: on NFS an open asks the server, while a stat may use a cache.
-            fd = open_below(root_fd, tree.path(entry))
-            try:
-                found = os.fstat(fd)
-            finally:
-                os.close(fd)
-            known = (int(tree.inode[entry]), int(tree.mtime_ns[entry]), int(tree.ctime_ns[entry]))
-            if (found.st_ino, found.st_mtime_ns, found.st_ctime_ns) != known:
-                raise ChangedError(f"{show(tree.path(entry))} has changed")
-
-    with ThreadPoolExecutor(CHECK_WORKERS, thread_name_prefix="redoxfs-check") as pool:
-        parts = np.array_split(directories, min(len(directories), CHECK_WORKERS * 8))
-        futures = [pool.submit(check, part) for part in parts]
-        try:
-            for future in futures:
-                future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+    changed = np.flatnonzero(tree.kind_mask(stat.S_IFDIR) & ~find_unchanged(root_fd, tree))
+    if len(changed):
+        raise ChangedError(f"{show(tree.path(int(changed[0])))} has changed")
 
 
 def _save(tree: Tree, place: Path, given: str, root_fd: int, scanned_at_ns: int) -> None:
@@ -174,7 +185,7 @@ def _save(tree: Tree, place: Path, given: str, root_fd: int, scanned_at_ns: int)
             "inode": root.st_ino,
             "scanned_at_ns": scanned_at_ns,
             "entries": len(tree),
-            "directories": int(np.count_nonzero(tree.kind_mask(stat.S_IFDIR))),
+            "directories": _directories(tree),
             "symlinks": len(tree.link_entry),
             "skipped": tree.skipped,
             "control_left_out": tree.control_left_out,

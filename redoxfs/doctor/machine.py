@@ -12,11 +12,11 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from redoxfs.chunks.beneath import has_openat2
 from redoxfs.doctor.result import Result, ok, problem, warning
 from redoxfs.launch.fuse_access import DEVICE, FUSE_CONF, device_trouble, has_name, others_allowed
 from redoxfs.launch.memory import available_memory, default_memory, memory_limit, process_limit
 from redoxfs.launch.sizes import counted, format_bytes
+from redoxfs.linux.beneath import has_openat2
 from redoxfs.linux.detach import find_helper
 
 PROC = Path("/proc")

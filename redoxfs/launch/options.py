@@ -45,7 +45,10 @@ class SamplerSpec:
 
 @dataclass(frozen=True, slots=True)
 class DatasetOptions:
-    """How samples, classes and chunks are found in SOURCE. ``chunk_size`` None: chosen for the storage and policy."""
+    """How samples, classes and chunks are found in SOURCE.
+
+    ``chunk_size`` None: chosen for the storage and policy. ``catalog`` is a file that replaces the scan.
+    """
 
     classes: str | None = None
     samples: tuple[str, ...] = ()
@@ -53,6 +56,7 @@ class DatasetOptions:
     chunk_size: int | None = None
     seed: int = 0
     rescan: bool = False
+    catalog: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,20 +8,19 @@ directory from every later open by path.
 import errno
 import os
 import stat
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from redoxfs.launch.catalogs import catalog_from_file
 from redoxfs.launch.deadline import run_in_child
 from redoxfs.launch.errors import SourceUnusableError, UsageError
 from redoxfs.launch.memory import available_memory, default_memory
 from redoxfs.launch.options import DatasetOptions, MemoryOptions
 from redoxfs.launch.path_status import EXACT_FOLDER, PathStatus
 from redoxfs.launch.say import say
+from redoxfs.launch.scanning import showing_scan
 from redoxfs.launch.sizes import counted, format_bytes, format_seconds, parse_size
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from redoxfs.chunks import Cells, ChunkStore, StorageSpeed
-    from redoxfs.dataset import Beside, Catalog, Verdict
+    from redoxfs.dataset import Beside, Catalog, Scan, Verdict
     from redoxfs.launch.members import Membership
     from redoxfs.packed import Index
 
@@ -40,7 +39,7 @@ DEFAULT_CHUNK_SIZE = 64
 _DIRECTORY_CHUNK_SIZE = 8
 
 # Options that `redoxfs pack` fixes for good.
-_FIXED_BY_PACK = {"classes": "--classes", "samples": "--samples", "groups": "--groups", "rescan": "--rescan"}
+_FIXED_BY_PACK = {name: f"--{name}" for name in ("classes", "samples", "groups", "rescan", "catalog")}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -286,38 +285,44 @@ def memory_of(size: str | None) -> int:
 
 
 def catalog_of(source: PathStatus, root_fd: int, options: DatasetOptions, *, timeout_s: float) -> "Catalog":
-    """Scan SOURCE, or reuse the cached scan, and find samples, groups and classes in it.
+    """Scan SOURCE, with what the cached scan has, and find samples, groups and classes in it; or read it from a file.
 
     Raises SourceUnusableError if it holds no file, and the dataset's own SourceError and ClassesError.
     """
     from redoxfs.dataset import build_catalog, default_cache_dir, load_or_scan
 
+    if options.catalog is not None:
+        return catalog_from_file(source, root_fd, options)
     beside = _look_beside(source, root_fd, options, timeout_s)
     begin = time.monotonic()
     try:
-        with _counting_files() as progress:
-            tree, reused = load_or_scan(
-                source.path, root_fd, default_cache_dir(), progress=progress, rescan=options.rescan
-            )
+        with showing_scan() as progress:
+            scan = load_or_scan(source.path, root_fd, default_cache_dir(), progress=progress, rescan=options.rescan)
     except OSError as failure:
         if failure.errno not in (errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ENOENT):
             raise
         raise SourceUnusableError(f"{failure.filename or source.asked}: {failure.strerror}") from None
-    files = len(tree) - int(tree.kind_mask(stat.S_IFDIR).sum())
+    files = len(scan.tree) - int(scan.tree.kind_mask(stat.S_IFDIR).sum())
     if not files:
         raise SourceUnusableError(f"{source.asked}: there are no files in it")
-    if reused:
-        say(f"catalog: {counted(files, 'file')}, unchanged since the last scan (--rescan)")
-    else:
-        say(f"catalog: {counted(files, 'file')}, scanned in {format_seconds(time.monotonic() - begin)}")
+    say(f"catalog: {counted(files, 'file')}, {_how(scan, format_seconds(time.monotonic() - begin))}")
     return build_catalog(
-        tree,
+        scan.tree,
         classes=options.classes or "auto",
         samples=options.samples,
         groups=options.groups,
         root_fd=root_fd,
         beside=beside,
     )
+
+
+def _how(scan: "Scan", took: str) -> str:
+    if scan.reused:
+        return "unchanged since the last scan (--rescan)"
+    if not scan.kept:
+        return f"scanned in {took}"
+    changed = counted(scan.listed, "changed directory", "changed directories")
+    return f"{changed} scanned in {took}, {scan.kept:,} unchanged (--rescan)"
 
 
 def _look_beside(source: PathStatus, root_fd: int, options: DatasetOptions, timeout_s: float) -> "Beside | None":
@@ -353,29 +358,3 @@ def evidence(verdict: "Verdict") -> list[str]:
         f"{', '.join(names)}: {'redirected' if redirected else 'not redirected'} ({because})"
         for (redirected, because), names in splits.items()
     ]
-
-
-@contextmanager
-def _counting_files() -> Iterator[Callable[[int], None] | None]:
-    """Show the progress of the scan on a terminal; elsewhere the line at its end is enough."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (
-        SpinnerColumn(),
-        TextColumn("scanning: {task.completed:,} entries"),
-        TextColumn("{task.fields[rate]:,}/s"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("scan", total=None, rate=0)
-        begin = time.monotonic()
-
-        def found(count: int) -> None:
-            rate = int(count / max(time.monotonic() - begin, 1e-3))
-            bar.update(task, completed=count, rate=rate)
-
-        yield found

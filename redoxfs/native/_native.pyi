@@ -437,3 +437,36 @@ class Session:
 
     def close(self) -> None:
         """End the helpers and drop all handles. The descriptors stay open."""
+
+def scan_directories(
+    root: int,
+    paths: Sequence[bytes],
+    known: Readable,
+    *,
+    threads: int,
+    most_entries: int,
+    checks_only: bool,
+    progress: Callable[[int, int], object] | None,
+) -> tuple[tuple[bytes, ...], int, int, tuple[int, bytes | None, int] | None]:
+    """Read the directories at ``paths`` below ``root``, by threads that have ended when this returns or raises.
+
+    Args:
+        known: int64[D, 3], or empty: the inode, mtime and ctime that each directory had; inode 0 if they are not known.
+            A directory that still has them is not listed.
+        most_entries: no further directory is begun after so many. The result is that of the first ones then.
+        checks_only: compare the directories with ``known`` and list none.
+        progress: called ten times a second with the entries and the directories so far.
+
+    Returns:
+        Arrays as bytes: a state for each directory (0: listed, -1: as known, -2: changed, -3: it is gone), their
+        attributes, the numbers of their entries, the attributes of these, the lengths of their names, the names, the
+        places of symlinks among the entries, the lengths of their targets, the targets, and device and inode of the
+        file at the end of each. `redoxfs.dataset.new_tree.Found` has the types. Then the number of sockets and the
+        like, whether the root has a control folder, and the first failure: the directory, the name in it, or None, and
+        an errno.
+
+    Raises:
+        ValueError: an argument is out of range.
+        OSError: no thread can be started.
+        Exception: as ``progress``, or a signal's handler.
+    """

@@ -9,7 +9,7 @@
 #include "shared.h"
 #include "tree.h"
 
-// Each adds its types to the module; returns 0, or -1 with an exception set.
+// Each adds its types or functions to the module; returns 0, or -1 with an exception set.
 int redox_add_buffer(PyObject *module);
 int redox_add_tree(PyObject *module);
 int redox_add_reader(PyObject *module);
@@ -17,6 +17,7 @@ int redox_add_shared(PyObject *module);
 int redox_add_session(PyObject *module);
 int redox_add_histogram(PyObject *module);
 int redox_add_opens(PyObject *module);
+int redox_add_scan(PyObject *module);
 
 // The core object behind a Python object, borrowed, or NULL with TypeError set.
 redox_buffer *redox_buffer_of(PyObject *object);

@@ -223,10 +223,16 @@ class Supply:
         if len(stamps) == 1 and not self._has_changed:
             # Nearly every open. A file that was not noted as changed has the size and time of the scan.
             (stamp,) = stamps
-            if stamp is None or stamp.inode in (self._tree_inode[self._members[self._member_at[sample]]], NO_INODE):
+            inode = self._tree_inode[self._members[self._member_at[sample]]]
+            if stamp is None or stamp.inode in (inode, NO_INODE) or inode == NO_INODE:
                 return ()
         numbered = zip(self.files_of(sample), enumerate(stamps), strict=True)
-        return [(file, stamp) for entry, (file, stamp) in numbered if stamp and not stamp.is_of(self.scanned(entry))]
+        return [(file, stamp) for entry, (file, stamp) in numbered if stamp and not self._is_as_scanned(entry, stamp)]
+
+    def _is_as_scanned(self, entry: int, stamp: Stamp) -> bool:
+        scanned = self.scanned(entry)
+        # The catalog of a copy knows no inodes.
+        return stamp.is_of(scanned) or scanned.is_of(stamp)
 
     def read_range(self, sample: int, file: int, stamp: Stamp, offset: int, size: int) -> bytes:
         """See `ChunkStore.read_range`."""

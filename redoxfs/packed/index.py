@@ -12,7 +12,6 @@ a one-line error here, not a wrong byte later. The bytes of files are checked wh
 Invariant: a folder with a manifest is complete. The manifest is written last, under another name, synced, and renamed.
 """
 
-import dataclasses
 import json
 import os
 import re
@@ -27,8 +26,8 @@ import numpy.typing as npt
 import xxhash
 
 from redoxfs.chunks import Cells
-from redoxfs.dataset import CONTROL_NAME, TURN_OFF, Catalog, Finding, Tree, Verdict, array_files, show
-from redoxfs.dataset.groups import MEMBERS_MAX
+from redoxfs.dataset import TURN_OFF, Catalog, Tree, array_files, show
+from redoxfs.dataset.stored import catalog_of, children_of, described, in_range, must_be_text, wrong_catalog, wrong_tree
 from redoxfs.packed.headers import BLOCK_BYTES
 from redoxfs.packed.positions import Positions
 
@@ -43,10 +42,6 @@ VERSION = 1
 SUM_BLOCK_BYTES = 1 << 20
 """A checksum covers this many bytes of a file, fewer at its end. Nearly every sample has one checksum, and a small read
 of a file of gigabytes reads no more than this to check the bytes."""
-
-NAME_MAX_BYTES = 255
-TARGET_MAX_BYTES = 4095
-"""Linux's own limits."""
 
 CHUNK_SIZE_MAX = 1 << 16
 """The largest --chunk-size."""
@@ -149,24 +144,13 @@ def describe(
     catalog: Catalog, cells: Cells, positions: Positions, *, seed: int, asked: dict[str, Any]
 ) -> dict[str, Any]:
     """The manifest of a dataset, without the records of its arrays."""
-    verdict = dataclasses.asdict(catalog.verdict)
     return {
         "format": FORMAT,
         "version": VERSION,
         "seed": seed,
         "chunk_size": cells.chunk_size,
         "asked": asked,
-        "verdict": {
-            **verdict,
-            "line": catalog.verdict.line.removesuffix(TURN_OFF),
-            "saw": list(catalog.verdict.saw),
-            "splits": list(verdict["splits"]),
-        },
-        "class_names": catalog.class_names,
-        "class_trees": catalog.class_trees,
-        "sample_files": catalog.sample_files,
-        "skipped": catalog.tree.skipped,
-        "control_left_out": catalog.tree.control_left_out,
+        **described(catalog, line=catalog.verdict.line.removesuffix(TURN_OFF)),
         "shards": [{"name": n, "bytes": b} for n, b in zip(positions.shard_names, positions.shard_bytes, strict=True)],
     }
 
@@ -193,7 +177,7 @@ def load_index(folder: Path, is_needed: Callable[[int, str], bool] = lambda _sha
     """
     manifest = read_manifest(folder)
     try:
-        _must_be_text(manifest)
+        must_be_text(manifest)
         arrays = {name: array_files.load(folder / FOLDER, name, manifest["arrays"][name]) for name in _ARRAYS}
         for name, dtype in _ARRAYS.items():
             if str(arrays[name].dtype) != dtype or arrays[name].ndim != (2 if name == "cells" else 1):
@@ -201,7 +185,7 @@ def load_index(folder: Path, is_needed: Callable[[int, str], bool] = lambda _sha
         if not 1 <= arrays["cells"].shape[1] <= CHUNK_SIZE_MAX or arrays["cells"].shape[1] != manifest["chunk_size"]:
             _damaged(folder, "the chunks have another size than in the manifest")
         index = _assemble(manifest, arrays)
-        wrong = _wrong_tree(index.catalog.tree) or _wrong_catalog(index.catalog) or _wrong_cells(index)
+        wrong = wrong_tree(index.catalog.tree) or wrong_catalog(index.catalog) or _wrong_cells(index)
         wrong = wrong or _wrong_positions(index)
     except array_files.DamagedArrayError as error:
         raise DamagedDatasetError(str(error)) from None
@@ -252,23 +236,6 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-_FINDING = {"redirected": bool, "directories": int, "samples": int}
-
-
-def _must_be_text(manifest: dict[str, Any]) -> None:
-    """Check the texts of the manifest, which are printed or looked up. Raises TypeError."""
-    verdict = manifest["verdict"]
-    said = [*verdict["saw"], *(verdict[name] for name in ("asked", "mode", "line"))]
-    # Datasets of earlier versions have none.
-    for finding in verdict.get("splits", ()):
-        said += [finding["split"], finding["because"]]
-        if any(type(finding[name]) is not kind for name, kind in _FINDING.items()):
-            raise TypeError(f"{finding!r:.40} does not describe a split")
-    for text in (*said, *manifest["class_names"], *manifest["class_trees"]):
-        if not isinstance(text, str):
-            raise TypeError(f"{text!r:.40} is not a text")
-
-
 def _damaged(folder: Path, what: str) -> NoReturn:
     raise DamagedDatasetError(f"{folder}: {what}; pack the dataset again")
 
@@ -290,17 +257,12 @@ def tree_of(arrays: Mapping[str, npt.NDArray[Any]], *, skipped: int, control_lef
     Raises:
         ValueError: they are not a tree.
     """
-    parent = arrays["parent"]
-    count = len(parent)
-    if not count or any(len(arrays[name]) != count for name in _COLUMNS):
-        raise ValueError("the columns of the tree differ in length")
-    if parent[0] or (parent[1:] < parent[:-1]).any() or (parent[1:] >= np.arange(1, count)).any():
-        raise ValueError("the entries do not form a tree")
-    children = np.bincount(parent[1:], minlength=count).astype(np.int32)
+    first_child, children = children_of([arrays[name] for name in _COLUMNS], arrays["parent"])
+    count = len(children)
     nowhere = np.zeros(1, np.uint64)
     return Tree(
         **{name: arrays[name] for name in _TREE},
-        first_child=np.where(children > 0, np.concatenate([[1], np.cumsum(children[:-1]) + 1]), 0).astype(np.int32),
+        first_child=first_child,
         children=children,
         inode=np.broadcast_to(nowhere, count),
         device=np.broadcast_to(nowhere, count),
@@ -330,40 +292,7 @@ def _assemble(manifest: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> 
     count = len(tree)
     if len(arrays["shard"]) != count or len(arrays["data_at"]) != count:
         raise ValueError("the columns of the positions differ in length")
-    verdict = manifest["verdict"]
-    members, member_at = arrays["members"], arrays["member_at"]
-    samples = len(arrays["class_of"])
-    if not _are_offsets(member_at, samples, len(members)) or (member_at[1:] == member_at[:-1]).any():
-        raise ValueError("the files of the samples are counted wrong")
-    lengths = np.diff(member_at)
-    if len(members) and not (members.min() >= 0 and members.max() < count):
-        raise ValueError("a sample has a file that is not in the tree")
-    sample_of = np.full(count, -1, np.int32)
-    sample_of[members] = np.repeat(np.arange(samples, dtype=np.int32), lengths)
-    member_of = np.zeros(count, np.uint16)
-    member_of[members] = np.arange(len(members)) - np.repeat(member_at[:-1], lengths)
-    catalog = Catalog(
-        tree=tree,
-        sample_of=sample_of,
-        member_of=member_of,
-        member_at=member_at,
-        members=members,
-        class_of=arrays["class_of"],
-        class_names=[str(name) for name in manifest["class_names"]],
-        class_trees=[str(name) for name in manifest["class_trees"]],
-        tree_of_class=arrays["tree_of_class"],
-        sample_bytes=np.add.reduceat(tree.size[members], member_at[:-1]) if samples else np.zeros(0, np.int64),
-        verdict=Verdict(
-            verdict["asked"],
-            verdict["mode"],
-            verdict["line"],
-            tuple(verdict["saw"]),
-            tuple(Finding(**finding) for finding in verdict.get("splits", ())),
-        ),
-        sample_files=int(manifest["sample_files"]),
-    )
-    if (tree.size < 0).any() or (tree.size >= 1 << 60).any():
-        raise ValueError("a file's size is beyond reason")
+    catalog = catalog_of(tree, manifest, {name: arrays[name] for name in _CLASSES})
     return Index(
         catalog=catalog,
         cells=Cells(arrays["cells"], arrays["group_start"]),
@@ -376,110 +305,11 @@ def _assemble(manifest: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> 
     )
 
 
-def _wrong_tree(tree: Tree) -> str:
-    """The fault that makes the tree unfit to serve, or "" if it has none."""
-    if not _are_offsets(tree.name_at, len(tree), len(tree.names)):
-        return "the names overlap"
-    if not _are_offsets(tree.link_at, len(tree.link_entry), len(tree.link_names)):
-        return "the targets of links overlap"
-    kinds = tree.mode & np.uint32(0o170000)
-    directory, link = kinds == stat.S_IFDIR, kinds == stat.S_IFLNK
-    if not directory[0] or not directory[tree.parent].all():
-        return "an entry lies in something that is not a directory"
-    if not (directory | link | (kinds == stat.S_IFREG)).all():
-        return f"{_first(tree, ~(directory | link | (kinds == stat.S_IFREG)))} is a device or the like"
-    if not np.array_equal(tree.link_entry, np.flatnonzero(link)):
-        return "the links are not those of the tree"
-    lengths = np.diff(tree.name_at)
-    if lengths[0] or (lengths[1:] == 0).any() or (lengths > NAME_MAX_BYTES).any():
-        return "a name is empty or longer than 255 bytes"
-    for byte, called in ((0, "a NUL"), (ord("/"), "a slash")):
-        at = np.flatnonzero(tree.names == byte)
-        if len(at):
-            entry = int(np.searchsorted(tree.name_at, at[0], side="right")) - 1
-            return f"{show(tree.path(entry))} has {called} in its name"
-    if (tree.link_names == 0).any() or (np.diff(tree.link_at) > TARGET_MAX_BYTES).any():
-        return "a link has an impossible target"
-    dot = np.append(tree.names, np.uint8(0))[tree.name_at[:-1]] == ord(".")
-    last_dot = np.append(tree.names, np.uint8(0))[tree.name_at[1:] - 1] == ord(".")
-    upwards = (dot & (lengths == 1)) | (dot & last_dot & (lengths == 2))
-    upwards[0] = False
-    if upwards.any():
-        return f"{_first(tree, upwards)} leads out of its directory"
-    if tree.lookup(0, CONTROL_NAME) >= 0:
-        return f"{show(CONTROL_NAME)} is in the root, where the mount has its control folder"
-    twice = _not_ascending(tree)
-    if twice >= 0:
-        return f"{show(tree.path(twice))} is there twice, or not in order"
-    return ""
-
-
-def _first(tree: Tree, mask: npt.NDArray[np.bool_]) -> str:
-    return show(tree.path(int(np.flatnonzero(mask)[0])))
-
-
-def _are_offsets(at: npt.NDArray[np.int64], count: int, length: int) -> bool:
-    # Neighbors are compared directly: their difference may overflow and change its sign.
-    return len(at) == count + 1 and at[0] == 0 and at[-1] == length and bool((at[1:] >= at[:-1]).all())
-
-
-def _not_ascending(tree: Tree) -> int:
-    """An entry whose name does not sort after its previous sibling's, or -1. Compares eight bytes of all at a time."""
-    padded = np.append(tree.names, np.zeros(NAME_MAX_BYTES + 9, np.uint8))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, 8)
-    lengths = np.diff(tree.name_at)
-    later = np.flatnonzero(np.diff(tree.parent) == 0) + 1
-    later = later[later > 1]
-    offset = 0
-    while len(later):
-        below = _word(windows, tree.name_at[later - 1] + offset, lengths[later - 1] - offset)
-        above = _word(windows, tree.name_at[later] + offset, lengths[later] - offset)
-        ended = (below == above) & (lengths[later] <= offset + 8) & (lengths[later - 1] <= offset + 8)
-        wrong = (below > above) | ended
-        if wrong.any():
-            return int(later[wrong][0])
-        later = later[below == above]
-        offset += 8
-    return -1
-
-
-def _word(windows: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], left: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    """Eight bytes of each name as one number that sorts like them. Bytes after a name's end count as zeros."""
-    window = windows[at]
-    window[np.arange(8) >= left[:, None]] = 0
-    word: npt.NDArray[Any] = window.view(">u8").ravel()
-    return word
-
-
-def _wrong_catalog(catalog: Catalog) -> str:
-    classes = len(catalog.class_names)
-    class_of, members = catalog.class_of, catalog.members
-    if len(catalog.tree_of_class) != classes or not _in_range(catalog.tree_of_class, len(catalog.class_trees)):
-        return "the classes are counted wrong"
-    if not _in_range(class_of, classes) or (np.diff(class_of) < 0).any():
-        return "a sample has no class"
-    if (np.bincount(class_of, minlength=classes) == 0).any():
-        return "a class has no sample"
-    if (np.bincount(members, minlength=1) > 1).any():
-        return "a file belongs to two samples"
-    if not (catalog.tree.mode[members] & np.uint32(0o170000) == stat.S_IFREG).all():
-        return "a sample is not a file"
-    files = np.diff(catalog.member_at)
-    same_class = np.diff(class_of) == 0
-    if (files > MEMBERS_MAX).any() or (np.diff(files)[same_class] != 0).any():
-        return "samples of one class have different numbers of files"
-    return ""
-
-
-def _in_range(values: npt.NDArray[Any], end: int) -> bool:
-    return not len(values) or bool(values.min() >= 0 and values.max() < end)
-
-
 def _wrong_cells(index: Index) -> str:
     cells, starts = index.cells.cells, index.cells.group_start
     class_of = index.catalog.class_of
     samples = cells[cells >= 0]
-    if (cells < -1).any() or not _in_range(samples, len(class_of)) or len(samples) != len(class_of):
+    if (cells < -1).any() or not in_range(samples, len(class_of)) or len(samples) != len(class_of):
         return "the chunks do not hold each sample once"
     if (np.bincount(samples, minlength=len(class_of)) != 1).any():
         return "the chunks do not hold each sample once"
@@ -500,13 +330,13 @@ def _wrong_positions(index: Index) -> str:
         return "a shard has an impossible name"
     if len(set(positions.shard_names)) != len(positions.shard_names):
         return "a shard is listed twice"
-    if not _in_range(positions.shard, len(positions.shard_names)):
+    if not in_range(positions.shard, len(positions.shard_names)):
         return "an entry lies in no shard"
     sizes = np.where(tree.kind_mask(stat.S_IFREG), tree.size, 0)
     room = np.array(positions.shard_bytes, np.int64)[positions.shard] - positions.data_at
     outside = (positions.data_at < BLOCK_BYTES) | (positions.data_at % BLOCK_BYTES != 0) | (sizes > room)
     if outside.any():
-        return f"{_first(tree, outside)} lies outside its shard"
+        return f"{show(tree.path(int(np.flatnonzero(outside)[0])))} lies outside its shard"
     if _are_apart(index.catalog, positions):
         return "the files of a sample do not lie side by side"
     if len(index.sums) != index.block_at[-1]:

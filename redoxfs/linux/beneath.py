@@ -1,4 +1,4 @@
-"""Open a file under a directory descriptor, and never outside it.
+"""Open a file or a directory under a directory descriptor, and never outside it.
 
 Others may write to the source while it is served, so a scanned directory may have become a symlink to /etc when a
 file in it is opened. openat2(2) resolves a whole path with the rule "beneath, and through no symlink" in one call;
@@ -9,6 +9,7 @@ component, with the same result in more calls.
 import ctypes
 import errno
 import os
+from collections.abc import Iterable
 from functools import cache
 
 from redoxfs.linux.libc import last_error, libc
@@ -21,6 +22,7 @@ RESOLVE_NO_SYMLINKS = 0x04
 RESOLVE_BENEATH = 0x08
 
 FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+DIRECTORY_FLAGS = FLAGS | os.O_DIRECTORY
 # A FIFO that replaced a file must not block the open.
 FILE_FLAGS = FLAGS | os.O_NONBLOCK | os.O_NOCTTY
 
@@ -57,18 +59,28 @@ def has_openat2() -> bool:
     return bool(fd < 0 and last_error().errno == errno.EBADF)
 
 
+def open_directory(root_fd: int, names: Iterable[str | bytes]) -> int:
+    """Open the directory that some names lead to from ``root_fd``, through no symlink; return the descriptor.
+
+    Raises:
+        OSError: as open(2); ELOOP or ENOTDIR where a name is that of a symlink.
+    """
+    at = os.open(".", DIRECTORY_FLAGS, dir_fd=root_fd)
+    for name in names:
+        try:
+            inner = os.open(name, DIRECTORY_FLAGS, dir_fd=at)
+        finally:
+            os.close(at)
+        at = inner
+    return at
+
+
 def _walk(root_fd: int, path: bytes) -> int:
     *directories, name = path.split(b"/")
     if b".." in directories or name in (b"", b".", b".."):
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), os.fsdecode(path))
-    at = root_fd
+    above = open_directory(root_fd, directories)
     try:
-        for directory in directories:
-            inner = os.open(directory, FLAGS | os.O_DIRECTORY, dir_fd=at)
-            if at != root_fd:
-                os.close(at)
-            at = inner
-        return os.open(name, FILE_FLAGS, dir_fd=at)
+        return os.open(name, FILE_FLAGS, dir_fd=above)
     finally:
-        if at != root_fd:
-            os.close(at)
+        os.close(above)

@@ -1,0 +1,25 @@
+"""The arguments of `redoxfs catalog`, and --catalog."""
+
+import argparse
+
+from redoxfs.cli.options import CatalogExportOptions, CatalogShowOptions
+from redoxfs.cli.parser import Parser, Verbs, add_verb
+
+
+def add_catalog(verbs: "Verbs[Parser]") -> Parser:
+    """`redoxfs catalog`; returns its action `export`, which lacks the options of several verbs."""
+    catalog = add_verb(verbs, "catalog", None, "keep a scan in a file, so that other mounts need not scan")
+    actions = catalog.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
+    export = add_verb(actions, "export", CatalogExportOptions, "scan SOURCE and write its catalog to FILE")
+    export.add_argument("source", metavar="SOURCE", help="the directory with the training files")
+    export.add_argument("file", metavar="FILE", help="a file outside SOURCE; one that exists is replaced")
+    export.add_argument("--rescan", action="store_true", help="list all directories again, also unchanged ones")
+    show = add_verb(actions, "show", CatalogShowOptions, "check FILE, and show what is in it")
+    show.add_argument("file", metavar="FILE")
+    show.add_argument("--json", action="store_true", help="print JSON")
+    return export
+
+
+def add_catalog_option(verb: "argparse._ActionsContainer") -> None:
+    """--catalog."""
+    verb.add_argument("--catalog", metavar="FILE", help="do not scan; FILE is what redoxfs catalog export wrote")

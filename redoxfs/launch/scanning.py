@@ -1,0 +1,60 @@
+"""What a scan shows while it runs: a line that changes on a terminal, and elsewhere a line now and then."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from redoxfs.launch.say import say
+from redoxfs.launch.sizes import counted
+
+FIRST_S, EVERY_S = 10.0, 30.0
+"""Where no terminal shows it, nobody waits for the first line of a scan that takes a few seconds."""
+
+Shown = Callable[[int, int], None]
+"""Called with entries and directories so far."""
+
+
+@contextmanager
+def showing_scan() -> Iterator[Shown]:
+    """Show entries, directories and entries a second."""
+    if not sys.stderr.isatty():
+        yield lines(say, time.monotonic)
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("scanning: {task.completed:,} entries in {task.fields[directories]:,} directories"),
+        TextColumn("{task.fields[rate]:,}/s"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("scan", total=None, directories=0, rate=0)
+        begin = time.monotonic()
+
+        def found(entries: int, directories: int) -> None:
+            bar.update(task, completed=entries, directories=directories, rate=_rate(entries, time.monotonic() - begin))
+
+        yield found
+
+
+def lines(printer: Callable[[str], None], clock: Callable[[], float]) -> Shown:
+    """Print a line after ten seconds, and another one every half minute."""
+    begin = clock()
+    due = begin + FIRST_S
+
+    def found(entries: int, directories: int) -> None:
+        nonlocal due
+        now = clock()
+        if now >= due:
+            due = now + EVERY_S
+            where = f"{counted(entries, 'entry', 'entries')} in {counted(directories, 'directory', 'directories')}"
+            printer(f"scanning: {where}, {_rate(entries, now - begin):,}/s")
+
+    return found
+
+
+def _rate(entries: int, seconds: float) -> int:
+    return int(entries / max(seconds, 1e-3))
