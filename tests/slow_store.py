@@ -20,13 +20,19 @@ def compiled(folder: Path) -> Path:
 
 
 @contextmanager
-def served(program: Path, source: Path, at: Path, delay_ms: float = 0) -> Iterator[subprocess.Popen[str]]:
-    """``source`` at ``at``, with a delay in each open and read. It ends well even if it was stopped meanwhile."""
-    command = [str(program), str(source), str(at), str(delay_ms)]
+def served(
+    program: Path, source: Path, at: Path, delay_ms: float = 0, *, names: bool = False
+) -> Iterator[subprocess.Popen[str]]:
+    """``source`` at ``at``, with a delay in each open and read, and with ``names`` in everything else.
+
+    It ends well even if it was stopped meanwhile.
+    """
+    command = [str(program), str(source), str(at), str(delay_ms), *(["names"] if names else [])]
+    more = ", and of names and attributes" if names else ""
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout
-            assert server.stdout.readline() == f"{at}: {source}, with {delay_ms:g} ms in each open and read\n"
+            assert server.stdout.readline() == f"{at}: {source}, with {delay_ms:g} ms in each open and read{more}\n"
             yield server
         finally:
             server.send_signal(signal.SIGCONT)

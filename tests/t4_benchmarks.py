@@ -154,3 +154,19 @@ def test_a_benchmark_that_is_terminated_leaves_nothing_behind(machine: Machine) 
             os.killpg(bench.pid, 0)
     finally:
         bench.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("compiler")
+def test_scan_lists_again_only_what_changed(tmp_path: Path) -> None:
+    found = result("scan.py", "--files", "3000", "--delayed-files", "1000", "--delay-ms", "0.1", "--folder", tmp_path)
+    for part, names, entries in (("local", (", cold", ", warm"), 3004), ("delayed", ("",), 1002)):
+        rows = found[part]
+        for name in names:
+            assert rows[f"first{name}"]["listed"] == entries - (3000 if part == "local" else 1000)
+            assert rows[f"unchanged{name}"]["listed"] == 0
+            assert rows[f"one directory changed{name}"]["listed"] == 1
+            assert rows[f"first{name}"]["entries"] == entries
+        assert rows["imported"]["entries"] == entries + len(names)
+        assert rows["export"]["bytes"] > 0
+    assert list(tmp_path.iterdir()) == []

@@ -53,8 +53,8 @@ def mounted(program: Path, machine: Machine, slow: Path) -> Mount:
     """Mounts a source at ``slow``; ``machine`` detaches a mount that a failed test leaves."""
 
     @contextmanager
-    def mounted(source: Path, delay_ms: float = 0) -> Iterator[None]:
-        with slow_store.served(program, source, slow, delay_ms):
+    def mounted(source: Path, delay_ms: float = 0, *, names: bool = False) -> Iterator[None]:
+        with slow_store.served(program, source, slow, delay_ms, names=names):
             yield
         assert str(slow) not in machine.mounts()
 
@@ -103,6 +103,19 @@ def test_slow_store_delays_each_open_and_each_first_read(mounted: Mount, source:
             os.close(fd)
             assert opened - began >= least_s
             assert ended - opened >= least_s
+
+
+def test_slow_store_delays_names_if_it_is_asked_to(mounted: Mount, source: Path, slow: Path) -> None:
+    with mounted(source, DELAY_MS, names=True):
+        for action in (
+            lambda: os.listdir(slow / "kind0"),
+            lambda: os.stat(slow / "kind0/0-00.jpg"),
+            lambda: os.stat(slow / "kind0/0-00.jpg"),
+        ):
+            began = time.monotonic()
+            action()
+            assert time.monotonic() - began >= DELAY_MS / 1000
+        assert files_in(slow) == files_in(source)
 
 
 def test_redoxfs_serves_a_slow_store(machine: Machine, mounted: Mount, source: Path, slow: Path) -> None:

@@ -3,14 +3,13 @@
 import json
 import os
 import stat
-import time
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from redoxfs.cli.options import CatalogExportOptions, CatalogShowOptions
 from redoxfs.cli.table import print_table
-from redoxfs.launch.catalogs import asked_of, open_catalog
+from redoxfs.launch.catalogs import export_catalog, open_catalog
 from redoxfs.launch.errors import DestinationError, SourceUnusableError
 from redoxfs.launch.path_status import path_status
 from redoxfs.launch.say import say
@@ -24,8 +23,6 @@ def run(options: CatalogExportOptions | CatalogShowOptions) -> int:
 
 
 def _export(options: CatalogExportOptions) -> int:
-    from redoxfs import __version__
-    from redoxfs.dataset import fingerprint, write_catalog
     from redoxfs.packed import is_packed
 
     source = path_status(options.source, options.timeout_s)
@@ -36,16 +33,7 @@ def _export(options: CatalogExportOptions) -> int:
         raise SourceUnusableError(f"{source.asked}: is a packed dataset, whose index is its catalog")
     catalog = catalog_of(source, root_fd, options.dataset, timeout_s=options.timeout_s)
     say_verdict(catalog.verdict)
-    about = {
-        "source": os.fsdecode(source.path).encode("utf-8", "backslashreplace").decode(),
-        "exported_at_s": int(time.time()),
-        "redoxfs": __version__,
-        "fingerprint": fingerprint(catalog),
-    }
-    try:
-        length = write_catalog(path, catalog, asked=asked_of(options.dataset, catalog), about=about)
-    except OSError as failure:
-        raise DestinationError(f"{options.file}: {failure.strerror}") from None
+    length = export_catalog(path, catalog, source, options.dataset)
     files = int(catalog.tree.kind_mask(stat.S_IFREG).sum())
     say(f"{options.file}: {counted(files, 'file')}, {format_bytes(length)}; use it with redoxfs mount --catalog")
     return 0

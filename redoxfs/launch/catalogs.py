@@ -1,4 +1,4 @@
-"""`--catalog FILE`: the catalog of SOURCE from a file, in place of a scan."""
+"""A catalog in a file: `redoxfs catalog export` writes it, and `--catalog FILE` takes it in place of a scan."""
 
 import os
 import stat
@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redoxfs.launch.errors import SourceUnusableError, UsageError
+from redoxfs.launch.errors import DestinationError, SourceUnusableError, UsageError
 from redoxfs.launch.options import DatasetOptions
 from redoxfs.launch.path_status import PathStatus
 from redoxfs.launch.say import say
@@ -19,7 +19,28 @@ _TABLE = "table"
 """Stands for the path of a table, which another machine need not have."""
 
 
-def asked_of(options: DatasetOptions, catalog: "Catalog") -> dict[str, Any]:
+def export_catalog(path: Path, catalog: "Catalog", source: PathStatus, options: DatasetOptions) -> int:
+    """Write the catalog of ``source``, which was made with ``options``, to a file. Returns its length.
+
+    Raises:
+        DestinationError: it cannot be written.
+    """
+    from redoxfs import __version__
+    from redoxfs.dataset import fingerprint, write_catalog
+
+    about = {
+        "source": os.fsencode(source.path).decode("utf-8", "backslashreplace"),
+        "exported_at_s": int(time.time()),
+        "redoxfs": __version__,
+        "fingerprint": fingerprint(catalog),
+    }
+    try:
+        return write_catalog(path, catalog, asked=_asked(options, catalog), about=about)
+    except OSError as failure:
+        raise DestinationError(f"{path}: {failure.strerror}") from None
+
+
+def _asked(options: DatasetOptions, catalog: "Catalog") -> dict[str, Any]:
     """The options that decided on samples and classes, as a catalog file has them."""
     is_table = catalog.verdict.mode == "csv"
     return {
