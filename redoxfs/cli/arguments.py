@@ -460,7 +460,7 @@ def _add_catalog(verbs: "Verbs[Parser]") -> None:
 def _add_served(verb: Parser) -> None:
     group = verb.add_argument_group("what is served")
     _add_files(group)
-    add_catalog_option(group)
+    verb.advanced(add_catalog_option(group))
 
 
 def _add_files(verb: "argparse._ActionsContainer") -> None:

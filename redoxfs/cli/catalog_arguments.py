@@ -20,6 +20,6 @@ def add_catalog(verbs: "Verbs[Parser]") -> Parser:
     return export
 
 
-def add_catalog_option(verb: "argparse._ActionsContainer") -> None:
+def add_catalog_option(verb: "argparse._ActionsContainer") -> argparse.Action:
     """--catalog."""
-    verb.add_argument("--catalog", metavar="FILE", help="do not scan; FILE is what redoxfs catalog export wrote")
+    return verb.add_argument("--catalog", metavar="FILE", help="do not scan; FILE is what redoxfs catalog export wrote")
