@@ -8,6 +8,7 @@ of others.
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -81,6 +82,11 @@ class Case:
     sharing: Sequence[str] = ()
     """Options of several nodes."""
 
+    @property
+    def is_local(self) -> bool:
+        """Whether each node has only its part of a packed dataset."""
+        return "local" in self.sharing
+
     def __str__(self) -> str:
         others = {"groups": self.groups, f"memory {self.memory}": self.memory != "25%", "threads": self.threads > 0}
         told = [*(name for name, is_so in others.items() if is_so), *([" ".join(self.sharing)] if self.sharing else [])]
@@ -93,7 +99,8 @@ def mounting(machine: Machine, source: Path, case: Case, *, chunk_size: int = 4)
     of_mount = ["--policy", case.policy]
     if case.store == "packed":
         packed = machine.folder / "packed"
-        machine.ok("pack", source, packed, *of_dataset, "--chunk-size", str(chunk_size))
+        shards = ("--shard-size", "64KiB") if case.is_local else ()
+        machine.ok("pack", source, packed, *of_dataset, "--chunk-size", str(chunk_size), *shards)
         source = packed
     else:
         of_mount += [*of_dataset, "--chunk-size", str(chunk_size)]
@@ -118,12 +125,25 @@ def serve(
     machine.environment["REDOXFS_KEEPER_DEATHS"] = "0"
     verb, shown, at, *options = map(str, mounting(machine, source, case))
     options.append("--keeper" if has_keeper else "--no-keeper")
+    sources = parts_of(Path(shown), nodes) if case.is_local else Path(shown)
     if network is not None:
-        network.mount(machine, Path(shown), options)
+        network.mount(machine, sources, options)
     elif nodes > 1:
-        machine.mount_nodes(Path(shown), [f"127.0.0.1:{port}" for port in reserve(nodes)], *options)
+        machine.mount_nodes(sources, [f"127.0.0.1:{port}" for port in reserve(nodes)], *options)
     else:
         machine.ok(verb, shown, at, *options)
+
+
+def parts_of(packed: Path, nodes: int) -> list[Path]:
+    """A packed dataset for each node with local storage: only its own shards of samples are there."""
+    parts = []
+    for node in range(nodes):
+        part = packed.with_name(f"{packed.name}-{node}")
+        shutil.copytree(packed, part, ignore=shutil.ignore_patterns("samples-*.tar"))
+        for shard in sorted(packed.glob("samples-*.tar"))[node::nodes]:
+            shutil.copy2(shard, part)
+        parts.append(part)
+    return parts
 
 
 def parent_of(pid: int) -> int:

@@ -96,16 +96,17 @@ class Machine:
 
     def mount_nodes(
         self,
-        source: Path,
+        source: Path | Sequence[Path],
         addresses: Sequence[str],
         *options: str,
         inside: Callable[[int], Sequence[str]] | None = None,
     ) -> list[Path]:
         """Mount ``source`` on nodes that share it, in the folders "0", "1", … of ``mnt``, and return these.
 
-        ``inside`` has the words to put before a node's command.
+        ``source`` may be one for each node. ``inside`` has the words to put before a node's command.
         """
         mountpoints = [self.mnt / str(node) for node in range(len(addresses))]
+        sources = [source] * len(addresses) if isinstance(source, Path) else source
         started = []
         try:
             for node, mountpoint in enumerate(mountpoints):
@@ -113,7 +114,7 @@ class Machine:
                 rank = ("--nodes", ",".join(addresses), "--node-rank", str(node))
                 command = [
                     *(inside(node) if inside else ()),
-                    *self.command("mount", source, mountpoint, *options, *rank),
+                    *self.command("mount", sources[node], mountpoint, *options, *rank),
                 ]
                 started.append(subprocess.Popen(command, env=self.environment, stderr=subprocess.PIPE, text=True))
             for process in started:

@@ -62,7 +62,7 @@ class Network:
             for space in made:
                 subprocess.run(["ip", "netns", "del", space], check=False, capture_output=True)
 
-    def mount(self, machine: Machine, source: Path, options: Sequence[str]) -> list[Path]:
+    def mount(self, machine: Machine, source: Path | Sequence[Path], options: Sequence[str]) -> list[Path]:
         """A node of ``machine`` in each namespace; its mountpoints."""
         return machine.mount_nodes(source, self.addresses, *options, "--insecure", inside=self.inside)
 

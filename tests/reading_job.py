@@ -35,6 +35,8 @@ MOST_KEPT = 8
 MESSAGES = 20
 """A reader keeps so many messages of each kind, and counts the rest."""
 
+BESIDE_EXACT = "beside exact"
+
 T = TypeVar("T")
 
 fork = multiprocessing.get_context("fork")
@@ -60,6 +62,8 @@ class Job:
     nodes: int = 1
     shuffles: bool = True
     """The readers of a node ask in another order in each epoch; otherwise in that of DistributedSampler."""
+    exact: bool = True
+    """Every file itself can be read at every node as well."""
 
     def mount_of(self, node: int) -> str:
         return self.root if self.nodes == 1 else f"{self.root}/{node}"
@@ -174,7 +178,7 @@ class Reader:
         """Read its share of an epoch."""
         self.told.epochs.append([])
         share = self._share(epoch)
-        ways = list(WAYS)
+        ways = [way for way in WAYS if self._job.exact or way != BESIDE_EXACT]
         for place, number in enumerate(share):
             if not self._job.whole and self._board.may_stop():
                 break
@@ -402,7 +406,7 @@ WAYS: dict[str, Callable[[Reader, str], bytes]] = {
     "twice": Reader._twice,
     "kept open": Reader._kept_open,
     "kept mapped": Reader._kept_mapped,
-    "beside exact": Reader._beside_exact,
+    BESIDE_EXACT: Reader._beside_exact,
 }
 
 

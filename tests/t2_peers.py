@@ -73,6 +73,7 @@ class FakeService:
         self.left = deque(self.shelf)
         self.given: dict[tuple[int, int], Answer] = {}
         self.handled: list[int] = []
+        self.reread_samples: list[int] = []
         self.busy: Counter[tuple[int, int]] = Counter()
         self.gate = trio.Event()
         self.gate.set()
@@ -118,6 +119,13 @@ class FakeService:
         assert isinstance(message, RemoteRead)
         samples = tuple(self.left.popleft() for _ in range(min(message.room_bytes, len(self.left))))
         return RemoteAnswer(message.home, message.number, None, samples, (1,) * len(samples))
+
+    async def reread(self, sample: int) -> Reply:
+        self.reread_samples.append(sample)
+        await self.gate.wait()
+        reply = Reply(None, [self.shelf[sample]])
+        self.unreleased.append(reply)
+        return reply
 
     def release(self, reply: Reply) -> None:
         self.unreleased.remove(reply)

@@ -5,7 +5,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from stores import NoKernel
 from t2_recover import FakeShared, Life, Memory, content_of, write_dataset
 
 from redoxfs.chunks import Cells, ChunkStore, DirectoryStore, build_cells
+from redoxfs.chunks.layout import deal
 from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.launch.options import SamplerSpec
 from redoxfs.node import ExpectedOpen, Journal, Node, OpenFile, Past, Plan, Recovered, Share, plan_pool, plan_slot
@@ -66,6 +67,23 @@ def dataset_at(root: Path) -> Iterator[Dataset]:
         os.close(fd)
 
 
+@contextmanager
+def parts_of(dataset: Dataset, roots: Sequence[Path]) -> Iterator[list[Dataset]]:
+    """The same dataset at each node, in a folder that has only the files that lie at the node."""
+    catalog = dataset.catalog
+    lies_at = deal(dataset.cells, len(roots), seed=0)
+    with ExitStack() as stack:
+        parts = []
+        for node, root in enumerate(roots):
+            write_dataset(root, ("jpg",))
+            for sample in np.flatnonzero(lies_at != node).tolist():
+                (root / os.fsdecode(catalog.tree.path(int(catalog.members[catalog.member_at[sample]])))).unlink()
+            fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+            stack.callback(os.close, fd)
+            parts.append(Dataset(catalog, DirectoryStore(catalog, fd), dataset.cells))
+        yield parts
+
+
 @dataclass
 class Request:
     """An open, or a close of ``handle``. ``answer``: a handle, or why there is none."""
@@ -112,8 +130,9 @@ class Machine:
         memory_bytes = 1 << 20
         share = None
         if nodes > 1:
-            share = Share(node, nodes, memory_bytes // 8, True, None, PEER_TIMEOUT_S, exchange=0.3, window=100)
-        plan = plan_pool if self._policy == "pool" else plan_slot
+            shared = not self._policy.endswith("local storage")
+            share = Share(node, nodes, memory_bytes // 8, shared, None, PEER_TIMEOUT_S, exchange=0.3, window=100)
+        plan = plan_slot if self._policy.startswith("slot") else plan_pool
         return plan(catalog, cells, memory_bytes=memory_bytes, seed=0, share=share)
 
     # Lives
@@ -290,14 +309,14 @@ class Job:
 
 
 @pytest.mark.parametrize("kill_every", [0, 3, 7])
-@pytest.mark.parametrize("policy", ["pool", "slot", "slot with a sampler"])
+@pytest.mark.parametrize("policy", ["pool", "pool with local storage", "slot", "slot with a sampler"])
 def test_every_sample_comes_once_an_epoch_over_kills_at_three_nodes(
     tmp_path: Path, policy: str, kill_every: int
 ) -> None:
-    async def main(dataset: Dataset) -> None:
+    async def main(dataset: Dataset, parts: Sequence[Dataset]) -> None:
         view = View(1, tuple(f"127.0.0.1:{port}" for port in reserve(NODES)))
         sampler = SamplerSpec("torch-distributed", seed=0, ranks=3) if policy.endswith("sampler") else None
-        machines = [Machine(number, dataset, view, policy.split()[0], sampler) for number in range(NODES)]
+        machines = [Machine(number, parts[number], view, policy, sampler) for number in range(NODES)]
         job = Job(machines, dataset.catalog, 0, kill_every)
         with trio.fail_after(PATIENCE_S):
             async with trio.open_nursery() as nursery:
@@ -312,8 +331,13 @@ def test_every_sample_comes_once_an_epoch_over_kills_at_three_nodes(
                 for machine in machines:
                     await machine.wait_alive()
                     assert machine.membership.stats()["missed"] == 0
+                    assert machine.node.stats()["errors"] == 0
                     assert bool(machine.deaths) == bool(kill_every)
                     machine.end()
 
     with dataset_at(tmp_path / "data") as dataset:
-        trio.run(main, dataset)
+        if policy.endswith("local storage"):
+            with parts_of(dataset, [tmp_path / str(node) for node in range(NODES)]) as parts:
+                trio.run(main, dataset, parts)
+        else:
+            trio.run(main, dataset, [dataset] * NODES)

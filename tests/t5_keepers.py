@@ -1,14 +1,22 @@
 """Keepers of several nodes: what a successor needs to be the same node, and what it must not depend on."""
 
+import errno
 import json
+import os
+import signal
+import tarfile
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 from certificates import Authority
+from deaths import parts_of
 from images import make_images, path_in
-from machine import Machine
+from machine import Machine, has_ended
+from ports import reserve
 
 NODES = 3
 # Much longer than a successor takes to start, also on a busy machine.
@@ -122,11 +130,86 @@ def test_the_port_stays_the_nodes_and_its_loss_is_one_line(machine: Machine, sou
     assert machine.nothing_is_left()
 
 
-def test_nodes_with_local_storage_have_no_keeper(machine: Machine, source: Path) -> None:
-    mountpoints = up(machine, source, "--storage", "local")
-    assert [machine.stats(mountpoint)["keeper"] for mountpoint in mountpoints] == [None] * NODES
-    done = machine.run("restart", mountpoints[0])
-    assert (done.returncode, done.stderr.count("\n")) == (4, 1)
-    assert "mounted without a keeper" in done.stderr
-    machine.ok("cluster", "down", machine.mnt)
-    assert machine.nothing_is_left()
+@pytest.fixture
+def parts(machine: Machine, source: Path) -> list[Path]:
+    """The dataset packed, with the shards that each node needs."""
+    packed = machine.folder / "packed"
+    machine.ok("pack", source, packed, "--classes", "dir", "--chunk-size", "4", "--shard-size", "8KiB")
+    return parts_of(packed, NODES)
+
+
+def mounted_apart(machine: Machine, parts: list[Path], *options: str) -> list[Path]:
+    addresses = [f"127.0.0.1:{port}" for port in reserve(NODES)]
+    return machine.mount_nodes(parts, addresses, "--storage", "local", "--exchange", "0.5", *options)
+
+
+@dataclass
+class Opened:
+    """A file that is open, and the name of the file whose bytes it serves."""
+
+    file: BinaryIO
+    name: str
+    served: str
+
+
+def opened(mountpoint: Path, names: Sequence[str]) -> Iterator[Opened]:
+    """Open files without reading them."""
+    for name in names:
+        file = (mountpoint / name).open("rb", buffering=0)
+        yield Opened(file, name, (mountpoint / ".redoxfs/served" / name).read_text().strip().rpartition("/")[2])
+
+
+def node_of(parts: list[Path], served: str) -> int:
+    """The only node with the shard of a file."""
+    for node, part in enumerate(parts):
+        for shard in part.glob("samples-*.tar"):
+            with tarfile.open(shard) as members:
+                if any(name.endswith(f"/{served}") for name in members.getnames()):
+                    return node
+    raise AssertionError(f"{served} is in no shard")
+
+
+def test_bytes_of_another_node_are_sent_again_after_a_death(machine: Machine, source: Path, parts: list[Path]) -> None:
+    mountpoints = mounted_apart(machine, parts, "--peer-timeout", "120")
+    names = sorted(str(path.relative_to(source)) for path in source.glob("train/*/*"))
+    files = [*opened(mountpoints[0], names[:40])]
+    elsewhere = [each for each in files if node_of(parts, each.served) != 0]
+    assert elsewhere
+    # Both the node that has lost the bytes and one that can read them again.
+    for mountpoint in mountpoints[:2]:
+        machine.kill(signal.SIGKILL, mountpoint)
+    for each in files:
+        with each.file:
+            assert path_in(each.file.read()).rpartition("/")[2] == each.served
+    stats = machine.stats(mountpoints[0])
+    assert stats["samples_reread"] >= len(elsewhere)
+    assert stats["errors"] == 0
+    machine.ok("restart", mountpoints[2])
+    ends_unnoticed(machine)
+
+
+def test_without_the_other_node_only_its_bytes_are_errors(machine: Machine, source: Path, parts: list[Path]) -> None:
+    mountpoints = mounted_apart(machine, parts, "--peer-timeout", "8")
+    names = sorted(str(path.relative_to(source)) for path in source.glob("train/*/*"))
+    files = [*opened(mountpoints[0], names[:40])]
+    lies_at = {each.served: node_of(parts, each.served) for each in files}
+    assert set(lies_at.values()) == {0, 1, 2}
+    keeper, daemon = (machine.stats(mountpoints[1])["keeper"]["pid"], machine.pid(mountpoints[1]))
+    for pid in (keeper, daemon):
+        ended = os.pidfd_open(pid)
+        os.kill(pid, signal.SIGKILL)
+        assert has_ended(ended)
+    machine.kill(signal.SIGKILL, mountpoints[0])
+    for each in files:
+        with each.file:
+            if lies_at[each.served] == 1:
+                with pytest.raises(OSError, match="Input/output error") as failed:
+                    each.file.read()
+                assert failed.value.errno == errno.EIO
+            else:
+                assert path_in(each.file.read()).rpartition("/")[2] == each.served
+    log = machine.log()
+    assert "a sample was not sent again" in log
+    assert "Traceback" not in log
+    lost = list(lies_at.values()).count(1)
+    assert machine.stats(mountpoints[0])["errors"] == lost

@@ -163,7 +163,7 @@ def _add_keeper(verb: Parser, group: "argparse._ArgumentGroup") -> None:
         group.add_argument(
             "--keeper",
             action=argparse.BooleanOptionalAction,
-            help="start another daemon when one dies (default: yes, but not with -f or --storage local)",
+            help="start another daemon when one dies (default: yes, but not with -f)",
         )
     )
 

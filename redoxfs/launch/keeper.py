@@ -182,8 +182,6 @@ def _why_not(options: MountOptions) -> str | None:
     """Why a mount cannot have a keeper; None if it can."""
     if options.foreground:
         return "is for a daemon in the background: with -f, the program that runs it starts it again"
-    if options.cluster.sharing.storage == "local":
-        return "cannot be with --storage local: another daemon could not read again what other nodes had sent"
     return None
 
 

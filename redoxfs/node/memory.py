@@ -263,9 +263,9 @@ class Memory:
         """The bytes that were given to another node have been sent."""
         self._disown(content)
 
-    def expect_for(self, path: int, sample: int) -> Content:
-        """The answer of ``path`` is being read again, for that path alone."""
-        content = Content(sample, _Owner.PATH)
+    def expect_for(self, path: int, sample: int, *, remote: bool = False) -> Content:
+        """The answer of ``path`` is being read again, for that path alone. ``remote``: by another node."""
+        content = Content(sample, _Owner.PATH, remote=remote)
         self._own(path, content)
         return content
 

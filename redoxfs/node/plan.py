@@ -81,11 +81,13 @@ class Sharing:
 
     ``policy``       the plan's policy
     ``reads_alone``  if no node answers, this node reads the requested sample itself
+    ``lies_at``      int8[S], the only node that can read each sample; None where storage is shared
     """
 
     share: Share
     policy: SharedServingPolicy
     reads_alone: bool
+    lies_at: npt.NDArray[np.int8] | None = None
 
     @property
     def timeout_s(self) -> float:
@@ -127,6 +129,14 @@ class Plan:
     def reads_any(self) -> bool:
         """Whether this node can read every sample."""
         return self.sharing is None or self.sharing.share.shared_storage
+
+    def owner(self, sample: int) -> int | None:
+        """The other node that alone can read ``sample``; None if this node can."""
+        sharing = self.sharing
+        if sharing is None or sharing.lies_at is None:
+            return None
+        node = int(sharing.lies_at[sample])
+        return None if node == sharing.share.node else node
 
 
 def plan_slot(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, share: Share | None = None) -> Plan:
@@ -232,7 +242,8 @@ def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
             exchange=share.exchange,
             seed=seed + share.node,
         )
-        sharing = Sharing(share, node, reads_alone=False)
+        lies_at = None if share.shared_storage else part_of
+        sharing = Sharing(share, node, reads_alone=False, lies_at=lies_at)
     policy.count_laps(*_trees(catalog))
     return Plan(
         policy=policy,

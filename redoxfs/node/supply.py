@@ -74,6 +74,7 @@ class Supply:
         self._changed_size: dict[int, int] = {}
         # Whether any file ever was.
         self._has_changed = False
+        self._fetch: Callable[[Content], None] | None = None
 
     def start(self) -> None:
         """Start the reading threads; from a trio task."""
@@ -118,15 +119,26 @@ class Supply:
     def read_again(self, path: int, sample: int) -> Content:
         """Read dropped bytes, or bytes whose read had failed before this open, for ``path`` alone."""
         self._counters.samples_reread += 1
-        content = self._memory.expect_for(path, sample)
+        content = self._memory.expect_for(path, sample, remote=self.owner(sample) is not None)
         self.read(content)
         return content
 
     def read(self, content: Content) -> None:
-        """Read ``content`` from storage, whatever its owner."""
+        """Read ``content`` from storage, whatever its owner; by the node that can."""
+        if self._fetch is not None and self.owner(content.sample) is not None:
+            self._fetch(content)
+            return
         self._submit(
             self._store.reads(self._plan().policy.chunk_of(content.sample), (content.sample,)), [content], awaited=True
         )
+
+    def owner(self, sample: int) -> int | None:
+        """See `Plan.owner`."""
+        return self._plan().owner(sample)
+
+    def attach(self, fetch: Callable[[Content], None]) -> None:
+        """``fetch`` lets another node read a content that only that node can read, and calls `came`."""
+        self._fetch = fetch
 
     def hasten(self, content: Content) -> None:
         """A request waits for ``content`` now."""

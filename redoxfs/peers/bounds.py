@@ -46,6 +46,7 @@ LONGEST_BYTES: dict[type[Proto], int] = {
     pb.FollowReply: 1 << 10,
     pb.TurnsRequest: 1 << 10,
     pb.TurnsReply: 1 << 10,  # without its payload
+    pb.RereadRequest: 1 << 10,
 }
 """Bytes of a message, far more than a node sends. One byte on the wire may take a hundred in memory."""
 
@@ -63,6 +64,7 @@ class Bounds:
         kinds: the messages that the policy knows.
         home_of: int[S], the home of each sample, where the policy has homes.
         class_of: int[S], the class of each sample.
+        lies_at: int[S], the only node that can read each sample; None where storage is shared.
     """
 
     samples: int
@@ -70,6 +72,7 @@ class Bounds:
     kinds: tuple[type[Message], ...] = (RemoteRead, Take)
     home_of: Ints | None = None
     class_of: Ints | None = None
+    lies_at: Ints | None = None
 
     def check_samples(self, samples: Iterable[int], home: int) -> None:
         """Raises ValueError if one does not exist, or has a home other than ``home``."""
@@ -78,6 +81,15 @@ class Bounds:
                 raise ValueError(f"sample {sample} of {self.samples}")
             if self.home_of is not None and self.home_of[sample] != home:
                 raise ValueError(f"sample {sample} lives at node {self.home_of[sample]}, not at node {home}")
+
+    def check_reread(self, sample: int, node: int) -> None:
+        """Raises ValueError unless ``node`` is the only one that can read ``sample``."""
+        if sample >= self.samples:
+            raise ValueError(f"sample {sample} of {self.samples}")
+        if self.lies_at is None:
+            raise ValueError("every node can read every sample")
+        if self.lies_at[sample] != node:
+            raise ValueError(f"sample {sample} lies at node {self.lies_at[sample]}, not at node {node}")
 
     def check_class(self, cls: int) -> None:
         if cls >= self.classes:

@@ -2,7 +2,7 @@
 
 Everything runs in the trio task, except that gRPC's thread reads replies: it copies the bytes to their final place, and
 the task only learns that they have arrived. Each message has a task that calls, waits, and after any failure calls
-again with the same message. One table has the meaning of each status code.
+again with the same message.
 """
 
 import errno
@@ -24,12 +24,23 @@ from redoxfs.chunks.store import Payload
 from redoxfs.native import Histogram
 from redoxfs.peers.bounds import Bounds
 from redoxfs.peers.bridge import Bridge
-from redoxfs.peers.channel import one_line, reason_of
+from redoxfs.peers.channel import one_line
+from redoxfs.peers.failures import (
+    MEANINGS,
+    UNREACHED,
+    AgainError,
+    GoneError,
+    OlderError,
+    SettledError,
+    UnknownError,
+    is_unreached,
+    plainly,
+)
 from redoxfs.peers.fields import split_payload, with_payload
 from redoxfs.peers.parts import PART_BYTES, Assembly
 from redoxfs.peers.server import SERVICE
 from redoxfs.peers.service import PeerService
-from redoxfs.peers.translation import Received, ask, parse, received
+from redoxfs.peers.translation import Received, ask, parse, received, reread
 from redoxfs.peers.v1 import peers_pb2 as pb
 from redoxfs.protocol.events import Message
 
@@ -64,32 +75,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-class AgainError(Exception):
-    """A call failed, and a retry may succeed."""
-
-
-class UnknownError(AgainError):
-    """The peer has not met this node, or not this process: send Hello."""
-
-
-class GoneError(AgainError):
-    """The peer has dropped these bytes: ask for the whole answer."""
-
-
-class SettledError(Exception):
-    """The peer takes this message for acknowledged."""
-
-
-MEANINGS: dict[grpc.StatusCode, type[Exception]] = {
-    grpc.StatusCode.FAILED_PRECONDITION: UnknownError,
-    grpc.StatusCode.NOT_FOUND: GoneError,
-    grpc.StatusCode.ABORTED: SettledError,
-}
-"""With any other code a retry may succeed."""
-
-ANSWERS = ("Ask", "Part")
-
-UNREACHED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+ANSWERS = ("Ask", "Part", "Reread")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +160,7 @@ class Client:
         self._max_answer_bytes = max_answer_bytes
         self._methods: dict[str, Any] = {
             name: channel.unary_unary(f"/{SERVICE}/{name}", None, None)
-            for name in ("Hello", "Ask", "Part", "Follow", "Turns")
+            for name in ("Hello", "Ask", "Part", "Follow", "Turns", "Reread")
         }
         self._asks = trio.Semaphore(ASKS_AT_ONCE)
         self._parts = trio.Semaphore(PARTS_AT_ONCE)
@@ -183,6 +169,8 @@ class Client:
         self._traces: deque[Trace] = deque(maxlen=TRACES_KEPT)
         self._sending_traces = False
         self._incoming: set[_Incoming] = set()
+        self._rereads: set[trio.CancelScope] = set()
+        self._is_older = False
         self._closed = False
         self.state = "joining"
         self.reason = ""
@@ -225,6 +213,7 @@ class Client:
         self._channel.close()
         for incoming in list(self._incoming):
             self._give_up(incoming, "this node ends")
+        self._give_up_rereads()
 
     async def greet(self) -> None:
         """Send Hello until the peer answers; then check that it is alive, forever."""
@@ -251,6 +240,7 @@ class Client:
             if silent_s > self._silence_s and self.state == "ready":
                 self._become("unreachable", f"no answer for {silent_s:.1f} s")
                 self.give_up_bytes("the peer does not answer any more")
+                self._give_up_rereads()
             if silent_s > beat_s:
                 with suppress(AgainError), trio.move_on_after(max(beat_s, self._silence_s / 2)):
                     await self._greet()
@@ -284,7 +274,7 @@ class Client:
 
         def arrived(size: int) -> None:
             self.counts.bytes_in += size
-            if not errors or not _is_unreached(errors[0]):
+            if not errors or not is_unreached(errors[0]):
                 self._heard_s = trio.current_time()
             done.set()
 
@@ -303,7 +293,7 @@ class Client:
     def _meaning(self, method: str, error: Exception) -> Exception:
         if isinstance(error, grpc.RpcError):
             code: grpc.StatusCode = error.code()
-            why = _plainly(code, error.details() or "")
+            why = plainly(code, error.details() or "")
             if self.state == "joining":
                 if code is grpc.StatusCode.PERMISSION_DENIED:
                     self.refuse(f"{self.address}: {one_line(error.details() or '')}")
@@ -457,6 +447,67 @@ class Client:
         for sample, sink in sinks.items():
             _hand_over(sink, tuple(OSError(errno.EIO, why) for _ in incoming.received.samples[sample]))
 
+    # Samples again
+
+    async def reread(self, sample: int) -> Payload:
+        """The bytes of a sample that lies at the peer, once more.
+
+        Raises:
+            OSError: it does not send them: one line.
+        """
+        why = self.reason or "no answer in time"
+        with trio.move_on_after(self._timeout_s) as scope:
+            self._rereads.add(scope)
+            try:
+                for attempt in count():
+                    if self._closed or self._is_older or self.state in ("unreachable", "refused"):
+                        break
+                    try:
+                        return await self._reread(sample)
+                    except OlderError:
+                        if not self._is_older:
+                            log.warning("%s: its redoxfs is too old to send samples again", self.address)
+                        self._is_older = True
+                    except AgainError as error:
+                        why = str(error)
+                        await self._again(attempt, error)
+            finally:
+                self._rereads.discard(scope)
+        if self._is_older:
+            why = "its redoxfs is too old"
+        elif self.state != "ready":
+            why = self.reason or self.state
+        raise OSError(errno.EIO, f"{self.address} does not send a sample again: {why}")
+
+    async def _reread(self, sample: int) -> Payload:
+        def first(data: bytes) -> Assembly:
+            head, size, payload = reread(data)
+            if size > self._max_answer_bytes:
+                raise ValueError(f"a sample of {size} bytes, and at most {self._max_answer_bytes} are allowed")
+            made = Assembly((head,))
+            made.fill(0, payload)
+            return made
+
+        request = pb.RereadRequest(caller=self._caller, sample=sample)
+        async with self._parts:
+            assembly = await self._call("Reread", request.SerializeToString(), self._timeout_s, first)
+        complete = assembly.arrived(0)
+        for part in range(1, assembly.part_count):
+            request.part = part
+
+            def further(data: bytes, part: int = part) -> None:
+                assembly.fill(part, split_payload(data)[1])
+
+            async with self._parts:
+                await self._call("Reread", request.SerializeToString(), self._timeout_s, further)
+            complete = assembly.arrived(part)
+        assert complete
+        return assembly.payload(0)
+
+    def _give_up_rereads(self) -> None:
+        for scope in self._rereads:
+            scope.cancel()
+
     # Traces
 
     async def _send_traces(self) -> None:
@@ -530,18 +581,6 @@ def _hand_over(sink: Callable[[Payload], None], payload: Payload) -> None:
     except Exception:
         # It would end all calls to and from peers.
         log.exception("a bug in redoxfs: please report it")
-
-
-def _plainly(code: grpc.StatusCode, details: str) -> str:
-    """The problem, without the path of the error through gRPC."""
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return "no answer in time"
-    return reason_of(details) if code is grpc.StatusCode.UNAVAILABLE else f"{code.name}: {one_line(details)}"
-
-
-def _is_unreached(error: Exception) -> bool:
-    """Whether a call ended without a valid reply of the peer."""
-    return isinstance(error, ValueError) or (isinstance(error, grpc.RpcError) and error.code() in UNREACHED)
 
 
 async def _pause(attempt: int) -> None:

@@ -5,6 +5,7 @@ and must serve the same. Peers may ask from `start` on, so the service must be a
 ask from `join` on. Nothing here decides about samples; the service does, in the same trio task.
 """
 
+import errno
 import logging
 import secrets
 import time
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
+from redoxfs.chunks.store import Payload
 from redoxfs.native import Histogram
 from redoxfs.peers.bounds import Bounds
 from redoxfs.peers.bridge import Bridge
@@ -323,6 +325,17 @@ class Peers:
         if self._running:
             self._clients[message.home].send(message)
 
+    async def reread(self, node: int, sample: int) -> Payload:
+        """The bytes of a sample that lies at ``node``, once more, outside of any turn. Raises OSError: one line."""
+        if not self._running:
+            raise OSError(errno.EIO, "this node has left the others")
+        return await self._clients[node].reread(sample)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether `close` was not called yet."""
+        return self._running
+
     def follow(self, epoch: int, order: npt.NDArray[np.integer]) -> None:
         """Send all peers the order of this node's requests in ``epoch``, int[n], which must not change afterwards."""
         little = np.ascontiguousarray(order, "<i4").view(np.uint8).data
@@ -334,7 +347,7 @@ class Peers:
 
     def stats(self) -> dict[str, Any]:
         """For `stats.json`, from `start` on: by address, and in total."""
-        sent, bounds_ns = self._server.outbox.bytes_sent, Histogram.bounds_ns()
+        bounds_ns = Histogram.bounds_ns()
         peers = {
             client.address: {
                 "state": client.state,
@@ -343,7 +356,7 @@ class Peers:
                 "retries": client.counts.retries,
                 "samples_received": client.counts.samples,
                 "bytes_in": client.counts.bytes_in,
-                "bytes_out": sent[node],
+                "bytes_out": self._server.bytes_sent(node),
                 "answer_seconds": as_json(client.answer_times.counts(), client.answer_times.sum_ns, bounds_ns),
             }
             for node, client in self._clients.items()

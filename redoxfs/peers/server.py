@@ -7,7 +7,7 @@ anything that changes the node. A handler's thread waits for as long as storage 
 
 import errno
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
@@ -25,7 +25,6 @@ from redoxfs.peers.service import PeerService, Reply
 from redoxfs.peers.traces import TraceAssembly
 from redoxfs.peers.translation import TooManyFilesError, asked, failed_head, parse, reply_head
 from redoxfs.peers.v1 import peers_pb2 as pb
-from redoxfs.protocol.events import Message
 
 SERVICE = "redoxfs.v1.Peers"
 
@@ -33,6 +32,9 @@ HEALTH_SERVICE = "grpc.health.v1.Health"
 
 CALL_S = 60.0
 """The deadline of a caller that gives none; redoxfs's clients do."""
+
+REREAD_BYTES = 64 << 20
+"""For samples that are sent again and not fetched yet. They can be read once more."""
 
 STOP_S = 5.0
 """How long the end waits for gRPC, which takes milliseconds. What is left then ends with the process."""
@@ -93,6 +95,8 @@ class Server:
         self._pool: ThreadPoolExecutor | None = None
         self._server: grpc.Server | None = None
         self.outbox = Outbox(lambda reply: bridge.post(service.release, reply), kept_bytes)
+        # Samples that are sent again, by their numbers.
+        self._rereads = Outbox(lambda reply: bridge.post(service.release, reply), REREAD_BYTES)
 
     def start(self, transport: Transport, address: str) -> None:
         """Answer at ``address``. Raises OSError if this node cannot listen there."""
@@ -112,6 +116,7 @@ class Server:
             "Part": self._part,
             "Follow": self._follow,
             "Turns": self._turns,
+            "Reread": self._reread,
         }
         handlers: dict[str, Any] = {
             name: grpc.unary_unary_rpc_method_handler(method) for name, method in methods.items()
@@ -136,9 +141,14 @@ class Server:
         for service in ("", SERVICE):
             self._health.set(service, kinds.SERVING if ready else kinds.NOT_SERVING)
 
+    def bytes_sent(self, requester: int) -> int:
+        """The bytes of replies to a node that had bytes of samples."""
+        return self.outbox.bytes_sent[requester] + self._rereads.bytes_sent[requester]
+
     def forget(self, requester: int) -> None:
         """``requester`` is another process now."""
         self.outbox.settle(requester)
+        self._rereads.settle(requester)
         self._traces.forget(requester)
         self._turns_of.pop(requester, None)
 
@@ -176,12 +186,38 @@ class Server:
             _refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         try:
             if is_new:
-                self._spawn(self._prepare, answer, message)
+                act, what = self._service.handle, f"message {message.number} of node {message.requester}"
+                self._spawn(self._prepare, self.outbox, answer, what, act, message)
             if not self._result(context, answer):
                 _refuse(context, grpc.StatusCode.ABORTED, f"message {message.number} was answered before")
-            return self._bytes_of(answer, 0, answer.head)
+            return _bytes_of(self.outbox, answer, 0, answer.head)
         finally:
             self.outbox.leave(answer)
+
+    def _reread(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        try:
+            request = parse(pb.RereadRequest, data)
+            self._admit(request.caller, context)
+            if self._bounds is not None:
+                self._bounds.check_reread(request.sample, self._node)
+        except ValueError as error:
+            _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        requester, sample, part = request.caller.node, request.sample, request.part
+        rereads = self._rereads
+        if part:
+            return self._part_of(context, rereads, requester, sample, part)
+        try:
+            answer, is_new = rereads.take(requester, sample, self._bridge.promise)
+        except CrowdedError as error:
+            _refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        try:
+            if is_new:
+                act, what = self._service.reread, f"a request of node {requester} for sample {sample} again"
+                self._spawn(self._prepare, rereads, answer, what, act, sample)
+            self._result(context, answer)
+            return _bytes_of(rereads, answer, 0, answer.head)
+        finally:
+            rereads.leave(answer)
 
     def _part(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         try:
@@ -189,15 +225,18 @@ class Server:
         except ValueError as error:
             _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         self._admit(request.caller, context)
-        answer = self.outbox.find(request.caller.node, request.number)
+        return self._part_of(context, self.outbox, request.caller.node, request.number, request.part)
+
+    def _part_of(self, context: grpc.ServicerContext, outbox: Outbox, requester: int, number: int, part: int) -> bytes:
+        answer = outbox.find(requester, number)
         if answer is None:
-            _refuse(context, grpc.StatusCode.NOT_FOUND, f"no bytes of answer {request.number}")
+            _refuse(context, grpc.StatusCode.NOT_FOUND, f"no bytes of answer {number}")
         try:
-            if not answer.ready.done() or not 0 < request.part < answer.cut.part_count:
-                _refuse(context, grpc.StatusCode.NOT_FOUND, f"answer {request.number} has no part {request.part}")
-            return self._bytes_of(answer, request.part, b"")
+            if not answer.ready.done() or not 0 < part < answer.cut.part_count:
+                _refuse(context, grpc.StatusCode.NOT_FOUND, f"answer {number} has no part {part}")
+            return _bytes_of(outbox, answer, part, b"")
         finally:
-            self.outbox.leave(answer)
+            outbox.leave(answer)
 
     def _follow(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         try:
@@ -260,11 +299,6 @@ class Server:
         if why is not None:
             _refuse(context, grpc.StatusCode.FAILED_PRECONDITION, why)
 
-    def _bytes_of(self, answer: Outgoing, part: int, head: bytes) -> bytes:
-        data = with_payload(head, answer.cut.pieces(part))
-        self.outbox.sent(answer, part, len(data))
-        return data
-
     def _result(self, context: grpc.ServicerContext, answer: Outgoing) -> bool:
         """Wait until ``answer`` is ready, and return its result."""
         try:
@@ -288,21 +322,22 @@ class Server:
 
     # In the trio task
 
-    async def _prepare(self, answer: Outgoing, message: Message) -> None:
-        """Let the service answer ``message``."""
+    async def _prepare(
+        self, outbox: Outbox, answer: Outgoing, what: str, act: Callable[[T], Awaitable[Reply | None]], asked: T
+    ) -> None:
+        """Let the service answer, by ``act(asked)``."""
         try:
-            reply = await self._service.handle(message)
+            reply = await act(asked)
             if reply is not None:
-                self.outbox.prepared(answer, reply, *self._cut(reply))
+                outbox.prepared(answer, reply, *self._cut(reply))
         except Exception as error:
             is_bug = not isinstance(error, (OSError, trio.TooSlowError))
-            text = "message %d of node %d is not answered yet: %r"
-            log.warning(text, message.number, message.requester, error, exc_info=is_bug)
-            self.outbox.drop(answer)
+            log.warning("%s is not answered yet: %r", what, error, exc_info=is_bug)
+            outbox.drop(answer)
             keep_error(answer.ready, error)
             return
         if reply is None:
-            self.outbox.drop(answer)
+            outbox.drop(answer)
         keep(answer.ready, reply is not None)
 
     def _cut(self, reply: Reply) -> tuple[bytes, Cut]:
@@ -312,6 +347,12 @@ class Server:
         except BaseException:
             self._service.release(reply)
             raise
+
+
+def _bytes_of(outbox: Outbox, answer: Outgoing, part: int, head: bytes) -> bytes:
+    data = with_payload(head, answer.cut.pieces(part))
+    outbox.sent(answer, part, len(data))
+    return data
 
 
 def _cut(reply: Reply) -> tuple[bytes, Cut]:

@@ -13,9 +13,9 @@ from redoxfs.protocol.events import Answer, Message
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reply:
-    """An answer, and the bytes of its samples in their order."""
+    """An answer, and the bytes of its samples in their order. Without an answer: bytes that were sent before."""
 
-    answer: Answer
+    answer: Answer | None
     payloads: Sequence[Payload]
 
 
@@ -28,6 +28,9 @@ class PeerService(Protocol):
         A message comes again if its answer was lost, or if this raised: at any time before the requester acknowledges
         the answer.
         """
+
+    async def reread(self, sample: int) -> Reply:
+        """The bytes of a sample that lies at this node, again and outside of any turn. Changes no decision."""
 
     def release(self, reply: Reply) -> None:
         """The bytes of ``reply`` were sent, or are not needed any more. Called once, but not after `close`."""

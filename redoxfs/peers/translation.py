@@ -160,13 +160,13 @@ def asked(request: pb.AskRequest, home: int, bounds: Bounds | None = None) -> Me
     return message
 
 
-def reply_head(answer: Answer, payloads: Sequence[Payload], cut: Cut) -> bytes:
-    """An AskReply without its payload.
+def reply_head(answer: Answer | None, payloads: Sequence[Payload], cut: Cut) -> bytes:
+    """An AskReply without its payload; without an answer, a RereadReply.
 
     Raises:
         TooManyFilesError: there are more files than a header may describe.
     """
-    if len(payloads) != len(answer.samples):
+    if answer is not None and len(payloads) != len(answer.samples):
         raise ValueError(f"an answer of {len(answer.samples)} samples with the bytes of {len(payloads)}")
     files = [file for payload in payloads for file in payload]
     if len(files) > MOST_FILES:
@@ -187,8 +187,8 @@ def reply_head(answer: Answer, payloads: Sequence[Payload], cut: Cut) -> bytes:
     return _head(answer, header)
 
 
-def failed_head(answer: Answer, payloads: Sequence[Payload], error: OSError) -> bytes:
-    """An AskReply of an answer that cannot be sent: all of its files have ``error``, which is sent once.
+def failed_head(answer: Answer | None, payloads: Sequence[Payload], error: OSError) -> bytes:
+    """As `reply_head`, of an answer that cannot be sent: all of its files have ``error``, which is sent once.
 
     Raises:
         TooManyFilesError: there are too many files even for that.
@@ -200,8 +200,10 @@ def failed_head(answer: Answer, payloads: Sequence[Payload], error: OSError) -> 
     return _head(answer, pb.Header(file_counts=list(map(len, payloads)), problems=problems, part_count=1))
 
 
-def _head(answer: Answer, header: pb.Header) -> bytes:
-    if isinstance(answer, RemoteAnswer):
+def _head(answer: Answer | None, header: pb.Header) -> bytes:
+    if answer is None:
+        pass
+    elif isinstance(answer, RemoteAnswer):
         header.remote_answer.CopyFrom(
             pb.RemoteAnswer(sample=answer.sample, prefetched=answer.prefetched, laps=answer.laps)
         )
@@ -211,7 +213,8 @@ def _head(answer: Answer, header: pb.Header) -> bytes:
         )
     else:
         raise TypeError(f"no way to send a {type(answer).__name__}")
-    head = pb.AskReply(header=header).SerializeToString()
+    kind = pb.RereadReply if answer is None else pb.AskReply
+    head = kind(header=header).SerializeToString()
     if len(head) > HEADER_LIMIT_BYTES:
         raise TooManyFilesError(
             f"a header of {len(head)} bytes, more than {HEADER_LIMIT_BYTES}: too many files in one answer"
@@ -221,9 +224,7 @@ def _head(answer: Answer, header: pb.Header) -> bytes:
 
 def received(data: bytes, message: Message, bounds: Bounds | None = None) -> tuple[Received, memoryview]:
     """The answer in an AskReply to ``message``, and its part 0. Raises ValueError."""
-    head, payload = split_payload(data)
-    if len(head) > HEADER_LIMIT_BYTES:
-        raise ValueError(f"a header of {len(head)} bytes, more than {HEADER_LIMIT_BYTES}")
+    head, payload = _split(data)
     header = parse(pb.AskReply, head).header
     kind = header.WhichOneof("answer")
     answer: Answer
@@ -260,6 +261,29 @@ def received(data: bytes, message: Message, bounds: Bounds | None = None) -> tup
             bounds.check_given(message.cls, answer.cls, answer.samples)
     if len(header.file_counts) != len(answer.samples):
         raise ValueError(f"an answer of {len(answer.samples)} samples with the files of {len(header.file_counts)}")
+    return Received(answer, *_announced(header)), payload
+
+
+def reread(data: bytes) -> tuple[SampleHead, int, memoryview]:
+    """The sample in a RereadReply, its size in bytes, and its part 0. Raises ValueError."""
+    head, payload = _split(data)
+    header = parse(pb.RereadReply, head).header
+    if len(header.file_counts) != 1:
+        raise ValueError(f"{len(header.file_counts)} samples, where one was asked for")
+    (sample,), (size,) = _announced(header)
+    return sample, size, payload
+
+
+def _split(data: bytes) -> tuple[memoryview, memoryview]:
+    """The header and part 0 of a reply. Raises ValueError."""
+    head, payload = split_payload(data)
+    if len(head) > HEADER_LIMIT_BYTES:
+        raise ValueError(f"a header of {len(head)} bytes, more than {HEADER_LIMIT_BYTES}")
+    return head, payload
+
+
+def _announced(header: pb.Header) -> tuple[tuple[SampleHead, ...], tuple[int, ...]]:
+    """The files of each sample, and the size of each sample in bytes. Raises ValueError."""
     samples = _samples(header)
     sizes = tuple(sum(head.length for head in sample if isinstance(head, FileHead)) for sample in samples)
     total_bytes = sum(sizes)
@@ -267,7 +291,7 @@ def received(data: bytes, message: Message, bounds: Bounds | None = None) -> tup
         raise ValueError(
             f"files of {total_bytes} bytes in all, said to be {header.total_bytes} in {header.part_count} parts"
         )
-    return Received(answer, samples, sizes), payload
+    return samples, sizes
 
 
 def _problem(at: int, error: OSError) -> pb.Problem:

@@ -80,7 +80,7 @@ METRICS: tuple[Metric, ...] = (
         "samples_reread",
         COUNTER,
         "samples_reread",
-        "Samples read again for one open, because memory was short or the first read had failed.",
+        "Samples read again for one open: memory was short, the first read had failed, or a daemon had died.",
     ),
     Metric("demand_loads", COUNTER, "demand_loads", "Opens that started a load."),
     Metric("in_flight_waits", COUNTER, "in_flight_waits", "Opens that waited for a read already in progress."),

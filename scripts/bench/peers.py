@@ -57,6 +57,9 @@ class Fake:
         samples = tuple(range(len(self._payloads)))
         return Reply(Given(message.home, message.number, 0, 1, samples, 0, 0), self._payloads)
 
+    async def reread(self, sample: int) -> Reply:
+        raise NotImplementedError
+
     def release(self, reply: Reply) -> None:
         pass
 

@@ -64,6 +64,7 @@ IN_ORDER = "torch-distributed,no_shuffle"
 OF_NODES = [
     *(Case(policy, store) for store, policy in product(("directory", "packed"), ("pool", "slot"))),
     Case("pool", "directory", sharing=("--exchange", "0.5")),
+    Case("pool", "packed", sharing=("--storage", "local")),
     Case("slot", "packed", sharing=("--sampler", IN_ORDER)),
     Case("pool", "packed", "direct_io"),
     Case("slot", "directory", "page_cache"),
@@ -118,6 +119,7 @@ def measure(folder: Path, source: Path, case: Case, kills: int, seed: int, argum
         whole=arguments.files <= WHOLE_EPOCHS_UP_TO,
         nodes=arguments.nodes,
         shuffles=IN_ORDER not in case.sharing,
+        exact=not case.is_local,
     )
     with ExitStack() as stack:
         network = None

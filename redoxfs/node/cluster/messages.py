@@ -9,6 +9,7 @@ All methods are called in the node's task.
 """
 
 import errno
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -30,6 +31,8 @@ missing sample is on its way between two of them, or waits for a reader at one."
 
 LONGEST_PAUSE_S = 0.2
 
+log = logging.getLogger(__name__)
+
 
 class Messages:
     """Answers peers for a node, and takes in their answers: a `redoxfs.peers.PeerService`.
@@ -44,10 +47,14 @@ class Messages:
         self._timeout_s = timeout_s
         self._contents: dict[int, Sequence[Content]] = {}
         self._peers: Peers | None = None
+        self._attached = trio.Event()
+        node.supply.attach(lambda content: nursery.start_soon(self._fetch, content))
 
     def attach(self, peers: Peers | None) -> None:
         """Send to ``peers`` from now on."""
         self._peers = peers
+        self._attached.set()
+        self._attached = trio.Event()
         if peers is not None:
             self._node.attach(self.flush)
 
@@ -85,6 +92,21 @@ class Messages:
             raise
         reply = Reply(answer, tuple(content.payload for content in contents))
         self._contents[id(reply)] = contents
+        return reply
+
+    async def reread(self, sample: int) -> Reply:
+        """The bytes of a sample that lies here, for a node that has lost them."""
+        supply = self._node.supply
+        if self._node.is_frozen or supply.owner(sample) is not None:
+            raise OSError(errno.EAGAIN, "this node's process ends, or its list of nodes is another")
+        content = supply.give(sample, again=True)
+        try:
+            await all_here((content,), self._timeout_s)
+        except BaseException:
+            self._sent((content,))
+            raise
+        reply = Reply(None, (content.payload,))
+        self._contents[id(reply)] = (content,)
         return reply
 
     def release(self, reply: Reply) -> None:
@@ -134,6 +156,33 @@ class Messages:
         self._changed(self._policy.restarted(node))
 
     # To peers
+
+    async def _fetch(self, content: Content) -> None:
+        """Let the node that can read a sample send it once more."""
+        supply, sample = self._node.supply, content.sample
+        while True:
+            peers, owner = self._peers, self._node.plan.owner(sample)
+            if owner is None:
+                # By a later list of nodes.
+                supply.read(content)
+                return
+            try:
+                if peers is None:
+                    raise OSError(errno.EIO, "this node has left the others")
+                payload = await peers.reread(owner, sample)
+                files = len(supply.files_of(sample))
+                if len(payload) != files:
+                    raise OSError(errno.EIO, f"node {owner} sent {len(payload)} files of a sample of {files}")
+            except OSError as error:
+                if peers is not None and not peers.is_running:
+                    # Another list of nodes is coming, or the end.
+                    if self._peers is peers:
+                        await self._attached.wait()
+                    continue
+                log.warning("a sample was not sent again", extra={"fields": {"error": error.strerror}})
+                payload = tuple(error for _ in supply.files_of(sample))
+            supply.came(content, payload)
+            return
 
     def send_again(self) -> None:
         """This process continues another, whose messages may not have left it."""

@@ -23,7 +23,7 @@ from redoxfs.node.cluster.messages import Messages
 from redoxfs.node.cluster.prefetch import Prefetch
 from redoxfs.node.cluster.resume import Laps, lineage_after, part_of
 from redoxfs.node.node import Node
-from redoxfs.node.plan import Plan, SharedServingPolicy, Sharing
+from redoxfs.node.plan import Plan, Sharing
 from redoxfs.node.state import StateWriter, longest_bytes, name_of
 from redoxfs.peers import Identity, JoinTimeoutError, Peers, Place, RefusedError, Transport, View
 from redoxfs.peers.bounds import Bounds
@@ -333,17 +333,23 @@ class Membership:
             max_turns_bytes=longest_bytes(sharing.policy.turns()),
             start_point=start_point,
             lap_lineage=lineage,
-            bounds=self._bounds(sharing.policy),
+            bounds=self._bounds(sharing),
             renews=view.number > self._config.view.number,
             before=before,
             transport=self._config.transport(view),
         )
 
-    def _bounds(self, policy: SharedServingPolicy) -> Bounds:
-        catalog = self._catalog
+    def _bounds(self, sharing: Sharing) -> Bounds:
+        catalog, policy = self._catalog, sharing.policy
         if isinstance(policy, SlotNode):
             return Bounds(len(catalog.class_of), len(catalog.class_names), kinds=(RemoteRead,), home_of=policy.home_of)
-        return Bounds(len(catalog.class_of), len(catalog.class_names), kinds=(Take,), class_of=catalog.class_of)
+        return Bounds(
+            len(catalog.class_of),
+            len(catalog.class_names),
+            kinds=(Take,),
+            class_of=catalog.class_of,
+            lies_at=sharing.lies_at,
+        )
 
     async def _join_late(self, peers: Peers) -> None:
         def report(missing: Sequence[str]) -> None:

@@ -258,3 +258,21 @@ class TurnsReply(_message.Message):
     total_bytes: int
     payload: bytes
     def __init__(self, total_bytes: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+
+class RereadRequest(_message.Message):
+    __slots__ = ("caller", "sample", "part")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    caller: Caller
+    sample: int
+    part: int
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., sample: _Optional[int] = ..., part: _Optional[int] = ...) -> None: ...
+
+class RereadReply(_message.Message):
+    __slots__ = ("header", "payload")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    header: Header
+    payload: bytes
+    def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., payload: _Optional[bytes] = ...) -> None: ...

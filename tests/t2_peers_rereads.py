@@ -1,0 +1,240 @@
+"""Bytes that a node has lost and cannot read itself are sent again, outside of any turn."""
+
+import errno
+import logging
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import trio
+import trio.testing
+from t2_peers import (
+    FakeService,
+    Losing,
+    Lossy,
+    addresses,
+    file,
+    join_all,
+    pair,
+    payload_of,
+    running,
+    told,
+)
+
+from redoxfs.chunks.store import Payload
+from redoxfs.peers import Bounds, Peers, Plaintext, View
+from redoxfs.peers.parts import PART_BYTES
+from redoxfs.peers.server import REREAD_BYTES
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redoxfs.peers.client.LONGEST_PAUSE_S", 0.05)
+
+
+async def lines_of(asking: Peers, samples: Sequence[int]) -> list[str]:
+    """The errors of requests for ``samples``, which all fail."""
+    lines = []
+    for sample in samples:
+        with pytest.raises(OSError, match="does not send a sample again") as found:
+            await asking.reread(0, sample)
+        assert found.value.errno == errno.EIO
+        lines.append(str(found.value.strerror))
+    return lines
+
+
+def test_samples_of_every_shape_are_sent_again_over_losses() -> None:
+    random_ = random.Random(3)
+    shelf: dict[int, Payload] = {
+        n: payload_of(random_, n, 3 * PART_BYTES if n % 10 == 9 else 30_000) for n in range(20)
+    }
+    shelf[40] = (file(random_.randbytes(4 * PART_BYTES + 1)), OSError(errno.ENOENT, "gone"), file(b""))
+    shelf[41] = ()
+    losing = [Losing("Reread", lambda: random_.random() < 0.3, before=before) for before in (True, False)]
+
+    async def main() -> None:
+        home, requester = FakeService(shelf), FakeService()
+        async with pair(home, requester, transport=Lossy(*losing)) as (at_home, asking):
+            found: dict[int, list[object]] = {}
+
+            async def reread(sample: int) -> None:
+                found[sample] = told(await asking.reread(0, sample))
+
+            async with trio.open_nursery() as nursery:
+                for sample in shelf:
+                    nursery.start_soon(reread, sample)
+            assert found == {sample: told(payload) for sample, payload in shelf.items()}
+            assert not home.handled
+            assert list(home.left) == list(shelf), "no sample was given"
+            assert asking.stats()["bytes_in"] <= at_home.stats()["bytes_out"]
+
+    trio.run(main)
+    assert all(each.lost for each in losing), "the test lost nothing"
+
+
+def test_requests_for_one_sample_at_once_are_one_read() -> None:
+    async def main() -> None:
+        home = FakeService({7: (file(b"seven"),)})
+        home.gate = trio.Event()
+        async with pair(home, FakeService()) as (_, asking):
+            found: list[Payload] = []
+
+            async def reread() -> None:
+                found.append(await asking.reread(0, 7))
+
+            async with trio.open_nursery() as nursery:
+                for _ in range(3):
+                    nursery.start_soon(reread)
+                while not home.reread_samples:
+                    await trio.sleep(0.001)
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                home.gate.set()
+            assert [told(payload) for payload in found] == [told(home.shelf[7])] * 3
+            assert len(home.reread_samples) < 3
+
+    trio.run(main)
+
+
+def test_samples_that_are_not_fetched_keep_little_memory() -> None:
+    size = REREAD_BYTES // 4
+    lost = Losing("Reread", lambda: True)
+
+    async def main() -> None:
+        home = FakeService({n: (file(bytes(size)),) for n in range(9)})
+        async with pair(home, FakeService(), transport=Lossy(lost)) as (_, asking):
+            with trio.move_on_after(3):
+                async with trio.open_nursery() as nursery:
+                    for sample in range(9):
+                        nursery.start_soon(asking.reread, 0, sample)
+                    while len(set(home.reread_samples)) < 9:
+                        await trio.sleep(0.001)
+                    nursery.cancel_scope.cancel()
+            assert len(set(home.reread_samples)) == 9
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            assert len(home.unreleased) <= 4
+
+    trio.run(main)
+
+
+def test_a_lost_peer_sends_nothing_and_nobody_waits_for_long() -> None:
+    async def main() -> None:
+        view = View(1, addresses(2))
+        home, requester = FakeService({0: (file(b"0"),)}), FakeService()
+        home.gate = trio.Event()
+        async with running(view, 1, requester, silence_s=0.5) as asking:
+            async with running(view, 0, home) as at_home, trio.open_nursery() as nursery:
+                await join_all(at_home, asking)
+                lines: list[str] = []
+
+                async def reread() -> None:
+                    lines.extend(await lines_of(asking, [0]))
+
+                nursery.start_soon(reread)
+                while not home.reread_samples:
+                    await trio.sleep(0.001)
+                at_home.close()
+                await requester.until(lambda: requester.silences == [0])
+            lines += await lines_of(asking, [0])
+            assert len(lines) == 2
+            assert all(line.startswith(f"{view.addresses[0]} does not send a sample again: ") for line in lines)
+
+    trio.run(main)
+
+
+def test_another_process_of_the_peer_sends_what_was_asked_for() -> None:
+    """It needs to know nothing of what was given before."""
+
+    async def main() -> None:
+        view = View(1, addresses(2))
+        homes = [FakeService({0: (file(b"0"),)}) for _ in range(2)]
+        homes[0].gate = trio.Event()
+        found: list[Payload] = []
+        async with running(view, 1, FakeService()) as asking, trio.open_nursery() as nursery:
+            async with running(view, 0, homes[0]) as at_home:
+                await join_all(at_home, asking)
+
+                async def reread() -> None:
+                    found.append(await asking.reread(0, 0))
+
+                nursery.start_soon(reread)
+                while not homes[0].reread_samples:
+                    await trio.sleep(0.001)
+            async with running(view, 0, homes[1]) as at_home:
+                await join_all(at_home)
+                while not found:
+                    await trio.sleep(0.001)
+            assert told(found[0]) == told(homes[1].shelf[0])
+
+    trio.run(main)
+
+
+def test_an_older_peer_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    class Older(grpc.ServerInterceptor):
+        def intercept_service(self, continuation: Any, details: Any) -> Any:
+            return None if details.method.endswith("/Reread") else continuation(details)
+
+    async def main() -> None:
+        async with pair(FakeService({0: (file(b"0"),)}), FakeService(), transport=Lossy(Older())) as (_, asking):
+            assert {line.partition(": ")[2] for line in await lines_of(asking, [0, 0, 0])} == {"its redoxfs is too old"}
+
+    trio.run(main)
+    warnings = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    assert len(warnings) == 1
+    assert warnings[0].endswith("its redoxfs is too old to send samples again")
+
+
+@pytest.mark.parametrize(
+    ("bounds", "line"),
+    [
+        (Bounds(3, 1, lies_at=np.array([1, 0, 1])), "sample 0 lies at node 1, not at node 0"),
+        (Bounds(0, 1, lies_at=np.zeros(0, np.int8)), "sample 0 of 0"),
+        (Bounds(3, 1), "every node can read every sample"),
+    ],
+)
+def test_a_sample_of_another_node_is_refused(bounds: Bounds, line: str) -> None:
+    async def main() -> None:
+        home = FakeService({0: (file(b"0"),)})
+        async with pair(home, FakeService(), bounds=bounds) as (_, asking):
+            client = asking._clients[0]
+            with trio.move_on_after(0.5):
+                await asking.reread(0, 0)
+            assert client.counts.retries > 0
+            with pytest.raises(Exception, match=line):
+                await client._reread(0)
+            assert not home.reread_samples
+
+    trio.run(main)
+
+
+def test_a_sample_larger_than_memory_is_not_fetched() -> None:
+    async def main() -> None:
+        home = FakeService({0: (file(bytes(2 * PART_BYTES)),)})
+        view = View(1, addresses(2))
+        async with running(view, 0, home) as at_home, running(view, 1, FakeService(), max_answer_bytes=99) as asking:
+            await join_all(at_home, asking)
+            with pytest.raises(Exception, match="a sample of 2097152 bytes, and at most 99 are allowed"):
+                await asking._clients[0]._reread(0)
+
+    trio.run(main)
+
+
+def test_only_a_peer_of_the_view_gets_samples() -> None:
+    async def main() -> None:
+        view = View(1, addresses(2))
+        home = FakeService({0: (file(b"0"),)})
+        async with running(view, 0, home) as at_home, running(view, 1, FakeService()) as asking:
+            await join_all(at_home, asking)
+            channel = Plaintext().channel(view.addresses[0])
+            call: Any = channel.unary_unary("/redoxfs.v1.Peers/Reread", None, None)
+            with pytest.raises(grpc.RpcError) as refused:
+                await trio.to_thread.run_sync(lambda: call(b"", timeout=10))
+            assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+            channel.close()
+            assert not home.reread_samples
+
+    trio.run(main)
