@@ -303,7 +303,8 @@ class Job:
         self.stations[number] = station = self.continued(number)
         unanswered = {key(message): message for message in station.policy.unanswered()}
         assert unanswered.keys() == {each for each in self.network.unanswered if each[0] == number}
-        self.sent_again(unanswered)
+        for each, message in unanswered.items():
+            assert message == self.network.unanswered[each]
         self.network.unanswered.update(unanswered)
         for ticket in list(station.promises):
             if self.random.random() < 0.5:
@@ -313,11 +314,6 @@ class Job:
                     if thread.node == number and thread.doing == "stat" and thread.ticket == ticket:
                         thread.doing = "idle"
         self.after(number)
-
-    def sent_again(self, unanswered: dict[tuple[int, int, int], Message]) -> None:
-        """A node that continues is about to send these messages again."""
-        for each, message in unanswered.items():
-            assert message == self.network.unanswered[each]
 
     def restart(self, number: int) -> None:
         """The process dies, and another begins anew."""

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from jobs import READS, Habits, Job, Thread, saved
-from networks import CHUNK_SIZE, key, parts_of_chunks, pool_node, random_cells
+from networks import CHUNK_SIZE, parts_of_chunks, pool_node, random_cells
 from watched import Watched
 
 from redoxfs.protocol import (
@@ -143,20 +143,6 @@ class SlotJob(Job):
         assert isinstance(policy, SlotNode)
         assert isinstance(policy._policy, Watched)
         return policy._policy.gave
-
-    def sent_again(self, unanswered: dict[tuple[int, int, int], Message]) -> None:
-        for each, message in unanswered.items():
-            sent = self.network.unanswered[each]
-            assert isinstance(sent, RemoteRead)
-            assert isinstance(message, RemoteRead)
-            hits = tuple([Hit(hit.sample, -1) for hit in sent.hits])
-            assert message == sent._replace(epoch=message.epoch, position=-1, passed=(), hits=hits)
-        # They are sent before any other, so they arrive before those that the former process sent are repeated.
-        self.network.under_way = [
-            letter
-            for letter in self.network.under_way
-            if letter.answer is not None or key(letter.message) not in unanswered
-        ]
 
     def alone(self, thread: Thread) -> bool:
         self.stations[thread.node].decide_alone(thread.path)

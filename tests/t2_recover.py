@@ -285,11 +285,11 @@ def content_of(name: str) -> bytes:
     return (name.encode() + b"|") * (10 + 7 * (sum(name.encode()) % 23))
 
 
-def write_dataset(root: Path, kinds: Sequence[str]) -> None:
+def write_dataset(root: Path, kinds: Sequence[str], per_class: int = PER_CLASS) -> None:
     for label in range(CLASSES):
         folder = root / f"class{label}"
         folder.mkdir(parents=True)
-        for number in range(PER_CLASS):
+        for number in range(per_class):
             for kind in kinds:
                 (folder / f"{label}-{number}.{kind}").write_bytes(content_of(f"{label}-{number}.{kind}"))
 

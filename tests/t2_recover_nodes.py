@@ -15,7 +15,7 @@ import pytest
 import trio
 from ports import reserve
 from stores import NoKernel
-from t2_recover import FakeShared, Life, Memory, content_of, write_dataset
+from t2_recover import PER_CLASS, FakeShared, Life, Memory, content_of, write_dataset
 
 from redoxfs.chunks import Cells, ChunkStore, DirectoryStore, build_cells
 from redoxfs.chunks.layout import deal
@@ -26,6 +26,7 @@ from redoxfs.node.cluster import ClusterConfig, Membership, continued_plan, join
 from redoxfs.node.journal import CLOSED, FAILED, OPENED
 from redoxfs.node.state import StateWriter
 from redoxfs.peers import Identity, Plaintext, View
+from redoxfs.protocol import SlotNode
 
 pytestmark = pytest.mark.slow
 
@@ -56,8 +57,8 @@ class Dataset:
 
 
 @contextmanager
-def dataset_at(root: Path) -> Iterator[Dataset]:
-    write_dataset(root, ("jpg",))
+def dataset_at(root: Path, per_class: int = PER_CLASS) -> Iterator[Dataset]:
+    write_dataset(root, ("jpg",), per_class)
     fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
         catalog = build_catalog(read_tree(fd), classes="dir")
@@ -112,6 +113,7 @@ class Machine:
         self.membership: Membership
         self._journal: Journal
         self._shared: Outliving
+        self._prefetched_before = 0
         self._config = ClusterConfig(
             view=view,
             node=number,
@@ -175,9 +177,17 @@ class Machine:
                         self._begin(number)
                     if recovered is not None:
                         recovered.release_pins()
+                    policy = node.shared_policy
+                    self._prefetched_before = policy.prefetched if isinstance(policy, SlotNode) else 0
                     self._lives.set()
                     await trio.sleep_forever()
         node.stop()
+
+    def prefetched_since_death(self) -> int:
+        """Samples that other nodes sent ahead to the last process."""
+        policy = self.node.shared_policy
+        assert isinstance(policy, SlotNode)
+        return policy.prefetched - self._prefetched_before
 
     def kill(self) -> None:
         """The process ends, if there is one. What it does after that reaches nobody."""
@@ -267,18 +277,26 @@ class Machine:
 
 
 class Job:
-    """Programs at all nodes, which open each path once an epoch, and someone who kills processes."""
+    """Programs at all nodes, which open each path once an epoch, and someone who kills processes.
 
-    def __init__(self, machines: Sequence[Machine], catalog: Catalog, seed: int, kill_every: int) -> None:
+    ``shuffles``: in another order each time; otherwise in that of the samples.
+    """
+
+    def __init__(
+        self, machines: Sequence[Machine], catalog: Catalog, seed: int, kill_every: int, *, shuffles: bool = True
+    ) -> None:
+        self._shuffles = shuffles
         self._machines = machines
         self._catalog = catalog
         self._random = np.random.default_rng(seed)
         self._kill_every = kill_every
         self._opens = self._epochs = 0
+        self._kill_all_at = -1
         self.served: Counter[str] = Counter()
 
     async def epoch(self) -> None:
-        order = self._random.permutation(len(self._catalog.class_of))
+        samples = len(self._catalog.class_of)
+        order = self._random.permutation(samples) if self._shuffles else np.arange(samples)
         self.served.clear()
         # A thread that opens a path twice in a row gets the same sample again, so each epoch has its own.
         self._epochs += 1
@@ -302,6 +320,13 @@ class Job:
             self._opens += 1
             if self._kill_every and self._opens % self._kill_every == 0:
                 self._kill()
+            if self._opens == self._kill_all_at:
+                for each in self._machines:
+                    each.kill()
+
+    def kill_all_once(self, after: int) -> None:
+        """Kill every process after so many opens from now on."""
+        self._kill_all_at = self._opens + after
 
     def _kill(self) -> None:
         for machine in self._random.permutation(np.array(self._machines, object))[: 1 + self._random.integers(2)]:
@@ -341,3 +366,34 @@ def test_every_sample_comes_once_an_epoch_over_kills_at_three_nodes(
                 trio.run(main, dataset, parts)
         else:
             trio.run(main, dataset, [dataset] * NODES)
+
+
+def test_samples_are_prefetched_in_the_epoch_in_which_all_nodes_die(tmp_path: Path) -> None:
+    """Each node knows the orders of all, and which requests were made."""
+
+    async def main(dataset: Dataset) -> None:
+        view = View(1, tuple(f"127.0.0.1:{port}" for port in reserve(NODES)))
+        sampler = SamplerSpec("torch-distributed", seed=0, ranks=NODES, shuffle=False)
+        machines = [Machine(number, dataset, view, "slot", sampler) for number in range(NODES)]
+        job = Job(machines, dataset.catalog, 0, 0, shuffles=False)
+        samples = len(dataset.catalog.class_of)
+        with trio.fail_after(PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                for machine in machines:
+                    nursery.start_soon(machine.run)
+                for machine in machines:
+                    await machine.wait_alive()
+                for quarter in range(3):
+                    job.kill_all_once(max(1, quarter * samples // 4))
+                    await job.epoch()
+                    assert set(job.served.values()) == {1}
+                    assert len(job.served) == samples
+                    for machine in machines:
+                        await machine.wait_alive()
+                        assert machine.deaths == quarter + 1
+                    assert sum(machine.prefetched_since_death() for machine in machines) > 0
+                for machine in machines:
+                    machine.end()
+
+    with dataset_at(tmp_path / "data", per_class=64) as dataset:
+        trio.run(main, dataset)

@@ -1,6 +1,7 @@
 """A job's position in its epochs, derived from the turns of each sample."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,8 @@ from redoxfs.protocol import SlotNode, SlotPolicy, homes_by_vc
 from redoxfs.protocol.turns import Turns
 
 SAMPLES = 40
+# What is told of orders, and to whom.
+NOBODY: tuple[Any, ...] = (lambda _epoch, _order: None, lambda: None, lambda: None)
 PATIENCE_S = 60
 
 
@@ -80,7 +83,7 @@ def test_orders_continue_within_and_after_an_epoch(share: float, left: int) -> N
     async def main() -> None:
         orders: Orders = orders_of(Sampler(), samples, 2)
         policy = Following()
-        traces = EpochTracker(0, policy, samples, SAMPLES, orders, lambda _epoch, _order: None, lambda: None)
+        traces = EpochTracker(0, policy, samples, SAMPLES, orders, *NOBODY)
         begun = 5 + (share == 0.99)
         with trio.fail_after(PATIENCE_S):
             async with trio.open_nursery() as nursery:
@@ -95,6 +98,65 @@ def test_orders_continue_within_and_after_an_epoch(share: float, left: int) -> N
             for sample in range(left if epoch == begun else 20):
                 assert max(e for node, e in policy.followed if node == 0) == epoch
                 traces.note(sample)
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("made", [0, 7, 19])
+@pytest.mark.parametrize("later", [0, 1])
+def test_another_process_continues_within_an_epoch(made: int, later: int) -> None:
+    """``made`` requests were made when the place was kept, and ``later`` after that."""
+    samples = np.arange(SAMPLES, dtype=np.int32)
+
+    async def main() -> None:
+        orders: Orders = orders_of(Sampler(), samples, 2)
+        with trio.fail_after(PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                before = EpochTracker(0, Following(), samples, SAMPLES, orders, *NOBODY)
+                await before.start(nursery, 3)
+                for sample in range(made):
+                    before.note(sample)
+                place = before.place
+                nursery.cancel_scope.cancel()
+            async with trio.open_nursery() as nursery:
+                policy = Following()
+                after = EpochTracker(0, policy, samples, SAMPLES, orders, *NOBODY)
+                after.go_on(nursery, place, range(later))
+                left = 20 - made - later
+                if left:
+                    await policy_has(policy, (1, 4))
+                    assert not any(node == 0 for node, _ in policy.followed)
+                    for sample in range(left):
+                        assert (0, 4) not in policy.followed
+                        after.note(sample)
+                await policy_has(policy, (0, 4), (1, 5))
+                for sample in range(20):
+                    assert (0, 5) not in policy.followed
+                    after.note(sample)
+                await policy_has(policy, (0, 5), (1, 6))
+
+    trio.run(main)
+
+
+async def policy_has(policy: Following, *followed: tuple[int, int]) -> None:
+    while not all(each in policy.followed for each in followed):
+        await trio.sleep(0.001)
+
+
+def test_requests_before_an_order_is_known_count_in_its_epoch() -> None:
+    samples = np.arange(SAMPLES, dtype=np.int32)
+
+    async def main() -> None:
+        policy = Following()
+        tracker = EpochTracker(0, policy, samples, SAMPLES, orders_of(Sampler(), samples, 2), *NOBODY)
+        with trio.fail_after(PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                # Its last request was made, and the next epoch did not begin.
+                tracker.go_on(nursery, (3, 1, 20), [0])
+                for sample in range(3):
+                    tracker.note(sample)
+                await policy_has(policy, (0, 4))
+                assert tracker.place == (4, 17, 20)
 
     trio.run(main)
 

@@ -237,8 +237,8 @@ class Requests:
             turn = perf_counter()
 
     def _handle(self, events: Sequence[Event]) -> None:
-        handlers = self._handlers
-        outlives = self._journal is not None
+        handlers, journal = self._handlers, self._journal
+        outlives = journal is not None
         for kind, unique, number, thread, offset, size in events:
             if outlives:
                 self._session.deciding(unique)
@@ -248,6 +248,8 @@ class Requests:
                 self._answering()
             else:
                 handlers[kind](unique, number, thread, offset, size)
+            if journal is not None and journal.soon:
+                journal.checkpoint()
         if outlives:
             self._session.deciding(0)
 

@@ -328,9 +328,9 @@ def _log_level(asked: str) -> dict[str, Any]:
 
 
 def _checkpoint_room(catalog: Catalog) -> int:
-    """Room for a checkpoint, in bytes: some for each sample, for each class and peer, and for open files and what
-    threads hold. What is not written takes no memory."""
-    return (16 << 20) + 52 * len(catalog.class_of) + 12 * MOST_PEERS * len(catalog.class_names)
+    """Room for a checkpoint, in bytes: some for each sample and for the orders of access of other nodes, for each class
+    and peer, and for open files and what threads hold. What is not written takes no memory."""
+    return (16 << 20) + 80 * len(catalog.class_of) + 12 * MOST_PEERS * len(catalog.class_names)
 
 
 @contextmanager

@@ -88,11 +88,13 @@ class Journal:
     """The journal of one node.
 
     ``request``  the number of the request that is being decided; set before each `Node.open`
+    ``soon``     whether a checkpoint has to come before the next request
     ``note``     appends an entry
     """
 
     def __init__(self, shared: Shared, *, checkpoint_entries: int = CHECKPOINT_ENTRIES) -> None:
         self.request = 0
+        self.soon = False
         self.note = shared.note
         self._shared = shared
         self._every = checkpoint_entries
@@ -105,7 +107,8 @@ class Journal:
         self._state = state
 
     def checkpoint_soon(self) -> None:
-        """It is time for a checkpoint."""
+        """Have a checkpoint written before the next request."""
+        self.soon = True
         self._next = self._shared.position
 
     def checkpoint_if_due(self) -> None:
@@ -115,6 +118,7 @@ class Journal:
 
     def checkpoint(self) -> None:
         """Replace the checkpoint. Never between a decision and its entry."""
+        self.soon = False
         self._next = self._shared.position + self._every
         try:
             self._shared.checkpoint(self._state())

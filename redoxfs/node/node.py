@@ -821,7 +821,7 @@ class Node:
             self._journal.checkpoint()
 
     def checkpoint_soon(self) -> None:
-        """Have a checkpoint written soon: something has changed that has no entry in the journal."""
+        """Have a checkpoint written before the next request: something has changed that has no entry in the journal."""
         if self._journal is not None:
             self._journal.checkpoint_soon()
 

@@ -106,6 +106,18 @@ class StateReader:
         rows: list[list[int]] = array.tolist()
         return rows
 
+    def flags(self, name: str, count: int) -> npt.NDArray[np.bool_]:
+        """So many bits, as `numpy.packbits` wrote them."""
+        bits = self.array(name, np.uint8, -(-count // 8))
+        return np.unpackbits(bits.view(np.uint8), count=count).astype(np.bool_)
+
+    def order(self, name: str, samples: int) -> npt.NDArray[np.int32]:
+        """int32[n]: samples, of so many."""
+        order = self.array(name, np.int32, -1).astype(np.int32)
+        if order.size and not 0 <= order.min() <= order.max() < samples:
+            raise ValueError(f"the state has samples out of range in {name}")
+        return order
+
     def turns(self, name: str, given: int, units: int, samples: int) -> Turns:
         """Turns as `arrays_of` made them, of so many columns or classes and samples."""
         laps = self.array(f"{name}.laps", np.int32, units).astype(np.int32)

@@ -23,21 +23,26 @@ class OwnTrace:
     Args:
         order: int[n], the samples that this node asks for in the epoch, its own among them.
         home_of: int[S], the node at which each sample lives.
+        spent: bool[n], the requests that were made before: of one sample, the first ones. None: no request.
     """
 
-    def __init__(self, order: Ints, home_of: Ints) -> None:
+    def __init__(self, order: Ints, home_of: Ints, spent: npt.NDArray[np.bool_] | None = None) -> None:
+        self.order = order
+        self._is_spent = np.zeros(len(order), np.bool_) if spent is None else spent
+        self._spent: memoryview[int] = self._is_spent.view(np.uint8).data
         homes = home_of[order]
         place = np.empty(len(order), np.int32)
         for home in np.unique(homes):
             at_home = homes == home
             place[at_home] = np.arange(np.count_nonzero(at_home), dtype=np.int32)
         # The requests of one sample form a chain: its first, and from each the next of the same sample.
-        by_sample = np.argsort(order, kind="stable")
+        to_come = np.flatnonzero(~self._is_spent).astype(np.int32)
+        by_sample = to_come[np.argsort(order[to_come], kind="stable")]
         same = order[by_sample[1:]] == order[by_sample[:-1]]
         first = np.full(len(home_of), -1, np.int32)
         after = np.full(len(order), -1, np.int32)
         after[by_sample[:-1][same]] = by_sample[1:][same]
-        starts = by_sample[np.append(True, ~same)] if len(order) else by_sample
+        starts = by_sample[np.append(True, ~same)] if len(by_sample) else by_sample
         first[order[starts]] = starts
         self._place: memoryview[int] = place.data
         self._next: memoryview[int] = first.data
@@ -49,7 +54,12 @@ class OwnTrace:
         if at < 0:
             return OFF_TRACE
         self._next[sample] = self._after[at]
+        self._spent[at] = 1
         return self._place[at]
+
+    def spent(self) -> npt.NDArray[np.uint8]:
+        """One bit for each request of the order, set where it was made."""
+        return np.packbits(self._is_spent)
 
 
 class HomeTrace:
@@ -58,12 +68,13 @@ class HomeTrace:
     Args:
         order: int[n], the samples that live here, in the order in which the requester asks for them.
         columns: int64[n], the column of each.
+        spent: bool[n], the requests that were made before; None: no request.
     """
 
-    def __init__(self, order: Ints, columns: npt.NDArray[np.int64]) -> None:
+    def __init__(self, order: Ints, columns: npt.NDArray[np.int64], spent: npt.NDArray[np.bool_] | None = None) -> None:
         self.samples = order
         self.columns = columns
-        self._is_ahead = np.ones(len(order), np.bool_)
+        self._is_ahead = np.ones(len(order), np.bool_) if spent is None else ~spent
         self._ahead: memoryview[int] = self._is_ahead.view(np.uint8).data
 
     def pass_by(self, position: int) -> bool:
@@ -72,6 +83,10 @@ class HomeTrace:
             return False
         self._ahead[position] = 0
         return True
+
+    def spent(self) -> npt.NDArray[np.uint8]:
+        """One bit for each request, set where it was made."""
+        return np.packbits(~self._is_ahead)
 
     def window(self, position: int, requests: int) -> tuple[int, npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """The ``requests`` requests from ``position`` on, without the one at ``position``.

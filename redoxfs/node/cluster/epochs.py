@@ -121,7 +121,8 @@ class EpochTracker:
         samples: the traced samples. Requests for others, such as those of a validation set, count in no epoch.
         orders: None if the sampler is not known.
         tell: sends this node's order of an epoch to the other nodes.
-        begun: called when an epoch has begun.
+        begun: called when an epoch has begun, at its first request or between two.
+        followed: called between two requests when the policy was told orders.
     """
 
     def __init__(
@@ -133,6 +134,7 @@ class EpochTracker:
         orders: Orders | None,
         tell: Callable[[int, Int32], None],
         begun: Callable[[], None],
+        followed: Callable[[], None],
     ) -> None:
         self._node = node
         self._policy = policy
@@ -142,10 +144,13 @@ class EpochTracker:
         self._orders = orders
         self._tell = tell
         self._begun = begun
+        self._followed = followed
         self._own: dict[int, Int32] = {}
         self._epoch = -1
         self._left = 0
         self._length = 0
+        # Requests of an epoch whose order is not known yet.
+        self._early = 0
         self._nursery: trio.Nursery
 
     async def start(self, nursery: trio.Nursery, epoch: int = 0, share: float = 0.0) -> None:
@@ -166,9 +171,7 @@ class EpochTracker:
         return self._epoch, self._left, self._length
 
     def go_on(self, nursery: trio.Nursery, place: Sequence[int], turned: Sequence[int]) -> None:
-        """Continue in the place of another process; instead of `start`.
-
-        Nothing is prefetched until the next epoch; without a known sampler, until the next order is handed in.
+        """Continue in the place of another process; instead of `start`. The policy knows the orders that it knew there.
 
         Args:
             place: of the other process.
@@ -177,13 +180,16 @@ class EpochTracker:
         self._nursery = nursery
         epoch, left, length = place
         made = sum([self._is_traced[sample] for sample in turned])
-        if self._orders is not None and left:
-            while made >= left:
-                epoch, made, left = epoch + 1, made - left, length
-        self._epoch, self._left, self._length = epoch, max(0, left - made), length
-        if self._orders is not None:
-            # With none left, the epoch waits for its order.
-            nursery.start_soon(self._prepare, epoch + 1 if self._left else epoch)
+        if self._orders is None:
+            self._epoch, self._left, self._length = epoch, max(0, left - made), length
+            return
+        if left > made:
+            self._left = left - made
+        else:
+            # An epoch waited for its order, or was about to begin.
+            epoch, self._early = epoch + (left > 0), made - left
+        self._epoch, self._length = epoch, length
+        nursery.start_soon(self._prepare, epoch + 1 if self._left else epoch)
 
     def note(self, sample: int) -> None:
         """A turn for ``sample`` was requested here."""
@@ -191,6 +197,8 @@ class EpochTracker:
             self._left -= 1
             if not self._left and self._orders is not None:
                 self._begin(self._epoch + 1)
+        elif self._is_traced[sample] and self._orders is not None:
+            self._early += 1
 
     def hand_in(self, order: Int32) -> None:
         """An epoch begins, with requests of this node in ``order``. Raises ValueError if a sampler gives the orders."""
@@ -207,7 +215,8 @@ class EpochTracker:
         if order is None:
             log.info("epoch %d begins before its order is computed", epoch)
             return
-        self._left = self._length = len(order)
+        self._length = len(order)
+        self._left, self._early = max(1, self._length - self._early), 0
         self._policy.follow(self._node, epoch, order)
         self._begun()
         self._nursery.start_soon(self._prepare, epoch + 1)
@@ -222,3 +231,4 @@ class EpochTracker:
                 self._policy.follow(node, epoch, order)
         if self._epoch == epoch:
             self._begin(epoch)
+        self._followed()

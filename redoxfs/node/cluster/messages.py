@@ -142,6 +142,8 @@ class Messages:
         policy = self._policy
         if isinstance(policy, SlotNode):
             policy.follow(requester, epoch, order)
+            # An order has no entry in the journal, and is not sent again.
+            self._node.checkpoint()
 
     def lost(self, node: int) -> None:
         """``node`` does not answer any more."""

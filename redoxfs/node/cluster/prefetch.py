@@ -99,8 +99,9 @@ class Prefetch:
         if not isinstance(policy, SlotNode):
             return None
         node, of_all = sharing.share.node, len(self._catalog.class_of)
-        begun = self._node.checkpoint_soon
-        return EpochTracker(node, policy, samples, of_all, orders, self._send_order, begun)
+        # An order has no entry in the journal, so a checkpoint has it before the next request.
+        begun, followed = self._node.checkpoint_soon, self._node.checkpoint
+        return EpochTracker(node, policy, samples, of_all, orders, self._send_order, begun, followed)
 
     def _traced(self) -> npt.NDArray[np.int32]:
         return samples_of(self._catalog, None if self._sampler is None else self._sampler.tree)

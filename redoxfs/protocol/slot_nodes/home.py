@@ -29,11 +29,10 @@ class _Given(NamedTuple):
 class _Peer:
     """What a home knows of one requester.
 
-    ``epoch``       the last one that a message named, -1 before
-    ``void_epoch``  the last one without a trace: a process before this one knew which of its positions were spent
+    ``epoch``  the last one that a message named, -1 before
     """
 
-    __slots__ = ("acked_below", "ahead", "answers", "epoch", "is_ahead", "traces", "void_epoch")
+    __slots__ = ("acked_below", "ahead", "answers", "epoch", "is_ahead", "traces")
 
     def __init__(self, columns: int) -> None:
         self.is_ahead = np.zeros(columns, np.bool_)
@@ -41,7 +40,7 @@ class _Peer:
         self.answers: dict[int, RemoteAnswer] = {}
         self.acked_below = 0
         self.traces: dict[int, HomeTrace] = {}
-        self.epoch = self.void_epoch = -1
+        self.epoch = -1
 
 
 class Home:
@@ -81,12 +80,15 @@ class Home:
         self.missed = 0
 
     def follow(self, requester: int, epoch: int, order: Ints) -> None:
-        """``requester`` asks for samples, anywhere, in ``order``, int[n]. May be called before its epoch begins."""
+        """``requester`` asks for samples, anywhere, in ``order``, int[n]. May be called before its epoch begins.
+
+        No effect where the order is known, since some of its requests may have been made, or where the epoch is over.
+        """
         peer = self._peer(requester)
-        if epoch <= peer.void_epoch:
-            return
-        here = order[self._home_of[order] == self._node]
         traces = peer.traces
+        if epoch in traces or epoch < peer.epoch:
+            return
+        here = order[self._home_of[order] == self._node].astype(np.int32)
         traces[epoch] = HomeTrace(here, self._columns[here])
         while len(traces) > TRACES_KEPT:
             del traces[min(traces)]
@@ -106,32 +108,31 @@ class Home:
         return self._handle(message, answer)
 
     def state(self) -> SharedState:
-        """All that decides what later events mean, except traces. A copy."""
+        """All that decides what later events mean. A copy."""
         peers = sorted(self._peers.items())
         answers = [(number, answer) for number, peer in peers for answer in peer.answers.values()]
+        traces = [(number, epoch, trace) for number, peer in peers for epoch, trace in peer.traces.items()]
         ahead = ((number, column) for number, peer in peers for column in np.flatnonzero(peer.is_ahead).tolist())
         given = (each for _, answer in answers for each in zip(answer.samples, answer.laps, strict=True))
         arrays: dict[str, npt.NDArray[np.integer]] = {
-            "peers": rows(
-                # Of others only traces are known.
-                ((number, peer.acked_below, peer.epoch) for number, peer in peers if peer.epoch >= 0),
-                3,
-            ),
+            "peers": rows(((number, peer.acked_below, peer.epoch + 1) for number, peer in peers), 3),
             "ahead": rows(ahead, 2),
             "answers": rows(
                 ((number, each.number, each.sample is not None, len(each.laps)) for number, each in answers), 4
             ),
             "answered": rows(given, 2),
+            "home_traces": rows(((number, epoch, len(trace.samples)) for number, epoch, trace in traces), 3),
+            "home_orders": np.concatenate([np.zeros(0, np.int32), *(trace.samples for _, _, trace in traces)]),
+            "home_spent": np.concatenate([np.zeros(0, np.uint8), *(trace.spent() for _, _, trace in traces)]),
         }
         return SharedState({"sent_in_vain": self.missed, "conflicts": self.conflicts}, arrays)
 
     def resume(self, reader: StateReader) -> None:
-        """Continue where another process was, without traces. Raises ValueError."""
+        """Continue where another process was. Raises ValueError."""
         self.missed, self.conflicts = reader.value("sent_in_vain"), reader.value("conflicts")
         for number, acked_below, epoch in reader.table("peers", MOST, MOST, MOST):
             peer = self._peer(number)
-            peer.acked_below = acked_below
-            peer.epoch = peer.void_epoch = epoch
+            peer.acked_below, peer.epoch = acked_below, epoch - 1
         for number, column in reader.table("ahead", MOST, self._policy.column_count):
             self._peer(number).ahead[column] = 1
         given = reader.table("answered", len(self._columns), MOST)
@@ -142,6 +143,20 @@ class Home:
             samples, laps = [sample for sample, _ in parts], tuple([lap for _, lap in parts])
             asked = samples.pop(0) if is_asked else None
             self._peer(number).answers[message] = RemoteAnswer(self._node, message, asked, tuple(samples), laps)
+
+        self._resume_traces(reader)
+
+    def _resume_traces(self, reader: StateReader) -> None:
+        traces = reader.table("home_traces", MOST, MOST, MOST)
+        orders = reader.order("home_orders", len(self._columns))
+        bits = reader.array("home_spent", np.uint8, -1)
+        for number, epoch, count in traces:
+            size = -(-count // 8)
+            order, orders = orders[:count], orders[count:]
+            spent, bits = np.unpackbits(bits[:size].view(np.uint8)), bits[size:]
+            if len(order) < count or len(spent) < count or (self._home_of[order] != self._node).any():
+                raise ValueError("the state has other orders of access")
+            self._peer(number).traces[epoch] = HomeTrace(order, self._columns[order], spent[:count].astype(np.bool_))
 
     def _handle(self, message: RemoteRead, before: RemoteAnswer | None) -> Handled:
         """``before``: the answer, where it was given before."""
@@ -165,9 +180,10 @@ class Home:
             if not self._end_ahead(peer, hit.sample):
                 sent.append(self._give(hit.sample, turns))
         asked = [] if self._end_ahead(peer, message.sample) else [self._give(message.sample, turns)]
+        has_place = trace is not None and trace.pass_by(message.position)
         if before is not None:
             sent += self._send_ahead(peer, before.prefetched[len(sent) :])
-        elif trace is not None and trace.pass_by(message.position) and message.room_bytes > 0 and self._window > 1:
+        elif trace is not None and has_place and message.room_bytes > 0 and self._window > 1:
             sent += self._prefetch(peer, trace, message.position, message.room_bytes)
         kept = RemoteAnswer(
             self._node,

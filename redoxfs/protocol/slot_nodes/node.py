@@ -229,7 +229,7 @@ class SlotNode:
         return self._requester.used_bytes()
 
     def state(self) -> SharedState:
-        """All that decides what later events mean, except orders of access and positions in them. A copy."""
+        """All that decides what later events mean. A copy."""
         values: dict[str, Any] = {"node": self._node, "homes": self._homes, "given": self._ledger.given}
         reserved: dict[str, npt.NDArray[np.integer]] = {
             "own_reserved": rows(((sample,) for sample in self._slots.reserved_samples()), 1)
@@ -244,8 +244,7 @@ class SlotNode:
         """Continue where another process of this node was, and repeat its events until `settle`. On a new node, before
         anything else.
 
-        From then on nothing is prefetched, by this node and for it, until orders of later epochs are known (`follow`):
-        nobody knows which positions of the present ones are spent.
+        `follow` is no event that is repeated: a state is saved after each.
 
         Raises:
             ValueError: the state is damaged or of other samples. The node is of no use then.
@@ -291,12 +290,7 @@ class SlotNode:
         self._slots = self._home.slots = self._policy
 
     def unanswered(self) -> tuple[Message, ...]:
-        """The messages without an answer, those to each home oldest first.
-
-        After `resume` they have no positions any more, which is all that they differ in from those that were sent. So
-        send them before any other message: a home that has not seen the first ones sends nothing ahead for positions
-        that may be spent by then.
-        """
+        """The messages without an answer, those to each home oldest first."""
         return self._requester.unanswered()
 
     @property

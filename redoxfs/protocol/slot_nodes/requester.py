@@ -109,8 +109,6 @@ class Requester:
         self._limit_bytes = remote_memory_bytes
         self._free_bytes = remote_memory_bytes
         self.epoch = 0
-        # The last epoch in which nobody knows which positions are spent.
-        self._void_epoch = -1
         self._trace: OwnTrace | None = None
         self._hits: list[list[Hit]] = [[] for _ in range(homes)]
         self._passed: list[list[int]] = [[] for _ in range(homes)]
@@ -126,10 +124,8 @@ class Requester:
 
     def follow(self, epoch: int, order: Ints) -> None:
         """From now on this node asks for samples in ``order``, int[n]."""
-        if epoch <= self._void_epoch:
-            return
         self.epoch = epoch
-        self._trace = OwnTrace(order, self._homes)
+        self._trace = OwnTrace(order.astype(np.int32), self._homes)
         for home, hits in enumerate(self._hits):
             self._hits[home] = [Hit(hit.sample, OFF_TRACE) for hit in hits]
         # Positions that paths left over in the epoch before are void.
@@ -278,7 +274,7 @@ class Requester:
         return any(stashed.held.sample == sample and stashed.kept for stashed in self._stash.get(column, ()))
 
     def state(self) -> SharedState:
-        """All that decides what later events mean, except the trace and positions in it. A copy."""
+        """All that decides what later events mean. A copy."""
         slots = np.flatnonzero(self._slots >= 0).tolist()
         sent = [each for of_home in self._unanswered for each in of_home.values()]
         values = {
@@ -287,63 +283,79 @@ class Requester:
             "free_bytes": self._free_bytes,
             "epoch": self.epoch,
             "tickets": self._tickets,
+            "follows": int(self._trace is not None),
         }
         arrays: dict[str, npt.NDArray[np.integer]] = {
             "lost": rows(((home,) for home in sorted(self._lost)), 1),
             "slots": rows(((self._slot[at], self._slot_lap[at], at in self._evicted) for at in slots), 3),
-            "stash": rows(
-                ((each.held.sample, each.held.lap, each.kept) for stash in self._stash.values() for each in stash), 3
-            ),
-            "reserved": rows(((*held[:2],) for column in self._reserved.values() for held in column.values()), 2),
-            "hits": rows(((home, hit.sample) for home, hits in enumerate(self._hits) for hit in hits), 2),
+            "stash": rows(((*each.held, each.kept) for stash in self._stash.values() for each in stash), 4),
+            "reserved": rows((held for column in self._reserved.values() for held in column.values()), 3),
+            # One more than each position: `OFF_TRACE` is below zero.
+            "hits": rows(((home, h.sample, h.position + 1) for home, hits in enumerate(self._hits) for h in hits), 3),
+            "passed": rows(((home, position) for home, passed in enumerate(self._passed) for position in passed), 2),
+            "left_over": rows(((at, position) for at, left in self._left_over.items() for position in left), 2),
             "numbers": rows(((number,) for number in self._numbers), 1),
             "unanswered": rows(
-                ((room, m.home, m.number, m.acked_below, m.sample, m.room_bytes, len(m.hits)) for m, room in sent), 7
+                ((room, *m[1:6], m.position + 1, m.room_bytes, len(m.hits), len(m.passed)) for m, room in sent), 10
             ),
-            "claimed": rows(((hit.sample,) for each in sent for hit in each.message.hits), 1),
+            "claimed": rows(((hit.sample, hit.position + 1) for each in sent for hit in each.message.hits), 2),
+            "past": rows(((position,) for each in sent for position in each.message.passed), 1),
             "claims": rows(
                 (
-                    (column, claim.ticket + 1, claim.number, claim.reserves)
+                    (column, claim.ticket + 1, claim.number, claim.spent, claim.reserves)
                     for column, claims in self._claims.items()
                     for claim in claims
                 ),
-                4,
+                5,
             ),
             "waited": rows(self._waited.items(), 2),
+            "order": np.zeros(0, np.int32) if self._trace is None else self._trace.order,
+            "spent": np.zeros(0, np.uint8) if self._trace is None else self._trace.spent(),
         }
         return SharedState(values, arrays)
 
     def resume(self, reader: StateReader) -> None:
-        """Continue where another process was, without a trace. Raises ValueError."""
+        """Continue where another process was. Raises ValueError."""
         samples, homes, columns = len(self._homes), len(self._hits), len(self._slots)
         self.prefetched, self.degraded = reader.value("prefetched"), reader.value("degraded")
         self._free_bytes, self._tickets = reader.number("free_bytes"), reader.value("tickets")
-        self.epoch = self._void_epoch = reader.value("epoch")
+        self.epoch = reader.value("epoch")
+        order = reader.order("order", samples)
+        spent = reader.flags("spent", len(order))
+        self._trace = OwnTrace(order, self._homes, spent) if reader.value("follows") else None
         self._lost = {home for (home,) in reader.table("lost", homes)}
         for sample, lap, is_evicted in reader.table("slots", samples, LAST_LAP + 1, 2):
             column = self._column_of[sample]
             self._slot[column], self._slot_lap[column] = sample, lap
             if is_evicted:
                 self._evicted.add(column)
-        for sample, lap, kept in reader.table("stash", samples, LAST_LAP + 1, 2):
-            held = _Held(sample, lap, spent=False)
+        for sample, lap, is_spent, kept in reader.table("stash", samples, LAST_LAP + 1, 2, 2):
+            held = _Held(sample, lap, spent=bool(is_spent))
             self._stash.setdefault(self._column_of[sample], deque()).append(_Stashed(held, bool(kept)))
-        for sample, lap in reader.table("reserved", samples, LAST_LAP + 1):
-            self._reserved.setdefault(self._column_of[sample], {})[sample] = _Held(sample, lap, spent=False)
-        for home, sample in reader.table("hits", homes, samples):
-            self._hits[home].append(Hit(sample, OFF_TRACE))
+        for sample, lap, is_spent in reader.table("reserved", samples, LAST_LAP + 1, 2):
+            self._reserved.setdefault(self._column_of[sample], {})[sample] = _Held(sample, lap, bool(is_spent))
+        for home, sample, after in reader.table("hits", homes, samples, MOST):
+            self._hits[home].append(Hit(sample, after - 1))
+        for home, position in reader.table("passed", homes, MOST):
+            self._passed[home].append(position)
+        for column, position in reader.table("left_over", columns, MOST):
+            self._left_over.setdefault(column, []).append(position)
         self._numbers = [number for (number,) in reader.table("numbers", MOST)]
         if len(self._numbers) != homes:
             raise ValueError(f"the state has {len(self._numbers)} homes, not {homes}")
-        claimed = [sample for (sample,) in reader.table("claimed", samples)]
-        for room, home, number, acked_below, sample, room_bytes, count in reader.table(
-            "unanswered", MOST, homes, MOST, MOST, samples, MOST, len(claimed) + 1
+        claimed = [Hit(sample, after - 1) for sample, after in reader.table("claimed", samples, MOST)]
+        past = [position for (position,) in reader.table("past", MOST)]
+        for room, home, number, acked_below, sample, epoch, after, room_bytes, hit_count, passed_count in reader.table(
+            "unanswered", MOST, homes, MOST, MOST, samples, MOST, MOST, MOST, len(claimed) + 1, len(past) + 1
         ):
-            hits, claimed = tuple([Hit(hit, OFF_TRACE) for hit in claimed[:count]]), claimed[count:]
-            message = RemoteRead(self._node, home, number, acked_below, sample, 0, OFF_TRACE, room_bytes, hits)
+            hits, claimed = tuple(claimed[:hit_count]), claimed[hit_count:]
+            passed, past = tuple(past[:passed_count]), past[passed_count:]
+            message = RemoteRead(
+                self._node, home, number, acked_below, sample, epoch, after - 1, room_bytes, hits, passed
+            )
             self._unanswered[home][number] = _Sent(message, room)
-        for column, tickets, number, reserves in reader.table("claims", columns, MOST, MOST, 2):
-            claim = _Claim(tickets - 1, number, spent=False, reserves=bool(reserves))
+        for column, tickets, number, is_spent, reserves in reader.table("claims", columns, MOST, MOST, 2, 2):
+            claim = _Claim(tickets - 1, number, spent=bool(is_spent), reserves=bool(reserves))
             self._claims.setdefault(column, []).append(claim)
         self._waited = {row[0]: row[1] for row in reader.table("waited", MOST, samples)}
 
