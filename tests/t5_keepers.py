@@ -3,7 +3,10 @@
 import errno
 import json
 import os
+import random
 import signal
+import socket
+import subprocess
 import tarfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -110,6 +113,80 @@ def test_a_restarted_daemon_is_in_the_view_of_the_others(machine: Machine, sourc
     read_all(source, mountpoints)
     machine.ok("cluster", "down", machine.mnt)
     assert machine.nothing_is_left()
+
+
+@pytest.mark.parametrize("policy", ["pool", "slot"])
+def test_deaths_right_after_a_change_of_the_list_lose_nothing(machine: Machine, source: Path, policy: str) -> None:
+    machine.environment["REDOXFS_KEEPER_DEATHS"] = "0"
+    mountpoints = up(machine, source, "--policy", policy)
+    nodes = view(machine, mountpoints[0])["nodes"]
+    for number in range(2, 4):
+        turned = [*nodes[number:], *nodes[:number]]
+        for mountpoint in mountpoints:
+            machine.ok("nodes", mountpoint, "--set", ",".join(turned))
+            # The others still are in the view before, or wait for the next node.
+            machine.kill(signal.SIGKILL, mountpoint)
+        assert [view(machine, each) for each in mountpoints] == [{"view": number, "nodes": turned}] * NODES
+        read_all(source, mountpoints)
+    assert [machine.stats(each)["missed"] for each in mountpoints] == [0] * NODES
+    ends_unnoticed(machine)
+
+
+@pytest.mark.parametrize("policy", ["pool", "slot"])
+def test_a_death_in_the_middle_of_a_change_leaves_one_list(machine: Machine, source: Path, policy: str) -> None:
+    mountpoints = up(machine, source, "--policy", policy)
+    nodes = view(machine, mountpoints[0])["nodes"]
+    turned = [*nodes[1:], nodes[0]]
+    daemon = machine.pid(mountpoints[1])
+    changing = subprocess.Popen(
+        machine.command("nodes", mountpoints[1], "--set", ",".join(turned)),
+        env=machine.environment,
+        stderr=subprocess.DEVNULL,
+    )
+    logs = sorted((machine.folder / "state").rglob("*.log"))
+    try:
+        # Its port is closed for the change, or the change is over.
+        while "view 2" not in logs[1].read_text() and listens(nodes[1]) and changing.poll() is None:
+            pass
+        os.kill(daemon, signal.SIGKILL)
+    finally:
+        changing.wait()
+    for each in mountpoints:
+        if view(machine, each)["view"] == 1:
+            machine.ok("nodes", each, "--set", ",".join(turned))
+    assert [view(machine, each) for each in mountpoints] == [{"view": 2, "nodes": turned}] * NODES
+    read_all(source, mountpoints)
+    machine.ok("cluster", "down", machine.mnt)
+    assert machine.nothing_is_left()
+
+
+def listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    with socket.socket() as tried:
+        return tried.connect_ex((host, int(port))) == 0
+
+
+@pytest.mark.parametrize("policy", ["pool", "slot"])
+def test_deaths_right_after_a_state_is_loaded_lose_nothing(machine: Machine, source: Path, policy: str) -> None:
+    machine.environment["REDOXFS_KEEPER_DEATHS"] = "0"
+    mountpoints = up(machine, source, "--policy", policy)
+    saved = machine.folder / "saved"
+    names = sorted(path.relative_to(source) for path in source.glob("train/*/*"))
+    random.Random(0).shuffle(names)
+
+    def read(part: Sequence[Path]) -> Counter[str]:
+        return Counter(path_in((mountpoints[at % NODES] / name).read_bytes()) for at, name in enumerate(part))
+
+    before = read(names[:50])
+    machine.ok("state", "save", mountpoints[0], saved)
+    read(names[50:])
+    for mountpoint in mountpoints:
+        machine.ok("state", "load", mountpoint, saved)
+        machine.kill(signal.SIGKILL, mountpoint)
+    served = before + read(names[50:])
+    assert served == dict.fromkeys(served, 1)
+    assert len(served) == len(names)
+    ends_unnoticed(machine)
 
 
 def test_the_port_stays_the_nodes_and_its_loss_is_one_line(machine: Machine, source: Path) -> None:
