@@ -476,6 +476,26 @@ def test_a_lossy_network_loses_and_repeats_no_sample(monkeypatch: pytest.MonkeyP
     trio.run(main)
 
 
+def test_what_did_not_reach_a_peer_is_repeated_when_it_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a process does that continues in the place of another."""
+    for name in ("SHORTEST_PAUSE_S", "LONGEST_PAUSE_S"):
+        monkeypatch.setattr(f"redoxfs.peers.client.{name}", 10 * PATIENCE_S)
+    losing = Losing("Ask", first(1), before=True)
+
+    async def main() -> None:
+        home, requester = FakeService({0: (file(b"0"),)}), FakeService()
+        async with pair(home, requester, transport=Lossy(losing)) as (at_home, asking):
+            asking.send(take(0, 1))
+            while not asking.stats()["retries"]:
+                await trio.sleep(0.001)
+            await at_home._clients[1]._greet()
+            await requester.until(lambda: 0 in requester.got)
+            assert asking.stats()["retries"] == 1
+
+    trio.run(main)
+    assert losing.lost == 1
+
+
 def test_dropped_bytes_of_an_answer_are_requested_again() -> None:
     shelf: dict[int, Payload] = {n: (file(bytes([n]) * 600_000),) for n in range(5)}
 

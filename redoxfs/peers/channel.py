@@ -33,8 +33,12 @@ KEEPALIVE_MS = 10_000
 KEEPALIVE_TIMEOUT_MS = 5_000
 """These detect a peer that vanished silently, whether or not a call is in progress."""
 
-RECONNECT_MS = 1_000
-"""The longest time between attempts. gRPC's default, up to two minutes, is for services with thousands of clients."""
+CONNECT_MS = 1_000
+"""The shortest deadline of an attempt to connect."""
+
+RECONNECT_MS = 250
+"""The longest time between attempts: a node whose daemon died listens again after a second or so. gRPC's default, up to
+two minutes, is for services with thousands of clients."""
 
 LIMITS = [
     ("grpc.max_send_message_length", MESSAGE_LIMIT_BYTES),
@@ -48,7 +52,7 @@ CHANNEL_OPTIONS: Sequence[tuple[str, int]] = [
     *LIMITS,
     ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", RECONNECT_MS),
+    ("grpc.min_reconnect_backoff_ms", CONNECT_MS),
     ("grpc.max_reconnect_backoff_ms", RECONNECT_MS),
     # Nodes of a job connect directly, never through the proxy that the environment names for the internet.
     ("grpc.enable_http_proxy", 0),

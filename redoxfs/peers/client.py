@@ -40,6 +40,7 @@ from redoxfs.peers.fields import split_payload, with_payload
 from redoxfs.peers.parts import PART_BYTES, Assembly
 from redoxfs.peers.server import SERVICE
 from redoxfs.peers.service import PeerService
+from redoxfs.peers.traces import Trace
 from redoxfs.peers.translation import Received, ask, parse, received, reread
 from redoxfs.peers.v1 import peers_pb2 as pb
 from redoxfs.protocol.events import Message
@@ -47,6 +48,8 @@ from redoxfs.protocol.events import Message
 SHORTEST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
 """The pause before a retry: doubled each time, and randomized, so that nodes do not retry in step."""
+
+MOST_DOUBLINGS = 10
 
 ASKS_AT_ONCE = 16
 """Calls in progress to one peer; each occupies one of its threads. `scripts/bench/peers.py` measures their rate."""
@@ -76,15 +79,6 @@ log = logging.getLogger(__name__)
 
 
 ANSWERS = ("Ask", "Part", "Reread")
-
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """``order`` is int32 little endian; ``serial`` counts this node's traces."""
-
-    serial: int
-    epoch: int
-    order: memoryview
 
 
 @dataclass(slots=True)
@@ -170,6 +164,10 @@ class Client:
         self._sending_traces = False
         self._incoming: set[_Incoming] = set()
         self._rereads: set[trio.CancelScope] = set()
+        # Whether the last call did not reach the peer; set when it was reached after that; pauses since then.
+        self._is_unreached = False
+        self._reached = trio.Event()
+        self._pauses = MOST_DOUBLINGS
         self._is_older = False
         self._closed = False
         self.state = "joining"
@@ -193,6 +191,13 @@ class Client:
     def know(self, incarnation: int) -> None:
         """The peer is this process: another one must not answer calls from now on."""
         self._caller.callee = incarnation
+
+    def reached(self) -> None:
+        """The peer has called, so it listens again: repeat now what did not reach it."""
+        if self._is_unreached:
+            self._is_unreached, self._pauses = False, 0
+            self._reached.set()
+            self._reached = trio.Event()
 
     def enter_view(self, number: int) -> None:
         """Calls belong to view ``number`` from now on. Before any call but Hello."""
@@ -226,7 +231,7 @@ class Client:
                 silent_s = trio.current_time() - self._heard_s
                 if not self._waits and self.state == "joining" and silent_s > self._silence_s:
                     self._become("unreachable", self.reason)
-                await _pause(attempt)
+                await self._pause(attempt)
             else:
                 break
         await self._watch()
@@ -274,7 +279,8 @@ class Client:
 
         def arrived(size: int) -> None:
             self.counts.bytes_in += size
-            if not errors or not is_unreached(errors[0]):
+            self._is_unreached = bool(errors) and is_unreached(errors[0])
+            if not self._is_unreached:
                 self._heard_s = trio.current_time()
             done.set()
 
@@ -314,7 +320,15 @@ class Client:
         if isinstance(error, UnknownError):
             with suppress(AgainError):
                 await self._greet()
-        await _pause(attempt)
+        await self._pause(attempt)
+
+    async def _pause(self, attempt: int) -> None:
+        """Sleep until the next attempt, at the latest until the peer is reached."""
+        doublings = min(attempt, self._pauses, MOST_DOUBLINGS)
+        self._pauses = min(self._pauses + 1, MOST_DOUBLINGS)
+        longest_s = min(LONGEST_PAUSE_S, SHORTEST_PAUSE_S * 2**doublings)
+        with trio.move_on_after(longest_s * random.uniform(0.5, 1)):
+            await self._reached.wait()
 
     # Hello
 
@@ -581,8 +595,3 @@ def _hand_over(sink: Callable[[Payload], None], payload: Payload) -> None:
     except Exception:
         # It would end all calls to and from peers.
         log.exception("a bug in redoxfs: please report it")
-
-
-async def _pause(attempt: int) -> None:
-    longest_s = min(LONGEST_PAUSE_S, SHORTEST_PAUSE_S * 2 ** min(attempt, 10))
-    await trio.sleep(longest_s * random.uniform(0.5, 1))

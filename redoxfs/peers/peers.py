@@ -22,9 +22,10 @@ from redoxfs.native import Histogram
 from redoxfs.peers.bounds import Bounds
 from redoxfs.peers.bridge import Bridge
 from redoxfs.peers.channel import Plaintext, Transport
-from redoxfs.peers.client import CALLS_AT_ONCE, Client, Trace
+from redoxfs.peers.client import CALLS_AT_ONCE, Client
 from redoxfs.peers.server import Server
 from redoxfs.peers.service import LapService, PeerService
+from redoxfs.peers.traces import Trace
 from redoxfs.peers.v1 import peers_pb2 as pb
 from redoxfs.peers.view import (
     ANEW,
@@ -508,6 +509,7 @@ class Peers:
         known, self._incarnations[node] = self._incarnations[node], incarnation
         self._clients[node].know(incarnation)
         if known is None or known == incarnation:
+            self._clients[node].reached()
             return
         client = self._clients[node]
         log.warning("%s was restarted", client.address)

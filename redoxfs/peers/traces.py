@@ -1,4 +1,4 @@
-"""Assembles the traces of peers from parts.
+"""Traces, and how those of peers are assembled from parts.
 
 A requester sends one part after the other. Each reply says how much is here, so the requester resumes at the right
 place after a lost reply or a restart of this node. Memory grows with the bytes that arrived, not with the announced
@@ -6,6 +6,7 @@ length. Each part is checked when it arrives: a trace that names samples that do
 """
 
 import threading
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,15 @@ class _Trace:
         self.data = bytearray()
         self.received = 0
         self.is_complete = False
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """``order`` is int32 little endian; ``serial`` counts this node's traces."""
+
+    serial: int
+    epoch: int
+    order: memoryview
 
 
 class TraceAssembly:
