@@ -108,6 +108,7 @@ class Machine:
         self._numbers = itertools.count(1)
         self._lives = trio.Event()
         self._scope = trio.CancelScope()
+        self._reads: set[trio.CancelScope] = set()
         self._nursery: trio.Nursery
         self.node: Node
         self.membership: Membership
@@ -196,6 +197,8 @@ class Machine:
         self._lives = trio.Event()
         self._shared.is_dead = True
         self.node.freeze()
+        for scope in self._reads:
+            scope.cancel()
         self._scope.cancel()
 
     def end(self) -> None:
@@ -228,7 +231,15 @@ class Machine:
         while True:
             await self.wait_alive()
             reading = self.node.read(handle, 0, 1 << 20)
-            return bytes(reading if isinstance(reading, bytes | memoryview) else await reading)
+            if isinstance(reading, bytes | memoryview):
+                return bytes(reading)
+            # If the process dies meanwhile, the kernel's request is for the next one.
+            with trio.CancelScope() as scope:
+                self._reads.add(scope)
+                try:
+                    return bytes(await reading)
+                finally:
+                    self._reads.discard(scope)
 
     def _begin(self, number: int) -> None:
         request = self._requests[number]
