@@ -359,7 +359,7 @@ def test_a_profile_prints_once_and_on_a_terminal_again_and_again(machine: Machin
 def _shown_until(terminal: int, text: bytes) -> bytes:
     """What comes on a terminal, up to a whole screen after one with ``text``."""
     shown, until_s = b"", time.monotonic() + PATIENCE_S
-    while text not in shown or b"\x1b[J" not in shown.rpartition(text)[2]:
+    while text not in shown or b"\x1b[J" not in shown.partition(text)[2]:
         ready, _, _ = select.select([terminal], [], [], PATIENCE_S)
         assert ready, f"nothing but {shown!r} came"
         assert time.monotonic() < until_s, f"no {text!r} came"
