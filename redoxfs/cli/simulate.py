@@ -21,7 +21,7 @@ from redoxfs.cli.options import (
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.sizes import format_bytes, format_seconds
 from redoxfs.simulate import breakdown, chunk_size, plots, policies, randomness, remote_memory
-from redoxfs.simulate.quality import BATCH
+from redoxfs.telemetry.quality import BATCH
 
 Row = TypeVar("Row")
 

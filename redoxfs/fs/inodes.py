@@ -34,6 +34,8 @@ CONTROL_NAME = b".redoxfs"
 CONTROL_INODE = pyfuse3.InodeT(CONTROL << BRANCH_SHIFT)
 STATS_NAME = b"stats.json"
 STATS_INODE = pyfuse3.InodeT(CONTROL_INODE + 1)
+HISTORY_NAME = b"history.json"
+HISTORY_INODE = pyfuse3.InodeT(CONTROL_INODE + 2)
 ACCESS_LOG_NAME = b"accesslog"
 # As in native/requests.h.
 ACCESS_LOG_INODE = pyfuse3.InodeT(CONTROL_INODE + 3)

@@ -17,7 +17,7 @@ import json
 import os
 import stat
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from typing import Any
 
@@ -34,6 +34,8 @@ from redoxfs.fs.inodes import (
     CONTROL_INODE,
     CONTROL_NAME,
     DATA,
+    HISTORY_INODE,
+    HISTORY_NAME,
     SERVED,
     STATS_INODE,
     STATS_NAME,
@@ -55,19 +57,33 @@ MOST_NAMES = 512
 TEXT_HANDLES = 1 << 62
 """Handles of texts are above this, so that none is taken for a handle of the node."""
 
+TEXTS = {STATS_NAME: STATS_INODE, HISTORY_NAME: HISTORY_INODE}
+
 ROOT = 0
 
 
 class Operations(pyfuse3.Operations):
-    """The requests of one mount that the session forwards. ``stats``: the content of stats.json."""
+    """The requests of one mount that the session forwards.
+
+    ``stats``    the content of stats.json
+    ``history``  the text of history.json
+    """
 
     enable_writeback_cache = False
 
-    def __init__(self, tree: Tree, node: Node, *, stats: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        node: Node,
+        *,
+        stats: Callable[[], dict[str, Any]],
+        history: Callable[[], Awaitable[bytes]],
+    ) -> None:
         super().__init__()
         self._tree = tree
         self._node = node
         self._stats = stats
+        self._history = history
         self._blocks = int(tree.size.sum()) // 4096 + 1
         self._texts: dict[int, bytes] = {}
         # A program may have a text of a former daemon of the mount open. So no daemon gives a handle of another.
@@ -109,7 +125,7 @@ class Operations(pyfuse3.Operations):
     async def readdir(self, fh: FileHandleT, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         branch, entry = branch_and_entry(fh)
         if branch is CONTROL:
-            names = (STATS_NAME, ACCESS_LOG_NAME, *BRANCH_NAMES)
+            names = (*TEXTS, ACCESS_LOG_NAME, *BRANCH_NAMES)
             for position, name in enumerate(names[start_id:], start_id + 1):
                 if not pyfuse3.readdir_reply(token, name, self._lookup_control(name), position):
                     return
@@ -128,7 +144,10 @@ class Operations(pyfuse3.Operations):
             raise ValueError(f"the session forwarded an open of inode {inode}, which it answers itself")
         handle = self._next_text
         self._next_text += 1
-        self._texts[handle] = self._stats_json() if branch is CONTROL else self._served(entry)
+        if inode == HISTORY_INODE:
+            self._texts[handle] = await self._history()
+        else:
+            self._texts[handle] = self._stats_json() if branch is CONTROL else self._served(entry)
         return FileInfo(fh=FileHandleT(handle), direct_io=True, keep_cache=False, nonseekable=False)
 
     @handler
@@ -191,9 +210,9 @@ class Operations(pyfuse3.Operations):
     # .redoxfs
 
     def _lookup_control(self, name: bytes) -> EntryAttributes:
-        if name == STATS_NAME:
-            # It has no size, like files in /proc: an open generates it, and programs read to its end.
-            return self._text(STATS_INODE, b"")
+        if name in TEXTS:
+            # They have no size, like files in /proc: an open generates them, and programs read to their end.
+            return self._text(TEXTS[name], b"")
         if name == ACCESS_LOG_NAME:
             return self._access_log()
         if name in BRANCH_NAMES:

@@ -26,6 +26,7 @@ from redoxfs.fs.handlers import errno_of
 from redoxfs.fs.inodes import ACCESS_LOG_INODE, FIRST_OUTSIDE_DATA, Branch, branch_and_entry, inode_of
 from redoxfs.fs.open_times import NO_SAMPLE, OpenTimes
 from redoxfs.fs.page_cache import PageCache
+from redoxfs.fs.recorder import Recorder
 from redoxfs.native import (
     EVENTS_AT_ONCE,
     INIT,
@@ -126,6 +127,7 @@ class Requests:
         journal: of the node; None if nothing outlives this process.
         times: how long opens took.
         access_log: whose readers get a line for each open.
+        recorder: looks at the samples that were served.
     """
 
     def __init__(
@@ -137,6 +139,7 @@ class Requests:
         journal: Journal | None = None,
         times: OpenTimes | None = None,
         access_log: AccessLog | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self._node = node
         self._done = (OpenTimes() if times is None else times).opens.done
@@ -144,6 +147,7 @@ class Requests:
         self._session = session
         self._page_cache = page_cache
         self._journal = journal
+        self._recorder = recorder
         self._recovered: Recovered | None = None
         self._answering = answering
         self._handlers: dict[int, Callable[[int, int, int, int, int], None]] = {
@@ -211,6 +215,7 @@ class Requests:
 
     async def _serve(self) -> None:
         take, deliver, journal = self._session.take, self._node.supply.deliver_some, self._journal
+        recorder, served = self._recorder, () if self._recorder is None else self._recorder.served
         fd, turn = self._session.fileno(), perf_counter()
         while True:
             events = take(LOOK_US, 0 if self._waiting else LINGER_MS)
@@ -223,6 +228,8 @@ class Requests:
                     # All that the former process left was delivered again.
                     self._recovered.release_pins()
                     self._recovered = None
+            if recorder is not None and len(served) >= recorder.due:
+                recorder.look()
             delivered = deliver()
             now = perf_counter()
             if not events and not delivered:

@@ -27,6 +27,7 @@ from redoxfs.fs.access_log import Accesses, AccessLog
 from redoxfs.fs.open_times import OpenTimes
 from redoxfs.fs.operations import Operations
 from redoxfs.fs.page_cache import PageCache
+from redoxfs.fs.recorder import Recorder
 from redoxfs.fs.relay import Relay
 from redoxfs.fs.requests import KernelCaches, Requests
 from redoxfs.fs.slow_opens import SlowOpens
@@ -76,6 +77,7 @@ class Keeper(Protocol):
     """The process that starts another daemon when this one dies: `redoxfs.launch.keeper.Keeper`.
 
     ``shared_fd``     the memfd of the session's shared memory
+    ``history_fd``    the memfd of the history; -1 for none
     ``devices``       of the mount that a former daemon made: its descriptor, and a clone for each helper thread. Then
                       `MountSpec.receive` returns the mount, and nothing is mounted. Empty: this daemon makes the mount
     ``mounted_at_s``  when a former daemon made the mount, by CLOCK_BOOTTIME; None: this daemon makes it
@@ -84,6 +86,7 @@ class Keeper(Protocol):
     """
 
     shared_fd: int
+    history_fd: int
     devices: tuple[int, ...]
     mounted_at_s: float | None
     crashed: bool
@@ -221,6 +224,8 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
     access_of = Accesses(tree, node).of
     slow_opens = SlowOpens(access_of)
     host: Membership | None = None
+    outlives = spec.keeper is not None and spec.keeper.history_fd >= 0
+    recorder = Recorder(node, catalog, stats, spec.keeper.history_fd if spec.keeper and outlives else None)
     async with AsyncExitStack() as ends:
         ends.callback(slow_opens.tell_left_out)
         ends.callback(node.stop)
@@ -235,8 +240,12 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
         async def tell(_data: bytes) -> dict[str, Any]:
             return stats()
 
+        async def tell_history(_data: bytes) -> dict[str, Any]:
+            return {"text": (await recorder.text()).decode()}
+
         verbs: dict[str, Verb] = {
             "stats": tell,
+            "history": tell_history,
             "log-level": log_level,
             "state-save": state.save,
             "state-load": state.load,
@@ -246,7 +255,7 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
             node.checkpoint()
         with (
             _signals_noted() as noted,
-            _relayed(Operations(catalog.tree, node, stats=stats)) as relay,
+            _relayed(Operations(catalog.tree, node, stats=stats, history=recorder.text)) as relay,
             _mounted(spec, tree, relay, shared) as (device, session),
         ):
 
@@ -260,18 +269,19 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
 
             caches.attach(session)
             access_log = AccessLog(session, times.opens, access_of)
-            requests = Requests(node, session, answering, PageCache(spec.bypass), journal, times, access_log)
+            requests = Requests(node, session, answering, PageCache(spec.bypass), journal, times, access_log, recorder)
             if past is not None:
                 recovered = node.recover(past)
                 # Before any checkpoint: it does not have the answers of requests that are still there.
                 requests.go_on(recovered)
                 if past.state.place is not None:
                     host = await join((past.state.place, recovered.turned))
+            recorder.start()
             if host is not None:
                 verbs |= {"trace": host.trace, "nodes": host.view}
             try:
                 async with nullcontext() if spec.metrics is None else spec.metrics.served(stats):
-                    await _run(spec, requests, relay, verbs, state, noted, (access_log.run, slow_opens.run))
+                    await _run(spec, requests, relay, verbs, state, recorder, noted, (access_log.run, slow_opens.run))
                 access_log.end(is_followed=spec.keeper is not None and spec.keeper.restarting)
             finally:
                 # The other nodes, and the end of this one, may still find something out of date.
@@ -284,6 +294,7 @@ async def _run(
     relay: Relay,
     verbs: Mapping[str, Verb],
     state: StateWriter,
+    recorder: Recorder,
     noted: Sequence[int],
     besides: Sequence[Callable[[], Awaitable[None]]],
 ) -> None:
@@ -310,7 +321,10 @@ async def _run(
         nursery.start_soon(relay.run)
         for task in besides:
             nursery.start_soon(task)
+        nursery.start_soon(recorder.run)
         await requests.run(GRACE_S)
+        # For the next daemon, if there is one.
+        recorder.add()
         relay.stop()
         nursery.cancel_scope.cancel()
 

@@ -6,8 +6,8 @@
     another daemon     `redoxfs.launch.successor`
 
 The keeper holds what a daemon cannot open again: the devices of the mount, a descriptor of SOURCE from below the mount,
-the folder of the state file, and two memfds: the recipe (`redoxfs.launch.recipe`) and what the session writes as it
-goes. Among several nodes it holds this node's port as well. It knows nothing of their content.
+the folder of the state file, and three memfds: the recipe (`redoxfs.launch.recipe`), what the session writes as it
+goes, and the history. Among several nodes it holds this node's port as well. It knows nothing of their content.
 
 Other commands find the keeper of a mount by a lock that it holds (`redoxfs.launch.turn.keeper_of`).
 """
@@ -50,8 +50,9 @@ _UCRED = struct.Struct("3i")
 class Held:
     """The descriptors that outlive a daemon, besides the devices; -1 stands for none.
 
-    ``state_fd``  the folder of the state file
-    ``port_fd``   a socket that keeps the port of one of several nodes from other programs while no daemon listens
+    ``state_fd``    the folder of the state file
+    ``history_fd``  the memfd of the history
+    ``port_fd``     a socket that keeps the port of one of several nodes from other programs while no daemon listens
     """
 
     shared_fd: int
@@ -59,6 +60,7 @@ class Held:
     root_fd: int
     state_fd: int = -1
     port_fd: int = -1
+    history_fd: int = -1
 
     def descriptors(self) -> dict[str, int]:
         """Those that there are, by their names here."""
@@ -102,6 +104,7 @@ class Keeper:
     ) -> None:
         self.held = held
         self.shared_fd = held.shared_fd
+        self.history_fd = held.history_fd
         self.devices = devices
         self.device_number = device_number
         self.mounted_at_s = mounted_at_s
@@ -233,7 +236,9 @@ def new_keeper(
     if state_path is not None:
         state_fd = os.open(state_path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     ours, daemons = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    held = Held(shared_fd, recipe.fd, root_fd, state_fd, -1 if address is None else _port_held(address))
+    port_fd = -1 if address is None else _port_held(address)
+    history_fd = os.memfd_create("redoxfs-history", os.MFD_CLOEXEC)
+    held = Held(shared_fd, recipe.fd, root_fd, state_fd, port_fd, history_fd)
     return NewKeeper(ours.detach(), daemons.detach(), held, recipe, turn, control_path(mountpoint), mountpoint)
 
 

@@ -19,7 +19,7 @@ import gc
 import logging
 import math
 import os
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -161,6 +161,7 @@ class Node:
         # By the time they began, as all have one timeout.
         self._expected: OrderedDict[ExpectedOpen, tuple[float, Callable[[OpenFile | Exception], None]]] = OrderedDict()
         self._flush: Callable[[], None] | None = None
+        self._note_served: Callable[[int], None] = deque[int](maxlen=0).append
         self._watcher: Callable[[int], None] | None = None
         self._succession = Succession(
             catalog=catalog,
@@ -260,6 +261,7 @@ class Node:
         return content
 
     def _take_turn(self, path: int, turn: Served) -> Content | None:
+        self._note_served(turn.sample)
         self._kernel.turned(self.supply.files_of(path))
         self.counters.reservations_taken += turn.preempted
         return self.supply.take_turn(path, turn)
@@ -359,6 +361,10 @@ class Node:
     def watch_turns(self, watcher: Callable[[int], None]) -> None:
         """``watcher`` is called with the requested sample at each turn; before any request."""
         self._watcher = watcher
+
+    def note_served(self, note: Callable[[int], None]) -> None:
+        """``note`` is called with the served sample at each turn; before any request."""
+        self._note_served = note
 
     def renew(self, plan: Plan) -> None:
         """Replace the plan; the new one has its own laps. Open files stay as they are; opens that wait ask again."""

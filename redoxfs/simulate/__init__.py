@@ -7,7 +7,7 @@ orders of access, drives the core through epochs, and counts.
 ``policies``       loads, waits and messages for any dataset, memory and number of nodes
 ``chunk_size``     loads, bytes and time over the chunk size (§5.5)
 ``remote_memory``  what prefetching uses and saves, over the limit of remote memory (§5.4)
-``randomness``     the bound of §4, and measured shuffle quality (``quality``)
+``randomness``     the bound of §4, and measured shuffle quality (`redoxfs.telemetry.quality`)
 ``plots``          pictures of two of them
 ``cluster``        the drivers: one node or several, in step; ``pool_cluster`` for the pool
 ``plain``          the paper's data organization; ``classes``, ``orders``: generated datasets and jobs

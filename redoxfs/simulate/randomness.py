@@ -20,7 +20,7 @@ import numpy.typing as npt
 from redoxfs.simulate.cluster import OneNode
 from redoxfs.simulate.orders import orders
 from redoxfs.simulate.policies import WARM_EPOCHS, Dataset, one_node
-from redoxfs.simulate.quality import quality
+from redoxfs.telemetry.quality import quality
 
 Int32 = npt.NDArray[np.int32]
 

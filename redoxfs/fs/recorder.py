@@ -1,0 +1,184 @@
+"""Records the history of a mount: a timer adds a point, and each look at the samples that were served finds laps' ends.
+
+An open costs one append to a list. The list is looked at after a few thousand samples, and sooner where a lap may end.
+All of this happens in the node's task, but for the text of history.json, which a thread makes.
+"""
+
+import mmap
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import trio
+
+from redoxfs.dataset import Catalog
+from redoxfs.node import Node
+from redoxfs.telemetry.history import TREES, History, memory_bytes
+from redoxfs.telemetry.lap_watch import Finished, LapWatch
+
+Int32 = npt.NDArray[np.int32]
+
+RECORDS_APART_S = 0.1
+"""The least time between two records of laps, as each takes a snapshot of some 0.2 ms to 1 ms. Shorter laps share a
+record."""
+
+
+LATE_S = 2.0
+"""A snapshot that is older is not of the moment when a lap began."""
+
+
+class Recorder:
+    """The history of one mount.
+
+    Args:
+        stats: makes a snapshot of stats.json.
+        memory_fd: of a memfd that outlives this process, empty or with the history of a former daemon; None: the
+            history ends with this process.
+    """
+
+    def __init__(
+        self, node: Node, catalog: Catalog, stats: Callable[[], Mapping[str, Any]], memory_fd: int | None = None
+    ) -> None:
+        self._node = node
+        self._catalog = catalog
+        self._stats = stats
+        self._memory_fd = memory_fd
+        self._trees = list(catalog.class_trees)
+        self._samples_of_tree = np.bincount(
+            catalog.tree_of_class, weights=np.bincount(catalog.class_of, minlength=len(catalog.tree_of_class)),
+            minlength=len(self._trees),
+        ).astype(np.int64)[:TREES]  # fmt: skip
+        about = node.plan.about
+        self._watch = LapWatch(
+            self._samples_of_tree.tolist(),
+            everything=len(catalog.class_of),
+            tree_of=self._tree_of,
+            chunk_of=lambda sample: node.plan.policy.chunk_of(sample),
+            chunk_samples=len(catalog.class_of) / max(1, about.get("chunks", 1)),
+        )
+        self._history = History()
+        self._given = 0
+        self._recorded_s = 0.0
+        # By tree: laps that are over and have no record yet.
+        self._finished: dict[int, list[Finished]] = {}
+        self.served: list[int] = []
+        self.due = 0
+
+    def start(self) -> None:
+        """Begin, or continue after a former daemon; before the first request, once the node has recovered."""
+        if self._memory_fd is not None:
+            self._history = History(_mapped(self._memory_fd))
+        self._node.note_served(self.served.append)
+        self._follow()
+        self._history.add(self._stats())
+
+    async def run(self) -> None:
+        """Add a point at each interval, until cancelled."""
+        due = trio.current_time()
+        while True:
+            due = max(due + self._history.interval_s, trio.current_time())
+            await trio.sleep_until(due)
+            self.add()
+
+    def add(self) -> None:
+        """Add a point of now."""
+        self.look()
+        self._history.add(self._stats())
+        self._record()
+
+    def look(self) -> None:
+        """Look at the samples that were served since the last look."""
+        served = self.served
+        if served:
+            if self._node.given - len(served) != self._given:
+                # The laps went on from a state, or begin anew with a view.
+                self._follow()
+            else:
+                self._given += len(served)
+                before = [self._watch.progress(tree) for tree in range(len(self._samples_of_tree))]
+                for finished in self._watch.look(served):
+                    self._finished.setdefault(finished.tree, []).append(finished)
+                begun = [
+                    tree
+                    for tree, now in enumerate(self._watch.progress(tree) for tree in range(len(before)))
+                    if now != before[tree]
+                ]
+                self._begin(begun)
+            served.clear()
+            if self._finished and time.monotonic() - self._recorded_s > RECORDS_APART_S:
+                self._history.take_in(self._stats())
+                self._record()
+        self.due = self._watch.due
+
+    def _begin(self, trees: list[int]) -> None:
+        # The last snapshot has all that was counted before, if no other tree was read since. It is old if there was a
+        # pause.
+        now_s = time.time()
+        taken_s = self._history.taken_s
+        for tree in trees:
+            self._history.begin_lap(tree, taken_s if now_s - taken_s < LATE_S else now_s)
+
+    def _record(self) -> None:
+        """Record the laps that are over. The snapshot is of now."""
+        now_s = time.time()
+        for tree, laps in self._finished.items():
+            first, last = laps[0], laps[-1]
+            is_whole = all(lap.whole for lap in laps)
+            self._history.end_lap(tree, first.lap, last.lap, last.quality, now_s, whole=is_whole)
+            if self._watch.progress(tree)[1]:
+                self._begin([tree])
+        if self._finished:
+            self._finished.clear()
+            self._recorded_s = time.monotonic()
+
+    def _follow(self) -> None:
+        """Find how far the laps are, as somebody else counted."""
+        node, catalog = self._node, self._catalog
+        self._given = node.given
+        self._finished.clear()
+        nodes = node.plan.nodes
+        turns = np.zeros(len(self._trees))
+        if node.given and nodes == 1:
+            state, samples = node.turns(), np.arange(len(catalog.class_of))
+            of_sample = node.plan.policy.laps(samples) - 1 + np.unpackbits(state.had, count=len(samples))
+            turns = np.bincount(self._tree_of_all(samples), weights=of_sample, minlength=len(self._trees))
+        elif node.given:
+            lapping = node.plan.lapping
+            laps = np.full(len(self._trees), np.iinfo(np.int32).max)
+            np.minimum.at(laps, self._tree_of_all(lapping), node.plan.policy.laps(lapping))
+            turns = (laps - 1) * (self._samples_of_tree_all() / nodes)
+        for tree in range(len(self._samples_of_tree)):
+            began = turns[tree] == 0
+            self._watch.resume(tree, turns=round(turns[tree]), nodes=nodes, whole=bool(began))
+        self.due = self._watch.due
+
+    def _samples_of_tree_all(self) -> npt.NDArray[np.int64]:
+        return np.bincount(self._tree_of_all(np.arange(len(self._catalog.class_of))), minlength=len(self._trees))
+
+    def _tree_of_all(self, samples: npt.NDArray[np.integer]) -> Int32:
+        trees: Int32 = self._catalog.tree_of_class[self._catalog.class_of[samples]]
+        return trees
+
+    def _tree_of(self, samples: Int32) -> Int32:
+        trees = self._tree_of_all(samples)
+        return np.where(trees < TREES, trees, -1).astype(np.int32)
+
+    async def text(self) -> bytes:
+        """The content of history.json."""
+        self.look()
+        stats = self._stats()
+        self._history.take_in(stats)
+        self._record()
+        copy = self._history.copy()
+        return await trio.to_thread.run_sync(lambda: "".join(copy.pieces(stats, self._trees)).encode())
+
+
+def _mapped(fd: int) -> memoryview:
+    size = memory_bytes()
+    if os.fstat(fd).st_size != size:
+        os.ftruncate(fd, 0)
+        os.ftruncate(fd, size)
+    return memoryview(mmap.mmap(fd, size))
