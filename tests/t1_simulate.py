@@ -18,9 +18,9 @@ from redoxfs.simulate.orders import orders
 from redoxfs.simulate.plain import plain_layout
 from redoxfs.simulate.policies import CLUSTERS, POLICIES, Dataset, measure
 from redoxfs.simulate.pool_cluster import PoolCluster
-from redoxfs.telemetry.quality import mate_pairs, quality
 from redoxfs.simulate.randomness import bound, randomness, shuffle_buffer
 from redoxfs.simulate.remote_memory import remote_memory
+from redoxfs.telemetry.quality import mate_pairs, quality
 
 pytestmark = pytest.mark.slow
 

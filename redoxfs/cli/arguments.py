@@ -25,6 +25,7 @@ from redoxfs.cli.options import (
     LogLevelOptions,
     NodesOptions,
     PackOptions,
+    ReportOptions,
     RestartOptions,
     ServeOptions,
     StateLoadOptions,
@@ -38,6 +39,7 @@ from redoxfs.cli.options import (
     flat,
 )
 from redoxfs.cli.parser import HelpAll, Parser, Verbs, add_verb
+from redoxfs.cli.report_arguments import add_report
 from redoxfs.cli.simulate_arguments import add_simulate
 from redoxfs.cli.telemetry_arguments import add_metrics, add_metrics_of_mount, add_stats, add_top
 from redoxfs.launch.addresses import DEFAULT_PORT
@@ -90,6 +92,7 @@ def parser() -> argparse.ArgumentParser:
     _add_timeout(add_stats(verbs))
     _add_timeout(add_profile(verbs))
     add_metrics(verbs)
+    _add_timeout(add_report(verbs), default_of(ReportOptions, "timeout_s"))
     _add_restart(verbs)
     _add_log_level(verbs)
     _add_inspect(verbs)

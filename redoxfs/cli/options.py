@@ -214,6 +214,15 @@ class DebugOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportOptions:
+    """``inputs`` are mountpoints and files."""
+
+    inputs: tuple[str, ...]
+    output: str
+    timeout_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
 class PackOptions:
     """``jobs`` None: one process for each core."""
 

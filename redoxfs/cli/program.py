@@ -25,6 +25,7 @@ _VERBS = {
     "stats": "redoxfs.cli.stats",
     "profile": "redoxfs.cli.profile",
     "metrics": "redoxfs.cli.metrics",
+    "report": "redoxfs.cli.report",
     "restart": "redoxfs.cli.restart",
     "log-level": "redoxfs.cli.log_level",
     "inspect": "redoxfs.cli.inspect",

@@ -66,6 +66,7 @@ def collect(mount: PathStatus, interval_s: float, timeout_s: float) -> Bundle:
         _stats(bundle, mount, "stats-2.json", timeout_s)
     else:
         bundle.missing["request.json"] = "it is one of the statistics"
+    _history(bundle, mount, timeout_s)
     if pid is not None:
         _stacks(bundle, pid)
         for name, text in files_of(pid).items():
@@ -112,6 +113,14 @@ def _stats(bundle: Bundle, mount: PathStatus, name: str, timeout_s: float) -> di
         return None
     bundle.add(name, data)
     return stats
+
+
+def _history(bundle: Bundle, mount: PathStatus, timeout_s: float) -> None:
+    name = "history.json"
+    try:
+        bundle.add(name, read_file(mount.path / CONTROL_FOLDER / name, timeout_s))
+    except OSError as failure:
+        bundle.missing[name] = str(failure.strerror or failure)
 
 
 def processes(bundle: Bundle, mount: PathStatus, stats: dict[str, Any] | None) -> tuple[int | None, int | None]:

@@ -66,7 +66,7 @@ class Operations(pyfuse3.Operations):
     """The requests of one mount that the session forwards.
 
     ``stats``    the content of stats.json
-    ``history``  the text of history.json
+    ``history``  the text of history.json; None: there is no such file
     """
 
     enable_writeback_cache = False
@@ -77,13 +77,14 @@ class Operations(pyfuse3.Operations):
         node: Node,
         *,
         stats: Callable[[], dict[str, Any]],
-        history: Callable[[], Awaitable[bytes]],
+        history: Callable[[], Awaitable[bytes]] | None = None,
     ) -> None:
         super().__init__()
         self._tree = tree
         self._node = node
         self._stats = stats
         self._history = history
+        self._named = TEXTS if history is not None else {STATS_NAME: STATS_INODE}
         self._blocks = int(tree.size.sum()) // 4096 + 1
         self._texts: dict[int, bytes] = {}
         # A program may have a text of a former daemon of the mount open. So no daemon gives a handle of another.
@@ -125,7 +126,7 @@ class Operations(pyfuse3.Operations):
     async def readdir(self, fh: FileHandleT, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         branch, entry = branch_and_entry(fh)
         if branch is CONTROL:
-            names = (*TEXTS, ACCESS_LOG_NAME, *BRANCH_NAMES)
+            names = (*self._named, ACCESS_LOG_NAME, *BRANCH_NAMES)
             for position, name in enumerate(names[start_id:], start_id + 1):
                 if not pyfuse3.readdir_reply(token, name, self._lookup_control(name), position):
                     return
@@ -144,7 +145,7 @@ class Operations(pyfuse3.Operations):
             raise ValueError(f"the session forwarded an open of inode {inode}, which it answers itself")
         handle = self._next_text
         self._next_text += 1
-        if inode == HISTORY_INODE:
+        if inode == HISTORY_INODE and self._history is not None:
             self._texts[handle] = await self._history()
         else:
             self._texts[handle] = self._stats_json() if branch is CONTROL else self._served(entry)
@@ -210,9 +211,9 @@ class Operations(pyfuse3.Operations):
     # .redoxfs
 
     def _lookup_control(self, name: bytes) -> EntryAttributes:
-        if name in TEXTS:
+        if name in self._named:
             # They have no size, like files in /proc: an open generates them, and programs read to their end.
-            return self._text(TEXTS[name], b"")
+            return self._text(self._named[name], b"")
         if name == ACCESS_LOG_NAME:
             return self._access_log()
         if name in BRANCH_NAMES:

@@ -22,7 +22,7 @@ from redoxfs.telemetry.lap_watch import Finished, LapWatch
 Int32 = npt.NDArray[np.int32]
 
 RECORDS_APART_S = 0.1
-"""The least time between two records of laps, as each takes a snapshot of some 0.2 ms to 1 ms. Shorter laps share a
+"""The least time between two records of one tree, as each takes a snapshot of some 0.2 ms to 1 ms. Shorter laps share a
 record."""
 
 
@@ -61,7 +61,8 @@ class Recorder:
         )
         self._history = History()
         self._given = 0
-        self._recorded_s = 0.0
+        # By tree: the time of the last record.
+        self._recorded_s: dict[int, float] = {}
         # By tree: laps that are over and have no record yet.
         self._finished: dict[int, list[Finished]] = {}
         self.served: list[int] = []
@@ -92,25 +93,24 @@ class Recorder:
     def look(self) -> None:
         """Look at the samples that were served since the last look."""
         served = self.served
-        if served:
-            if self._node.given - len(served) != self._given:
-                # The laps went on from a state, or begin anew with a view.
-                self._follow()
-            else:
-                self._given += len(served)
-                before = [self._watch.progress(tree) for tree in range(len(self._samples_of_tree))]
-                for finished in self._watch.look(served):
-                    self._finished.setdefault(finished.tree, []).append(finished)
-                begun = [
-                    tree
-                    for tree, now in enumerate(self._watch.progress(tree) for tree in range(len(before)))
-                    if now != before[tree]
-                ]
-                self._begin(begun)
-            served.clear()
-            if self._finished and time.monotonic() - self._recorded_s > RECORDS_APART_S:
+        if served and self._node.given - len(served) != self._given:
+            # The laps went on from a state, or begin anew with a view.
+            self._follow()
+        elif served:
+            self._given += len(served)
+            before = [self._watch.progress(tree) for tree in range(len(self._samples_of_tree))]
+            ended = self._watch.look(served)
+            # A lap that ended began before, if only in these turns. What begins now does so after the end of another.
+            self._begin(sorted({finished.tree for finished in ended}))
+            for finished in ended:
+                self._finished.setdefault(finished.tree, []).append(finished)
+            now_s = time.monotonic()
+            if any(now_s - self._recorded_s.get(tree, 0.0) > RECORDS_APART_S for tree in self._finished):
                 self._history.take_in(self._stats())
                 self._record()
+            now = [self._watch.progress(tree) for tree in range(len(before))]
+            self._begin([tree for tree, (_, turns) in enumerate(now) if turns and now[tree] != before[tree]])
+        served.clear()
         self.due = self._watch.due
 
     def _begin(self, trees: list[int]) -> None:
@@ -130,9 +130,8 @@ class Recorder:
             self._history.end_lap(tree, first.lap, last.lap, last.quality, now_s, whole=is_whole)
             if self._watch.progress(tree)[1]:
                 self._begin([tree])
-        if self._finished:
-            self._finished.clear()
-            self._recorded_s = time.monotonic()
+            self._recorded_s[tree] = time.monotonic()
+        self._finished.clear()
 
     def _follow(self) -> None:
         """Find how far the laps are, as somebody else counted."""
@@ -140,7 +139,7 @@ class Recorder:
         self._given = node.given
         self._finished.clear()
         nodes = node.plan.nodes
-        turns = np.zeros(len(self._trees))
+        turns: npt.NDArray[Any] = np.zeros(len(self._trees))
         if node.given and nodes == 1:
             state, samples = node.turns(), np.arange(len(catalog.class_of))
             of_sample = node.plan.policy.laps(samples) - 1 + np.unpackbits(state.had, count=len(samples))

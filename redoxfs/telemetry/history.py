@@ -40,6 +40,9 @@ POINTS, LAPS, TREES = 320, 96, 8
 
 FIRST_INTERVAL_S = 1.0
 
+NEAR = 0.75
+"""Two points at less than so many intervals from each other become one."""
+
 MAGIC = b"RedoxHis"
 
 _HEAD = struct.Struct("<8sIIIIdd")
@@ -210,8 +213,10 @@ class History:
         self._sums: Row = sums[0]
         self._now: Row | None = None
         self.taken_s = 0.0
+        self._count: int
+        self._lap_count: int
         magic, names, whole, self._count, self._lap_count, self.interval_s, self.began_s = _HEAD.unpack_from(block)
-        is_mine = (magic, names, whole) == (MAGIC, _names_sum(), 1)
+        is_mine = (magic, names, whole) == (MAGIC, _sum_of(FORMAT), 1)
         if is_mine and self._count <= POINTS and self._lap_count <= LAPS and self.interval_s >= FIRST_INTERVAL_S:
             self.continues = True
             return
@@ -223,7 +228,7 @@ class History:
 
     def _write(self, *, whole: bool = True) -> None:
         about = (self._count, self._lap_count, self.interval_s, self.began_s)
-        _HEAD.pack_into(self._block, 0, MAGIC, _names_sum(), whole, *about)
+        _HEAD.pack_into(self._block, 0, MAGIC, _sum_of(FORMAT), whole, *about)
 
     def __len__(self) -> int:
         return self._count
@@ -242,8 +247,8 @@ class History:
             if not self.continues:
                 self._sums[:] = row
             else:
-                # The counters of a new daemon begin anew, so only gauges are news.
-                self._sums[~grows] = row[~grows]
+                # Most counters of a new daemon begin anew, so they are less than the sums. Some continue.
+                self._sums[:] = np.where(grows, np.fmax(self._sums, row), row)
         else:
             growth = row - self._now
             # Some counters of several nodes begin again with a view.
@@ -262,8 +267,8 @@ class History:
         elif now_s <= self._points[self._count - 1, 0]:
             # The clock was set back.
             now_s = float(np.nextafter(self._points[self._count - 1, 0], np.inf))
-        if self._count >= 2 and self._is_idle():
-            # A mount that does nothing takes no room, however long.
+        if self._count >= 2 and (self._is_idle() or now_s - self._points[self._count - 2, 0] < NEAR * self.interval_s):
+            # A mount that does nothing takes no room, however long. Nor do many restarts.
             self._count -= 1
         if self._count == POINTS:
             self._thin()
@@ -346,8 +351,9 @@ class History:
         )
 
 
-def _names_sum() -> int:
-    return crc32(repr((FORMAT, POINTS, LAPS, TREES, columns())).encode())
+@cache
+def _sum_of(version: int) -> int:
+    return crc32(repr((version, POINTS, LAPS, TREES, columns())).encode())
 
 
 def _joined(one: Row, two: Row) -> Row:
@@ -491,7 +497,7 @@ def _snapshots(values: Mapping[str, Sequence[float | None]], count: int) -> list
         place, _, part = name.partition(":")
         at = number.get((place, part))
         if at is not None:
-            rows[:, at] = [math.nan if each is None else each for each in column]
+            rows[:, at] = np.array([math.nan if each is None else each for each in column]).reshape(count)
     for at, column_ in enumerate(columns()):
         if column_.part not in ("", "count", "sum"):
             rows[:, at] = np.nan_to_num(rows[:, at])

@@ -27,8 +27,8 @@ FOLLOWED = 4096
 BATCHES_APART = 4
 """Chunks are asked of the policy one by one, so every batch would cost four times as much."""
 
-LEAST_TURNS, MOST_TURNS = 256, 4096
-"""Between two looks, unless a clock asks for one."""
+LEAST_TURNS, MOST_TURNS = 128, 4096
+"""Between two looks, unless a clock asks for one. So the end of a lap of fewer turns may be noticed late."""
 
 FEW_FOLLOWED = 16
 """With fewer samples in both laps, displacement and correlation say nothing."""
@@ -93,6 +93,8 @@ class _Tree:
 class LapWatch:
     """Follows the laps of some trees.
 
+    ``due``  after how many turns the next look should be, to notice the end of a lap in time
+
     Args:
         samples: of each tree that is followed.
         everything: how many samples there are in all.
@@ -119,6 +121,7 @@ class LapWatch:
         for count in samples:
             after, before = (np.full(everything // stride + 1, -1, np.float32) for _ in range(2))
             self._trees.append(_Tree(count, stride, max(1, count), after, before))
+        self.due = self._due(range(len(samples)))
 
     @property
     def memory_bytes(self) -> int:
@@ -132,34 +135,38 @@ class LapWatch:
         of.begin(turns // of.size + 1, whole=whole)
         of.before[:] = -1
         of.turns = turns % of.size
-
-    @property
-    def due(self) -> int:
-        """After how many turns the next look should be: before it, no lap ends that has more than `LEAST_TURNS`."""
-        least = min((tree.size - tree.turns for tree in self._trees if tree.samples), default=MOST_TURNS)
-        return min(MOST_TURNS, max(LEAST_TURNS, least))
+        self.due = self._due(range(len(self._trees)))
 
     def progress(self, tree: int) -> tuple[int, int]:
         """The lap that a tree is in, and the turns of it."""
         return self._trees[tree].lap, self._trees[tree].turns
 
-    def look(self, served: Sequence[int]) -> Iterable[Finished]:
-        """Take in the samples that were served since the last look, in order. Yields the laps that ended."""
+    def look(self, served: Sequence[int]) -> list[Finished]:
+        """Take in the samples that were served since the last look, in order. Returns the laps that ended."""
         samples = np.array(served, np.int32)
-        trees = self._tree_of(samples)
-        finished = []
-        for number in np.unique(trees).tolist():
-            if number < 0:
-                continue
+        trees_of = self._tree_of(samples)
+        finished: list[Finished] = []
+        present = [number for number in np.unique(trees_of).tolist() if number >= 0]
+        for number in present:
             tree = self._trees[number]
-            own = samples[trees == number]
+            own = samples[trees_of == number]
             while len(own):
                 part, own = np.split(own, [tree.size - tree.turns])
                 self._note(tree, part)
                 if tree.turns == tree.size:
                     finished.append(Finished(number, tree.lap, tree.whole, self._quality(tree)))
                     tree.begin(tree.lap + 1, whole=True)
+        # Any tree may be next where a lap has just ended. Otherwise the same ones will be read.
+        trees = range(len(self._trees)) if finished or not present else present
+        # A look that a clock asked for does not put off the one that was due.
+        early = self.due - len(samples)
+        self.due = self._due(trees, min(early, LEAST_TURNS) if early > 0 else LEAST_TURNS)
         return finished
+
+    def _due(self, trees: Iterable[int], least: int = LEAST_TURNS) -> int:
+        """As ``due``, if these trees are read, and ``least`` turns at least."""
+        left = [tree.size - tree.turns for tree in map(self._trees.__getitem__, trees) if tree.samples]
+        return min(MOST_TURNS, max(least, min(left, default=MOST_TURNS)))
 
     def _note(self, tree: _Tree, samples: Int32) -> None:
         is_followed = samples % tree.stride == 0

@@ -1,0 +1,99 @@
+"""`redoxfs report`: one page of HTML about mounts, simulations and benchmarks."""
+
+import errno
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from redoxfs.cli.options import ReportOptions
+from redoxfs.launch.control import live_mount, send_control
+from redoxfs.launch.deadline import look, read_file
+from redoxfs.launch.errors import DaemonError, DestinationError, MountpointError, UsageError
+from redoxfs.launch.path_status import CONTROL_FOLDER
+from redoxfs.launch.resume import outside
+from redoxfs.launch.runtime_paths import control_path
+from redoxfs.launch.sizes import counted, format_bytes
+from redoxfs.linux import durable
+from redoxfs.report import Input, MountRun, UnknownInputError, page, recognized
+
+MOST_BYTES = 256 << 20
+"""Of an input; a history has less than a hundredth of it."""
+
+
+def run(options: ReportOptions) -> int:
+    """Write the page."""
+    path = outside(options.output, options.timeout_s)
+    inputs = [_input(asked, options.timeout_s) for asked in options.inputs]
+    try:
+        text = page(inputs).encode()
+    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError, OverflowError) as error:
+        names = ", ".join(options.inputs)
+        raise UsageError(f"{names}: cannot be shown: {type(error).__name__}: {error}") from error
+    _write(path, options.output, text)
+    mounts = sum(isinstance(each, MountRun) for each in inputs)
+    told = [counted(mounts, "mount")] if mounts else []
+    if len(inputs) > mounts:
+        told.append(counted(len(inputs) - mounts, "result"))
+    print(f"{options.output}: {', '.join(told)}; {format_bytes(len(text))}")
+    return 0
+
+
+def _input(asked: str, timeout_s: float) -> Input:
+    """A mount's history, or the content of a file. Raises UsageError, DaemonError, MountpointError."""
+    seen = look(asked, timeout_s)
+    if seen.error == errno.ENOENT or stat.S_ISREG(seen.mode):
+        data = _of_file(asked, timeout_s)
+    else:
+        data = _of_mount(asked, timeout_s, is_socket=stat.S_ISSOCK(seen.mode))
+    try:
+        value: Any = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{asked}: is not JSON: {error}") from None
+    try:
+        return recognized(asked, value)
+    except UnknownInputError as refusal:
+        raise UsageError(f"{asked}: {refusal}") from None
+
+
+def _of_file(asked: str, timeout_s: float) -> bytes:
+    try:
+        data = read_file(Path(asked), timeout_s)
+    except OSError as failure:
+        raise UsageError(f"{asked}: {failure.strerror or failure}") from None
+    if len(data) > MOST_BYTES:
+        raise UsageError(f"{asked}: has more than {format_bytes(MOST_BYTES)}")
+    return data
+
+
+def _of_mount(asked: str, timeout_s: float, *, is_socket: bool) -> bytes:
+    if is_socket:
+        path = Path(os.path.realpath(asked))
+        try:
+            return str(send_control(control_path(path), "history", timeout_s=timeout_s)["text"]).encode()
+        except (OSError, ValueError, KeyError) as failure:
+            reason = getattr(failure, "strerror", None) or failure
+            raise DaemonError(f"{path}: no redoxfs serves the mount from this socket ({reason})") from None
+    mount = live_mount(asked, timeout_s)
+    try:
+        return read_file(mount.path / CONTROL_FOLDER / "history.json", timeout_s)
+    except TimeoutError:
+        raise DaemonError(f"{mount.path}: the daemon did not answer within {timeout_s:g} s") from None
+    except FileNotFoundError:
+        raise DaemonError(f"{mount.path}: an older redoxfs serves it, which keeps no history") from None
+    except OSError as failure:
+        raise MountpointError(f"{mount.path}: its history cannot be read: {failure.strerror}") from None
+
+
+def _write(path: Path, asked: str, text: bytes) -> None:
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(0, "is a directory")
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            durable.replace(folder, path.name, text)
+        finally:
+            os.close(folder)
+    except OSError as failure:
+        raise DestinationError(f"-o {asked}: {failure.strerror}") from None

@@ -1,0 +1,15 @@
+"""`redoxfs report`: one page of HTML from histories of mounts, simulations and benchmarks.
+
+Data in, HTML out: nothing here reads a file or a clock. All text that comes from outside is escaped in `html`.
+
+``inputs``   recognizes JSON
+``charts``   draws: SVG and HTML, readable without JavaScript, at any width
+``mounts``   the charts of a mount, of its laps, and of several mounts
+``figures``  tables of simulations and benchmarks
+``page``     puts it together
+"""
+
+from redoxfs.report.inputs import Figures, Input, MountRun, UnknownInputError, recognized
+from redoxfs.report.page import page
+
+__all__ = ["Figures", "Input", "MountRun", "UnknownInputError", "page", "recognized"]

@@ -1,0 +1,405 @@
+"""The charts of one mount over time, of its laps side by side, and of several mounts side by side."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+from redoxfs.report import html
+from redoxfs.report.charts import Series, Table, bars, figure, histogram, lines
+from redoxfs.report.html import Html, joined, tag
+from redoxfs.report.words import Run, advice, amplification, moment, rates_of, story, times_of
+from redoxfs.telemetry import Outcome
+from redoxfs.telemetry.history import Lap, Point
+
+MOST_ROWS = 40
+"""Of a table about time. Points are merged so that there are not more."""
+
+OUTCOMES = {
+    Outcome.RESIDENT: "in memory",
+    Outcome.IN_FLIGHT: "read in progress",
+    Outcome.DEMAND: "read for this open",
+    Outcome.REMOTE: "another node",
+    Outcome.DIRECT: "the file itself",
+    Outcome.FAILED: "failed",
+}
+
+PLACES = {
+    "in_slots": ("wait for their turn", "resident"),
+    "in_remote_slots": ("of other nodes, wait", "remote"),
+    "in_open_files": ("in open files", "served"),
+    "in_closed_files": ("in files just closed", "direct"),
+    "put_aside": ("reserved by stats", "wait"),
+}
+
+RANDOM_DISPLACEMENT = 1 / 3
+
+
+def of_mount(run: Run) -> Html:
+    """All that is known of one mount."""
+    told = [tag("p", " ".join(story(run)), class_="story")]
+    found = advice(run)
+    if found:
+        told.append(tag("ul", *(tag("li", each.line) for each in found), class_="advice"))
+    if sum(bool(rates.opens_per_s) for rates in run.rates):
+        told.append(tag("div", *_over_time(run), class_="charts"))
+        told += _laps(run)
+    return joined(told)
+
+
+def facts(run: Run) -> Html:
+    """A line about what was served."""
+    stats = run.history.stats
+    parts = [
+        f"{stats.get('source')} at {run.mountpoint}",
+        f"{int(stats.get('samples', 0)):,} samples of {int(stats.get('classes', 0)):,} classes",
+        f"policy {stats.get('policy')}",
+        f"{html.size(stats.get('memory_limit_bytes'))} of memory",
+        f"redoxfs {stats.get('version')}",
+        f"from {moment(run.first.time_s)} to {moment(run.last.time_s)}",
+    ]
+    return tag("p", "; ".join(parts), class_="facts")
+
+
+# Over time
+
+
+def _over_time(run: Run) -> Iterator[Html]:
+    times_s = [point.time_s for point in run.points]
+    marks = [(time_s, "another daemon took over") for time_s in run.restarts]
+    few = _few(run)
+
+    def over(*series: Series, label: Callable[[float], str], title: str, **how: Any) -> Html:
+        return lines(title, times_s, series, label, marks=marks, **how)
+
+    opens = Series("opens", "served", [rates.opens_per_s for rates in run.rates])
+    yield figure(
+        "Opens a second",
+        _steps(run),
+        over(opens, label=_per_s, title="Opens a second"),
+        _table(run, few, ("opens", "opens a second"), lambda one, two: (_grown("opens", one, two), _rate(one, two))),
+    )
+    served = Series("to programs", "served", [rates.served_bytes_per_s for rates in run.rates])
+    read = Series("from storage", "storage", [rates.storage_bytes_per_s for rates in run.rates])
+    yield figure(
+        "Bytes a second",
+        "A rate from storage above that to programs is reading ahead, or reading again.",
+        over(read, served, label=html.rate, title="Bytes a second"),
+        _table(
+            run,
+            few,
+            ("from storage", "to programs"),
+            lambda one, two: (_grown_bytes("bytes_read", one, two), _grown_bytes("bytes_served", one, two)),
+        ),
+        legend=(read, served),
+    )
+    sources = _sources(run)
+    yield figure(
+        "Where samples came from",
+        "The share of opens by what they waited for.",
+        over(*sources, label=html.share, title="Where samples came from", stacked=True, top=1.0),
+        _table(
+            run,
+            few,
+            [OUTCOMES[outcome] for outcome in OUTCOMES],
+            lambda one, two: [_number(_opens_of(outcome, one, two)) for outcome in OUTCOMES],
+        ),
+        legend=sources,
+    )
+    half = Series("half of the opens", "served", [rates.wait_p50_s for rates in run.rates])
+    most = Series("99 %", "wait", [rates.wait_p99_s for rates in run.rates])
+    yield figure(
+        "How long opens took",
+        "So many opens took at most this time, from receipt to reply. The scale is logarithmic.",
+        over(half, most, label=html.seconds, title="How long opens took", log=True),
+        _table(
+            run,
+            few,
+            ("half of the opens", "99 %"),
+            lambda one, two: [html.seconds(each) for each in _quantiles(one, two)],
+        ),
+        legend=(half, most),
+    )
+    yield _waits(run)
+    states = [
+        Series(name, kind, [float(point.stats.get(place) or 0) for point in run.points[1:]])
+        for place, (name, kind) in PLACES.items()
+        if any(point.stats.get(place) for point in run.points)
+    ]
+    if states:
+        most_used = max(float(point.stats.get("memory_used_bytes") or 0) for point in run.points)
+        yield figure(
+            "Samples in memory",
+            f"By what they are there for. At most {html.size(most_used)} were used, of "
+            f"{html.size(run.last.stats.get('memory_limit_bytes'))}.",
+            over(*states, label=html.compact, title="Samples in memory", stacked=True),
+            _table(
+                run,
+                few,
+                [*(series.name for series in states), "bytes"],
+                lambda _, two: [
+                    *(
+                        _number(two.stats.get(place))
+                        for place, (name, _) in PLACES.items()
+                        if name in {s.name for s in states}
+                    ),
+                    html.size(two.stats.get("memory_used_bytes")),
+                ],
+            ),
+            legend=states,
+        )
+    ratios = Series("since the beginning", "storage", [_amplified(run.first, point) for point in run.points[1:]])
+    yield figure(
+        "Read amplification",
+        "Bytes read from storage for each byte served, since the beginning. 1 is reading everything once.",
+        over(ratios, label=html.number, title="Read amplification"),
+        _table(run, few, ("since the beginning",), lambda _, two: (html.number(_amplified(run.first, two)),)),
+    )
+
+
+def _steps(run: Run) -> str:
+    interval = html.seconds(run.history.interval_s)
+    return f"The average of each interval, about {interval} long." if len(run.points) > 2 else "The average."
+
+
+def _per_s(value: float) -> str:
+    return html.number(value, "/s")
+
+
+def _few(run: Run) -> list[Point]:
+    """At most `MOST_ROWS` + 1 of the points, the first and the last among them."""
+    step = max(1, -(-(len(run.points) - 1) // MOST_ROWS))
+    inner = list(run.points[:-1:step])
+    return [*inner, run.last]
+
+
+def _table(
+    run: Run, points: Sequence[Point], headings: Sequence[str], cells: Callable[[Point, Point], Sequence[str]]
+) -> Table:
+    """A row for each interval."""
+    rows = [(html.seconds(two.time_s - run.first.time_s), *cells(one, two)) for one, two in pairwise(points)]
+    return Table(("until", *headings), [*rows])
+
+
+def _number(value: float | None) -> str:
+    return html.NONE if value is None else f"{value:,.0f}"
+
+
+def _grown(name: str, one: Point, two: Point) -> str:
+    return _number(two.stats[name] - one.stats[name])
+
+
+def _grown_bytes(name: str, one: Point, two: Point) -> str:
+    return html.size(two.stats[name] - one.stats[name])
+
+
+def _rate(one: Point, two: Point) -> str:
+    return html.number(rates_of(one, two).opens_per_s)
+
+
+def _opens_of(outcome: Outcome, one: Point, two: Point) -> int:
+    return times_of(two.stats, outcome).since(times_of(one.stats, outcome)).count
+
+
+def _quantiles(one: Point, two: Point) -> tuple[float | None, float | None]:
+    rates = rates_of(one, two)
+    return rates.wait_p50_s, rates.wait_p99_s
+
+
+def _amplified(one: Point, two: Point) -> float | None:
+    return amplification({name: two.stats[name] - one.stats[name] for name in ("bytes_read", "bytes_served")})
+
+
+def _sources(run: Run) -> list[Series]:
+    """The share of each outcome in each interval; outcomes that there were."""
+    pairs = list(pairwise(run.points))
+    counts = {outcome: [_opens_of(outcome, one, two) for one, two in pairs] for outcome in OUTCOMES}
+    sums = [sum(counts[outcome][number] for outcome in OUTCOMES) for number in range(len(pairs))]
+    return [
+        Series(
+            OUTCOMES[outcome],
+            outcome.label,
+            [count / total if total else None for count, total in zip(of, sums, strict=True)],
+        )
+        for outcome, of in counts.items()
+        if any(of)
+    ]
+
+
+def _waits(run: Run) -> Html:
+    """A histogram of all opens, by outcome."""
+    found = {outcome: run.waited(outcome).buckets for outcome in OUTCOMES}
+    ends = [bound for buckets in found.values() for bound, _ in buckets if bound != float("inf")]
+    low, high = min(ends, default=1e-6), max(ends, default=1e-3)
+    bound = 2.0**10 / 1e9
+    bounds = [bound]
+    while bounds[-1] < high:
+        bounds.append(bounds[-1] * 2)
+    while len(bounds) > 4 and bounds[1] < low:
+        del bounds[0]
+    series = []
+    for outcome, buckets in found.items():
+        counts = [0.0] * len(bounds)
+        for end, count in buckets:
+            at = next((number for number, most in enumerate(bounds) if end <= most * 1.0001), len(bounds) - 1)
+            counts[at] += count
+        if any(counts):
+            series.append(Series(OUTCOMES[outcome], outcome.label, counts))
+    rows = [
+        (html.seconds(most), *(_number(each.values[number]) for each in series)) for number, most in enumerate(bounds)
+    ]
+    table = Table(("up to", *(each.name for each in series)), rows)
+    return figure(
+        "Opens by how long they took",
+        "The number of opens in each range of times, by what they waited for. A range ends at twice its beginning.",
+        histogram("Opens by how long they took", bounds, series, html.compact, html.seconds),
+        table,
+        legend=series,
+    )
+
+
+# Laps
+
+LAP_ROWS = 60
+"""A page shows the last so many laps of a tree; history.json may have more."""
+
+
+def _laps(run: Run) -> Iterator[Html]:
+    trees = list(dict.fromkeys(lap.tree for lap in run.history.laps))
+    if not trees:
+        yield tag("p", "No epoch was completed yet, so there are no laps to compare.", class_="about")
+        return
+    for tree in trees:
+        laps = [lap for lap in run.history.laps if lap.tree == tree][-LAP_ROWS:]
+        name = f"Epochs of {tree}" if tree != "." else "Epochs"
+        yield tag("h2", name)
+        yield tag(
+            "p",
+            "A lap is as many turns as the tree has samples; with several nodes, this node's equal share. Figures "
+            "are of all that the mount did meanwhile.",
+            class_="about",
+        )
+        headings = (
+            "lap", "time", "opens", "waited", "redirected", "p99", "from storage", "read amplification", "failed"
+        )  # fmt: skip
+        rows = [(_lap_cells(lap), (lap.ended_s - lap.began_s) / (lap.last - lap.first + 1)) for lap in laps]
+        yield tag(
+            "figure",
+            tag("figcaption", tag("h3", "One lap beside another"), tag("p", "The bar is the time of one lap.")),
+            bars(headings, rows, "served"),
+        )
+        yield _shuffle(laps)
+
+
+def _lap_name(lap: Lap) -> str:
+    numbers = f"{lap.first}" if lap.first == lap.last else f"{lap.first} to {lap.last}"
+    return numbers if lap.whole else f"{numbers} (in part)"
+
+
+def _lap_cells(lap: Lap) -> list[str]:
+    grown = lap.grown
+    answered = grown["redirected"] + grown["exact"]
+    everything = times_of(grown, *Outcome)
+    waited = times_of(grown, Outcome.IN_FLIGHT, Outcome.DEMAND, Outcome.REMOTE)
+    return [
+        _lap_name(lap),
+        html.seconds(lap.ended_s - lap.began_s),
+        _number(grown["opens"]),
+        html.share(waited.count / everything.count if everything.count else None),
+        html.share(grown["redirected"] / answered if answered else None),
+        html.seconds(everything.quantile_s(0.99)),
+        html.size(grown["bytes_read"]),
+        html.number(amplification(grown)),
+        _number(grown["errors"]),
+    ]
+
+
+def _shuffle(laps: Sequence[Lap]) -> Html:
+    measured = [lap for lap in laps if lap.quality.displacement is not None or lap.quality.mate_pairs is not None]
+    if not measured:
+        return tag("p", "The laps were too short to measure how well they were shuffled.", class_="about")
+    rows = []
+    for lap in measured:
+        quality = lap.quality
+        cells = [
+            _lap_name(lap),
+            html.number(quality.displacement),
+            html.number(quality.rank_correlation),
+            html.number(quality.mate_pairs),
+            html.number(quality.mate_pairs_at_end),
+            html.number(quality.mate_pairs_if_random),
+            f"{quality.followed:,}",
+            f"{quality.batches:,}",
+        ]
+        rows.append((cells, quality.displacement))
+    headings = (
+        "lap", "displacement", "rank correlation", "mate pairs", "in the last 5 %", "if random", "samples", "batches"
+    )  # fmt: skip
+    return tag(
+        "figure",
+        tag(
+            "figcaption",
+            tag("h3", "How well laps were shuffled"),
+            tag(
+                "p",
+                "Displacement is how far a sample moves from one lap to the next, as a share of the lap: a third where "
+                "both are random, which is the longest bar. The rank correlation of two laps is 0 where they are "
+                "independent. Mate pairs are the pairs of one chunk that meet in a batch of 256, beside the number for "
+                "a random order. All are estimates, from so many samples and batches.",
+            ),
+        ),
+        bars(
+            headings,
+            [*rows, (("random", html.number(RANDOM_DISPLACEMENT), "0", *[html.NONE] * 5), RANDOM_DISPLACEMENT)],
+            "shuffle",
+        ),
+    )
+
+
+# Several mounts
+
+
+def compared(runs: Sequence[Run]) -> Html:
+    """One mount beside another: figures, and the rates of all in one chart, each from its own beginning."""
+    headings = ("mount", "opens", "opens a second", "waited", "p99", "from storage", "read amplification", "failed")
+    rows = []
+    for run in runs:
+        everything = run.waited(*Outcome)
+        waited = run.waited(Outcome.IN_FLIGHT, Outcome.DEMAND, Outcome.REMOTE)
+        opens = run.grown("opens")
+        rate = opens / run.active_s if run.active_s else None
+        cells = [
+            run.name,
+            _number(opens),
+            html.number(rate),
+            html.share(waited.count / everything.count if everything.count else None),
+            html.seconds(everything.quantile_s(0.99)),
+            html.size(run.grown("bytes_read")),
+            html.number(amplification({name: run.grown(name) for name in ("bytes_read", "bytes_served")})),
+            _number(run.grown("errors")),
+        ]
+        rows.append((cells, rate))
+    charts = [
+        tag(
+            "figure",
+            tag("figcaption", tag("h3", "One mount beside another"), tag("p", "The bar is the rate of opens.")),
+            bars(headings, rows, "served"),
+        )
+    ]
+    highest = max((rates.opens_per_s for run in runs for rates in run.rates), default=1.0)
+    longest_s = max(run.last.time_s - run.first.time_s for run in runs)
+    small = []
+    for run in runs:
+        times_s = [point.time_s - run.first.time_s for point in run.points]
+        values: list[float | None] = [rates.opens_per_s for rates in run.rates]
+        if times_s[-1] < longest_s:
+            # All have the same axes.
+            times_s, values = [*times_s, longest_s], [*values, None]
+        drawing = lines(
+            f"Opens a second of {run.name}",
+            times_s,
+            [Series("opens", "served", values)],
+            _per_s,
+            top=highest * 1.04 or 1.0,
+        )
+        small.append(figure(run.name, "Opens a second, with the same axes for all mounts.", drawing))
+    return joined([*charts, tag("div", *small, class_="charts")])

@@ -1,0 +1,157 @@
+"""What happened, in plain sentences, and what doctor advises."""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+from redoxfs.doctor.mount import Watched, check_mount
+from redoxfs.doctor.result import Level, Result
+from redoxfs.launch.sizes import counted
+from redoxfs.report import html
+from redoxfs.telemetry import Distribution, Outcome, Rates
+from redoxfs.telemetry.history import Point, Read
+
+PID = {"pid": 0}
+"""The counters of a history go on over restarts, as if one process had served."""
+
+WAITING = (Outcome.IN_FLIGHT, Outcome.DEMAND, Outcome.REMOTE)
+"""Outcomes of opens that waited for bytes."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """The figures of a history, computed once."""
+
+    history: Read
+
+    @cached_property
+    def points(self) -> tuple[Point, ...]:
+        """Two at least."""
+        points = self.history.points
+        return points if len(points) > 1 else (*points, Point(points[0].time_s + 1e-3, points[0].stats))
+
+    @property
+    def first(self) -> Point:
+        return self.points[0]
+
+    @property
+    def last(self) -> Point:
+        return self.points[-1]
+
+    @cached_property
+    def rates(self) -> tuple[Rates, ...]:
+        """Between each two points."""
+        return tuple(rates_of(one, two) for one, two in pairwise(self.points))
+
+    @cached_property
+    def whole(self) -> Rates:
+        """From the first point to the last."""
+        return rates_of(self.first, self.last)
+
+    @cached_property
+    def active_s(self) -> float:
+        """The time of the intervals in which files were opened."""
+        return sum(rates.seconds for rates in self.rates if rates.opens_per_s)
+
+    @cached_property
+    def restarts(self) -> tuple[float, ...]:
+        """When another daemon had taken over, in seconds since the Unix epoch."""
+        counts = [(point.stats.get("keeper") or {}).get("restarts") or 0 for point in self.points]
+        pairs = zip(self.points[1:], counts, counts[1:], strict=False)
+        return tuple(point.time_s for point, before, after in pairs if after > before)
+
+    def grown(self, name: str) -> float:
+        """What a counter of stats.json grew by."""
+        value: float = self.last.stats[name] - self.first.stats[name]
+        return value
+
+    def waited(self, *outcomes: Outcome) -> Distribution:
+        """The times of opens with these outcomes."""
+        return times_of(self.last.stats, *outcomes).since(times_of(self.first.stats, *outcomes))
+
+    @cached_property
+    def mountpoint(self) -> str:
+        return str(self.history.stats.get("mountpoint", "?"))
+
+    @cached_property
+    def name(self) -> str:
+        stats = self.history.stats
+        return f"{self.mountpoint} (node {stats.get('node')})" if stats.get("peers") else self.mountpoint
+
+
+def rates_of(one: Point, two: Point) -> Rates:
+    return Rates.between({**one.stats, **PID}, {**two.stats, **PID}, max(two.time_s - one.time_s, 1e-9))
+
+
+def times_of(stats: Mapping[str, Any], *outcomes: Outcome) -> Distribution:
+    times = stats.get("open_seconds") or {}
+    return Distribution.of(*(times[outcome.label] for outcome in outcomes if outcome.label in times))
+
+
+def amplification(grown: Mapping[str, Any]) -> float | None:
+    """Bytes read from storage for each byte that was served; None if none was."""
+    read, served = grown.get("bytes_read"), grown.get("bytes_served")
+    return read / served if served and read is not None else None
+
+
+def moment(time_s: float) -> str:
+    """UTC, so that the same history gives the same page anywhere."""
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time_s))
+
+
+def story(run: Run) -> Iterator[str]:
+    """Sentences about the whole history, the most important first."""
+    opens = int(run.grown("opens"))
+    length_s = run.last.time_s - run.first.time_s
+    if not opens:
+        yield f"No file was opened in {html.seconds(length_s)}."
+        return
+    active = run.active_s
+    idle = f" of {html.seconds(length_s)} in all" if active < 0.9 * length_s else ""
+    rate = html.number(opens / active) if active else html.NONE
+    yield f"Programs opened {counted(opens, 'file')} in {html.seconds(active)}{idle}: {rate} a second."
+    everything = run.waited(*Outcome)
+    answered = run.waited(*(outcome for outcome in Outcome if outcome is not Outcome.FAILED))
+    waited = run.waited(*WAITING)
+    if waited.count:
+        part = waited.sum_s / active if active else 0.0
+        yield (
+            f"Of the opens, {html.share(waited.count / max(1, everything.count))} waited for bytes, "
+            f"{html.seconds(waited.sum_s)} in all, as if {html.number(part, digits=2)} programs had waited all the "
+            "time."
+        )
+    else:
+        yield "No open waited for bytes."
+    if answered.count:
+        half, most = (html.seconds(answered.quantile_s(share)) for share in (0.5, 0.99))
+        yield f"Half of the opens took at most {half}, and 99 % at most {most}."
+    read, served = run.grown("bytes_read"), run.grown("bytes_served")
+    ratio = amplification({"bytes_read": read, "bytes_served": served})
+    if ratio is not None:
+        yield (
+            f"Storage delivered {html.size(read)}, which is {html.number(ratio)} bytes for each byte that programs "
+            f"read ({html.size(served)})."
+        )
+    redirected = run.whole.redirected_share
+    if redirected is not None:
+        yield f"Another sample of the same class answered {html.share(redirected)} of the opens."
+    errors = int(run.grown("errors"))
+    yield f"{counted(errors, 'open or read', 'opens and reads')} failed." if errors else "Nothing failed."
+    if run.restarts:
+        yield (
+            f"{counted(len(run.restarts), 'restart')}: another daemon took over. If the one before was killed, what it "
+            "did since its last point is missing here."
+        )
+
+
+def advice(run: Run) -> list[Result]:
+    """What `redoxfs doctor` has to say of the whole history, but for what is well."""
+    before = {**run.first.stats, **PID}
+    stats = run.history.stats
+    # The text says which mount; its counters are those of the history.
+    after = {**stats, **run.last.stats, **PID, "keeper": stats.get("keeper")}
+    watched = Watched(before, after, run.active_s or 1e-9)
+    return [each for each in check_mount(watched) if each.level is not Level.OK]

@@ -1,0 +1,272 @@
+"""A history is bounded, loses no count when it is thinned, and continues in the next daemon."""
+
+import json
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from scrapes import told
+
+from redoxfs.native import Histogram
+from redoxfs.telemetry import METRICS, Kind, Outcome
+from redoxfs.telemetry.history import (
+    LAPS,
+    POINTS,
+    History,
+    Read,
+    UnreadableError,
+    bounds,
+    columns,
+    has_history,
+    is_history,
+    memory_bytes,
+    read,
+    row_of,
+    stats_of,
+)
+from redoxfs.telemetry.lap_watch import FOLLOWED, Finished, LapQuality, LapWatch
+from redoxfs.telemetry.quality import BATCH, quality
+
+DAY_S = 86_400.0
+
+QUALITY = LapQuality(0.3, 0.1, 100, 2.0, 3.0, 1.5, 10)
+
+
+def stats(opens: int, *, restarts: int = 0, used: int = 7, waits: int = 0) -> dict[str, Any]:
+    """A part of stats.json: each open reads a thousand bytes, and the last ``waits`` waited for a read."""
+    return {
+        "pid": 1,
+        "opens": opens,
+        "bytes_read": 1000 * opens,
+        "memory_used_bytes": used,
+        "turns_kept": None,
+        "keeper": {"restarts": restarts},
+        "open_seconds": {
+            outcome.label: told(*([0.01] * waits if outcome is Outcome.DEMAND else [])) for outcome in Outcome
+        },
+        "load_seconds": told(),
+        "peers": [{"address": "a:1", "retries": 3}],
+    }
+
+
+def written(history: History, now_s: float, last: dict[str, Any]) -> dict[str, Any]:
+    """history.json."""
+    value: dict[str, Any] = json.loads("".join(history.copy(now_s).pieces(last, ["train", "val"], None)))
+    return value
+
+
+def reread(history: History, now_s: float = 1e9) -> Read:
+    return read(written(history, now_s, {"pid": 1}))
+
+
+def test_points_have_each_metric_without_labels_and_each_histogram() -> None:
+    places = {".".join(column.place) for column in columns()}
+    expected: set[str] = set()
+    for metric in METRICS:
+        if metric.kind is Kind.HISTOGRAM and metric.labels == ("outcome",):
+            expected |= {metric.place.replace("*", outcome.label) for outcome in Outcome}
+        elif metric.kind is not Kind.FACT and not metric.labels:
+            expected.add(metric.place)
+    assert places == expected
+    assert [metric.place for metric in METRICS if has_history(metric)]
+    assert {"opens", "errors", "bytes_read", "open_seconds.demand", "load_seconds", "keeper.restarts"} <= places
+
+
+def test_buckets_are_those_of_the_histogram() -> None:
+    histogram = Histogram()
+    for ns in (1, *Histogram.bounds_ns()):
+        histogram.record(ns)
+    assert list(told_of(histogram)) == list(bounds())
+
+
+def told_of(histogram: Histogram) -> dict[str, int]:
+    from redoxfs.telemetry import as_json
+
+    buckets: dict[str, int] = as_json(histogram.counts(), histogram.sum_ns, histogram.bounds_ns())["buckets"]
+    return buckets
+
+
+def test_a_snapshot_is_the_same_after_it_was_a_row() -> None:
+    before = stats(12_345_678_901_234, waits=3)
+    after = stats_of(row_of(before))
+    assert (after["opens"], after["bytes_read"]) == (12_345_678_901_234, 12_345_678_901_234_000)
+    assert after["turns_kept"] is None
+    assert after["open_seconds"] == before["open_seconds"]
+
+
+def test_a_job_of_ten_days_stays_within_the_bound_and_loses_no_open() -> None:
+    history, draw = History(), random.Random(1)
+    now_s, opens = 0.0, 0
+    history.add(stats(0), now_s)
+    while now_s < 10 * DAY_S:
+        now_s += history.interval_s
+        opens += draw.randrange(1, 1000)
+        history.add(stats(opens), now_s)
+    assert POINTS // 3 < len(history) <= POINTS
+    points = reread(history, now_s + 1).points
+    assert points[0].stats["opens"] == 0
+    assert points[-1].stats["opens"] == opens
+    gaps = np.diff([point.time_s for point in points[:-1]])
+    assert gaps.max() <= 2 * history.interval_s
+    assert [point.stats["opens"] for point in points] == sorted(point.stats["opens"] for point in points)
+
+
+def test_a_history_has_less_than_three_megabytes() -> None:
+    assert memory_bytes() < 3_000_000
+    assert len(History(bytearray(memory_bytes()))) == 0
+    with pytest.raises(ValueError, match="takes"):
+        History(bytearray(memory_bytes() - 1))
+
+
+def test_a_mount_that_does_nothing_takes_no_room() -> None:
+    history = History()
+    for second in range(1000):
+        history.add(stats(5), float(second))
+    history.add(stats(6), 1000.0)
+    times = [point.time_s for point in reread(history, 1001.0).points]
+    assert times == [0, 999, 1000, 1001]
+
+
+def test_the_next_daemon_continues_with_the_sums() -> None:
+    memory = bytearray(memory_bytes())
+    first = History(memory)
+    first.add(stats(0), 0.0)
+    first.add(stats(100, waits=4), 1.0)
+    second = History(memory)
+    assert second.continues
+    second.add(stats(0, restarts=1), 2.0)
+    second.add(stats(30, restarts=1, used=9, waits=1), 3.0)
+    last = reread(second).points[-1].stats
+    assert (last["opens"], last["bytes_read"], last["memory_used_bytes"]) == (130, 130_000, 9)
+    assert last["keeper"]["restarts"] == 1
+    assert last["open_seconds"]["demand"]["count"] == 5
+
+
+def test_a_daemon_killed_while_it_thinned_leaves_no_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = bytearray(memory_bytes())
+    history = History(memory)
+
+    class KilledError(Exception):
+        pass
+
+    def killed(*_: object) -> int:
+        raise KilledError
+
+    with monkeypatch.context() as patched:
+        for second in range(POINTS):
+            history.add(stats(second), float(second))
+        patched.setattr("redoxfs.telemetry.history.len", killed, raising=False)
+        with pytest.raises(KilledError):
+            history._thin()
+    after = History(memory)
+    assert not after.continues
+    assert len(after) == 0
+
+
+def test_a_history_of_other_columns_is_not_continued(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = bytearray(memory_bytes())
+    History(memory).add(stats(5), 0.0)
+    with monkeypatch.context() as patched:
+        patched.setattr("redoxfs.telemetry.history.FORMAT", 2)
+        assert not History(memory).continues
+
+
+def test_laps_are_bounded_and_lose_no_open() -> None:
+    history = History()
+    history.add(stats(0), 0.0)
+    ends = 3 * LAPS
+    for lap in range(1, ends + 1):
+        history.begin_lap(0, float(lap - 1))
+        history.take_in(stats(10 * lap))
+        history.end_lap(0, lap, lap, QUALITY, float(lap), whole=True)
+    laps = reread(history).laps
+    assert len(laps) <= LAPS
+    assert [lap.first for lap in laps] == [1, *(lap.last + 1 for lap in laps[:-1])]
+    assert laps[-1].last == ends
+    assert sum(lap.grown["opens"] for lap in laps) == 10 * ends
+    assert laps[0].quality.displacement == pytest.approx(0.3)
+    assert (laps[-1].first, laps[-1].last) == (ends, ends)
+
+
+def test_a_text_that_is_no_history_is_refused() -> None:
+    history = History()
+    history.add(stats(3), 0.0)
+    value = written(history, 1.0, {"pid": 1})
+    assert is_history(value)
+    assert read(value).points[-1].stats["opens"] == 3
+    assert not is_history({"opens": 3})
+    with pytest.raises(UnreadableError, match="format"):
+        read({**value, "format": 2})
+    for broken in ({"time": [1]}, {"time": ["x"], "values": {}}, {"time": [1, 2], "values": {"opens": [1]}}):
+        with pytest.raises(UnreadableError, match="damaged"):
+            read({**value, "points": broken})
+
+
+SAMPLES, CHUNK = 8 * FOLLOWED, 16
+
+
+def watch(samples: list[int]) -> LapWatch:
+    """Trees one after the other by the numbers of samples; chunks of `CHUNK` of them in order."""
+    ends = np.cumsum(samples)
+    return LapWatch(
+        samples,
+        everything=sum(samples),
+        tree_of=lambda numbers: np.searchsorted(ends, numbers, side="right").astype(np.int32),
+        chunk_of=lambda sample: sample // CHUNK,
+        chunk_samples=CHUNK,
+    )
+
+
+def test_a_lap_ends_with_the_last_sample_of_its_tree() -> None:
+    laps = watch([300, 40])
+    assert list(laps.look(range(100))) == []
+    assert laps.due == 200
+    assert list(laps.look(range(100, 299))) == []
+    assert laps.progress(0) == (1, 299)
+    assert laps.due == 1
+    (first,) = laps.look([*range(300, 330), 299])
+    assert (first.tree, first.lap, first.whole) == (0, 1, True)
+    ended = [(each.tree, each.lap) for each in laps.look([*range(330, 340), *range(300), *range(300), *range(5)])]
+    assert ended == [(0, 2), (0, 3), (1, 1)] or ended == [(1, 1), (0, 2), (0, 3)]
+    assert laps.progress(0) == (4, 5)
+
+
+def test_a_lap_that_was_resumed_is_not_whole() -> None:
+    laps = watch([300])
+    laps.resume(0, turns=700, nodes=1, whole=False)
+    assert laps.progress(0) == (3, 100)
+    (ended,) = laps.look(range(200))
+    assert (ended.lap, ended.whole) == (3, False)
+    laps.resume(0, turns=0, nodes=3, whole=True)
+    (ended,) = laps.look(range(100))
+    assert (ended.lap, ended.whole) == (1, True)
+
+
+@pytest.mark.parametrize("shuffled", [True, False], ids=["random", "as stored"])
+def test_the_measures_are_those_of_the_simulator(shuffled: bool) -> None:
+    draw = np.random.default_rng(5)
+    chunk_of = np.arange(SAMPLES, dtype=np.int32) // CHUNK
+    epochs = [
+        draw.permutation(SAMPLES).astype(np.int32) if shuffled else np.arange(SAMPLES, dtype=np.int32) for _ in range(2)
+    ]
+    exact = quality(epochs, chunk_of)
+    laps = watch([SAMPLES])
+    ended: list[Finished] = []
+    for epoch in epochs:
+        for part in np.array_split(epoch, 9):
+            ended += laps.look(part.tolist())
+    first, second = (each.quality for each in ended)
+    assert first.displacement is None
+    assert second.followed == FOLLOWED
+    assert second.displacement == pytest.approx(exact.displacement, abs=0.02)
+    assert second.rank_correlation == pytest.approx(exact.rank_correlation, abs=0.06)
+    assert second.batches == SAMPLES // BATCH // 4
+    assert second.mate_pairs == pytest.approx(exact.mate_pairs, rel=0.15)
+    assert second.mate_pairs_if_random == pytest.approx(exact.mate_pairs_if_random, rel=0.01)
+    assert second.mate_pairs_at_end is not None
+
+
+def test_places_take_little_memory_with_many_samples() -> None:
+    laps = watch([13_000_000, 50_000])
+    assert laps.memory_bytes < 200_000

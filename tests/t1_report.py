@@ -1,0 +1,277 @@
+"""A report recognizes its inputs, escapes what it shows, and needs nothing from outside the page."""
+
+import ast
+import html.parser
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from t1_history import QUALITY, stats, written
+
+from redoxfs.cli import main
+from redoxfs.report import Figures, MountRun, UnknownInputError, page, recognized
+from redoxfs.report.html import NONE, escaped, number, seconds, share, size, tag
+from redoxfs.report.inputs import SHAPES
+from redoxfs.telemetry import METRICS, Kind
+from redoxfs.telemetry.history import History, row_of, stats_of
+
+ROOT = Path(__file__).parents[1]
+
+HOSTILE = "/data/<script>alert('&\"')</script>"
+
+ABOUT = {
+    "version": "0.1.0",
+    "pid": 7,
+    "policy": "pool",
+    "source": HOSTILE,
+    "mountpoint": HOSTILE,
+    "keeper": None,
+    "peers": [],
+    "request": {"words": []},
+}
+
+
+def whole(opens: int, **more: Any) -> dict[str, Any]:
+    """A stats.json of which each metric has a value."""
+    made: dict[str, Any] = {}
+    for metric in METRICS:
+        if metric.kind in (Kind.COUNTER, Kind.GAUGE) and not metric.labels:
+            *path, name = metric.place.split(".")
+            inner = made
+            for each in path:
+                inner = inner.setdefault(each, {})
+            inner[name] = 0
+    made |= stats(opens, **more) | {"redirected": opens, "bytes_served": 500 * opens, "samples": 10}
+    return made
+
+
+def history(tree: str = HOSTILE, *, restarts: int = 0) -> dict[str, Any]:
+    """history.json of a mount that did something for ten seconds, then nothing for ten."""
+    kept = History()
+    kept.add(whole(0), 0.0)
+    kept.begin_lap(0, 0.0)
+    for second in range(1, 11):
+        kept.add(whole(10 * second, waits=second, restarts=restarts * (second > 5)), float(second))
+    kept.end_lap(0, 1, 1, QUALITY, 10.0, whole=True)
+    kept.add(whole(100, waits=10, restarts=restarts), 20.0)
+    value: dict[str, Any] = json.loads("".join(kept.copy(21.0).pieces({**whole(100), **ABOUT}, [tree], None)))
+    return value
+
+
+class Seen(html.parser.HTMLParser):
+    """The elements of a page, and its text."""
+
+    VOID = ("meta", "link")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[str] = []
+        self.addresses: list[str] = []
+        self.words: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        assert self._open == []
+
+    def handle_starttag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append(name)
+        self.addresses += [value or "" for key, value in attributes if key in ("src", "href", "action", "data")]
+        if name not in self.VOID and not self.get_starttag_text().endswith("/>"):  # type: ignore[union-attr]
+            self._open.append(name)
+
+    def handle_endtag(self, name: str) -> None:
+        if self._open and self._open[-1] == name:
+            self._open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self._open:
+            self.words.append(data)
+
+
+def seen(*values: Any) -> Seen:
+    return Seen(page([recognized(f"{number}.json", value) for number, value in enumerate(values)]))
+
+
+def test_hostile_names_are_text() -> None:
+    found = seen(history(), {**history(), "stats": {**whole(100), **ABOUT, "mountpoint": "/\udcff<b>"}})
+    assert not {"script", "b", "img"} & set(found.elements)
+    assert HOSTILE in " ".join(found.words)
+    assert "/\\udcff<b>" in " ".join(found.words)
+
+
+def test_nothing_comes_from_outside_the_page() -> None:
+    found = seen(history())
+    assert set(found.addresses) <= {"data:,"}
+    text = page([recognized("a", history())])
+    assert not re.findall(r"url\(|@import|https?://|<script", text)
+
+
+def test_the_story_has_the_figures_of_the_history() -> None:
+    text = " ".join(seen(history(restarts=1)).words).replace("\N{NO-BREAK SPACE}", " ")
+    assert "Programs opened 100 files in 10 s of 21 s in all: 10 a second." in text
+    assert "Of the opens, 100 % waited for bytes" in text
+    assert "Storage delivered 100 kB, which is 2 bytes for each byte that programs read (50 kB)." in text
+    assert "Another sample of the same class answered 100 % of the opens. Nothing failed." in text
+    assert "1 restart: another daemon took over." in text
+
+
+def test_doctor_has_its_say() -> None:
+    value = history()
+    value["stats"]["peers"] = [{"address": "b:1", "state": "unreachable", "reason": None, "answer_seconds": {"sum": 0}}]
+    text = " ".join(seen(value).words)
+    assert "1 of 1 are not ready: b:1 unreachable" in text
+    assert "redoxfs nodes" in text
+
+
+def test_a_mount_that_has_done_nothing_is_a_page() -> None:
+    kept = History()
+    kept.add(whole(0), 0.0)
+    value = json.loads("".join(kept.copy(5.0).pieces({**whole(0), **ABOUT}, ["."], None)))
+    assert "No file was opened in 5 s." in " ".join(seen(value).words).replace("\N{NO-BREAK SPACE}", " ")
+    kept.copy(0.0)
+    assert "No file was opened" in " ".join(seen(written(kept, 0.0, {**whole(0), **ABOUT})).words)
+
+
+def test_several_mounts_are_beside_each_other() -> None:
+    text = " ".join(seen(history("train"), history("val")).words)
+    assert "One mount beside another" in text
+    assert text.count("Epochs of train") == text.count("Epochs of val") == 1
+
+
+SIMULATED = {
+    "breakdown": "breakdown --files 3000",
+    "policies": "policies --files 2000 --classes 10",
+    "chunk-size": "chunk-size --files 1000",
+    "remote-memory": "remote-memory --files 3000",
+    "randomness": "randomness --files 1500 --classes 5 --policy slot --chunk-size 8 --resident 20%",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("table", SIMULATED)
+def test_a_simulation_is_recognized(table: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", *SIMULATED[table].split(), "--json"]) == 0
+    value = json.loads(capfd.readouterr().out)
+    found = recognized("a.json", value)
+    assert isinstance(found, Figures)
+    assert found.title == f"redoxfs simulate {table}"
+    assert None not in found.lengths
+    assert f"redoxfs simulate {table}" in " ".join(seen(value).words)
+
+
+def names_in(source: Path) -> set[str]:
+    """Texts, names and keywords of a module, which the fields of its results are among."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.add(node.value)
+        elif isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.keyword) and node.arg:
+            found.add(node.arg)
+    return found
+
+
+BENCHMARKS = {shape.title: shape for shape in SHAPES if shape.title.startswith("scripts/")}
+
+
+def test_each_benchmark_with_json_has_a_shape() -> None:
+    with_json = {
+        f"scripts/bench/{path.name}" for path in (ROOT / "scripts/bench").glob("*.py") if '"--json"' in path.read_text()
+    }
+    assert with_json == set(BENCHMARKS)
+
+
+@pytest.mark.parametrize("title", BENCHMARKS)
+def test_a_benchmark_has_the_fields_that_a_report_shows(title: str) -> None:
+    names = names_in(ROOT / title)
+    if title.endswith("peers.py"):
+        names |= {f"{kind}_{name}" for kind in ("peers", "tcp") for name in names}
+    if title.endswith("digits.py"):
+        names |= {f"{measure}_less_plain" for measure in names}
+    # What `Shape.rows` makes of a result.
+    names |= {"policy", "kind", "readers", "files_per_s", "cpu_us", "tree", "program", "where"}
+    fields = {part for _, path, _ in BENCHMARKS[title].columns for part in path.split(".")}
+    assert BENCHMARKS[title].fields | fields <= names
+
+
+def test_a_benchmark_is_shown_with_its_machine_and_units() -> None:
+    row = {"way": "plain", "profile": "nas", "readers": 8, "files_per_s": 1234.5, "mb_per_s": 120.0}
+    value = {
+        "machine": {"cpu": "<fast>", "cores": 2, "kernel": "6.1", "python": "3.11"},
+        "files": 2048,
+        "cap_mb": 9,
+        "rows": [{**row, "amplification": None}, {**row, "files_per_s": 10, "amplification": 1.5}],
+    }
+    text = " ".join(seen(value).words).replace("\N{NO-BREAK SPACE}", " ")
+    assert "scripts/bench/epoch.py" in text
+    assert "2 cores, <fast>, Linux 6.1" in text
+    assert "files: 2,048" in text
+    assert "1,234 /s" in text
+    assert "120 MB/s" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "line"),
+    [
+        ([], "is no history.json, and no result"),
+        ({"a": 1}, "is no history.json, and no result"),
+        (5, "is no history.json, and no result"),
+        ([{"rows": 1}], "is no history.json, and no result"),
+        ({"open_seconds": {}, "pid": 1}, "stats.json"),
+        ({"format": 9, "stats": {}, "points": {}, "laps": {}}, "its format is 9"),
+    ],
+)
+def test_another_json_is_refused_with_a_line(value: Any, line: str) -> None:
+    with pytest.raises(UnknownInputError, match=line):
+        recognized("a.json", value)
+
+
+def test_a_file_that_is_no_input_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    page_path = tmp_path / "report.html"
+    (tmp_path / "a.json").write_text('{"a": 1}')
+    (tmp_path / "b.json").write_text("no JSON")
+    broken = history()
+    broken["points"]["values"]["opens"] = [None] * len(broken["points"]["time"])
+    (tmp_path / "c.json").write_text(json.dumps(broken))
+    for name in ("a.json", "b.json", "c.json", "missing.json"):
+        assert main(["report", str(tmp_path / name), "-o", str(page_path)]) == 2
+        error = capfd.readouterr().err
+        assert error.count("\n") == 1
+        assert str(tmp_path / name) in error
+    assert not page_path.exists()
+
+
+def test_a_page_replaces_an_older_one(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(history()))
+    (tmp_path / "report.html").write_text("old")
+    assert main(["report", str(tmp_path / "a.json"), "-o", str(tmp_path / "report.html")]) == 0
+    assert capfd.readouterr().out.startswith(f"{tmp_path / 'report.html'}: 1 mount; ")
+    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+    assert main(["report", str(tmp_path / "a.json"), "-o", str(tmp_path / "none" / "report.html")]) == 2
+    assert main(["report", str(tmp_path / "a.json"), "-o", str(tmp_path)]) == 4
+    assert capfd.readouterr().err.count("\n") == 2
+
+
+def test_figures_have_units_and_three_digits() -> None:
+    space = "\N{NO-BREAK SPACE}"
+    assert [number(value) for value in (0, 5, 1234567, 12.345, 0.001234, 0.5, None)] == [
+        "0", "5", "1,234,567", "12.3", "0.00123", "0.5", NONE,
+    ]  # fmt: skip
+    assert [size(value) for value in (5, 999_999, 1_500_000, 2e12)] == [
+        f"5{space}B", f"1{space}MB", f"1.5{space}MB", f"2{space}TB",
+    ]  # fmt: skip
+    assert [seconds(value) for value in (2e-6, 0.0015, 0.25, 90, 600, 7200, 864_000)] == [
+        f"2{space}µs", f"1.5{space}ms", f"250{space}ms", f"90{space}s", f"10{space}min", f"2{space}h", f"10{space}days",
+    ]  # fmt: skip
+    assert [share(value) for value in (0, 0.0004, 0.123, 1)] == [
+        f"0{space}%", f"under 0.1{space}%", f"12.3{space}%", f"100{space}%",
+    ]  # fmt: skip
+    assert tag("p", "<", class_='a"b') == '<p class="a&quot;b">&lt;</p>'
+    assert escaped("&") == "&amp;"
+
+
+def test_a_history_recognizes_itself() -> None:
+    assert isinstance(recognized("a", history()), MountRun)
+    assert stats_of(row_of(whole(3)))["opens"] == 3
