@@ -14,7 +14,7 @@ from machine import Machine
 from redoxfs.telemetry import METRICS, Kind
 from redoxfs.telemetry.history import Read, has_history, read
 
-TRAIN, VALIDATION = 600, 160
+TRAIN, VALIDATION = 600, 300
 
 
 @pytest.fixture

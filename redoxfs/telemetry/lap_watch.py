@@ -27,7 +27,7 @@ FOLLOWED = 4096
 BATCHES_APART = 4
 """Chunks are asked of the policy one by one, so every batch would cost four times as much."""
 
-LEAST_TURNS, MOST_TURNS = 128, 4096
+LEAST_TURNS, MOST_TURNS = 256, 4096
 """Between two looks, unless a clock asks for one. So the end of a lap of fewer turns may be noticed late."""
 
 FEW_FOLLOWED = 16
@@ -146,12 +146,14 @@ class LapWatch:
         samples = np.array(served, np.int32)
         trees_of = self._tree_of(samples)
         finished: list[Finished] = []
-        present = [number for number in np.unique(trees_of).tolist() if number >= 0]
+        # From -1. Much faster than np.unique, which sorts.
+        present = (np.flatnonzero(np.bincount(trees_of + 1)[1:])).tolist()
         for number in present:
             tree = self._trees[number]
-            own = samples[trees_of == number]
+            own = samples if len(present) == 1 and trees_of.min() >= 0 else samples[trees_of == number]
             while len(own):
-                part, own = np.split(own, [tree.size - tree.turns])
+                left = tree.size - tree.turns
+                part, own = own[:left], own[left:]
                 self._note(tree, part)
                 if tree.turns == tree.size:
                     finished.append(Finished(number, tree.lap, tree.whole, self._quality(tree)))
@@ -169,8 +171,7 @@ class LapWatch:
         return min(MOST_TURNS, max(least, min(left, default=MOST_TURNS)))
 
     def _note(self, tree: _Tree, samples: Int32) -> None:
-        is_followed = samples % tree.stride == 0
-        at = np.flatnonzero(is_followed)
+        at = np.flatnonzero(samples % tree.stride == 0)
         tree.after[samples[at] // tree.stride] = (tree.turns + at) / tree.size
         tree.turns += len(samples)
         waiting = np.concatenate([tree.rest, samples])
