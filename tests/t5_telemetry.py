@@ -1,13 +1,17 @@
-"""What several nodes report is what the registry of metrics declares."""
+"""What several nodes report is what the registry of metrics declares, and what their readers did."""
 
+import json
+import random
 from pathlib import Path
 
 import pytest
+from images import make_images
 from machine import Machine
 from ports import reserve_two
 from scrapes import series_of, text_of, value_of
 
 from redoxfs.telemetry import METRICS, When, missing, undeclared
+from redoxfs.telemetry.history import read
 
 
 @pytest.mark.parametrize("policy", ["pool", "slot"])
@@ -34,4 +38,23 @@ def test_each_node_serves_its_metrics_at_a_port_of_its_own(machine: Machine, sou
         assert value_of(found, "redoxfs_nodes", **labels) == 2
         (peer,) = machine.stats(machine.mnt / str(node))["peers"]
         assert value_of(found, "redoxfs_peer_retries_total", peer=peer["address"], **labels) == peer["retries"]
+    machine.ok("cluster", "down", machine.mnt)
+
+
+@pytest.mark.parametrize("policy", ["pool", "slot"])
+def test_laps_of_a_node_are_its_share_of_the_epochs(machine: Machine, tmp_path: Path, policy: str) -> None:
+    source = tmp_path / "data"
+    make_images(source, {"n00000001": 300, "n00000002": 300})
+    machine.ok("cluster", "up", "--nodes", "2", source, machine.mnt, "--classes", "dir", "--policy", policy)
+    names = [path.relative_to(source) for path in source.rglob("*.png")]
+    for _ in range(3):
+        random.shuffle(names)
+        for number, name in enumerate(names):
+            (machine.mnt / str(number % 2) / name).read_bytes()
+    for node in range(2):
+        found = read(json.loads((machine.mnt / str(node) / ".redoxfs/history.json").read_text()))
+        assert found.points[-1].stats["opens"] == 900
+        assert (found.laps[0].first, found.laps[-1].last) == (1, 3)
+        assert sum(lap.grown["opens"] for lap in found.laps) == pytest.approx(900, abs=16)
+        assert all(lap.whole for lap in found.laps)
     machine.ok("cluster", "down", machine.mnt)
