@@ -456,6 +456,21 @@ SHAPES: tuple[Shape, ...] = (
         "wait",
     ),
     _shape(
+        "scripts/bench/telemetry.py",
+        "rows left_out",
+        _rows,
+        (
+            ("watched by", "setting", _text),
+            ("opens", "opens_per_s", _per_s),
+            ("of nothing's", "opens_ratio.median", _SHARE),
+            ("CPU of an open", "us_per_open", _us),
+            ("of nothing's CPU", "cpu_ratio.median", _SHARE),
+            ("CPU of the watcher", "watcher_cpu_share", _SHARE),
+        ),
+        "CPU of an open",
+        "wait",
+    ),
+    _shape(
         "scripts/bench/estimates.py",
         "profiles",
         _estimates,
