@@ -122,6 +122,12 @@ class Shards:
     def read(self, entries: Sequence[int]) -> tuple[FileResult, ...]:
         """Read files that lie one after the other in a shard, in one sweep, each checked."""
 
+    def scatter(self, entries: Sequence[int], pieces: Sequence[Readable], /) -> tuple[FileResult, ...]:
+        """The same files from bytes that are here already, copied once and checked, without the interpreter's lock.
+
+        ``pieces`` follow each other, and begin with the first byte of the first file.
+        """
+
 @final
 class Reader:
     """A pool of threads that carry out reads. Its methods are for one thread; the reads run without Python.

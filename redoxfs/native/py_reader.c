@@ -254,6 +254,67 @@ static void shards_free(PyObject *object) {
     source_free(object);
 }
 
+// Takes views of a sequence of buffers. Returns the views, whose number is in *count, or NULL with an exception set.
+static Py_buffer *take_views(PyObject *sequence, Py_ssize_t *count) {
+    PyObject *items = PySequence_Fast(sequence, "pieces must be a sequence");
+    if (!items) {
+        return NULL;
+    }
+    Py_ssize_t wanted = PySequence_Fast_GET_SIZE(items);
+    Py_buffer *views = PyMem_Calloc((size_t)wanted + 1, sizeof *views);
+    if (!views) {
+        PyErr_NoMemory();
+    }
+    for (*count = 0; views && *count < wanted; ++*count) {
+        if (PyObject_GetBuffer(PySequence_Fast_GET_ITEM(items, *count), &views[*count], PyBUF_SIMPLE)) {
+            while (*count) {
+                PyBuffer_Release(&views[--*count]);
+            }
+            PyMem_Free(views);
+            views = NULL;
+        }
+    }
+    Py_DECREF(items);
+    return views;
+}
+
+static PyObject *shards_scatter(PyObject *self, PyObject *const *args, Py_ssize_t arguments) {
+    if (arguments != 2) {
+        return PyErr_Format(PyExc_TypeError, "scatter() takes 2 arguments: entries and pieces (%zd given)", arguments);
+    }
+    redox_read *read = new_read(self, args[0]);
+    Py_ssize_t count = 0;
+    Py_buffer *views = read ? take_views(args[1], &count) : NULL;
+    struct iovec *pieces = views ? PyMem_Calloc((size_t)count + 1, sizeof *pieces) : NULL;
+    PyObject *results = NULL;
+    if (pieces) {
+        for (Py_ssize_t i = 0; i < count; i++) {
+            pieces[i] = (struct iovec){views[i].buf, (size_t)views[i].len};
+        }
+        Py_BEGIN_ALLOW_THREADS
+        redox_shards_scatter(&((shards_object *)self)->shards, read->entries, read->count, read->files, pieces,
+                             (size_t)count);
+        Py_END_ALLOW_THREADS
+        results = results_of(self, read);
+    } else if (views) {
+        PyErr_NoMemory();
+    }
+    PyMem_Free(pieces);
+    for (Py_ssize_t i = 0; views && i < count; i++) {
+        PyBuffer_Release(&views[i]);
+    }
+    PyMem_Free(views);
+    redox_read_free(read);
+    return results;
+}
+
+static PyMethodDef shards_methods[] = {
+    {"read", source_read, METH_O, "Read files in this thread, without the interpreter's lock."},
+    {"scatter", (PyCFunction)(void (*)(void))shards_scatter, METH_FASTCALL,
+     "Make files of bytes that are in memory already, without the interpreter's lock."},
+    {NULL},
+};
+
 static PyTypeObject shards_type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "redoxfs.native._native.Shards",
@@ -262,7 +323,7 @@ static PyTypeObject shards_type = {
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = shards_new,
     .tp_dealloc = shards_free,
-    .tp_methods = source_methods,
+    .tp_methods = shards_methods,
 };
 
 // The reader

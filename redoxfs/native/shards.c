@@ -9,6 +9,8 @@
 //
 // A file's checksums are compared before anybody gets its bytes. After a mismatch, or if the sweep failed, the file is
 // read once more by itself, from the storage rather than from a cache.
+//
+// Bytes that something else has fetched are copied and checked in the same way (`redox_shards_scatter`).
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -234,6 +236,53 @@ static void read_shard(const redox_source *source, const int32_t *entries, size_
             read_again(shards, fd, entry, &files[i], i < full ? 0 : failure, stop);
         }
         if (files[i].buffer) {
+            files[i].mtime_ns = shards->tree->mtime_ns[entry];
+            files[i].inode = 0; // that of a copy: no file's
+        }
+    }
+}
+
+// Copies the bytes from `at` of the pieces, which follow each other. False if the pieces end before.
+static bool copy_from(const struct iovec *pieces, size_t count, size_t at, redox_buffer *buffer) {
+    size_t done = 0;
+    for (size_t i = 0; i < count && done < buffer->size; i++) {
+        if (at >= pieces[i].iov_len) {
+            at -= pieces[i].iov_len;
+            continue;
+        }
+        size_t here = pieces[i].iov_len - at, left = buffer->size - done;
+        size_t length = here < left ? here : left;
+        memcpy(buffer->data + done, (const char *)pieces[i].iov_base + at, length);
+        done += length;
+        at = 0;
+    }
+    return done == buffer->size;
+}
+
+void redox_shards_scatter(const redox_shards *shards, const int32_t *entries, size_t count, redox_file *files,
+                          const struct iovec *pieces, size_t piece_count) {
+    memset(files, 0, count * sizeof *files);
+    size_t gap;
+    if (!count) {
+        return;
+    }
+    if (!are_in_order(shards, entries, count, &gap)) {
+        fail_all(files, count, EINVAL, REDOX_FAILED);
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        int32_t entry = entries[i];
+        files[i].buffer = redox_buffer_allocate((size_t)size_of(shards, entry));
+        if (!files[i].buffer) {
+            fail(&files[i], ENOMEM, REDOX_FAILED);
+            continue;
+        }
+        size_t at = (size_t)(shards->data_at[entry] - shards->data_at[entries[0]]);
+        if (!copy_from(pieces, piece_count, at, files[i].buffer)) {
+            fail(&files[i], EIO, REDOX_FAILED);
+        } else if (!is_right(shards, entry, files[i].buffer)) {
+            fail(&files[i], EIO, REDOX_WRONG_SUM);
+        } else {
             files[i].mtime_ns = shards->tree->mtime_ns[entry];
             files[i].inode = 0; // that of a copy: no file's
         }

@@ -44,3 +44,8 @@ enum { REDOX_SUM_BYTES = 1 << 20 };
 
 // The caller fills in all fields but these two.
 void redox_shards_init(redox_shards *shards);
+
+// Fills `files` from bytes that are in memory already: `pieces` follow each other, and begin with the first file's first
+// byte. Each file is checked; for one whose sum is wrong, the caller may fetch the bytes again.
+void redox_shards_scatter(const redox_shards *shards, const int32_t *entries, size_t count, redox_file *files,
+                          const struct iovec *pieces, size_t piece_count);

@@ -7,7 +7,8 @@
 ``pack``       `redoxfs pack`: all shards, on all cores, resumable
 ``verify``     `redoxfs verify`
 ``workers``    spreads shards over processes
-``store``      the chunk store that reads shards
+``sharded``    what every store of shards has in common
+``store``      the chunk store that reads shards in a folder
 """
 
 from redoxfs.packed.index import MANIFEST, DamagedDatasetError, Index, is_packed, load_index, shards_at

@@ -67,7 +67,7 @@ _TREE = {
 }
 _CLASSES = {"members": "int32", "member_at": "int64", "class_of": "int32", "tree_of_class": "int32"}
 _POSITIONS = {"cells": "int32", "group_start": "int32", "shard": "int32", "data_at": "int64"}
-_ARRAYS = {**_TREE, **_CLASSES, **_POSITIONS, "sums": "uint64"}
+ARRAYS = {**_TREE, **_CLASSES, **_POSITIONS, "sums": "uint64"}
 _SHARD_NAME = re.compile(r"(samples|tree)-[0-9]{6,}\.tar")
 
 Sums = npt.NDArray[np.uint64]
@@ -137,7 +137,7 @@ def arrays_of(catalog: Catalog, cells: Cells, positions: Positions) -> dict[str,
 
 def save_arrays(folder: Path, arrays: dict[str, npt.NDArray[Any]]) -> dict[str, dict[str, Any]]:
     """Write arrays into ``folder``. Return their records."""
-    return {name: array_files.save(folder, name, values.astype(_ARRAYS[name])) for name, values in arrays.items()}
+    return {name: array_files.save(folder, name, values.astype(ARRAYS[name])) for name, values in arrays.items()}
 
 
 def describe(
@@ -178,8 +178,8 @@ def load_index(folder: Path, is_needed: Callable[[int, str], bool] = lambda _sha
     manifest = read_manifest(folder)
     try:
         must_be_text(manifest)
-        arrays = {name: array_files.load(folder / FOLDER, name, manifest["arrays"][name]) for name in _ARRAYS}
-        for name, dtype in _ARRAYS.items():
+        arrays = {name: array_files.load(folder / FOLDER, name, manifest["arrays"][name]) for name in ARRAYS}
+        for name, dtype in ARRAYS.items():
             if str(arrays[name].dtype) != dtype or arrays[name].ndim != (2 if name == "cells" else 1):
                 _damaged(folder, f"the array {name} has the wrong type")
         if not 1 <= arrays["cells"].shape[1] <= CHUNK_SIZE_MAX or arrays["cells"].shape[1] != manifest["chunk_size"]:

@@ -115,7 +115,7 @@ def pack(
             if (dst / MANIFEST).exists():
                 return _already(dst, manifest, records, making)
             sums, kept, rewritten = _shards(tree, positions, root_fd, dst, jobs, lambda done: on_progress(done, totals))
-            _must_be_unchanged(tree, root_fd)
+            must_be_unchanged(tree, root_fd)
             _finish(dst, making, manifest, records, sums, private=_is_private(tree))
     except OSError as error:
         where = os.fsdecode(error.filename) if error.filename is not None else dst
@@ -170,7 +170,7 @@ def _save_draft(
     records = save_arrays(fresh, arrays)
     draft = json.dumps({"manifest": manifest, "arrays": records}, sort_keys=True).encode()
     if (making / DRAFT).exists():
-        if not _same_facts((making / DRAFT).read_bytes(), draft):
+        if not same_facts((making / DRAFT).read_bytes(), draft):
             shutil.rmtree(fresh)
             raise PackError(
                 f"{making.parent}: holds an unfinished pack of another source or with other options; "
@@ -189,18 +189,18 @@ def _save_draft(
     return records
 
 
-def _same_facts(one: bytes, other: bytes) -> bool:
+def same_facts(one: bytes, other: bytes) -> bool:
     """Whether two drafts are of the same dataset and options. The verdict's words may differ between versions."""
     try:
         first, second = (
-            {**draft, "manifest": _facts(draft["manifest"])} for draft in (json.loads(one), json.loads(other))
+            {**draft, "manifest": facts(draft["manifest"])} for draft in (json.loads(one), json.loads(other))
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # damaged
         return False
     return first == second
 
 
-def _facts(manifest: dict[str, Any]) -> dict[str, Any]:
+def facts(manifest: dict[str, Any]) -> dict[str, Any]:
     """A manifest without the verdict, which is a text about the other values."""
     return {name: value for name, value in manifest.items() if name != "verdict"}
 
@@ -220,7 +220,7 @@ def _already(dst: Path, manifest: dict[str, Any], records: dict[str, dict[str, A
     except DamagedDatasetError as error:
         raise PackError(f"{error}; remove {dst}, or name a new folder") from None
     of_sums = there["arrays"].pop("sums", None)
-    if of_sums is None or _facts(there) != _facts({**manifest, "arrays": records}):
+    if of_sums is None or facts(there) != facts({**manifest, "arrays": records}):
         raise PackError(f"{dst}: holds a packed dataset of another source or with other options; name a new folder")
     return Packed(len(there["shards"]), 0, 0, sum(shard["bytes"] for shard in there["shards"]), already=True)
 
@@ -259,13 +259,14 @@ def _prepare(argument: tuple[Path, Path]) -> _State:
     root, dst = argument
     making = dst / PACKING
     draft = json.loads((making / DRAFT).read_bytes())
-    arrays = {name: _map(making / FOLDER / f"{name}.npy") for name in draft["arrays"]}
-    tree = replace(tree_of(arrays, skipped=0, control_left_out=0), inode=_map(making / "inode.npy"))
+    arrays = {name: map_array(making / FOLDER / f"{name}.npy") for name in draft["arrays"]}
+    tree = replace(tree_of(arrays, skipped=0, control_left_out=0), inode=map_array(making / "inode.npy"))
     shards = ShardMap.of(tree, positions_of(arrays, draft["manifest"]["shards"]), block_offsets(tree))
     return _State(shards, os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), dst)
 
 
-def _map(path: Path) -> np.ndarray[Any, Any]:
+def map_array(path: Path) -> np.ndarray[Any, Any]:
+    """The array in a file, mapped."""
     values: np.ndarray[Any, Any]
     try:
         values = np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
@@ -316,7 +317,8 @@ def _known_sums(path: Path, count: int) -> Sums | None:
 # The end
 
 
-def _must_be_unchanged(tree: Tree, root_fd: int) -> None:
+def must_be_unchanged(tree: Tree, root_fd: int) -> None:
+    """Raise SourceError if a directory has changed since the scan."""
     try:
         check_unchanged(tree, root_fd)
     except ChangedError as error:

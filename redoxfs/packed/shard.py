@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -160,15 +161,15 @@ def _copy(tree: Tree, entry: int, root_fd: int, fd: int, data_at: int, sums: Sum
     try:
         source = open_beneath(root_fd, name)
         try:
-            _must_be(source, known, name)
+            must_be(source, known, name)
             _write(fd, header, data_at - len(header))
             for at in range(0, size, SUM_BLOCK_BYTES):
-                data = _read(source, at, min(SUM_BLOCK_BYTES, size - at), name)
+                data = read_exactly(source, at, min(SUM_BLOCK_BYTES, size - at), name)
                 sums[block] = xxhash.xxh3_64_intdigest(data)
                 block += 1
                 _write(fd, data, data_at + at)
                 yield len(data)
-            _must_be(source, known, name)
+            must_be(source, known, name)
         finally:
             os.close(source)
     except _WriteError as error:
@@ -177,13 +178,15 @@ def _copy(tree: Tree, entry: int, root_fd: int, fd: int, data_at: int, sums: Sum
         raise SourceError(f"{show(name)}: {error.strerror}; a packed dataset must hold every file") from None
 
 
-def _must_be(source: int, known: tuple[int, int, int], name: bytes) -> None:
+def must_be(source: int, known: tuple[int, int, int], name: bytes) -> None:
+    """Raise SourceError unless an open file has this size, mtime and ctime."""
     now = os.fstat(source)
     if not stat.S_ISREG(now.st_mode) or (now.st_size, now.st_mtime_ns, now.st_ctime_ns) != known:
         raise SourceError(f"{show(name)} has changed since it was scanned; {PACK_AGAIN}")
 
 
-def _read(source: int, at: int, size: int, name: bytes) -> bytes:
+def read_exactly(source: int, at: int, size: int, name: bytes) -> bytes:
+    """Bytes of an open file. Raises SourceError if it ends before."""
     data = os.pread(source, size, at)
     while len(data) < size:
         more = os.pread(source, size - len(data), at + len(data))
@@ -212,6 +215,10 @@ def _write(fd: int, data: bytes, at: int) -> None:
         raise _WriteError(error) from None
 
 
+Pread = Callable[[int, int], bytes]
+"""Reads so many bytes of a shard from an offset; fewer at its end. Raises OSError."""
+
+
 def check_shard(
     shards: ShardMap,
     shard: int,
@@ -227,26 +234,47 @@ def check_shard(
         OSError: the shard cannot be read.
         StoppedError: ``stopping`` returned True.
     """
+    with open(path, "rb", buffering=0) as file:
+        fd = file.fileno()
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        length = os.fstat(fd).st_size
+        return check_bytes(shards, shard, length, partial(os.pread, fd), sums, progress=progress, stopping=stopping)
+
+
+def check_bytes(
+    shards: ShardMap,
+    shard: int,
+    found_bytes: int,
+    read: Pread,
+    sums: Sums,
+    *,
+    progress: Progress,
+    stopping: Callable[[], bool] = lambda: False,
+) -> list[str]:
+    """As `check_shard`, of a shard that is ``found_bytes`` long, wherever it lies. Its bytes are read in order."""
     problems: list[str] = []
     more = 0
-    with open(path, "rb", buffering=0) as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
-        for problem in _problems(shards, shard, file.fileno(), sums, progress, stopping):
-            if len(problems) < PROBLEMS_PER_SHARD:
-                problems.append(f"{path.name}: {problem}")
-            else:
-                more += 1
+    for problem in _problems(shards, shard, found_bytes, read, sums, progress, stopping):
+        if len(problems) < PROBLEMS_PER_SHARD:
+            problems.append(f"{shards.positions.shard_names[shard]}: {problem}")
+        else:
+            more += 1
     if more:
-        problems.append(f"{path.name}: {more:,} more")
+        problems.append(f"{shards.positions.shard_names[shard]}: {more:,} more")
     return problems
 
 
 def _problems(
-    shards: ShardMap, shard: int, fd: int, sums: Sums, progress: Progress, stopping: Callable[[], bool]
+    shards: ShardMap,
+    shard: int,
+    found: int,
+    read: Pread,
+    sums: Sums,
+    progress: Progress,
+    stopping: Callable[[], bool],
 ) -> Iterator[str]:
     tree, positions = shards.tree, shards.positions
     length = positions.shard_bytes[shard]
-    found = os.fstat(fd).st_size
     if found != length:
         yield f"{found:,} bytes long instead of {length:,}"
     at = block = 0
@@ -259,16 +287,16 @@ def _problems(
             yield f"{show(tree.path(entry))}: overlaps the entry before it"
         elif begin - at >= BLOCK_BYTES:
             yield f"{show(tree.path(entry))}: {begin - at:,} bytes before it, at {at:,}, belong to no entry"
-        elif os.pread(fd, begin - at, at).strip(b"\0"):
+        elif read(begin - at, at).strip(b"\0"):
             yield f"{show(tree.path(entry))}: bytes before it, at {at:,}, are not zero"
-        if begin < 0 or os.pread(fd, len(header), begin) != header:
-            yield _other_header(fd, max(0, begin), tree.path(entry))
+        if begin < 0 or read(len(header), begin) != header:
+            yield _other_header(read, max(0, begin), tree.path(entry))
         size = int(tree.size[entry]) if tree.is_file(entry) else 0
         wrong = False
         for offset in range(0, size, SUM_BLOCK_BYTES):
             if stopping():
                 raise StoppedError
-            data = os.pread(fd, min(SUM_BLOCK_BYTES, size - offset), data_at + offset)
+            data = read(min(SUM_BLOCK_BYTES, size - offset), data_at + offset)
             wrong |= xxhash.xxh3_64_intdigest(data) != int(sums[block])
             block += 1
         if wrong:
@@ -278,14 +306,14 @@ def _problems(
     # Padding, two blocks of zeros, and padding to whole records.
     if length - at > 3 * BLOCK_BYTES + RECORD_BYTES:
         yield f"{length - at:,} bytes after the last entry, at {at:,}, belong to no entry"
-    elif os.pread(fd, max(0, length - at), at).strip(b"\0"):
+    elif read(max(0, length - at), at).strip(b"\0"):
         yield f"bytes after the last entry, at {at:,}, are not zero"
 
 
-def _other_header(fd: int, at: int, name: bytes) -> str:
+def _other_header(read: Pread, at: int, name: bytes) -> str:
     """Describe the bytes at ``at``, where the header of ``name`` should be."""
     due = f"at {at:,}: not the header of {show(name)}"
-    begins = io.BytesIO(os.pread(fd, HEADER_READ_BYTES, at))
+    begins = io.BytesIO(read(HEADER_READ_BYTES, at))
     try:
         # Includes long names that come before it.
         with tarfile.open(fileobj=begins, mode="r:", encoding="utf-8", errors="surrogateescape") as tar:

@@ -1,7 +1,7 @@
 """`redoxfs verify`: check every byte of a packed dataset against its index, and names against WebDataset's rules."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,12 +45,18 @@ def verify(
     size = int(tree.size[tree.kind_mask(0o100000)].sum())
     work = Work(_prepare, folder, _carry_out)
     problems = dict(each_shard(work, range(len(positions.shard_names)), jobs, lambda done: on_progress(done, size)))
-    strays = sorted(set(_tars(folder)) - set(positions.shard_names))
+    return verified(index, problems, _tars(folder))
+
+
+def verified(index: Index, problems: Mapping[int, list[str]], tars: Sequence[str]) -> Verified:
+    """The result, from the problems of each shard, and the names of the tar files that lie beside the index."""
+    tree, positions = index.catalog.tree, index.positions
+    strays = sorted(set(tars) - set(positions.shard_names))
     count, names = _not_for_webdataset(index.catalog)
     return Verified(
         shards=len(positions.shard_names),
         files=int(tree.kind_mask(0o100000).sum()),
-        size=size,
+        size=int(tree.size[tree.kind_mask(0o100000)].sum()),
         problems=(
             *(line for shard in sorted(problems) for line in problems[shard]),
             *(f"{name}: not a shard of this dataset" for name in strays),
