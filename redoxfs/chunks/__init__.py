@@ -21,11 +21,12 @@ from redoxfs.chunks.layout import (
 )
 from redoxfs.chunks.measurement import measure_storage
 from redoxfs.chunks.storage_speed import UNKNOWN_SPEED, StorageSpeed
-from redoxfs.chunks.store import ChunkStore, FileBytes, NativeRead, Payload, Read, SourceFile, Stamp
+from redoxfs.chunks.store import BackgroundRead, ChunkStore, FileBytes, NativeRead, Payload, Read, SourceFile, Stamp
 from redoxfs.linux.beneath import open_beneath
 
 __all__ = [
     "UNKNOWN_SPEED",
+    "BackgroundRead",
     "Cells",
     "ChunkStore",
     "DirectoryStore",

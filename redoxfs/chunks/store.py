@@ -4,8 +4,9 @@ A store does not read by itself. For samples of a chunk it returns *reads*: piec
 out, in any order, and that touch nothing but the storage. So one pool of threads serves every store. A store that reads
 a chunk in one sweep returns one read for all samples; a store that reads file by file returns one for each.
 
-A store of this package describes its reads (`NativeRead`), and threads in C carry them out without Python. Another
-store returns functions (`Read`), which threads in Python call.
+A store of this package describes its reads (`NativeRead`), and threads in C carry them out without Python. A store
+whose storage has its own threads carries reads out by itself, in the background (`BackgroundRead`). Another store
+returns functions (`Read`), which threads in Python call.
 """
 
 from collections.abc import Callable, Sequence
@@ -114,12 +115,37 @@ class NativeRead(Read):
         at = iter(files)
         return [tuple(islice(at, count)) for count in self._counts]
 
+    def failed(self, error: OSError) -> Sequence[Payload]:
+        """Payloads with ``error`` in the place of each file."""
+        counts = self._counts or (1,) * len(self.samples)
+        return [(error,) * count for count in counts]
+
     def _with_errors(self, results: "Sequence[FileResult]") -> Sequence[FileBytes | OSError]:
         """The same, with an OSError in the place of each Failure."""
         return [
             result if isinstance(result, FileBytes) else self._source.failure(entry, *result)
             for entry, result in zip(self.entries, results, strict=True)
         ]
+
+
+class BackgroundRead(Read):
+    """A read that its store carries out by itself, while no thread waits for it.
+
+    ``held_bytes``: the memory that it takes until it is done, besides that of its payloads.
+    """
+
+    __slots__ = ("held_bytes",)
+
+    def __init__(self, samples: tuple[int, ...], held_bytes: int) -> None:
+        self.samples = samples
+        self.held_bytes = held_bytes
+
+    def begin(self, done: Callable[[Sequence[Payload]], None]) -> Callable[[], None]:
+        """Carry it out. ``done`` is called once, in any thread, perhaps before this has returned.
+
+        Returns a function that ends it early; then ``done`` gets no payloads.
+        """
+        raise NotImplementedError
 
 
 class SourceFile(Protocol):
@@ -142,13 +168,15 @@ class ChunkStore(Protocol):
         """The number of reads in flight at which the storage reaches its full rate.
 
         If a store has ``most_depth`` too, its described reads begin with ``depth`` of them in flight. The number then
-        follows what the storage gains, up to ``most_depth``.
+        follows what the storage gains, up to ``most_depth``. A store whose reads are carried out in the background has
+        ``most_held_bytes``: reads in flight together hold no more than that, unless a single one does.
         """
 
     def reads(self, chunk: int, samples: Sequence[int]) -> Sequence[Read]:
         """Reads that cover each of ``samples`` of ``chunk`` once. The first is awaited, so the first read has it.
 
-        Either all are a `NativeRead` from one source, or none is.
+        Either all are a `NativeRead` from one source, or none is. If the store has ``most_held_bytes``, all are a
+        `BackgroundRead`.
         """
 
     def read_range(self, sample: int, file: int, stamp: Stamp, offset: int, size: int) -> bytes:

@@ -34,7 +34,7 @@ def run(options: InspectOptions) -> int:
     finally:
         os.close(root_fd)
     facts = gather(dataset, policy=options.memory.policy, seed=options.dataset.seed, memory_bytes=memory_bytes)
-    facts = {"source": str(source.path), **facts}
+    facts = {"source": source.name, **facts}
     if options.json:
         print(json.dumps(facts, indent=2))
     else:

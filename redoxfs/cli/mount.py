@@ -65,7 +65,7 @@ def _share(live: LiveMountError, options: MountOptions) -> int:
     # Without a job it may be left from another run, in the middle of an epoch.
     if job_of(options) is None and not began_before(answered_at_s):
         raise live
-    say(f"{source.path} is served at {target.path} already, as another process of this machine asked for")
+    say(f"{source.name} is served at {target.path} already, as another process of this machine asked for")
     say(f"to end it: redoxfs umount {target.path}")
     return 0
 
@@ -76,7 +76,7 @@ def _request(options: MountOptions, source: PathStatus, target: PathStatus) -> l
     return rendered(
         replace(
             options,
-            source=str(source.path),
+            source=source.name,
             mountpoint=str(target.path),
             dataset=_absolute(options.dataset),
             job=job_of(options),
@@ -193,9 +193,9 @@ def step_notice(environ: Mapping[str, str]) -> str | None:
 def summary(prepared: Prepared) -> list[str]:
     """What is served, in lines for the person at the shell."""
     catalog, plan = prepared.dataset.catalog, prepared.plan
-    source, target = prepared.source.path, prepared.target.path
+    source, target = prepared.source.name, prepared.target.path
     where = f"at {target}" if prepared.receive is None else f"to the mount that came from {target}"
-    line = f"{source} is served {'over itself' if source == target else where}"
+    line = f"{source} is served {'over itself' if source == str(target) else where}"
     if not len(catalog.class_of):
         return [f"{line}, every file exactly"]
     data = format_bytes(int(catalog.sample_bytes.sum()))

@@ -3,25 +3,35 @@
 import os
 import stat
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from redoxfs.cli.options import PackOptions
 from redoxfs.cli.progress import showing
-from redoxfs.launch.errors import DestinationError, SourceUnusableError
+from redoxfs.launch.errors import DestinationError, SourceUnusableError, UsageError
 from redoxfs.launch.path_status import path_status
 from redoxfs.launch.say import say
 from redoxfs.launch.sizes import counted, format_bytes, format_seconds, parse_size
 from redoxfs.launch.source import DEFAULT_CHUNK_SIZE, catalog_of, cells_of, check_source, open_root, say_verdict
+from redoxfs.objects import Address, AddressError, is_address, parse_address
+
+if TYPE_CHECKING:
+    from redoxfs.packed.pack import Packed
 
 
 def run(options: PackOptions) -> int:
     """Pack, or resume an interrupted pack."""
-    from redoxfs.packed import is_packed, pack
+    from redoxfs.packed import is_packed
 
     begin = time.monotonic()
     source = path_status(options.source, options.timeout_s)
+    if source.address is not None:
+        raise SourceUnusableError(f"{source.asked}: redoxfs packs a directory of files")
     check_source(source)
-    dst = _destination(options.dst, source.path)
+    address = _address(options.dst)
+    dst = _destination(options.dst, source.path) if address is None else address
     shard_bytes = parse_size(options.shard_size, 0, "--shard-size")
     root_fd = open_root(source)
     if is_packed(root_fd):
@@ -32,11 +42,10 @@ def run(options: PackOptions) -> int:
     cells = cells_of(catalog, asked.chunk_size or DEFAULT_CHUNK_SIZE, asked.seed)
     try:
         with showing("packing") as show:
-            packed = pack(
+            packed = _pack_to(dst, options.timeout_s)(
                 catalog,
                 cells,
                 root_fd,
-                dst,
                 shard_bytes=shard_bytes,
                 seed=asked.seed,
                 asked={
@@ -65,6 +74,35 @@ def run(options: PackOptions) -> int:
     if not len(catalog.class_of) and asked.classes != "none":
         say(f"a mount of {dst} will redirect nothing; for other classes pack again into a new folder")
     return 0
+
+
+def _pack_to(dst: "Path | Address", timeout_s: float) -> "Callable[..., Packed]":
+    """What packs to a folder, or to an address."""
+    if isinstance(dst, Path):
+        from redoxfs.packed import pack
+
+        return partial(pack, dst=dst)
+    from redoxfs.objects.client import NoObstoreError, obstore
+    from redoxfs.objects.upload import pack_to
+
+    try:
+        obstore()
+    except NoObstoreError as error:
+        raise DestinationError(str(error)) from None
+    return partial(pack_to, address=dst, timeout_s=timeout_s)
+
+
+def _address(asked: str) -> Address | None:
+    """The address that DST is; None if it is a path."""
+    if not is_address(asked):
+        return None
+    try:
+        address = parse_address(asked)
+    except AddressError as error:
+        raise UsageError(str(error)) from None
+    if address.is_read_only:
+        raise DestinationError(f"{asked}: redoxfs only reads from a web server; name a bucket of s3://, gs:// or az://")
+    return address
 
 
 def _were(count: int) -> str:

@@ -4,38 +4,41 @@ import dataclasses
 import json
 import os
 import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from redoxfs.cli.exits import EXITS
 from redoxfs.cli.options import VerifyOptions
 from redoxfs.cli.progress import showing
 from redoxfs.launch.errors import SourceUnusableError
-from redoxfs.launch.path_status import path_status
+from redoxfs.launch.objects import verify_objects
+from redoxfs.launch.path_status import PathStatus, path_status
 from redoxfs.launch.say import say
 from redoxfs.launch.sizes import counted, format_bytes, format_seconds
 from redoxfs.launch.source import check_source, open_root
+
+if TYPE_CHECKING:
+    from redoxfs.packed.verify import Verified
+    from redoxfs.packed.workers import Done
 
 _DAMAGED = next(exit_.code for exit_ in EXITS if any("DamagedDatasetError" in name for name in exit_.raised_as))
 
 
 def run(options: VerifyOptions) -> int:
     """Print a line for each problem; returns 0 if there is none."""
-    from redoxfs.packed import is_packed, verify
-
     begin = time.monotonic()
     source = path_status(options.source, options.timeout_s)
     check_source(source, "DST")
-    root_fd = open_root(source)
-    try:
-        if not is_packed(root_fd):
-            raise SourceUnusableError(f"{source.asked}: is not a packed dataset; redoxfs pack makes one")
-    finally:
-        os.close(root_fd)
+    jobs = options.jobs or len(os.sched_getaffinity(0))
     with showing("verifying") as show:
-        found = verify(
-            source.path,
-            jobs=options.jobs or len(os.sched_getaffinity(0)),
-            on_progress=lambda done, size: show(done.files, done.size, size),
-        )
+
+        def on_progress(done: "Done", size: int) -> None:
+            show(done.files, done.size, size)
+
+        if source.address is None:
+            found = _of_folder(source, jobs, on_progress)
+        else:
+            found = verify_objects(source.address, jobs, options.timeout_s, on_progress)
     if options.json:
         print(json.dumps({"ok": not found.problems, **dataclasses.asdict(found)}, indent=2))
     else:
@@ -53,3 +56,15 @@ def run(options: VerifyOptions) -> int:
             f"merge or miss them: {', '.join(names)}"
         )
     return _DAMAGED if found.problems else 0
+
+
+def _of_folder(source: PathStatus, jobs: int, on_progress: "Callable[[Done, int], None]") -> "Verified":
+    from redoxfs.packed import is_packed, verify
+
+    root_fd = open_root(source)
+    try:
+        if not is_packed(root_fd):
+            raise SourceUnusableError(f"{source.asked}: is not a packed dataset; redoxfs pack makes one")
+    finally:
+        os.close(root_fd)
+    return verify(source.path, jobs=jobs, on_progress=on_progress)

@@ -130,7 +130,7 @@ class MountSpec:
     catalog: Catalog
     plan: Plan
     store: ChunkStore
-    source: Path
+    source: str
     mountpoint: Path
     options: frozenset[str]
     kernel_options: frozenset[str]
@@ -152,7 +152,7 @@ class MountSpec:
         """Its part of stats.json."""
         options = sorted(self.options)
         return {
-            "source": os.fspath(self.source),
+            "source": self.source,
             "mountpoint": os.fspath(self.mountpoint),
             "options": options,
             "metrics": None if self.metrics is None else self.metrics.address,

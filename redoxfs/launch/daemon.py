@@ -29,7 +29,7 @@ from redoxfs.launch.keeper import Keeper, NewKeeper, has_keeper, import_path_bel
 from redoxfs.launch.members import Membership, check_nodes, membership, remote_memory_of, transport_of
 from redoxfs.launch.metrics import labels_of, listen
 from redoxfs.launch.options import MountOptions
-from redoxfs.launch.path_status import PathStatus, path_status, path_status_cleared
+from redoxfs.launch.path_status import PathStatus, address_status, path_status, path_status_cleared
 from redoxfs.launch.recipe import Recipe, RecipeMemory
 from redoxfs.launch.resume import resume, settings_of, state_file_in, state_file_of, take_over
 from redoxfs.launch.runtime_paths import control_path
@@ -47,6 +47,7 @@ from redoxfs.launch.source import (
 )
 from redoxfs.launch.stacks import answer_with_stacks
 from redoxfs.launch.turn import await_turn
+from redoxfs.objects import is_address
 
 if TYPE_CHECKING:
     from redoxfs.dataset import Catalog
@@ -109,6 +110,8 @@ def prepare(options: MountOptions) -> Prepared:
     fuse = parse_fuse_options(options.fuse_options)
     check_nodes(options.cluster, options.memory.policy)
     is_kept = has_keeper(options)
+    if options.mountpoint is None and is_address(options.source):
+        raise UsageError(f"{options.source}: an object store cannot be mounted over itself; give MOUNTPOINT")
     turn = await_turn(options)
     source, target = _paths(options)
     is_kept = is_kept and _can_import(target.path, is_asked_for=options.keeper is True)
@@ -208,11 +211,15 @@ def succeeding(recipe: Recipe, dataset: Dataset, state_fd: int, receive: "Callab
     state_file = None if recipe.state_path is None else state_file_in(state_fd, recipe.state_path)
     if state_file is not None and members is not None:
         state_file.number(members.rank, len(members.addresses))
-    seen = {path: PathStatus(os.fspath(path), Look(path, 0, 0, False), None) for path in (recipe.source, recipe.target)}
+    source, target = (
+        PathStatus(name, Look(Path(name), 0, 0, False), None) for name in (recipe.source, os.fspath(recipe.target))
+    )
+    if dataset.objects is not None:
+        source = address_status(dataset.objects.address)
     return Prepared(
         options=options,
-        source=seen[recipe.source],
-        target=seen[recipe.target],
+        source=source,
+        target=target,
         fuse=parse_fuse_options(options.fuse_options),
         memory_bytes=recipe.memory_bytes,
         dataset=dataset,
@@ -269,7 +276,7 @@ def _paths(options: MountOptions) -> tuple[PathStatus, PathStatus]:
         )
     if target.trouble is not None:
         raise MountpointError(f"MOUNTPOINT {target.asked}: {target.trouble}")
-    if source.path in target.path.parents:
+    if source.address is None and source.path in target.path.parents:
         raise MountpointError(
             f"{target.asked}: lies inside SOURCE ({source.path}); mount over SOURCE itself, or elsewhere"
         )
@@ -424,10 +431,10 @@ def work_of(
         keeper = prepared.keeper.of_daemon
         prepared.keeper.recipe.finish(_recipe(prepared, socket, fuse_threads, request), __version__)
     try:
-        store = prepared.dataset.store()
+        store = prepared.dataset.store(memory_bytes=prepared.memory_bytes, timeout_s=prepared.options.timeout_s)
     except OSError as failure:
         name = os.path.basename(os.fsdecode(failure.filename or b""))
-        raise SourceUnusableError(f"{prepared.source.path / name}: {failure.strerror}") from None
+        raise SourceUnusableError(f"{prepared.source.name}/{name}: {failure.strerror}") from None
 
     def work(on_ready: Callable[[], None], on_news: Callable[[str], None]) -> int:
         answer_with_stacks()
@@ -442,7 +449,7 @@ def work_of(
             catalog=prepared.dataset.catalog,
             plan=prepared.plan,
             store=store,
-            source=prepared.source.path,
+            source=prepared.source.name,
             mountpoint=prepared.target.path,
             options=prepared.fuse.options,
             kernel_options=prepared.fuse.kernel,
@@ -477,7 +484,7 @@ def _recipe(prepared: Prepared, socket: Path, fuse_threads: int, request: Sequen
             # Programs would wait while a resolver is asked for a name.
             metrics=None if prepared.metrics is None else prepared.metrics.address,
         ),
-        source=prepared.source.path,
+        source=prepared.source.name,
         target=prepared.target.path,
         memory_bytes=prepared.memory_bytes,
         texts=prepared.dataset.texts,

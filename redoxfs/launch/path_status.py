@@ -1,5 +1,7 @@
 """A path of the command line and what is there: nothing, a directory, or a redoxfs mount, alive or dead.
 
+SOURCE may be the address of an object store instead. It stands for itself here: nothing is asked over the network.
+
 A mount is dead ("stale") when its daemon was killed: the kernel keeps it and answers every request with ENOTCONN. Such
 a mount serves nobody, so `path_status_cleared` detaches it; a live one is only reported.
 """
@@ -11,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from redoxfs.launch.deadline import Look, look
-from redoxfs.launch.errors import MountpointError
+from redoxfs.launch.errors import MountpointError, UsageError
 from redoxfs.launch.say import say
 from redoxfs.linux.detach import detach
 from redoxfs.linux.mount_table import Mount, mount_of, read_mounts
+from redoxfs.objects import Address, AddressError, is_address, parse_address
 
 CONTROL_FOLDER = ".redoxfs"
 EXACT_FOLDER = f"{CONTROL_FOLDER}/exact"
@@ -28,16 +31,22 @@ _MOST_STALE = 64
 
 @dataclass(frozen=True, slots=True)
 class PathStatus:
-    """A path as given, and what is there; `mount` is the mount it lies on."""
+    """A path as given, and what is there; `mount` is the mount it lies on. `address`: it is one, and no path."""
 
     asked: str
     seen: Look
     mount: Mount | None
+    address: Address | None = None
 
     @property
     def path(self) -> Path:
         """Absolute and without symlinks."""
         return self.seen.path
+
+    @property
+    def name(self) -> str:
+        """What messages, stats and the mount table call it."""
+        return str(self.path) if self.address is None else self.address.url
 
     @property
     def ours(self) -> Mount | None:
@@ -65,6 +74,8 @@ class PathStatus:
     @property
     def trouble(self) -> str | None:
         """Why this is not a usable directory, in words; None if it is one."""
+        if self.address is not None:
+            return "is an address of an object store, and must be a directory"
         if self.seen.error == errno.ENOENT:
             return "no such directory"
         if self.seen.error == errno.ETIMEDOUT:
@@ -74,7 +85,18 @@ class PathStatus:
         return None if stat.S_ISDIR(self.seen.mode) else "not a directory"
 
 
+def address_status(address: Address) -> PathStatus:
+    """The status of an address."""
+    return PathStatus(address.url, Look(Path(address.url), 0, 0, False), None, address)
+
+
 def path_status(asked: str, timeout_s: float) -> PathStatus:
+    """The status of a path, or of an address. Raises UsageError if it is an address that cannot be used."""
+    if is_address(asked):
+        try:
+            return address_status(parse_address(asked))
+        except AddressError as error:
+            raise UsageError(str(error)) from None
     seen = look(asked, timeout_s)
     return PathStatus(asked, seen, mount_of(seen.path, read_mounts()))
 

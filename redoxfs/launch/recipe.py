@@ -64,7 +64,7 @@ class Recipe:
     """
 
     options: MountOptions
-    source: Path
+    source: str
     target: Path
     memory_bytes: int
     texts: Mapping[str, str]

@@ -17,6 +17,7 @@ from redoxfs.launch.catalogs import catalog_from_file
 from redoxfs.launch.deadline import run_in_child
 from redoxfs.launch.errors import SourceUnusableError, UsageError
 from redoxfs.launch.memory import available_memory, default_memory
+from redoxfs.launch.objects import Objects, nowhere, open_objects
 from redoxfs.launch.options import DatasetOptions, MemoryOptions
 from redoxfs.launch.path_status import EXACT_FOLDER, PathStatus
 from redoxfs.launch.say import say
@@ -46,7 +47,7 @@ _FIXED_BY_PACK = {name: f"--{name}" for name in ("classes", "samples", "groups",
 class Dataset:
     """SOURCE, ready to be served: plain files, or packed (`index` is what the pack wrote).
 
-    ``texts`` are what `fingerprint_of` and `layout_of` have found.
+    ``texts`` are what `fingerprint_of` and `layout_of` have found. ``objects``: its shards are in an object store.
     """
 
     catalog: "Catalog"
@@ -55,6 +56,7 @@ class Dataset:
     index: "Index | None"
     storage: "StorageSpeed | None"
     texts: dict[str, str] = field(default_factory=dict)
+    objects: "Objects | None" = None
 
     @property
     def chunk_size(self) -> int:
@@ -67,6 +69,10 @@ class Dataset:
         """
         if self.index is None:
             return None
+        if self.objects is not None:
+            raise SourceUnusableError(
+                f"{self.objects.address}: all nodes share an object store; mount without --storage local"
+            )
         from redoxfs.packed import shards_at
 
         is_needed = shards_at(node, nodes)
@@ -78,10 +84,17 @@ class Dataset:
         parts: npt.NDArray[np.int8] = (shard_of % nodes).astype("int8")
         return parts
 
-    def store(self) -> "ChunkStore":
-        """A store that reads the files, by no path that a mount might hide. Raises OSError."""
+    def store(self, *, memory_bytes: int, timeout_s: float) -> "ChunkStore":
+        """A store that reads the files, by no path that a mount might hide. Raises OSError.
+
+        Args:
+            memory_bytes: of the mount, of which reads in flight may take a share beside it.
+            timeout_s: the deadline of a read, where the store can keep one.
+        """
         from redoxfs.chunks import DirectoryStore
 
+        if self.objects is not None:
+            return self.objects.store(self.index, self.storage, memory_bytes=memory_bytes, timeout_s=timeout_s)
         if self.index is None or self.storage is None:
             return DirectoryStore(self.catalog, self.root_fd)
         from redoxfs.packed import PackedStore
@@ -133,12 +146,13 @@ def open_dataset(
     """
     from redoxfs.packed import is_packed
 
-    if is_packed(root_fd):
+    if source.address is not None or is_packed(root_fd):
         return _open_packed(
             source,
             root_fd,
             options,
             memory,
+            timeout_s=timeout_s,
             measure_storage=measure_storage,
             members=members,
             is_storage_local=is_storage_local,
@@ -167,6 +181,7 @@ def _open_packed(
     options: DatasetOptions,
     memory: MemoryOptions,
     *,
+    timeout_s: float,
     measure_storage: bool,
     members: "Membership | None",
     is_storage_local: bool,
@@ -177,7 +192,11 @@ def _open_packed(
     if given:
         raise UsageError(f"{source.asked} is a packed dataset: {' '.join(given)} was fixed by redoxfs pack")
     begin = time.monotonic()
-    if members is not None and is_storage_local:
+    objects = None
+    if source.address is not None:
+        measures = measure_storage and memory.storage_speed is None
+        objects, index = open_objects(source.address, timeout_s=timeout_s, measures=measures)
+    elif members is not None and is_storage_local:
         index = load_index(source.path, shards_at(members.rank, len(members.addresses)))
     else:
         index = load_index(source.path)
@@ -185,11 +204,11 @@ def _open_packed(
     shards = len(index.positions.shard_names)
     content = f"{counted(files, 'file')} in {counted(shards, 'shard')}"
     say(f"packed dataset: {content}, opened in {format_seconds(time.monotonic() - begin)}")
-    storage = _storage_of(index, root_fd, memory) if measure_storage else None
+    storage = _storage_of(index, root_fd, memory, objects) if measure_storage else None
     # Each node measures another speed, and all must come to the same chunks.
     speed = storage if memory.storage_speed is not None or members is None else None
     chunk_size = _packed_chunk_size(source, index, speed, options, memory)
-    return Dataset(index.catalog, index.cells.split(chunk_size), root_fd, index, storage)
+    return Dataset(index.catalog, index.cells.split(chunk_size), root_fd, index, storage, objects=objects)
 
 
 def _packed_chunk_size(
@@ -218,15 +237,18 @@ def _packed_chunk_size(
     return chosen
 
 
-def _storage_of(index: "Index", root_fd: int, memory: MemoryOptions) -> "StorageSpeed":
+def _storage_of(index: "Index", root_fd: int, memory: MemoryOptions, objects: "Objects | None") -> "StorageSpeed":
     from redoxfs.chunks import UNKNOWN_SPEED, StorageSpeed, measure_storage
 
     if memory.storage_speed is not None:
         reads_per_s, bytes_per_s = memory.storage_speed
         return StorageSpeed(1 / reads_per_s, bytes_per_s)
     try:
-        paths = [Path(f"/proc/self/fd/{root_fd}/{name}") for name in index.positions.shard_names]
-        storage = measure_storage([path for path in paths if path.exists()])
+        if objects is not None and objects.measured is not None:
+            storage = objects.measured
+        else:
+            paths = [Path(f"/proc/self/fd/{root_fd}/{name}") for name in index.positions.shard_names]
+            storage = measure_storage([path for path in paths if path.exists()])
     except OSError as failure:
         raise SourceUnusableError(f"a shard could not be read: {failure.strerror}") from None
     speeds = f"{1 / storage.seek_s:,.0f} reads/s, {format_bytes(int(storage.bytes_per_s))}/s"
@@ -252,12 +274,17 @@ def check_source(source: PathStatus, argument: str = "SOURCE") -> None:
             f"{source.asked}: is served by a live redoxfs mount, so reads would be redirected twice; "
             f"use {mount.mountpoint}/{EXACT_FOLDER} instead"
         )
-    if source.trouble is not None:
+    if source.address is None and source.trouble is not None:
         raise SourceUnusableError(f"{argument} {source.asked}: {source.trouble}")
 
 
 def open_root(source: PathStatus) -> int:
-    """A descriptor of SOURCE, opened before anything is mounted over it. Raises SourceUnusableError."""
+    """A descriptor of SOURCE, opened before anything is mounted over it. Raises SourceUnusableError.
+
+    For an object store, which no descriptor stands for, it is that of an empty folder.
+    """
+    if source.address is not None:
+        return nowhere()
     try:
         root_fd = os.open(source.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

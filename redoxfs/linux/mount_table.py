@@ -57,7 +57,7 @@ class Mount:
             return None
 
 
-def source_text(source: Path, job: str | None) -> str:
+def source_text(source: str | Path, job: str | None) -> str:
     """What the mount table lists as the source of a mount: ASCII, without a comma, which would end a mount option."""
     text = os.fspath(source).encode("ascii", "replace").decode()
     for unfit in (",", "\\"):

@@ -41,29 +41,34 @@ class Depth:
         self.threads = start
         self._least = min(start, LEAST_DEPTH)
         self._most = most
-        self._began: tuple[float, int, int] | None = None
+        self._began: tuple[float, int, int, int] | None = None
         # While another depth is tried: the one before, and its rate.
         self._before: tuple[int, float] | None = None
         self._grows = True
         self._try_at = 0.0
 
-    def observe(self, now_s: float, reads: int, read_ns: int) -> int:
-        """``reads`` were carried out so far and took ``read_ns``, summed over the threads. Returns `threads`."""
+    def observe(self, now_s: float, reads: int, read_ns: int, size: int | None = None) -> int:
+        """``reads`` were carried out so far and took ``read_ns``, summed over the threads. Returns `threads`.
+
+        ``size``: their bytes, where reads differ too much in length to be counted.
+        """
+        amount = reads if size is None else size
         if self._began is None:
-            self._began = (now_s, reads, read_ns)
+            self._began = (now_s, reads, read_ns, amount)
             return self.threads
         elapsed_s = now_s - self._began[0]
         done = reads - self._began[1]
         if elapsed_s < WINDOW_S or done < LEAST_READS * self.threads:
             return self.threads
         in_flight = (read_ns - self._began[2]) / 1e9 / elapsed_s
-        self._began = (now_s, reads, read_ns)
+        rate = (amount - self._began[3]) / elapsed_s
+        self._began = (now_s, reads, read_ns, amount)
         if in_flight >= FULL_SHARE * self.threads:
-            self._judge(now_s, done / elapsed_s)
+            self._judge(now_s, rate)
         return self.threads
 
     def _judge(self, now_s: float, rate: float) -> None:
-        """The storage has given ``rate`` reads a second at this depth."""
+        """The storage has given ``rate`` reads, or bytes, a second at this depth."""
         if self._before is not None:
             threads, rate_before = self._before
             self._before = None

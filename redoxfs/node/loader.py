@@ -1,8 +1,9 @@
 """Carries out the reads of any store in threads, and delivers the results to the node's task.
 
-Described reads (`NativeRead`) go to threads in C, and need Python only to be queued and delivered. The reads of a store
-that is written in Python go to threads in Python (`callables`), which start with the first of them. Either way awaited
-reads, for which a request waits, go before the others, and so do their results.
+Described reads (`NativeRead`) go to threads in C, and need Python only to be queued and delivered. Reads that the store
+carries out by itself (`BackgroundRead`) are begun in turn, so many at a time (`transfers`). The reads of any other
+store in Python go to threads in Python (`callables`), which start with the first of them. In each way awaited reads,
+for which a request waits, go before the others, and so do their results.
 
 While all memory fills, results may arrive as fast as they are delivered, so delivery is cut into time slices, and the
 loop does its other work in between. A task of the loader delivers by itself. Whoever handles requests outside of trio
@@ -16,10 +17,11 @@ from time import perf_counter
 
 import trio
 
-from redoxfs.chunks.store import NativeRead, Payload, Read
+from redoxfs.chunks.store import BackgroundRead, NativeRead, Payload, Read
 from redoxfs.native import Reader
 from redoxfs.node.callables import Callables
 from redoxfs.node.depth import Depth
+from redoxfs.node.transfers import Transfers
 
 JOIN_S = 2.0
 """How long a clean end waits for reads in progress. The end of the process ends those that hang."""
@@ -33,6 +35,8 @@ BUG = "a bug in redoxfs: please report it"
 LOOK_S = 0.1
 """How often the depth is looked at, while results come: a part of `depth.WINDOW_S`."""
 
+_OF_READER = (NativeRead, BackgroundRead)
+
 log = logging.getLogger(__name__)
 
 
@@ -41,18 +45,26 @@ class Loader:
 
     Args:
         deliver: called in the task's thread with a read and its payloads, which are empty if the store raised.
-        threads: how many reads are in flight; for described reads, at first.
-        most_threads: how many described reads may be in flight, if the storage gains from it.
+        threads: how many reads are in flight; at first, if there is ``most_threads``.
+        most_threads: how many reads may be in flight, if the storage gains from it.
+        most_held_bytes: the store carries its reads out in the background, and they may hold so much together.
 
     Raises:
         OSError: no thread can be started.
     """
 
     def __init__(
-        self, deliver: Callable[[Read, Sequence[Payload]], None], *, threads: int, most_threads: int | None = None
+        self,
+        deliver: Callable[[Read, Sequence[Payload]], None],
+        *,
+        threads: int,
+        most_threads: int | None = None,
+        most_held_bytes: int | None = None,
     ) -> None:
         self._deliver = deliver
-        self._reader = Reader(threads)
+        self._reader: Reader | Transfers = (
+            Reader(threads) if most_held_bytes is None else Transfers(threads, most_held_bytes)
+        )
         self._depth = None if most_threads is None else Depth(threads, most_threads)
         self._look_at = 0.0
         self._callables = Callables(self._deliver_callables, threads=threads)
@@ -68,7 +80,9 @@ class Loader:
         if self._closed:
             return
         first = reads[0]
-        if isinstance(first, NativeRead):
+        if isinstance(self._reader, Transfers):
+            self._reader.submit([read for read in reads if isinstance(read, BackgroundRead)], awaited)
+        elif isinstance(first, NativeRead):
             described = [(read, read.entries) for read in reads if isinstance(read, NativeRead)]
             self._reader.submit(first.native, described, awaited)
         else:
@@ -78,7 +92,7 @@ class Loader:
         """A request waits for ``read`` now: put it first."""
         if self._closed:
             return
-        if isinstance(read, NativeRead):
+        if isinstance(read, _OF_READER):
             self._reader.hasten(read)
         else:
             self._callables.hasten(read)
@@ -87,7 +101,7 @@ class Loader:
         """Drop a read that has not begun. False if it has; then it is delivered as usual."""
         if self._closed:
             return False
-        return self._reader.cancel(read) if isinstance(read, NativeRead) else self._callables.cancel(read)
+        return self._reader.cancel(read) if isinstance(read, _OF_READER) else self._callables.cancel(read)
 
     def take_over(self) -> int:
         """The caller delivers from now on: `deliver_some` whenever the returned descriptor is readable."""
@@ -109,7 +123,7 @@ class Loader:
         while taken:
             try:
                 ((read, results),) = taken
-                self._deliver(read, read.payloads(results))
+                self._deliver(read, read.payloads(results) if isinstance(read, NativeRead) else results)
             except Exception:
                 log.exception(BUG)
             if perf_counter() > until:
@@ -133,7 +147,7 @@ class Loader:
 
     def _follow(self, depth: Depth, now_s: float) -> None:
         counts, before = self._reader.counts(), depth.threads
-        if depth.observe(now_s, counts["reads"], counts["read_ns"]) != before:
+        if depth.observe(now_s, counts["reads"], counts["read_ns"], counts.get("size")) != before:
             self._reader.set_threads(depth.threads)
 
     async def _deliver_by_itself(self) -> None:

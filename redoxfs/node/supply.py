@@ -79,7 +79,8 @@ class Supply:
     def start(self) -> None:
         """Start the reading threads; from a trio task."""
         most = getattr(self._store, "most_depth", None)
-        self._loader = Loader(self._arrived, threads=self._store.depth, most_threads=most)
+        held_bytes = getattr(self._store, "most_held_bytes", None)
+        self._loader = Loader(self._arrived, threads=self._store.depth, most_threads=most, most_held_bytes=held_bytes)
 
     def stop(self) -> None:
         """End the reading threads."""

@@ -1,0 +1,212 @@
+"""A packed dataset in an object store, as SOURCE.
+
+Everything that needs the network before the daemon runs is done in a child: obstore's threads would not outlive the
+fork of the daemon. The child leaves the index in the cache and reports the versions of the shards. Keys and passwords
+stay in the environment and in files. A daemon, and a successor of it, reads them there when it first needs them.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from redoxfs.launch.deadline import run_in_child
+from redoxfs.launch.errors import DamagedError, SourceUnusableError
+from redoxfs.launch.say import say
+from redoxfs.launch.sizes import format_bytes
+from redoxfs.objects import Address
+
+if TYPE_CHECKING:
+    from redoxfs.chunks import ChunkStore, StorageSpeed
+    from redoxfs.objects.client import Version
+    from redoxfs.objects.index import Fetched
+    from redoxfs.packed import Index
+    from redoxfs.packed.verify import Verified
+    from redoxfs.packed.workers import Done
+
+Result = TypeVar("Result")
+
+# Each request has a deadline of its own; an index of gigabytes may take many.
+_FETCH_S = 24 * 3600.0
+
+# Requests in flight hold what they have received, beside the memory of --memory.
+_HELD_SHARE = 8
+_HELD_BYTES = (16 << 20, 256 << 20)
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """Where the shards are, and what they were when they were looked at. ``measured``: the storage's speed."""
+
+    address: Address
+    versions: "tuple[Version, ...]"
+    measured: "StorageSpeed | None"
+
+    def store(
+        self, index: "Index | None", speed: "StorageSpeed | None", *, memory_bytes: int, timeout_s: float
+    ) -> "ChunkStore":
+        """The store that reads them. It makes no request before its first read."""
+        from redoxfs.chunks import UNKNOWN_SPEED
+        from redoxfs.objects.client import Client, obstore
+        from redoxfs.objects.store import ObjectStore
+
+        assert index is not None
+        # Imported before a mount may hide it.
+        obstore()
+        least, most = _HELD_BYTES
+        return ObjectStore(
+            index,
+            Client(self.address, deadline_s=timeout_s),
+            self.versions,
+            speed or UNKNOWN_SPEED,
+            most_held_bytes=min(max(memory_bytes // _HELD_SHARE, least), most),
+        )
+
+
+def nowhere() -> int:
+    """A descriptor of a folder that is empty and has no name."""
+    folder = tempfile.mkdtemp(prefix="redoxfs-")
+    try:
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    finally:
+        os.rmdir(folder)
+
+
+def open_objects(address: Address, *, timeout_s: float, measures: bool) -> "tuple[Objects, Index]":
+    """The dataset at an address. Progress goes to stderr.
+
+    Raises:
+        SourceUnusableError, DamagedError, DamagedDatasetError
+    """
+    from redoxfs.chunks import StorageSpeed
+    from redoxfs.objects.client import Version
+    from redoxfs.packed.index import load_index
+
+    with _cache() as (cache, is_kept):
+        told = _in_child(lambda: _told(*_fetched(address, cache, timeout_s, measures=measures)))
+        # Its arrays are mapped, so they stay when the folder is removed.
+        index = load_index(Path(told["folder"]), lambda _shard, _name: False)
+    if not told["was_kept"]:
+        say(f"fetched the index, {format_bytes(told['size'])}" + (f", and kept it in {cache}" if is_kept else ""))
+    versions = tuple(
+        Version(size, e_tag, None if modified is None else datetime.fromisoformat(modified))
+        for size, e_tag, modified in told["versions"]
+    )
+    speed = told["speed"]
+    return Objects(address, versions, None if speed is None else StorageSpeed(*speed)), index
+
+
+def verify_objects(
+    address: Address, jobs: int, timeout_s: float, on_progress: "Callable[[Done, int], None]"
+) -> "Verified":
+    """Check every byte of the dataset at an address. Raises as `open_objects`."""
+    from redoxfs.objects.check import verify
+
+    with _cache() as (cache, _):
+
+        def work() -> "Verified":
+            fetched, _ = _fetched(address, cache, timeout_s, measures=False)
+            return verify(address, fetched, jobs=jobs, timeout_s=timeout_s, on_progress=on_progress)
+
+        return _translated(work)
+
+
+@contextmanager
+def _cache() -> Iterator[tuple[Path, bool]]:
+    """The folder where indexes are kept, and whether they are; else a temporary one, with a line."""
+    from redoxfs.dataset import default_cache_dir
+
+    cache, trouble = default_cache_dir(), ""
+    try:
+        (cache / "indexes").mkdir(mode=0o700, parents=True, exist_ok=True)
+        trouble = "" if os.access(cache / "indexes", os.W_OK) else "it is not writable"
+    except OSError as failure:
+        trouble = failure.strerror or str(failure)
+    if not trouble:
+        yield cache, True
+        return
+    say(f"{cache}: {trouble}; the index is fetched again at each start")
+    with tempfile.TemporaryDirectory(prefix="redoxfs-") as folder:
+        yield Path(folder), False
+
+
+def _fetched(
+    address: Address, cache: Path, timeout_s: float, *, measures: bool
+) -> "tuple[Fetched, StorageSpeed | None]":
+    from redoxfs.objects.client import Client
+    from redoxfs.objects.index import fetch, load
+    from redoxfs.objects.speed import measure
+
+    client = Client(address, deadline_s=timeout_s)
+    found = fetch(client, cache)
+    speed = measure(client, load(found).positions.shard_names, found.versions) if measures else None
+    return found, speed
+
+
+def _told(found: "Fetched", speed: "StorageSpeed | None") -> dict[str, Any]:
+    """What `open_objects` needs, as plain JSON values."""
+    return {
+        "folder": str(found.folder),
+        "was_kept": found.was_kept,
+        "size": found.size,
+        "versions": [
+            (each.size, each.e_tag, None if each.modified is None else each.modified.isoformat())
+            for each in found.versions
+        ],
+        "speed": None if speed is None else (speed.seek_s, speed.bytes_per_s, speed.adds),
+    }
+
+
+def _translated(call: "Callable[[], Result]") -> "Result":
+    """What ``call`` returns. Raises errors of objects as CommandErrors."""
+    from redoxfs.objects.client import NoObstoreError, obstore
+    from redoxfs.objects.errors import ObjectError
+    from redoxfs.objects.index import NotPackedError
+    from redoxfs.packed import DamagedDatasetError
+
+    try:
+        obstore()
+        return call()
+    except DamagedDatasetError as error:
+        raise DamagedError(str(error)) from None
+    except (NotPackedError, NoObstoreError) as error:
+        raise SourceUnusableError(str(error)) from None
+    except ObjectError as error:
+        raise SourceUnusableError(error.strerror) from None
+
+
+def _in_child(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What ``call`` returns in a child. Raises as `_translated`."""
+    # Here, so that the child need not import it.
+    from redoxfs.objects.client import NoObstoreError, obstore
+
+    try:
+        obstore()
+    except NoObstoreError as error:
+        raise SourceUnusableError(str(error)) from None
+
+    def answer() -> bytes:
+        try:
+            return json.dumps({"found": _translated(call)}).encode()
+        except DamagedError as error:
+            return json.dumps({"damaged": str(error)}).encode()
+        except SourceUnusableError as error:
+            return json.dumps({"refused": str(error)}).encode()
+
+    try:
+        told = json.loads(run_in_child(answer, _FETCH_S))
+    except OSError as failure:
+        raise SourceUnusableError(f"the index could not be fetched: {failure.strerror}") from None
+    except ValueError:
+        raise SourceUnusableError("the process that fetched the index was killed") from None
+    if "damaged" in told:
+        raise DamagedError(told["damaged"])
+    if "refused" in told:
+        raise SourceUnusableError(told["refused"])
+    found: dict[str, Any] = told["found"]
+    return found

@@ -1,0 +1,308 @@
+"""Requests for one object at a time: ranges of a version, with retries and a deadline.
+
+obstore carries out requests in threads of its own (Rust), and its results come back to an event loop of asyncio, which
+runs in one thread for all clients of the process. A request that is cancelled or too late ends at once, with its
+connection. Rejected: a thread in Python for each request. Nothing could end a request that hangs, and such a thread
+ends the whole process if it returns while the interpreter ends.
+
+Attempts are counted here rather than in obstore, whose own retries have no deadline and do not see a body that ends
+early. The time between two attempts is drawn anew each time, below a bound that doubles, so that many requests that
+fail together do not come back together.
+
+The event loop starts with the first request, which must not come before a fork: neither it nor obstore's threads
+outlive one. Any thread but that of the event loop may call `Client.run` and `Client.spawn`.
+"""
+
+import asyncio
+import atexit
+import concurrent.futures
+import logging
+import os
+import random
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from redoxfs.objects.address import Address
+from redoxfs.objects.credentials import ProfileError, aws_settings
+from redoxfs.objects.errors import ObjectError, changed, described
+
+if TYPE_CHECKING:
+    from obstore import Bytes
+    from obstore.store import ObjectStore
+
+PART_BYTES = 8 << 20
+"""The longest range of one request. Stores give one connection 50 to 100 MB/s, so a part takes about 0.1 s; a longer
+part would hold more memory and gain little."""
+
+CONNECT_S = 10.0
+
+SILENCE_S = 15.0
+"""A server that sends nothing for so long is taken for lost, and the range is requested anew."""
+
+END_S = 2.0
+"""How long the end of the process waits for requests that are cancelled."""
+
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 5.0
+
+MISSING = "this needs obstore: pip install 'redoxfs[objects]'"
+
+Result = TypeVar("Result")
+
+log = logging.getLogger(__name__)
+
+
+class NoObstoreError(Exception):
+    """obstore is not installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What an object was when it was looked at: a later read of anything else is an error.
+
+    ``e_tag`` is the server's; without one, ``modified`` takes its place.
+    """
+
+    size: int
+    e_tag: str | None
+    modified: datetime | None
+
+
+@dataclass(slots=True)
+class Counts:
+    """Of a client so far: requests that were sent, those that were repeated, and the bytes of all answers."""
+
+    requests: int = 0
+    retries: int = 0
+    size: int = 0
+
+
+class Client:
+    """The objects in a folder. ``deadline_s``: of each call, with all its attempts."""
+
+    def __init__(self, address: Address, *, deadline_s: float) -> None:
+        self.address = address
+        self.counts = Counts()
+        self._deadline_s = deadline_s
+        self._store: ObjectStore | None = None
+
+    # From any thread
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that carries out all requests of this process."""
+        return _loop()
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Carry out ``work`` in the event loop, and wait for it."""
+        return asyncio.run_coroutine_threadsafe(work, _loop()).result()
+
+    def spawn(self, work: Coroutine[Any, Any, Result], done: Callable[[Result | None], None]) -> Callable[[], None]:
+        """Begin ``work`` in the event loop; ``done`` gets its result, or None if it was cancelled or raised.
+
+        Returns a function that cancels it.
+        """
+        future = asyncio.run_coroutine_threadsafe(work, _loop())
+
+        def over(of: "concurrent.futures.Future[Result]") -> None:
+            if not of.cancelled() and (error := of.exception()) is not None:
+                log.error("a bug in redoxfs: please report it", exc_info=error)
+                done(None)
+            else:
+                done(None if of.cancelled() else of.result())
+
+        def cancel() -> None:
+            future.cancel()
+
+        future.add_done_callback(over)
+        return cancel
+
+    # In the event loop
+
+    async def get(self, name: str, begin: int, end: int, version: Version) -> "Bytes":
+        """The bytes from ``begin`` to ``end`` of an object. Raises ObjectError."""
+        where = self.address.of(name)
+
+        async def attempt() -> "Bytes":
+            options: dict[str, Any] = {"range": (begin, end)}
+            # A weak tag never matches.
+            if version.e_tag is not None and not version.e_tag.startswith("W/"):
+                options["if_match"] = version.e_tag
+            elif version.e_tag is None and version.modified is not None:
+                options["if_unmodified_since"] = version.modified
+            result = await obstore().get_async(self.store, name, options=options)
+            # A server may ignore conditions.
+            _must_be(version, result.meta, where)
+            if tuple(result.range) != (begin, end):
+                raise ObjectError(5, f"{where}: the server sent another range than requested", lasts=False)
+            data: Bytes = await result.bytes_async()
+            self.counts.size += len(data)
+            if len(data) != end - begin:
+                raise ObjectError(5, f"{where}: the server sent {len(data):,} of {end - begin:,} bytes", lasts=False)
+            return data
+
+        return await self._repeated(attempt, where)
+
+    async def head(self, name: str) -> Version:
+        """What an object is now. Raises ObjectError."""
+
+        async def attempt() -> Version:
+            meta = await obstore().head_async(self.store, name)
+            return _version(meta)
+
+        return await self._repeated(attempt, self.address.of(name))
+
+    async def get_small(self, name: str, most_bytes: int) -> tuple[bytes, Version]:
+        """A whole object, and what it is. Raises ObjectError; EFBIG if it is longer than ``most_bytes``."""
+        where = self.address.of(name)
+
+        async def attempt() -> tuple[bytes, Version]:
+            result = await obstore().get_async(self.store, name)
+            version = _version(result.meta)
+            if version.size > most_bytes:
+                raise ObjectError(27, f"{where}: is longer than {most_bytes:,} bytes", lasts=True)
+            data = bytes(await result.bytes_async())
+            self.counts.size += len(data)
+            if len(data) != version.size:
+                raise ObjectError(5, f"{where}: the server sent {len(data):,} of {version.size:,} bytes", lasts=False)
+            return data, version
+
+        return await self._repeated(attempt, where)
+
+    @property
+    def store(self) -> "ObjectStore":
+        """obstore's own client, made at the first use. Raises ObjectError, whose text names a wrong setting."""
+        if self._store is None:
+            self._store = open_store(self.address, self._deadline_s, {"max_retries": 0})
+        return self._store
+
+    async def _repeated(self, attempt: Callable[[], Awaitable[Result]], where: str) -> Result:
+        clock = asyncio.get_running_loop().time
+        until, pause_s = clock() + self._deadline_s, FIRST_PAUSE_S
+        failure: ObjectError | None = None
+        while True:
+            self.counts.requests += 1
+            self.counts.retries += failure is not None
+            try:
+                # Half of the time at most: a slow connection leaves some for another.
+                async with asyncio.timeout(max((until - clock()) / 2, 1.0)):
+                    return await attempt()
+            except Exception as error:
+                failure = described(error, where)
+            wait_s = random.uniform(0, pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            if failure.lasts or clock() + wait_s >= until:
+                raise failure
+            await asyncio.sleep(wait_s)
+
+
+def obstore() -> Any:
+    """The module. Raises NoObstoreError."""
+    try:
+        import obstore as module
+    except ImportError:
+        raise NoObstoreError(MISSING) from None
+    return module
+
+
+def _version(meta: Any) -> Version:
+    modified = meta["last_modified"]
+    # Of a server that does not say.
+    return Version(meta["size"], meta["e_tag"], None if modified is None or modified.timestamp() <= 0 else modified)
+
+
+def _must_be(version: Version, meta: Any, where: str) -> None:
+    now = _version(meta)
+    if version.e_tag is None:
+        now = Version(now.size, None, now.modified)
+    else:
+        now = Version(now.size, now.e_tag, version.modified)
+    if now != version:
+        raise changed(where)
+
+
+def open_store(address: Address, deadline_s: float, retries: Any) -> "ObjectStore":
+    """obstore's client of a folder. ``deadline_s``: of one attempt; ``retries``: what obstore does by itself.
+
+    Raises ObjectError, NoObstoreError.
+    """
+    obstore()
+    from obstore.store import from_url
+
+    options: dict[str, Any] = {
+        "connect_timeout": timedelta(seconds=min(CONNECT_S, deadline_s)),
+        "read_timeout": timedelta(seconds=min(SILENCE_S, deadline_s)),
+        "timeout": timedelta(seconds=deadline_s),
+        # Requests in flight must not share one connection's bandwidth.
+        "http1_only": True,
+    }
+    settings: dict[str, Any] = {}
+    try:
+        if address.scheme == "s3":
+            settings = aws_settings(os.environ)
+            if _endpoint(settings).startswith("http://"):
+                options["allow_http"] = True
+        elif address.scheme == "http":
+            options["allow_http"] = True
+        if address.scheme in ("http", "https"):
+            from obstore.store import HTTPStore
+
+            # `from_url` would take some hosts for a cloud's, whose own protocol needs credentials.
+            store: ObjectStore = HTTPStore.from_url(address.url, client_options=options, retry_config=retries)
+        else:
+            store = from_url(address.url, client_options=options, retry_config=retries, **settings)
+    except ProfileError as error:
+        raise ObjectError(22, str(error), lasts=True) from None
+    except Exception as error:
+        raise ObjectError(22, f"{address}: {_setting_of(error)}", lasts=True) from None
+    return store
+
+
+def _endpoint(settings: dict[str, Any]) -> str:
+    for variable in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"):
+        if os.environ.get(variable):
+            return os.environ[variable]
+    return str(settings.get("endpoint", ""))
+
+
+def _setting_of(error: Exception) -> str:
+    """What is wrong with the environment. obstore's text may quote a value of it, so only known ones are passed on."""
+    text = str(error)
+    if "Account must be specified" in text:
+        return "the storage account is not known (AZURE_STORAGE_ACCOUNT_NAME)"
+    return "the settings in the environment cannot be used"
+
+
+_lock = threading.Lock()
+_running: asyncio.AbstractEventLoop | None = None
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    """The event loop of this process."""
+    global _running
+    with _lock:
+        if _running is None:
+            _running = asyncio.new_event_loop()
+            thread = threading.Thread(target=_running.run_forever, name="redoxfs-objects", daemon=True)
+            thread.start()
+            atexit.register(_end, _running, thread)
+        return _running
+
+
+def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    """Cancel all requests before the interpreter ends, since obstore's threads would call it afterwards."""
+
+    async def cancel_all() -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        loop.stop()
+
+    with suppress(RuntimeError):
+        asyncio.run_coroutine_threadsafe(cancel_all(), loop)
+    thread.join(END_S)

@@ -1,0 +1,76 @@
+"""What obstore and the server report, as an OSError of one line.
+
+Texts of obstore quote the address of a request, which may have a signature, and the body of an answer. So only the
+status and the server's own code are taken out of them.
+"""
+
+import errno
+import re
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
+
+_KINDS = {
+    "FileNotFoundError": (errno.ENOENT, "no such object"),
+    "PermissionDeniedError": (errno.EACCES, "permission denied"),
+    "UnauthenticatedError": (errno.EACCES, "the credentials are missing or wrong"),
+    "PreconditionError": (errno.ESTALE, "the object has changed since the mount"),
+    "AlreadyExistsError": (errno.EEXIST, "the object exists already"),
+    "NotSupportedError": (errno.EOPNOTSUPP, "the store does not support this"),
+}
+"""By the name of the exception: what will be the same at the next attempt."""
+
+_LASTING = {400: errno.EINVAL, 401: errno.EACCES, 405: errno.EOPNOTSUPP, 416: errno.ESTALE, 501: errno.EOPNOTSUPP}
+"""Likewise by the status of an answer; 301 and the like see below."""
+
+_METADATA_SERVICES = ("169.254.169.254", "metadata.google.internal")
+
+
+class ObjectError(OSError):
+    """An object cannot be read or written. ``lasts``: another attempt would end alike."""
+
+    def __init__(self, number: int, text: str, *, lasts: bool) -> None:
+        super().__init__(number, text)
+        self.lasts = lasts
+
+
+def changed(where: str) -> ObjectError:
+    """The object is not the one of the mount."""
+    return ObjectError(errno.ESTALE, f"{where}: {_KINDS['PreconditionError'][1]}", lasts=True)
+
+
+def described(error: BaseException, where: str) -> ObjectError:
+    """The error of a request for the object at ``where``."""
+    if isinstance(error, ObjectError):
+        return error
+    if isinstance(error, TimeoutError):
+        return ObjectError(errno.ETIMEDOUT, f"{where}: no answer in time", lasts=False)
+    text = str(error)
+    status = _STATUS.search(text)
+    code = _CODE.search(text)
+    answer = " ".join(each[1] for each in (status, code) if each)
+    shown = f" ({answer})" if answer else ""
+    if any(service in text for service in _METADATA_SERVICES):
+        return ObjectError(
+            errno.EACCES, f"{where}: no credentials in the environment, and this machine has none", lasts=False
+        )
+    kind = _KINDS.get(type(error).__name__)
+    if kind is not None:
+        number, words = kind
+        return ObjectError(number, f"{where}: {words}{shown}", lasts=True)
+    if status is not None:
+        number = int(status[1])
+        if 300 <= number < 400:
+            return ObjectError(
+                errno.EINVAL, f"{where}: is elsewhere{shown}; is the region right (AWS_REGION)?", lasts=True
+            )
+        if number in _LASTING:
+            return ObjectError(_LASTING[number], f"{where}: the server refuses{shown}", lasts=True)
+        return ObjectError(errno.EIO, f"{where}: the server fails{shown}", lasts=False)
+    if "BadScheme" in text:
+        return ObjectError(errno.EINVAL, f"{where}: plain http is not allowed (AWS_ALLOW_HTTP=true)", lasts=True)
+    if "Connect" in text:
+        return ObjectError(errno.ECONNREFUSED, f"{where}: no connection to the server", lasts=False)
+    if "TimedOut" in text:
+        return ObjectError(errno.ETIMEDOUT, f"{where}: no answer in time", lasts=False)
+    return ObjectError(errno.EIO, f"{where}: the connection broke", lasts=False)

@@ -1,0 +1,54 @@
+"""What a read of an object costs: a request, and the bytes.
+
+As for files (`chunks.measurement`), many requests are in flight, as the store has them later: a single one would
+measure the distance to the server. The time of a request hides behind that of the bytes of others, so the two do not
+add up. Requests cost money and bytes cost time, so both are bounded.
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+from redoxfs.chunks import UNKNOWN_SPEED, StorageSpeed
+from redoxfs.objects.client import Client, Version
+
+IN_FLIGHT = 32
+SMALL_BYTES, LARGE_BYTES = 4096, 4 << 20
+
+LASTS_S = 0.4
+MOST_SMALL, MOST_LARGE = 1024, 32
+"""Requests of each kind; as many large ones as are in flight at once, 128 MiB."""
+
+LEAST_BYTES = 64 << 20
+"""Below this total size there is nothing to decide."""
+
+
+def measure(client: Client, names: Sequence[str], versions: Sequence[Version]) -> StorageSpeed:
+    """The speed of the store that has these shards; UNKNOWN_SPEED if they are small. Raises ObjectError."""
+    if sum(version.size for version in versions) < LEAST_BYTES:
+        return UNKNOWN_SPEED
+    return client.run(_measure(client, names, versions))
+
+
+async def _measure(client: Client, names: Sequence[str], versions: Sequence[Version]) -> StorageSpeed:
+    at_random = random.Random(0)
+    sizes = [version.size for version in versions]
+    now = asyncio.get_running_loop().time
+
+    async def seconds_each(size: int, most: int) -> float:
+        began, requests = now(), 0
+
+        async def work() -> None:
+            nonlocal requests
+            while now() - began < LASTS_S and requests < most:
+                requests += 1
+                (shard,) = at_random.choices(range(len(names)), sizes)
+                begin = at_random.randrange(max(1, sizes[shard] - size))
+                await client.get(names[shard], begin, min(begin + size, sizes[shard]), versions[shard])
+
+        await asyncio.gather(*(work() for _ in range(IN_FLIGHT)))
+        return (now() - began) / requests
+
+    request_s = await seconds_each(SMALL_BYTES, MOST_SMALL)
+    large_s = await seconds_each(LARGE_BYTES, MOST_LARGE)
+    return StorageSpeed(request_s, LARGE_BYTES / large_s, adds=False)

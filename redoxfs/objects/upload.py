@@ -1,0 +1,321 @@
+"""`redoxfs pack` to an object store: each shard is uploaded in parts, as it is made.
+
+The positions in a shard are known before its first byte is read, so its bytes are made in order, from many files that
+are read at the same time, and no copy of it lies on a local disk. An upload in parts has no name until it is complete.
+
+The order of the steps makes a killed pack harmless:
+
+1. The draft goes to .packing/plan.json in the store. It depends on the source and the options alone, so a second run
+   knows whether it may resume.
+2. Each shard is uploaded under its own name, and then a record of it: its version, and its checksums. A second run
+   keeps a shard if the store has the version of its record, and uploads it again if not.
+3. The source's directories are checked once more, the index is uploaded, and last the manifest.
+
+Parts of a shard whose upload was killed stay in the store without a name, until the store's own rule removes them.
+"""
+
+import io
+import json
+import os
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from redoxfs.chunks import Cells, open_beneath
+from redoxfs.dataset import Catalog, SourceError, array_files, show
+from redoxfs.objects.address import Address
+from redoxfs.objects.errors import ObjectError
+from redoxfs.objects.writer import Writer
+from redoxfs.packed.headers import header_of
+from redoxfs.packed.index import (
+    FOLDER,
+    MANIFEST,
+    MANIFEST_MAX_BYTES,
+    PACKING,
+    SUM_BLOCK_BYTES,
+    DamagedDatasetError,
+    Sums,
+    arrays_of,
+    block_offsets,
+    describe,
+    positions_of,
+    read_manifest,
+    save_arrays,
+    seal,
+    tree_of,
+)
+from redoxfs.packed.pack import DRAFT, Packed, PackError, Totals, facts, map_array, must_be_unchanged, same_facts
+from redoxfs.packed.positions import assign_positions
+from redoxfs.packed.shard import READS_IN_FLIGHT, ShardMap, StoppedError, must_be, read_exactly
+from redoxfs.packed.workers import Done, Tally, Work, each_shard
+
+PIECE_BYTES = 1 << 20
+"""Files are read in pieces of this length, or of so many small files: READS_IN_FLIGHT of them at a time."""
+
+PIECE_FILES = 16
+
+RESUME = "run the same command again to resume"
+
+
+def pack_to(
+    catalog: Catalog,
+    cells: Cells,
+    root_fd: int,
+    address: Address,
+    *,
+    shard_bytes: int,
+    seed: int,
+    asked: dict[str, Any],
+    jobs: int,
+    timeout_s: float,
+    on_progress: Callable[[Done, Totals], None] = lambda _done, _totals: None,
+) -> Packed:
+    """As `redoxfs.packed.pack`, to an address. ``timeout_s``: the deadline of a request."""
+    tree = catalog.tree
+    positions = assign_positions(catalog, cells, shard_bytes=shard_bytes)
+    manifest = describe(catalog, cells, positions, seed=seed, asked=asked)
+    totals = Totals(len(tree), int(tree.size[tree.kind_mask(0o100000)].sum()))
+    writer = Writer(address, timeout_s)
+    folder = Path(tempfile.mkdtemp(prefix="redoxfs-pack-"))
+    try:
+        (folder / FOLDER).mkdir()
+        records = save_arrays(folder / FOLDER, arrays_of(catalog, cells, positions))
+        draft = json.dumps({"manifest": manifest, "arrays": records}, sort_keys=True).encode()
+        there = _manifest_at(writer, folder)
+        if there is not None:
+            return _already(writer, there, manifest, records)
+        _claim(writer, draft)
+        (folder / DRAFT).write_bytes(draft)
+        block_at = block_offsets(tree)
+        shards = ShardMap.of(tree, positions, block_at)
+        sums = np.zeros(int(block_at[-1]), np.uint64)
+        kept = rewritten = 0
+        # A worker of its own process has no descriptor of ours.
+        root = Path(f"/proc/{os.getpid()}/fd/{root_fd}")
+        work = Work(_prepare, (root, folder, address, timeout_s), _carry_out)
+        for shard, (of_shard, was_whole, was_damaged) in each_shard(
+            work, range(len(positions.shard_names)), jobs, lambda done: on_progress(done, totals)
+        ):
+            sums[shards.blocks(shard)] = of_shard
+            kept += was_whole
+            rewritten += was_damaged
+        must_be_unchanged(tree, root_fd)
+        records = {**records, "sums": array_files.save(folder / FOLDER, "sums", sums)}
+        for path in sorted((folder / FOLDER).iterdir()):
+            writer.put(f"{FOLDER}/{path.name}", path)
+        writer.put(MANIFEST, seal({**manifest, "arrays": records}))
+        _clear(writer)
+    except ObjectError as error:
+        raise PackError(f"{error.strerror}; {RESUME}") from None
+    except OSError as error:
+        raise PackError(f"{error.filename or folder}: {error.strerror or error}; {RESUME}") from None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return Packed(len(positions.shard_names), kept, rewritten, sum(positions.shard_bytes))
+
+
+# The destination
+
+
+def _manifest_at(writer: Writer, folder: Path) -> dict[str, Any] | None:
+    """The manifest that is there, if there is one. Raises PackError if it is damaged."""
+    text = writer.read_if_there(MANIFEST, MANIFEST_MAX_BYTES)
+    if text is None:
+        return None
+    at = folder / "there"
+    at.mkdir()
+    (at / MANIFEST).write_bytes(text)
+    try:
+        return read_manifest(at)
+    except DamagedDatasetError as error:
+        line = str(error).replace(str(at), writer.address.url)
+        raise PackError(f"{line}; remove {writer.address}, or name a new folder") from None
+
+
+def _already(writer: Writer, there: dict[str, Any], manifest: dict[str, Any], records: dict[str, Any]) -> Packed:
+    of_sums = there["arrays"].pop("sums", None)
+    if of_sums is None or facts(there) != facts({**manifest, "arrays": records}):
+        raise PackError(
+            f"{writer.address}: holds a packed dataset of another source or with other options; name a new folder"
+        )
+    _clear(writer)
+    return Packed(len(there["shards"]), 0, 0, sum(shard["bytes"] for shard in there["shards"]), already=True)
+
+
+def _claim(writer: Writer, draft: bytes) -> None:
+    """Note what is being packed there, or find that it is the same. Raises PackError."""
+    name = f"{PACKING}/{DRAFT}"
+    there = writer.read_if_there(name, MANIFEST_MAX_BYTES)
+    if there is None:
+        if any(not found.startswith(f"{PACKING}/") for found in writer.names(most=1)):
+            raise PackError(f"{writer.address}: is not empty and is not a packed dataset; name a new folder")
+        if writer.put_if_absent(name, draft):
+            return
+        there = writer.read_if_there(name, MANIFEST_MAX_BYTES)
+    if there is None or not same_facts(there, draft):
+        raise PackError(
+            f"{writer.address}: holds an unfinished pack of another source or with other options; "
+            "remove it, or give the same options again"
+        )
+
+
+def _clear(writer: Writer) -> None:
+    """Remove the records. The dataset is complete without them, so a failure is none."""
+    try:
+        writer.delete_below(PACKING)
+    except ObjectError:
+        return
+
+
+# The shards
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _State:
+    shards: ShardMap
+    root_fd: int
+    writer: Writer
+
+
+def _prepare(argument: tuple[Path, Path, Address, float]) -> _State:
+    root, folder, address, timeout_s = argument
+    draft = json.loads((folder / DRAFT).read_bytes())
+    arrays = {name: map_array(folder / FOLDER / f"{name}.npy") for name in draft["arrays"]}
+    tree = tree_of(arrays, skipped=0, control_left_out=0)
+    shards = ShardMap.of(tree, positions_of(arrays, draft["manifest"]["shards"]), block_offsets(tree))
+    writer = Writer(address, timeout_s)
+    return _State(shards, os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), writer)
+
+
+def _carry_out(state: _State, shard: int, tally: Tally) -> tuple[Sums, bool, bool]:
+    """Keep or upload a shard. Return its checksums, whether it was kept, and whether it was there but not whole."""
+    shards, writer = state.shards, state.writer
+    name = shards.positions.shard_names[shard]
+    record = f"{PACKING}/{name}.record"
+    recorded = writer.read_if_there(record, MANIFEST_MAX_BYTES)
+    if recorded is not None:
+        known = _known_sums(writer, recorded, name, shards.positions.shard_bytes[shard], len(shards.blocks(shard)))
+        if known is not None:
+            files = [entry for entry in shards.entries(shard).tolist() if shards.tree.is_file(entry)]
+            tally.add(len(shards.entries(shard)), int(shards.tree.size[files].sum()))
+            return known, True, False
+    sums = np.zeros(len(shards.blocks(shard)), np.uint64)
+    with ThreadPoolExecutor(READS_IN_FLIGHT, thread_name_prefix="redoxfs-pack") as pool:
+        tag = writer.put_parts(name, _bytes_of(state, shard, sums, tally, pool))
+    head = json.dumps({"e_tag": tag}).encode()
+    writer.put(record, head + b"\n" + sums.tobytes())
+    return sums, False, recorded is not None
+
+
+def _known_sums(writer: Writer, recorded: bytes, name: str, length: int, count: int) -> Sums | None:
+    """The checksums of a recorded shard, if the store still has that version of it."""
+    head, _, data = recorded.partition(b"\n")
+    try:
+        tag = json.loads(head)["e_tag"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    version = writer.version_of(name)
+    if version is None or tag is None or version.e_tag != tag or version.size != length or len(data) != 8 * count:
+        return None
+    return np.frombuffer(data, np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Bytes of a shard: ``padding`` zeros, then of ``entry`` the header (if ``offset`` is 0) and ``size`` bytes.
+
+    ``block``: the number of the first checksum, in the shard.
+    """
+
+    padding: int
+    entry: int
+    offset: int
+    size: int
+    block: int
+
+
+def _pieces(shards: ShardMap, shard: int) -> Iterator[list[_Piece]]:
+    """All bytes of a shard but the zeros at its end, in order; each list is read by one thread."""
+    tree, positions = shards.tree, shards.positions
+    batch: list[_Piece] = []
+    batch_bytes = at = block = 0
+    for entry in shards.entries(shard).tolist():
+        begin = int(positions.data_at[entry]) - len(header_of(tree, entry))
+        size = int(tree.size[entry]) if tree.is_file(entry) else 0
+        for offset in range(0, max(size, 1), PIECE_BYTES):
+            length = min(PIECE_BYTES, size - offset)
+            batch.append(_Piece(begin - at if not offset else 0, entry, offset, length, block))
+            block += length > 0
+            batch_bytes += length
+            if batch_bytes >= PIECE_BYTES or len(batch) >= PIECE_FILES:
+                yield batch
+                batch, batch_bytes = [], 0
+        at = int(positions.data_at[entry]) + size
+    if batch:
+        yield batch
+
+
+def _bytes_of(state: _State, shard: int, sums: Sums, tally: Tally, pool: ThreadPoolExecutor) -> Iterator[bytes]:
+    """The bytes of a shard in order, read ahead. Fills in ``sums``."""
+    shards = state.shards
+    waiting: deque[Future[bytes]] = deque()
+    done = 0
+    for batch in _pieces(shards, shard):
+        waiting.append(pool.submit(_read, state, batch, sums, tally))
+        if len(waiting) >= READS_IN_FLIGHT:
+            data = waiting.popleft().result()
+            done += len(data)
+            yield data
+    while waiting:
+        data = waiting.popleft().result()
+        done += len(data)
+        yield data
+    yield bytes(shards.positions.shard_bytes[shard] - done)
+
+
+def _read(state: _State, batch: list[_Piece], sums: Sums, tally: Tally) -> bytes:
+    tree = state.shards.tree
+    into = io.BytesIO()
+    for piece in batch:
+        if tally.stopping():
+            raise StoppedError
+        into.write(bytes(piece.padding))
+        is_file = tree.is_file(piece.entry)
+        if not piece.offset:
+            into.write(header_of(tree, piece.entry))
+        if is_file:
+            data = _read_file(state, piece)
+            if data:
+                sums[piece.block] = xxhash.xxh3_64_intdigest(data)
+                into.write(data)
+        is_last = not is_file or piece.offset + piece.size >= int(tree.size[piece.entry])
+        tally.add(int(is_last), piece.size)
+    return into.getvalue()
+
+
+def _read_file(state: _State, piece: _Piece) -> bytes:
+    tree, entry = state.shards.tree, piece.entry
+    name = tree.path(entry)
+    known = (int(tree.size[entry]), int(tree.mtime_ns[entry]), int(tree.ctime_ns[entry]))
+    try:
+        source = open_beneath(state.root_fd, name)
+        try:
+            must_be(source, known, name)
+            data = read_exactly(source, piece.offset, piece.size, name) if piece.size else b""
+            must_be(source, known, name)
+        finally:
+            os.close(source)
+    except OSError as error:
+        raise SourceError(f"{show(name)}: {error.strerror}; a packed dataset must hold every file") from None
+    return data
+
+
+assert PIECE_BYTES == SUM_BLOCK_BYTES, "a piece of a large file is one block"

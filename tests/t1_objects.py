@@ -1,0 +1,353 @@
+"""Packed datasets in object stores: addresses, profiles, the store's tests, retries, and the kept index."""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import objects
+import pytest
+from objects import CUT_SHORT, OTHER_BYTES, REFUSED, SILENT, STATUS_503, Server, serving, times
+from packs import Options, pack_here
+from stores import bytes_in_buffers
+
+from redoxfs.chunks import FileBytes, StorageSpeed
+from redoxfs.native import Buffer
+from redoxfs.objects import Address, AddressError, is_address, parse_address
+from redoxfs.objects.client import PART_BYTES, Client, Version
+from redoxfs.objects.credentials import ProfileError, aws_settings
+from redoxfs.objects.errors import ObjectError
+from redoxfs.objects.index import NotPackedError, fetch, load
+from redoxfs.objects.store import ObjectStore
+from redoxfs.packed import DamagedDatasetError, Index
+from redoxfs.testing import CHUNK_SIZE, GROUPS, StoreTests, Subject, make_source, payloads
+
+GROUPED = Options(chunk_size=CHUNK_SIZE, groups=GROUPS)
+
+HELD_BYTES = 64 << 20
+
+DEADLINE_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_source(tmp_path_factory.mktemp("source"))
+
+
+@pytest.fixture(scope="module")
+def packed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    dst = tmp_path_factory.mktemp("packed") / "dst"
+    pack_here(source, dst, GROUPED)
+    return dst
+
+
+@pytest.fixture
+def server(packed: Path) -> Iterator[Server]:
+    with serving(packed.parent) as server:
+        yield server
+
+
+def client_of(server: Server, deadline_s: float = DEADLINE_S) -> Client:
+    return Client(parse_address(f"{server.url}/dst"), deadline_s=deadline_s)
+
+
+@contextmanager
+def store_at(client: Client, cache: Path, gap_s: float = 0.002) -> Iterator[tuple[Index, ObjectStore]]:
+    fetched = fetch(client, cache)
+    index = load(fetched)
+    speed = StorageSpeed(seek_s=gap_s, bytes_per_s=200e6)
+    yield index, ObjectStore(index, client, fetched.versions, speed, most_held_bytes=HELD_BYTES)
+
+
+class TestObjectStore(StoreTests):
+    @pytest.fixture(params=[0.002, 1e-9], ids=["gaps are read", "gaps are skipped"])
+    def subject(
+        self, source: Path, server: Server, tmp_path: Path, request: pytest.FixtureRequest
+    ) -> Iterator[Subject]:
+        with store_at(client_of(server), tmp_path, request.param) as (index, store):
+            tree, positions = index.catalog.tree, index.positions
+            lost: list[int] = []
+
+            # The bytes change and the version does not, as when a store returns wrong bytes.
+            true_bytes = store.fetch
+
+            async def wrong_bytes(shard: int, begin: int, end: int) -> list[bytes]:
+                pieces = [bytearray(piece) for piece in await true_bytes(shard, begin, end)]
+                for entry in lost:
+                    at = int(positions.data_at[entry]) - begin
+                    if positions.shard[entry] == shard and 0 <= at < end - begin:
+                        pieces[0][at] ^= 1
+                return [bytes(piece) for piece in pieces]
+
+            store.fetch = wrong_bytes  # type: ignore[method-assign]
+
+            @contextmanager
+            def unreadable(sample: int) -> Iterator[None]:
+                lost.append(int(index.catalog.members[index.catalog.member_at[sample]]))
+                try:
+                    yield
+                finally:
+                    lost.clear()
+
+            def content(entry: int) -> bytes:
+                return (source / os.fsdecode(tree.path(entry))).read_bytes()
+
+            yield Subject(store, index.catalog, index.cells, content, unreadable)
+
+
+# Addresses
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("s3://bucket/a/prefix/", "s3://bucket/a/prefix"),
+        ("S3://bucket", "s3://bucket"),
+        ("gs://bucket//x", "gs://bucket/x"),
+        ("https://host:8443/data", "https://host:8443/data"),
+    ],
+)
+def test_an_address_has_one_form(text: str, url: str) -> None:
+    assert is_address(text)
+    assert parse_address(text).url == url
+
+
+@pytest.mark.parametrize("path", ["/data", "data", "./s3:/x", "a:/b", "s3:/bucket"])
+def test_a_path_is_no_address(path: str) -> None:
+    assert not is_address(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["ftp://host/x", "s3://", "s3:///x", "s3://b/../c", "https://me:hunter2@host/x", "https://host/x?sig=hunter2"],
+)
+def test_an_address_that_cannot_be_used_is_one_line_without_its_secret(text: str) -> None:
+    with pytest.raises(AddressError) as raised:
+        parse_address(text)
+    assert "hunter2" not in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+# Profiles
+
+
+def profile(home: Path, credentials: str = "", config: str = "") -> dict[str, str]:
+    (home / ".aws").mkdir()
+    (home / ".aws/credentials").write_text(credentials)
+    (home / ".aws/config").write_text(config)
+    return {"HOME": str(home)}
+
+
+def test_a_profile_gives_keys_region_and_endpoint(tmp_path: Path) -> None:
+    environ = profile(
+        tmp_path,
+        "[default]\naws_access_key_id=A\naws_secret_access_key=S%\n[other]\naws_access_key_id=B\n",
+        "[default]\nregion = eu-west-1\n[profile other]\nendpoint_url = http://minio:9000\n",
+    )
+    assert aws_settings(environ) == {"access_key_id": "A", "secret_access_key": "S%", "region": "eu-west-1"}
+    assert aws_settings({**environ, "AWS_PROFILE": "other"}) == {
+        "access_key_id": "B",
+        "endpoint": "http://minio:9000",
+    }
+
+
+def test_the_environment_goes_before_a_profile(tmp_path: Path) -> None:
+    environ = profile(tmp_path, "[default]\naws_access_key_id=A\naws_secret_access_key=S\naws_session_token=T\n")
+    assert aws_settings({**environ, "AWS_ACCESS_KEY_ID": "E"}) == {}
+
+
+def test_a_profile_that_needs_a_service_is_refused_with_the_command(tmp_path: Path) -> None:
+    environ = profile(tmp_path, config="[default]\nsso_session = mine\n")
+    with pytest.raises(ProfileError, match="export-credentials"):
+        aws_settings(environ)
+
+
+def test_a_profile_that_is_missing_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ProfileError, match="'nobody'"):
+        aws_settings({"HOME": str(tmp_path), "AWS_PROFILE": "nobody"})
+
+
+def test_a_broken_file_is_refused_without_its_lines(tmp_path: Path) -> None:
+    environ = profile(tmp_path, "aws_secret_access_key=hunter2\n")
+    with pytest.raises(ProfileError) as raised:
+        aws_settings(environ)
+    assert "hunter2" not in str(raised.value)
+
+
+# The index
+
+
+def test_the_index_is_fetched_once_and_kept(server: Server, tmp_path: Path) -> None:
+    first = fetch(client_of(server), tmp_path)
+    fetched = server.traffic.ranges
+    assert (first.was_kept, fetched > 0) == (False, True)
+    second = fetch(client_of(server), tmp_path)
+    assert (second.was_kept, second.folder) == (True, first.folder)
+    assert server.traffic.ranges == fetched
+
+
+def test_a_damaged_kept_index_is_fetched_again(server: Server, tmp_path: Path) -> None:
+    folder = fetch(client_of(server), tmp_path).folder
+    path = folder / "index/names.npy"
+    damaged = bytearray(path.read_bytes())
+    damaged[-1] ^= 1
+    path.write_bytes(damaged)
+    again = fetch(client_of(server), tmp_path)
+    assert not again.was_kept
+    assert bytes(damaged) != path.read_bytes()
+    assert [name for name in os.listdir(tmp_path / "indexes") if name.startswith(".")] == []
+
+
+def test_a_fetch_that_fails_leaves_nothing(server: Server, tmp_path: Path) -> None:
+    server.fault = times(1, REFUSED, part="sums.npy")
+    with pytest.raises(ObjectError):
+        fetch(client_of(server), tmp_path)
+    assert os.listdir(tmp_path / "indexes") == []
+
+
+def test_a_folder_that_is_not_packed_is_one_line(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(NotPackedError, match="redoxfs pack makes one"):
+        fetch(Client(parse_address(f"{server.url}/nothing"), deadline_s=5), tmp_path)
+
+
+def test_a_shard_that_is_missing_or_short_is_damage(source: Path, tmp_path: Path) -> None:
+    dst = tmp_path / "here/dst"
+    dst.parent.mkdir()
+    pack_here(source, dst, GROUPED)
+    shard = dst / "samples-000000.tar"
+    with serving(dst.parent) as server:
+        os.truncate(shard, 1000)
+        with pytest.raises(DamagedDatasetError, match="1,000 bytes long"):
+            fetch(client_of(server), tmp_path)
+        shard.unlink()
+        with pytest.raises(DamagedDatasetError, match="is missing"):
+            fetch(client_of(server), tmp_path)
+
+
+# Faults
+
+
+def whole_chunk(store: ObjectStore, index: Index) -> list[FileBytes | OSError]:
+    chunk = int((index.cells.cells >= 0).sum(axis=1).argmax())
+    samples = index.cells.cells[chunk][index.cells.cells[chunk] >= 0].tolist()
+    return [file for payload in payloads(store.reads(chunk, samples)).values() for file in payload]
+
+
+@pytest.mark.parametrize("fault", [STATUS_503, CUT_SHORT, OTHER_BYTES])
+def test_a_fault_that_passes_costs_a_retry(server: Server, tmp_path: Path, fault: str) -> None:
+    with store_at(client_of(server), tmp_path) as (index, store):
+        server.fault = times(1, fault, part="samples-")
+        files = whole_chunk(store, index)
+        assert len(files) > 100
+        assert all(isinstance(file, FileBytes) for file in files)
+
+
+def test_a_server_that_comes_back_in_time_costs_nothing_but_time(server: Server, tmp_path: Path) -> None:
+    with store_at(client_of(server), tmp_path) as (index, store):
+        server.stop()
+        read = store.reads(0, index.cells.cells[0][:4].tolist())[0]
+        came_back = []
+
+        def come_back(method: str, path: str) -> None:
+            came_back.append((method, path))
+
+        # The first attempt is refused for certain: nothing listens until it has been.
+        server.fault = come_back
+        failing = client_of(server, 1)
+        with pytest.raises(ObjectError) as raised:
+            failing.run(failing.head("manifest.json"))
+        assert raised.value.errno == errno.ECONNREFUSED
+        assert failing.counts.retries >= 1
+        server.start()
+        assert all(isinstance(file, FileBytes) for payload in read.run() for file in payload)
+        assert came_back
+
+
+def test_a_deadline_ends_a_read_of_a_silent_server(server: Server, tmp_path: Path) -> None:
+    with store_at(client_of(server), tmp_path) as (index, _):
+        fetched = fetch(client_of(server), tmp_path)
+        speed = StorageSpeed(seek_s=0.002, bytes_per_s=200e6)
+        client = client_of(server, 2)
+        store = ObjectStore(index, client, fetched.versions, speed, most_held_bytes=HELD_BYTES)
+        server.fault = lambda _method, path: SILENT if "samples-" in path else None
+        found = {file.errno for file in whole_chunk(store, index) if isinstance(file, OSError)}
+        assert found == {errno.ETIMEDOUT}
+
+
+@pytest.mark.parametrize("has_tags", [True, False])
+def test_a_shard_that_is_replaced_is_an_error_and_never_mixed(source: Path, tmp_path: Path, has_tags: bool) -> None:
+    dst = tmp_path / "here/dst"
+    dst.parent.mkdir()
+    pack_here(source, dst, GROUPED)
+    with serving(dst.parent) as server:
+        server.has_tags = has_tags
+        with store_at(client_of(server), tmp_path) as (index, store):
+            for shard in dst.glob("samples-*.tar"):
+                stamp = shard.stat().st_mtime_ns
+                # Other padding at the end: all files are as they were.
+                with shard.open("r+b") as file:
+                    file.seek(-1, os.SEEK_END)
+                    file.write(b"x")
+                os.utime(shard, ns=(stamp, stamp + 10**10))
+            failed = {file.errno for file in whole_chunk(store, index) if isinstance(file, OSError)}
+            assert failed == {errno.ESTALE}
+            assert store._client.counts.retries == 0
+
+
+@pytest.mark.parametrize(("fault", "number"), [(REFUSED, errno.EACCES), ("404", errno.ENOENT)])
+def test_a_lasting_fault_is_not_retried(server: Server, tmp_path: Path, fault: str, number: int) -> None:
+    with store_at(client_of(server), tmp_path) as (index, store):
+        before = server.traffic.ranges
+        server.fault = lambda method, path: fault if "samples-" in path and method == "GET" else None
+        read = store.reads(0, index.cells.cells[0][:1].tolist())[0]
+        errors = {file.errno for payload in read.run() for file in payload if isinstance(file, OSError)}
+        assert errors == {number}
+        assert server.traffic.ranges - before == 1
+
+
+# Memory
+
+
+def test_a_large_file_is_a_few_requests_and_its_bytes_are_kept_once(tmp_path: Path) -> None:
+    source, dst = tmp_path / "source", tmp_path / "packed/dst"
+    for label in ("cat", "dog"):
+        (source / label).mkdir(parents=True)
+        (source / label / "1.jpg").write_bytes(b"small")
+    content = os.urandom(2 * PART_BYTES + 5)
+    (source / "cat/2.jpg").write_bytes(content)
+    dst.parent.mkdir()
+    pack_here(source, dst)
+    with serving(dst.parent) as server, store_at(client_of(server), tmp_path) as (index, store):
+        sample = int(index.catalog.sample_of[index.catalog.tree.find(b"cat/2.jpg")])
+        before, requests = bytes_in_buffers(), server.traffic.ranges
+        ((file,),) = store.reads(0, [sample])[0].run()
+        assert isinstance(file, FileBytes)
+        assert server.traffic.ranges - requests == 3
+        assert bytes(file.data) == content
+        assert Buffer.total_bytes() - before == len(content)
+
+
+def test_a_version_by_a_weak_tag_is_compared_here(server: Server) -> None:
+    client = client_of(server)
+    version = client.run(client.head("manifest.json"))
+    other = Version(version.size, 'W/"other"', None)
+    with pytest.raises(ObjectError) as raised:
+        client.run(client.get("manifest.json", 0, 10, other))
+    assert raised.value.errno == errno.ESTALE
+
+
+def test_an_error_has_no_secret(monkeypatch: pytest.MonkeyPatch, server: Server, tmp_path: Path) -> None:
+    for name, value in objects.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "hunter1")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    server.fault = lambda _method, _path: REFUSED
+    client = Client(Address("s3", "s3://bucket/dst"), deadline_s=5)
+    with pytest.raises(ObjectError) as raised:
+        client.run(client.head("manifest.json"))
+    assert raised.value.errno == errno.EACCES
+    assert "hunter" not in str(raised.value)
+    assert raised.value.strerror == "s3://bucket/dst/manifest.json: permission denied (403)"

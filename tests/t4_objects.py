@@ -1,0 +1,161 @@
+"""Mounts of packed datasets on a web server: an epoch, its requests, a server that comes and goes, other daemons."""
+
+import signal
+import tarfile
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from images import make_images, path_in
+from machine import Machine
+from objects import REFUSED, STATUS_503, Server, serving
+from packs import Options, pack_here
+
+CLASSES = {f"n0000010{number}": 40 for number in range(4)}
+PACKED = Options(shard_bytes=1 << 18, chunk_size=8)
+MEMORY = ("--memory", "8MiB", "--storage-speed", "1000,100MiB")
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("objects")
+    make_images(folder / "source", CLASSES, typical_bytes=20_000)
+    pack_here(folder / "source", folder / "dst", PACKED)
+    return folder / "dst"
+
+
+@pytest.fixture
+def server(packed: Path) -> Iterator[Server]:
+    with serving(packed) as server:
+        yield server
+
+
+def read_all(root: Path) -> Counter[str]:
+    """Read each file once, by several threads: the paths that the bytes were made for."""
+    paths = [*root.glob("train/*/*")]
+
+    def read(path: Path) -> str:
+        data = path.read_bytes()
+        found = path_in(data) if data else ""
+        # The label is right.
+        assert not data or Path(found).parent.name == path.parent.name
+        return found
+
+    with ThreadPoolExecutor(8) as pool:
+        found = Counter(pool.map(read, paths))
+    # An empty file cannot name itself.
+    found.pop("", None)
+    return found
+
+
+def test_an_epoch_reads_each_sample_once_and_each_byte_once(machine: Machine, server: Server, packed: Path) -> None:
+    machine.ok("mount", server.url, machine.mnt, *MEMORY)
+    before = server.traffic.sent
+    for _ in range(2):
+        read = read_all(machine.mnt)
+        assert set(read.values()) == {1}
+        assert len(read) >= sum(CLASSES.values()) - len(CLASSES)
+    size = sum(shard.stat().st_size for shard in packed.glob("samples-*.tar"))
+    assert server.traffic.sent - before <= 2 * 1.02 * size
+    stats = machine.stats()
+    assert stats["source"] == server.url
+    assert stats["redirected"] > 0
+
+
+def test_a_second_mount_fetches_no_index(machine: Machine, server: Server) -> None:
+    assert "fetched the index" in machine.ok("mount", server.url, machine.mnt, *MEMORY).stderr
+    machine.ok("umount", machine.mnt)
+    server.paths.clear()
+    machine.ok("mount", server.url, machine.mnt, *MEMORY)
+    assert not any("index/" in path for path in server.paths)
+
+
+def test_a_server_that_comes_back_serves_the_opens_that_wait(machine: Machine, server: Server) -> None:
+    machine.ok("mount", server.url, machine.mnt, *MEMORY)
+    refused = []
+
+    def fails_at_first(_method: str, path: str) -> str | None:
+        refused.append(path)
+        return STATUS_503 if len(refused) < 20 else None
+
+    server.fault = fails_at_first
+    assert set(read_all(machine.mnt).values()) == {1}
+    assert len(refused) >= 20
+    server.stop()
+    server.start()
+    assert set(read_all(machine.mnt).values()) == {1}
+
+
+def test_a_refused_read_is_one_open_that_fails_and_no_more(machine: Machine, server: Server) -> None:
+    machine.ok("mount", server.url, machine.mnt, *MEMORY)
+    server.fault = lambda _method, _path: REFUSED
+    path = next(machine.mnt.glob("train/*/*-1.png"))
+    with pytest.raises(OSError) as raised:
+        path.read_bytes()
+    assert raised.value.errno
+    server.fault = lambda _method, _path: None
+    assert path_in(path.read_bytes())
+    assert "permission denied (403)" in machine.log()
+
+
+def test_a_successor_reads_the_same_objects(machine: Machine, server: Server) -> None:
+    machine.ok("mount", server.url, machine.mnt, *MEMORY)
+    first = read_all(machine.mnt)
+    machine.kill(signal.SIGKILL)
+    assert read_all(machine.mnt) == first
+
+
+def test_secrets_of_the_environment_are_nowhere(machine: Machine, packed: Path) -> None:
+    secret = "hunter2hunter2"
+    with serving(packed.parent) as s3:
+        machine.environment |= {
+            "AWS_ACCESS_KEY_ID": "someone",
+            "AWS_SECRET_ACCESS_KEY": secret,
+            "AWS_ENDPOINT_URL": s3.url,
+            "AWS_REGION": "us-east-1",
+        }
+        said = machine.ok("mount", f"s3://{packed.name}", machine.mnt, *MEMORY).stderr
+        assert set(read_all(machine.mnt).values()) == {1}
+        s3.fault = lambda _method, _path: REFUSED
+        read_all_or_fail(machine.mnt)
+        bundle = machine.folder / "bundle.tar.gz"
+        machine.ok("debug", machine.mnt, "-o", bundle)
+        told = [said, machine.log(), (machine.mnt / ".redoxfs/stats.json").read_text()]
+        told += [Path(f"/proc/{pid}/cmdline").read_text() for pid in machine.processes_of()]
+        assert not [text for text in told if secret in text]
+        assert secret.encode() not in unpacked(bundle)
+
+
+def read_all_or_fail(root: Path) -> None:
+    for path in root.glob("train/*/*"):
+        try:
+            path.read_bytes()
+        except OSError:
+            return
+
+
+def unpacked(bundle: Path) -> bytes:
+    with tarfile.open(bundle) as tar:
+        files = [tar.extractfile(member) for member in tar if member.isfile()]
+        return b"".join(file.read() for file in files if file is not None)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("ftp://host/data", "ftp:// is no object store"),
+        ("https://me:hunter2@host/data", "must not contain a user"),
+        ("http://127.0.0.1:{port}/nothing", "is not a packed dataset"),
+        ("http://127.0.0.1:1/data", "no connection to the server"),
+    ],
+)
+def test_an_address_that_cannot_be_mounted_is_one_line(
+    machine: Machine, server: Server, source: str, words: str
+) -> None:
+    done = machine.run("mount", source.format(port=server.port), machine.mnt, "--timeout", "1")
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("redoxfs: ")]
+    assert words in line
+    assert "hunter2" not in done.stderr
+    assert done.returncode in (2, 3)
