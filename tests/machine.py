@@ -96,7 +96,7 @@ class Machine:
 
     def mount_nodes(
         self,
-        source: Path | Sequence[Path],
+        source: str | Path | Sequence[Path],
         addresses: Sequence[str],
         *options: str,
         inside: Callable[[int], Sequence[str]] | None = None,
@@ -106,7 +106,7 @@ class Machine:
         ``source`` may be one for each node. ``inside`` has the words to put before a node's command.
         """
         mountpoints = [self.mnt / str(node) for node in range(len(addresses))]
-        sources = [source] * len(addresses) if isinstance(source, Path) else source
+        sources = [source] * len(addresses) if isinstance(source, (str, Path)) else source
         started = []
         try:
             for node, mountpoint in enumerate(mountpoints):

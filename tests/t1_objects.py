@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import objects
+import object_server
 import pytest
-from objects import CUT_SHORT, OTHER_BYTES, REFUSED, SILENT, STATUS_503, Server, serving, times
+from object_server import CUT_SHORT, OTHER_BYTES, REFUSED, SILENT, STATUS_503, Server, serving, times
 from packs import Options, pack_here
 from stores import bytes_in_buffers
 
@@ -338,7 +338,7 @@ def test_a_version_by_a_weak_tag_is_compared_here(server: Server) -> None:
 
 
 def test_an_error_has_no_secret(monkeypatch: pytest.MonkeyPatch, server: Server, tmp_path: Path) -> None:
-    for name, value in objects.environment().items():
+    for name, value in object_server.environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "hunter1")

@@ -40,8 +40,8 @@ from redoxfs.packed.positions import Positions
 from redoxfs.peers import Tls
 from redoxfs.testing import layout_of, make_source
 
-PICKLED = (Dataset, Catalog, Tree, Verdict, Finding, Cells, StorageSpeed, Index, Positions, Recipe, Membership)
-PICKLED += (Objects, Address, Version)
+OF_DATASET = (Dataset, Catalog, Tree, Verdict, Finding, Cells, StorageSpeed, Index, Positions)
+PICKLED = (*OF_DATASET, Recipe, Membership, Objects, Address, Version)
 OPTIONS = (MountOptions, DatasetOptions, MemoryOptions, ClusterOptions, SharingOptions, SamplerSpec)
 
 

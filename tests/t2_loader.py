@@ -21,6 +21,7 @@ from redoxfs.native import Buffer, Reader
 from redoxfs.node import loader as loader_module
 from redoxfs.node.depth import LEAST_DEPTH, PAUSE_S, WINDOW_S, Depth
 from redoxfs.node.loader import Loader
+from redoxfs.node.transfers import Transfers
 
 FILES = 30
 
@@ -72,7 +73,7 @@ class Gate:
                 self.open()
 
 
-def until_done(reader: Reader, reads: int) -> None:
+def until_done(reader: Reader | Transfers, reads: int) -> None:
     while reader.counts()["done"] < reads:
         os.sched_yield()
 

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from images import make_images, path_in
 from machine import Machine
-from objects import REFUSED, STATUS_503, Server, serving
+from object_server import REFUSED, STATUS_503, Server, serving
 from packs import Options, pack_here
+
+from redoxfs.telemetry import METRICS, When, missing, undeclared
 
 CLASSES = {f"n0000010{number}": 40 for number in range(4)}
 PACKED = Options(shard_bytes=1 << 18, chunk_size=8)
@@ -62,6 +64,10 @@ def test_an_epoch_reads_each_sample_once_and_each_byte_once(machine: Machine, se
     stats = machine.stats()
     assert stats["source"] == server.url
     assert stats["redirected"] > 0
+    assert undeclared(stats, METRICS) == []
+    assert missing(stats, METRICS, {When.ALWAYS, When.KEEPER, When.OBJECTS}) == []
+    assert stats["objects"]["received_bytes"] == server.traffic.sent - before
+    assert stats["objects"]["retries"] == 0
 
 
 def test_a_second_mount_fetches_no_index(machine: Machine, server: Server) -> None:
@@ -159,3 +165,11 @@ def test_an_address_that_cannot_be_mounted_is_one_line(
     assert words in line
     assert "hunter2" not in done.stderr
     assert done.returncode in (2, 3)
+
+
+def test_the_doctor_says_whether_an_address_answers(machine: Machine, server: Server) -> None:
+    done = machine.run("doctor", server.url)
+    assert f"{server.url} answers" in done.stdout
+    done = machine.run("doctor", f"{server.url}/nothing")
+    assert "is not a packed dataset" in done.stdout
+    assert done.returncode == 11

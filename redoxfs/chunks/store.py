@@ -169,7 +169,8 @@ class ChunkStore(Protocol):
 
         If a store has ``most_depth`` too, its described reads begin with ``depth`` of them in flight. The number then
         follows what the storage gains, up to ``most_depth``. A store whose reads are carried out in the background has
-        ``most_held_bytes``: reads in flight together hold no more than that, unless a single one does.
+        ``most_held_bytes``: reads in flight together hold no more than that, unless a single one does. It may have
+        ``stats``, a function that returns counts for `objects` in stats.json.
         """
 
     def reads(self, chunk: int, samples: Sequence[int]) -> Sequence[Read]:

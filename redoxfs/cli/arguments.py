@@ -148,7 +148,7 @@ def _add_csi(verbs: "Verbs[Parser]") -> None:
 
 
 def _add_mount_arguments(verb: Parser) -> None:
-    verb.add_argument("source", metavar="SOURCE", help="the directory with the training files")
+    verb.add_argument("source", metavar="SOURCE", help="the directory with the training files, or an address: s3://…")
     verb.add_argument("mountpoint", metavar="MOUNTPOINT", nargs="?", help="where to serve it (default: over SOURCE)")
     _add_served(verb)
     _add_memory(verb.add_argument_group("memory"))
@@ -435,7 +435,7 @@ def _add_debug(verbs: "Verbs[Parser]") -> None:
 def _add_pack(verbs: "Verbs[Parser]") -> None:
     verb = add_verb(verbs, "pack", PackOptions, "write SOURCE to DST as tar shards that are read in whole chunks")
     verb.add_argument("source", metavar="SOURCE", help="the directory with the training files")
-    verb.add_argument("dst", metavar="DST", help="a new folder, or that of an interrupted pack, to resume it")
+    verb.add_argument("dst", metavar="DST", help="a new folder or address, or that of an interrupted pack")
     _add_files(verb)
     _add_layout(verb, default="64")
     verb.add_argument("--shard-size", metavar="SIZE", help="length at which a shard ends (default: 1GiB)")
@@ -445,7 +445,7 @@ def _add_pack(verbs: "Verbs[Parser]") -> None:
 
 def _add_verify(verbs: "Verbs[Parser]") -> None:
     verb = add_verb(verbs, "verify", VerifyOptions, "read a packed dataset and check every byte of it")
-    verb.add_argument("source", metavar="DST", help="a folder that redoxfs pack wrote")
+    verb.add_argument("source", metavar="DST", help="a folder or address that redoxfs pack wrote")
     _add_json(verb)
     _add_jobs(verb)
     _add_timeout(verb)

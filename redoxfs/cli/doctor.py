@@ -13,9 +13,12 @@ from redoxfs.doctor.result import Level, Result, ok, problem
 from redoxfs.doctor.source import advise, look
 from redoxfs.doctor.storage import Probe, check_filesystem, probe, results
 from redoxfs.launch.addresses import split_address
-from redoxfs.launch.errors import SourceUnusableError
+from redoxfs.launch.errors import CommandError, SourceUnusableError
+from redoxfs.launch.objects import open_objects
 from redoxfs.launch.path_status import PathStatus, path_status
+from redoxfs.launch.sizes import format_bytes
 from redoxfs.launch.source import check_source
+from redoxfs.objects import Address
 
 FOUND = 11
 """The exit code if a check found a problem."""
@@ -77,7 +80,7 @@ def _of_mount(mount: PathStatus, options: DoctorOptions, nodes: list[str]) -> It
         yield from check_nodes(addresses)
     source = source_of(stats)
     if source is not None:
-        yield from _of_storage(path_status(str(source), _look_s(options)), options)[0]
+        yield from _of_storage(path_status(source, _look_s(options)), options)[0]
     elif stats:
         what = "is hidden by the mount over it, so its storage cannot be measured"
         yield ok("source", f"{stats['source']} {what}; to measure it, unmount first")
@@ -98,7 +101,9 @@ def _of_source(source: PathStatus, options: DoctorOptions) -> Iterator[Result]:
 
 
 def _of_storage(source: PathStatus, options: DoctorOptions) -> tuple[list[Result], Probe | None]:
-    """The lines about the storage under a directory, and the probe; None if it cannot be read."""
+    """The lines about the storage under a directory, and the probe; None if it cannot be read, or is no directory."""
+    if source.address is not None:
+        return [_of_address(source.address, options.timeout_s)], None
     try:
         check_source(source)
     except SourceUnusableError as refusal:
@@ -106,3 +111,18 @@ def _of_storage(source: PathStatus, options: DoctorOptions) -> tuple[list[Result
         return [problem("source", str(refusal), command)], None
     measured = probe(source.path, options.probe_s)
     return [check_filesystem(source.path), *results(measured)], measured
+
+
+def _of_address(address: Address, timeout_s: float) -> Result:
+    """The line about an object store: that the dataset there can be read, and how fast."""
+    try:
+        objects, _ = open_objects(address, timeout_s=timeout_s, measures=True)
+    except CommandError as refusal:
+        return problem("source", str(refusal), f"redoxfs inspect {shlex.quote(address.url)}")
+    from redoxfs.chunks import UNKNOWN_SPEED
+
+    speed = objects.measured
+    if speed is None or speed == UNKNOWN_SPEED:
+        return ok("storage", f"{address} answers; the dataset is too small to measure it")
+    rates = f"{1 / speed.seek_s:,.0f} requests/s and {format_bytes(int(speed.bytes_per_s))}/s"
+    return ok("storage", f"{address}: {rates}, with many requests in flight")

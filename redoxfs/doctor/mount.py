@@ -6,7 +6,6 @@ import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from redoxfs.doctor.result import Result, ok, problem, warning
@@ -205,7 +204,7 @@ def addresses_of(stats: Mapping[str, Any]) -> list[str]:
     return [str(peer["address"]) for peer in stats.get("peers") or []]
 
 
-def source_of(stats: Mapping[str, Any]) -> Path | None:
-    """The directory that is served; None if the mount hides it."""
+def source_of(stats: Mapping[str, Any]) -> str | None:
+    """The directory, or the address, that is served; None if the mount hides it."""
     source, mountpoint = stats.get("source"), stats.get("mountpoint")
-    return None if source is None or source == mountpoint else Path(source)
+    return None if source is None or source == mountpoint else str(source)

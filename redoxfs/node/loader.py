@@ -72,6 +72,11 @@ class Loader:
         self._closed = False
         trio.lowlevel.spawn_system_task(self._deliver_by_itself)
 
+    @property
+    def most_in_flight(self) -> int:
+        """How many reads may be in flight now."""
+        return 0 if self._closed else self._reader.counts()["threads"]
+
     def submit(self, reads: Sequence[Read], *, awaited: bool) -> None:
         """Queue reads of one call of a store. ``awaited``: a request waits for the first of them.
 

@@ -244,9 +244,8 @@ def open_store(address: Address, deadline_s: float, retries: Any) -> "ObjectStor
     try:
         if address.scheme == "s3":
             settings = aws_settings(os.environ)
-            if _endpoint(settings).startswith("http://"):
-                options["allow_http"] = True
-        elif address.scheme == "http":
+        # Whoever names a server without TLS means it.
+        if address.scheme == "http" or _endpoint(address.scheme, settings).startswith("http://"):
             options["allow_http"] = True
         if address.scheme in ("http", "https"):
             from obstore.store import HTTPStore
@@ -262,8 +261,16 @@ def open_store(address: Address, deadline_s: float, retries: Any) -> "ObjectStor
     return store
 
 
-def _endpoint(settings: dict[str, Any]) -> str:
-    for variable in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"):
+_ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "gs": ("GOOGLE_BASE_URL",),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+}
+
+
+def _endpoint(scheme: str, settings: dict[str, Any]) -> str:
+    """The server that the environment or a profile names; empty if none does."""
+    for variable in _ENDPOINTS.get(scheme, ()):
         if os.environ.get(variable):
             return os.environ[variable]
     return str(settings.get("endpoint", ""))

@@ -68,7 +68,7 @@ def described(error: BaseException, where: str) -> ObjectError:
             return ObjectError(_LASTING[number], f"{where}: the server refuses{shown}", lasts=True)
         return ObjectError(errno.EIO, f"{where}: the server fails{shown}", lasts=False)
     if "BadScheme" in text:
-        return ObjectError(errno.EINVAL, f"{where}: plain http is not allowed (AWS_ALLOW_HTTP=true)", lasts=True)
+        return ObjectError(errno.EINVAL, f"{where}: is redirected to a server without TLS", lasts=True)
     if "Connect" in text:
         return ObjectError(errno.ECONNREFUSED, f"{where}: no connection to the server", lasts=False)
     if "TimedOut" in text:

@@ -54,10 +54,10 @@ class ObjectStore(ShardedStore):
         self._versions = versions
         self.most_held_bytes = most_held_bytes
 
-    def stats(self) -> dict[str, Any]:
-        """Its part of stats.json."""
+    def stats(self) -> dict[str, int]:
+        """Its part of `objects` in stats.json."""
         counts = self._client.counts
-        return {"requests": counts.requests, "request_retries": counts.retries, "request_bytes": counts.size}
+        return {"requests": counts.requests, "retries": counts.retries, "received_bytes": counts.size}
 
     def _read(self, sweep: Sweep) -> Read:
         first, last = sweep.entries[0], sweep.entries[-1]

@@ -35,6 +35,7 @@ class When(StrEnum):
     SLOT = "`--policy slot`"
     KEEPER = "a mount with a keeper"
     DEATH = "a mount with a keeper, once a daemon has died"
+    OBJECTS = "a mount of an object store"
     NODES = "several nodes"
     SLOT_NODES = "several nodes, `--policy slot`"
 

@@ -14,7 +14,7 @@ METRICS: tuple[Metric, ...] = (
     # What is served, and by whom
     Metric("version", FACT, "version", "The version of redoxfs that serves the mount."),
     Metric("pid", FACT, "pid", "The process number of the daemon."),
-    Metric("source", FACT, "source", "The directory that is served."),
+    Metric("source", FACT, "source", "The directory, or the address, that is served."),
     Metric("mountpoint", FACT, "mountpoint", "The mountpoint, or the socket that the mount came from."),
     Metric("metrics_address", FACT, "metrics", "Where the daemon listens for scrapes of Prometheus; null: nowhere."),
     Metric("options", FACT, "options", "The mount options that were given with `-o`."),
@@ -141,6 +141,37 @@ METRICS: tuple[Metric, ...] = (
     Metric("bound_paths", GAUGE, "bound", "Paths that have an answer because they are open.", stable=False),
     Metric("holds", GAUGE, "holds", "Answers that threads would get again.", stable=False),
     Metric("reservations", GAUGE, "reservations", "Samples that stats have reserved.", stable=False),
+    # Object stores
+    Metric(
+        "object_requests",
+        COUNTER,
+        "objects.requests",
+        "Requests to the object store, repeated ones too.",
+        when=When.OBJECTS,
+    ),
+    Metric(
+        "object_retries",
+        COUNTER,
+        "objects.retries",
+        "Requests to the object store that were repeated.",
+        when=When.OBJECTS,
+    ),
+    Metric(
+        "object_received_bytes",
+        COUNTER,
+        "objects.received_bytes",
+        "Bytes of answers received from the object store.",
+        unit="bytes",
+        when=When.OBJECTS,
+    ),
+    Metric(
+        "object_reads_limit",
+        GAUGE,
+        "objects.reads_limit",
+        "Reads of chunks that may be in flight, as measured.",
+        when=When.OBJECTS,
+        stable=False,
+    ),
     # Several nodes
     Metric("remote_requests", COUNTER, "remote_requests", "Messages to other nodes, each counted once."),
     Metric("remote_samples", COUNTER, "remote_samples", "Samples that came from other nodes."),

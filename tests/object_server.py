@@ -47,6 +47,8 @@ class Server:
         self.paths: list[str] = []
         self._contents: dict[Path, tuple[tuple[int, int], bytes, str]] = {}
         self._at_once = 0
+        self.failed = 0
+        self.any_failed = threading.Event()
         self._lock = threading.Lock()
         self.released = threading.Event()
         self._server: ThreadingHTTPServer | None = None
@@ -149,8 +151,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
                 return
             sent = self._forwarded(fault) if self.of.behind is not None else self._from_folder(fault, range_text)
-        except OSError:
+        except (OSError, http.client.HTTPException):
             self.close_connection = True
+            self.of.failed += 1
+            self.of.any_failed.set()
         finally:
             self.of.ends(sent)
 

@@ -1,0 +1,128 @@
+"""A real S3 server for tests: SeaweedFS, with one bucket."""
+
+import json
+import os
+import shutil
+import subprocess
+import sysconfig
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
+
+from object_server import environment
+from ports import reserve
+
+BUCKET, KEY, SECRET = "bucket", "someone", "hunter2hunter2"
+
+PATIENCE_S = 60
+
+
+def program() -> str | None:
+    """The path of `weed`; None if it is not installed."""
+    beside = Path(sysconfig.get_path("purelib")) / "bin/weed"
+    return shutil.which("weed") or (str(beside) if os.access(beside, os.X_OK) else None)
+
+
+class Seaweed:
+    """A server that keeps its data in ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.master, self.volume, self.filer, self.port, *self._grpc = reserve(8)
+        (folder / "data").mkdir(parents=True)
+        actions = ["Admin", "Read", "Write", "List", "Tagging"]
+        credentials = [{"accessKey": KEY, "secretKey": SECRET}]
+        identities = [{"name": "test", "credentials": credentials, "actions": actions}]
+        (folder / "s3.json").write_text(json.dumps({"identities": identities}))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start, also after `kill`; returns when S3 answers."""
+        weed = program()
+        assert weed is not None
+        master, volume, filer, s3 = self._grpc
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    weed,
+                    "server",
+                    "-s3",
+                    "-ip=127.0.0.1",
+                    "-ip.bind=127.0.0.1",
+                    f"-dir={self.folder / 'data'}",
+                    f"-s3.config={self.folder / 's3.json'}",
+                    f"-s3.port={self.port}",
+                    f"-s3.port.grpc={s3}",
+                    f"-master.port={self.master}",
+                    f"-master.port.grpc={master}",
+                    f"-volume.port={self.volume}",
+                    f"-volume.port.grpc={volume}",
+                    f"-filer.port={self.filer}",
+                    f"-filer.port.grpc={filer}",
+                    "-volume.max=0",
+                    "-master.volumeSizeLimitMB=256",
+                ],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
+        until = time.monotonic() + PATIENCE_S
+        while not self._answers():
+            has_ended = self._process.poll() is not None or time.monotonic() > until
+            assert not has_ended, (self.folder / "log").read_text()[-2000:]
+            time.sleep(0.1)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def make_bucket(self) -> None:
+        """Make the bucket, as soon as the server has room for it."""
+        weed = program()
+        assert weed is not None
+        address = f"127.0.0.1:{self.master}.{self._grpc[0]}"
+        done = subprocess.run(
+            [weed, "shell", f"-master={address}"],
+            input=f"s3.bucket.create -name {BUCKET}\n",
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert "created bucket" in done.stdout, done.stdout + done.stderr
+
+    def _answers(self) -> bool:
+        try:
+            urlopen(f"http://127.0.0.1:{self.port}/", timeout=5).close()
+        except HTTPError:
+            return True
+        except (URLError, OSError):
+            return False
+        return True
+
+
+def settings(port: int) -> dict[str, str]:
+    """The environment of a program that reaches the server, or a proxy of it, on ``port``."""
+    return environment(
+        AWS_ACCESS_KEY_ID=KEY,
+        AWS_SECRET_ACCESS_KEY=SECRET,
+        AWS_ENDPOINT_URL=f"http://127.0.0.1:{port}",
+        AWS_REGION="us-east-1",
+    )
+
+
+@contextmanager
+def seaweed(folder: Path) -> Iterator[Seaweed]:
+    """A server with its bucket, until the block ends."""
+    server = Seaweed(folder)
+    try:
+        server.start()
+        server.make_bucket()
+        yield server
+    finally:
+        server.kill()
