@@ -65,7 +65,7 @@ def test_an_epoch_reads_each_sample_once_and_each_byte_once(machine: Machine, se
     assert stats["source"] == server.url
     assert stats["redirected"] > 0
     assert undeclared(stats, METRICS) == []
-    assert missing(stats, METRICS, {When.ALWAYS, When.KEEPER, When.OBJECTS}) == []
+    assert missing(stats, METRICS, frozenset({When.ALWAYS, When.KEEPER, When.OBJECTS})) == []
     assert stats["objects"]["received_bytes"] == server.traffic.sent - before
     assert stats["objects"]["retries"] == 0
 
