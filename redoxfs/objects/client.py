@@ -20,6 +20,7 @@ import logging
 import os
 import random
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ SILENCE_S = 15.0
 
 END_S = 2.0
 """How long the end of the process waits for requests that are cancelled."""
+
+SETTLE_S = 0.05
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
@@ -313,3 +316,6 @@ def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
     with suppress(RuntimeError):
         asyncio.run_coroutine_threadsafe(cancel_all(), loop)
     thread.join(END_S)
+    # A thread of obstore that still holds something of the interpreter's lets go of it now. One that did so while the
+    # interpreter ends would abort the process.
+    time.sleep(SETTLE_S)
