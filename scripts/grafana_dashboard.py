@@ -350,6 +350,21 @@ def sources(builder: dashboard.Dashboard) -> None:
             query(total("reservations_taken_total"), "reserved by another"),
             width=8,
         ),
+        graph(
+            "Requests to object stores",
+            "Requests in a second, and those of them that were repeated because a request had failed.",
+            units.OpsPerSecond,
+            query(total("object_requests_total"), "requests"),
+            query(total("object_retries_total"), "repeated"),
+            width=12,
+        ),
+        graph(
+            "Bytes from object stores",
+            "Bytes of answers in a second, with the gaps between files.",
+            units.BytesPerSecondSI,
+            query(rate("object_received_bytes_total")),
+            width=12,
+        ),
     ):
         builder.with_panel(panel)
 
