@@ -150,9 +150,13 @@ def test_a_new_device_number_alone_is_a_remount(source: Source) -> None:
     manifest["device"] += 1
     manifest["arrays"]["device"]["xxh3_128"] = xxhash.xxh3_128_hexdigest((entry / "device.npy").read_bytes())
     (entry / "manifest.json").write_text(json.dumps(manifest))
+    ends = np.full(len(tree.link_device), manifest["device"], np.uint64)
+    np.save(entry / "link_device.npy", ends)
+    manifest["arrays"]["link_device"]["xxh3_128"] = xxhash.xxh3_128_hexdigest((entry / "link_device.npy").read_bytes())
+    (entry / "manifest.json").write_text(json.dumps(manifest))
     again, reused = source.load()
     assert reused
-    assert set(again.device.tolist()) == {os.fstat(source.fd).st_dev}
+    assert set(again.device.tolist()) == set(again.link_device.tolist()) == {os.fstat(source.fd).st_dev}
 
 
 def test_a_cache_folder_that_cannot_be_made_is_one_warning(source: Source, caplog: pytest.LogCaptureFixture) -> None:

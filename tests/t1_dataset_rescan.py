@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -184,6 +186,57 @@ def test_a_source_with_sockets_that_changed_is_scanned_as_a_whole(tmp_path: Path
             assert scan.tree.skipped == expected
             if expected == 1 and scan.reused:
                 os.mkfifo(source / "dog/fifo")
+
+
+def test_a_new_name_of_a_file_in_another_directory_is_a_hard_link(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.jpg").write_bytes(name.encode())
+    with opened(tmp_path) as fd:
+        tree = read_tree(fd)
+        os.link(tmp_path / "cat/1.jpg", tmp_path / "dog/2.jpg")
+        again = read_tree(fd, earlier=Earlier(tree, find_unchanged(fd, tree)))
+        assert again.nlink.tolist() == read_tree(fd).nlink.tolist()
+        assert int(again.nlink[again.find(b"cat/1.jpg")]) == 2
+
+
+def test_a_symlink_leads_to_the_file_that_is_there_now(tmp_path: Path) -> None:
+    source, hour_ns = tmp_path / "source", 3_600_000_000_000
+    for name in ("cat", "dog"):
+        (source / name).mkdir(parents=True)
+        (source / name / "1.jpg").write_bytes(name.encode())
+    (source / "dog/2.jpg").symlink_to("../cat/1.jpg")
+    with opened(source) as fd:
+        clock = iter([os.stat(source).st_mtime_ns + hour_ns * after for after in range(1, 9)])
+        load_or_scan(source, fd, tmp_path / "cache", clock_ns=lambda: next(clock))
+        (source / "cat/new").write_bytes(b"another file")
+        (source / "cat/new").rename(source / "cat/1.jpg")
+        again = load_or_scan(source, fd, tmp_path / "cache", clock_ns=lambda: next(clock))
+        assert again.listed < 3
+        same(again.tree, load_or_scan(source, fd, tmp_path / "cache", rescan=True).tree)
+
+
+def test_a_directory_of_another_filesystem_is_not_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "cat").mkdir()
+    with opened(tmp_path) as fd:
+        tree = read_tree(fd)
+        assert find_unchanged(fd, tree).tolist() == [True, True]
+        device = tree.device.copy()
+        device[1] += np.uint64(1)
+        assert find_unchanged(fd, replace(tree, device=device)).tolist() == [True, False]
+
+
+def test_a_scan_is_done_with_few_descriptors(tmp_path: Path) -> None:
+    for number in range(300):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "1.jpg").touch()
+    scan = (
+        "import os, resource, sys; from redoxfs.dataset import read_tree\n"
+        "fd = os.open(sys.argv[1], os.O_RDONLY); resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))\n"
+        "for _ in range(5): print(len(read_tree(fd)))"
+    )
+    done = subprocess.run([sys.executable, "-c", scan, tmp_path], capture_output=True, text=True, check=False)
+    assert (done.stdout.split(), done.stderr) == (["601"] * 5, "")
 
 
 def test_a_source_that_never_ends_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,8 @@ import pytest
 import slow_store
 from machine import PATIENCE_S, Machine
 from packs import files_in
+
+from redoxfs.dataset import read_tree
 
 pytestmark = pytest.mark.usefixtures("compiler")
 
@@ -143,6 +146,21 @@ def test_redoxfs_packs_and_serves_a_packed_slow_store(
         assert machine.stats()["errors"] == 0
         machine.ok("umount", machine.mnt)
     assert sorted(served.values()) == sorted(expected.values())
+
+
+def test_ctrl_c_ends_a_scan_of_storage_that_does_not_answer(program: Path, source: Path, slow: Path) -> None:
+    def interrupt(_entries: int, _directories: int) -> None:
+        raise KeyboardInterrupt
+
+    with slow_store.served(program, source, slow) as server:
+        root = os.open(slow, os.O_RDONLY)
+        try:
+            server.send_signal(signal.SIGSTOP)
+            with pytest.raises(KeyboardInterrupt):
+                read_tree(root, progress=interrupt)
+        finally:
+            server.send_signal(signal.SIGCONT)
+            os.close(root)
 
 
 def test_a_wrong_delay_is_a_usage_error(program: Path, source: Path, slow: Path) -> None:

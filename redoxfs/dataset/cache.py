@@ -131,6 +131,9 @@ def _earlier(place: Path, given: str, root_fd: int, progress: Progress | None) -
         # The number of sockets and the like is known of the whole tree only.
         log.debug("not reusing %s: it has sockets or the like, and something has changed", place)
         return None
+    if _changed(earlier):
+        # Where a symlink leads may have changed with other directories than its own.
+        earlier.unchanged[tree.parent[tree.link_entry]] = False
     return earlier
 
 
@@ -154,6 +157,8 @@ def _load(place: Path, given: str, root_fd: int) -> tuple[Tree, int]:
         if (arrays["device"] != np.uint64(manifest["device"])).any():
             raise _UnusableError("on other devices")
         arrays["device"] = np.full(len(arrays["device"]), root.st_dev, np.uint64)
+        ends = arrays["link_device"]
+        arrays["link_device"] = np.where(ends == np.uint64(manifest["device"]), np.uint64(root.st_dev), ends)
     tree = Tree(
         **arrays,
         extensions=tuple(bytes.fromhex(text) for text in manifest["extensions"]),

@@ -21,15 +21,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import resource
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from redoxfs.dataset.errors import SourceError, show
-from redoxfs.dataset.new_tree import UNCHANGED, Found, NewTree
+from redoxfs.dataset.new_tree import ROW, UNCHANGED, Found, NewTree
 from redoxfs.dataset.tree import Tree
 from redoxfs.linux.beneath import open_beneath
 from redoxfs.native import scan_directories
@@ -40,6 +41,8 @@ THREADS = 32
 # the entries, which are in memory twice until they are appended.
 DIRECTORIES_AT_ONCE = 4096
 ENTRIES_AT_ONCE = 1 << 18
+# For the progress display, the log and the like.
+DESCRIPTORS_LEFT = 8
 # Real datasets are a few levels deep. A source that never ends is a filesystem that contains itself.
 LEVELS_MAX = 1000
 
@@ -79,9 +82,9 @@ def read_tree(
     """Read everything under the directory that `root_fd` is open on.
 
     `progress` is called in this thread, now and then and at the end. `roots` are absolute paths of the root, besides
-    the one from the kernel. `workers` threads read directories; they have ended when this returns or raises. `at_once`
-    directories go out together. Directories that `earlier` has as unchanged are not read again. Raises SourceError if a
-    directory or a file in it cannot be read.
+    the one from the kernel. `workers` threads read directories; they have ended when this returns or raises, except if
+    `progress` or a signal raises while storage does not answer. `at_once` directories go out together. Directories that
+    `earlier` has as unchanged are not read again. Raises SourceError if a directory or a file in it cannot be read.
     """
     new = NewTree(None if earlier is None else earlier.tree)
     level = _Level([0], [b""], [-1 if earlier is None else 0])
@@ -100,7 +103,36 @@ def read_tree(
                 progress(len(new), directories)
         level = below
         depth += 1
-    return new.finish(_known_as(root_fd, roots))
+    tree = new.finish(_known_as(root_fd, roots))
+    return tree if earlier is None else _with_new_links(tree)
+
+
+def _with_new_links(tree: Tree) -> Tree:
+    """A tree that is partly from an earlier scan. A file of that part may have another name in a changed directory."""
+    regular = tree.kind_mask(stat.S_IFREG)
+    many = np.flatnonzero(regular & (tree.nlink > 1))
+    one = np.flatnonzero(regular & (tree.nlink <= 1))
+    one = one[np.isin(tree.inode[one], tree.inode[many])]
+    if not len(one):
+        return tree
+    links = dict(zip(_files(tree, many), tree.nlink[many].tolist(), strict=True))
+    nlink = tree.nlink.copy()
+    nlink[one] = [links.get(file, before) for file, before in zip(_files(tree, one), nlink[one].tolist(), strict=True)]
+    return replace(tree, nlink=nlink)
+
+
+def _files(tree: Tree, entries: NDArray[np.int64]) -> list[tuple[int, int]]:
+    return list(zip(tree.device[entries].tolist(), tree.inode[entries].tolist(), strict=True))
+
+
+def _threads(workers: int) -> int:
+    """No more than there are descriptors for: a thread has a directory open, and may be on its way to a deep one."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        used = len(os.listdir("/proc/self/fd"))
+    except OSError:
+        used = 16
+    return workers if most < 0 else max(1, min(workers, (most - used - DESCRIPTORS_LEFT) // 2))
 
 
 def _beyond(progress: Progress, entries: int, directories: int) -> Progress:
@@ -145,7 +177,7 @@ def _scan(root_fd: int, paths: list[bytes], workers: int, progress: Progress | N
         root_fd,
         paths,
         b"",
-        threads=workers,
+        threads=_threads(workers),
         most_entries=ENTRIES_AT_ONCE,
         checks_only=False,
         progress=progress,
@@ -154,6 +186,8 @@ def _scan(root_fd: int, paths: list[bytes], workers: int, progress: Progress | N
         directory, name, number = failure
         if number == errno.ENOMEM:
             raise MemoryError("too little memory for the scan")
+        if number in (errno.EMFILE, errno.ENFILE):
+            raise SourceError(f"cannot scan: {os.strerror(number)}; raise the limit (ulimit -n)")
         where = paths[directory] if name is None else os.path.join(paths[directory], name)
         shown = show(where) if where else "the source directory"
         raise SourceError(
@@ -173,7 +207,7 @@ def find_unchanged(
     progress: Progress | None = None,
     workers: int = THREADS,
 ) -> NDArray[np.bool_]:
-    """bool[N]: the directories of `tree` that have the inode, mtime and ctime that the scan saw.
+    """bool[N]: the directories of `tree` that have the device, inode, mtime and ctime that the scan saw.
 
     Each is opened rather than looked up by name: on NFS an open asks the server, while a stat may use a cache. One that
     cannot be opened is not unchanged, nor is one with a time of `listed_before_ns` or later, which is not opened.
@@ -189,17 +223,19 @@ def find_unchanged(
             [tree.inode[part].astype(np.uint64).view(np.int64), tree.mtime_ns[part], tree.ctime_ns[part]], axis=1
         )
         shown = None if progress is None else _beyond(progress, 0, done)
-        (states, *_), *_ = scan_directories(
+        (states, own, *_), *_ = scan_directories(
             root_fd,
             [tree.path(entry) for entry in part.tolist()],
             np.ascontiguousarray(known),
-            threads=workers,
+            threads=_threads(workers),
             most_entries=1,
             checks_only=True,
             progress=shown,
         )
         found = np.frombuffer(states, np.int32)
-        unchanged[part[: len(found)]] = found == UNCHANGED
+        # Root directories of different filesystems mostly have the same inode number.
+        same_device = np.frombuffer(own, ROW)["device"] == tree.device[part[: len(found)]]
+        unchanged[part[: len(found)]] = (found == UNCHANGED) & same_device
         done += len(part)
     return unchanged
 

@@ -1,14 +1,19 @@
 // redoxfs.native.scan_directories: reads directories by threads that need no interpreter.
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "python_types.h"
 #include "scan.h"
 
 // How often the caller hears of progress, and Ctrl-C is noticed.
 enum { TICK_MS = 100 };
+
+// How long threads may take to return after an exception.
+enum { PATIENCE_TICKS = 10 };
 
 enum { MOST_THREADS = 256 };
 
@@ -35,8 +40,9 @@ static bool await_threads(redox_scan *scan, size_t *entries, size_t *done) {
     return ended;
 }
 
-// Runs a scan by `count` threads. Returns 0, or -1 with an exception set.
-static int run_threads(redox_scan *scan, size_t count, PyObject *progress) {
+// Runs a scan by `count` threads. Returns 0, or -1 with an exception set. *abandoned: threads still wait for storage that
+// does not answer, and use the scan whenever that ends.
+static int run_threads(redox_scan *scan, size_t count, PyObject *progress, bool *abandoned) {
     pthread_t threads[MOST_THREADS];
     size_t started = 0;
     int failure = 0;
@@ -51,7 +57,7 @@ static int run_threads(redox_scan *scan, size_t count, PyObject *progress) {
         pthread_mutex_unlock(&scan->lock);
     }
     bool ended = !started, raised = false;
-    while (!ended) {
+    for (int ticks = 0; !ended && ticks < PATIENCE_TICKS; ticks += raised) {
         size_t entries, done;
         Py_BEGIN_ALLOW_THREADS
         ended = await_threads(scan, &entries, &done);
@@ -68,9 +74,14 @@ static int run_threads(redox_scan *scan, size_t count, PyObject *progress) {
             redox_scan_stop(scan);
         }
     }
+    *abandoned = !ended;
     Py_BEGIN_ALLOW_THREADS
     for (size_t i = 0; i < started; i++) {
-        pthread_join(threads[i], NULL);
+        if (ended) {
+            pthread_join(threads[i], NULL);
+        } else {
+            pthread_detach(threads[i]);
+        }
     }
     Py_END_ALLOW_THREADS
     if (!started) {
@@ -201,6 +212,8 @@ static PyObject *scan_directories(PyObject *module, PyObject *args, PyObject *ke
     PyObject *paths = PySequence_Fast(given, "paths: not a sequence");
     size_t count = paths ? (size_t)PySequence_Fast_GET_SIZE(paths) : 0;
     redox_directory *directories = NULL;
+    redox_scan *scan = NULL;
+    bool abandoned = false;
     if (!paths) {
         goto end;
     }
@@ -228,24 +241,40 @@ static PyObject *scan_directories(PyObject *module, PyObject *args, PyObject *ke
         // No directory has inode 0.
         directories[i].known = one && one->inode ? one : NULL;
     }
-    redox_scan scan = {
-        .root = root,
+    if (!(scan = malloc(sizeof *scan))) {
+        PyErr_NoMemory();
+        goto end;
+    }
+    *scan = (redox_scan){
+        // The caller may close its own while threads are left behind.
+        .root = fcntl(root, F_DUPFD_CLOEXEC, 0),
         .directories = directories,
         .directory_count = count,
         .most_entries = (size_t)most_entries,
         .checks_only = checks_only,
     };
-    int failure = redox_scan_init(&scan);
+    if (scan->root < 0) {
+        PyErr_SetFromErrno(PyExc_OSError);
+        goto end;
+    }
+    int failure = redox_scan_init(scan);
     if (failure) {
+        close(scan->root);
         errno = failure;
         PyErr_SetFromErrno(PyExc_OSError);
         goto end;
     }
-    if (!run_threads(&scan, (size_t)threads, progress)) {
-        result = result_of(&scan);
+    if (!run_threads(scan, (size_t)threads, progress, &abandoned)) {
+        result = result_of(scan);
     }
-    redox_scan_free(&scan);
+    if (abandoned) {
+        // All that the threads use stays: the paths, `known`, the descriptor and the scan.
+        return NULL;
+    }
+    redox_scan_free(scan);
+    close(scan->root);
 end:
+    free(scan);
     free(directories);
     Py_XDECREF(paths);
     PyBuffer_Release(&known);

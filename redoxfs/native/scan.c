@@ -228,6 +228,15 @@ static int collect(redox_directory *directory) {
         }
     }
     qsort(directory->children, count, sizeof *directory->children, by_name);
+    // A file that is removed and written again during the listing can be listed twice.
+    size_t unique = 0;
+    for (size_t i = 0; i < count; i++) {
+        redox_child *child = directory->children[i];
+        if (!unique || by_name(&directory->children[unique - 1], &child)) {
+            directory->children[unique++] = child;
+        }
+    }
+    directory->child_count = unique;
     return 0;
 }
 
@@ -406,10 +415,8 @@ static void work_on_directory_locked(redox_scan *scan, char *listing) {
 void redox_scan_work(redox_scan *scan) {
     char *listing = malloc(LISTING_BYTES);
     pthread_mutex_lock(&scan->lock);
-    if (!listing) {
-        scan->stops = true;
-    }
-    while (!scan->stops) {
+    // A thread without memory leaves the work to the others.
+    while (listing && !scan->stops) {
         if (scan->slice_count) {
             work_on_slice_locked(scan);
         } else if (scan->begun < scan->directory_count && (!scan->begun || scan->entries < scan->most_entries)) {
