@@ -168,6 +168,7 @@ def test_a_link_to_a_file_is_followed_and_a_fifo_is_refused(tmp_path: Path, file
         (lambda d: d.update(extensions=[]), "an extension is not in the list"),
         (lambda d: d["arrays"]["names"].update(length=1 << 40), "invalid value"),
         (lambda d: d["arrays"]["uid"].update(length=1 << 40), "impossible length"),
+        (lambda d: d["arrays"]["uid"].update(length=1 << 30), "impossible length"),
         (lambda d: d["arrays"]["uid"].update(length=3), "differ in length"),
         (lambda d: d["arrays"].pop("size"), "KeyError"),
         (lambda d: d.pop("verdict"), "KeyError"),

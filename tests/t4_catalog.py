@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from machine import OTHERS_CLEARED, Machine
 
+from redoxfs.dataset import read_catalog, write_catalog
+
 KINDS = ("cat", "dog")
 FILES = 60
 
@@ -168,6 +170,19 @@ def test_a_damaged_or_missing_catalog_is_refused(machine: Machine, source: Path,
     for verb in (("mount", "--catalog", file, source, machine.mnt), ("catalog", "show", file)):
         assert refused(machine, 9, *verb) == f"{file} is damaged: its checksum is wrong; export it again"
     assert refused(machine, 2, "catalog", "show", file.with_name("none")).endswith("No such file or directory")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"asked": {}}, {"asked": {"classes": "dir", "samples": 1}}, {"about": {}}, {"about": {"exported_at_s": 1 << 60}}],
+)
+def test_a_catalog_that_says_no_options_is_refused(
+    machine: Machine, source: Path, file: Path, said: dict[str, dict[str, object]]
+) -> None:
+    read = read_catalog(file)
+    write_catalog(file, read.catalog, asked=said.get("asked", read.asked), about=said.get("about", read.about))
+    for verb in (("mount", "--catalog", file, "--groups", "stem", source, machine.mnt), ("catalog", "show", file)):
+        assert refused(machine, 9, *verb) == f"{file} is damaged: it does not say how it was made; export it again"
 
 
 def test_another_dataset_is_refused(machine: Machine, source: Path, file: Path, tmp_path: Path) -> None:

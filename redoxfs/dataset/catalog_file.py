@@ -215,8 +215,8 @@ def _arrays(data: memoryview, description: dict[str, Any], at: int) -> dict[str,
         values: NDArray[Any] = np.frombuffer(data, kind, 1 if record["constant"] else record["length"], at)
         at += values.nbytes
         if record["constant"]:
-            # As long as a column that is there in full.
-            if not 0 < record["length"] < 1 << 31:
+            # Each entry has nine bytes or more in the file, so no column is longer than that.
+            if not 0 < record["length"] <= len(data):
                 raise ValueError(f"the column {name} has an impossible length")
             values = np.full(record["length"], values[0])
         arrays[name] = values

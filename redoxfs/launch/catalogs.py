@@ -15,6 +15,9 @@ from redoxfs.launch.sizes import counted, format_seconds
 if TYPE_CHECKING:
     from redoxfs.dataset import Catalog, CatalogFile
 
+LATEST_S = 1 << 37
+"""In the fourth millennium. Dates end with the year 9999."""
+
 _TABLE = "table"
 """Stands for the path of a table, which another machine need not have."""
 
@@ -86,12 +89,30 @@ def catalog_from_file(source: PathStatus, root_fd: int, options: DatasetOptions)
 
 def open_catalog(path: str) -> "CatalogFile":
     """Read and check a file. Raises UsageError, redoxfs.dataset.DamagedCatalogError."""
-    from redoxfs.dataset import read_catalog
+    from redoxfs.dataset import DamagedCatalogError, read_catalog
 
     try:
-        return read_catalog(Path(path))
+        file = read_catalog(Path(path))
     except OSError as failure:
         raise UsageError(f"{path}: {failure.strerror}") from None
+    if not _is_described(file):
+        raise DamagedCatalogError(f"{path} is damaged: it does not say how it was made; export it again")
+    return file
+
+
+def _is_described(file: "CatalogFile") -> bool:
+    """Whether a file has what `export_catalog` writes beside the catalog."""
+    asked, about = file.asked, file.about
+    texts = [asked.get("classes"), *(about.get(name) for name in ("source", "redoxfs", "fingerprint"))]
+    samples, exported_at_s = asked.get("samples"), about.get("exported_at_s")
+    return (
+        all(isinstance(text, str) for text in texts)
+        and isinstance(samples, list)
+        and all(isinstance(glob, str) for glob in samples)
+        and all(isinstance(asked.get(name, 0), str | None) for name in ("groups", "table"))
+        and type(exported_at_s) is int
+        and 0 <= exported_at_s < LATEST_S
+    )
 
 
 def _roots(source: PathStatus, root_fd: int) -> tuple[bytes, ...]:
