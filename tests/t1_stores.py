@@ -3,10 +3,12 @@
 import errno
 import os
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+import numpy as np
 import pytest
 from packs import Options, opened, pack_here, store_of
 from stores import FaultyCalls, HeldStore, bytes_in_buffers, call_is_short, no_openat2
@@ -14,6 +16,7 @@ from stores import FaultyCalls, HeldStore, bytes_in_buffers, call_is_short, no_o
 from redoxfs.chunks import DirectoryStore, FileBytes, StorageSpeed, open_beneath
 from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.native import Buffer
+from redoxfs.packed import PackedStore, load_index
 from redoxfs.testing import CHUNK_SIZE, GROUPS, StoreTests, Subject, layout_of, make_source
 
 GROUPED = Options(chunk_size=CHUNK_SIZE, groups=GROUPS)
@@ -81,6 +84,19 @@ class TestPackedStore(StoreTests):
             assert len(store.reads(0, wanted)) == 1
         with store_of(packed, StorageSpeed(seek_s=1e-9, bytes_per_s=200e6)) as (_, store):
             assert len(store.reads(0, wanted)) == len(wanted)
+
+    def test_a_file_whose_shard_is_on_another_node_cannot_be_opened(self, packed: Path, tmp_path: Path) -> None:
+        here = shutil.copytree(packed, tmp_path / "here")
+        index = load_index(here)
+        tree, positions = index.catalog.tree, index.positions
+        entry = int(index.catalog.members[np.flatnonzero(tree.size[index.catalog.members])[0]])
+        (here / positions.shard_names[positions.shard[entry]]).unlink()
+        store = PackedStore(index, here, StorageSpeed(seek_s=0.002, bytes_per_s=200e6))
+        try:
+            with pytest.raises(FileNotFoundError, match="is on another node"):
+                store.open_file(entry)
+        finally:
+            store.close()
 
     def test_shards_are_closed(self, packed: Path) -> None:
         def shards_open() -> int:

@@ -12,11 +12,14 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 from certificates import Authority
 from images import make_images, path_in
 from machine import PATIENCE_S, Machine
 from ports import reserve
+
+from redoxfs.packed import load_index
 
 pytest.importorskip("torch")
 
@@ -366,6 +369,17 @@ def test_each_node_reads_its_own_shards_on_local_storage(machine: Machine, sourc
         shards_bytes = sum(path.stat().st_size for path in parts[node].glob("samples-*.tar"))
         # Each chunk is read once an epoch, and some chunks for the next epoch.
         assert machine.stats(machine.folder / f"node{node}")["bytes_read"] < 3 * shards_bytes
+    index = load_index(whole)
+    tree, positions = index.catalog.tree, index.positions
+    sample = int(index.catalog.members[np.flatnonzero(tree.size[index.catalog.members])[0]])
+    lies_at = int(positions.shard_names[positions.shard[sample]].removeprefix("samples-").removesuffix(".tar")) % 3
+    for node in range(3):
+        exact = machine.folder / f"node{node}/.redoxfs/exact" / os.fsdecode(tree.path(sample))
+        if node == lies_at:
+            assert len(exact.read_bytes()) == tree.size[sample]
+        else:
+            with pytest.raises(FileNotFoundError):
+                exact.read_bytes()
 
 
 def path_in_or_name(data: bytes) -> str:

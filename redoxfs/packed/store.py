@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from redoxfs.chunks import NativeRead, Read, StorageSpeed
+from redoxfs.chunks import NativeRead, Read, SourceFile, StorageSpeed
 from redoxfs.packed.index import Index
 from redoxfs.packed.sharded import ShardedStore, Sweep
 
@@ -62,6 +62,11 @@ class PackedStore(ShardedStore):
                 os.close(fd)
         self._fds.clear()
         self._native_fds.fill(NOT_HERE)
+
+    def open_file(self, entry: int) -> SourceFile:
+        if self._size[entry] and self._fds[self._shard_of[entry]] == NOT_HERE:
+            raise self._is_elsewhere(entry)
+        return super().open_file(entry)
 
     def _read(self, sweep: Sweep) -> Read:
         return NativeRead(tuple(sweep.samples), sweep.entries, sweep.counts, self)
