@@ -24,7 +24,7 @@ from t2_peers import (
     told,
 )
 
-from redoxfs.chunks.store import Payload
+from redoxfs.chunks.store import FileBytes, Payload
 from redoxfs.peers import Bounds, Peers, Plaintext, View
 from redoxfs.peers.parts import PART_BYTES
 from redoxfs.peers.server import REREAD_BYTES
@@ -186,6 +186,42 @@ def test_an_older_peer_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture) 
     warnings = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
     assert len(warnings) == 1
     assert warnings[0].endswith("its redoxfs is too old to send samples again")
+
+
+def test_a_peer_that_was_updated_sends_samples_again() -> None:
+    is_updated = False
+
+    class Updated(grpc.ServerInterceptor):
+        def intercept_service(self, continuation: Any, details: Any) -> Any:
+            return continuation(details) if is_updated or not details.method.endswith("/Reread") else None
+
+    async def main() -> None:
+        nonlocal is_updated
+        async with pair(FakeService({0: (file(b"0"),)}), FakeService(), transport=Lossy(Updated())) as (_, asking):
+            await lines_of(asking, [0])
+            is_updated = True
+            (again,) = await asking.reread(0, 0)
+            assert isinstance(again, FileBytes)
+            assert bytes(again.data) == b"0"
+
+    trio.run(main)
+
+
+def test_an_answer_that_is_none_is_an_error_of_the_read() -> None:
+    class Aborting(grpc.ServerInterceptor):
+        def intercept_service(self, continuation: Any, details: Any) -> Any:
+            if not details.method.endswith("/Reread"):
+                return continuation(details)
+            return grpc.unary_unary_rpc_method_handler(
+                lambda _request, context: context.abort(grpc.StatusCode.ABORTED, "was answered before")
+            )
+
+    async def main() -> None:
+        async with pair(FakeService({0: (file(b"0"),)}), FakeService(), transport=Lossy(Aborting())) as (_, asking):
+            (line,) = await lines_of(asking, [0])
+            assert line.endswith("was answered before")
+
+    trio.run(main)
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ class Client:
         self._is_unreached = False
         self._reached = trio.Event()
         self._pauses = MOST_DOUBLINGS
-        self._is_older = False
+        self._told_older = False
         self._closed = False
         self.state = "joining"
         self.reason = ""
@@ -469,26 +469,29 @@ class Client:
         Raises:
             OSError: it does not send them: one line.
         """
-        why = self.reason or "no answer in time"
+        why, is_older = self.reason or "no answer in time", False
         with trio.move_on_after(self._timeout_s) as scope:
             self._rereads.add(scope)
             try:
                 for attempt in count():
-                    if self._closed or self._is_older or self.state in ("unreachable", "refused"):
+                    if self._closed or self.state in ("unreachable", "refused"):
                         break
                     try:
                         return await self._reread(sample)
-                    except OlderError:
-                        if not self._is_older:
-                            log.warning("%s: its redoxfs is too old to send samples again", self.address)
-                        self._is_older = True
+                    except (OlderError, SettledError) as error:
+                        # The next read asks again: `redoxfs restart` may have updated the peer by then.
+                        why, is_older = str(error), isinstance(error, OlderError)
+                        break
                     except AgainError as error:
                         why = str(error)
                         await self._again(attempt, error)
             finally:
                 self._rereads.discard(scope)
-        if self._is_older:
+        if is_older:
             why = "its redoxfs is too old"
+            if not self._told_older:
+                self._told_older = True
+                log.warning("%s: its redoxfs is too old to send samples again", self.address)
         elif self.state != "ready":
             why = self.reason or self.state
         raise OSError(errno.EIO, f"{self.address} does not send a sample again: {why}")
