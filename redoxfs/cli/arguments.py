@@ -39,13 +39,14 @@ from redoxfs.cli.options import (
     flat,
 )
 from redoxfs.cli.parser import HelpAll, Parser, Verbs, add_verb
+from redoxfs.cli.policy_arguments import add_layout, add_policy, add_sharing
 from redoxfs.cli.report_arguments import add_report
 from redoxfs.cli.simulate_arguments import add_simulate
 from redoxfs.cli.telemetry_arguments import add_metrics, add_metrics_of_mount, add_stats, add_top
 from redoxfs.launch.addresses import DEFAULT_PORT
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.logs import FORMATS, LEVELS
-from redoxfs.launch.options import DEFAULT_TIMEOUT_S, POLICIES, STORAGES, MountOptions, SharingOptions
+from redoxfs.launch.options import DEFAULT_TIMEOUT_S, MountOptions
 
 _ADVANCED = "advanced"
 
@@ -231,9 +232,9 @@ def _add_advanced(verb: Parser) -> None:
     """The options of a mount that few people need."""
     group = verb.add_argument_group(_ADVANCED)
     verb.advanced(
-        *_add_layout(group),
-        *_add_policy(group),
-        *_add_sharing(group),
+        *add_layout(group),
+        *add_policy(group),
+        *add_sharing(group),
         *_add_logging(group),
         add_slow_open(group),
         group.add_argument(
@@ -394,8 +395,8 @@ def _add_inspect(verbs: "Verbs[Parser]") -> None:
     _add_files(verb)
     add_catalog_option(verb)
     _add_memory(verb)
-    _add_layout(verb)
-    _add_policy(verb)
+    add_layout(verb)
+    add_policy(verb)
     _add_timeout(verb)
 
 
@@ -437,7 +438,7 @@ def _add_pack(verbs: "Verbs[Parser]") -> None:
     verb.add_argument("source", metavar="SOURCE", help="the directory with the training files")
     verb.add_argument("dst", metavar="DST", help="a new folder or address, or that of an interrupted pack")
     _add_files(verb)
-    _add_layout(verb, default="64")
+    add_layout(verb, default="64")
     verb.add_argument("--shard-size", metavar="SIZE", help="length at which a shard ends (default: 1GiB)")
     _add_jobs(verb)
     _add_timeout(verb)
@@ -488,94 +489,6 @@ def _add_files(verb: "argparse._ActionsContainer") -> None:
 
 def _add_memory(verb: "argparse._ActionsContainer", *, default: str = " (default: a quarter of available)") -> None:
     verb.add_argument("--memory", dest="memory_size", metavar="SIZE", help=f"4GiB, 512MiB or 10%%{default}")
-
-
-def _add_layout(
-    verb: "argparse._ActionsContainer", *, default: str = "auto, the fewest that read well; 64 for --policy slot"
-) -> list[argparse.Action]:
-    """How the samples are laid out in chunks."""
-    return [
-        verb.add_argument(
-            "--chunk-size",
-            metavar="N",
-            type=values.chunk_size_or_auto,
-            help=f"samples in a chunk (default: {default})",
-        ),
-        verb.add_argument("--seed", metavar="N", type=values.seed, help="same seed, same layout (default: 0)"),
-        verb.add_argument(
-            "--rescan", action="store_true", help="scan SOURCE again, even if the cached scan is current"
-        ),
-    ]
-
-
-def _add_policy(verb: "argparse._ActionsContainer") -> list[argparse.Action]:
-    return [
-        verb.add_argument(
-            "--policy",
-            choices=POLICIES,
-            help="pool: read each chunk once, ahead of demand; slot: the paper's own (default: pool)",
-        ),
-        verb.add_argument(
-            "--storage-speed",
-            metavar="READS,BYTES",
-            type=values.storage_speed,
-            help="reads and bytes a second of the storage, such as 500,200MB (default: measured where it matters)",
-        ),
-    ]
-
-
-def _add_sharing(group: "argparse._ActionsContainer") -> list[argparse.Action]:
-    def default(name: str) -> Any:
-        return default_of(SharingOptions, name)
-
-    return [
-        group.add_argument(
-            "--storage",
-            choices=STORAGES,
-            help="shared: every node can read all files; local: each node reads its own alone (default: shared)",
-        ),
-        group.add_argument(
-            "--exchange",
-            metavar="SHARE",
-            type=values.exchange,
-            help="share of the samples to take from other nodes, to mix data: 0 to 1 (default: 0; --policy pool)",
-        ),
-        group.add_argument(
-            "--remote-memory",
-            metavar="SIZE",
-            help="part of --memory for samples from other nodes (default: an eighth)",
-        ),
-        group.add_argument(
-            "--join-timeout",
-            dest="join_timeout_s",
-            metavar="SECONDS",
-            type=values.seconds,
-            help=f"time for all nodes to start (default: {default('join_timeout_s'):g})",
-        ),
-        group.add_argument(
-            "--peer-timeout",
-            dest="peer_timeout_s",
-            metavar="SECONDS",
-            type=values.seconds,
-            help="deadline of an open that another node decides; a node silent for half of it is skipped "
-            f"(default: {default('peer_timeout_s'):g})",
-        ),
-        group.add_argument(
-            "--prefetch-window",
-            metavar="P",
-            type=values.window,
-            help="requests that a node looks ahead for another; 1: none "
-            f"(default: {default('prefetch_window')}; --policy slot)",
-        ),
-        group.add_argument(
-            "--sampler",
-            metavar="SPEC",
-            type=values.sampler,
-            help="the training's sampler, to look ahead: "
-            "torch-distributed[,seed=S][,ranks=W][,drop_last][,no_shuffle][,tree=T] "
-            "or torch-random,seed=S[,persistent_workers][,tree=T] (--policy slot)",
-        ),
-    ]
 
 
 def _add_json(verb: Parser) -> None:
