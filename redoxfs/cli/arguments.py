@@ -149,7 +149,7 @@ def _add_csi(verbs: "Verbs[Parser]") -> None:
 
 
 def _add_mount_arguments(verb: Parser) -> None:
-    verb.add_argument("source", metavar="SOURCE", help="the directory with the training files, or an address: s3://…")
+    verb.add_argument("source", metavar="SOURCE", help="the directory with the training files, or s3://…")
     verb.add_argument("mountpoint", metavar="MOUNTPOINT", nargs="?", help="where to serve it (default: over SOURCE)")
     _add_served(verb)
     _add_memory(verb.add_argument_group("memory"))
