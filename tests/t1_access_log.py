@@ -2,13 +2,20 @@
 
 import errno
 import math
+import os
 import random
+import threading
+import time
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from machine import PATIENCE_S
 
+from redoxfs.cli.options import ProfileOptions
+from redoxfs.cli.profile import LONGEST_LINE_BYTES, Seen, texts
 from redoxfs.telemetry import Outcome
 from redoxfs.telemetry.access_log import (
     CONTINUED,
@@ -201,3 +208,57 @@ def test_a_profile_tells_a_bounded_number_of_directories_apart() -> None:
 
 def test_a_profile_of_nothing_has_no_quotient() -> None:
     assert OpenProfile(1).as_json()["mean_seconds"] == 0
+
+
+@pytest.mark.parametrize("seconds_s", [0.2, None])
+def test_a_profile_ends_though_lines_go_on_coming(seconds_s: float | None) -> None:
+    reads, writes = os.pipe()
+    interrupt, interrupts = os.pipe()
+    os.set_blocking(reads, False)
+    lines = Lines().line(access()) * 1000
+
+    def open_without_end() -> None:
+        with suppress(BrokenPipeError):
+            while True:
+                os.write(writes, lines)
+
+    programs = threading.Thread(target=open_without_end)
+    programs.start()
+    try:
+        began_s = time.monotonic()
+        found = 0
+        for text in texts(reads, interrupt, ProfileOptions("", seconds_s=seconds_s), began_s):
+            if text and seconds_s is None and not found:
+                os.write(interrupts, b"\0")
+            found += text.count(b"\n")
+            assert time.monotonic() < began_s + PATIENCE_S
+        assert found > 0
+    finally:
+        os.close(reads)
+        programs.join()
+        for fd in (writes, interrupt, interrupts):
+            os.close(fd)
+
+
+def test_a_profile_that_is_interrupted_has_what_came_before() -> None:
+    reads, writes = os.pipe()
+    interrupt, interrupts = os.pipe()
+    os.set_blocking(reads, False)
+    try:
+        os.write(writes, Lines().line(access()))
+        os.write(interrupts, b"\0")
+        assert b"".join(texts(reads, interrupt, ProfileOptions(""), time.monotonic())) == Lines().line(access())
+    finally:
+        for fd in (reads, writes, interrupt, interrupts):
+            os.close(fd)
+
+
+def test_a_file_without_line_ends_is_one_damaged_line_and_is_not_kept() -> None:
+    seen = Seen(OpenProfile(1), "")
+    seen.add(bytes(LONGEST_LINE_BYTES + 1))
+    assert seen.damaged == 1
+    assert len(seen._rest) == 0
+    seen.add(bytes(LONGEST_LINE_BYTES + 1))
+    seen.add(b"the end\n" + Lines().line(access()))
+    seen.end()
+    assert (seen.damaged, seen.profile.all.opens) == (1, 1)

@@ -12,7 +12,6 @@ import trio
 import trio.testing
 
 from redoxfs.fs.access_log import (
-    BATCH,
     IDLE_S,
     MOST_READERS,
     MOST_READS,
@@ -26,7 +25,7 @@ from redoxfs.fs.open_times import NO_SAMPLE, OpenTimes
 from redoxfs.fs.slow_opens import LINES, WINDOW_S, SlowOpens
 from redoxfs.native import Opens, Session
 from redoxfs.telemetry import Outcome
-from redoxfs.telemetry.access_log import CONTINUED, HEADER, IDLE, Access, lost_line, parse
+from redoxfs.telemetry.access_log import BATCH, CONTINUED, HEADER, IDLE, Access, lost_line, parse
 
 SIZE = 1 << 16
 
@@ -233,6 +232,19 @@ def test_a_read_that_waits_long_gets_a_line_without_an_open() -> None:
     assert it.session.told[read] == IDLE
 
 
+def test_a_reader_of_single_bytes_gets_the_whole_line_without_an_open() -> None:
+    it = Logged()
+    reader = it.open()
+    read = it.wait(reader, 1)
+    it.now_s += IDLE_S
+    it.log.answer_waiting()
+    assert it.session.told[read] == IDLE[:1]
+    it.done(5)
+    rest = it.all(reader, 1)
+    assert rest.startswith(IDLE[1:])
+    assert inodes_in(rest.removeprefix(IDLE[1:])) == [5]
+
+
 def test_a_poll_says_what_is_there_and_wakes_once() -> None:
     it = Logged()
     reader = it.open()
@@ -316,18 +328,34 @@ def test_lines_and_wakes_come_while_the_log_runs() -> None:
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-def test_a_record_that_cannot_be_told_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    def fails(record: OpenRecord) -> Access:
-        if record[2] == 2:
-            raise IndexError("no such entry")
-        return access_of(record)
+def fails_at_two(record: OpenRecord) -> Access:
+    if record[2] == 2:
+        raise IndexError("no such entry")
+    return access_of(record)
 
+
+def test_a_record_that_cannot_be_told_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
     it = Logged()
-    it.log = AccessLog(cast(Session, it.session), it.opens, fails)
+    it.log = AccessLog(cast(Session, it.session), it.opens, fails_at_two)
     reader = it.open()
     it.done(1, 2, 3)
     assert inodes_in(it.all(reader)) == [1, 3]
     assert "a bug in redoxfs" in caplog.text
+
+
+def test_a_record_that_cannot_be_told_is_no_end_of_the_file(caplog: pytest.LogCaptureFixture) -> None:
+    it = Logged()
+    it.log = AccessLog(cast(Session, it.session), it.opens, fails_at_two)
+    read = it.wait(it.open())
+    it.done(2)
+    it.log.answer_waiting()
+    assert read not in it.session.told
+    assert "a bug in redoxfs" in caplog.text
+    it.done(3)
+    it.log.answer_waiting()
+    answer = it.session.told[read]
+    assert isinstance(answer, bytes)
+    assert inodes_in(answer) == [3]
 
 
 # Slow opens

@@ -384,7 +384,9 @@ def test_what_is_no_access_log_is_one_line_of_usage(machine: Machine, source: Pa
     for path, code in ((text, 2), (tmp_path / "missing", 2), (source, 4)):
         refused = machine.run("profile", path)
         assert (refused.returncode, refused.stderr.count("\n")) == (code, 1), refused.stderr
-    assert machine.run("profile", text, "--seconds", "1").returncode == 2
+    for path in (text, "-"):
+        refused = machine.run("profile", path, "--seconds", "1")
+        assert (refused.returncode, refused.stderr.count("--seconds is for a mount")) == (2, 1), refused.stderr
 
 
 def test_a_profile_of_a_mount_that_ends_is_printed(machine: Machine, source: Path) -> None:

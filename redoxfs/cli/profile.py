@@ -8,13 +8,15 @@ import json
 import os
 import select
 import shutil
+import signal
 import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
 from redoxfs.cli.options import ProfileOptions
 from redoxfs.launch.control import live_mount
@@ -23,12 +25,21 @@ from redoxfs.launch.errors import DaemonError, MountpointError, UsageError
 from redoxfs.launch.path_status import CONTROL_FOLDER, STALE_ERRORS, path_status
 from redoxfs.launch.say import say
 from redoxfs.launch.sizes import counted, format_time
-from redoxfs.telemetry.access_log import lost_of, parse
+from redoxfs.telemetry.access_log import BATCH, lost_of, parse
 from redoxfs.telemetry.open_profile import OpenProfile, Times, by_time
 
 ACCESS_LOG = "accesslog"
 
 READ_BYTES = 1 << 17
+
+LONGEST_LINE_BYTES = 1 << 20
+"""More than the longest paths take. What is longer is no line, and is not kept."""
+
+PORTION_S = 0.05
+"""Between two reads of a mount's log: each costs the daemon more than the lines of some opens."""
+
+DRAIN_S = 1.0
+"""After `--seconds`, how long to read what was opened before: programs may open faster than this reads."""
 
 COLUMNS = ("opens", "time", "share", "mean", "p50", "p99", "slowest")
 
@@ -48,20 +59,28 @@ class Seen:
     lost: int = 0
     seconds: float | None = None
     _rest: bytes = field(default=b"")
+    # The line that `_rest` belongs to was too long, and is counted already.
+    _is_cut: bool = False
 
     def add(self, text: bytes) -> None:
         """The next bytes of the log, which may end within a line."""
         *lines, self._rest = (self._rest + text).split(b"\n")
         for line in lines:
             self._add_line(line)
+        if len(self._rest) > LONGEST_LINE_BYTES:
+            self.damaged += not self._is_cut
+            self._rest, self._is_cut = b"", True
 
     def end(self) -> None:
         """The log ends here; its last line may lack its end."""
         if self._rest:
             self._add_line(self._rest)
-            self._rest = b""
+        self._rest, self._is_cut = b"", False
 
     def _add_line(self, line: bytes) -> None:
+        if self._is_cut:
+            self._is_cut = False
+            return
         if line.startswith(b"#") or not line:
             self.lost += lost_of(line)
             return
@@ -75,7 +94,7 @@ def run(options: ProfileOptions) -> int:
     """Profile a mount until the time is over, Ctrl-C, or the end of the mount; or a saved log. Returns 0."""
     seen = Seen(OpenProfile(options.depth), options.path)
     if options.path == "-":
-        _read_file(0, seen)
+        _read_saved(options, seen, 0)
     else:
         found = path_status(options.path, options.timeout_s)
         if found.is_our_root or stat.S_ISDIR(found.seen.mode) or found.is_stale:
@@ -91,19 +110,17 @@ def run(options: ProfileOptions) -> int:
 # Where the lines come from
 
 
-def _read_saved(options: ProfileOptions, seen: Seen) -> None:
+def _read_saved(options: ProfileOptions, seen: Seen, fd: int | None = None) -> None:
     if options.seconds_s is not None:
         raise UsageError("--seconds is for a mount; a saved log is read to its end")
     try:
-        fd = os.open(options.path, os.O_RDONLY | os.O_CLOEXEC)
+        opened = os.open(options.path, os.O_RDONLY | os.O_CLOEXEC) if fd is None else os.dup(fd)
+        try:
+            _read_file(opened, seen)
+        finally:
+            os.close(opened)
     except OSError as failure:
         raise UsageError(f"{options.path}: {failure.strerror}") from None
-    try:
-        _read_file(fd, seen)
-    except OSError as failure:
-        raise UsageError(f"{options.path}: {failure.strerror}") from None
-    finally:
-        os.close(fd)
     if not seen.profile.all.opens and seen.damaged:
         raise UsageError(f"{options.path}: not an access log: {counted(seen.damaged, 'line')} not understood")
 
@@ -122,13 +139,14 @@ def _watch(options: ProfileOptions, seen: Seen) -> None:
     fd = _opened(mount.path, options.timeout_s)
     began_s = time.monotonic()
     try:
-        for text in _texts(fd, options, began_s):
-            seen.add(text)
-            seen.seconds = time.monotonic() - began_s
-            if not text and _shows(options):
-                _show(seen, options)
+        with _interrupt() as interrupt:
+            for text in texts(fd, interrupt, options, began_s):
+                seen.add(text)
+                seen.seconds = time.monotonic() - began_s
+                if not text and _shows(options):
+                    _show(seen, options)
     except KeyboardInterrupt:
-        # The usual end of a view that goes on by itself.
+        # Again, before what was there had been read.
         pass
     except OSError as failure:
         if failure.errno not in STALE_ERRORS:
@@ -138,6 +156,30 @@ def _watch(options: ProfileOptions, seen: Seen) -> None:
         os.close(fd)
     seen.seconds = time.monotonic() - began_s
     seen.end()
+
+
+@contextmanager
+def _interrupt() -> Iterator[int]:
+    """A descriptor that can be read after Ctrl-C, the usual end of a view that goes on by itself.
+
+    A second Ctrl-C is a KeyboardInterrupt.
+    """
+    former = signal.getsignal(signal.SIGINT)
+    reads, writes = os.pipe()
+
+    def note(_number: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, former)
+        os.write(writes, b"\0")
+
+    try:
+        # A shell without job control has it ignored in what runs in the background.
+        if former is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, note)
+        yield reads
+    finally:
+        signal.signal(signal.SIGINT, former)
+        os.close(reads)
+        os.close(writes)
 
 
 def _opened(mountpoint: Path, timeout_s: float) -> int:
@@ -159,30 +201,47 @@ def _tried(path: Path) -> bytes:
     return b""
 
 
-def _texts(fd: int, options: ProfileOptions, began_s: float) -> Iterator[bytes]:
-    """What comes, until the time is over or the mount ends; empty whenever the profile is to be shown."""
+def texts(fd: int, interrupt: int, options: ProfileOptions, began_s: float) -> Iterator[bytes]:
+    """What comes, until the time is over, ``interrupt`` can be read, or the mount ends.
+
+    Empty whenever the profile is to be shown.
+    """
     end_s = float("inf") if options.seconds_s is None else began_s + options.seconds_s
-    waiting = select.poll()
+    interrupted, waiting = select.poll(), select.poll()
+    interrupted.register(interrupt, select.POLLIN)
+    waiting.register(interrupt, select.POLLIN)
     waiting.register(fd, select.POLLIN)
-    show_s = began_s
+    show_s, text = began_s, b""
     while (now_s := time.monotonic()) < end_s:
         if now_s >= show_s:
             show_s = now_s + options.interval_s
             yield b""
-        waiting.poll(max(1, int((min(show_s, end_s) - now_s) * 1000)))
+        wait_s = min(show_s, end_s) - now_s
+        if interrupted.poll(min(wait_s, PORTION_S) * 1000 if _is_last(text) else 0):
+            break
+        waiting.poll(max(1, int((min(show_s, end_s) - time.monotonic()) * 1000)))
         try:
             # Whatever poll says: another daemon does not know who waits.
             text = os.read(fd, READ_BYTES)
         except BlockingIOError:
+            text = b""
             continue
         if not text:
             say(f"{options.path}: the mount has ended")
             return
         yield text
+    drained_s = time.monotonic() + DRAIN_S
     with suppress(BlockingIOError):
         # What was opened before the end.
-        while text := os.read(fd, READ_BYTES):
+        while time.monotonic() < drained_s and (text := os.read(fd, READ_BYTES)):
             yield text
+            if _is_last(text):
+                break
+
+
+def _is_last(text: bytes) -> bool:
+    """Whether a read got all lines that there were."""
+    return text.count(b"\n") < BATCH
 
 
 # What is printed

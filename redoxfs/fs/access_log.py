@@ -24,7 +24,7 @@ from redoxfs.fs.inodes import CONTROL, EXACT, branch_and_entry
 from redoxfs.native import Opens, Session, Tree
 from redoxfs.node import Node
 from redoxfs.telemetry import Outcome
-from redoxfs.telemetry.access_log import CONTINUED, HEADER, IDLE, Access, Lines, lost_line
+from redoxfs.telemetry.access_log import BATCH, CONTINUED, HEADER, IDLE, Access, Lines, lost_line
 
 RECORDS = 1 << 16
 """That a slow reader may be behind: some seconds of opens at the highest rate. They take 2.6 MB."""
@@ -33,9 +33,6 @@ MOST_READERS = 16
 
 MOST_READS = 64
 """That wait at once. A reader with one thread has one."""
-
-BATCH = 64
-"""Lines made between two other requests; they take about 0.3 ms."""
 
 PAUSE_S = 0.05
 """Between two portions for a reader that has taken all lines."""
@@ -191,14 +188,13 @@ class AccessLog:
         """Give those who wait what there is."""
         now_s = self._clock_s()
         for number, read in list(self._reads.items()):
-            if self._is_readable(read.reader):
-                text = self._taken(read.reader, read.size)
-            elif now_s - read.since_s >= IDLE_S:
-                text = IDLE[: read.size]
-            else:
-                continue
-            del self._reads[number]
-            self._session.data(read.unique, text)
+            if not self._is_readable(read.reader) and now_s - read.since_s >= IDLE_S:
+                # A read may be shorter than this line, too.
+                read.reader.text = IDLE
+            # An answer without bytes would be the end of the file.
+            if text := self._taken(read.reader, read.size):
+                del self._reads[number]
+                self._session.data(read.unique, text)
         for reader in self._readers.values():
             if reader.waiter and self._is_readable(reader):
                 self._session.wake(reader.waiter)

@@ -25,6 +25,9 @@ CONTINUED = b"# another daemon serves the mount now; it does not list the opens 
 IDLE = b"#\n"
 """There was no open for a while."""
 
+BATCH = 64
+"""Lines made between two other requests; they take about 0.3 ms. A read that gets fewer has all there are."""
+
 NOTHING = b"-"
 """In place of a served path: the open failed."""
 
