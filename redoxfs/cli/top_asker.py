@@ -160,6 +160,9 @@ class Asker:
             return self._silent()
         except OSError as failure:
             return Answer(time.monotonic(), State.REFUSED, failure.strerror or str(failure))
+        except ValueError:
+            # The daemon ended while it answered; the next look tells how.
+            return Answer(time.monotonic(), State.REFUSED, "its statistics are not JSON")
 
     def _silent(self) -> Answer:
         return Answer(time.monotonic(), State.SILENT, f"the daemon did not answer within {self._timeout_s:g} s")
