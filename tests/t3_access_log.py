@@ -209,6 +209,21 @@ def test_a_read_waits_for_the_next_portion_of_lines() -> None:
     assert it.wait(reader) in it.session.told
 
 
+def test_a_portion_for_short_reads_is_one_wait() -> None:
+    it = Logged()
+    reader = it.open()
+    read = it.wait(reader, 1)
+    it.done(*range(BATCH // 2))
+    it.log.answer_waiting()
+    text = b""
+    while read in it.session.told:
+        answer = it.session.told[read]
+        assert isinstance(answer, bytes)
+        text += answer
+        read = it.wait(reader, 1)
+    assert inodes_in(text) == list(range(BATCH // 2))
+
+
 def test_a_waiting_read_ends_with_a_signal_and_loses_no_line() -> None:
     it = Logged()
     reader = it.open()

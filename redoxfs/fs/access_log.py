@@ -78,11 +78,13 @@ class Reader:
     """An open of the file.
 
     ``at``      the position of the next record
+    ``until``   the position that its present portion goes to
     ``text``    that comes before its line
     ``waiter``  whom to wake when there is something to read; 0: nobody
     """
 
     at: int
+    until: int
     text: bytes
     waiter: int = 0
 
@@ -139,7 +141,7 @@ class AccessLog:
             self._session.failed(unique, errno.EBUSY)
             return
         text = b""
-        if not waits or reader.text or self._opens.position - reader.at >= BATCH:
+        if not waits or reader.text or reader.at < reader.until or self._opens.position - reader.at >= BATCH:
             text = self._taken(reader, size)
         if text:
             self._session.data(unique, text)
@@ -224,7 +226,7 @@ class AccessLog:
         if len(self._readers) >= MOST_READERS:
             return False
         self._opens.start()
-        self._readers[handle] = Reader(self._opens.position, text)
+        self._readers[handle] = Reader(self._opens.position, self._opens.position, text)
         return True
 
     def _is_readable(self, reader: Reader) -> bool:
@@ -232,6 +234,8 @@ class AccessLog:
 
     def _taken(self, reader: Reader, size: int) -> bytes:
         """Up to ``size`` bytes; empty if there is nothing."""
+        if reader.at >= reader.until:
+            reader.until = self._opens.position
         lost, records = self._opens.records(reader.at, BATCH)
         parts = [reader.text]
         if lost:
