@@ -145,10 +145,7 @@ class Recorder:
             of_sample = node.plan.policy.laps(samples) - 1 + np.unpackbits(state.had, count=len(samples))
             turns = np.bincount(self._tree_of_all(samples), weights=of_sample, minlength=len(self._trees))
         elif node.given:
-            lapping = node.plan.lapping
-            laps = np.full(len(self._trees), np.iinfo(np.int32).max)
-            np.minimum.at(laps, self._tree_of_all(lapping), node.plan.policy.laps(lapping))
-            turns = (laps - 1) * (self._samples_of_tree_all() / nodes)
+            turns = (np.array(node.lowest_laps()) - 1) * (self._samples_of_tree_all() / nodes)
         for tree in range(len(self._samples_of_tree)):
             began = turns[tree] == 0
             self._watch.resume(tree, turns=round(turns[tree]), nodes=nodes, whole=bool(began))

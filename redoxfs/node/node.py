@@ -37,6 +37,7 @@ from redoxfs.node.counters import Counters
 from redoxfs.node.exact import ExactFile, ExactFiles
 from redoxfs.node.journal import ALONE, CHANGED, DATA, EXACT, FORGET, HANDLED, OPEN, RECEIVED, STAT, WITHDRAWN, Journal
 from redoxfs.node.kernel import Kernel
+from redoxfs.node.lowest_laps import LowestLaps
 from redoxfs.node.memory import Content, Memory
 from redoxfs.node.open_files import Handle, OpenFiles
 from redoxfs.node.pending import PendingTurns, Promise, Undecided
@@ -144,6 +145,7 @@ class Node:
         self._journal = journal
         self._frozen = False
         self._plan = plan
+        self._lowest: LowestLaps | None = None
         self._timeout_s = timeout_s
         self.counters = Counters()
         self.binding = Binding(plan.policy, np.diff(catalog.member_at))
@@ -373,6 +375,7 @@ class Node:
 
     def _replace(self, plan: Plan) -> None:
         self._plan = plan
+        self._lowest = None
         self.binding.renew(plan.policy)
         self.memory.renew(plan.claims_bytes, keeps_remote=not plan.reads_any)
         self.supply.cancel_unwanted()
@@ -678,12 +681,15 @@ class Node:
 
     # Counts
 
+    def lowest_laps(self) -> list[int]:
+        """By tree: the lowest lap of its classes or columns. A history asks each second."""
+        if self._lowest is None:
+            self._lowest = LowestLaps(self._catalog, self._plan)
+        return self._lowest.now()
+
     def stats(self) -> dict[str, Any]:
         """The part of `stats.json` about the node."""
         catalog = self._catalog
-        laps = np.full(len(catalog.class_trees), np.iinfo(np.int32).max, np.int32)
-        lapping = self._plan.lapping
-        np.minimum.at(laps, catalog.tree_of_class[catalog.class_of[lapping]], self._plan.policy.laps(lapping))
         return {
             **self._plan.about,
             "samples": len(catalog.class_of),
@@ -692,8 +698,8 @@ class Node:
             "memory_used_bytes": self.memory.used_bytes,
             **self.counters.as_dict(),
             "wait_seconds": round(self._opens.seconds + self._reads.seconds, 6),
-            "changed": len(self.out_of_date()),
-            "lap": dict(zip(catalog.class_trees, laps.tolist(), strict=True)),
+            "changed": self.supply.changed_count(self._exact.changed()),
+            "lap": dict(zip(catalog.class_trees, self.lowest_laps(), strict=True)),
             "laps": {
                 tree: lap._asdict()
                 for tree, lap in zip(catalog.class_trees, self._plan.policy.tree_laps(), strict=True)

@@ -34,6 +34,9 @@ class _Serving(Protocol):
     def laps(self, samples: npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:
         """The lap, from 1, of the class or column of each of ``samples``."""
 
+    def laps_of_units(self) -> npt.NDArray[np.int32]:
+        """int32[units]: the lap of each class or column."""
+
     def chunk_of(self, sample: int) -> int:
         """The physical chunk of ``sample``."""
 
@@ -101,7 +104,8 @@ class Plan:
     ``policy``          decides
     ``memory_bytes``    for all samples in memory
     ``resident_bytes``  the policy's share of it
-    ``lapping``         int[...]: one sample of each class or column that has its own laps
+    ``lapping``         int[...]: one sample of each unit, which is a class or column that has its own laps
+    ``units``           int[...]: the numbers of these units
     ``held_share``      the share of the samples that is in memory at a time, 1 for all
     ``about``           its fields in `stats.json`
     """
@@ -110,6 +114,7 @@ class Plan:
     memory_bytes: int
     resident_bytes: int
     lapping: npt.NDArray[np.integer]
+    units: npt.NDArray[np.integer]
     held_share: float
     about: dict[str, Any]
     sharing: Sharing | None = None
@@ -149,6 +154,7 @@ def plan_slot(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
     own = SlotPolicy(layout.cells, layout.vc_start, samples=len(catalog.class_of), seed=seed)
     # The first chunk of a VC has a sample in each of its columns.
     first = layout.cells[layout.vc_start[:-1]]
+    units = np.arange(first.size).reshape(first.shape)
     policy: ServingPolicy | SharedServingPolicy = own
     sharing = None
     if share is not None:
@@ -162,13 +168,14 @@ def plan_slot(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
             window=share.window,
         )
         sharing = Sharing(share, node, reads_alone=share.shared_storage)
-        first = first[share.node :: nodes]
+        first, units = first[share.node :: nodes], units[share.node :: nodes]
     policy.count_laps(*_trees(catalog))
     return Plan(
         policy=policy,
         memory_bytes=memory_bytes,
         resident_bytes=layout.resident_bytes,
         lapping=first[first >= 0],
+        units=units[first >= 0],
         held_share=layout.vc_count / max(1, layout.chunk_count),
         sharing=sharing,
         about={
@@ -245,11 +252,13 @@ def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
         lies_at = None if share.shared_storage else part_of
         sharing = Sharing(share, node, reads_alone=False, lies_at=lies_at)
     policy.count_laps(*_trees(catalog))
+    units, lapping = np.unique(class_of, return_index=True)
     return Plan(
         policy=policy,
         memory_bytes=memory_bytes,
         resident_bytes=capacity,
-        lapping=np.unique(class_of, return_index=True)[1],
+        lapping=lapping,
+        units=units,
         held_share=min(1.0, capacity / max(1, total)),
         sharing=sharing,
         about={"policy": "pool", "chunks": len(cells.cells), "chunk_size": cells.chunk_size},

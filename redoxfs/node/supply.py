@@ -7,7 +7,7 @@ task alone; reads run on the loader's threads.
 import errno
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from time import monotonic_ns
 from typing import Any
@@ -214,6 +214,10 @@ class Supply:
     def changed(self) -> set[int]:
         """Entries whose files have changed since the scan."""
         return set(self._changed_size)
+
+    def changed_count(self, others: Set[int]) -> int:
+        """How many entries are in `changed` or in ``others``. It copies neither: they may be millions."""
+        return len(self._changed_size) + len(others) - len(self._changed_size.keys() & others)
 
     @property
     def changed_sizes(self) -> Mapping[int, int]:

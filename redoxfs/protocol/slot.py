@@ -224,6 +224,10 @@ class SlotPolicy:
         laps: Int32 = self._lap.reshape(-1)[np.asarray(self._column_of)[samples]]
         return laps
 
+    def laps_of_units(self) -> Int32:
+        """int32[columns]: the lap of each column. A view, valid until the next request."""
+        return self._lap.reshape(-1)
+
     def chunk_of(self, sample: int) -> int:
         """The physical chunk that ``sample`` lies in."""
         return int(self._chunk_of[sample])

@@ -315,6 +315,10 @@ class PoolPolicy:
         laps: Int32 = self._lap[self._class_array[samples]]
         return laps
 
+    def laps_of_units(self) -> Int32:
+        """int32[classes]: the lap of each class. A view, valid until the next request."""
+        return self._lap
+
     def chunk_of(self, sample: int) -> int:
         """The physical chunk that ``sample`` lies in."""
         return self._chunk_of[sample]

@@ -208,6 +208,10 @@ class SlotNode:
         """The lap, counted from 1, that the column of each of ``samples`` is in; 1 for those of another home."""
         return self._policy.laps(samples)
 
+    def laps_of_units(self) -> npt.NDArray[np.int32]:
+        """int32[columns]: the lap of each column; 1 for those of another home. A view, valid until the next request."""
+        return self._policy.laps_of_units()
+
     def chunk_of(self, sample: int) -> int:
         """The physical chunk that ``sample`` lies in."""
         return self._policy.chunk_of(sample)
