@@ -1,6 +1,7 @@
 """A history is bounded, loses no count when it is thinned, and continues in the next daemon."""
 
 import json
+import math
 import random
 from typing import Any
 
@@ -143,6 +144,45 @@ def test_the_next_daemon_continues_with_the_sums() -> None:
     assert last["open_seconds"]["demand"]["count"] == 5
 
 
+class Clock:
+    """The two clocks that a history reads."""
+
+    CLOCK_BOOTTIME = 7
+
+    def __init__(self) -> None:
+        self.boot_s, self.ahead_s = 50.0, 1e6
+
+    def time(self) -> float:
+        return self.boot_s + self.ahead_s
+
+    def clock_gettime(self, _clock: int) -> float:
+        return self.boot_s
+
+
+@pytest.mark.parametrize("step_s", [-3600.0, 86_400.0])
+def test_a_clock_that_is_set_leaves_intervals_as_they_were(monkeypatch: pytest.MonkeyPatch, step_s: float) -> None:
+    clock = Clock()
+    monkeypatch.setattr("redoxfs.telemetry.history.time", clock)
+    memory = bytearray(memory_bytes())
+    history = History(memory)
+    for second in range(10):
+        history.add(stats(second))
+        if second == 2:
+            history.begin_lap(0, clock.time())
+        if second in (3, 6):
+            clock.ahead_s += step_s
+        if second == 6:
+            # Another daemon notices it too.
+            history = History(memory)
+            assert history.continues
+        clock.boot_s += 1
+    history.end_lap(0, 1, 1, QUALITY, clock.time(), whole=True)
+    found = reread(history, clock.time())
+    assert np.diff([point.time_s for point in found.points]).tolist() == pytest.approx([1.0] * 10)
+    assert found.points[-1].time_s == pytest.approx(clock.time())
+    assert found.laps[0].ended_s - found.laps[0].began_s == pytest.approx(8.0)
+
+
 def test_a_daemon_killed_while_it_thinned_leaves_no_history(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = bytearray(memory_bytes())
     history = History(memory)
@@ -198,7 +238,13 @@ def test_a_text_that_is_no_history_is_refused() -> None:
     assert not is_history({"opens": 3})
     with pytest.raises(UnreadableError, match="format"):
         read({**value, "format": 2})
-    for broken in ({"time": [1]}, {"time": ["x"], "values": {}}, {"time": [1, 2], "values": {"opens": [1]}}):
+    hostile: tuple[dict[str, Any], ...] = (
+        {"time": [], "values": {}},
+        {"time": [0] * 10**6, "values": {}},
+        {"time": [math.nan], "values": {}},
+    )
+    broken_ones = ({"time": [1]}, {"time": ["x"], "values": {}}, {"time": [1, 2], "values": {"opens": [1]}})
+    for broken in (*broken_ones, *hostile):
         with pytest.raises(UnreadableError, match="damaged"):
             read({**value, "points": broken})
 

@@ -228,6 +228,9 @@ def test_another_json_is_refused_with_a_line(value: Any, line: str) -> None:
         recognized("a.json", value)
 
 
+BREAKDOWN = ("remote_requests", "paper_loads", "paper_remote_requests")
+
+
 def test_a_file_that_is_no_input_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     page_path = tmp_path / "report.html"
     (tmp_path / "a.json").write_text('{"a": 1}')
@@ -235,7 +238,15 @@ def test_a_file_that_is_no_input_is_one_line(tmp_path: Path, capfd: pytest.Captu
     broken = history()
     broken["points"]["values"]["opens"] = [None] * len(broken["points"]["time"])
     (tmp_path / "c.json").write_text(json.dumps(broken))
-    for name in ("a.json", "b.json", "c.json", "missing.json"):
+    late = history()
+    late["points"]["time"] = [1e17 for _ in late["points"]["time"]]
+    (tmp_path / "d.json").write_text(json.dumps(late))
+    (tmp_path / "e.json").write_text('[{"resident_share": 1, "loads_per_chunk": 1' + "0" * 400 + "}]")
+    many = {"rows": [{"variant": "a", "loads": 10**400} | dict.fromkeys(BREAKDOWN, 1)]}
+    (tmp_path / "f.json").write_text(json.dumps(many))
+    with (tmp_path / "g.json").open("wb") as large:
+        large.truncate(1 << 30)
+    for name in (*(f"{letter}.json" for letter in "abcdefg"), "missing.json"):
         assert main(["report", str(tmp_path / name), "-o", str(page_path)]) == 2
         error = capfd.readouterr().err
         assert error.count("\n") == 1
@@ -275,3 +286,15 @@ def test_figures_have_units_and_three_digits() -> None:
 def test_a_history_recognizes_itself() -> None:
     assert isinstance(recognized("a", history()), MountRun)
     assert stats_of(row_of(whole(3)))["opens"] == 3
+
+
+def test_scans_and_object_stores_are_tables() -> None:
+    found = {"seconds": 3.0, "cpu_s": 2.0, "find_s": 4.0, "find_cpu_s": 1.0, "of_find": 0.75, "peak_mib": 200}
+    scans = {"files": 7, "cold": True, "local": {"first, cold": found, "export": {"bytes": 5}}, "delayed": {"files": 7}}
+    row = {"nodes": 3, "mb_per_s": 120.0, "bare_mb_per_s": 150.0, "share": 0.8, "depth": 16, "fetched_share": 1.02}
+    objects = {"machine": {"cores": 2, "kernel": "6"}, "shards_bytes": 9, "pack_mb_per_s": 1.5, "rows": [row]}
+    text = " ".join(seen(scans, objects).words).replace("\N{NO-BREAK SPACE}", " ")
+    assert "scripts/bench/scan.py" in text
+    assert "first, cold" in text
+    assert "2 cores, Linux 6" in text
+    assert "150 MB/s" in text

@@ -9,7 +9,7 @@ from typing import Any
 
 from redoxfs.cli.options import ReportOptions
 from redoxfs.launch.control import live_mount, send_control
-from redoxfs.launch.deadline import look, read_file
+from redoxfs.launch.deadline import MOST_BYTES, look, read_file
 from redoxfs.launch.errors import DaemonError, DestinationError, MountpointError, UsageError
 from redoxfs.launch.path_status import CONTROL_FOLDER
 from redoxfs.launch.resume import outside
@@ -18,9 +18,6 @@ from redoxfs.launch.sizes import counted, format_bytes
 from redoxfs.linux import durable
 from redoxfs.report import Input, MountRun, UnknownInputError, page, recognized
 
-MOST_BYTES = 256 << 20
-"""Of an input; a history has less than a hundredth of it."""
-
 
 def run(options: ReportOptions) -> int:
     """Write the page."""
@@ -28,7 +25,8 @@ def run(options: ReportOptions) -> int:
     inputs = [_input(asked, options.timeout_s) for asked in options.inputs]
     try:
         text = page(inputs).encode()
-    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError, OverflowError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, OSError) as error:
+        # gmtime raises OSError for a year that no machine knows.
         names = ", ".join(options.inputs)
         raise UsageError(f"{names}: cannot be shown: {type(error).__name__}: {error}") from error
     _write(path, options.output, text)
@@ -59,12 +57,10 @@ def _input(asked: str, timeout_s: float) -> Input:
 
 def _of_file(asked: str, timeout_s: float) -> bytes:
     try:
-        data = read_file(Path(asked), timeout_s)
+        return read_file(Path(asked), timeout_s)
     except OSError as failure:
-        raise UsageError(f"{asked}: {failure.strerror or failure}") from None
-    if len(data) > MOST_BYTES:
-        raise UsageError(f"{asked}: has more than {format_bytes(MOST_BYTES)}")
-    return data
+        reason = f"has more than {format_bytes(MOST_BYTES)}" if failure.errno == errno.EFBIG else failure.strerror
+        raise UsageError(f"{asked}: {reason or failure}") from None
 
 
 def _of_mount(asked: str, timeout_s: float, *, is_socket: bool) -> bytes:

@@ -73,7 +73,7 @@ class Shape:
             return False
         try:
             first = next(self.rows(value), None)
-        except (KeyError, TypeError, AttributeError, ValueError):
+        except (LookupError, TypeError, AttributeError, ValueError):
             return False
         return first is not None and self.of_row <= first.keys()
 
@@ -98,7 +98,7 @@ def recognized(name: str, value: Any) -> Input:
         if shape.fits(whole):
             try:
                 return shape.figures(name, whole)
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
+            except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
                 raise UnknownInputError(f"it is damaged: {type(error).__name__}: {error}") from None
     if isinstance(value, Mapping) and "open_seconds" in value and "pid" in value:
         raise UnknownInputError("it is stats.json, one snapshot; a report needs .redoxfs/history.json of the mount")
@@ -110,8 +110,8 @@ def about(value: Mapping[str, Any]) -> str:
     parts = []
     machine = value.get("machine")
     if isinstance(machine, Mapping):
-        cores = f"{machine.get('cores')} cores, {machine.get('cpu')}, Linux {machine.get('kernel')}"
-        parts.append(f"{cores}, Python {machine.get('python')}")
+        told = (("cores", "{} cores"), ("cpu", "{}"), ("kernel", "Linux {}"), ("python", "Python {}"))
+        parts.append(", ".join(words.format(machine[key]) for key, words in told if key in machine))
     settings = (
         f"{key.replace('_', ' ')}: {each:,}" if isinstance(each, int) else f"{key.replace('_', ' ')}: {each}"
         for key, each in value.items()
@@ -171,6 +171,13 @@ def _listings(value: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         for title, of in titles.items():
             for where, seconds in of.items():
                 yield {"tree": part, "program": title, "where": where, "seconds": seconds}
+
+
+def _scans(value: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for part in ("local", "delayed"):
+        for what, found in value.get(part, {}).items():
+            if isinstance(found, Mapping) and "find_s" in found:
+                yield {**found, "tree": part, "program": what}
 
 
 def _estimates(value: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -352,6 +359,36 @@ SHAPES: tuple[Shape, ...] = (
         ),
         "time",
         "wait",
+    ),
+    _shape(
+        "scripts/bench/scan.py",
+        "cold files",
+        _scans,
+        (
+            ("scan", "program", _text),
+            ("tree", "tree", _text),
+            ("time", "seconds", _SECONDS),
+            ("find", "find_s", _SECONDS),
+            ("processor", "cpu_s", _SECONDS),
+            ("processor of find", "find_cpu_s", _SECONDS),
+        ),
+        "time",
+        "wait",
+    ),
+    _shape(
+        "scripts/bench/objects.py",
+        "rows shards_bytes pack_mb_per_s",
+        _rows,
+        (
+            ("nodes", "nodes", _text),
+            ("bytes", "mb_per_s", _mb_per_s),
+            ("bare requests", "bare_mb_per_s", _mb_per_s),
+            ("of bare requests", "share", _SHARE),
+            ("reads in flight", "depth", _number),
+            ("fetched", "fetched_share", _SHARE),
+        ),
+        "bytes",
+        "remote",
     ),
     _shape(
         "scripts/bench/nodes.py",

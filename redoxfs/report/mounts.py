@@ -7,7 +7,7 @@ from typing import Any
 from redoxfs.report import html
 from redoxfs.report.charts import Series, Table, bars, figure, histogram, lines
 from redoxfs.report.html import Html, joined, tag
-from redoxfs.report.words import Run, advice, amplification, moment, rates_of, story, times_of
+from redoxfs.report.words import ANSWERED, Run, advice, amplification, moment, rates_of, story, times_of
 from redoxfs.telemetry import Outcome
 from redoxfs.telemetry.history import Lap, Point
 
@@ -306,7 +306,7 @@ def _lap_cells(lap: Lap) -> list[str]:
         _number(grown["opens"]),
         html.share(waited.count / everything.count if everything.count else None),
         html.share(grown["redirected"] / answered if answered else None),
-        html.seconds(everything.quantile_s(0.99)),
+        html.seconds(times_of(grown, *ANSWERED).quantile_s(0.99)),
         html.size(grown["bytes_read"]),
         html.number(amplification(grown)),
         _number(grown["errors"]),
@@ -344,7 +344,7 @@ def _shuffle(laps: Sequence[Lap]) -> Html:
                 "Displacement is how far a sample moves from one lap to the next, as a share of the lap: a third where "
                 "both are random, which is the longest bar. The rank correlation of two laps is 0 where they are "
                 "independent. Mate pairs are the pairs of one chunk that meet in a batch of 256, beside the number for "
-                "a random order. All are estimates, from so many samples and batches.",
+                "a random order. All are estimates; the last two columns tell from how many samples and batches.",
             ),
         ),
         bars(
@@ -372,7 +372,7 @@ def compared(runs: Sequence[Run]) -> Html:
             _number(opens),
             html.number(rate),
             html.share(waited.count / everything.count if everything.count else None),
-            html.seconds(everything.quantile_s(0.99)),
+            html.seconds(run.waited(*ANSWERED).quantile_s(0.99)),
             html.size(run.grown("bytes_read")),
             html.number(amplification({name: run.grown(name) for name in ("bytes_read", "bytes_served")})),
             _number(run.grown("errors")),

@@ -20,6 +20,9 @@ PID = {"pid": 0}
 WAITING = (Outcome.IN_FLIGHT, Outcome.DEMAND, Outcome.REMOTE)
 """Outcomes of opens that waited for bytes."""
 
+ANSWERED = tuple(outcome for outcome in Outcome if outcome is not Outcome.FAILED)
+"""Outcomes whose times are of interest: a failure may take a minute, or none."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -114,14 +117,13 @@ def story(run: Run) -> Iterator[str]:
     rate = html.number(opens / active) if active else html.NONE
     yield f"Programs opened {counted(opens, 'file')} in {html.seconds(active)}{idle}: {rate} a second."
     everything = run.waited(*Outcome)
-    answered = run.waited(*(outcome for outcome in Outcome if outcome is not Outcome.FAILED))
+    answered = run.waited(*ANSWERED)
     waited = run.waited(*WAITING)
     if waited.count:
         part = waited.sum_s / active if active else 0.0
         yield (
             f"Of the opens, {html.share(waited.count / max(1, everything.count))} waited for bytes, "
-            f"{html.seconds(waited.sum_s)} in all, as if {html.number(part, digits=2)} programs had waited all the "
-            "time."
+            f"{html.seconds(waited.sum_s)} in all: on average, {html.number(part, digits=2)} programs waited at a time."
         )
     else:
         yield "No open waited for bytes."

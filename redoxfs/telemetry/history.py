@@ -45,8 +45,15 @@ NEAR = 0.75
 
 MAGIC = b"RedoxHis"
 
-_HEAD = struct.Struct("<8sIIIIdd")
-"""Magic, a sum over the names of the columns, whether it is whole, points, laps, the interval, when it began."""
+CLOCK_STEP_S = 1.0
+"""A clock that was set by less is left alone."""
+
+MOST_READ = 4096
+"""Points, and laps, of a history that is read. A row takes some 9 kB."""
+
+_HEAD = struct.Struct("<8sIIIIddd")
+"""Magic, a sum over the names of the columns, whether it is whole, points, laps, the interval, when it began, and what
+the clock is ahead of the time since the boot."""
 
 _EACH_OF = {"outcome": tuple(outcome.label for outcome in Outcome)}
 """Labels whose values are known. Metrics with other labels have no history."""
@@ -215,19 +222,20 @@ class History:
         self.taken_s = 0.0
         self._count: int
         self._lap_count: int
-        magic, names, whole, self._count, self._lap_count, self.interval_s, self.began_s = _HEAD.unpack_from(block)
+        magic, names, whole, self._count, self._lap_count, *times = _HEAD.unpack_from(block)
+        self.interval_s, self.began_s, self._ahead_s = times
         is_mine = (magic, names, whole) == (MAGIC, _sum_of(FORMAT), 1)
         if is_mine and self._count <= POINTS and self._lap_count <= LAPS and self.interval_s >= FIRST_INTERVAL_S:
             self.continues = True
             return
         self.continues = False
         self._count = self._lap_count = 0
-        self.interval_s, self.began_s = FIRST_INTERVAL_S, 0.0
+        self.interval_s, self.began_s, self._ahead_s = FIRST_INTERVAL_S, 0.0, math.nan
         self._begun[:] = np.nan
         self._write()
 
     def _write(self, *, whole: bool = True) -> None:
-        about = (self._count, self._lap_count, self.interval_s, self.began_s)
+        about = (self._count, self._lap_count, self.interval_s, self.began_s, self._ahead_s)
         _HEAD.pack_into(self._block, 0, MAGIC, _sum_of(FORMAT), whole, *about)
 
     def __len__(self) -> int:
@@ -242,6 +250,7 @@ class History:
 
     def take_in(self, stats: Mapping[str, Any]) -> None:
         """Bring the sums up to date with a snapshot. The first of a daemon comes before its first request."""
+        self._follow_clock()
         row, grows = row_of(stats), _grows()
         if self._now is None:
             if not self.continues:
@@ -258,6 +267,22 @@ class History:
         self._now = row
         self.taken_s = time.time()
 
+    def _follow_clock(self) -> None:
+        """If the clock was set, move all times with it, so that intervals stay as long as they were."""
+        ahead_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        step_s = ahead_s - self._ahead_s
+        if abs(step_s) < CLOCK_STEP_S:
+            return
+        if not math.isnan(step_s):
+            self._write(whole=False)
+            self._points[: self._count, 0] += step_s
+            began = _About._fields.index("began")
+            self._laps[: self._lap_count, began : began + 2] += step_s
+            self._begun[:, 0] += step_s
+            self.began_s += step_s
+        self._ahead_s = ahead_s
+        self._write()
+
     def add(self, stats: Mapping[str, Any], now_s: float | None = None) -> None:
         """Add a point: a snapshot of now, in seconds since the Unix epoch."""
         self.take_in(stats)
@@ -265,7 +290,7 @@ class History:
         if not self._count:
             self.began_s = now_s
         elif now_s <= self._points[self._count - 1, 0]:
-            # The clock was set back.
+            # The clock was set back a little.
             now_s = float(np.nextafter(self._points[self._count - 1, 0], np.inf))
         if self._count >= 2 and (self._is_idle() or now_s - self._points[self._count - 2, 0] < NEAR * self.interval_s):
             # A mount that does nothing takes no room, however long. Nor do many restarts.
@@ -343,6 +368,8 @@ class History:
     def copy(self, now_s: float | None = None) -> "Snapshot":
         """What there is, and one more point: the sums that `take_in` brought up to date."""
         now_s = time.time() if now_s is None else now_s
+        if self._count:
+            now_s = max(now_s, float(self._points[self._count - 1, 0]))
         return Snapshot(
             np.concatenate([self._points[: self._count], [[now_s, *self._sums]]]),
             self._laps[: self._lap_count].copy(),
@@ -464,6 +491,10 @@ def read(value: Mapping[str, Any]) -> Read:
     try:
         points, laps = value["points"], value["laps"]
         times = [float(each) for each in points["time"]]
+        if not 1 <= len(times) <= MOST_READ or len(laps["tree"]) > MOST_READ:
+            raise ValueError(f"{len(times)} points and {len(laps['tree'])} laps")
+        if not all(map(math.isfinite, times)):
+            raise ValueError("a time is no number")
         of_points = tuple(map(Point, times, _snapshots(points["values"], len(times))))
         trees = [str(tree) for tree in laps["tree"]]
         grown = _snapshots(laps["values"], len(trees))
