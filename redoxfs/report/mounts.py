@@ -93,33 +93,35 @@ def _over_time(run: Run) -> Iterator[Html]:
         legend=(read, served),
     )
     sources = _sources(run)
-    yield figure(
-        "Where samples came from",
-        "The share of opens by what they waited for.",
-        over(*sources, label=html.share, title="Where samples came from", stacked=True, top=1.0),
-        _table(
-            run,
-            few,
-            [OUTCOMES[outcome] for outcome in OUTCOMES],
-            lambda one, two: [_number(_opens_of(outcome, one, two)) for outcome in OUTCOMES],
-        ),
-        legend=sources,
-    )
-    half = Series("half of the opens", "served", [rates.wait_p50_s for rates in run.rates])
-    most = Series("99 %", "wait", [rates.wait_p99_s for rates in run.rates])
-    yield figure(
-        "How long opens took",
-        "So many opens took at most this time, from receipt to reply. The scale is logarithmic.",
-        over(half, most, label=html.seconds, title="How long opens took", log=True),
-        _table(
-            run,
-            few,
-            ("half of the opens", "99 %"),
-            lambda one, two: [html.seconds(each) for each in _quantiles(one, two)],
-        ),
-        legend=(half, most),
-    )
-    yield _waits(run)
+    # Opens that wait for their first reply are counted, and have no outcome yet.
+    if sources:
+        yield figure(
+            "Where samples came from",
+            "The share of opens by what they waited for.",
+            over(*sources, label=html.share, title="Where samples came from", stacked=True, top=1.0),
+            _table(
+                run,
+                few,
+                [OUTCOMES[outcome] for outcome in OUTCOMES],
+                lambda one, two: [_number(_opens_of(outcome, one, two)) for outcome in OUTCOMES],
+            ),
+            legend=sources,
+        )
+        half = Series("half of the opens", "served", [rates.wait_p50_s for rates in run.rates])
+        most = Series("99 %", "wait", [rates.wait_p99_s for rates in run.rates])
+        yield figure(
+            "How long opens took",
+            "So many opens took at most this time, from receipt to reply. The scale is logarithmic.",
+            over(half, most, label=html.seconds, title="How long opens took", log=True),
+            _table(
+                run,
+                few,
+                ("half of the opens", "99 %"),
+                lambda one, two: [html.seconds(each) for each in _quantiles(one, two)],
+            ),
+            legend=(half, most),
+        )
+        yield _waits(run)
     states = [
         Series(name, kind, [float(point.stats.get(place) or 0) for point in run.points[1:]])
         for place, (name, kind) in PLACES.items()

@@ -116,6 +116,10 @@ def story(run: Run) -> Iterator[str]:
     idle = f" of {html.seconds(length_s)} in all" if active < 0.9 * length_s else ""
     rate = html.number(opens / active) if active else html.NONE
     yield f"Programs opened {counted(opens, 'file')} in {html.seconds(active)}{idle}: {rate} a second."
+    hanging = int(run.last.stats.get("waiting_opens") or 0)
+    if hanging:
+        waits = "waits for its" if hanging == 1 else "wait for their"
+        yield f"{counted(hanging, 'open')} {waits} reply."
     everything = run.waited(*Outcome)
     answered = run.waited(*ANSWERED)
     waited = run.waited(*WAITING)
@@ -125,7 +129,7 @@ def story(run: Run) -> Iterator[str]:
             f"Of the opens, {html.share(waited.count / max(1, everything.count))} waited for bytes, "
             f"{html.seconds(waited.sum_s)} in all: on average, {html.number(part, digits=2)} programs waited at a time."
         )
-    else:
+    elif everything.count:
         yield "No open waited for bytes."
     if answered.count:
         half, most = (html.seconds(answered.quantile_s(share)) for share in (0.5, 0.99))
