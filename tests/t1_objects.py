@@ -16,7 +16,7 @@ from redoxfs.chunks import FileBytes, StorageSpeed
 from redoxfs.native import Buffer
 from redoxfs.objects import Address, AddressError, is_address, parse_address
 from redoxfs.objects.client import PART_BYTES, Client, Version
-from redoxfs.objects.credentials import ProfileError, aws_settings
+from redoxfs.objects.credentials import ProfileError, absolute_files, aws_settings, credential_files
 from redoxfs.objects.errors import ObjectError
 from redoxfs.objects.index import NotPackedError, fetch, load
 from redoxfs.objects.store import ObjectStore
@@ -120,7 +120,17 @@ def test_a_path_is_no_address(path: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["ftp://host/x", "s3://", "s3:///x", "s3://b/../c", "https://me:hunter2@host/x", "https://host/x?sig=hunter2"],
+    [
+        "ftp://host/x",
+        "s3://",
+        "s3:///x",
+        "s3://b/../c",
+        "https://me:hunter2@host/x",
+        "https://host/x?sig=hunter2",
+        "s3://me:hunter2/more@bucket/x",
+        "s3:///me:hunter2@bucket/x",
+        "https://me:hunter2/more@host/x",
+    ],
 )
 def test_an_address_that_cannot_be_used_is_one_line_without_its_secret(text: str) -> None:
     with pytest.raises(AddressError) as raised:
@@ -173,6 +183,15 @@ def test_a_broken_file_is_refused_without_its_lines(tmp_path: Path) -> None:
     with pytest.raises(ProfileError) as raised:
         aws_settings(environ)
     assert "hunter2" not in str(raised.value)
+
+
+def test_files_of_credentials_are_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    environ = {"HOME": "/home/someone", "AWS_CONFIG_FILE": "here", "GOOGLE_APPLICATION_CREDENTIALS": "../key.json"}
+    assert absolute_files("s3", environ) == {"AWS_CONFIG_FILE": str(tmp_path / "here")}
+    assert absolute_files("http", environ) == {}
+    assert credential_files("s3", environ) == [str(tmp_path / "here"), "/home/someone/.aws/credentials"]
+    assert credential_files("gs", environ) == [str(tmp_path.parent / "key.json")]
 
 
 # The index

@@ -13,6 +13,7 @@ from machine import Machine
 from object_server import REFUSED, STATUS_503, Server, serving
 from packs import Options, pack_here
 
+import redoxfs
 from redoxfs.telemetry import METRICS, When, missing, undeclared
 
 CLASSES = {f"n0000010{number}": 40 for number in range(4)}
@@ -132,6 +133,35 @@ def test_secrets_of_the_environment_are_nowhere(machine: Machine, packed: Path) 
         told += [Path(f"/proc/{pid}/cmdline").read_text() for pid in machine.processes_of()]
         assert not [text for text in told if secret in text]
         assert secret.encode() not in unpacked(bundle)
+
+
+def settings_of(s3: Server) -> dict[str, str]:
+    """The environment of a mount that reads its keys from a file."""
+    return {"AWS_ENDPOINT_URL": s3.url, "AWS_REGION": "us-east-1", "AWS_CONFIG_FILE": "/dev/null"}
+
+
+def test_a_relative_path_of_credentials_is_that_of_the_command(
+    machine: Machine, packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(packed.parent) as s3:
+        (machine.folder / "keys").write_text("[default]\naws_access_key_id=A\naws_secret_access_key=S\n")
+        monkeypatch.chdir(machine.folder)
+        machine.environment |= {
+            **settings_of(s3),
+            "AWS_SHARED_CREDENTIALS_FILE": "keys",
+            "PYTHONPATH": str(Path(redoxfs.__file__).parents[1]),
+        }
+        machine.ok("mount", f"s3://{packed.name}", machine.mnt, *MEMORY)
+        assert set(read_all(machine.mnt).values()) == {1}
+
+
+def test_a_mount_that_would_hide_credentials_is_refused(machine: Machine, packed: Path) -> None:
+    with serving(packed.parent) as s3:
+        machine.environment |= {**settings_of(s3), "AWS_SHARED_CREDENTIALS_FILE": str(machine.mnt / "keys")}
+        done = machine.run("mount", f"s3://{packed.name}", machine.mnt, *MEMORY)
+        assert done.returncode == 4
+        assert f"would hide {machine.mnt / 'keys'}" in done.stderr
+        assert not s3.traffic.requests
 
 
 def read_all_or_fail(root: Path) -> None:

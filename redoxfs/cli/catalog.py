@@ -26,6 +26,8 @@ def _export(options: CatalogExportOptions) -> int:
     from redoxfs.packed import is_packed
 
     source = path_status(options.source, options.timeout_s)
+    if source.address is not None:
+        raise SourceUnusableError(f"{source.asked}: is no directory of files, and a packed dataset needs no catalog")
     check_source(source)
     path = _destination(options.file, source.path)
     root_fd = open_root(source)

@@ -28,6 +28,7 @@ from redoxfs.launch.fuse_options import FuseOptions, parse_fuse_options
 from redoxfs.launch.keeper import Keeper, NewKeeper, has_keeper, import_path_below, new_keeper
 from redoxfs.launch.members import Membership, check_nodes, membership, remote_memory_of, transport_of
 from redoxfs.launch.metrics import labels_of, listen
+from redoxfs.launch.objects import hidden_credentials
 from redoxfs.launch.options import MountOptions
 from redoxfs.launch.path_status import PathStatus, address_status, path_status, path_status_cleared
 from redoxfs.launch.recipe import Recipe, RecipeMemory
@@ -279,6 +280,11 @@ def _paths(options: MountOptions) -> tuple[PathStatus, PathStatus]:
     if source.address is None and source.path in target.path.parents:
         raise MountpointError(
             f"{target.asked}: lies inside SOURCE ({source.path}); mount over SOURCE itself, or elsewhere"
+        )
+    hidden = None if source.address is None else hidden_credentials(source.address, target.path)
+    if hidden is not None:
+        raise MountpointError(
+            f"{target.asked}: would hide {hidden}, where redoxfs looks for credentials; mount over another folder"
         )
     for own in (sys.prefix, sys.base_prefix, os.path.dirname(__file__)):
         if target.path in [Path(os.path.realpath(own)), *Path(os.path.realpath(own)).parents]:

@@ -77,6 +77,19 @@ def nowhere() -> int:
         os.rmdir(folder)
 
 
+def hidden_credentials(address: Address, mountpoint: Path) -> str | None:
+    """A file of credentials that would be hidden below a mount; None if there is none.
+
+    A daemon reads them again while it serves, and another daemon before it serves. It would wait for itself.
+    """
+    from redoxfs.objects.credentials import credential_files
+
+    for path in credential_files(address.scheme, os.environ):
+        if mountpoint in Path(os.path.realpath(path)).parents:
+            return path
+    return None
+
+
 def open_objects(address: Address, *, timeout_s: float, measures: bool) -> "tuple[Objects, Index]":
     """The dataset at an address. Progress goes to stderr.
 
@@ -85,8 +98,11 @@ def open_objects(address: Address, *, timeout_s: float, measures: bool) -> "tupl
     """
     from redoxfs.chunks import StorageSpeed
     from redoxfs.objects.client import Version
+    from redoxfs.objects.credentials import absolute_files
     from redoxfs.packed.index import load_index
 
+    # A daemon, and whatever it starts, works in another folder.
+    os.environ.update(absolute_files(address.scheme, os.environ))
     with _cache() as (cache, is_kept):
         told = _in_child(lambda: _told(*_fetched(address, cache, timeout_s, measures=measures)))
         # Its arrays are mapped, so they stay when the folder is removed.

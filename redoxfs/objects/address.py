@@ -20,6 +20,8 @@ READ_ONLY = frozenset({"http", "https"})
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://", re.ASCII)
 
+_BUCKET = re.compile(r"[A-Za-z0-9$._-]+", re.ASCII)
+
 
 class AddressError(ValueError):
     """An address cannot be used: one line, without the secret that it may contain."""
@@ -58,6 +60,8 @@ def parse_address(text: str) -> Address:
     try:
         parts = urlsplit(text)
         has_user = parts.username is not None
+        # A secret with a slash would end before its @. What is left of it is neither a port nor a part of a bucket.
+        port = parts.port
     except ValueError:
         raise AddressError(f"{scheme}://…: is not an address; write {SCHEMES[scheme]}") from None
     if has_user or parts.query or parts.fragment:
@@ -65,8 +69,9 @@ def parse_address(text: str) -> Address:
             f"{scheme}://…: an address must not contain a user, a key or a signature, since other users can see it; "
             "credentials come from the environment"
         )
-    if not parts.netloc:
-        raise AddressError(f"{text}: is not an address; write {SCHEMES[scheme]}")
+    is_name = parts.hostname and port != 0 if scheme in READ_ONLY else _BUCKET.fullmatch(parts.netloc)
+    if not is_name:
+        raise AddressError(f"{scheme}://…: is not an address; write {SCHEMES[scheme]}")
     path = "/".join(part for part in parts.path.split("/") if part)
     if any(part in (".", "..") for part in path.split("/")):
         raise AddressError(f"{text}: has . or .. in its path")

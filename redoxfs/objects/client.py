@@ -296,10 +296,11 @@ def _loop() -> asyncio.AbstractEventLoop:
     global _running
     with _lock:
         if _running is None:
-            _running = asyncio.new_event_loop()
-            thread = threading.Thread(target=_running.run_forever, name="redoxfs-objects", daemon=True)
+            loop = asyncio.new_event_loop()
+            thread = threading.Thread(target=loop.run_forever, name="redoxfs-objects", daemon=True)
             thread.start()
-            atexit.register(_end, _running, thread)
+            _running = loop
+            atexit.register(_end, loop, thread)
         return _running
 
 

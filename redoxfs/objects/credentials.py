@@ -8,6 +8,7 @@ Nothing here is logged, kept, or passed on, other than to obstore.
 """
 
 import configparser
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,6 +22,37 @@ _KEYS = {
 """Settings of a profile, and obstore's names of them."""
 
 _NEEDS_SERVICE = ("sso_session", "sso_start_url", "role_arn", "credential_process")
+
+
+_FILES: dict[str, dict[str, str | None]] = {
+    "s3": {
+        "AWS_CONFIG_FILE": ".aws/config",
+        "AWS_SHARED_CREDENTIALS_FILE": ".aws/credentials",
+        "AWS_WEB_IDENTITY_TOKEN_FILE": None,
+        "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": None,
+    },
+    "gs": {
+        "GOOGLE_APPLICATION_CREDENTIALS": ".config/gcloud/application_default_credentials.json",
+        "GOOGLE_SERVICE_ACCOUNT": None,
+        "GOOGLE_SERVICE_ACCOUNT_PATH": None,
+    },
+    "az": {"AZURE_FEDERATED_TOKEN_FILE": None},
+}
+"""By scheme: the variables that name files, and the file in the home folder that is read without the variable."""
+
+
+def absolute_files(scheme: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that name files of credentials, with absolute paths: a daemon works in another folder."""
+    named = {variable: environ[variable] for variable in _FILES.get(scheme, {}) if environ.get(variable)}
+    return {variable: os.path.abspath(os.path.expanduser(path)) for variable, path in named.items()}
+
+
+def credential_files(scheme: str, environ: Mapping[str, str]) -> list[str]:
+    """The files where credentials are looked for, whether they exist or not."""
+    named = absolute_files(scheme, environ)
+    defaults = {variable: path for variable, path in _FILES.get(scheme, {}).items() if path is not None}
+    home = environ.get("HOME", "/")
+    return [*named.values(), *(os.path.join(home, path) for name, path in defaults.items() if name not in named)]
 
 
 class ProfileError(ValueError):
