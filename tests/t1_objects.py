@@ -13,6 +13,7 @@ from packs import Options, pack_here
 from stores import bytes_in_buffers
 
 from redoxfs.chunks import FileBytes, StorageSpeed
+from redoxfs.launch.objects import Objects
 from redoxfs.native import Buffer
 from redoxfs.objects import Address, AddressError, is_address, parse_address
 from redoxfs.objects.client import PART_BYTES, Client, Version
@@ -216,6 +217,29 @@ def test_a_damaged_kept_index_is_fetched_again(server: Server, tmp_path: Path) -
     assert not again.was_kept
     assert bytes(damaged) != path.read_bytes()
     assert [name for name in os.listdir(tmp_path / "indexes") if name.startswith(".")] == []
+
+
+def test_a_fetch_removes_what_a_killed_one_left_days_ago(server: Server, tmp_path: Path) -> None:
+    old, young = (tmp_path / f"indexes/.new-{name}" for name in ("old", "young"))
+    for folder in (old, young):
+        (folder / ".redoxfs").mkdir(parents=True)
+    os.utime(old, (0, 0))
+    fetch(client_of(server), tmp_path)
+    assert not old.exists()
+    assert young.exists()
+
+
+def test_requests_in_flight_hold_what_the_line_carries_in_time(server: Server, tmp_path: Path) -> None:
+    client = client_of(server)
+    fetched = fetch(client, tmp_path)
+    objects, index = Objects(client.address, fetched.versions, None), load(fetched)
+
+    def held(bytes_per_s: float) -> int:
+        store = objects.store(index, StorageSpeed(0.01, bytes_per_s), memory_bytes=1 << 30, timeout_s=16)
+        assert isinstance(store, ObjectStore)
+        return store.most_held_bytes
+
+    assert [held(rate) for rate in (1e3, 1e7, 1e9)] == [PART_BYTES, 20_000_000, 128 << 20]
 
 
 def test_a_fetch_that_fails_leaves_nothing(server: Server, tmp_path: Path) -> None:

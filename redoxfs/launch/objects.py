@@ -38,6 +38,9 @@ _FETCH_S = 24 * 3600.0
 _HELD_SHARE = 8
 _HELD_BYTES = (16 << 20, 256 << 20)
 
+# Requests in flight share the line, so on a slow one many would all be too late.
+_HELD_TIME_SHARE = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Objects:
@@ -52,19 +55,21 @@ class Objects:
     ) -> "ChunkStore":
         """The store that reads them. It makes no request before its first read."""
         from redoxfs.chunks import UNKNOWN_SPEED
-        from redoxfs.objects.client import Client, obstore
+        from redoxfs.objects.client import PART_BYTES, Client, obstore
         from redoxfs.objects.store import ObjectStore
 
         assert index is not None
         # Imported before a mount may hide it.
         obstore()
+        speed = speed or UNKNOWN_SPEED
         least, most = _HELD_BYTES
+        in_time = max(int(speed.bytes_per_s * timeout_s / _HELD_TIME_SHARE), PART_BYTES)
         return ObjectStore(
             index,
             Client(self.address, deadline_s=timeout_s),
             self.versions,
-            speed or UNKNOWN_SPEED,
-            most_held_bytes=min(max(memory_bytes // _HELD_SHARE, least), most),
+            speed,
+            most_held_bytes=min(max(memory_bytes // _HELD_SHARE, least), most, in_time),
         )
 
 

@@ -16,7 +16,9 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,9 @@ LOOKS_IN_FLIGHT = 32
 
 PARTS_IN_FLIGHT = 8
 """Parts of the index that are fetched at a time, in 64 MiB of memory."""
+
+LEFT_S = 2 * 24 * 3600.0
+"""The age at which a temporary folder is a leftover."""
 
 _CHECKSUM = re.compile(r"[0-9a-f]{32}")
 
@@ -85,6 +90,7 @@ async def _fetch(client: Client, cache: Path) -> Fetched:
     text = await _manifest_text(client)
     indexes = cache / INDEXES
     indexes.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _remove_leftovers(indexes)
     fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=indexes))
     try:
         durable.write_file(fresh / MANIFEST, text)
@@ -114,6 +120,15 @@ async def _fetch(client: Client, cache: Path) -> Fetched:
         return Fetched(place, False, versions, total)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _remove_leftovers(indexes: Path) -> None:
+    """Remove what a killed process has left. Whoever still works there may not take so long."""
+    for pattern in (".new-*", ".old-*"):
+        for folder in indexes.glob(pattern):
+            with suppress(OSError):
+                if time.time() - folder.stat().st_mtime > LEFT_S:
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
 async def _manifest_text(client: Client) -> bytes:

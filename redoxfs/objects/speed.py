@@ -2,7 +2,8 @@
 
 As for files (`chunks.measurement`), many requests are in flight, as the store has them later: a single one would
 measure the distance to the server. The time of a request hides behind that of the bytes of others, so the two do not
-add up. Requests cost money and bytes cost time, so both are bounded.
+add up. Requests cost money and bytes cost time, so both are bounded. A slow line gets fewer requests at once, because
+they share it and each has a deadline.
 """
 
 import asyncio
@@ -18,6 +19,9 @@ SMALL_BYTES, LARGE_BYTES = 4096, 4 << 20
 LASTS_S = 0.4
 MOST_SMALL, MOST_LARGE = 1024, 32
 """Requests of each kind; as many large ones as are in flight at once, 128 MiB."""
+
+LARGE_TAKE_S = 4.0
+"""So long may the large requests in flight take together."""
 
 LEAST_BYTES = 64 << 20
 """Below this total size there is nothing to decide."""
@@ -35,7 +39,7 @@ async def _measure(client: Client, names: Sequence[str], versions: Sequence[Vers
     sizes = [version.size for version in versions]
     now = asyncio.get_running_loop().time
 
-    async def seconds_each(size: int, most: int) -> float:
+    async def seconds_each(size: int, most: int, in_flight: int) -> float:
         began, requests = now(), 0
 
         async def work() -> None:
@@ -46,9 +50,11 @@ async def _measure(client: Client, names: Sequence[str], versions: Sequence[Vers
                 begin = at_random.randrange(max(1, sizes[shard] - size))
                 await client.get(names[shard], begin, min(begin + size, sizes[shard]), versions[shard])
 
-        await asyncio.gather(*(work() for _ in range(IN_FLIGHT)))
+        await asyncio.gather(*(work() for _ in range(in_flight)))
         return (now() - began) / requests
 
-    request_s = await seconds_each(SMALL_BYTES, MOST_SMALL)
-    large_s = await seconds_each(LARGE_BYTES, MOST_LARGE)
+    request_s = await seconds_each(SMALL_BYTES, MOST_SMALL, IN_FLIGHT)
+    alone_s = await seconds_each(LARGE_BYTES, 1, 1)
+    in_flight = max(1, min(IN_FLIGHT, int(LARGE_TAKE_S / alone_s)))
+    large_s = await seconds_each(LARGE_BYTES, MOST_LARGE, in_flight)
     return StorageSpeed(request_s, LARGE_BYTES / large_s, adds=False)
