@@ -384,8 +384,8 @@ def test_what_is_no_access_log_is_one_line_of_usage(machine: Machine, source: Pa
     for path, code in ((text, 2), (tmp_path / "missing", 2), (source, 4)):
         refused = machine.run("profile", path)
         assert (refused.returncode, refused.stderr.count("\n")) == (code, 1), refused.stderr
-    for path in (text, "-"):
-        refused = machine.run("profile", path, "--seconds", "1")
+    for log in (str(text), "-"):
+        refused = machine.run("profile", log, "--seconds", "1")
         assert (refused.returncode, refused.stderr.count("--seconds is for a mount")) == (2, 1), refused.stderr
 
 
