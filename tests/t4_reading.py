@@ -258,7 +258,13 @@ def test_served_names_the_file_whose_bytes_came(machine: Machine, root: Path) ->
 
 def test_the_control_folder_exists_and_is_never_listed(machine: Machine, root: Path) -> None:
     assert ".redoxfs" not in os.listdir(machine.mnt)
-    assert sorted(os.listdir(machine.mnt / ".redoxfs")) == ["accesslog", "exact", "served", "stats.json"]
+    assert sorted(os.listdir(machine.mnt / ".redoxfs")) == [
+        "accesslog",
+        "exact",
+        "history.json",
+        "served",
+        "stats.json",
+    ]
     assert sorted(os.listdir(machine.mnt / ".redoxfs/exact/train")) == sorted([*CLASSES, "notes"])
     assert not (root / ".redoxfs").exists()
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from redoxfs.doctor.result import Result, ok, problem, warning
-from redoxfs.launch.fuse_access import DEVICE, FUSE_CONF, device_trouble, has_name, others_allowed
+from redoxfs.launch.fuse_access import DEVICE, FUSE_CONF, device_trouble, has_name, may_mount, others_allowed
 from redoxfs.launch.memory import available_memory, default_memory, memory_limit, process_limit
 from redoxfs.launch.sizes import counted, format_bytes
 from redoxfs.linux.beneath import has_openat2
@@ -107,7 +107,7 @@ def check_helper(
             "this process may gain no privileges (no_new_privs), so setuid has no effect",
             "in Kubernetes allowPrivilegeEscalation: true, or redoxfs csi (docs/kubernetes.md)",
         )
-    if not root and not named():
+    if not root and not may_mount(proc) and not named():
         uid = os.getuid()
         return problem(
             name,
