@@ -334,7 +334,9 @@ def test_a_profile_prints_once_and_on_a_terminal_again_and_again(machine: Machin
     try:
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 6, 250, 0, 0))
         command = machine.command("profile", machine.mnt, "--interval", "0.05")
-        live = subprocess.Popen(command, env=machine.environment, stdout=theirs)
+        # The size of the terminal, not that of the one where the tests run.
+        environment = {name: each for name, each in machine.environment.items() if name not in ("COLUMNS", "LINES")}
+        live = subprocess.Popen(command, env=environment, stdout=theirs)
         try:
             shown = _shown_until(ours, b"0 opens")
             (machine.mnt / "README").read_bytes()
