@@ -274,7 +274,12 @@ def at_the_last_scrape(server: Prometheus, mount: Path) -> None:
 def settled(server: Prometheus, machine: Machine, mount: Path) -> dict[str, Any]:
     """The statistics of a mount that nobody reads, once it does nothing more and all of them are scraped."""
     deadline = time.monotonic() + PATIENCE_S
-    names = {"remote_samples": "remote_samples_total", "bytes_read": "storage_read_bytes_total"}
+    # A daemon that has just started has no state file yet.
+    names = {
+        "remote_samples": "remote_samples_total",
+        "bytes_read": "storage_read_bytes_total",
+        "turns_kept": "turns_kept",
+    }
     while True:
         stats = machine.stats(mount)
         scraped = {name: server.value(f'redoxfs_{text}{{mount="{mount}"}}') for name, text in names.items()}
