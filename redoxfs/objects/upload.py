@@ -23,14 +23,15 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xxhash
 
-from redoxfs.chunks import Cells, open_beneath
-from redoxfs.dataset import Catalog, SourceError, array_files, show
+from redoxfs.chunks import Cells
+from redoxfs.dataset import Catalog, array_files
 from redoxfs.objects.address import Address
 from redoxfs.objects.errors import ObjectError
 from redoxfs.objects.writer import Writer
@@ -44,18 +45,27 @@ from redoxfs.packed.index import (
     DamagedDatasetError,
     Sums,
     arrays_of,
-    block_offsets,
     describe,
-    positions_of,
     read_manifest,
     save_arrays,
     seal,
-    tree_of,
 )
-from redoxfs.packed.pack import DRAFT, Packed, PackError, Totals, facts, map_array, must_be_unchanged, same_facts
+from redoxfs.packed.pack import (
+    DRAFT,
+    Packed,
+    PackError,
+    Totals,
+    carry_out,
+    draft_of,
+    must_be_unchanged,
+    must_resume,
+    packed_before,
+    planned_shards,
+    seen_by_workers,
+)
 from redoxfs.packed.positions import assign_positions
-from redoxfs.packed.shard import READS_IN_FLIGHT, ShardMap, StoppedError, must_be, read_exactly
-from redoxfs.packed.workers import Done, Tally, Work, each_shard
+from redoxfs.packed.shard import READS_IN_FLIGHT, ShardMap, StoppedError, read_exactly, source_file
+from redoxfs.packed.workers import Done, Tally, Work
 
 PIECE_BYTES = 1 << 20
 """Files are read in pieces of this length, or of so many small files: READS_IN_FLIGHT of them at a time."""
@@ -82,31 +92,22 @@ def pack_to(
     tree = catalog.tree
     positions = assign_positions(catalog, cells, shard_bytes=shard_bytes)
     manifest = describe(catalog, cells, positions, seed=seed, asked=asked)
-    totals = Totals(len(tree), int(tree.size[tree.kind_mask(0o100000)].sum()))
+    totals = Totals.of(tree)
     writer = Writer(address, timeout_s)
     folder = Path(tempfile.mkdtemp(prefix="redoxfs-pack-"))
     try:
         (folder / FOLDER).mkdir()
         records = save_arrays(folder / FOLDER, arrays_of(catalog, cells, positions))
-        draft = json.dumps({"manifest": manifest, "arrays": records}, sort_keys=True).encode()
+        draft = draft_of(manifest, records)
         there = _manifest_at(writer, folder)
         if there is not None:
-            return _already(writer, there, manifest, records)
+            packed = packed_before(there, manifest, records, str(address))
+            _clear(writer)
+            return packed
         _claim(writer, draft)
         (folder / DRAFT).write_bytes(draft)
-        block_at = block_offsets(tree)
-        shards = ShardMap.of(tree, positions, block_at)
-        sums = np.zeros(int(block_at[-1]), np.uint64)
-        kept = rewritten = 0
-        # A worker of its own process has no descriptor of ours.
-        root = Path(f"/proc/{os.getpid()}/fd/{root_fd}")
-        work = Work(_prepare, (root, folder, address, timeout_s), _carry_out)
-        for shard, (of_shard, was_whole, was_damaged) in each_shard(
-            work, range(len(positions.shard_names)), jobs, lambda done: on_progress(done, totals)
-        ):
-            sums[shards.blocks(shard)] = of_shard
-            kept += was_whole
-            rewritten += was_damaged
+        work = Work(_prepare, (seen_by_workers(root_fd), folder, address, timeout_s), _carry_out)
+        sums, kept, rewritten = carry_out(work, tree, positions, jobs, lambda done: on_progress(done, totals))
         must_be_unchanged(tree, root_fd)
         records = {**records, "sums": array_files.save(folder / FOLDER, "sums", sums)}
         for path in sorted((folder / FOLDER).iterdir()):
@@ -140,16 +141,6 @@ def _manifest_at(writer: Writer, folder: Path) -> dict[str, Any] | None:
         raise PackError(f"{line}; remove {writer.address}, or name a new folder") from None
 
 
-def _already(writer: Writer, there: dict[str, Any], manifest: dict[str, Any], records: dict[str, Any]) -> Packed:
-    of_sums = there["arrays"].pop("sums", None)
-    if of_sums is None or facts(there) != facts({**manifest, "arrays": records}):
-        raise PackError(
-            f"{writer.address}: holds a packed dataset of another source or with other options; name a new folder"
-        )
-    _clear(writer)
-    return Packed(len(there["shards"]), 0, 0, sum(shard["bytes"] for shard in there["shards"]), already=True)
-
-
 def _claim(writer: Writer, draft: bytes) -> None:
     """Note what is being packed there, or find that it is the same. Raises PackError."""
     name = f"{PACKING}/{DRAFT}"
@@ -160,11 +151,7 @@ def _claim(writer: Writer, draft: bytes) -> None:
         if writer.put_if_absent(name, draft):
             return
         there = writer.read_if_there(name, MANIFEST_MAX_BYTES)
-    if there is None or not same_facts(there, draft):
-        raise PackError(
-            f"{writer.address}: holds an unfinished pack of another source or with other options; "
-            "remove it, or give the same options again"
-        )
+    must_resume(there, draft, str(writer.address))
 
 
 def _clear(writer: Writer) -> None:
@@ -187,16 +174,12 @@ class _State:
 
 def _prepare(argument: tuple[Path, Path, Address, float]) -> _State:
     root, folder, address, timeout_s = argument
-    draft = json.loads((folder / DRAFT).read_bytes())
-    arrays = {name: map_array(folder / FOLDER / f"{name}.npy") for name in draft["arrays"]}
-    tree = tree_of(arrays, skipped=0, control_left_out=0)
-    shards = ShardMap.of(tree, positions_of(arrays, draft["manifest"]["shards"]), block_offsets(tree))
-    writer = Writer(address, timeout_s)
-    return _State(shards, os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), writer)
+    root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    return _State(planned_shards(folder), root_fd, Writer(address, timeout_s))
 
 
 def _carry_out(state: _State, shard: int, tally: Tally) -> tuple[Sums, bool, bool]:
-    """Keep or upload a shard. Return its checksums, whether it was kept, and whether it was there but not whole."""
+    """Keep or upload a shard. Return its checksums, whether it was there, and whether it was whole."""
     shards, writer = state.shards, state.writer
     name = shards.positions.shard_names[shard]
     record = f"{PACKING}/{name}.record"
@@ -206,13 +189,13 @@ def _carry_out(state: _State, shard: int, tally: Tally) -> tuple[Sums, bool, boo
         if known is not None:
             files = [entry for entry in shards.entries(shard).tolist() if shards.tree.is_file(entry)]
             tally.add(len(shards.entries(shard)), int(shards.tree.size[files].sum()))
-            return known, True, False
+            return known, True, True
     sums = np.zeros(len(shards.blocks(shard)), np.uint64)
     with ThreadPoolExecutor(READS_IN_FLIGHT, thread_name_prefix="redoxfs-pack") as pool:
         tag = writer.put_parts(name, _bytes_of(state, shard, sums, tally, pool))
     head = json.dumps({"e_tag": tag}).encode()
     writer.put(record, head + b"\n" + sums.tobytes())
-    return sums, False, recorded is not None
+    return sums, recorded is not None, False
 
 
 def _known_sums(writer: Writer, recorded: bytes, name: str, length: int, count: int) -> Sums | None:
@@ -267,14 +250,13 @@ def _bytes_of(state: _State, shard: int, sums: Sums, tally: Tally, pool: ThreadP
     """The bytes of a shard in order, read ahead. Fills in ``sums``."""
     shards = state.shards
     waiting: deque[Future[bytes]] = deque()
+    batches = _pieces(shards, shard)
     done = 0
-    for batch in _pieces(shards, shard):
-        waiting.append(pool.submit(_read, state, batch, sums, tally))
-        if len(waiting) >= READS_IN_FLIGHT:
-            data = waiting.popleft().result()
-            done += len(data)
-            yield data
-    while waiting:
+    while True:
+        for batch in islice(batches, READS_IN_FLIGHT - len(waiting)):
+            waiting.append(pool.submit(_read, state, batch, sums, tally))
+        if not waiting:
+            break
         data = waiting.popleft().result()
         done += len(data)
         yield data
@@ -302,20 +284,9 @@ def _read(state: _State, batch: list[_Piece], sums: Sums, tally: Tally) -> bytes
 
 
 def _read_file(state: _State, piece: _Piece) -> bytes:
-    tree, entry = state.shards.tree, piece.entry
-    name = tree.path(entry)
-    known = (int(tree.size[entry]), int(tree.mtime_ns[entry]), int(tree.ctime_ns[entry]))
-    try:
-        source = open_beneath(state.root_fd, name)
-        try:
-            must_be(source, known, name)
-            data = read_exactly(source, piece.offset, piece.size, name) if piece.size else b""
-            must_be(source, known, name)
-        finally:
-            os.close(source)
-    except OSError as error:
-        raise SourceError(f"{show(name)}: {error.strerror}; a packed dataset must hold every file") from None
-    return data
+    tree = state.shards.tree
+    with source_file(tree, piece.entry, state.root_fd) as source:
+        return read_exactly(source, piece.offset, piece.size, tree.path(piece.entry)) if piece.size else b""
 
 
 assert PIECE_BYTES == SUM_BLOCK_BYTES, "a piece of a large file is one block"

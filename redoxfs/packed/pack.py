@@ -45,12 +45,14 @@ from redoxfs.packed.index import (
 )
 from redoxfs.packed.positions import Positions, assign_positions
 from redoxfs.packed.shard import PACK_AGAIN, ShardMap, check_shard, write_shard
-from redoxfs.packed.workers import Done, Tally, Work, each_shard
+from redoxfs.packed.workers import Done, State, Tally, Work, each_shard
 
 DRAFT = "plan.json"
 """The name on disk, which earlier versions use too."""
 
 LOCK = "lock"
+
+INODES = "inode.npy"
 
 READABLE_BY_ALL = {stat.S_IFREG: 0o444, stat.S_IFDIR: 0o555}
 
@@ -80,6 +82,10 @@ class Totals:
     files: int
     size: int
 
+    @classmethod
+    def of(cls, tree: Tree) -> "Totals":
+        return cls(len(tree), int(tree.size[tree.kind_mask(stat.S_IFREG)].sum()))
+
 
 def pack(
     catalog: Catalog,
@@ -107,14 +113,17 @@ def pack(
     tree = catalog.tree
     positions = assign_positions(catalog, cells, shard_bytes=shard_bytes)
     manifest = describe(catalog, cells, positions, seed=seed, asked=asked)
-    totals = Totals(len(tree), int(tree.size[tree.kind_mask(stat.S_IFREG)].sum()))
+    totals = Totals.of(tree)
     try:
         making = _enter(dst)
         with _locked(making):
             records = _save_draft(making, arrays_of(catalog, cells, positions), manifest)
             if (dst / MANIFEST).exists():
                 return _already(dst, manifest, records, making)
-            sums, kept, rewritten = _shards(tree, positions, root_fd, dst, jobs, lambda done: on_progress(done, totals))
+            # Inodes are not in the index; they give the order of reading.
+            np.save(making / INODES, tree.inode, allow_pickle=False)
+            work = Work(_prepare, (seen_by_workers(root_fd), dst), _carry_out)
+            sums, kept, rewritten = carry_out(work, tree, positions, jobs, lambda done: on_progress(done, totals))
             must_be_unchanged(tree, root_fd)
             _finish(dst, making, manifest, records, sums, private=_is_private(tree))
     except OSError as error:
@@ -168,14 +177,13 @@ def _save_draft(
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir()
     records = save_arrays(fresh, arrays)
-    draft = json.dumps({"manifest": manifest, "arrays": records}, sort_keys=True).encode()
+    draft = draft_of(manifest, records)
     if (making / DRAFT).exists():
-        if not same_facts((making / DRAFT).read_bytes(), draft):
+        try:
+            must_resume((making / DRAFT).read_bytes(), draft, str(making.parent))
+        except PackError:
             shutil.rmtree(fresh)
-            raise PackError(
-                f"{making.parent}: holds an unfinished pack of another source or with other options; "
-                "remove it, or give the same options again"
-            )
+            raise
         shutil.rmtree(folder, ignore_errors=True)
     else:
         # An earlier run ended before its draft was complete: discard all of it.
@@ -189,20 +197,44 @@ def _save_draft(
     return records
 
 
-def same_facts(one: bytes, other: bytes) -> bool:
+def draft_of(manifest: dict[str, Any], records: dict[str, dict[str, Any]]) -> bytes:
+    """The text that says what is being packed."""
+    return json.dumps({"manifest": manifest, "arrays": records}, sort_keys=True).encode()
+
+
+def must_resume(there: bytes | None, draft: bytes, where: str) -> None:
+    """Raise PackError unless the draft that is ``there`` is of the same dataset and options."""
+    if there is None or not _same_facts(there, draft):
+        raise PackError(
+            f"{where}: holds an unfinished pack of another source or with other options; "
+            "remove it, or give the same options again"
+        )
+
+
+def _same_facts(one: bytes, other: bytes) -> bool:
     """Whether two drafts are of the same dataset and options. The verdict's words may differ between versions."""
     try:
         first, second = (
-            {**draft, "manifest": facts(draft["manifest"])} for draft in (json.loads(one), json.loads(other))
+            {**draft, "manifest": _facts(draft["manifest"])} for draft in (json.loads(one), json.loads(other))
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # damaged
         return False
     return first == second
 
 
-def facts(manifest: dict[str, Any]) -> dict[str, Any]:
+def _facts(manifest: dict[str, Any]) -> dict[str, Any]:
     """A manifest without the verdict, which is a text about the other values."""
     return {name: value for name, value in manifest.items() if name != "verdict"}
+
+
+def packed_before(
+    there: dict[str, Any], manifest: dict[str, Any], records: dict[str, dict[str, Any]], where: str
+) -> Packed:
+    """The size of the dataset with the manifest ``there``. Raises PackError if it is not the dataset to be packed."""
+    of_sums = there["arrays"].pop("sums", None)
+    if of_sums is None or _facts(there) != _facts({**manifest, "arrays": records}):
+        raise PackError(f"{where}: holds a packed dataset of another source or with other options; name a new folder")
+    return Packed(len(there["shards"]), 0, 0, sum(shard["bytes"] for shard in there["shards"]), already=True)
 
 
 def _remove(path: Path) -> None:
@@ -213,32 +245,32 @@ def _remove(path: Path) -> None:
 
 
 def _already(dst: Path, manifest: dict[str, Any], records: dict[str, dict[str, Any]], making: Path) -> Packed:
-    """DST is a packed dataset. Return its size if it is the same dataset, else raise PackError."""
     shutil.rmtree(making)
     try:
         there = read_manifest(dst)
     except DamagedDatasetError as error:
         raise PackError(f"{error}; remove {dst}, or name a new folder") from None
-    of_sums = there["arrays"].pop("sums", None)
-    if of_sums is None or facts(there) != facts({**manifest, "arrays": records}):
-        raise PackError(f"{dst}: holds a packed dataset of another source or with other options; name a new folder")
-    return Packed(len(there["shards"]), 0, 0, sum(shard["bytes"] for shard in there["shards"]), already=True)
+    return packed_before(there, manifest, records, str(dst))
 
 
 # The shards
 
 
-def _shards(
-    tree: Tree, positions: Positions, root_fd: int, dst: Path, jobs: int, on_progress: Callable[[Done], None]
+def carry_out(
+    work: Work[State, tuple[Sums, bool, bool]],
+    tree: Tree,
+    positions: Positions,
+    jobs: int,
+    on_progress: Callable[[Done], None],
 ) -> tuple[Sums, int, int]:
-    """Write all shards. Return their checksums, and how many shards were kept and how many rewritten."""
+    """Make all shards. Return their checksums, and how many shards were kept and how many made again.
+
+    ``work`` returns of each shard its checksums, whether it was there, and whether it was whole.
+    """
     block_at = block_offsets(tree)
     shards = ShardMap.of(tree, positions, block_at)
     sums = np.zeros(int(block_at[-1]), np.uint64)
     kept = rewritten = 0
-    # Inodes are not in the index; they give the order of reading.
-    np.save(dst / PACKING / "inode.npy", tree.inode, allow_pickle=False)
-    work = Work(_prepare, (Path(f"/proc/{os.getpid()}/fd/{root_fd}"), dst), _carry_out)
     for shard, (of_shard, was_there, was_whole) in each_shard(
         work, range(len(positions.shard_names)), jobs, on_progress
     ):
@@ -246,6 +278,31 @@ def _shards(
         kept += was_whole
         rewritten += was_there and not was_whole
     return sums, kept, rewritten
+
+
+def seen_by_workers(fd: int) -> Path:
+    """A path of an open directory, for worker processes, which do not have the descriptor."""
+    return Path(f"/proc/{os.getpid()}/fd/{fd}")
+
+
+def planned_shards(folder: Path) -> ShardMap:
+    """The shards of the draft in ``folder``. A tree without `inode.npy` beside the draft has no inodes."""
+    draft = json.loads((folder / DRAFT).read_bytes())
+    arrays = {name: _map_array(folder / FOLDER / f"{name}.npy") for name in draft["arrays"]}
+    tree = tree_of(arrays, skipped=0, control_left_out=0)
+    if (folder / INODES).exists():
+        tree = replace(tree, inode=_map_array(folder / INODES))
+    return ShardMap.of(tree, positions_of(arrays, draft["manifest"]["shards"]), block_offsets(tree))
+
+
+def _map_array(path: Path) -> np.ndarray[Any, Any]:
+    """The array in a file, mapped."""
+    values: np.ndarray[Any, Any]
+    try:
+        values = np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
+    except ValueError:
+        values = np.load(path, allow_pickle=False)  # an empty array cannot be mapped
+    return values
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -257,22 +314,7 @@ class _State:
 
 def _prepare(argument: tuple[Path, Path]) -> _State:
     root, dst = argument
-    making = dst / PACKING
-    draft = json.loads((making / DRAFT).read_bytes())
-    arrays = {name: map_array(making / FOLDER / f"{name}.npy") for name in draft["arrays"]}
-    tree = replace(tree_of(arrays, skipped=0, control_left_out=0), inode=map_array(making / "inode.npy"))
-    shards = ShardMap.of(tree, positions_of(arrays, draft["manifest"]["shards"]), block_offsets(tree))
-    return _State(shards, os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), dst)
-
-
-def map_array(path: Path) -> np.ndarray[Any, Any]:
-    """The array in a file, mapped."""
-    values: np.ndarray[Any, Any]
-    try:
-        values = np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
-    except ValueError:
-        values = np.load(path, allow_pickle=False)  # an empty array cannot be mapped
-    return values
+    return _State(planned_shards(dst / PACKING), os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), dst)
 
 
 def _carry_out(state: _State, shard: int, tally: Tally) -> tuple[Sums, bool, bool]:

@@ -16,6 +16,7 @@ import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -157,11 +158,8 @@ def _copy(tree: Tree, entry: int, root_fd: int, fd: int, data_at: int, sums: Sum
         return
     name = tree.path(entry)
     size = int(tree.size[entry])
-    known = (size, int(tree.mtime_ns[entry]), int(tree.ctime_ns[entry]))
     try:
-        source = open_beneath(root_fd, name)
-        try:
-            must_be(source, known, name)
+        with source_file(tree, entry, root_fd) as source:
             _write(fd, header, data_at - len(header))
             for at in range(0, size, SUM_BLOCK_BYTES):
                 data = read_exactly(source, at, min(SUM_BLOCK_BYTES, size - at), name)
@@ -169,16 +167,32 @@ def _copy(tree: Tree, entry: int, root_fd: int, fd: int, data_at: int, sums: Sum
                 block += 1
                 _write(fd, data, data_at + at)
                 yield len(data)
-            must_be(source, known, name)
-        finally:
-            os.close(source)
     except _WriteError as error:
         raise error.cause from None
+
+
+@contextmanager
+def source_file(tree: Tree, entry: int, root_fd: int) -> Iterator[int]:
+    """A descriptor of a file of the source, which must be the file that was scanned before and after the block.
+
+    Raises:
+        SourceError: it has changed, or the block or the open raised OSError.
+    """
+    name = tree.path(entry)
+    known = (int(tree.size[entry]), int(tree.mtime_ns[entry]), int(tree.ctime_ns[entry]))
+    try:
+        source = open_beneath(root_fd, name)
+        try:
+            _must_be(source, known, name)
+            yield source
+            _must_be(source, known, name)
+        finally:
+            os.close(source)
     except OSError as error:
         raise SourceError(f"{show(name)}: {error.strerror}; a packed dataset must hold every file") from None
 
 
-def must_be(source: int, known: tuple[int, int, int], name: bytes) -> None:
+def _must_be(source: int, known: tuple[int, int, int], name: bytes) -> None:
     """Raise SourceError unless an open file has this size, mtime and ctime."""
     now = os.fstat(source)
     if not stat.S_ISREG(now.st_mode) or (now.st_size, now.st_mtime_ns, now.st_ctime_ns) != known:
