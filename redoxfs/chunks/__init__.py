@@ -20,7 +20,7 @@ from redoxfs.chunks.layout import (
     memory_for_share,
 )
 from redoxfs.chunks.measurement import measure_storage
-from redoxfs.chunks.storage_speed import UNKNOWN_SPEED, StorageSpeed
+from redoxfs.chunks.storage_speed import UNKNOWN_SPEED, StorageSpeed, even_bytes, speed_of_reads
 from redoxfs.chunks.store import BackgroundRead, ChunkStore, FileBytes, NativeRead, Payload, Read, SourceFile, Stamp
 from redoxfs.linux.beneath import open_beneath
 
@@ -42,8 +42,10 @@ __all__ = [
     "build_cells",
     "build_layout",
     "deal",
+    "even_bytes",
     "fit",
     "measure_storage",
     "memory_for_share",
     "open_beneath",
+    "speed_of_reads",
 ]

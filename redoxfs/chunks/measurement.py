@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from redoxfs.chunks.storage_speed import UNKNOWN_SPEED, StorageSpeed
+from redoxfs.chunks.storage_speed import UNKNOWN_SPEED, StorageSpeed, even_bytes, speed_of_reads
 
 READS_AT_ONCE = 8
 """The packed store has as many sweeps in flight."""
@@ -20,9 +20,6 @@ READS_AT_ONCE = 8
 LASTS_S = 0.4
 SMALL_BYTES = 4096
 LARGE_BYTES = 4 << 20
-
-ADDS_ABOVE = 1.4
-"""Between 1, where the longer part of a read hides the shorter one, and 2, where they add up."""
 
 LEAST_BYTES = 64 << 20
 """Below this total size, random reads would mostly hit positions that were read before."""
@@ -46,14 +43,12 @@ def measure_storage(files: Sequence[Path]) -> StorageSpeed:
 
         seek_s = _seconds_each(lambda: anywhere(SMALL_BYTES))
         large_s = _seconds_each(lambda: anywhere(LARGE_BYTES))
-        # At the length where both parts of a read take equally long, it shows whether they add up.
-        even = int(min(LARGE_BYTES, max(SMALL_BYTES, LARGE_BYTES * seek_s / large_s)))
+        even = max(SMALL_BYTES, even_bytes(seek_s, LARGE_BYTES, large_s))
         even_s = _seconds_each(lambda: anywhere(even))
     finally:
         for fd in fds:
             os.close(fd)
-    adds = even_s > ADDS_ABOVE * max(seek_s, large_s * even / LARGE_BYTES)
-    return StorageSpeed(seek_s, LARGE_BYTES / max(large_s - (seek_s if adds else 0), large_s / 4), adds)
+    return speed_of_reads(seek_s, LARGE_BYTES, large_s, even, even_s)
 
 
 def _read(fd: int, at: int, size: int) -> int:

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 STREAMING_SHARE = 0.9
 """The share of a sweep's rate that a read of one chunk should reach. More would take chunks many times as large."""
 
+ADDS_ABOVE = 1.4
+"""Between 1, where the longer part of a read hides the shorter one, and 2, where they add up."""
+
 
 @dataclass(frozen=True, slots=True)
 class StorageSpeed:
@@ -35,3 +38,17 @@ class StorageSpeed:
 
 UNKNOWN_SPEED = StorageSpeed(seek_s=0.002, bytes_per_s=200e6)
 """Average network storage. Used where nothing was measured."""
+
+
+def even_bytes(seek_s: float, large_bytes: int, large_s: float) -> int:
+    """The length at which both parts of a read take equally long, so that a read shows whether they add up.
+
+    ``seek_s`` is the time of a read of a few bytes, and ``large_s`` that of ``large_bytes``, the most that is returned.
+    """
+    return int(large_bytes * min(1.0, seek_s / large_s))
+
+
+def speed_of_reads(seek_s: float, large_bytes: int, large_s: float, even: int, even_s: float) -> StorageSpeed:
+    """The speed of a storage from the times of three reads: of a few bytes, of ``large_bytes`` and of ``even``."""
+    adds = even_s > ADDS_ABOVE * max(seek_s, large_s * even / large_bytes)
+    return StorageSpeed(seek_s, large_bytes / max(large_s - (seek_s if adds else 0), large_s / 4), adds)

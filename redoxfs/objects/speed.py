@@ -1,23 +1,24 @@
 """What a read of an object costs: a request, and the bytes.
 
 As for files (`chunks.measurement`), many requests are in flight, as the store has them later: a single one would
-measure the distance to the server. The time of a request hides behind that of the bytes of others, so the two do not
-add up. Requests cost money and bytes cost time, so both are bounded. A slow line gets fewer requests at once, because
-they share it and each has a deadline.
+measure the distance to the server. On a line that is slower than the server, the time of a request hides behind that of
+the bytes of others. Where the processor of either end is the limit, the two add up: so that is measured. Requests cost
+money and bytes cost time, so both are bounded. A slow line gets fewer requests at once, because they share it and each
+has a deadline.
 """
 
 import asyncio
 import random
 from collections.abc import Sequence
 
-from redoxfs.chunks import UNKNOWN_SPEED, StorageSpeed
+from redoxfs.chunks import UNKNOWN_SPEED, StorageSpeed, even_bytes, speed_of_reads
 from redoxfs.objects.client import Client, Version
 
 IN_FLIGHT = 32
 SMALL_BYTES, LARGE_BYTES = 4096, 4 << 20
 
 LASTS_S = 0.4
-MOST_SMALL, MOST_LARGE = 1024, 32
+MOST_SMALL, MOST_EVEN, MOST_LARGE = 1024, 256, 32
 """Requests of each kind; as many large ones as are in flight at once, 128 MiB."""
 
 LARGE_TAKE_S = 4.0
@@ -57,4 +58,6 @@ async def _measure(client: Client, names: Sequence[str], versions: Sequence[Vers
     alone_s = await seconds_each(LARGE_BYTES, 1, 1)
     in_flight = max(1, min(IN_FLIGHT, int(LARGE_TAKE_S / alone_s)))
     large_s = await seconds_each(LARGE_BYTES, MOST_LARGE, in_flight)
-    return StorageSpeed(request_s, LARGE_BYTES / large_s, adds=False)
+    even = max(SMALL_BYTES, even_bytes(request_s, LARGE_BYTES, large_s))
+    even_s = await seconds_each(even, MOST_EVEN, in_flight)
+    return speed_of_reads(request_s, LARGE_BYTES, large_s, even, even_s)

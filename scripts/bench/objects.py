@@ -4,8 +4,12 @@
     scripts/bench/objects.py --files 20000 --nodes 3 --json
 
 Both ways read the whole packed dataset in pieces of one chunk, in turn, several rounds: the bare reader requests each
-range and drops the bytes; redoxfs serves each file to programs that read it. The server counts its own bytes, so each
-epoch is checked to fetch each byte about once. Server, redoxfs and readers share this machine.
+range and drops the bytes; redoxfs serves each file to processes that read it. The nodes count the bytes of all
+answers, so the result says how often an epoch fetches each byte. Server, redoxfs and readers share this machine.
+
+Without a limit the processor is what the server, redoxfs and readers compete for. ``--line 800`` puts the server behind
+a link of 800 Mbit/s in a network namespace of its own, which needs root: then the link limits both ways, as storage
+does.
 """
 
 import argparse
@@ -19,13 +23,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
+from netspaces import Network
 from ports import reserve
 from seaweed import BUCKET, Seaweed, seaweed, settings
 
@@ -97,28 +102,30 @@ def read_ranges() -> None:
     os._exit(0)
 
 
+def read_part(part: list[tuple[Path, str]]) -> list[bytes]:
+    """What one process does: read its files whole; the first eight bytes of each, its number."""
+    found = []
+    for mountpoint, path in part:
+        fd = os.open(mountpoint / path, os.O_RDONLY)
+        try:
+            first = os.read(fd, 1 << 20)
+            while os.read(fd, 1 << 20):
+                pass
+        finally:
+            os.close(fd)
+        found.append(first[:8])
+    return found
+
+
 def read_files(mountpoints: list[Path], paths: list[str], readers: int, seed: int, expected: int) -> float:
     """Seconds of an epoch: each file once, dealt to the mounts. Raises if a sample is missing."""
     paths = [*paths]
     random.Random(seed).shuffle(paths)
     dealt = [(mountpoints[number % len(mountpoints)], path) for number, path in enumerate(paths)]
 
-    def read(part: list[tuple[Path, str]]) -> list[bytes]:
-        found = []
-        for mountpoint, path in part:
-            fd = os.open(mountpoint / path, os.O_RDONLY)
-            try:
-                first = os.read(fd, 1 << 20)
-                while os.read(fd, 1 << 20):
-                    pass
-            finally:
-                os.close(fd)
-            found.append(first[:8])
-        return found
-
-    began = time.perf_counter()
-    with ThreadPoolExecutor(readers) as pool:
-        parts = pool.map(read, [dealt[reader::readers] for reader in range(readers)])
+    with ProcessPoolExecutor(readers) as pool:
+        began = time.perf_counter()
+        parts = pool.map(read_part, [dealt[reader::readers] for reader in range(readers)])
         numbers = {number for part in parts for number in part}
     took = time.perf_counter() - began
     if len(numbers) != expected:
@@ -157,7 +164,9 @@ def mounted(folder: Path, nodes: int, memory: int, env: dict[str, str]) -> Itera
 
 
 def measure(options: argparse.Namespace, folder: Path, server: Seaweed) -> dict[str, Any]:
-    env = settings(server.port) | {f"XDG_{name}_HOME": str(folder / name.lower()) for name in ("CACHE", "STATE")}
+    env = settings(server.port, server.host) | {
+        f"XDG_{name}_HOME": str(folder / name.lower()) for name in ("CACHE", "STATE")
+    }
     (folder / "run").mkdir(mode=0o700)
     env["XDG_RUNTIME_DIR"] = str(folder / "run")
     make_source(folder / "source", options.files, options.bytes)
@@ -197,6 +206,7 @@ def measure(options: argparse.Namespace, folder: Path, server: Seaweed) -> dict[
         "machine": {"cores": os.cpu_count(), "kernel": os.uname().release, "python": sys.version.split()[0]},
         "files": options.files,
         "file_bytes": options.bytes,
+        "line_mbit": options.line,
         "shards_bytes": size,
         "pack_mb_per_s": size / 1e6 / pack_s,
         "rows": rows,
@@ -238,17 +248,26 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--memory", type=float, default=0.2, help="share of the dataset, of all nodes together")
     parser.add_argument("--folder", type=Path, help="where the server keeps its data (default: a temporary folder)")
+    parser.add_argument("--line", type=int, metavar="MBIT", help="put the server behind a link of so many Mbit/s")
     parser.add_argument("--json", action="store_true")
+    # How the processes that this one starts are told what they are.
+    parser.add_argument("--server", type=json.loads, default={}, help=argparse.SUPPRESS)
     parser.add_argument("--bare", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.bare:
         read_ranges()
         return
+    if options.line and not options.server:
+        with Network(2).up() as network:
+            network.slow(0, options.line)
+            host = network.addresses[0].partition(":")[0]
+            where = json.dumps({"host": host, "inside": network.inside(0)})
+            raise SystemExit(subprocess.call([*network.inside(1), sys.executable, *sys.argv, "--server", where]))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.folder)))
         (folder / "mounts").mkdir()
         (folder / "more").mkdir()
-        server = stack.enter_context(seaweed(folder / "server"))
+        server = stack.enter_context(seaweed(folder / "server", **options.server))
         found = measure(options, folder, server)
     if options.json:
         print(json.dumps(found, indent=2))
