@@ -14,7 +14,7 @@ from pathlib import Path
 
 from redoxfs.doctor.result import Result, ok, problem, warning
 from redoxfs.launch.fuse_access import DEVICE, FUSE_CONF, device_trouble, has_name, may_mount, others_allowed
-from redoxfs.launch.memory import available_memory, default_memory, memory_limit, process_limit
+from redoxfs.launch.memory import default_memory, memory_and_limit, process_limit
 from redoxfs.launch.sizes import counted, format_bytes
 from redoxfs.linux.beneath import has_openat2
 from redoxfs.linux.detach import find_helper
@@ -203,8 +203,7 @@ def check_processes(proc: Path = PROC) -> Result:
 
 def check_memory(proc: Path = PROC) -> Result:
     """Memory that a mount can take: what the machine has left, and what the control groups leave."""
-    available = available_memory(proc)
-    limit = memory_limit(proc)
+    available, limit = memory_and_limit(proc)
     inside = limit is not None and limit.left <= available
     what = f"{format_bytes(available)} can be taken"
     if inside and limit is not None:

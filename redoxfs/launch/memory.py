@@ -42,9 +42,14 @@ class GroupLimit:
 
 def available_memory(proc: Path = _PROC) -> int:
     """Bytes that can be taken now without swapping or reaching a limit; `proc` is where procfs is mounted."""
+    return memory_and_limit(proc)[0]
+
+
+def memory_and_limit(proc: Path = _PROC) -> tuple[int, GroupLimit | None]:
+    """The bytes that can be taken, and the limit that was looked at for them: both change all the time."""
     limit = memory_limit(proc)
     free = _meminfo_available(proc / "meminfo")
-    return max(0, free if limit is None else min(free, limit.left))
+    return max(0, free if limit is None else min(free, limit.left)), limit
 
 
 def memory_limit(proc: Path = _PROC) -> GroupLimit | None:
