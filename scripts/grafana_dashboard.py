@@ -365,6 +365,37 @@ def sources(builder: dashboard.Dashboard) -> None:
             query(rate("object_received_bytes_total")),
             width=12,
         ),
+        graph(
+            "Bytes from and to the cache",
+            "Bytes of samples in a second that were read from the cache of --cache, and written to it.",
+            units.BytesPerSecondSI,
+            query(total("cache_read_bytes_total"), "read"),
+            query(total("cache_written_bytes_total"), "written"),
+            width=8,
+        ),
+        graph(
+            "Samples in the cache",
+            "Samples that are in the cache, and whether more are written: 0 once it is full or has failed.",
+            units.Short,
+            query(f"sum({value('cache_samples')})", "samples"),
+            query(f"sum({value('cache_writes')})", "mounts that write"),
+            width=8,
+        ),
+        graph(
+            "What the cache has not given",
+            "Samples a second that were not kept, and copies that could not be read and were read from the source.",
+            units.OpsPerSecond,
+            query(total("cache_left_out_total"), "not kept"),
+            query(total("cache_failures_total"), "could not be read"),
+            width=8,
+        ),
+        graph(
+            "Size of the cache",
+            "Bytes of the samples in the cache.",
+            units.BytesIEC,
+            query(f"sum({value('cache_size_bytes')})", "size"),
+            width=24,
+        ),
     ):
         builder.with_panel(panel)
 

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sysconfig
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import HTTPError, URLError
@@ -27,10 +27,12 @@ def program() -> str | None:
 
 
 class Seaweed:
-    """A server that keeps its data in ``folder``."""
+    """A server that keeps its data in ``folder``. ``inside``, put before a command, runs it where ``host`` is."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, host: str = "127.0.0.1", inside: Sequence[str] = ()) -> None:
         self.folder = folder
+        self.host = host
+        self._inside = inside
         self.master, self.volume, self.filer, self.port, *self._grpc = reserve(8)
         (folder / "data").mkdir(parents=True)
         actions = ["Admin", "Read", "Write", "List", "Tagging"]
@@ -47,11 +49,12 @@ class Seaweed:
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [
+                    *self._inside,
                     weed,
                     "server",
                     "-s3",
-                    "-ip=127.0.0.1",
-                    "-ip.bind=127.0.0.1",
+                    f"-ip={self.host}",
+                    f"-ip.bind={self.host}",
                     f"-dir={self.folder / 'data'}",
                     f"-s3.config={self.folder / 's3.json'}",
                     f"-s3.port={self.port}",
@@ -75,6 +78,11 @@ class Seaweed:
             assert not has_ended, (self.folder / "log").read_text()[-2000:]
             time.sleep(0.1)
 
+    @property
+    def pid(self) -> int | None:
+        """None while it does not run."""
+        return None if self._process is None else self._process.pid
+
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
@@ -85,7 +93,7 @@ class Seaweed:
         """Make the bucket, as soon as the server has room for it."""
         weed = program()
         assert weed is not None
-        address = f"127.0.0.1:{self.master}.{self._grpc[0]}"
+        address = f"{self.host}:{self.master}.{self._grpc[0]}"
         done = subprocess.run(
             [weed, "shell", f"-master={address}"],
             input=f"s3.bucket.create -name {BUCKET}\n",
@@ -98,7 +106,7 @@ class Seaweed:
 
     def _answers(self) -> bool:
         try:
-            urlopen(f"http://127.0.0.1:{self.port}/", timeout=5).close()
+            urlopen(f"http://{self.host}:{self.port}/", timeout=5).close()
         except HTTPError:
             return True
         except (URLError, OSError):
@@ -106,20 +114,20 @@ class Seaweed:
         return True
 
 
-def settings(port: int) -> dict[str, str]:
-    """The environment of a program that reaches the server, or a proxy of it, on ``port``."""
+def settings(port: int, host: str = "127.0.0.1") -> dict[str, str]:
+    """The environment of a program that reaches the server, or a proxy of it, on ``port`` of ``host``."""
     return environment(
         AWS_ACCESS_KEY_ID=KEY,
         AWS_SECRET_ACCESS_KEY=SECRET,
-        AWS_ENDPOINT_URL=f"http://127.0.0.1:{port}",
+        AWS_ENDPOINT_URL=f"http://{host}:{port}",
         AWS_REGION="us-east-1",
     )
 
 
 @contextmanager
-def seaweed(folder: Path) -> Iterator[Seaweed]:
+def seaweed(folder: Path, host: str = "127.0.0.1", inside: Sequence[str] = ()) -> Iterator[Seaweed]:
     """A server with its bucket, until the block ends."""
-    server = Seaweed(folder)
+    server = Seaweed(folder, host, inside)
     try:
         server.start()
         server.make_bucket()

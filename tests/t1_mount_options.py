@@ -23,6 +23,7 @@ VALUES = {
     "HOW": "dir",
     "GLOB": "*.jpg",
     "FILE": "/tmp/a, b.csv",
+    "DIR": "/tmp/c, d",
     "LIST": "host0:1,host1:2",
     "N": "3",
     "I": "1",

@@ -16,7 +16,8 @@ import trio.testing
 from packs import catalog_of, opened
 from stores import FaultyCalls, bytes_in_buffers
 
-from redoxfs.chunks import DirectoryStore, FileBytes, Payload, Read
+from redoxfs.chunks import DirectoryStore, FileBytes, NativeRead, Payload, Read
+from redoxfs.chunks.store import CopyRead
 from redoxfs.native import Buffer, Reader
 from redoxfs.node import loader as loader_module
 from redoxfs.node.depth import LEAST_DEPTH, PAUSE_S, WINDOW_S, Depth
@@ -100,6 +101,29 @@ def test_awaited_files_are_read_and_delivered_first(store: DirectoryStore) -> No
                 await trio.lowlevel.checkpoint()
         loader.hasten(reads[0])
         assert delivered == [0, 4, 6, 3, 7, 1, 2, 5]
+        loader.close()
+
+    trio.run(main)
+
+
+def test_reads_of_copies_and_of_the_source_are_delivered_in_turn(store: DirectoryStore) -> None:
+    async def main() -> None:
+        delivered: list[Read] = []
+        loader = Loader(lambda read, _payloads: delivered.append(read), threads=1, copies_threads=1)
+        others = reads_of(store, range(8))
+        copies = [
+            CopyRead(read, lambda _samples, _size: None, lambda _samples, _errors: ())
+            for read in reads_of(store, range(8, 16))
+            if isinstance(read, NativeRead)
+        ]
+        loader.submit([*copies, *others], awaited=False)
+        assert loader._copies is not None
+        until_done(loader._copies, 8)
+        until_done(loader._reader, 8)
+        with trio.fail_after(60):
+            while len(delivered) < 16:
+                await trio.lowlevel.checkpoint()
+        assert [isinstance(read, CopyRead) for read in delivered] == [True, False] * 8
         loader.close()
 
     trio.run(main)

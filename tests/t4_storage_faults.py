@@ -3,16 +3,13 @@
 Only the opens whose turn it was fail, once each. Samples that are readable again are served again.
 """
 
-import array
 import errno
-import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import trio
+from disks import BLOCK_BYTES, Disk, is_possible
 from images import identity, make_full_images
 from machine import PATIENCE_S, Machine
 from packs import catalog_of, opened, pack_here, store_of
@@ -567,62 +565,9 @@ def test_with_every_nth_file_failing_only_those_fail_and_recover(
     assert machine.stats()["errors"] == before
 
 
-class Disk:
-    """A filesystem on a block device that can lose its end: reads there are I/O errors of the device."""
-
-    def __init__(self, folder: Path) -> None:
-        self.image = folder / "image"
-        self.place = folder / "disk"
-        self._whole = b""
-        self.place.mkdir()
-        with open(self.image, "wb") as file:
-            file.truncate(8 << 20)
-        made = self._run("mkfs.ext4", "-q", "-b", str(BLOCK_BYTES), "-O", "^has_journal", self.image)
-        if made.returncode or self.attach().returncode:
-            pytest.skip("needs mkfs.ext4, and the right to mount a loop device")
-
-    def attach(self, *options: str) -> subprocess.CompletedProcess[bytes]:
-        return self._run("mount", "-o", ",".join(["loop", *options]), self.image, self.place)
-
-    def detach(self) -> None:
-        self._run("umount", self.place).check_returncode()
-        # Another test may just have made a mount namespace, with a copy of the mount. Then the device is still in use.
-        deadline = time.monotonic() + PATIENCE_S
-        while self._run("losetup", "--associated", self.image).stdout:
-            assert time.monotonic() < deadline
-
-    def lose(self, from_byte: int) -> None:
-        """Cut off the device after ``from_byte``."""
-        self._whole = self.image.read_bytes()
-        os.truncate(self.image, from_byte)
-
-    def restore(self) -> None:
-        with open(self.image, "r+b") as file:
-            file.write(self._whole)
-
-    def blocks_of(self, path: Path, begin: int, size: int) -> list[int]:
-        """The position of a part of a file on the device."""
-        blocks = []
-        with open(path, "rb") as file:
-            for number in range(begin // BLOCK_BYTES, (begin + size - 1) // BLOCK_BYTES + 1):
-                asked = array.array("i", [number])
-                fcntl.ioctl(file, FIBMAP, asked)
-                blocks.append(asked[0])
-        return blocks
-
-    @staticmethod
-    def _run(*command: str | Path) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(command, capture_output=True, check=False)
-
-
-BLOCK_BYTES = 4096
-FIBMAP = 1
-"""A request of ioctl(2), from linux/fs.h."""
-
-
 @pytest.fixture
 def disk(machine: Machine, tmp_path: Path) -> Iterator[Disk]:
-    if os.geteuid() != 0 or shutil.which("mkfs.ext4") is None:
+    if not is_possible():
         pytest.skip("needs mkfs.ext4, and the right to mount a loop device")
     made = Disk(tmp_path)
     try:

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -380,6 +381,54 @@ def test_each_node_reads_its_own_shards_on_local_storage(machine: Machine, sourc
         else:
             with pytest.raises(FileNotFoundError):
                 exact.read_bytes()
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_after_an_epoch_local_storage_with_caches_needs_no_source(
+    machine: Machine, source: Path, *, is_packed: bool
+) -> None:
+    given = machine.folder / "source"
+    if is_packed:
+        machine.ok("pack", source, given, "--chunk-size", "8", "--shard-size", "64KiB")
+    else:
+        shutil.copytree(source, given)
+    caches = [machine.folder / f"copies{node}" for node in range(3)]
+    own = [("--storage", "local", "--cache", str(cache)) for cache in caches]
+    ended = mount_pair(machine, [given] * 3, *own)
+    assert [code for code, _ in ended] == [0, 0, 0], ended
+    mounts = [machine.folder / f"node{node}" for node in range(3)]
+    names = sorted(path.relative_to(source) for path in source.glob("train/*/*"))
+
+    def epoch() -> None:
+        random.shuffle(names)
+        seen = Counter[str]()
+        for number, name in enumerate(names):
+            data = (mounts[number % 3] / name).read_bytes()
+            served = path_in(data) if data else "train/n00000250/the empty one"
+            assert served.split("/")[1] == name.parts[1]
+            seen[served] += 1
+        assert seen == dict.fromkeys(seen, 1)
+        assert len(seen) == SAMPLES
+
+    def kept() -> list[int]:
+        return [machine.stats(mount)["cache"]["samples"] for mount in mounts]
+
+    epoch()
+    deadline = time.monotonic() + PATIENCE_S
+    while sum(kept()) < SAMPLES:
+        assert time.monotonic() < deadline, kept()
+    # Each has its own share, and nothing else.
+    assert sum(kept()) == SAMPLES
+    assert min(kept()) > SAMPLES // 5
+    for path in given.glob("samples-*.tar" if is_packed else "train/*/*"):
+        os.truncate(path, 0)
+    before = [machine.stats(mount)["cache"]["read_bytes"] for mount in mounts]
+    for _ in range(2):
+        epoch()
+    for mount, earlier in zip(mounts, before, strict=True):
+        stats = machine.stats(mount)
+        assert stats["errors"] == stats["changed"] == stats["cache"]["failures"] == 0
+        assert stats["cache"]["read_bytes"] > earlier
 
 
 def path_in_or_name(data: bytes) -> str:

@@ -202,12 +202,69 @@ def test_three_nodes_read_each_byte_once_together(machine: Machine, packed: str,
     assert proxy.traffic.sent - before <= 2 * 1.02 * size + 3 * MEMORY_BYTES
 
 
-def test_storage_local_is_refused(machine: Machine, packed: str) -> None:
-    addresses = ",".join(f"127.0.0.1:{port}" for port in reserve(2))
-    local = ("--storage", "local", "--nodes", addresses, "--node-rank", "0", "--insecure")
-    done = machine.run("mount", packed, machine.mnt, *MEMORY, *local)
-    assert done.returncode == 3
-    assert "all nodes share an object store" in done.stderr
+def until_kept(machine: Machine, source: Path, copies: Path, *mountpoints: Path) -> None:
+    """Read epochs until all samples are in the cache: what a writer could not take in one, it takes in a later one."""
+    for _ in range(PATIENCE_S):
+        assert read_all(*mountpoints) == expected(source)
+        (told,) = json.loads(machine.ok("cache", "ls", copies, "--json").stdout)
+        if told["files"] >= FILES:
+            break
+    else:
+        raise AssertionError(told)
+    # Of this epoch, some samples were asked of the store before their copies were written.
+    assert read_all(*mountpoints) == expected(source)
+
+
+@pytest.mark.parametrize("policy", ["pool", "slot"])
+def test_an_epoch_from_the_cache_costs_no_request(
+    machine: Machine, packed: str, source: Path, proxy: Server, tmp_path: Path, policy: str
+) -> None:
+    size = size_of_shards(machine)
+    options = ("--memory", f"{MEMORY_BYTES}", *SPEED, "--policy", policy, "--cache", str(tmp_path / "copies"))
+    machine.ok("mount", packed, machine.mnt, *options)
+    before = proxy.traffic.sent
+    assert read_all(machine.mnt) == expected(source)
+    # Memory has samples of the second epoch already.
+    assert proxy.traffic.sent - before <= 1.02 * size + MEMORY_BYTES
+    until_kept(machine, source, tmp_path / "copies", machine.mnt)
+    requests = len(proxy.paths)
+    for epoch in range(2):
+        assert read_all(machine.mnt, seed=epoch) == expected(source)
+    assert len(proxy.paths) == requests
+    machine.ok("umount", machine.mnt)
+    machine.ok("mount", packed, machine.mnt, *options)
+    requests = len(proxy.paths)
+    assert read_all(machine.mnt) == expected(source)
+    assert len(proxy.paths) == requests
+
+
+def test_a_warm_cache_serves_while_the_store_refuses(
+    machine: Machine, packed: str, source: Path, proxy: Server, tmp_path: Path
+) -> None:
+    machine.ok("warmup", packed, "--cache", tmp_path / "copies", "--jobs", "8")
+    machine.ok("cache", "verify", tmp_path / "copies")
+    machine.ok("mount", packed, machine.mnt, *MEMORY, "--cache", tmp_path / "copies")
+    proxy.fault = lambda _method, _path: REFUSED
+    for epoch in range(2):
+        assert read_all(machine.mnt, seed=epoch) == expected(source)
+    assert machine.stats()["errors"] == 0
+
+
+def test_nodes_with_local_storage_share_the_requests_and_then_make_none(
+    machine: Machine, packed: str, source: Path, proxy: Server, tmp_path: Path
+) -> None:
+    size = size_of_shards(machine)
+    addresses = [f"127.0.0.1:{port}" for port in reserve(3)]
+    local = ("--storage", "local", "--insecure", "--cache", str(tmp_path / "copies"))
+    mountpoints = machine.mount_nodes(packed, addresses, "--memory", f"{MEMORY_BYTES}", *SPEED, *local)
+    before = proxy.traffic.sent
+    assert read_all(*mountpoints) == expected(source)
+    assert proxy.traffic.sent - before <= 1.02 * size + 3 * MEMORY_BYTES
+    until_kept(machine, source, tmp_path / "copies", *mountpoints)
+    requests = len(proxy.paths)
+    for epoch in range(2):
+        assert read_all(*mountpoints, seed=epoch) == expected(source)
+    assert len(proxy.paths) == requests
 
 
 # Faults

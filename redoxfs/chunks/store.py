@@ -128,6 +128,61 @@ class NativeRead(Read):
         ]
 
 
+class CopyRead(NativeRead):
+    """``read``, of copies. Samples that cannot be read there are read from where they were copied.
+
+    Args:
+        note: called with the numbers of samples and of bytes that were read.
+        instead: returns the reads of samples in their place, given the errors of their copies. They are as those of
+            `ChunkStore.reads`, and the first is awaited.
+    """
+
+    __slots__ = ("_instead", "_note", "_read")
+
+    def __init__(
+        self,
+        read: NativeRead,
+        note: Callable[[int, int], None],
+        instead: Callable[[Sequence[int], Sequence[OSError]], Sequence[Read]],
+    ) -> None:
+        self.samples = read.samples
+        self.entries = read.entries
+        self._read = read
+        self._note = note
+        self._instead = instead
+
+    @property
+    def native(self) -> Files | Shards:
+        return self._read.native
+
+    def run(self) -> Sequence[Payload]:
+        """Carry it out in this thread, with the reads in its place."""
+        payloads = self.payloads(self.native.read(self.entries))
+        found = dict(zip(self.samples, payloads, strict=True))
+        for read in self.instead(payloads):
+            found.update(zip(read.samples, read.run(), strict=True))
+        return [found[sample] for sample in self.samples]
+
+    def payloads(self, results: "Sequence[FileResult]") -> Sequence[Payload]:
+        payloads = self._read.payloads(results)
+        size = sum(len(file.data) for payload in payloads for file in payload if isinstance(file, FileBytes))
+        self._note(len(payloads), size)
+        return payloads
+
+    def failed(self, error: OSError) -> Sequence[Payload]:
+        return self._read.failed(error)
+
+    def instead(self, payloads: Sequence[Payload]) -> Sequence[Read]:
+        """Reads for those of its samples that have an error in ``payloads``."""
+        wrong = {
+            sample: file
+            for sample, payload in zip(self.samples, payloads, strict=True)
+            for file in payload
+            if isinstance(file, OSError)
+        }
+        return self._instead([*wrong], [*wrong.values()]) if wrong else ()
+
+
 class BackgroundRead(Read):
     """A read that its store carries out by itself, while no thread waits for it.
 
@@ -171,13 +226,16 @@ class ChunkStore(Protocol):
         follows what the storage gains, up to ``most_depth``. A store whose reads are carried out in the background has
         ``most_held_bytes``: reads in flight together hold no more than that, unless a single one does. It may have
         ``stats``, a function that returns counts for `objects` in stats.json.
+
+        A store with copies has ``copies_depth``, the number of their reads in flight, ``cache_stats``, which returns
+        `cache` in stats.json, and ``end``, which is called when the mount ends.
         """
 
     def reads(self, chunk: int, samples: Sequence[int]) -> Sequence[Read]:
         """Reads that cover each of ``samples`` of ``chunk`` once. The first is awaited, so the first read has it.
 
-        Either all are a `NativeRead` from one source, or none is. If the store has ``most_held_bytes``, all are a
-        `BackgroundRead`.
+        Either all are a `NativeRead`, or none is. If the store has ``most_held_bytes``, all are a `BackgroundRead`. A
+        store with copies returns a `CopyRead` for some, and the others as above.
         """
 
     def read_range(self, sample: int, file: int, stamp: Stamp, offset: int, size: int) -> bytes:

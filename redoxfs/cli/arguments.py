@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 from redoxfs.cli import values
+from redoxfs.cli.cache_arguments import add_cache, add_cache_options, add_warmup
 from redoxfs.cli.catalog_arguments import add_catalog, add_catalog_option
 from redoxfs.cli.exits import table_text
 from redoxfs.cli.open_arguments import add_profile, add_slow_open
@@ -28,8 +29,6 @@ from redoxfs.cli.options import (
     ReportOptions,
     RestartOptions,
     ServeOptions,
-    StateLoadOptions,
-    StateSaveOptions,
     StatusOptions,
     TraceOptions,
     UmountOptions,
@@ -42,6 +41,7 @@ from redoxfs.cli.parser import HelpAll, Parser, Verbs, add_verb
 from redoxfs.cli.policy_arguments import add_layout, add_policy, add_sharing
 from redoxfs.cli.report_arguments import add_report
 from redoxfs.cli.simulate_arguments import add_simulate
+from redoxfs.cli.state_arguments import add_state
 from redoxfs.cli.telemetry_arguments import add_metrics, add_metrics_of_mount, add_stats, add_top
 from redoxfs.launch.addresses import DEFAULT_PORT
 from redoxfs.launch.errors import UsageError
@@ -50,7 +50,7 @@ from redoxfs.launch.options import DEFAULT_TIMEOUT_S, MountOptions
 
 _ADVANCED = "advanced"
 
-_PATHS = ("source", "mountpoint", "folder", "dst", "file", "path", "output", "catalog")
+_PATHS = ("source", "mountpoint", "folder", "dst", "file", "path", "output", "catalog", "cache")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,9 @@ def parser() -> argparse.ArgumentParser:
     _add_pack(verbs)
     _add_verify(verbs)
     _add_catalog(verbs)
-    _add_state(verbs)
+    add_cache(verbs)
+    _add_warmup(verbs)
+    add_state(verbs, _add_timeout)
     _add_nodes(verbs)
     _add_cluster(verbs)
     _add_trace(verbs)
@@ -149,7 +151,7 @@ def _add_csi(verbs: "Verbs[Parser]") -> None:
 
 
 def _add_mount_arguments(verb: Parser) -> None:
-    verb.add_argument("source", metavar="SOURCE", help="the directory with the training files, or s3://…")
+    verb.add_argument("source", metavar="SOURCE", help="the directory of training files, or an address: s3://…")
     verb.add_argument("mountpoint", metavar="MOUNTPOINT", nargs="?", help="where to serve it (default: over SOURCE)")
     _add_served(verb)
     _add_memory(verb.add_argument_group("memory"))
@@ -375,19 +377,6 @@ def _add_nodes(verbs: "Verbs[Parser]") -> None:
     _add_timeout(verb)
 
 
-def _add_state(verbs: "Verbs[Parser]") -> None:
-    state = add_verb(verbs, "state", None, "save or load the progress of a mount's epochs, with a checkpoint")
-    actions = state.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
-    for name, makes, text in (
-        ("save", StateSaveOptions, "write to FILE which samples were served in the current epoch"),
-        ("load", StateLoadOptions, "continue where FILE was saved; samples served since then are served again"),
-    ):
-        verb = add_verb(actions, name, makes, text)
-        verb.add_argument("mountpoint", metavar="MOUNTPOINT")
-        verb.add_argument("file", metavar="FILE", help="not below MOUNTPOINT")
-        _add_timeout(verb)
-
-
 def _add_inspect(verbs: "Verbs[Parser]") -> None:
     verb = add_verb(verbs, "inspect", InspectOptions, "show how mount would serve SOURCE, and why")
     verb.add_argument("source", metavar="SOURCE")
@@ -458,6 +447,14 @@ def _add_catalog(verbs: "Verbs[Parser]") -> None:
     _add_timeout(export)
 
 
+def _add_warmup(verbs: "Verbs[Parser]") -> None:
+    verb = add_warmup(verbs)
+    _add_files(verb)
+    add_catalog_option(verb)
+    add_layout(verb)
+    _add_timeout(verb)
+
+
 # Options of several verbs
 
 
@@ -465,6 +462,7 @@ def _add_served(verb: Parser) -> None:
     group = verb.add_argument_group("what is served")
     _add_files(group)
     verb.advanced(add_catalog_option(group))
+    verb.advanced(add_cache_options(group))
 
 
 def _add_files(verb: "argparse._ActionsContainer") -> None:
@@ -483,7 +481,7 @@ def _add_files(verb: "argparse._ActionsContainer") -> None:
     verb.add_argument(
         "--groups",
         metavar="HOW",
-        help="files that form one sample: stem, or a template such as images/{key}.jpg,masks/{key}.png",
+        help="files of a sample: stem, or img/{key}.jpg,mask/{key}.png",
     )
 
 

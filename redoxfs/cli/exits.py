@@ -42,7 +42,7 @@ EXITS = (
         4,
         "MOUNTPOINT cannot be used: missing, not a directory, inside SOURCE, already a redoxfs mount "
         "(mount), or not one (umount, status, stats, top); or DST or FILE cannot: it holds something else, or is full "
-        "(pack, catalog export)",
+        "(pack, catalog export); or DIR of --cache cannot",
         (
             _HERE + "MountpointError",
             "redoxfs.fs:OccupiedError",
@@ -65,10 +65,10 @@ EXITS = (
         "FUSE is missing or not permitted: /dev/fuse, fusermount3, allow_other; or no mount came (serve)",
         (_HERE + "FuseUnavailableError", "redoxfs.fs:MountError"),
     ),
-    Exit(8, "still in use (umount)", (_HERE + "StillInUseError",)),
+    Exit(8, "still in use (umount, cache rm)", (_HERE + "StillInUseError",)),
     Exit(
         9,
-        "a packed dataset or a catalog is damaged, or has another format version",
+        "a packed dataset, a catalog or a cache is damaged, or has another format version",
         (_HERE + "DamagedError", "redoxfs.packed:DamagedDatasetError", "redoxfs.dataset:DamagedCatalogError"),
     ),
     Exit(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, TypeVar
 
-from redoxfs.launch.options import DEFAULT_TIMEOUT_S, DatasetOptions, MemoryOptions, MountOptions
+from redoxfs.launch.options import DEFAULT_TIMEOUT_S, CacheOptions, DatasetOptions, MemoryOptions, MountOptions
 
 Options = TypeVar("Options")
 
@@ -173,6 +173,7 @@ class NodesOptions:
 class StateSaveOptions:
     mountpoint: str
     file: str
+    less: int = 0
     timeout_s: float = DEFAULT_TIMEOUT_S
 
 
@@ -258,6 +259,36 @@ class CatalogShowOptions:
     json: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class CacheListOptions:
+    folder: str
+    json: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CacheVerifyOptions:
+    folder: str
+    json: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CacheRemoveOptions:
+    """``keys``, or ``all``."""
+
+    folder: str
+    keys: tuple[str, ...] = ()
+    all: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupOptions:
+    source: str
+    cache: CacheOptions = field(default_factory=CacheOptions)
+    dataset: DatasetOptions = field(default_factory=DatasetOptions)
+    jobs: int = 32
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+
 # Simulations
 
 
@@ -315,6 +346,48 @@ class RandomnessOptions:
     policies: tuple[str, ...] = ()
     chunk_sizes: tuple[int, ...] = (64, 16, 4)
     residents: tuple[float, ...] = (0.25, 0.1, 0.02)
+
+
+RELATED_SYSTEMS = (
+    "pytorch",
+    "coordl",
+    "locality-aware",
+    "nopfs",
+    "quiver",
+    "shade",
+    "partial-shuffle",
+    "deepio",
+    "diesel",
+    "diesel-chunk",
+    "webdataset",
+    "webdataset-memory",
+    "py1e",
+    "py1br",
+    "py1e-default",
+    "slot",
+    "pool",
+)
+"""The systems of `redoxfs.simulate.related`, which takes too long to import for a grammar."""
+
+# Enough for all systems to be in their steady state, and few enough for a test.
+QUICK_FILES = 32_000
+
+
+@dataclass(frozen=True, slots=True)
+class RelatedOptions:
+    """Three nodes whose memory holds a quarter of ImageNet-1k, as in §5.2. Empty ``systems``: all of them."""
+
+    files: int = SIMULATED_FILES
+    seed: int = 0
+    json: bool = False
+    classes: int = 1000
+    systems: tuple[str, ...] = ()
+    nodes: int = 3
+    resident: float = 0.25
+    chunk_size: int = 64
+    seek_time_s: float = SEEK_TIME_S
+    bandwidth: float = BANDWIDTH_BYTES_PER_S
+    plot: str | None = None
 
 
 def built(kind: type[Options], given: Mapping[str, Any]) -> Options:

@@ -34,6 +34,8 @@ _VERBS = {
     "pack": "redoxfs.cli.pack",
     "verify": "redoxfs.cli.verify",
     "catalog": "redoxfs.cli.catalog",
+    "cache": "redoxfs.cli.cache",
+    "warmup": "redoxfs.cli.warmup",
     "state": "redoxfs.cli.state",
     "nodes": "redoxfs.cli.nodes",
     "cluster": "redoxfs.cli.cluster",

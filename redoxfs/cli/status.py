@@ -81,6 +81,7 @@ def rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
         ("served as asked", _joined(stats, "{exact:,}", "exact")),
         ("chunk loads", _chunk_loads(stats)),
         ("bytes read", _bytes(stats, "bytes_read")),
+        ("cache", _cache(stats)),
         ("bytes served", _bytes(stats, "bytes_served")),
         ("waits for a load", _waits(stats)),
         ("from other nodes", from_other_nodes(stats)),
@@ -153,6 +154,18 @@ def _chunk_loads(stats: dict[str, Any]) -> str | None:
     if "chunk_loads" not in stats or "samples_loaded" not in stats:
         return None
     return f"{stats['chunk_loads']:,}; {counted(stats['samples_loaded'], 'sample')}"
+
+
+def _cache(stats: dict[str, Any]) -> str | None:
+    """What is in the cache, and how much was read there; None without --cache."""
+    cache = stats.get("cache")
+    if not cache:
+        return None
+    shown = f"{cache['samples']:,} of {counted(stats['samples'], 'sample')}, {format_bytes(cache['size_bytes'])}"
+    shown += f"; {format_bytes(cache['read_bytes'])} read from it"
+    if cache["failures"]:
+        shown += f"; {counted(cache['failures'], 'copy', 'copies')} could not be used"
+    return shown if cache["writes"] else f"{shown}; nothing more is written"
 
 
 def _joined(stats: dict[str, Any], form: str, *names: str) -> str | None:

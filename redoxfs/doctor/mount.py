@@ -91,6 +91,9 @@ def check_mount(watched: Watched) -> list[Result]:
         _waits(watched),
         _memory(stats),
     ]
+    # A report has the names of a cache without values where the mount has none.
+    if (stats.get("cache") or {}).get("samples") is not None:
+        found.append(_cache(stats["cache"], stats.get("samples", 0)))
     if stats.get("keeper"):
         found.append(_keeper(stats["keeper"], where))
     if stats.get("peers"):
@@ -168,6 +171,18 @@ def _memory(stats: Mapping[str, Any]) -> Result:
     if limit and used > limit:
         return warning("mount's memory", f"{shown}: open files take more than --memory", "mount with more --memory")
     return ok("mount's memory", shown, used=used, limit=limit)
+
+
+def _cache(cache: dict[str, Any], samples: int) -> Result:
+    kept, failures = cache.get("samples", 0), cache.get("failures", 0)
+    shown = f"{kept:,} of {counted(samples, 'sample')}, {format_bytes(cache.get('size_bytes', 0))}"
+    if failures:
+        damaged = f"{shown}; {counted(failures, 'copy', 'copies')} could not be used and were read from SOURCE"
+        return warning("cache", damaged, "redoxfs cache verify DIR, and look at its disk", **cache)
+    if not cache.get("writes", True) and kept < samples:
+        more = "mount with more --cache-size, or redoxfs cache rm what no job needs; the log says why it stopped"
+        return warning("cache", f"{shown}: it is full, or its disk fails; the rest is read from SOURCE", more, **cache)
+    return ok("cache", shown, **cache)
 
 
 def _keeper(keeper: dict[str, Any], where: str) -> Result:

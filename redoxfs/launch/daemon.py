@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from redoxfs import __version__
 from redoxfs.launch.addresses import joined
 from redoxfs.launch.background import Work
+from redoxfs.launch.cache import check_cache, resolved, with_cache, with_cache_again
 from redoxfs.launch.deadline import Look
 from redoxfs.launch.errors import MountpointError, SourceUnusableError, TooLittleMemoryError, UsageError
 from redoxfs.launch.fuse_access import check_fuse
@@ -110,6 +111,7 @@ def prepare(options: MountOptions) -> Prepared:
     _allow_open_files()
     fuse = parse_fuse_options(options.fuse_options)
     check_nodes(options.cluster, options.memory.policy)
+    options = resolved(options)
     is_kept = has_keeper(options)
     if options.mountpoint is None and is_address(options.source):
         raise UsageError(f"{options.source}: an object store cannot be mounted over itself; give MOUNTPOINT")
@@ -119,6 +121,8 @@ def prepare(options: MountOptions) -> Prepared:
     root_fd = open_root(source)
     # Whoever cannot read SOURCE can seldom write to it; of the two, report that it cannot be read.
     _check_writable(target)
+    places = [("MOUNTPOINT", target.path)]
+    check_cache(options.cache, *places, *([] if source.address is not None else [("SOURCE", source.path)]))
     check_fuse(fuse)
     return _prepared(options, fuse, source, target, root_fd, turn, None, is_kept=is_kept)
 
@@ -133,10 +137,13 @@ def prepare_received(options: MountOptions, receive: "Callable[[], Channel]") ->
     fuse = parse_fuse_options(options.fuse_options)
     check_nodes(options.cluster, options.memory.policy)
     assert options.mountpoint is not None
+    mountpoint = options.mountpoint
+    options = resolved(options)
     turn = await_turn(options)
     source = path_status(options.source, options.timeout_s)
     check_source(source)
-    target = path_status(options.mountpoint, options.timeout_s)
+    check_cache(options.cache, *([] if source.address is not None else [("SOURCE", source.path)]))
+    target = path_status(mountpoint, options.timeout_s)
     return _prepared(options, fuse, source, target, open_root(source), turn, receive, is_kept=False)
 
 
@@ -169,6 +176,7 @@ def _prepared(
         measure_storage=True,
         members=members,
         is_storage_local=options.cluster.sharing.storage == "local",
+        is_cached=options.cache.cache is not None,
     )
     say_verdict(dataset.catalog.verdict)
     keeper = None
@@ -429,6 +437,7 @@ def work_of(
     """
     from redoxfs.fs import MountSpec, serve
 
+    is_first = socket is None
     if socket is None:
         socket = control_path(prepared.target.path)
     threads = prepared.options.fuse_threads
@@ -441,6 +450,15 @@ def work_of(
     except OSError as failure:
         name = os.path.basename(os.fsdecode(failure.filename or b""))
         raise SourceUnusableError(f"{prepared.source.name}/{name}: {failure.strerror}") from None
+    # Another daemon has its control socket from the former one.
+    cached = with_cache if is_first else with_cache_again
+    store = cached(
+        store,
+        prepared.dataset,
+        prepared.options.cache,
+        source=prepared.source.name,
+        memory_bytes=prepared.memory_bytes,
+    )
 
     def work(on_ready: Callable[[], None], on_news: Callable[[str], None]) -> int:
         answer_with_stacks()

@@ -6,8 +6,9 @@
     another daemon     `redoxfs.launch.successor`
 
 The keeper holds what a daemon cannot open again: the devices of the mount, a descriptor of SOURCE from below the mount,
-the folder of the state file, and three memfds: the recipe (`redoxfs.launch.recipe`), what the session writes as it
-goes, and the history. Among several nodes it holds this node's port as well. It knows nothing of their content.
+the folder of the state file, and four memfds: the recipe (`redoxfs.launch.recipe`), what the session writes as it
+goes, the history, and the last turns. Among several nodes it holds this node's port as well. It knows nothing of their
+content.
 
 Other commands find the keeper of a mount by a lock that it holds (`redoxfs.launch.turn.keeper_of`).
 """
@@ -52,6 +53,7 @@ class Held:
 
     ``state_fd``    the folder of the state file
     ``history_fd``  the memfd of the history
+    ``turns_fd``    the memfd of the last turns
     ``port_fd``     a socket that keeps the port of one of several nodes from other programs while no daemon listens
     """
 
@@ -61,6 +63,7 @@ class Held:
     state_fd: int = -1
     port_fd: int = -1
     history_fd: int = -1
+    turns_fd: int = -1
 
     def descriptors(self) -> dict[str, int]:
         """Those that there are, by their names here."""
@@ -105,6 +108,7 @@ class Keeper:
         self.held = held
         self.shared_fd = held.shared_fd
         self.history_fd = held.history_fd
+        self.turns_fd = held.turns_fd
         self.devices = devices
         self.device_number = device_number
         self.mounted_at_s = mounted_at_s
@@ -238,7 +242,8 @@ def new_keeper(
     ours, daemons = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     port_fd = -1 if address is None else _port_held(address)
     history_fd = os.memfd_create("redoxfs-history", os.MFD_CLOEXEC)
-    held = Held(shared_fd, recipe.fd, root_fd, state_fd, port_fd, history_fd)
+    turns_fd = os.memfd_create("redoxfs-turns", os.MFD_CLOEXEC)
+    held = Held(shared_fd, recipe.fd, root_fd, state_fd, port_fd, history_fd, turns_fd)
     return NewKeeper(ours.detach(), daemons.detach(), held, recipe, turn, control_path(mountpoint), mountpoint)
 
 

@@ -73,6 +73,17 @@ class MemoryOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheOptions:
+    """Where copies of samples are kept: the folder ``cache``; None: nowhere.
+
+    ``cache_size`` is the text of --cache-size (None: nine tenths of what the disk has free).
+    """
+
+    cache: str | None = None
+    cache_size: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SharingOptions:
     """What the nodes of a cluster do for each other, and over which transport."""
 
@@ -114,6 +125,7 @@ class MountOptions:
     dataset: DatasetOptions = field(default_factory=DatasetOptions)
     memory: MemoryOptions = field(default_factory=MemoryOptions)
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
+    cache: CacheOptions = field(default_factory=CacheOptions)
     timeout_s: float = DEFAULT_TIMEOUT_S
     foreground: bool = False
     log: str | None = None

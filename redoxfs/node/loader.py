@@ -1,9 +1,10 @@
 """Carries out the reads of any store in threads, and delivers the results to the node's task.
 
 Described reads (`NativeRead`) go to threads in C, and need Python only to be queued and delivered. Reads that the store
-carries out by itself (`BackgroundRead`) are begun in turn, so many at a time (`transfers`). The reads of any other
-store in Python go to threads in Python (`callables`), which start with the first of them. In each way awaited reads,
-for which a request waits, go before the others, and so do their results.
+carries out by itself (`BackgroundRead`) are begun in turn, so many at a time (`transfers`). Reads of copies
+(`CopyRead`) have threads in C of their own, since they read another disk. The reads of any other store in Python go to
+threads in Python (`callables`), which start with the first of them. In each way awaited reads, for which a request
+waits, go before the others, and so do their results.
 
 While all memory fills, results may arrive as fast as they are delivered, so delivery is cut into time slices, and the
 loop does its other work in between. A task of the loader delivers by itself. Whoever handles requests outside of trio
@@ -11,13 +12,15 @@ takes that over (`Loader.take_over`), and spares every result a turn of trio's s
 """
 
 import logging
+import select
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import perf_counter
+from typing import Any
 
 import trio
 
-from redoxfs.chunks.store import BackgroundRead, NativeRead, Payload, Read
+from redoxfs.chunks.store import BackgroundRead, CopyRead, NativeRead, Payload, Read
 from redoxfs.native import Reader
 from redoxfs.node.callables import Callables
 from redoxfs.node.depth import Depth
@@ -48,6 +51,7 @@ class Loader:
         threads: how many reads are in flight; at first, if there is ``most_threads``.
         most_threads: how many reads may be in flight, if the storage gains from it.
         most_held_bytes: the store carries its reads out in the background, and they may hold so much together.
+        copies_threads: how many reads of copies are in flight; None: the store has none.
 
     Raises:
         OSError: no thread can be started.
@@ -60,11 +64,19 @@ class Loader:
         threads: int,
         most_threads: int | None = None,
         most_held_bytes: int | None = None,
+        copies_threads: int | None = None,
     ) -> None:
         self._deliver = deliver
         self._reader: Reader | Transfers = (
             Reader(threads) if most_held_bytes is None else Transfers(threads, most_held_bytes)
         )
+        self._copies = None if copies_threads is None else Reader(copies_threads)
+        self._copies_first = True
+        self._either: select.epoll | None = None
+        if self._copies is not None:
+            self._either = select.epoll()
+            self._either.register(self._reader.fileno(), select.EPOLLIN)
+            self._either.register(self._copies.fileno(), select.EPOLLIN)
         self._depth = None if most_threads is None else Depth(threads, most_threads)
         self._look_at = 0.0
         self._callables = Callables(self._deliver_callables, threads=threads)
@@ -85,6 +97,16 @@ class Loader:
         if self._closed:
             return
         first = reads[0]
+        if self._copies is not None:
+            copies = [read for read in reads if isinstance(read, CopyRead)]
+            if copies:
+                of_copies = [(read, read.entries) for read in copies]
+                self._copies.submit(copies[0].native, of_copies, awaited and copies[0] is first)
+                reads = [read for read in reads if not isinstance(read, CopyRead)]
+                if not reads:
+                    return
+                awaited = awaited and reads[0] is first
+                first = reads[0]
         if isinstance(self._reader, Transfers):
             self._reader.submit([read for read in reads if isinstance(read, BackgroundRead)], awaited)
         elif isinstance(first, NativeRead):
@@ -98,7 +120,7 @@ class Loader:
         if self._closed:
             return
         if isinstance(read, _OF_READER):
-            self._reader.hasten(read)
+            self._of(read).hasten(read)
         else:
             self._callables.hasten(read)
 
@@ -106,11 +128,11 @@ class Loader:
         """Drop a read that has not begun. False if it has; then it is delivered as usual."""
         if self._closed:
             return False
-        return self._reader.cancel(read) if isinstance(read, _OF_READER) else self._callables.cancel(read)
+        return self._of(read).cancel(read) if isinstance(read, _OF_READER) else self._callables.cancel(read)
 
     def take_over(self) -> int:
         """The caller delivers from now on: `deliver_some` whenever the returned descriptor is readable."""
-        fd = self._reader.fileno()
+        fd = self._fileno()
         if self._delivers:
             self._delivers = False
             trio.lowlevel.notify_closing(fd)
@@ -120,7 +142,7 @@ class Loader:
         """Deliver what has arrived, for the time of one slice. False if nothing has."""
         if self._closed:
             return False
-        take = self._reader.take
+        take = self._reader.take if self._copies is None else self._take
         taken = take(1)
         if not taken:
             return False
@@ -145,10 +167,28 @@ class Loader:
             self._delivers = False
             # If the loop has ended, so has the task.
             with suppress(RuntimeError):
-                trio.lowlevel.notify_closing(self._reader.fileno())
+                trio.lowlevel.notify_closing(self._fileno())
         self._closed = True
+        if self._either is not None:
+            self._either.close()
         self._reader.close(JOIN_S)
+        if self._copies is not None:
+            self._copies.close(JOIN_S)
         self._callables.close(JOIN_S)
+
+    def _of(self, read: Read) -> Reader | Transfers:
+        return self._copies if self._copies is not None and isinstance(read, CopyRead) else self._reader
+
+    def _fileno(self) -> int:
+        """Readable while there is something to deliver."""
+        return self._reader.fileno() if self._either is None else self._either.fileno()
+
+    def _take(self, most: int, /) -> Any:
+        """As `Reader.take`, of both in turn, so that neither waits for the other to run dry."""
+        assert self._copies is not None
+        first, second = (self._copies, self._reader) if self._copies_first else (self._reader, self._copies)
+        self._copies_first = not self._copies_first
+        return first.take(most) or second.take(most)
 
     def _follow(self, depth: Depth, now_s: float) -> None:
         counts, before = self._reader.counts(), depth.threads
@@ -158,7 +198,7 @@ class Loader:
     async def _deliver_by_itself(self) -> None:
         try:
             while self._delivers:
-                await trio.lowlevel.wait_readable(self._reader.fileno())
+                await trio.lowlevel.wait_readable(self._fileno())
                 # `close` may come between the wake-up and this.
                 if self._delivers:
                     self.deliver_some()

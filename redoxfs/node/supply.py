@@ -15,7 +15,7 @@ from typing import Any
 import trio
 
 from redoxfs.chunks import ChunkStore, FileBytes, NativeRead, Read
-from redoxfs.chunks.store import NO_INODE, Payload, Stamp
+from redoxfs.chunks.store import NO_INODE, CopyRead, Payload, Stamp
 from redoxfs.dataset import Catalog
 from redoxfs.native import Histogram
 from redoxfs.node.counters import Counters
@@ -80,12 +80,21 @@ class Supply:
         """Start the reading threads; from a trio task."""
         most = getattr(self._store, "most_depth", None)
         held_bytes = getattr(self._store, "most_held_bytes", None)
-        self._loader = Loader(self._arrived, threads=self._store.depth, most_threads=most, most_held_bytes=held_bytes)
+        self._loader = Loader(
+            self._arrived,
+            threads=self._store.depth,
+            most_threads=most,
+            most_held_bytes=held_bytes,
+            copies_threads=getattr(self._store, "copies_depth", None),
+        )
 
     def stop(self) -> None:
-        """End the reading threads."""
+        """End the reading threads, and what the store does by itself."""
         if self._loader is not None:
             self._loader.close()
+        end_store: Callable[[], None] | None = getattr(self._store, "end", None)
+        if end_store is not None:
+            end_store()
 
     def take_over(self) -> int:
         """See `Loader.take_over`."""
@@ -263,6 +272,9 @@ class Supply:
         of_store: Callable[[], dict[str, int]] | None = getattr(self._store, "stats", None)
         if of_store is not None and self._loader is not None:
             told["objects"] = {**of_store(), "reads_limit": self._loader.most_in_flight}
+        of_cache: Callable[[], dict[str, Any]] | None = getattr(self._store, "cache_stats", None)
+        if of_cache is not None:
+            told["cache"] = of_cache()
         return told
 
     # Reads
@@ -292,6 +304,8 @@ class Supply:
 
     def _arrived(self, read: Read, payloads: Sequence[Payload]) -> None:
         contents, loading = self._expected.pop(read)
+        if isinstance(read, CopyRead) and (reads := read.instead(payloads)):
+            contents, payloads = self._read_instead(reads, contents, payloads, loading)
         if loading is not None:
             self._read_is_over(loading)
         if not isinstance(read, NativeRead):
@@ -301,6 +315,18 @@ class Supply:
                 if isinstance(file, FileBytes):
                     self._counters.bytes_read += len(file.data)
             self._deliver(content, payload)
+
+    def _read_instead(
+        self, reads: Sequence[Read], contents: Sequence[Content], payloads: Sequence[Payload], loading: _Loading | None
+    ) -> tuple[Sequence[Content], Sequence[Payload]]:
+        """Submit ``reads`` for the contents whose copies could not be read. Returns the others, with their payloads."""
+        again = {sample for read in reads for sample in read.samples}
+        if loading is not None:
+            loading.reads += len(reads)
+        # Somebody may wait for any of them.
+        self._submit(reads, [content for content in contents if content.sample in again], awaited=True, loading=loading)
+        others = [pair for pair in zip(contents, payloads, strict=True) if pair[0].sample not in again]
+        return [content for content, _ in others], [payload for _, payload in others]
 
     def _read_is_over(self, loading: _Loading) -> None:
         """A read has arrived, or was dropped. A load is over with its last read."""

@@ -36,6 +36,7 @@ class When(StrEnum):
     KEEPER = "a mount with a keeper"
     DEATH = "a mount with a keeper, once a daemon has died"
     OBJECTS = "a mount of an object store"
+    CACHE = "a mount with `--cache`"
     NODES = "several nodes"
     SLOT_NODES = "several nodes, `--policy slot`"
 

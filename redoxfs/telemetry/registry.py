@@ -172,6 +172,37 @@ METRICS: tuple[Metric, ...] = (
         when=When.OBJECTS,
         stable=False,
     ),
+    # The cache
+    Metric("cache_samples", GAUGE, "cache.samples", "Samples that are in the cache.", when=When.CACHE),
+    *(
+        Metric(f"cache_{name}", kind, f"cache.{name}", text, unit="bytes", when=When.CACHE)
+        for name, kind, text in (
+            ("size_bytes", GAUGE, "Bytes of these samples."),
+            ("read_bytes", COUNTER, "Bytes of samples read from the cache."),
+            ("written_bytes", COUNTER, "Bytes of samples written to the cache."),
+        )
+    ),
+    Metric(
+        "cache_left_out",
+        COUNTER,
+        "cache.left_out",
+        "Samples read from the source and not kept: the cache is full, a write failed, or its disk was too slow.",
+        when=When.CACHE,
+    ),
+    Metric(
+        "cache_failures",
+        COUNTER,
+        "cache.failures",
+        "Copies in the cache that could not be read, or had wrong checksums, and were read from the source.",
+        when=When.CACHE,
+    ),
+    Metric(
+        "cache_writes",
+        GAUGE,
+        "cache.writes",
+        "Whether more is written to the cache: false once it is full, or a write has failed.",
+        when=When.CACHE,
+    ),
     # Several nodes
     Metric("remote_requests", COUNTER, "remote_requests", "Messages to other nodes, each counted once."),
     Metric("remote_samples", COUNTER, "remote_samples", "Samples that came from other nodes."),

@@ -1,0 +1,297 @@
+"""DIR of --cache: a folder for each dataset, and the locks and sizes that mounts share.
+
+    DIR/lock               held while a mount reserves room, so that all mounts together stay within --cache-size
+    DIR/KEY/about.json     of which dataset it is
+    DIR/KEY/lock           shared by all mounts that use the folder; held alone while it is removed
+    DIR/KEY/ID.data …      segments (`segments`)
+
+KEY identifies names, sizes, times, samples and classes of the dataset. DIR may have other things in it, even folders
+with names like KEY: a folder with any other file in it is not touched.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xxhash
+
+from redoxfs.cache.segments import KEPT, read_batches, seed_of
+from redoxfs.linux.durable import replace
+
+if TYPE_CHECKING:
+    from redoxfs.dataset import Catalog
+
+ABOUT = "about.json"
+LAYOUT = 1
+"""Of the folder and of segments. It is a part of KEY."""
+
+_KEY = re.compile(r"[0-9a-f]{32}")
+_FILE = re.compile(r"lock|about\.json|\.about\.json\.new|[0-9a-f]{16}\.(data|index)")
+_REMOVED = ".removed-"
+_REMOVED_FOLDER = re.compile(r"\.removed-[0-9a-f]{32}-\d+")
+# A filesystem that has found errors is often made read-only.
+_OF_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EUCLEAN, errno.ENODEV, errno.ENXIO)
+
+
+class CacheError(Exception):
+    """DIR cannot be used: one line. ``is_disk``: its disk is full or fails, so another DIR would do."""
+
+    is_disk = False
+
+    @classmethod
+    def of(cls, name: str, failure: OSError) -> "CacheError":
+        """The error for DIR ``name`` and a failed call."""
+        error = cls(f"{name}: {failure.strerror}")
+        error.is_disk = failure.errno in _OF_DISK
+        return error
+
+
+class InUseError(CacheError):
+    """A mount uses the folder of a dataset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What DIR has of a dataset.
+
+    ``source``    where it was read from last
+    ``files``     copies of files, perhaps several of one
+    ``size``      bytes on the disk
+    ``used_at_s`` when a mount last used it
+    """
+
+    key: str
+    source: str
+    files: int
+    size: int
+    used_at_s: float
+    is_in_use: bool
+
+
+def key_of(catalog: "Catalog", fingerprint: str, checksum: str | None) -> str:
+    """KEY of a dataset. ``checksum`` identifies the content of a packed one."""
+    digest = xxhash.xxh3_128(f"{LAYOUT} {fingerprint} {checksum} ".encode())
+    digest.update(np.ascontiguousarray(catalog.tree.mtime_ns).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+class Root:
+    """DIR, through a descriptor, which a mount over it does not hide. Makes it if it is absent.
+
+    Raises CacheError.
+    """
+
+    def __init__(self, path: Path, *, makes: bool = True) -> None:
+        self.name = str(path)
+        try:
+            if makes:
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as failure:
+            raise CacheError.of(self.name, failure) from None
+        self.path = Path(f"/proc/self/fd/{self.fd}")
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+    def folder(self, key: str) -> "Folder":
+        """The folder of a dataset, made if it is absent, and in use until it is closed. Raises CacheError."""
+        try:
+            return Folder(self, key)
+        except OSError as failure:
+            raise CacheError.of(self.name, failure) from None
+
+    def used_bytes(self) -> int:
+        """The length of all segments in DIR. Raises OSError."""
+        return sum(_used_bytes(folder) for folder in self._folders())
+
+    def free_bytes(self) -> int:
+        """What the disk has free. Raises OSError."""
+        disk = os.fstatvfs(self.fd)
+        return disk.f_bavail * disk.f_frsize
+
+    @contextmanager
+    def reserving(self) -> Iterator[None]:
+        """No other mount reserves room meanwhile. Raises OSError."""
+        fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+    def entries(self) -> list[Entry]:
+        """What is in DIR, in the order of last use. Raises CacheError."""
+        try:
+            found = [entry for folder in self._folders() if (entry := _entry(folder)) is not None]
+        except OSError as failure:
+            raise CacheError.of(self.name, failure) from None
+        return sorted(found, key=lambda entry: entry.used_at_s)
+
+    def make_room(self, needs_bytes: int, most_bytes: int, keeps: str) -> list[Entry]:
+        """Remove datasets that no mount uses, those used longest ago first, until ``needs_bytes`` fit, or none is left.
+
+        Returns what was removed. Raises CacheError, OSError.
+
+        Args:
+            most_bytes: of DIR as a whole.
+            keeps: the key of a dataset that stays.
+        """
+        if self.used_bytes() + needs_bytes <= most_bytes:
+            return []
+        removed = []
+        for entry in self.entries():
+            if self.used_bytes() + needs_bytes <= most_bytes:
+                break
+            if entry.key != keeps:
+                # One that is in use stays.
+                with suppress(InUseError):
+                    self.remove(entry.key)
+                    removed.append(entry)
+        return removed
+
+    def remove(self, key: str) -> None:
+        """Remove what DIR has of a dataset, if it is still there. Raises CacheError: InUseError if a mount uses it."""
+        folder = self.path / key
+        try:
+            fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # At once, so that what is left of it after a crash is not taken for a cache.
+                gone = self.path / f"{_REMOVED}{key}-{os.getpid()}"
+                folder.rename(gone)
+            finally:
+                os.close(fd)
+            shutil.rmtree(gone, ignore_errors=True)
+            # `sweep` of another process may have been faster.
+            if gone.exists():
+                shutil.rmtree(gone)
+        except FileNotFoundError:
+            # Another process removes it.
+            return
+        except BlockingIOError:
+            raise InUseError(f"{self.name}: a mount uses {key}") from None
+        except OSError as failure:
+            raise CacheError.of(self.name, failure) from None
+
+    def sweep(self) -> None:
+        """Remove what an interrupted `remove` has left. Raises OSError."""
+        for path in self.path.iterdir():
+            if _REMOVED_FOLDER.fullmatch(path.name):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _folders(self) -> list[Path]:
+        return [path for path in self.path.iterdir() if _KEY.fullmatch(path.name) and path.is_dir() and _is_ours(path)]
+
+
+class Folder:
+    """The folder of a dataset. Raises OSError."""
+
+    def __init__(self, root: Root, key: str) -> None:
+        self.root = root
+        self.key = key
+        self.seed = seed_of(key)
+        self.path = root.path / key
+        while True:
+            self.path.mkdir(mode=0o700, exist_ok=True)
+            self.fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                self._lock = os.open("lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=self.fd)
+            except FileNotFoundError:
+                # It was removed in between.
+                os.close(self.fd)
+                continue
+            fcntl.flock(self._lock, fcntl.LOCK_SH)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.stat(self.path), os.fstat(self.fd)):
+                    return
+            self.close()
+
+    def describe(self, about: dict[str, Any]) -> None:
+        """Note which dataset it is of, and when it was used. Raises OSError."""
+        with self.root.reserving():
+            replace(self.fd, ABOUT, json.dumps({"layout": LAYOUT, "used_at_s": time.time(), **about}).encode())
+
+    def segments(self) -> list[str]:
+        """The IDs of its segments that have both files, in the order of their last change. Raises OSError."""
+        found = []
+        names = set(os.listdir(self.fd))
+        for path in names:
+            name = path.removesuffix(".index")
+            if re.fullmatch(r"[0-9a-f]{16}\.index", path) and f"{name}.data" in names:
+                with suppress(FileNotFoundError):
+                    found.append((os.stat(path, dir_fd=self.fd).st_mtime_ns, name))
+        return [name for _, name in sorted(found)]
+
+    def open(self, name: str, flags: int) -> int:
+        """A descriptor of one of its files. Raises OSError."""
+        return os.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=self.fd)
+
+    def close(self) -> None:
+        """It is not in use any more."""
+        os.close(self._lock)
+        os.close(self.fd)
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether nothing else is in it; False if it was removed meanwhile. Raises OSError."""
+    with suppress(FileNotFoundError):
+        return all(map(_FILE.fullmatch, os.listdir(folder)))
+    return False
+
+
+def _used_bytes(folder: Path) -> int:
+    """The length of its files; 0 if it was removed meanwhile. Raises OSError."""
+    total = 0
+    with suppress(FileNotFoundError):
+        for name in os.listdir(folder):
+            with suppress(FileNotFoundError):
+                total += os.stat(folder / name).st_size
+    return total
+
+
+def _entry(folder: Path) -> Entry | None:
+    """What is in the folder of a dataset; None if it was removed meanwhile. Raises OSError."""
+    try:
+        about = json.loads((folder / ABOUT).read_bytes())
+        source, used_at_s = str(about["source"]), float(about["used_at_s"])
+    except (OSError, ValueError, TypeError, KeyError):
+        source, used_at_s = "", 0.0
+    files = 0
+    seed = seed_of(folder.name)
+    try:
+        for name in os.listdir(folder):
+            if name.endswith(".index"):
+                fd = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    files += sum(len(batch.files) for batch in read_batches(fd, 0, seed).batches if batch.magic == KEPT)
+                finally:
+                    os.close(fd)
+        return Entry(folder.name, source, files, _used_bytes(folder), used_at_s, _is_in_use(folder))
+    except FileNotFoundError:
+        return None
+
+
+def _is_in_use(folder: Path) -> bool:
+    try:
+        fd = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

@@ -1,0 +1,114 @@
+"""`redoxfs cache`: show, check or remove what mounts with --cache have kept."""
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from redoxfs.cli.options import CacheListOptions, CacheRemoveOptions, CacheVerifyOptions
+from redoxfs.cli.progress import showing
+from redoxfs.cli.table import print_table
+from redoxfs.launch.errors import DamagedError, DestinationError, StillInUseError, UsageError
+from redoxfs.launch.say import say
+from redoxfs.launch.sizes import counted, format_bytes
+
+if TYPE_CHECKING:
+    from redoxfs.cache import Entry, Root
+
+
+def run(options: CacheListOptions | CacheVerifyOptions | CacheRemoveOptions) -> int:
+    """Carry out one of its actions."""
+    from redoxfs.cache import CacheError, InUseError, Root
+
+    try:
+        root = Root(Path(options.folder), makes=False)
+        match options:
+            case CacheListOptions():
+                return _list(root, options)
+            case CacheVerifyOptions():
+                return _verify(root, options)
+            case CacheRemoveOptions():
+                return _remove(root, options)
+    except InUseError as error:
+        raise StillInUseError(str(error)) from None
+    except CacheError as error:
+        raise DestinationError(str(error)) from None
+
+
+def _list(root: "Root", options: CacheListOptions) -> int:
+    entries = root.entries()
+    if options.json:
+        print(json.dumps([_told(entry) for entry in entries], indent=2))
+        return 0
+    if not entries:
+        say(f"{root.name}: no dataset is in it")
+    for entry in entries:
+        used = datetime.fromtimestamp(entry.used_at_s).astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
+        print_table(
+            entry.key,
+            [
+                ("source", entry.source or "not known"),
+                ("content", f"{counted(entry.files, 'file')}, {format_bytes(entry.size)}"),
+                ("last used", f"{used}{', in use now' if entry.is_in_use else ''}"),
+            ],
+        )
+    return 0
+
+
+def _told(entry: "Entry") -> dict[str, object]:
+    return {
+        "key": entry.key,
+        "source": entry.source,
+        "files": entry.files,
+        "size_bytes": entry.size,
+        "used_at": entry.used_at_s,
+        "in_use": entry.is_in_use,
+    }
+
+
+def _verify(root: "Root", options: CacheVerifyOptions) -> int:
+    from redoxfs.cache import verify
+
+    found = []
+    damaged = 0
+    for entry in root.entries():
+        with showing("verify") as progress:
+            checked = verify(root, entry.key, progress)
+        damaged += checked.damaged + checked.index_bytes
+        found.append(
+            {
+                "key": entry.key,
+                "source": entry.source,
+                "files": checked.files,
+                "size_bytes": checked.size,
+                "damaged_files": checked.damaged,
+                "damaged_index_bytes": checked.index_bytes,
+            }
+        )
+        say(
+            f"{entry.key}: {counted(checked.files, 'file')}, {format_bytes(checked.size)}, "
+            f"{checked.damaged:,} of them damaged, {format_bytes(checked.index_bytes)} of the index damaged"
+        )
+    if options.json:
+        print(json.dumps(found, indent=2))
+    if damaged:
+        raise DamagedError(
+            f"{root.name}: damaged; what is damaged does not count any more, and is read from the source"
+        )
+    return 0
+
+
+def _remove(root: "Root", options: CacheRemoveOptions) -> int:
+    if bool(options.keys) == options.all:
+        raise UsageError("give the keys of datasets, or --all (see redoxfs cache ls)")
+    entries = root.entries()
+    chosen = {entry.key: entry for entry in entries} if options.all else {}
+    for given in options.keys:
+        found = [entry for entry in entries if given and entry.key.startswith(given)]
+        if len(found) != 1:
+            raise UsageError(f"{given}: {'several datasets begin' if found else 'no dataset begins'} with that")
+        chosen[found[0].key] = found[0]
+    for key, entry in chosen.items():
+        root.remove(key)
+        say(f"removed {key}, {format_bytes(entry.size)}")
+    return 0

@@ -1,0 +1,127 @@
+"""--cache: copies of samples on a local disk, for a mount or for `redoxfs warmup`."""
+
+import logging
+import os
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from redoxfs.launch.errors import DestinationError, UsageError
+from redoxfs.launch.options import CacheOptions, MountOptions
+from redoxfs.launch.say import say
+from redoxfs.launch.sizes import counted, format_bytes, parse_size
+from redoxfs.launch.source import Dataset, fingerprint_of
+
+if TYPE_CHECKING:
+    from redoxfs.cache import CacheStore
+    from redoxfs.chunks import ChunkStore
+
+# What waits for the writer, beside the memory of --memory.
+_WAITING_SHARE = 8
+_WAITING_BYTES = (32 << 20, 256 << 20)
+
+_DEFAULT_SHARE = 0.9
+
+log = logging.getLogger(__name__)
+
+
+class DiskError(DestinationError):
+    """The disk of DIR is full or fails."""
+
+
+def resolved(options: MountOptions) -> MountOptions:
+    """The same, with an absolute DIR. Raises UsageError."""
+    return replace(options, cache=resolved_cache(options.cache))
+
+
+def resolved_cache(cache: CacheOptions) -> CacheOptions:
+    """The same, with an absolute DIR. Raises UsageError."""
+    if cache.cache is None:
+        if cache.cache_size is not None:
+            raise UsageError("--cache-size needs --cache DIR")
+        return cache
+    if cache.cache_size is not None:
+        parse_size(cache.cache_size, 1 << 40, "--cache-size")
+    return replace(cache, cache=os.path.realpath(cache.cache))
+
+
+def check_cache(cache: CacheOptions, *apart: tuple[str, Path]) -> None:
+    """Refuse a DIR that lies in one of the folders ``apart``, each with what it is. Raises DestinationError."""
+    if cache.cache is None:
+        return
+    path = Path(cache.cache)
+    for what, folder in apart:
+        if folder in (path, *path.parents):
+            raise DestinationError(f"--cache {path}: lies inside {what} ({folder})")
+
+
+def with_cache(
+    store: "ChunkStore", dataset: Dataset, cache: CacheOptions, *, source: str, memory_bytes: int
+) -> "ChunkStore":
+    """``store``, with its copies in DIR, if there is one. Raises DestinationError, UsageError.
+
+    If the disk of DIR is full or fails, that is a line, and ``store`` is returned as it is.
+    """
+    if cache.cache is None:
+        return store
+    try:
+        return open_cache(store, dataset, cache, source=source, memory_bytes=memory_bytes)
+    except DiskError as error:
+        say(f"no cache: {error}")
+        return store
+
+
+def with_cache_again(
+    store: "ChunkStore", dataset: Dataset, cache: CacheOptions, *, source: str, memory_bytes: int
+) -> "ChunkStore":
+    """As `with_cache`, in another daemon. Programs wait for the mount, so it goes on without copies if it has to."""
+    try:
+        return with_cache(store, dataset, cache, source=source, memory_bytes=memory_bytes)
+    except (DestinationError, UsageError) as error:
+        log.warning("no cache: %s", error)
+        return store
+
+
+def open_cache(
+    store: "ChunkStore", dataset: Dataset, cache: CacheOptions, *, source: str, memory_bytes: int
+) -> "CacheStore":
+    """``store`` with its copies in DIR, which is described on stderr. Raises DestinationError, UsageError."""
+    from redoxfs.cache import CacheError, CacheStore, Root, key_of
+    from redoxfs.cache.copies import Copies
+    from redoxfs.cache.writer import Writer
+
+    assert cache.cache is not None
+    index = dataset.index
+    checksum = None if index is None else index.checksum
+    try:
+        root = Root(Path(cache.cache))
+        root.sweep()
+        room = root.free_bytes() + root.used_bytes()
+        most = int(room * _DEFAULT_SHARE) if cache.cache_size is None else parse_size(cache.cache_size, room)
+        key = key_of(dataset.catalog, fingerprint_of(dataset), checksum)
+        folder = root.folder(key)
+        # It is for people, and for `make_room`: on a full disk, copies are served without it.
+        with suppress(OSError):
+            folder.describe({"source": source, "fingerprint": fingerprint_of(dataset)})
+        copies = Copies(dataset.catalog, dataset.cells, folder)
+        copies.load()
+        needs = int(dataset.catalog.sample_bytes.sum()) - copies.size
+        for entry in root.make_room(needs, most, key):
+            say(f"cache: removed {entry.key}, {format_bytes(entry.size)} of {entry.source or 'a dataset'}, for room")
+    except CacheError as error:
+        raise (DiskError if error.is_disk else DestinationError)(f"--cache {error}") from None
+    except OSError as failure:
+        trouble = CacheError.of(cache.cache, failure)
+        raise (DiskError if trouble.is_disk else DestinationError)(f"--cache {trouble}") from None
+    least, greatest = _WAITING_BYTES
+    waiting = min(max(memory_bytes // _WAITING_SHARE, least), greatest)
+    samples = counted(len(copies.here), "sample")
+    say(
+        f"cache: {copies.number:,} of {samples}, {format_bytes(copies.size)}, in {cache.cache}; "
+        f"up to {format_bytes(most)} there (--cache-size)"
+    )
+    if copies.damaged_bytes:
+        say(f"cache: {format_bytes(copies.damaged_bytes)} of its index are damaged and do not count")
+    writer = Writer(folder, copies, most_bytes=most, most_waiting_bytes=waiting)
+    return CacheStore(dataset.catalog, store, copies, writer, is_fixed=index is not None)

@@ -1,0 +1,174 @@
+"""Deaths while a cache is filled: the daemon gets SIGKILL at random moments of the first epoch.
+
+    scripts/bench/cache_kills.py [--kills 30] [--files 2000] [--memory-mb 32] [--seed N] [--folder DIR] [--json FILE]
+
+Before each death the cache is empty. 8 threads read an epoch, and the daemon, which has no keeper, is killed at a
+moment that is drawn evenly from the time of an epoch. Then `redoxfs cache verify` must find nothing damaged, and
+another mount of the same cache serves a whole epoch: each sample once, whole, with the right label, and no copy that
+cannot be used.
+
+How to read the result: "kept" is the share of the samples in the cache that the death left. The exit code is 1 if
+anything was wrong. 30 deaths take a few minutes. It needs no root with fusermount3.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import mounts
+from labelled import make_files, read_epoch
+from rich.console import Console
+from rich.table import Table
+
+SMALLEST_BYTES, LARGEST_BYTES = 50_000, 150_000
+READERS = 8
+
+
+def redoxfs(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "redoxfs", *map(str, words)], capture_output=True, text=True, check=False
+    )
+
+
+def mount(work: Path, options: list[str]) -> None:
+    done = redoxfs("mount", "--no-keeper", work / "data", work / "mnt", *options)
+    if done.returncode:
+        raise SystemExit(f"redoxfs did not mount: {done.stderr}")
+
+
+def umount(work: Path) -> None:
+    redoxfs("umount", "--lazy", work / "mnt")
+
+
+def read_until_it_dies(work: Path, names: list[str], kill_after_s: float) -> None:
+    """Read an epoch, and kill the daemon after so many seconds, or at the end of the epoch."""
+    pid = int(mounts.stats(work / "mnt")["pid"])
+    process = os.pidfd_open(pid)
+    is_over = threading.Event()
+
+    def kill() -> None:
+        is_over.wait(kill_after_s)
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+
+    def read(part: list[str]) -> None:
+        # Until it is killed.
+        with suppress(OSError):
+            for name in part:
+                (work / "mnt" / name).read_bytes()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        with ThreadPoolExecutor(READERS) as pool:
+            list(pool.map(read, [names[number::READERS] for number in range(READERS)]))
+    finally:
+        is_over.set()
+        killer.join()
+        os.close(process)
+
+
+def run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
+    """Make the files, and kill."""
+    console = Console(stderr=True)
+    at_random = random.Random(arguments.seed)
+    console.print(f"making {arguments.files:,} files …")
+    names = make_files(work / "data", arguments.files, SMALLEST_BYTES, LARGEST_BYTES, classes=8)
+    paths = {name: str(work / "mnt" / name) for name in names}
+    (work / "mnt").mkdir()
+    copies = work / "copies"
+    options = ["--classes", "dir", "--memory", f"{arguments.memory_mb}MiB", "--cache", str(copies)]
+    mount(work, options)
+    try:
+        epoch_s = read_epoch(paths, READERS).seconds
+    finally:
+        umount(work)
+    rows = []
+    for number in range(1, 1 + arguments.kills):
+        shutil.rmtree(copies, ignore_errors=True)
+        after_s = at_random.uniform(0, epoch_s)
+        at_random.shuffle(names)
+        try:
+            mount(work, options)
+            read_until_it_dies(work, names, after_s)
+            umount(work)
+            verified = redoxfs("cache", "verify", copies, "--json")
+            damaged = [entry["damaged_files"] + entry["damaged_index_bytes"] for entry in json.loads(verified.stdout)]
+            kept = sum(entry["files"] for entry in json.loads(verified.stdout))
+            mount(work, options)
+            epoch = read_epoch(paths, READERS)
+            stats = mounts.stats(work / "mnt")
+        finally:
+            umount(work)
+        rows.append(
+            {
+                "kill": number,
+                "after_s": after_s,
+                "kept": kept / len(names),
+                "damaged": sum(damaged),
+                "wrong_labels": epoch.wrong_labels,
+                "not_once": epoch.not_once,
+                "errors": stats["errors"],
+                "failures": stats["cache"]["failures"],
+            }
+        )
+        wrong = sum(rows[-1][name] for name in WRONG)
+        share = kept / len(names)
+        console.print(f"death {number} after {after_s:.2f} s of {epoch_s:.2f}: {share:.0%} kept, {wrong} wrong")
+    return {
+        "machine": mounts.machine(),
+        "files": arguments.files,
+        "kills": arguments.kills,
+        "seed": arguments.seed,
+        "epoch_s": epoch_s,
+        "rows": rows,
+    }
+
+
+WRONG = ("damaged", "wrong_labels", "not_once", "errors", "failures")
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print the result as a table."""
+    table = Table(title=f"{result['kills']} deaths in the first epoch, {result['files']:,} files")
+    for heading in ("kept", "deaths", *WRONG):
+        table.add_column(heading.replace("_", " "), justify="right")
+    for least, most in ((0, 0), (1e-9, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.01)):
+        rows = [row for row in result["rows"] if (row["kept"] == 0 if most == 0 else least <= row["kept"] < most)]
+        kept = "nothing" if most == 0 else f"{least:.0%} to {min(most, 1):.0%}"
+        table.add_row(kept, str(len(rows)), *(str(sum(row[name] for row in rows)) for name in WRONG))
+    Console().print(table)
+
+
+def main() -> int:
+    """Run it. Returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--files", type=int, default=2000)
+    parser.add_argument("--memory-mb", type=int, default=32)
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
+    parser.add_argument("--folder", type=Path, help="where to make the files (default: the temporary folder)")
+    parser.add_argument("--json", metavar="FILE", help="write the result there")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="redoxfs-bench-", dir=arguments.folder) as work:
+        os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = work
+        result = run(arguments, Path(work))
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(result, indent=1) + "\n")
+    show(result)
+    return int(any(row[name] for row in result["rows"] for name in WRONG))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
