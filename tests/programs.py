@@ -45,20 +45,28 @@ def torchvision_image_folder(root: Path) -> Iterator[Sample]:
             yield from ((f"{split}/{data.classes[label]}", told) for told, label in zip(digests, labels, strict=True))
 
 
-def _torchvision_datasets() -> Any:
-    """torchvision.datasets, which is pure Python, even if torchvision's compiled part does not load.
+def declare_operators() -> None:
+    """Make torchvision importable beside a CPU build of PyTorch.
 
     The wheel on PyPI is built for PyTorch with CUDA. With a CPU build its operators are missing, and the import fails
-    because torchvision registers two of them with PyTorch. Declaring these two is enough.
+    because torchvision registers two of them with PyTorch. Declaring these two is enough for all that is pure Python.
+    Does nothing where torchvision can be imported, or is not installed.
     """
     try:
-        return importlib.import_module("torchvision.datasets")
+        importlib.import_module("torchvision")
+    except ImportError:
+        return
     except RuntimeError:
         from torch import library
 
         for operator in ("nms", "qnms"):
             library.define(f"torchvision::{operator}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        return importlib.import_module("torchvision.datasets")
+
+
+def _torchvision_datasets() -> Any:
+    """torchvision.datasets, which is pure Python."""
+    declare_operators()
+    return importlib.import_module("torchvision.datasets")
 
 
 def hugging_face_images(root: Path) -> Iterator[Sample]:

@@ -17,7 +17,16 @@ from stores import NoKernel
 from wire import Reply, Request
 
 from redoxfs.fs import relay as relay_module
-from redoxfs.fs.inodes import ACCESS_LOG_INODE, CONTROL_INODE, STATS_INODE, Branch, inode_of
+from redoxfs.fs.inodes import (
+    ACCESS_LOG_INODE,
+    BATCHES_INODE,
+    CONTROL_INODE,
+    SERVED_BY_INODE,
+    SERVED_BY_INODE_NAME,
+    STATS_INODE,
+    Branch,
+    inode_of,
+)
 from redoxfs.fs.operations import FOREVER_S, Operations
 from redoxfs.fs.relay import TASKS, Relay
 
@@ -96,7 +105,8 @@ def test_pyfuse3_answers_what_the_session_forwards(tmp_path: Path) -> None:
             listing = await session.ask(wire.readdirplus(CONTROL_INODE, CONTROL_INODE, 0, 4096))
             names = {dirent.name: dirent.inode for dirent in wire.parse_dirents(listing, plus=True)}
             roots = {b"exact": inode_of(Branch.EXACT, 0), b"served": inode_of(Branch.SERVED, 0)}
-            assert names == {b"stats.json": STATS_INODE, b"accesslog": ACCESS_LOG_INODE, **roots}
+            files = {b"stats.json": STATS_INODE, b"accesslog": ACCESS_LOG_INODE, SERVED_BY_INODE_NAME: SERVED_BY_INODE}
+            assert names == {**files, b"batches": BATCHES_INODE, **roots}
             opened = wire.parse_opened(await session.ask(wire.open_(STATS_INODE)))
             assert opened.flags == wire.FOPEN_DIRECT_IO
             text = await session.ask(wire.read(STATS_INODE, opened.handle, 0, 4096))

@@ -260,9 +260,11 @@ def test_the_control_folder_exists_and_is_never_listed(machine: Machine, root: P
     assert ".redoxfs" not in os.listdir(machine.mnt)
     assert sorted(os.listdir(machine.mnt / ".redoxfs")) == [
         "accesslog",
+        "batches",
         "exact",
         "history.json",
         "served",
+        "served-by-inode",
         "stats.json",
     ]
     assert sorted(os.listdir(machine.mnt / ".redoxfs/exact/train")) == sorted([*CLASSES, "notes"])

@@ -344,3 +344,49 @@ def test_a_stopped_detached_daemon_delays_no_mount(machine: Machine, source: Pat
     os.close(detached)
     machine.ok("umount", machine.mnt)
     assert machine.nothing_is_left()
+
+
+def test_the_last_samples_that_were_opened_come_again(
+    machine: Machine, source: Path, options: list[str], order: list[str]
+) -> None:
+    machine.ok("mount", source, machine.mnt, *options)
+    before = read(machine, order[:30])
+    file = machine.folder / "less"
+    assert (
+        "the last 10 that were opened come again"
+        in machine.ok("state", "save", machine.mnt, file, "--less", "10").stdout
+    )
+    read(machine, order[30:45])
+    machine.ok("state", "load", machine.mnt, file)
+    assert machine.stats()["turns"] == 20
+    assert sorted(before[:20] + read(machine, order[20:])) == sorted(order)
+    assert sorted(read(machine, order)) == sorted(order), "later epochs are exact"
+
+
+def test_opens_of_the_lap_before_come_again_with_those_after_them(
+    machine: Machine, source: Path, options: list[str], order: list[str]
+) -> None:
+    machine.ok("mount", source, machine.mnt, *options)
+    read(machine, order)
+    more = read(machine, order[:4])
+    file = machine.folder / "less"
+    machine.ok("state", "save", machine.mnt, file, "--less", "10")
+    machine.ok("state", "load", machine.mnt, file)
+    assert machine.stats()["turns"] == SAMPLES + len(more) - 10
+    assert machine.stats()["laps"]["train"]["number"] == 1
+
+
+def test_less_takes_no_more_than_the_opens_that_are_kept(machine: Machine, source: Path) -> None:
+    machine.ok("mount", source, machine.mnt, *OPTIONS)
+    refused(machine.run("state", "save", machine.mnt, machine.folder / "less", "--less", "65537"), "65536")
+    told = machine.ok("state", "save", machine.mnt, machine.folder / "less", "--less", "65536").stdout
+    assert "the last 0 that were opened come again" in told
+
+
+def test_the_last_opens_are_known_after_the_daemon_died(machine: Machine, source: Path, order: list[str]) -> None:
+    machine.ok("mount", source, machine.mnt, *OPTIONS)
+    read(machine, order[:30])
+    machine.kill(signal.SIGKILL)
+    read(machine, order[30:35])
+    told = machine.ok("state", "save", machine.mnt, machine.folder / "less", "--less", "20").stdout
+    assert "15 of 80 samples had their turn; the last 20 that were opened" in told

@@ -1,7 +1,8 @@
 """`redoxfs state`: save the progress of a mount's laps to a file, or load it.
 
 `save` makes the daemon write the file, as it writes its own every second. `load` gives a file to the daemon, which
-continues from it at once: samples that were served after the save are served again. Save it with a checkpoint of the
+continues from it at once: samples that were served after the save are served again. `save --less N` leaves out the last
+N samples that were opened, which loaders may have opened ahead of the training loop. Save it with a checkpoint of the
 training, and load it with that. Of several nodes, any one saves the progress of all, and each has to load it.
 """
 
@@ -11,6 +12,7 @@ from pathlib import Path
 from redoxfs.cli.options import StateLoadOptions, StateSaveOptions
 from redoxfs.launch.control import ask_daemon, live_mount
 from redoxfs.launch.errors import UsageError
+from redoxfs.launch.path_status import PathStatus
 from redoxfs.launch.resume import outside
 
 
@@ -19,12 +21,20 @@ def run(options: StateSaveOptions | StateLoadOptions) -> int:
     mount = live_mount(options.mountpoint, options.timeout_s)
     path = outside(options.file, options.timeout_s)
     if isinstance(options, StateSaveOptions):
-        answer = ask_daemon(mount, "state-save", os.fsencode(path))
-        print(f"saved: {answer['told']}")
+        print(f"saved: {_save(mount, path, options.less)}")
     else:
         answer = ask_daemon(mount, "state-load", _read(path, options.file))
         print(f"loaded: {answer['told']}; samples served since the save are served again")
     return 0
+
+
+def _save(mount: PathStatus, path: Path, less: int) -> str:
+    if not less:
+        told: str = ask_daemon(mount, "state-save", os.fsencode(path))["told"]
+        return told
+    answer = ask_daemon(mount, "state-save-less", b"%d %s" % (less, os.fsencode(path)))
+    again = f", and {answer['again']:,} more of the lap after them" if answer["again"] else ""
+    return f"{answer['told']}; the last {answer['less']:,} that were opened come again{again}"
 
 
 def _read(path: Path, name: str) -> bytes:

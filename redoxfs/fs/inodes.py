@@ -7,7 +7,7 @@ Nothing has to be stored about the inodes that the kernel knows, and `forget` do
     DATA      the mount itself    any sample of the class that was asked for
     EXACT     .redoxfs/exact/…    the file itself
     SERVED    .redoxfs/served/…   the path of the file whose bytes the entry last served
-    CONTROL   .redoxfs            and .redoxfs/stats.json, .redoxfs/accesslog
+    CONTROL   .redoxfs            and its files: stats.json, history.json, accesslog, served-by-inode, batches/
 """
 
 from enum import IntEnum
@@ -39,6 +39,11 @@ HISTORY_INODE = pyfuse3.InodeT(CONTROL_INODE + 2)
 ACCESS_LOG_NAME = b"accesslog"
 # As in native/requests.h.
 ACCESS_LOG_INODE = pyfuse3.InodeT(CONTROL_INODE + 3)
+SERVED_BY_INODE = pyfuse3.InodeT(CONTROL_INODE + 4)
+SERVED_BY_INODE_NAME = b"served-by-inode"
+BATCHES_INODE = pyfuse3.InodeT(CONTROL_INODE + 5)
+BATCHES_NAME = b"batches"
+MARK_INODE = pyfuse3.InodeT(CONTROL_INODE + 6)
 BRANCH_NAMES = {b"exact": EXACT, b"served": SERVED}
 
 

@@ -15,6 +15,7 @@ access. The handle of a directory is its inode number.
 import errno
 import json
 import os
+import re
 import stat
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -29,14 +30,20 @@ from redoxfs.fs.handlers import handler
 from redoxfs.fs.inodes import (
     ACCESS_LOG_INODE,
     ACCESS_LOG_NAME,
+    BATCHES_INODE,
+    BATCHES_NAME,
     BRANCH_NAMES,
     CONTROL,
     CONTROL_INODE,
     CONTROL_NAME,
     DATA,
+    EXACT,
     HISTORY_INODE,
     HISTORY_NAME,
+    MARK_INODE,
     SERVED,
+    SERVED_BY_INODE,
+    SERVED_BY_INODE_NAME,
     STATS_INODE,
     STATS_NAME,
     Branch,
@@ -44,6 +51,7 @@ from redoxfs.fs.inodes import (
     inode_of,
 )
 from redoxfs.node import Node
+from redoxfs.node.recent import Batch
 
 FOREVER_S = 10 * 365 * 24 * 3600.0
 """The timeout of what is valid as long as the mount lives."""
@@ -57,9 +65,17 @@ MOST_NAMES = 512
 TEXT_HANDLES = 1 << 62
 """Handles of texts are above this, so that none is taken for a handle of the node."""
 
-TEXTS = {STATS_NAME: STATS_INODE, HISTORY_NAME: HISTORY_INODE}
+TEXTS = {STATS_NAME: STATS_INODE, HISTORY_NAME: HISTORY_INODE, SERVED_BY_INODE_NAME: SERVED_BY_INODE}
+
+ANSWERS_HANDLE = TEXT_HANDLES
+"""Of every open of served-by-inode, which has no text of its own. It outlives a daemon."""
+
+INODE_BYTES = 4096
+"""The place of an inode in served-by-inode: the longest path."""
 
 ROOT = 0
+
+_BATCH = re.compile(rb"(\d{1,18})-(\d{1,18})-(\d{1,18})")
 
 
 class Operations(pyfuse3.Operations):
@@ -84,17 +100,19 @@ class Operations(pyfuse3.Operations):
         self._node = node
         self._stats = stats
         self._history = history
-        self._named = TEXTS if history is not None else {STATS_NAME: STATS_INODE}
+        self._named = {name: inode for name, inode in TEXTS.items() if history is not None or inode != HISTORY_INODE}
         self._blocks = int(tree.size.sum()) // 4096 + 1
         self._texts: dict[int, bytes] = {}
         # A program may have a text of a former daemon of the mount open. So no daemon gives a handle of another.
-        self._next_text = TEXT_HANDLES + time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        self._next_text = TEXT_HANDLES + 1 + time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
     # Names and attributes
 
     @handler
     async def lookup(self, parent_inode: InodeT, name: bytes, ctx: RequestContext) -> EntryAttributes:
         branch, entry = branch_and_entry(parent_inode)
+        if parent_inode == BATCHES_INODE:
+            return self._mark(name, ctx.pid)
         if branch is CONTROL:
             return self._lookup_control(name)
         if branch is DATA and entry == ROOT and name == CONTROL_NAME:
@@ -110,7 +128,9 @@ class Operations(pyfuse3.Operations):
         if branch is CONTROL:
             if inode == ACCESS_LOG_INODE:
                 return self._access_log()
-            return self._directory(inode) if inode == CONTROL_INODE else self._text(inode, b"")
+            if inode == BATCHES_INODE:
+                return self._batches()
+            return self._directory(inode) if inode == CONTROL_INODE else self._control_text(inode)
         if branch is DATA and self._node.is_redirected(entry):
             result = self._node.stat(entry, ctx.pid)
             return self._redirected(entry, *(result if isinstance(result, tuple) else await result))
@@ -125,8 +145,10 @@ class Operations(pyfuse3.Operations):
     @handler
     async def readdir(self, fh: FileHandleT, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         branch, entry = branch_and_entry(fh)
+        if fh == BATCHES_INODE:
+            return
         if branch is CONTROL:
-            names = (*self._named, ACCESS_LOG_NAME, *BRANCH_NAMES)
+            names = (*self._named, ACCESS_LOG_NAME, BATCHES_NAME, *BRANCH_NAMES)
             for position, name in enumerate(names[start_id:], start_id + 1):
                 if not pyfuse3.readdir_reply(token, name, self._lookup_control(name), position):
                     return
@@ -143,6 +165,8 @@ class Operations(pyfuse3.Operations):
         branch, entry = branch_and_entry(inode)
         if branch not in (SERVED, CONTROL):
             raise ValueError(f"the session forwarded an open of inode {inode}, which it answers itself")
+        if inode == SERVED_BY_INODE:
+            return FileInfo(fh=FileHandleT(ANSWERS_HANDLE), direct_io=True, keep_cache=False, nonseekable=False)
         handle = self._next_text
         self._next_text += 1
         if inode == HISTORY_INODE and self._history is not None:
@@ -153,6 +177,8 @@ class Operations(pyfuse3.Operations):
 
     @handler
     async def read(self, fh: FileHandleT, off: int, size: int) -> bytes:
+        if fh == ANSWERS_HANDLE:
+            return self._served_by_inode(*divmod(off, INODE_BYTES))[:size]
         text = self._texts.get(fh)
         if text is None:
             raise OSError(errno.ESTALE, "a former daemon generated this text")
@@ -213,12 +239,28 @@ class Operations(pyfuse3.Operations):
     def _lookup_control(self, name: bytes) -> EntryAttributes:
         if name in self._named:
             # They have no size, like files in /proc: an open generates them, and programs read to their end.
-            return self._text(self._named[name], b"")
+            return self._control_text(self._named[name])
         if name == ACCESS_LOG_NAME:
             return self._access_log()
+        if name == BATCHES_NAME:
+            return self._batches()
         if name in BRANCH_NAMES:
             return self._attributes(BRANCH_NAMES[name], ROOT)
         return _no_such_entry()
+
+    def _mark(self, name: bytes, thread: int) -> EntryAttributes:
+        """A worker of a loader begins the batch ``name``: TOKEN-ITERATION-NUMBER. Each look-up of it comes here."""
+        if not thread:
+            raise OSError(errno.EPERM, "its pid namespace cannot be seen from here")
+        match = _BATCH.fullmatch(name)
+        if match is None:
+            return _no_such_entry()
+        self._node.recent.mark(thread, Batch(*map(int, match.groups())))
+        attributes = self._text(MARK_INODE, b"")
+        attributes.entry_timeout = 0.0
+        # A stat is one request then.
+        attributes.attr_timeout = 1.0
+        return attributes
 
     def _directory(self, inode: InodeT) -> EntryAttributes:
         attributes = self._entry(DATA, ROOT, 0, FOREVER_S)
@@ -233,20 +275,42 @@ class Operations(pyfuse3.Operations):
         attributes.st_nlink = 1
         return attributes
 
+    def _control_text(self, inode: InodeT) -> EntryAttributes:
+        """Of a text of `.redoxfs` itself."""
+        attributes = self._text(inode, b"")
+        # It names files of any directory. Others read `.redoxfs/served`, which keeps the modes of directories.
+        return _owners(attributes, 0o400) if inode == SERVED_BY_INODE else attributes
+
+    def _batches(self) -> EntryAttributes:
+        """Other users would push the owner's batches out of the table."""
+        return _owners(self._directory(BATCHES_INODE), 0o500)
+
     def _access_log(self) -> EntryAttributes:
-        """The session and the request loop serve its content (`redoxfs.fs.access_log`)."""
-        attributes = self._text(ACCESS_LOG_INODE, b"")
-        # It tells what other users open.
-        attributes.st_mode = stat.S_IFREG | 0o400
-        attributes.st_uid, attributes.st_gid = os.getuid(), os.getgid()
-        return attributes
+        """The session and the request loop serve its content (`redoxfs.fs.access_log`). It tells what others open."""
+        return _owners(self._text(ACCESS_LOG_INODE, b""), 0o400)
 
     def _served(self, entry: int) -> bytes:
         path = self._node.served(entry)
         return path + b"\n" if path else b""
 
+    def _served_by_inode(self, inode: int, offset: int) -> bytes:
+        """What `.redoxfs/served` has for a file, without a newline: one read, for a program that has it open."""
+        branch, entry = branch_and_entry(inode)
+        if inode <= 0 or branch not in (DATA, EXACT) or entry >= len(self._tree):
+            raise OSError(errno.EINVAL, "no file of the tree has this inode")
+        if self._tree.is_dir(entry):
+            raise OSError(errno.EISDIR, "a directory")
+        return (self._tree.path(entry) if branch is EXACT else self._node.served(entry))[offset:]
+
     def _stats_json(self) -> bytes:
         return json.dumps(self._stats(), indent=2).encode() + os.linesep.encode()
+
+
+def _owners(attributes: EntryAttributes, permissions: int) -> EntryAttributes:
+    """The same, for the user who mounted alone."""
+    attributes.st_mode = stat.S_IFMT(attributes.st_mode) | permissions
+    attributes.st_uid, attributes.st_gid = os.getuid(), os.getgid()
+    return attributes
 
 
 def _no_such_entry() -> EntryAttributes:

@@ -35,6 +35,8 @@ from redoxfs.linux.fuse_device import MAX_READ_BYTES, clone, mount
 from redoxfs.linux.mount_table import source_text
 from redoxfs.native import Session, Shared, Tree
 from redoxfs.node import Journal, Node, Past, Plan, Verb, serve_control
+from redoxfs.node.opened_ahead import OpenedAhead
+from redoxfs.node.recent import RecentTurns
 from redoxfs.node.state import StateFile, StateWriter
 
 if TYPE_CHECKING:
@@ -78,6 +80,7 @@ class Keeper(Protocol):
 
     ``shared_fd``     the memfd of the session's shared memory
     ``history_fd``    the memfd of the history; -1 for none
+    ``turns_fd``      likewise, of the last turns
     ``devices``       of the mount that a former daemon made: its descriptor, and a clone for each helper thread. Then
                       `MountSpec.receive` returns the mount, and nothing is mounted. Empty: this daemon makes the mount
     ``mounted_at_s``  when a former daemon made the mount, by CLOCK_BOOTTIME; None: this daemon makes it
@@ -87,6 +90,7 @@ class Keeper(Protocol):
 
     shared_fd: int
     history_fd: int
+    turns_fd: int
     devices: tuple[int, ...]
     mounted_at_s: float | None
     crashed: bool
@@ -218,8 +222,10 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
             from redoxfs.node.cluster import continued_plan
 
             plan = continued_plan(spec.cluster, place)
-    node = Node(catalog, plan, spec.store, timeout_s=spec.timeout_s, kernel=caches, journal=journal)
+    recent = RecentTurns(-1 if spec.keeper is None else spec.keeper.turns_fd)
+    node = Node(catalog, plan, spec.store, timeout_s=spec.timeout_s, kernel=caches, journal=journal, recent=recent)
     state = StateWriter(spec.state_file, lambda: spec.settings(node.plan), len(catalog.class_of), node)
+    ahead = OpenedAhead(node, state)
     tree = native_tree(catalog)
     access_of = Accesses(tree, node).of
     slow_opens = SlowOpens(access_of)
@@ -249,6 +255,9 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
             "log-level": log_level,
             "state-save": state.save,
             "state-load": state.load,
+            "state-save-less": ahead.save_less,
+            "state-take-back": ahead.take_back,
+            "turns-since": ahead.turns_since,
             "state-hand-over": state.hand_over,
         }
         if past is None:

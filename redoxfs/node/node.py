@@ -42,6 +42,7 @@ from redoxfs.node.memory import Content, Memory
 from redoxfs.node.open_files import Handle, OpenFiles
 from redoxfs.node.pending import PendingTurns, Promise, Undecided
 from redoxfs.node.plan import Plan, Share, SharedServingPolicy
+from redoxfs.node.recent import RecentTurns
 from redoxfs.node.recovery import (
     Past,
     Recovered,
@@ -123,6 +124,7 @@ class Node:
         kernel: told when its cache is out of date.
         journal: where decisions are kept for the process after this one (`recover`); with `expect` for opens whose
             bytes are on their way.
+        recent: the last turns; None: they end with this process.
     """
 
     def __init__(
@@ -135,8 +137,13 @@ class Node:
         kernel: Kernel,
         callers: Callers | None = None,
         journal: Journal | None = None,
+        recent: RecentTurns | None = None,
     ) -> None:
         self._catalog = catalog
+        self.recent = RecentTurns() if recent is None else recent
+        # The thread whose turn is being decided; and by undecided path, the one that waits for it.
+        self._reader = 0
+        self._readers: dict[int, int] = {}
         self._tree = catalog.tree
         # A memoryview gives plain ints at a third of numpy's price.
         self._sample_of: memoryview[int] = catalog.sample_of.data
@@ -209,6 +216,7 @@ class Node:
             return self.open_exact(entry, DATA)
         heard_s = self._meet(thread, path, opens=True)
         self.counters.opens += 1
+        self._reader = thread
         opened = self.binding.open(path, file, thread)
         keep_pages, journal = not opened.fresh, self._journal
         if journal is not None:
@@ -263,13 +271,16 @@ class Node:
         return content
 
     def _take_turn(self, path: int, turn: Served) -> Content | None:
-        self._note_served(turn.sample)
+        sample = turn.sample
+        self._note_served(sample)
+        self.recent.note(sample, self._plan.policy.lap_of(sample), self._reader)
         self._kernel.turned(self.supply.files_of(path))
         self.counters.reservations_taken += turn.preempted
         return self.supply.take_turn(path, turn)
 
     def _give(self, path: int, turn: Served) -> None:
         """As `_take_turn`. Bytes that the slots have dropped are read again."""
+        self._reader = self._readers.pop(path, 0)
         if self._take_turn(path, turn) is None:
             self.supply.read_again(path, turn.sample)
 
@@ -376,6 +387,7 @@ class Node:
     def _replace(self, plan: Plan) -> None:
         self._plan = plan
         self._lowest = None
+        self.recent.forget()
         self.binding.renew(plan.policy)
         self.memory.renew(plan.claims_bytes, keeps_remote=not plan.reads_any)
         self.supply.cancel_unwanted()
@@ -452,6 +464,7 @@ class Node:
     def _ask_for(self, path: int, opened: Opened) -> Undecided | None:
         """After an open on several nodes: send messages. Returns what to wait for if the path is undecided."""
         if isinstance(opened.turn, Pending):
+            self._readers[path] = self._reader
             self._pending.leave_undecided(path, opened.turn.ticket)
         if opened.turn is not None and self._watcher is not None:
             self._watcher(path)

@@ -34,6 +34,13 @@ class _Serving(Protocol):
     def laps(self, samples: npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:
         """The lap, from 1, of the class or column of each of ``samples``."""
 
+    @property
+    def units(self) -> npt.NDArray[np.integer]:
+        """int[S]: the class or column of each sample."""
+
+    def lap_of(self, sample: int) -> int:
+        """The lap, from 1, of the class or column of ``sample``. After its turn, that of the turn."""
+
     def laps_of_units(self) -> npt.NDArray[np.int32]:
         """int32[units]: the lap of each class or column."""
 

@@ -226,6 +226,15 @@ class StateFile:
         durable.replace(self._folder, self.path.name, data)
 
 
+def replace_file(path: Path, data: bytes) -> None:
+    """Write ``data`` to disk at ``path``, as a `StateFile`. Raises OSError."""
+    file = StateFile(path)
+    try:
+        file.replace(data)
+    finally:
+        file.close()
+
+
 class Resumable(Protocol):
     """Can continue in the middle of a lap: a policy, and the node."""
 
@@ -340,6 +349,10 @@ class StateWriter:
         state.check(self._about())
         return state.turns
 
+    def about(self) -> Mapping[str, str]:
+        """What the laps depend on, as it is now."""
+        return self._about()
+
     def _own_about(self) -> Mapping[str, str]:
         about = of_one_node(self._about(), self._all.nodes)
         return {**about, LAP_LINEAGE: self._all.lap_lineage} if self._all.nodes > 1 else about
@@ -367,10 +380,16 @@ class StateWriter:
 
     async def save(self, data: bytes) -> Mapping[str, Any]:
         """Write the state to the file at path ``data``. Raises ValueError."""
+        return await self.save_turns(data, None)
+
+    async def save_turns(self, data: bytes, turns: Turns | None) -> Mapping[str, Any]:
+        """As `save`, with ``turns`` in place of those of all nodes."""
         path = Path(os.fsdecode(data))
         if not path.is_absolute() or "\0" in os.fspath(path):
             raise ValueError("expected the absolute path of a file")
-        about, turns = self._about(), await self._all.turns_of_all()
+        about = self._about()
+        if turns is None:
+            turns = await self._all.turns_of_all()
         try:
             await trio.to_thread.run_sync(self._save, path, about, turns, abandon_on_cancel=True)
         except OSError as error:
@@ -456,9 +475,5 @@ class StateWriter:
         return True
 
     def _save(self, path: Path, about: Mapping[str, str], turns: Turns) -> None:
-        file = StateFile(path)
-        try:
-            with self._writing:
-                file.replace(encode(about, turns, time.time_ns()))
-        finally:
-            file.close()
+        with self._writing:
+            replace_file(path, encode(about, turns, time.time_ns()))

@@ -68,6 +68,40 @@ def merged(of_nodes: Sequence[Turns], unit_of: Numbers) -> Turns:
     return Turns(laps, np.packbits(had), min(MOST_GIVEN, sum(turns.given for turns in of_nodes)))
 
 
+def taken_back(turns: Turns, unit_of: Numbers, samples: Numbers, laps: Numbers) -> tuple[Turns, int]:
+    """``turns`` as if ``samples``, int[n], had not had their turns in ``laps``, int[n]: they come again.
+
+    A class or column may have begun another lap since one of these turns. It goes back to the lap of that turn, so its
+    turns of the later lap come again as well. The second result counts these, besides the samples that were asked for.
+
+    Args:
+        unit_of: int[S], the class or column of each sample.
+
+    Raises:
+        ValueError: the turns are not of these samples.
+    """
+    had = turns.flags(len(turns.laps), len(unit_of)).copy()
+    if samples.size and not 0 <= samples.min() <= samples.max() < len(unit_of):
+        raise ValueError(f"the turns to take back are not of {len(unit_of)} samples")
+    units = unit_of[samples]
+    # Turns that were taken later than these are not among them.
+    known = (laps < turns.laps[units]) | ((laps == turns.laps[units]) & had[samples])
+    samples, laps, units = samples[known], laps[known], units[known]
+    back_to = turns.laps.copy()
+    np.minimum.at(back_to, units, laps.astype(back_to.dtype))
+    is_back = back_to < turns.laps
+    again = 0
+    if is_back.any():
+        of_back = is_back[unit_of]
+        skipped = np.bincount(unit_of, minlength=len(turns.laps)) * np.maximum(turns.laps - back_to - 1, 0)
+        later = laps > back_to[units]
+        again = int(np.count_nonzero(had & of_back) + skipped.sum() - np.count_nonzero(later))
+        had |= of_back
+    had[samples[laps == back_to[units]]] = False
+    given = max(0, turns.given - len(samples) - again)
+    return Turns(back_to, np.packbits(had), given), again
+
+
 class Ledger:
     """The samples that one node handed to its readers, in the last lap of each column or class that it had any in.
 

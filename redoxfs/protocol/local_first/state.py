@@ -157,6 +157,15 @@ class NodeState:
         laps: Int32 = self._lap_array[self._class_array[samples]]
         return laps
 
+    @property
+    def units(self) -> npt.NDArray[np.integer]:
+        """int[S]: the class of each sample. Each has laps of its own."""
+        return self._class_array
+
+    def lap_of(self, sample: int) -> int:
+        """The lap, counted from 1, that the class of ``sample`` is in."""
+        return int(self._lap_array[self._class_array[sample]])
+
     def laps_of_units(self) -> Int32:
         """int32[classes]: the lap of each class. A view, valid until the next request."""
         return self._lap_array

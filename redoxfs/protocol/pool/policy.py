@@ -315,6 +315,10 @@ class PoolPolicy:
         laps: Int32 = self._lap[self._class_array[samples]]
         return laps
 
+    def lap_of(self, sample: int) -> int:
+        """The lap, counted from 1, that the class of ``sample`` is in."""
+        return self._lap_of_class[self._class_of[sample]]
+
     def laps_of_units(self) -> Int32:
         """int32[classes]: the lap of each class. A view, valid until the next request."""
         return self._lap

@@ -208,6 +208,15 @@ class SlotNode:
         """The lap, counted from 1, that the column of each of ``samples`` is in; 1 for those of another home."""
         return self._policy.laps(samples)
 
+    @property
+    def units(self) -> npt.NDArray[np.integer]:
+        """int[S]: the column of each sample. Each has laps of its own."""
+        return self._policy.columns
+
+    def lap_of(self, sample: int) -> int:
+        """The lap, counted from 1, that the column of ``sample`` is in; 1 for a sample of another home."""
+        return self._policy.lap_of(sample)
+
     def laps_of_units(self) -> npt.NDArray[np.int32]:
         """int32[columns]: the lap of each column; 1 for those of another home. A view, valid until the next request."""
         return self._policy.laps_of_units()

@@ -1,0 +1,38 @@
+"""The grammar of `redoxfs state`."""
+
+import argparse
+from collections.abc import Callable
+
+from redoxfs.cli.options import StateLoadOptions, StateSaveOptions
+from redoxfs.cli.parser import Parser, Verbs, add_verb
+from redoxfs.cli.values import whole_number
+
+# As redoxfs.node.recent.TURNS, which a short command does not import.
+MOST_LESS = 1 << 16
+
+
+def add_state(verbs: "Verbs[Parser]", add_timeout: Callable[[Parser], object]) -> None:
+    state = add_verb(verbs, "state", None, "save or load the progress of a mount's epochs, with a checkpoint")
+    actions = state.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
+    for name, makes, text in (
+        ("save", StateSaveOptions, "write to FILE which samples were served in the current epoch"),
+        ("load", StateLoadOptions, "continue where FILE was saved; samples served since then are served again"),
+    ):
+        verb = add_verb(actions, name, makes, text)
+        verb.add_argument("mountpoint", metavar="MOUNTPOINT")
+        verb.add_argument("file", metavar="FILE", help="not below MOUNTPOINT")
+        if name == "save":
+            verb.add_argument(
+                "--less",
+                metavar="N",
+                type=_less,
+                help="let the last N samples that were opened come again: what loaders may have opened ahead",
+            )
+        add_timeout(verb)
+
+
+def _less(text: str) -> int:
+    try:
+        return whole_number(text, 0, MOST_LESS)
+    except argparse.ArgumentTypeError as refusal:
+        raise argparse.ArgumentTypeError(f"{refusal}: a mount keeps the order of so many opens") from None

@@ -1,0 +1,101 @@
+"""States that lack what was opened ahead: verbs of the control socket.
+
+A loader opens files ahead of the training loop. A state that is saved with a checkpoint must let the files come again
+that the loop did not get.
+
+    state-save-less   save without the last N turns of this node
+    turns-since       the turns for the batches that a loader has not yielded
+    state-take-back   a saved file, without some turns
+
+Ranks on several nodes do the second and the third: one saves, then each asks its own node for the turns that its loader
+has ahead, and all of these are taken back. Turns between the save and the question are asked for as well, and taking
+them back changes nothing. `redoxfs.torch` does that.
+
+All are called in the node's task.
+"""
+
+import base64
+import json
+import os
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import trio
+
+from redoxfs.node.node import Node
+from redoxfs.node.recent import Batch, Int64
+from redoxfs.node.state import State, StateError, StateWriter, decode, encode, read_bytes, replace_file
+from redoxfs.protocol import SlotNode
+from redoxfs.protocol.turns import Numbers, taken_back
+
+MOST_ROWS_BYTES = 700_000
+"""Of an answer, which has a limit of 1 MiB, in base64."""
+
+
+class OpenedAhead:
+    """Saves states without turns that were opened ahead."""
+
+    def __init__(self, node: Node, state: StateWriter) -> None:
+        self._node = node
+        self._state = state
+
+    async def save_less(self, data: bytes) -> Mapping[str, Any]:
+        """Save the state without the last N turns; ``data``: N and the path of the file. Raises ValueError."""
+        count, _, path = data.partition(b" ")
+        if self._node.plan.nodes > 1:
+            raise ValueError("--less: this mount shares its laps with other nodes, whose readers open ahead as well")
+        rows = self._node.recent.last(int(count))
+        turns, again = taken_back(self._node.turns(), self._node.plan.policy.units, rows[:, 0], rows[:, 1])
+        return {**await self._state.save_turns(path, turns), "less": len(rows), "again": again}
+
+    async def turns_since(self, data: bytes) -> Mapping[str, Any]:
+        """The turns for a batch of a loader and later ones, in base64; ``data``: JSON of a `Batch`.
+
+        Raises ValueError.
+        """
+        self._check_policy()
+        batch = Batch(*map(int, json.loads(data)))
+        rows = self._node.recent.since(batch).astype("<i8").tobytes()
+        if len(rows) > MOST_ROWS_BYTES:
+            raise ValueError(f"the loader is {len(rows) // 16:,} files ahead, which is more than one answer can list")
+        return {"turns": base64.b64encode(rows).decode()}
+
+    async def take_back(self, data: bytes) -> Mapping[str, Any]:
+        """Take turns back from a saved file, and replace it. ``data``: its path, a zero, and the turns.
+
+        Raises ValueError.
+        """
+        self._check_policy()
+        name, _, rows = data.partition(b"\0")
+        path = Path(os.fsdecode(name))
+        if not path.is_absolute() or len(rows) % 16:
+            raise ValueError("expected the absolute path of a file, and turns")
+        units = self._node.plan.policy.units
+        try:
+            state = await trio.to_thread.run_sync(partial(_read, path))
+            state.check(self._state.about())
+            turns = np.frombuffer(rows, "<i8").reshape(-1, 2)
+            again = await trio.to_thread.run_sync(_replace, path, state, units, turns)
+        except OSError as error:
+            raise ValueError(f"{path}: {error.strerror or error}") from error
+        except StateError as error:
+            raise ValueError(f"{path}: {error}") from error
+        return {"again": again}
+
+    def _check_policy(self) -> None:
+        is_counted_elsewhere = isinstance(self._node.plan.policy, SlotNode)
+        if is_counted_elsewhere:
+            raise ValueError("on several nodes this needs --policy pool: with slot, other nodes count a sample's turn")
+
+
+def _read(path: Path) -> State:
+    return decode(read_bytes(path))
+
+
+def _replace(path: Path, state: State, units: Numbers, rows: Int64) -> int:
+    turns, again = taken_back(state.turns, units, rows[:, 0], rows[:, 1])
+    replace_file(path, encode(state.about, turns, state.written_ns))
+    return again

@@ -1,0 +1,569 @@
+"""Resume a DataLoader to the sample.
+
+    loader = redoxfs.torch.track(DataLoader(dataset, …), "/mnt/set")
+    …
+    checkpoint["loader"] = redoxfs.torch.state_dict(loader)              # in the middle of an epoch
+    redoxfs.torch.load_state_dict(loader, checkpoint["loader"])          # in the next job, before the first batch
+
+A loader opens files ahead of the training loop: prefetch_factor batches for each worker. A mount knows what was
+opened, the loop knows what it got. So a state has the laps of the mount without the turns of the batches that the
+loader did not yield, and the batches that are left of the epoch. After a load each sample that was not yielded comes,
+and no other.
+
+The mount knows by itself for which batch a file was opened. The loader's sampler numbers the batches, and a worker that
+receives one looks up its number in `.redoxfs/batches` before it opens anything. So it does not matter what a dataset
+opens for an index, nor in how many threads. Nothing is added to a batch. A worker whose training process has ended ends
+at once, so it takes no turn of the next job's.
+
+Rejected: to count opens, since a dataset may open any number of files for a sample; to remember the files of each
+index, since an open may be answered with any file.
+
+This module imports PyTorch; nothing else in the package imports this module. It stands above the rooms, as any program
+that uses redoxfs does.
+"""
+
+import base64
+import errno
+import multiprocessing
+import os
+import secrets
+import select
+import tempfile
+import threading
+import warnings
+import weakref
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+try:
+    import torch.distributed
+except ModuleNotFoundError:
+    raise ModuleNotFoundError("PyTorch is not installed here; to install it: pip install torch") from None
+from torch.utils.data import DataLoader, IterableDataset
+
+from redoxfs.launch.control import ask_daemon
+from redoxfs.launch.errors import CommandError
+from redoxfs.launch.path_status import PathStatus, our_mount_at
+from redoxfs.linux.mount_table import mount_of, read_mounts
+
+VERSION = 1
+
+TIMEOUT_S = 60.0
+"""For an answer of the mount's daemon."""
+
+Loader = TypeVar("Loader", bound="DataLoader[Any]")
+Batch = list[int]
+
+
+class ResumeError(RuntimeError):
+    """A state cannot be saved or loaded: one line. With several ranks each of them gets the same error."""
+
+
+def track(loader: Loader, root: str | os.PathLike[str]) -> Loader:
+    """Have a loader's batches counted, so that its state can be saved; before its first iteration.
+
+    Args:
+        loader: a DataLoader of a map-style dataset, a StatefulDataLoader, or one that accelerate has prepared. With
+            several ranks, the loader of this rank.
+        root: a path in the mount that the dataset reads. Without a mount there only the batches are resumed.
+
+    Returns:
+        ``loader`` itself.
+
+    Raises:
+        TypeError: the dataset is an IterableDataset, or the sampler has no length.
+        ValueError: ``in_order=False``, or the loader is tracked already.
+        ResumeError: the mount does not know batches, or cannot see this process.
+
+    >>> from torch.utils.data import DataLoader
+    >>> loader = track(DataLoader(range(6), batch_size=2), "/")
+    >>> batches = iter(loader)
+    >>> next(batches)
+    tensor([0, 1])
+    >>> state = state_dict(loader)
+    >>> resumed = track(DataLoader(range(6), batch_size=2), "/")
+    >>> load_state_dict(resumed, state)
+    >>> [batch.tolist() for batch in resumed], [batch.tolist() for batch in resumed]
+    ([[2, 3], [4, 5]], [[0, 1], [2, 3], [4, 5]])
+    """
+    inner = getattr(loader, "base_dataloader", loader)
+    if _ATTRIBUTE in vars(inner):
+        raise ValueError("the loader is tracked already")
+    if isinstance(inner.dataset, IterableDataset):
+        raise TypeError("an IterableDataset has no indices to resume from; use a map-style dataset")
+    if not getattr(inner, "in_order", True):
+        raise ValueError("in_order=False: batches are not yielded in the order of the sampler")
+    len(inner._index_sampler)
+    tracker = _Tracker(inner, _mount_at(root))
+    tracker.check()
+    _derive(inner, "_index_sampler", _ordered)
+    _derive(loader, "__iter__", _counting)
+    inner.__dict__[_ATTRIBUTE] = loader.__dict__[_ATTRIBUTE] = tracker
+    return loader
+
+
+def state_dict(loader: "DataLoader[Any]", group: Any = None) -> dict[str, Any]:
+    """The state of a tracked loader, for a checkpoint: texts and numbers.
+
+    With torch.distributed this is a collective call: every rank of ``group`` makes it after the same number of batches,
+    and gets the same state.
+
+    Raises:
+        ResumeError: the loader is not tracked; the mount does not answer, or cannot tell what is opened ahead.
+    """
+    tracker = _tracker_of(loader)
+    ranks = _Ranks(group)
+    mount = tracker.mount
+    with tempfile.TemporaryDirectory(prefix="redoxfs-state-") as folder:
+        path = os.fsencode(folder) + b"/state"
+        # First the turns so far, then those of them that are ahead.
+        ranks.agree(lambda: _ask(mount, "state-save", path) if mount is not None and ranks.rank == 0 else None)
+        told = ranks.agree(lambda: (tracker.turns_ahead(), _packed(tracker.remaining())))
+        laps = ranks.agree(
+            lambda: (
+                _without(mount, path, b"".join(rows for rows, _ in told))
+                if mount is not None and ranks.rank == 0
+                else None
+            )
+        )[0]
+    remaining = [batches for _, batches in told]
+    return {
+        "version": VERSION,
+        "samples": tracker.samples,
+        "laps": laps,
+        "ranks": None if None in remaining else remaining,
+    }
+
+
+def load_state_dict(
+    loader: "DataLoader[Any]", state: Mapping[str, Any], group: Any = None, *, skip_empty: bool = False
+) -> None:
+    """Continue from a state: the next iteration of ``loader`` yields the rest of the epoch, later ones whole epochs.
+
+    With torch.distributed this is a collective call, and one rank for each mount loads the laps into it. The number of
+    ranks may differ from that of the save: what is left is then dealt to the ranks anew. Each rank gets equally many
+    batches; as DistributedSampler does, indices are repeated for that, or left out with ``drop_last``.
+
+    ``len(loader)`` remains that of a whole epoch.
+
+    Args:
+        skip_empty: what a state means that was saved after the last batch of an epoch, before the loop ended. False:
+            the next iteration yields nothing. True: it is a whole epoch. Frameworks that count batches need this, since
+            for them the epoch was over.
+
+    Raises:
+        ResumeError: the loader is not tracked; the state is of another dataset or version; the mount refuses it.
+    """
+    tracker = _tracker_of(loader)
+    if state.get("version") != VERSION:
+        raise ResumeError(f"the state has version {state.get('version')}, and this redoxfs reads version {VERSION}")
+    if state["samples"] != tracker.samples:
+        raise ResumeError(
+            f"the state is of a dataset of {state['samples']} samples, and this one has {tracker.samples}"
+        )
+    ranks = _Ranks(group)
+    tracker.stop()
+    laps, mount = state["laps"], tracker.mount
+    if (laps is None) != (mount is None):
+        lacks = "no mount was there when the state was saved" if laps is None else "no redoxfs mount is there now"
+        warnings.warn(f"{lacks}: the batches are resumed, and the laps are not", stacklevel=2)
+    elif mount is not None:
+        data = base64.b64decode(laps)
+        places = ranks.agree(lambda: _identity(mount))
+        is_first = places.index(places[ranks.rank]) == ranks.rank
+        ranks.agree(lambda: _ask(mount, "state-load", data) if is_first else None)
+    of_ranks = state["ranks"]
+    if of_ranks is None or (skip_empty and not any(_unpacked(each) for each in of_ranks)):
+        tracker.pending = None
+    elif len(of_ranks) == ranks.world:
+        tracker.pending = _unpacked(of_ranks[ranks.rank])
+    else:
+        left = [_unpacked(each) for each in of_ranks]
+        size = tracker.batch_size or max((len(batch) for each in left for batch in each), default=1)
+        tracker.pending = _dealt(left, ranks.rank, ranks.world, size, drop_last=tracker.drop_last)
+
+
+# The loader
+
+_ATTRIBUTE = "_redoxfs_tracker"
+
+# Above the length of a sampler, which may be an estimate.
+_MOST_MORE = 1000
+
+_trackers: "weakref.WeakSet[_Tracker]" = weakref.WeakSet()
+
+
+class _Tracker:
+    """Knows which batches a loader has yielded.
+
+    ``pending``  the batches of the next iteration, if a state was loaded
+    ``drawn``    how many batches of this iteration the loader has taken from the sampler
+    """
+
+    def __init__(self, inner: "DataLoader[Any]", mount: PathStatus | None) -> None:
+        # A loader that nobody needs any more must end its workers at once, so nothing here keeps it.
+        self._inner = weakref.ref(inner)
+        self.samples = len(inner.dataset)
+        self.batch_size, self.drop_last = inner.batch_size, bool(inner.drop_last)
+        self._has_workers, self._is_single = inner.num_workers > 0, not inner._auto_collation
+        self.mount = mount
+        self.pending: list[Batch] | None = None
+        self._token = secrets.randbelow(10**18)
+        self._marks = None if mount is None else f"{mount.path}/.redoxfs/batches/{self._token}"
+        self._iteration = 0
+        self._yielded = 0
+        self.drawn = 0
+        self._batches: list[Batch] | None = None
+        self._running: weakref.ref[Any] | None = None
+        _trackers.add(self)
+
+    def check(self) -> None:
+        """Raises ResumeError if the mount cannot tell for which batch a file is opened."""
+        if self.mount is None:
+            return
+        # Only the user who mounted can ask the daemon.
+        self._turns_since(0, 0)
+        try:
+            _mark(self._marks, 0, 0)
+        except OSError as error:
+            if error.errno == errno.EPERM:
+                raise ResumeError(
+                    f"{self.mount.path}: its daemon cannot see the processes here, which have another pid namespace; "
+                    "redoxfs state save --less needs no such sight"
+                ) from None
+            raise ResumeError(f"{self.mount.path}: it does not take the numbers of batches: {error.strerror}") from None
+
+    def begin(self, iterator: Any) -> int:
+        """An iteration begins; its number."""
+        self._iteration += 1
+        self._yielded = self.drawn = 0
+        self._batches = None
+        self._running = weakref.ref(iterator)
+        return self._iteration
+
+    def batches(self, sampler: Any) -> Iterator[Any]:
+        """The batches of this iteration, for workers: each announces itself where it arrives."""
+        iteration = self._iteration
+        pending, self.pending = self.pending, None
+        if pending is None:
+            # Some samplers never end, though they have a length.
+            most = 2 * len(sampler) + _MOST_MORE
+            pending = [[index] if self._is_single else list(index) for index in islice(sampler, most + 1)]
+            if len(pending) > most:
+                raise ResumeError(f"the sampler has more than {most:,} batches, and its length is {len(sampler):,}")
+        self._batches = pending
+        for number, batch in enumerate(pending):
+            self.drawn = number + 1
+            index = batch[0] if self._is_single else batch
+            if self._has_workers:
+                yield _Numbered(self._marks, iteration, number, index)
+            else:
+                _mark(self._marks, iteration, number)
+                yield index
+
+    def has_yielded(self, iteration: int, batches: int) -> None:
+        if iteration == self._iteration:
+            self._yielded += batches
+
+    def has_ended(self, iteration: int) -> None:
+        if iteration == self._iteration:
+            self._running = None
+
+    def remaining(self) -> list[Batch] | None:
+        """The batches that are left; None between two iterations."""
+        if self.pending is not None:
+            return self.pending
+        if self._running is None:
+            return None
+        if self._batches is None:
+            # It has begun, and no batch was asked for.
+            return None
+        return self._batches[self._yielded :]
+
+    def turns_ahead(self) -> bytes:
+        """The turns for batches that were not yielded, also of other tracked loaders of this process on the mount.
+
+        A job that has several loads the state of each, one after the other, and each sets the laps for all.
+        """
+        if self.mount is None:
+            return b""
+        rows = [self._own_turns_ahead()]
+        for other in _trackers:
+            if other is not self and other.mount is not None and _identity(other.mount) == _identity(self.mount):
+                # Its own state tells what is wrong with it.
+                with suppress(ResumeError):
+                    rows.append(other._own_turns_ahead())
+        return b"".join(rows)
+
+    def _own_turns_ahead(self) -> bytes:
+        return b"" if self._running is None else self._turns_since(self._iteration, self._yielded)
+
+    def _turns_since(self, iteration: int, number: int) -> bytes:
+        assert self.mount is not None
+        answer = _ask(self.mount, "turns-since", f"[{self._token}, {iteration}, {number}]".encode())
+        return base64.b64decode(answer["turns"])
+
+    def stop(self) -> None:
+        """End the workers of an iteration, which would open more."""
+        iterator, inner = None if self._running is None else self._running(), self._inner()
+        self._running = self._batches = None
+        for each in (getattr(iterator, "inner", None), getattr(inner, "_iterator", None)):
+            # accelerate's are generators.
+            end = getattr(each, "_shutdown_workers", None) or getattr(each, "close", None)
+            if end is not None:
+                end()
+        if inner is not None:
+            inner._iterator = None
+
+
+class _Iterator:
+    """The iterator of a loader, which counts what it yields."""
+
+    def __init__(self, tracker: _Tracker, begin: Callable[[], Iterator[Any]]) -> None:
+        self._tracker = tracker
+        # Workers get their first batches when the loader's own iterator is made.
+        self._iteration = tracker.begin(self)
+        self.inner = begin()
+        # Batches that raised an error. They are ahead until the loop goes on without them.
+        self._failed = 0
+
+    def __iter__(self) -> "_Iterator":
+        return self
+
+    def __next__(self) -> Any:
+        before = self._received()
+        try:
+            batch = next(self.inner)
+        except StopIteration:
+            self._tracker.has_ended(self._iteration)
+            raise
+        except BaseException:
+            self._failed += self._received() - before
+            raise
+        self._tracker.has_yielded(self._iteration, 1 + self._failed)
+        self._failed = 0
+        return batch
+
+    def _received(self) -> int:
+        """How many batches PyTorch's iterator has done with: it goes on behind one that raised an error."""
+        received = getattr(self.inner, "_rcvd_idx", None)
+        return self._tracker.drawn if received is None else int(received)
+
+    def __len__(self) -> int:
+        return len(self.inner)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+class _Order:
+    """A sampler of numbered batches."""
+
+    def __init__(self, tracker: _Tracker, sampler: Any) -> None:
+        self._tracker = tracker
+        self._sampler = sampler
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._tracker.batches(self._sampler)
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+
+def _derive(loader: Any, name: str, method_of: Callable[[type], Any]) -> None:
+    """Make ``loader`` an instance of a class of its own, which is its class but for one method."""
+    cls = type(loader)
+    # An object can only become an instance of a class of the same layout.
+    derived = type(cls.__name__, (cls,), {"__slots__": (), "__module__": cls.__module__, name: method_of(cls)})
+    # accelerate's loaders show another class than theirs.
+    object.__dict__["__class__"].__set__(loader, derived)
+
+
+def _counting(cls: type) -> Any:
+    """An ``__iter__`` whose iterators count what they yield."""
+    return lambda self: _Iterator(_tracker_of(self), partial(cls.__iter__, self))  # type: ignore[attr-defined]
+
+
+def _ordered(cls: type) -> Any:
+    """An ``_index_sampler`` that numbers the batches."""
+    return property(lambda self: _Order(_tracker_of(self), cls._index_sampler.fget(self)))  # type: ignore[attr-defined]
+
+
+def _tracker_of(loader: Any) -> _Tracker:
+    tracker = vars(loader).get(_ATTRIBUTE)
+    if not isinstance(tracker, _Tracker):
+        raise ResumeError(
+            "the loader is not tracked: call redoxfs.torch.track(loader, root) before its first iteration, "
+            "and after a framework has replaced it"
+        )
+    return tracker
+
+
+# In the workers
+
+
+class _Numbered:
+    """A batch on its way to a worker, where it arrives as its indices alone."""
+
+    __slots__ = ("_number",)
+
+    def __init__(self, *number: Any) -> None:
+        self._number = number
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrive, self._number
+
+
+_watched: int | None = None
+
+
+def _arrive(marks: str | None, iteration: int, number: int, index: Any) -> Any:
+    """In a worker, when it receives a batch: before it opens any file for it."""
+    global _watched
+    if _watched != os.getpid():
+        _watched = os.getpid()
+        _end_with_parent()
+    _mark(marks, iteration, number)
+    return index
+
+
+def _mark(marks: str | None, iteration: int, number: int) -> None:
+    """Tell the mount that this process opens files for a batch from now on. One request."""
+    if marks is not None:
+        os.stat(f"{marks}-{iteration}-{number}")
+
+
+def _end_with_parent() -> None:
+    """End this worker as soon as the training process has ended. PyTorch's workers notice that after some seconds, and
+    may open files meanwhile that the next job should get."""
+    parent = multiprocessing.parent_process()
+    if parent is None or parent.pid is None:
+        return
+    try:
+        pidfd = os.pidfd_open(parent.pid)
+    except ProcessLookupError:
+        os._exit(1)
+    except OSError:
+        # Some containers forbid it.
+        return
+
+    def wait() -> None:
+        waiting = select.poll()
+        waiting.register(pidfd, select.POLLIN)
+        waiting.poll()
+        os._exit(1)
+
+    threading.Thread(target=wait, name="redoxfs-parent", daemon=True).start()
+
+
+# Batches as text
+
+
+def _packed(batches: Sequence[Batch] | None) -> str | None:
+    if batches is None:
+        return None
+    try:
+        sizes = np.array([len(batch) for batch in batches], "<i4")
+        indices = np.array([int(index) for batch in batches for index in batch], "<i8")
+    except (TypeError, ValueError):
+        raise ResumeError("the sampler's indices are not numbers, so the batches cannot be saved") from None
+    head = np.array([len(sizes)], "<i8")
+    return base64.b64encode(zlib.compress(b"".join(part.tobytes() for part in (head, sizes, indices)), 1)).decode()
+
+
+def _unpacked(text: str) -> list[Batch]:
+    data = zlib.decompress(base64.b64decode(text))
+    count = int(np.frombuffer(data, "<i8", 1)[0])
+    sizes = np.frombuffer(data, "<i4", count, 8)
+    indices = np.frombuffer(data, "<i8", offset=8 + 4 * count)
+    return [part.tolist() for part in np.split(indices, np.cumsum(sizes)[:-1])] if count else []
+
+
+def _dealt(of_ranks: Sequence[list[Batch]], rank: int, world: int, size: int, *, drop_last: bool) -> list[Batch]:
+    """The batches of ``rank``, of ``world``, where other ranks left these.
+
+    >>> left = [[[0, 1], [4, 5]], [[2, 3], [6]]]
+    >>> [_dealt(left, rank, 3, 2, drop_last=False) for rank in range(3)]
+    [[[0, 3], [6]], [[1, 4], [0]], [[2, 5], [1]]]
+    >>> _dealt(left, 0, 1, 2, drop_last=True)
+    [[0, 1], [2, 3], [4, 5]]
+    """
+    most = max(map(len, of_ranks))
+    in_order = [each[number] for number in range(most) for each in of_ranks if number < len(each)]
+    left = [index for batch in in_order for index in batch]
+    if drop_last:
+        left = left[: len(left) // (world * size) * world * size]
+    elif len(left) % world:
+        left = [*left, *(left * world)[: -len(left) % world]]
+    own = left[rank::world]
+    return [own[at : at + size] for at in range(0, len(own), size)]
+
+
+# The mount
+
+
+def _mount_at(root: str | os.PathLike[str]) -> PathStatus | None:
+    path = Path(os.path.realpath(root))
+    mount = mount_of(path, read_mounts())
+    if mount is None or not mount.ours:
+        return None
+    try:
+        return our_mount_at(mount.mountpoint, TIMEOUT_S)
+    except CommandError as error:
+        raise ResumeError(str(error)) from None
+
+
+def _ask(mount: PathStatus, verb: str, data: bytes) -> dict[str, Any]:
+    """Raises ResumeError."""
+    try:
+        return ask_daemon(mount, verb, data, TIMEOUT_S)
+    except CommandError as error:
+        raise ResumeError(str(error)) from None
+
+
+def _without(mount: PathStatus, path: bytes, turns: bytes) -> str:
+    """The state in a file, without ``turns``."""
+    if turns and (again := _ask(mount, "state-take-back", path + b"\0" + turns)["again"]):
+        warnings.warn(
+            f"{again} samples that were yielded come again after a load: the loader was ahead into another lap",
+            stacklevel=3,
+        )
+    return base64.b64encode(Path(os.fsdecode(path)).read_bytes()).decode()
+
+
+def _identity(mount: PathStatus) -> tuple[str, str]:
+    """The same for all ranks that read one mount."""
+    assert mount.mount is not None
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip(), mount.mount.device
+
+
+class _Ranks:
+    """The ranks of a job; one, without torch.distributed."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        self._is_one = not (torch.distributed.is_available() and torch.distributed.is_initialized())
+        self.rank = 0 if self._is_one else torch.distributed.get_rank(group)
+        self.world = 1 if self._is_one else torch.distributed.get_world_size(group)
+
+    def agree(self, step: Any) -> list[Any]:
+        """What ``step`` returns at each rank, once all have done it. Raises ResumeError at all if it does at one."""
+        result, failure = None, None
+        try:
+            result = step()
+        except ResumeError as error:
+            failure = str(error)
+        results: list[Any] = [(result, failure)] * self.world
+        if not self._is_one:
+            torch.distributed.all_gather_object(results, (result, failure), group=self._group)
+        for rank, (_, problem) in enumerate(results):
+            if problem is not None:
+                raise ResumeError(problem if self.world == 1 else f"rank {rank}: {problem}")
+        return [each for each, _ in results]

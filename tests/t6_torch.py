@@ -1,0 +1,379 @@
+"""`redoxfs.torch`: a DataLoader on a real mount resumes to the sample."""
+
+import base64
+import doctest
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from machine import Machine, has_ended
+from resuming_job import Files, Job, killed_runs, make_files
+
+pytest.importorskip("torch")
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+import redoxfs.torch
+
+# torchdata calls a function that PyTorch has deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore:.set_vital. is deprecated:UserWarning")
+
+BENCH = Path(__file__).parents[1] / "scripts/bench/resume.py"
+
+FILES = 120
+BATCH = 4
+OPTIONS = ["--classes", "dir", "--samples", "*.bin", "--chunk-size", "4"]
+
+Make = Callable[[], Any]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source, which nothing changes."""
+    root = tmp_path_factory.mktemp("data")
+    make_files(root, 2, FILES)
+    return root
+
+
+@pytest.fixture(scope="module")
+def memory(source: Path, tmp_path_factory: pytest.TempPathFactory) -> int:
+    """The memory for a quarter of the samples."""
+    told = Machine(tmp_path_factory.mktemp("machine")).inspect(source, *OPTIONS)
+    return int(told["memory_for"]["25%"])
+
+
+@pytest.fixture
+def mounted(machine: Machine, source: Path, memory: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    """A mount with memory for a quarter of the samples, that this process can reach."""
+    for name in ("XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(machine.environment[name]))
+    # With these orders no worker that lives on begins an epoch with the file that it ended the last one with.
+    torch.manual_seed(1)
+    machine.ok("mount", source, machine.mnt, *OPTIONS, "--memory", str(memory))
+    yield machine
+    assert machine.stats()["errors"] == 0
+
+
+def loader_of(root: Path, kind: Any = DataLoader, **options: Any) -> Any:
+    """A tracked loader that shuffles, and yields batches of names."""
+    loader = kind(Files(os.fspath(root)), batch_size=BATCH, shuffle=True, collate_fn=list, **options)
+    return redoxfs.torch.track(loader, root)
+
+
+def stateful_loader() -> Any:
+    return pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+
+
+AHEAD = {"num_workers": 2, "prefetch_factor": 3}
+
+
+@pytest.fixture(params=["no workers", "workers", "persistent workers", "stateful", "stateful, no workers"])
+def make(request: pytest.FixtureRequest, mounted: Machine) -> Make:
+    """Makes a loader of a kind."""
+    options: dict[str, Any] = {} if "no workers" in request.param else {**AHEAD}
+    if "persistent" in request.param:
+        options["persistent_workers"] = True
+    kind = stateful_loader() if "stateful" in request.param else DataLoader
+    return partial(loader_of, mounted.mnt, kind, **options)
+
+
+def names_in(batches: Any) -> list[str]:
+    return [name for batch in batches for name in batch]
+
+
+def assert_each_once(names: list[str]) -> None:
+    assert len(names) == FILES
+    assert set(Counter(names).values()) == {1}
+
+
+def test_every_sample_that_was_not_yielded_comes_and_no_other(make: Make) -> None:
+    for yielded in (0, 1, 11, FILES // BATCH):
+        loader = make()
+        batches = iter(loader)
+        trained = names_in(next(batches) for _ in range(yielded))
+        # What a checkpoint has, also as JSON.
+        state = json.loads(json.dumps(redoxfs.torch.state_dict(loader)))
+        lost = names_in(next(batches, []) for _ in range(5))
+        assert yielded == FILES // BATCH or lost
+        del batches, loader
+        resumed = make()
+        redoxfs.torch.load_state_dict(resumed, state)
+        assert_each_once(trained + names_in(resumed))
+        assert_each_once(names_in(resumed))
+
+
+def test_a_state_between_epochs_begins_a_whole_epoch(make: Make, mounted: Machine) -> None:
+    loader = make()
+    assert_each_once(names_in(loader))
+    state = redoxfs.torch.state_dict(loader)
+    assert state["ranks"] is None
+    names_in(loader)
+    next(iter(loader))
+    redoxfs.torch.load_state_dict(loader, state)
+    assert_each_once(names_in(loader))
+    assert mounted.stats()["turns"] == 2 * FILES
+
+
+def test_a_loader_that_runs_returns_to_its_state(mounted: Machine) -> None:
+    loader = loader_of(mounted.mnt, **AHEAD, persistent_workers=True)
+    batches = iter(loader)
+    trained = names_in(next(batches) for _ in range(7))
+    state = redoxfs.torch.state_dict(loader)
+    for _ in range(9):
+        next(batches)
+    redoxfs.torch.load_state_dict(loader, state)
+    assert redoxfs.torch.state_dict(loader)["ranks"] == state["ranks"], "nothing was yielded since"
+    assert_each_once(trained + names_in(loader))
+
+
+def test_a_state_is_exact_though_the_daemon_died(mounted: Machine) -> None:
+    loader = loader_of(mounted.mnt, **AHEAD)
+    batches = iter(loader)
+    trained = names_in(next(batches) for _ in range(5))
+    mounted.kill(signal.SIGKILL)
+    trained += names_in(next(batches) for _ in range(2))
+    state = redoxfs.torch.state_dict(loader)
+    del batches
+    redoxfs.torch.load_state_dict(loader, state)
+    assert_each_once(trained + names_in(loader))
+
+
+def test_a_state_can_be_mounted_and_loaded_by_the_command_line(mounted: Machine, tmp_path: Path) -> None:
+    loader = loader_of(mounted.mnt, **AHEAD)
+    batches = iter(loader)
+    trained = names_in(next(batches) for _ in range(9))
+    state = redoxfs.torch.state_dict(loader)
+    del batches
+    (tmp_path / "laps").write_bytes(base64.b64decode(state["laps"]))
+    told = mounted.ok("state", "load", mounted.mnt, tmp_path / "laps").stdout
+    assert f"lap 1, {9 * BATCH} of {FILES} samples had their turn" in told
+    left = [name for batch in redoxfs.torch._unpacked(state["ranks"][0]) for name in batch]
+    files = Files(str(mounted.mnt))
+    assert_each_once(trained + [files[index] for index in left])
+
+
+def test_what_other_loaders_read_stays_read(mounted: Machine) -> None:
+    loader = loader_of(mounted.mnt)
+    batches = iter(loader)
+    trained = names_in(next(batches) for _ in range(4))
+    plain = DataLoader(Files(str(mounted.mnt)), sampler=range(8), batch_size=BATCH, collate_fn=list, num_workers=1)
+    seen = names_in(plain)
+    state = redoxfs.torch.state_dict(loader)
+    next(batches)
+    redoxfs.torch.load_state_dict(loader, state)
+    assert mounted.stats()["turns"] == len(trained) + len(seen) == 24
+
+
+def test_without_a_mount_the_batches_are_resumed(source: Path) -> None:
+    loader = loader_of(source, **AHEAD)
+    batches = iter(loader)
+    trained = names_in(next(batches) for _ in range(5))
+    state = redoxfs.torch.state_dict(loader)
+    assert state["laps"] is None
+    resumed = loader_of(source)
+    redoxfs.torch.load_state_dict(resumed, state)
+    assert_each_once(trained + names_in(resumed))
+
+
+def test_a_state_with_laps_warns_where_no_mount_is(mounted: Machine, source: Path) -> None:
+    state = redoxfs.torch.state_dict(loader_of(mounted.mnt))
+    with pytest.warns(UserWarning, match="no redoxfs mount is there now"):
+        redoxfs.torch.load_state_dict(loader_of(source), state)
+
+
+def test_what_cannot_be_resumed_is_refused(mounted: Machine, tmp_path: Path) -> None:
+    class Endless(IterableDataset):
+        def __iter__(self) -> Iterator[int]:
+            return iter(())
+
+    with pytest.raises(TypeError, match="IterableDataset"):
+        redoxfs.torch.track(DataLoader(Endless()), mounted.mnt)
+    with pytest.raises(ValueError, match="in_order"):
+        redoxfs.torch.track(DataLoader(range(4), in_order=False), mounted.mnt)
+    with pytest.raises(ValueError, match="tracked already"):
+        redoxfs.torch.track(loader_of(mounted.mnt), mounted.mnt)
+    with pytest.raises(redoxfs.torch.ResumeError, match="not tracked"):
+        redoxfs.torch.state_dict(DataLoader(range(4)))
+    state = redoxfs.torch.state_dict(loader_of(mounted.mnt))
+    make_files(tmp_path / "less", 2, 60)
+    with pytest.raises(redoxfs.torch.ResumeError, match="a dataset of 120 samples, and this one has 60"):
+        redoxfs.torch.load_state_dict(loader_of(tmp_path / "less"), state)
+    with pytest.raises(redoxfs.torch.ResumeError, match="version 9"):
+        redoxfs.torch.load_state_dict(loader_of(mounted.mnt), {**state, "version": 9})
+    mounted.ok("umount", mounted.mnt)
+    mounted.ok("mount", tmp_path / "less", mounted.mnt, *OPTIONS)
+    loader = redoxfs.torch.track(DataLoader(range(FILES)), mounted.mnt)
+    with pytest.raises(redoxfs.torch.ResumeError, match="another dataset"):
+        redoxfs.torch.load_state_dict(loader, state)
+
+
+def test_a_state_after_the_last_batch_has_nothing_or_a_whole_epoch(source: Path) -> None:
+    loader = loader_of(source)
+    batches = iter(loader)
+    names_in(next(batches) for _ in range(FILES // BATCH))
+    state = redoxfs.torch.state_dict(loader)
+    redoxfs.torch.load_state_dict(loader, state)
+    assert names_in(loader) == []
+    redoxfs.torch.load_state_dict(loader, state, skip_empty=True)
+    assert_each_once(names_in(loader))
+
+
+def test_two_loaders_on_one_mount_resume_to_the_sample(mounted: Machine) -> None:
+    def both() -> list[Any]:
+        files = Files(str(mounted.mnt))
+        halves = [range(FILES // 2), range(FILES // 2, FILES)]
+        return [
+            redoxfs.torch.track(
+                DataLoader(files, sampler=half, batch_size=BATCH, collate_fn=list, **AHEAD), mounted.mnt
+            )
+            for half in halves
+        ]
+
+    loaders = both()
+    runs = [iter(loader) for loader in loaders]
+    trained = names_in(next(run) for run in runs for _ in range(5))
+    states = [redoxfs.torch.state_dict(loader) for loader in loaders]
+    for run in runs:
+        next(run)
+    del runs, loaders
+    resumed = both()
+    for loader, state in zip(resumed, states, strict=True):
+        redoxfs.torch.load_state_dict(loader, state)
+    assert_each_once(trained + names_in(resumed[0]) + names_in(resumed[1]))
+
+
+class Flawed:
+    """Items, one of which cannot be read."""
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> int:
+        if index == 9:
+            raise OSError(f"cannot read {index}")
+        return index
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_that_raised_an_error_is_left_unless_the_loop_went_on(source: Path, workers: int) -> None:
+    loader = redoxfs.torch.track(DataLoader(Flawed(), batch_size=BATCH, num_workers=workers), source)
+    batches = iter(loader)
+    next(batches), next(batches)
+    with pytest.raises(OSError, match="cannot read 9"):
+        next(batches)
+    assert redoxfs.torch._unpacked(redoxfs.torch.state_dict(loader)["ranks"][0])[0] == [8, 9, 10, 11]
+    assert next(batches).tolist() == [12, 13, 14, 15]
+    assert redoxfs.torch._unpacked(redoxfs.torch.state_dict(loader)["ranks"][0]) == [[16, 17, 18, 19], [20, 21, 22, 23]]
+
+
+def test_a_sampler_that_never_ends_is_refused(source: Path) -> None:
+    class Endless(torch.utils.data.Sampler[int]):
+        def __len__(self) -> int:
+            return FILES
+
+        def __iter__(self) -> Iterator[int]:
+            return iter(lambda: 1, 0)
+
+    loader = redoxfs.torch.track(DataLoader(range(FILES), sampler=Endless(), batch_size=BATCH), source)
+    with pytest.raises(redoxfs.torch.ResumeError, match="more than 1,060 batches, and its length is 30"):
+        next(iter(loader))
+
+
+def test_samplers_of_other_shapes_are_resumed(source: Path) -> None:
+    weighted = torch.utils.data.WeightedRandomSampler([1.0] * FILES, 30)
+    for options in ({"sampler": weighted, "batch_size": 7}, {"batch_size": None}, {"batch_size": 7, "drop_last": True}):
+        loader = redoxfs.torch.track(DataLoader(range(FILES), collate_fn=_same, **options), source)
+        batches = iter(loader)
+        first = [next(batches) for _ in range(2)]
+        state = redoxfs.torch.state_dict(loader)
+        rest = list(batches)
+        resumed = redoxfs.torch.track(DataLoader(range(FILES), collate_fn=_same, **options), source)
+        redoxfs.torch.load_state_dict(resumed, state)
+        assert list(resumed) == rest, first
+        assert len(resumed) == len(first) + len(rest)
+
+
+def _same(batch: Any) -> Any:
+    return batch
+
+
+def test_workers_end_with_the_training_process(mounted: Machine, tmp_path: Path) -> None:
+    job = Job(root=str(mounted.mnt), folder=str(tmp_path), epochs=50)
+    (rank,) = job.start(mounted.environment)
+    try:
+        assert rank.stdout is not None
+        assert rank.stdout.readline() == "training\n"
+        children = Path(f"/proc/{rank.pid}/task/{rank.pid}/children").read_text().split()
+        workers = [os.pidfd_open(int(child)) for child in children]
+        assert len(workers) >= job.workers
+    finally:
+        rank.kill()
+        rank.communicate()
+    assert all(has_ended(worker) for worker in workers)
+
+
+@pytest.mark.parametrize("ranks", [(3,), (3, 1)], ids=str)
+def test_a_killed_job_trains_on_each_sample_once(mounted: Machine, tmp_path: Path, ranks: tuple[int, ...]) -> None:
+    job = Job(root=str(mounted.mnt), folder=str(tmp_path), ranks=3, workers=2)
+    draws = random.Random(7)
+    assert killed_runs(job, mounted.environment, iter([draws.uniform(0, 0.1)]), ranks) == 1
+    for epoch in job.trained_on():
+        assert_each_once(list(epoch.elements()))
+
+
+def test_a_killed_job_on_two_nodes_trains_on_each_sample_once(machine: Machine, source: Path, tmp_path: Path) -> None:
+    options = (*OPTIONS, "--memory", "1MiB", "--peer-timeout", "30")
+    machine.ok("cluster", "up", "--nodes", "2", source, machine.mnt, *options)
+    folder = tmp_path / "job"
+    folder.mkdir()
+    job = Job(root=f"{machine.mnt}/{{rank}}", folder=str(folder), ranks=2, workers=2)
+    assert killed_runs(job, machine.environment, iter([0.1])) == 1
+    for epoch in job.trained_on():
+        assert_each_once(list(epoch.elements()))
+    assert sum(machine.stats(machine.mnt / str(node))["errors"] for node in range(2)) == 0
+
+
+def test_a_killed_job_that_saved_less_repeats_at_most_that(mounted: Machine, tmp_path: Path) -> None:
+    job = Job(root=str(mounted.mnt), folder=str(tmp_path), workers=2, prefetch=2, every=6)
+    job = replace(job, less=job.ahead)
+    assert killed_runs(job, mounted.environment, iter([0.05])) == 1
+    again = [sum(times - 1 for times in epoch.values()) for epoch in job.trained_on()]
+    assert max(again) <= job.less
+    assert [sum(epoch.values()) for epoch in job.trained_on()] == [FILES, FILES]
+
+
+def test_the_benchmark_counts_what_killed_jobs_trained_on(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, BENCH, "--kills", "1", "--files", "120", "--json", tmp_path / "resume.json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "resume.json").read_text())
+    (row,) = report["rows"]
+    assert (row["name"], row["kills"], row["samples_not_once"], row["errors"]) == ("1 rank", 1, 0, 0)
+    assert row["redirected"] > 120
+
+
+def test_the_examples_are_right() -> None:
+    tried = doctest.testmod(redoxfs.torch)
+    assert tried.attempted > 5
+    assert not tried.failed
+
+
+def test_no_module_of_the_package_imports_pytorch() -> None:
+    """But redoxfs.torch, which is imported by name only."""
+    script = "import pkgutil, redoxfs.cli.program, redoxfs.launch.successor, sys; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)
