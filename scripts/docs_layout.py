@@ -23,8 +23,14 @@ _item_as_text = re.compile(r"^ *(?:[-*+]|\d+\.) .*", re.MULTILINE)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Replace the pages found below docs/ by all pages of the repository, under their paths in it; keep the theme's."""
-    pages = sorted([*_root.glob("*.md"), *(_root / "docs").glob("**/*.md"), _root / "LICENSE"])
+    """Replace the files found below docs/ by all pages and figures of the repository, and keep the theme's."""
+    pages = sorted(
+        [
+            *_root.glob("*.md"),
+            *(path for kind in ("md", "svg") for path in (_root / "docs").glob(f"**/*.{kind}")),
+            _root / "LICENSE",
+        ]
+    )
     return Files(
         [
             *(file for file in files if not Path(file.abs_src_path).is_relative_to(_root / "docs")),

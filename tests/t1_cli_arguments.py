@@ -22,6 +22,7 @@ from redoxfs.launch.fuse_options import parse_fuse_options
 from redoxfs.launch.options import (
     POLICIES,
     STORAGES,
+    CacheOptions,
     ClusterOptions,
     DatasetOptions,
     MemoryOptions,
@@ -278,6 +279,7 @@ OPTIONS = st.builds(
             st.none() | TEXTS,
         ),
     ),
+    st.builds(CacheOptions, st.none() | TEXTS, st.none() | TEXTS),
     SECONDS,
     st.booleans(),
     st.none() | TEXTS,

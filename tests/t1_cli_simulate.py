@@ -60,9 +60,23 @@ def test_randomness_has_the_bound_and_measurements(capfd: pytest.CaptureFixture[
     assert [row["policy"] for row in found["quality"]] == ["permutation", "shuffle buffer", "slot"]
 
 
+def test_related_has_the_setting_and_a_row_for_each_system(capfd: pytest.CaptureFixture[str]) -> None:
+    found = told("related --files 3001 --classes 10 --system coordl --system shade --system pool --nodes 2", capfd)
+    assert (found["files"], found["nodes"], found["resident"]) == (3000, 2, 0.25)
+    assert [row["system"] for row in found["rows"]] == ["coordl", "shade", "pool"]
+    assert [row["exactly_once"] for row in found["rows"]] == [True, False, True]
+    assert found["rows"][0]["file_reads"] == 2250
+    assert found["rows"][1]["displacement"] is None
+
+
+def test_quick_simulates_fewer_files(capfd: pytest.CaptureFixture[str]) -> None:
+    assert told("related --quick --system coordl --nodes 1", capfd)["files"] == 32_000
+
+
 @pytest.mark.parametrize(
     "line",
     [
+        "related --files 3000 --classes 10 --system coordl --system shade --system slot",
         "breakdown --files 3000",
         "policies --files 2000 --classes 10 --policy slot",
         "chunk-size --files 300 --classes 2",
@@ -99,6 +113,10 @@ def test_without_json_there_is_a_table(line: str, capfd: pytest.CaptureFixture[s
         "chunk-size --bandwidth fast",
         "chunk-size --bandwidth 0",
         "randomness --files 200 --classes 10",
+        "related --files 200 --classes 10",
+        "related --files 300 --classes 10 --nodes 5",
+        "related --system best",
+        "related --quick --system coordl --plot /nonexistent/x.svg",
         "remote-memory --files 2000 --plot /nonexistent/x.png",
     ],
 )
@@ -119,7 +137,14 @@ def test_without_matplotlib_the_error_says_what_to_install(
     assert "pip install 'redoxfs[plot]'" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("line", ["remote-memory --files 2000", "chunk-size --files 300 --classes 2"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "remote-memory --files 2000",
+        "chunk-size --files 300 --classes 2",
+        "related --quick --system coordl --system shade --system diesel",
+    ],
+)
 def test_a_plot_is_a_picture(line: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     assert main(["simulate", *line.split(), "--plot", str(tmp_path / "x.png")]) == 0

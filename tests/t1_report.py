@@ -155,6 +155,7 @@ SIMULATED = {
     "policies": "policies --files 2000 --classes 10",
     "chunk-size": "chunk-size --files 1000",
     "remote-memory": "remote-memory --files 3000",
+    "related": "related --files 3000 --classes 10",
     "randomness": "randomness --files 1500 --classes 5 --policy slot --chunk-size 8 --resident 20%",
 }
 
@@ -189,7 +190,9 @@ BENCHMARKS = {shape.title: shape for shape in SHAPES if shape.title.startswith("
 
 def test_each_benchmark_with_json_has_a_shape() -> None:
     with_json = {
-        f"scripts/bench/{path.name}" for path in (ROOT / "scripts/bench").glob("*.py") if '"--json"' in path.read_text()
+        f"scripts/bench/{path.name}"
+        for path in (ROOT / "scripts/bench").glob("*.py")
+        if 'add_argument("--json"' in path.read_text()
     }
     assert with_json == set(BENCHMARKS)
 
@@ -199,7 +202,7 @@ def test_a_benchmark_has_the_fields_that_a_report_shows(title: str) -> None:
     names = names_in(ROOT / title)
     if title.endswith("peers.py"):
         names |= {f"{kind}_{name}" for kind in ("peers", "tcp") for name in names}
-    if title.endswith("digits.py"):
+    if title.endswith("convergence.py"):
         names |= {f"{measure}_less_plain" for measure in names}
     # What `Shape.rows` makes of a result.
     names |= {"policy", "kind", "readers", "files_per_s", "cpu_us", "tree", "program", "where"}

@@ -126,6 +126,7 @@ def test_the_packed_store_reads_through_small_gaps() -> None:
     Reads(cells).count([Load(1, (19, 10, 12, 13)), Load(0, tuple(range(10)))], counts)
     assert (counts.loads, counts.samples_kept, counts.samples_read) == (2, 14, 20)
     assert counts.samples_swept == (4 + 1) + 10, "the gap of one is read, that of five is not"
+    assert counts.sweeps == 2 + 1
 
 
 def test_with_memory_for_everything_each_chunk_is_read_once() -> None:

@@ -1,5 +1,6 @@
 """The benchmarks that check what they read: tiny runs are complete, and their results have all rows. Never how fast."""
 
+import importlib.util
 import json
 import os
 import signal
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 from machine import PATIENCE_S, Machine
+
+from redoxfs.report import Figures, recognized
 
 BENCH = Path(__file__).parents[1] / "scripts/bench"
 
@@ -51,6 +54,55 @@ def test_full_path_names_a_checkout_that_it_cannot_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("compiler")
+def test_cache_reads_complete_epochs_and_keeps_their_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    options = (
+        "--profiles",
+        "latency",
+        "--files",
+        "256",
+        "--quick",
+        "--folder",
+        work,
+        "--json",
+        tmp_path / "found.json",
+    )
+    done = run("cache.py", *options)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert [(row["way"], row["epoch"]) for row in found["rows"]] == [
+        ("plain", 1),
+        ("directory", 1),
+        ("packed", 1),
+        ("cache", 1),
+        ("cache", 2),
+    ]
+    assert 0 < found["rows"][-1]["kept"] <= 1
+    assert list(work.iterdir()) == []
+    figures = recognized("found.json", found)
+    assert isinstance(figures, Figures)
+    assert figures.title == "scripts/bench/cache.py"
+    monkeypatch.syspath_prepend(str(BENCH))
+    lines = importlib.import_module("cache").page(found).splitlines()
+    assert lines[0] == "## The cache"
+    assert sum("redoxfs, --cache" in line for line in lines) == 2
+
+
+@pytest.mark.slow
+def test_a_cache_survives_deaths_of_the_daemon(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    options = ("--kills", "2", "--files", "300", "--memory-mb", "8", "--seed", "1", "--folder", work)
+    done = run("cache_kills.py", *options, "--json", tmp_path / "found.json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert [row["kill"] for row in found["rows"]] == [1, 2]
+    assert list(work.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("compiler")
 def test_epoch_reads_complete_epochs_from_storage_with_latency(tmp_path: Path) -> None:
     found = result(
         "epoch.py",
@@ -69,6 +121,30 @@ def test_epoch_reads_complete_epochs_from_storage_with_latency(tmp_path: Path) -
     for row in found["rows"]:
         assert (row["readers"], row["wrong_labels"], row["not_once"]) == (4, 0, 0)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0 or not Path("/dev/loop-control").exists(), reason="needs root and loop devices")
+def test_overall_trains_complete_epochs_on_three_nodes(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    folder, path = tmp_path / "files", tmp_path / "result.json"
+    folder.mkdir()
+    small = ("--quick", "--only", "1k-3xp100", "--files", "480", "--reads", "1000", "--ways", "coordl,packed")
+    done = run("overall.py", *small, "--dir", folder, "--json", path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(path.read_text())
+    (setting,) = found["settings"]
+    assert (setting["nodes"], setting["files"]) == (3, 480)
+    cached, packed = found["rows"]
+    assert (cached["way"], packed["way"]) == ("coordl", "packed")
+    for row in found["rows"]:
+        assert (row["wrong_labels"], row["not_once"]) == (0, 0)
+        assert row["seconds"] > row["compute_s"] > 0
+    # The three caches together hold everything, and two thirds of it lie on other nodes.
+    assert cached["cache"]["storage"] == 0
+    assert cached["cache"]["peer"] > cached["cache"]["cache"] > 0
+    assert packed["errors"] == 0
+    assert list(folder.iterdir()) == []
 
 
 @pytest.mark.slow
@@ -133,6 +209,67 @@ def test_telemetry_compares_every_way_to_look_with_nothing(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.fixture
+def control_groups() -> None:
+    """Skips a test that throttles storage where it may not."""
+    groups = Path("/sys/fs/cgroup")
+    folder = groups if (groups / "cgroup.controllers").exists() else groups / "blkio"
+    if os.geteuid() != 0 or not os.access(folder, os.W_OK):
+        pytest.skip("throttling storage needs root and control groups")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("control_groups")
+def test_loaders_reads_complete_epochs_and_says_what_is_left_out(tmp_path: Path) -> None:
+    for name in ("torch", "torchvision", "webdataset"):
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed; scripts/setup installs it")
+    path, work = tmp_path / "result.json", tmp_path / "work"
+    work.mkdir()
+    settings = ["--quick", "--profile", "none", "--files", "512", "--classes", "8", "--seconds", "0.5"]
+    only = [
+        "--cells",
+        "bytes_2",
+        "--only",
+        "packed,webdataset,mosaicml",
+        "--peers",
+        str(broken_peers(tmp_path, "mosaicml")),
+    ]
+    done = run("loaders.py", *settings, *only, "--json", path, "--folder", work)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(path.read_text())
+    rows = {row["loader"]: row for row in found["rows"]}
+    for name in ("packed", "webdataset"):
+        row = rows[name]
+        assert (row["left_out"], row["missing"], row["repeated"], row["wrong_labels"]) == (None, 0, 0, 0)
+        assert row["exactly_once"]
+        assert row["bytes_2"]["cold_per_s"] > 0
+        assert row["bytes_2"]["warm_per_s"] > 0
+        assert row["decoded_2"] is None
+        assert 0.2 < row["displacement"] < 0.45
+        assert row["prepared_bytes"] > 0.9 * found["bytes"]
+    assert rows["packed"]["lines_changed"] == 0
+    assert rows["packed"]["bytes_2"]["mount_s"] > 0
+    assert rows["webdataset"]["lines_changed"] > 0
+    assert rows["mosaicml"]["left_out"] == "ImportError: not for this Python"
+    assert "MosaicML Streaming is left out: ImportError: not for this Python" in " ".join(done.stdout.split())
+    assert list(work.iterdir()) == []
+
+
+def broken_peers(folder: Path, name: str) -> Path:
+    """A folder of packages for one loader, whose package cannot be imported."""
+    package = folder / "peers" / name / "streaming.py"
+    package.parent.mkdir(parents=True)
+    package.write_text("raise ImportError('not for this Python')")
+    return folder / "peers"
+
+
+def test_loaders_names_a_loader_that_it_does_not_know() -> None:
+    done = run("loaders.py", "--only", "plain,dalli")
+    assert done.returncode == 2
+    assert "no loader is called dalli" in done.stderr
+
+
 def test_a_benchmark_that_is_terminated_leaves_nothing_behind(machine: Machine) -> None:
     folder = machine.folder / "bench"
     folder.mkdir()
@@ -170,3 +307,25 @@ def test_scan_lists_again_only_what_changed(tmp_path: Path) -> None:
         assert rows["imported"]["entries"] == entries + len(names)
         assert rows["export"]["bytes"] > 0
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("compiler")
+def test_mlperf_finds_how_many_accelerators_are_fed(tmp_path: Path) -> None:
+    work, path = tmp_path / "work", tmp_path / "result.json"
+    work.mkdir()
+    settings = ["--profiles", "latency", "--files", "320", "--batch", "8", "--limit", "30", "--memory-mb", "16"]
+    done = run("mlperf.py", *settings, "--accelerators", "H100", "--dir", work, "--json", path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(path.read_text())
+    assert [row["way"] for row in found["rows"]] == ["plain", "directory", "packed"]
+    for row in found["rows"]:
+        assert (row["wrong_labels"], row["not_once"]) == (0, 0)
+        # Without computation, and with one accelerator or more.
+        assert row["whole_epochs"] >= 2
+        assert [each["accelerators"] for each in row["tries"]] == sorted({e["accelerators"] for e in row["tries"]})
+        fed = {each["accelerators"] for each in row["tries"] if each["utilisation"] >= 0.9}
+        assert row["accelerators"] in fed | {0}
+        assert 0 < row["utilisation"] <= 1
+    assert "## MLPerf Storage, with one file per sample" in done.stdout
+    assert list(work.iterdir()) == []

@@ -24,7 +24,8 @@ ROOT = Path(__file__).parents[1]
 IMPORT_ALL = """
 import importlib, pkgutil, redoxfs
 for module in pkgutil.walk_packages(redoxfs.__path__, "redoxfs."):
-    if module.name not in ("redoxfs.__main__", "redoxfs.ray"):  # the second asks for Ray, which is an extra
+    # The last two ask for Ray and PyTorch, which are extras.
+    if module.name not in ("redoxfs.__main__", "redoxfs.ray", "redoxfs.torch"):
         importlib.import_module(module.name)
 print(redoxfs.__file__)
 """

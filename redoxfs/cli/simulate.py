@@ -16,11 +16,12 @@ from redoxfs.cli.options import (
     ChunkSizeOptions,
     PoliciesOptions,
     RandomnessOptions,
+    RelatedOptions,
     RemoteMemoryOptions,
 )
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.sizes import format_bytes, format_seconds
-from redoxfs.simulate import breakdown, chunk_size, plots, policies, randomness, remote_memory
+from redoxfs.simulate import breakdown, chunk_size, plots, policies, randomness, related, remote_memory
 from redoxfs.telemetry.quality import BATCH
 
 Row = TypeVar("Row")
@@ -32,7 +33,9 @@ Column = tuple[str, Callable[[Row], str]]
 _UNFOLDED_COLUMNS = 1 << 16
 
 
-Options = BreakdownOptions | PoliciesOptions | ChunkSizeOptions | RemoteMemoryOptions | RandomnessOptions
+Options = (
+    BreakdownOptions | PoliciesOptions | ChunkSizeOptions | RemoteMemoryOptions | RandomnessOptions | RelatedOptions
+)
 
 
 def run(options: Options) -> int:
@@ -52,6 +55,8 @@ def run(options: Options) -> int:
                 _remote_memory(options)
             case RandomnessOptions():
                 _randomness(options)
+            case RelatedOptions():
+                _related(options)
     except plots.NoPlotsError as missing:
         raise UsageError(str(missing)) from None
     except MemoryError:
@@ -195,6 +200,53 @@ def _randomness(options: RandomnessOptions) -> None:
         ("if random", lambda row: f"{row.mate_pairs_if_random:.2f}"),
     ]
     _print_rows(f"shuffle quality, {options.files:,} files of {options.classes:,} classes", columns, rows)
+
+
+def _related(options: RelatedOptions) -> None:
+    _check_plot(options.plot)
+    if options.files < max(BATCH, options.nodes * options.chunk_size):
+        raise UsageError(f"--files {options.files} is less than a batch of {BATCH}, or than a chunk for each node")
+    setting = related.Setting(
+        files=options.files - options.files % options.nodes,
+        nodes=options.nodes,
+        resident=options.resident,
+        chunk_size=options.chunk_size,
+        classes=options.classes,
+        seed=options.seed,
+    )
+    speed = StorageSpeed(options.seek_time_s, options.bandwidth)
+    names = list(options.systems or related.SYSTEMS)
+    rows = _gathered(related.compare(setting, speed, names=names), len(names))
+    if options.plot:
+        _save(options.plot, lambda path: plots.plot_related(rows, path))
+    if options.json:
+        _print_json(related.report(setting, speed, rows))
+        return
+    columns: list[Column[related.Row]] = [
+        ("system", lambda row: row.title),
+        ("file reads", lambda row: f"{row.file_reads:,}"),
+        ("chunk reads", lambda row: f"{row.chunk_reads:,}"),
+        ("bytes read", lambda row: format_bytes(row.file_bytes + row.chunk_bytes)),
+        ("storage time", lambda row: format_seconds(row.storage_s)),
+        ("messages", lambda row: f"{row.messages:,}"),
+        ("bytes between nodes", lambda row: format_bytes(row.sent_bytes)),
+        ("memory", lambda row: f"{row.peak_share:.1%}"),
+        ("samples seen", lambda row: f"{row.seen_share:.1%}"),
+        ("displacement", lambda row: "" if row.displacement is None else f"{row.displacement:.4f}"),
+        ("rank correlation", lambda row: "" if row.rank_correlation is None else f"{row.rank_correlation:+.4f}"),
+        (f"mates in {BATCH}", lambda row: f"{row.mate_pairs:.2f}"),
+        ("in the last 5 %", lambda row: f"{row.mate_pairs_at_end:.2f}"),
+        ("if random", lambda row: f"{row.mate_pairs_if_random:.2f}"),
+        ("same node", lambda row: "" if row.same_node_share is None else f"{row.same_node_share:.1%}"),
+    ]
+    nodes = "1 node" if setting.nodes == 1 else f"{setting.nodes} nodes"
+    _print_rows(
+        f"an epoch of {setting.files:,} files, chunks of {setting.chunk_size}, {nodes}, memory for "
+        f"{setting.resident:.3g} of the files; a read costs {speed.seek_s * 1000:g} ms and its bytes at "
+        f"{format_bytes(int(speed.bytes_per_s))}/s",
+        columns,
+        rows,
+    )
 
 
 def _dataset(options: PoliciesOptions | ChunkSizeOptions) -> policies.Dataset:

@@ -2,10 +2,13 @@
 
 from redoxfs.cli import values
 from redoxfs.cli.options import (
+    QUICK_FILES,
+    RELATED_SYSTEMS,
     BreakdownOptions,
     ChunkSizeOptions,
     PoliciesOptions,
     RandomnessOptions,
+    RelatedOptions,
     RemoteMemoryOptions,
     default_of,
 )
@@ -35,14 +38,7 @@ def add_simulate(verbs: "Verbs[Parser]") -> None:
     _add_simulated(table, ChunkSizeOptions)
     _add_classes(table, ChunkSizeOptions)
     _add_simulated_policy(table, ChunkSizeOptions)
-    table.add_argument(
-        "--seek-time",
-        dest="seek_time_s",
-        metavar="S",
-        type=values.seconds,
-        help=f"seconds of a read (default: {default_of(ChunkSizeOptions, 'seek_time_s'):g})",
-    )
-    table.add_argument("--bandwidth", metavar="SIZE", type=values.bandwidth, help="bytes a second (default: 380MB)")
+    _add_storage(table, ChunkSizeOptions)
     _add_plot(table)
     table = add_verb(
         tables, "remote-memory", RemoteMemoryOptions, "what remote chunks use of a memory limit, and save (§5.4)"
@@ -70,6 +66,34 @@ def add_simulate(verbs: "Verbs[Parser]") -> None:
         action="append",
         help=f"share of the samples in memory; {repeat} (default: 25%%, 10%%, 2%%)",
     )
+    table = add_verb(
+        tables, "related", RelatedOptions, "storage, network, memory and shuffle of other systems beside redoxfs (§2.2)"
+    )
+    _add_simulated(table, RelatedOptions)
+    table.add_argument(
+        "--quick",
+        dest="files",
+        action="store_const",
+        const=QUICK_FILES,
+        help=f"with {QUICK_FILES:,} samples: seconds rather than minutes",
+    )
+    table.add_argument(
+        "--system", dest="systems", choices=RELATED_SYSTEMS, action="append", help=f"{repeat} (default: all)"
+    )
+    classes, size, nodes = (default_of(RelatedOptions, name) for name in ("classes", "chunk_size", "nodes"))
+    table.add_argument("--classes", metavar="N", type=values.files, help=f"number of classes (default: {classes})")
+    table.add_argument("--nodes", metavar="N", type=values.nodes, help=f"number of nodes (default: {nodes})")
+    table.add_argument(
+        "--resident",
+        metavar="SHARE",
+        type=values.share,
+        help="share of the samples in the memory of all nodes together (default: 25%%)",
+    )
+    table.add_argument(
+        "--chunk-size", metavar="N", type=values.chunk_size, help=f"samples in a chunk (default: {size})"
+    )
+    _add_storage(table, RelatedOptions)
+    _add_plot(table)
 
 
 def _add_simulated(table: Parser, kind: type) -> None:
@@ -92,6 +116,17 @@ def _add_simulated_policy(table: Parser, kind: type) -> None:
     table.add_argument(
         "--resident", metavar="SHARE", type=values.share, help="share of the samples in memory (default: 10%%)"
     )
+
+
+def _add_storage(table: Parser, kind: type) -> None:
+    table.add_argument(
+        "--seek-time",
+        dest="seek_time_s",
+        metavar="S",
+        type=values.seconds,
+        help=f"seconds of a read (default: {default_of(kind, 'seek_time_s'):g})",
+    )
+    table.add_argument("--bandwidth", metavar="SIZE", type=values.bandwidth, help="bytes a second (default: 380MB)")
 
 
 def _add_plot(table: Parser) -> None:

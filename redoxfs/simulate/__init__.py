@@ -8,7 +8,8 @@ orders of access, drives the core through epochs, and counts.
 ``chunk_size``     loads, bytes and time over the chunk size (§5.5)
 ``remote_memory``  what prefetching uses and saves, over the limit of remote memory (§5.4)
 ``randomness``     the bound of §4, and measured shuffle quality (`redoxfs.telemetry.quality`)
-``plots``          pictures of two of them
+``related``        other systems as access policies, beside slot and pool
+``plots``          pictures of three of them
 ``cluster``        the drivers: one node or several, in step; ``pool_cluster`` for the pool
 ``plain``          the paper's data organization; ``classes``, ``orders``: generated datasets and jobs
 """

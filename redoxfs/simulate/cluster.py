@@ -28,6 +28,7 @@ class Counts:
     ``loads``            chunk reads; ``demand_loads``: those that an open waited for
     ``samples_kept``     samples that loads brought into memory: a store that reads single files reads these
     ``samples_swept``    samples that the packed store reads for them, including gaps of up to `GAP_SAMPLES`
+    ``sweeps``           reads of the packed store: a longer gap begins another
     ``samples_read``     samples of whole chunks, which the paper reads
     ``remote_requests``  messages to another node; ``remote_samples``: samples that the answers brought
     """
@@ -37,6 +38,7 @@ class Counts:
     demand_loads: int = 0
     samples_kept: int = 0
     samples_swept: int = 0
+    sweeps: int = 0
     samples_read: int = 0
     remote_requests: int = 0
     remote_samples: int = 0
@@ -58,12 +60,15 @@ class Reads:
             counts.loads += 1
             counts.samples_kept += kept
             counts.samples_read += size
-            counts.samples_swept += size if kept == size else self._swept(samples)
+            sweeps, swept = (1, size) if kept == size else self._swept(samples)
+            counts.sweeps += sweeps
+            counts.samples_swept += swept
 
-    def _swept(self, samples: Sequence[int]) -> int:
+    def _swept(self, samples: Sequence[int]) -> tuple[int, int]:
         slots = sorted([self._slot_of[sample] for sample in samples])
         gaps = [after - before - 1 for before, after in pairwise(slots)]
-        return len(slots) + sum(gap for gap in gaps if gap <= GAP_SAMPLES)
+        short = [gap for gap in gaps if gap <= GAP_SAMPLES]
+        return 1 + len(gaps) - len(short), len(slots) + sum(short)
 
 
 class OneNode:

@@ -4,7 +4,12 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from redoxfs.simulate import chunk_size, remote_memory
+from redoxfs.simulate import chunk_size, related, remote_memory
+
+_DPI = 150
+
+# The room of a letter of 7 points, in pixels.
+_LETTER_PX = (7, 17)
 
 
 class NoPlotsError(Exception):
@@ -33,7 +38,7 @@ def plot_chunk_sizes(rows: Sequence[chunk_size.Row], path: str) -> None:
     loads.set(ylabel="loads per chunk", ylim=(0, None))
     _color(axes, "tab:blue")
     _color(loads, "tab:orange")
-    figure.savefig(path)
+    _save(figure, path)
 
 
 def plot_remote_memory(rows: Sequence[remote_memory.Row], path: str) -> None:
@@ -50,7 +55,60 @@ def plot_remote_memory(rows: Sequence[remote_memory.Row], path: str) -> None:
     requests.set(ylabel="remote requests", ylim=(0, None))
     _color(axes, "tab:blue")
     _color(requests, "tab:orange")
-    figure.savefig(path)
+    _save(figure, path)
+
+
+def plot_related(rows: Sequence[related.Row], path: str) -> None:
+    """What each system costs and how well it shuffles: mates in a batch, relative to chance, over storage time."""
+    figure = _figure()
+    axes = figure.subplots()
+    places = [(row.storage_s / 3600, row.mate_pairs / row.mate_pairs_if_random) for row in rows]
+    for row, place in zip(rows, places, strict=True):
+        ours = row.system in ("slot", "pool")
+        # Hollow: some samples come several times an epoch, others not at all.
+        fill = "full" if row.exactly_once else "none"
+        axes.plot(*place, "s" if ours else "o", color="tab:orange" if ours else "tab:blue", fillstyle=fill)
+    axes.axhline(1, linestyle=":", color="gray", zorder=0)
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="time of storage in an epoch, by the model (h)",
+        ylabel="mates in a batch (1: random)",
+    )
+    axes.margins(0.1, 0.2)
+    # Room for the names of the marks on the right.
+    axes.set_xlim(right=8 * max(hours for hours, _ in places))
+    figure.canvas.draw()
+    _label(axes, [row.title for row in rows], places)
+    _save(figure, path)
+
+
+def _label(axes: Any, titles: Sequence[str], places: Sequence[tuple[float, float]]) -> None:
+    """The names of the systems beside their marks, where they cover neither a mark nor another name."""
+    marks = [axes.transData.transform(place) for place in places]
+    taken = [(x - 8, x + 8, y - 8, y + 8) for x, y in marks]
+    rightmost_first = sorted(zip(titles, places, marks, strict=True), key=lambda each: each[1], reverse=True)
+    for title, place, (x, y) in rightmost_first:
+        begin, width = x + 15, len(title) * _LETTER_PX[0]
+        for line in (0, *(each for lines in range(1, 20) for each in (lines, -lines))):
+            center = y + line * _LETTER_PX[1]
+            box = (begin, begin + width, center - _LETTER_PX[1] / 2, center + _LETTER_PX[1] / 2)
+            if not any(_meet(box, other) for other in taken):
+                break
+        taken.append(box)
+        axes.annotate(
+            title,
+            place,
+            (15 * 72 / _DPI, (center - y) * 72 / _DPI),
+            textcoords="offset points",
+            fontsize=7,
+            va="center",
+            arrowprops={"arrowstyle": "-", "linewidth": 0.4} if line else None,
+        )
+
+
+def _meet(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return one[0] < other[1] and other[0] < one[1] and one[2] < other[3] and other[2] < one[3]
 
 
 def _color(axes: Any, color: str) -> None:
@@ -59,10 +117,17 @@ def _color(axes: Any, color: str) -> None:
     axes.tick_params(axis="y", colors=color)
 
 
+def _save(figure: Any, path: str) -> None:
+    """Text of an SVG stays text, and the same figures make the same file."""
+    matplotlib = importlib.import_module("matplotlib")
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "redoxfs"}):
+        figure.savefig(path, metadata={"Date": None} if path.endswith(".svg") else None)
+
+
 def _figure() -> Any:
     """A figure of its own: pyplot's state is for interactive use."""
     try:
         module = importlib.import_module("matplotlib.figure")
     except ImportError:
         raise NoPlotsError from None
-    return module.Figure(figsize=(7, 4.5), dpi=150, layout="constrained")
+    return module.Figure(figsize=(7, 4.5), dpi=_DPI, layout="constrained")

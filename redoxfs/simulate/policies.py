@@ -100,6 +100,12 @@ def _single(name: str, dataset: Dataset) -> Driven:
 
 
 def _slot_cluster(dataset: Dataset, nodes: int) -> Driven:
+    cluster, layout = slot_cluster(dataset, nodes)
+    return cluster.epoch, layout.cells, layout.resident_bytes / dataset.files
+
+
+def slot_cluster(dataset: Dataset, nodes: int) -> tuple[SlotCluster, Layout]:
+    """Nodes under the slot policy, with the paper's window and remote memory in proportion to the files."""
     layout = slot_layout(dataset)
     policies = [
         SlotPolicy(layout.cells, layout.vc_start, samples=dataset.files, seed=dataset.seed + node)
@@ -112,15 +118,21 @@ def _slot_cluster(dataset: Dataset, nodes: int) -> Driven:
         remote_memory_samples=round(PAPER.remote_memory_samples * shrink),
         window=max(1, round(PAPER.window * shrink)),
     )
-    return cluster.epoch, layout.cells, layout.resident_bytes / dataset.files
+    return cluster, layout
 
 
 def _pool_cluster(dataset: Dataset, nodes: int) -> Driven:
+    cluster, cells, capacity = pool_cluster(dataset, nodes)
+    return cluster.epoch, cells, capacity / dataset.files
+
+
+def pool_cluster(dataset: Dataset, nodes: int) -> tuple[PoolCluster, Int32, int]:
+    """Nodes under the pool policy, the cells, and the capacity of all pools together in samples."""
     sizes = np.ones(dataset.files, np.int64)
     cells = build_cells(dataset.class_of, sizes, chunk_size=dataset.chunk_size, seed=dataset.seed)
     capacity = round(dataset.resident * dataset.files / nodes)
     cluster = PoolCluster(cells, dataset.class_of, nodes=nodes, capacity=capacity, seed=dataset.seed)
-    return cluster.epoch, cells.cells, capacity * nodes / dataset.files
+    return cluster, cells.cells, capacity * nodes
 
 
 def _slot(dataset: Dataset) -> tuple[Policy, Int32, float]:

@@ -3,7 +3,7 @@
 Chunks are dealt to the nodes so that every class is spread evenly, and the parts rotate with the laps.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -54,7 +54,7 @@ class PoolCluster:
         ]
         self._reads = Reads(cells.cells)
 
-    def epoch(self, orders: Sequence[Int32]) -> tuple[Counts, Int32]:
+    def epoch(self, orders: Sequence[Int32], watch: Callable[[int], None] | None = None) -> tuple[Counts, Int32]:
         """As `SlotCluster.epoch`. A remote request is a Take, even if the peer had nothing left."""
         in_step = np.stack(orders, axis=1)
         served = np.empty(in_step.size, np.int32)
@@ -65,6 +65,8 @@ class PoolCluster:
             for node, sample in zip(self.nodes, row, strict=True):
                 turn = node.request(sample)
                 delivered = self._exchange(node, counts) if node.outbox else {}
+                if delivered and watch is not None:
+                    watch(node.used_bytes())
                 if isinstance(turn, Pending):
                     turn = delivered[turn.ticket]
                 answers[at] = turn.sample

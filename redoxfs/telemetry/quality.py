@@ -45,17 +45,24 @@ def quality(epochs: Sequence[Int32], chunk_of: Int32, *, batch: int = BATCH) -> 
         (np.abs(after - before).mean() / samples, np.corrcoef(before, after)[0, 1])
         for before, after in pairwise(places)
     ]
+    return Quality(
+        float(np.mean([moved for moved, _ in pairs])),
+        float(np.mean([alike for _, alike in pairs])),
+        *mean_mate_pairs(epochs, chunk_of, batch=batch),
+    )
+
+
+def mean_mate_pairs(epochs: Sequence[Int32], chunk_of: Int32, *, batch: int = BATCH) -> tuple[float, float, float]:
+    """Mate pairs of a batch, those at the end of an epoch, and those of a random permutation.
+
+    The epochs may repeat samples and lack others.
+    """
     mates = np.array([mate_pairs(chunk_of[served], batch) for served in epochs])
     last = max(1, round(mates.shape[1] * LAST))
+    samples = len(chunk_of)
     of_chunk = np.bincount(chunk_of).astype(np.float64)
     chance = (of_chunk * (of_chunk - 1)).sum() / (samples * (samples - 1))
-    return Quality(
-        displacement=float(np.mean([moved for moved, _ in pairs])),
-        rank_correlation=float(np.mean([alike for _, alike in pairs])),
-        mate_pairs=float(mates.mean()),
-        mate_pairs_at_end=float(mates[:, -last:].mean()),
-        mate_pairs_if_random=batch * (batch - 1) / 2 * float(chance),
-    )
+    return float(mates.mean()), float(mates[:, -last:].mean()), batch * (batch - 1) / 2 * float(chance)
 
 
 def mate_pairs(chunks: Int32, batch: int) -> npt.NDArray[np.int64]:

@@ -140,7 +140,8 @@ def free_port() -> int:
 
 def machine() -> dict[str, str | int]:
     """The machine that a figure was measured on."""
-    model = next((x.split(":")[1].strip() for x in open("/proc/cpuinfo") if x.startswith("model name")), "unknown")  # noqa: SIM115
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "unknown")
     return {
         "cpu": model,
         "cores": len(os.sched_getaffinity(0)),

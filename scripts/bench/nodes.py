@@ -83,7 +83,8 @@ class Network:
                 subprocess.run(["ip", "netns", "del", space], check=False)
 
     def _cap(self, space: str, device: str) -> None:
-        rate = ["rate", f"{self._mbit}mbit", "burst", "256k"]
+        # By itself tc makes the quantum of a fast link so large that the kernel warns.
+        rate = ["rate", f"{self._mbit}mbit", "burst", "256k", "quantum", "60000"]
         for words in (
             ["qdisc", "add", "dev", device, "root", "handle", "1:", "htb", "default", "1"],
             ["class", "add", "dev", device, "parent", "1:", "classid", "1:1", "htb", *rate],

@@ -4,9 +4,11 @@ They work with cgroup v1 and v2, and need root. A group counts what its processe
 benchmarks know what a way of reading costs the storage without relying on what the program reports.
 """
 
+import contextlib
 import os
+import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,31 +44,61 @@ PROFILES = {
 class Group:
     """A group for processes. A child calls `enter` between fork and exec."""
 
-    def __init__(self, folders: list[Path], read_bytes: Callable[[], int]) -> None:
-        self._folders = folders
-        self.read_bytes = read_bytes
+    def __init__(self, files: "_V1 | _V2") -> None:
+        self._files = files
 
     def enter(self) -> None:
-        for folder in self._folders:
-            (folder / "cgroup.procs").write_text(str(os.getpid()))
+        self.take(os.getpid())
+
+    def take(self, pid: int) -> None:
+        """Move a running process into the group. What it has in memory is not counted."""
+        for folder in self._files.folders:
+            (folder / "cgroup.procs").write_text(str(pid))
+
+    def kill(self) -> None:
+        """End what is left in it, such as workers of a process that was killed."""
+        for pid in (self._files.folders[0] / "cgroup.procs").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+
+    def read_bytes(self) -> int:
+        """Bytes that its processes have read from the disk."""
+        return self._files.read_bytes()
+
+    def reads(self) -> int:
+        """How many requests that took."""
+        return self._files.reads()
+
+    def cap(self, profile: Profile) -> None:
+        """Put other caps in the place of those so far."""
+        self._files.cap(profile)
+
+    def limit_memory(self, memory_bytes: int | None) -> None:
+        """Let its processes and their page cache have so much memory; None: any amount."""
+        self._files.limit_memory(memory_bytes)
+
+    def used_bytes(self) -> int:
+        """Memory of its processes without their page cache."""
+        return self._files.used_bytes()
 
 
 @contextmanager
-def throttled(profile: Profile, memory_bytes: int, below: Path) -> Iterator[Group]:
-    """Make a group that caps reads of the disk that holds ``below``."""
+def throttled(profile: Profile, memory_bytes: int | None, below: Path, part: str = "") -> Iterator[Group]:
+    """Make a group that caps reads of the disk that holds ``below``. Each group of a process has a ``part``."""
     if os.geteuid() != 0:
         raise SystemExit("throttling the storage needs root")
     number = os.stat(below).st_dev
     device = f"{os.major(number)}:{os.minor(number)}"
-    name = f"redoxfs-bench-{os.getpid()}"
     is_v2 = (GROUPS / "cgroup.controllers").exists()
-    made = _v2(name, profile, memory_bytes, device) if is_v2 else _v1(name, profile, memory_bytes, device)
-    folders, read_bytes = made
+    files = (_V2 if is_v2 else _V1)(f"redoxfs-bench-{os.getpid()}{part}", device)
     try:
-        yield Group(folders, read_bytes)
+        files.make()
+        files.cap(profile)
+        files.limit_memory(memory_bytes)
+        yield Group(files)
     finally:
         deadline = time.monotonic() + PATIENCE_S
-        for folder in folders:
+        for folder in files.folders:
             while folder.exists():
                 try:
                     folder.rmdir()
@@ -76,38 +108,82 @@ def throttled(profile: Profile, memory_bytes: int, below: Path) -> Iterator[Grou
                     time.sleep(0.05)
 
 
-def _v1(name: str, profile: Profile, memory_bytes: int, device: str) -> tuple[list[Path], Callable[[], int]]:
-    block, memory = GROUPS / "blkio" / name, GROUPS / "memory" / name
-    for folder in (block, memory):
-        folder.mkdir()
-    if profile.reads_per_s:
-        (block / "blkio.throttle.read_iops_device").write_text(f"{device} {profile.reads_per_s}")
-    if profile.bytes_per_s:
-        (block / "blkio.throttle.read_bps_device").write_text(f"{device} {profile.bytes_per_s}")
-    (memory / "memory.limit_in_bytes").write_text(str(memory_bytes))
+class _V1:
+    def __init__(self, name: str, device: str) -> None:
+        self._block, self._memory = GROUPS / "blkio" / name, GROUPS / "memory" / name
+        self.folders = [self._block, self._memory]
+        self._device = device
 
-    def read_bytes() -> int:
-        lines = (block / "blkio.throttle.io_service_bytes").read_text().splitlines()
-        return sum(int(line.split()[2]) for line in lines if line.startswith(f"{device} Read "))
+    def make(self) -> None:
+        for folder in self.folders:
+            folder.mkdir()
 
-    return [block, memory], read_bytes
+    def cap(self, profile: Profile) -> None:
+        # 0 removes a cap.
+        (self._block / "blkio.throttle.read_iops_device").write_text(f"{self._device} {profile.reads_per_s or 0}")
+        (self._block / "blkio.throttle.read_bps_device").write_text(f"{self._device} {profile.bytes_per_s or 0}")
+
+    def limit_memory(self, memory_bytes: int | None) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                (self._memory / "memory.limit_in_bytes").write_text(str(memory_bytes or -1))
+            except OSError:
+                # EBUSY: the kernel did not find enough to drop in one go.
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+            else:
+                return
+
+    def read_bytes(self) -> int:
+        return self._of_device("blkio.throttle.io_service_bytes")
+
+    def reads(self) -> int:
+        return self._of_device("blkio.throttle.io_serviced")
+
+    def used_bytes(self) -> int:
+        of = dict(line.split() for line in (self._memory / "memory.stat").read_text().splitlines())
+        used = int((self._memory / "memory.usage_in_bytes").read_text())
+        return used - int(of["total_cache"]) + int(of["total_shmem"])
+
+    def _of_device(self, name: str) -> int:
+        lines = (self._block / name).read_text().splitlines()
+        return sum(int(line.split()[2]) for line in lines if line.startswith(f"{self._device} Read "))
 
 
-def _v2(name: str, profile: Profile, memory_bytes: int, device: str) -> tuple[list[Path], Callable[[], int]]:
-    (GROUPS / "cgroup.subtree_control").write_text("+io +memory")
-    folder = GROUPS / name
-    folder.mkdir()
-    reads, size = profile.reads_per_s or "max", profile.bytes_per_s or "max"
-    (folder / "io.max").write_text(f"{device} riops={reads} rbps={size}")
-    (folder / "memory.max").write_text(str(memory_bytes))
+class _V2:
+    def __init__(self, name: str, device: str) -> None:
+        self._folder = GROUPS / name
+        self.folders = [self._folder]
+        self._device = device
 
-    def read_bytes() -> int:
-        for line in (folder / "io.stat").read_text().splitlines():
-            if line.startswith(f"{device} "):
-                return int(dict(pair.split("=") for pair in line.split()[1:])["rbytes"])
+    def make(self) -> None:
+        (GROUPS / "cgroup.subtree_control").write_text("+io +memory")
+        self._folder.mkdir()
+
+    def cap(self, profile: Profile) -> None:
+        reads, size = profile.reads_per_s or "max", profile.bytes_per_s or "max"
+        (self._folder / "io.max").write_text(f"{self._device} riops={reads} rbps={size}")
+
+    def limit_memory(self, memory_bytes: int | None) -> None:
+        (self._folder / "memory.max").write_text(str(memory_bytes or "max"))
+
+    def read_bytes(self) -> int:
+        return self._of_device("rbytes")
+
+    def reads(self) -> int:
+        return self._of_device("rios")
+
+    def used_bytes(self) -> int:
+        of = dict(line.split() for line in (self._folder / "memory.stat").read_text().splitlines())
+        return int((self._folder / "memory.current").read_text()) - int(of["file"]) + int(of["shmem"])
+
+    def _of_device(self, name: str) -> int:
+        for line in (self._folder / "io.stat").read_text().splitlines():
+            if line.startswith(f"{self._device} "):
+                return int(dict(pair.split("=") for pair in line.split()[1:])[name])
         return 0
-
-    return [folder], read_bytes
 
 
 def drop_caches() -> None:

@@ -1,0 +1,17 @@
+"""Other systems for training data as access policies, beside redoxfs: storage, network, memory, and shuffle quality.
+
+Each system is a generator of epochs (`System`) in about a page, and cites the section or the file that it follows.
+
+``epoch``        the setting, and what is counted
+``caches``       the requested order, exactly: page cache, CoorDL, locality-aware loading, NoPFS
+``shuffles``     other shuffles: DIESEL+, DeepIO, partial shuffle, WebDataset, MosaicML Streaming
+``substitutes``  other samples than those asked for: Quiver, SHADE
+``redox``        slot and pool, the real policies
+``comparison``   all of them as rows
+``page``         the section of docs/evaluation.md
+"""
+
+from redoxfs.simulate.related.comparison import SYSTEMS, Row, compare, report
+from redoxfs.simulate.related.epoch import Epoch, Setting
+
+__all__ = ["SYSTEMS", "Epoch", "Row", "Setting", "compare", "report"]

@@ -1,0 +1,143 @@
+"""DLIO itself, the program that MLPerf Storage runs, on a plain directory and on mounts of redoxfs.
+
+DLIO is no dependency of this project: it imports TensorFlow, also for its PyTorch loader, and its metadata asks for a
+DALI that PyPI does not have. Without DALI it works, in a venv of its own:
+
+    pip install --no-deps dlio-benchmark==2.0.0 pydftracer==1.0.2 mpi4py
+    pip install tensorflow-cpu torch h5py omegaconf hydra-core pandas psutil pillow
+    apt-get install openmpi-bin
+"""
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import epoch
+import mounts
+import throttle
+
+PROFILE = "nas"
+ACCELERATOR, COMPUTE_S = "H100", 0.224
+CLASSES = 16
+
+PATIENCE_S = 300
+"""For one run of DLIO."""
+
+ASK = "import dlio_benchmark.main, importlib.metadata as m; print(m.version('dlio-benchmark'))"
+
+
+class DlioError(Exception):
+    """DLIO failed: its last line."""
+
+
+def measured(python: str, work: Path, result: dict[str, Any], *, steps: int = 12) -> dict[str, Any]:
+    """As `trained`, or ``missing``, which says why DLIO did not run."""
+    try:
+        return trained(python, work, result, steps=steps)
+    except DlioError as failure:
+        return {"missing": str(failure)}
+
+
+def trained(python: str, work: Path, result: dict[str, Any], *, steps: int) -> dict[str, Any]:
+    """DLIO's utilisation and samples a second with each way to read. Raises DlioError.
+
+    Args:
+        work: a folder to make the files in.
+        result: that of mlperf.py, for its batch and memory.
+        steps: batches of the epoch.
+    """
+    asked = subprocess.run([python, "-c", ASK], capture_output=True, text=True, check=False)
+    if asked.returncode:
+        raise DlioError((asked.stderr.strip().splitlines() or [f"{python} ended with {asked.returncode}"])[-1])
+    files, scale = result["batch"] * steps, result["batch"] / 400
+    settings = {
+        "workflow.checkpoint": False,
+        "dataset.format": "npz",
+        "dataset.num_files_train": files,
+        "dataset.num_samples_per_file": 1,
+        "dataset.num_subfolders_train": CLASSES,
+        "dataset.record_length_bytes": result["sample_bytes"],
+        "dataset.record_length_bytes_stdev": 0,
+        "dataset.record_length_bytes_resize": 150_528,
+        "reader.batch_size": result["batch"],
+        "reader.read_threads": result["readers"],
+        "reader.file_shuffle": "seed",
+        "reader.sample_shuffle": "seed",
+        "train.epochs": 1,
+        "train.computation_time": COMPUTE_S * scale,
+    }
+    work.mkdir()
+    _dlio(python, work, {**settings, "workflow.generate_data": True, "workflow.train": False}, work / "data")
+    packing = [
+        sys.executable,
+        "-P",
+        "-m",
+        "redoxfs",
+        "pack",
+        "--classes",
+        "dir",
+        str(work / "data"),
+        str(work / "packed"),
+    ]
+    subprocess.run(packing, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    rows = []
+    for way in ("plain", "directory", "packed"):
+        with epoch.storage(throttle.PROFILES[PROFILE], work, result["cap_mb"] << 20) as stored, ExitStack() as stack:
+            folder = stored.source
+            if way != "plain":
+                folder = work / "mnt"
+                options = [
+                    "--memory",
+                    f"{result['memory_mb']}MiB",
+                    *(["--classes", "dir"] if way == "directory" else []),
+                ]
+                command = mounts.redoxfs(stored.source if way == "directory" else stored.packed, folder, *options)
+                stack.enter_context(mounts.served_by(command, folder, stored.enter))
+            stored.forget()
+            training = {**settings, "workflow.generate_data": False, "workflow.train": True}
+            metric = _dlio(python, work, training, folder, stored)["metric"]
+        rows.append(
+            {
+                "way": way,
+                "utilisation": metric["train_au_mean_percentage"] / 100,
+                "samples_per_s": metric["train_throughput_mean_samples_per_second"],
+            }
+        )
+    return {
+        "version": asked.stdout.split()[-1],
+        "profile": PROFILE,
+        "accelerator": ACCELERATOR,
+        "files": files,
+        "rows": rows,
+    }
+
+
+def _dlio(
+    python: str, work: Path, settings: dict[str, Any], data: Path, stored: epoch.Storage | None = None
+) -> dict[str, Any]:
+    """Run DLIO once. Returns its summary. Raises DlioError."""
+    output = work / "output"
+    words = [f"++workload.{name}={value}" for name, value in settings.items()]
+    words += [f"++workload.dataset.data_folder={data}", f"++workload.output.folder={output}", f"hydra.run.dir={output}"]
+    try:
+        done = subprocess.run(
+            [python, "-m", "dlio_benchmark.main", "workload=unet3d_h100", *words],
+            cwd=work,
+            env={**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
+            capture_output=True,
+            text=True,
+            preexec_fn=stored.enter if stored else None,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise DlioError(f"a run took more than {PATIENCE_S} s") from None
+    if done.returncode:
+        raise DlioError(((done.stderr or done.stdout).strip().splitlines() or ["it failed without a word"])[-1])
+    summary = output / "summary.json"
+    found: dict[str, Any] = json.loads(summary.read_text()) if summary.exists() else {}
+    return found

@@ -1,0 +1,419 @@
+"""redoxfs beside what a user would pick instead, each in a script of its own.
+
+    scripts/bench/loaders.py [--only plain,packed,webdataset] [--quick] [--json FILE] [--plot FILE.svg]
+
+Needs root. All have the same images, storage, memory and workers. 20,000 JPEGs are drawn from a seed. Each loader reads
+them with a script that is set up as its documentation recommends (scripts/bench/loader_jobs, which cites the pages), in
+random order, in batches of 64:
+
+- bytes: each worker reads the images, and keeps the number of each. With four workers, two whole epochs: with a cold
+  cache, and after that. They also show whether each image came exactly once, and how well the order was shuffled.
+- decoded: each worker decodes the images and scales them to 224 x 224. One epoch with a cold cache, which ends after
+  `--seconds`. So does the epoch of bytes with two workers.
+
+The storage is a profile of scripts/bench/throttle.py: by default `nas`. One cap limits the memory of all that runs
+after the imports: workers, buffers, servers, and the page cache. The time to the first batch starts after the imports,
+and has the listing of files and the start of workers. Rates are those after the first batch. Mounting is timed by
+itself. Conversions read the images from the page cache, and are not throttled.
+
+A loader that is not installed, or fails, is a row that says why. To install all that can be:
+pip install 'redoxfs[torch,programs,peers]'. What does not fit beside the others has a folder of its own in
+`--peers`: pip install --target FOLDER/mosaicml mosaicml-streaming. The exit code is 1 if redoxfs or the plain script
+lost, repeated or mislabeled a sample.
+"""
+
+import argparse
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mounts
+import numpy as np
+import throttle
+from jpegs import in_order, in_random_order, make_images, number_of
+from loader_mounts import SERVERS, LeftOutError, Place, Server, last_line
+from loader_scripts import changed_lines, preparation_lines
+from loaders_page import page, plot
+from results import rounded
+from rich.console import Console
+from rich.markdown import Markdown
+
+from redoxfs.telemetry.quality import BATCH, quality
+
+JOBS = mounts.HERE / "loader_jobs"
+BATCH_SIZE = 64
+MATES = 64
+"""Images that lie together in storage and should not come together."""
+READY_S, PREPARE_S, RUN_S = 120, 600, 400
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A loader. ``job`` is its script; with ``server``, that reads a mount. The others read files."""
+
+    title: str
+    job: str
+    server: Server | None = None
+    is_prepared_for_each: bool = False
+    """Whether its format differs with and without decoding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run of a loader."""
+
+    decode: bool
+    workers: int
+    epochs: int
+    whole: bool
+
+
+CELLS = {
+    "bytes_4": Cell(False, 4, 2, True),
+    "bytes_2": Cell(False, 2, 1, False),
+    "decoded_4": Cell(True, 4, 1, False),
+    "decoded_2": Cell(True, 2, 1, False),
+}
+QUICK_CELLS = {"bytes_2": Cell(False, 2, 2, True), "decoded_2": Cell(True, 2, 1, False)}
+
+
+WAYS = {
+    "plain": Way("plain files", "plain"),
+    "directory": Way("redoxfs, directory", "plain", SERVERS["directory"]),
+    "packed": Way("redoxfs, packed", "plain", SERVERS["packed"]),
+    "webdataset": Way("WebDataset", "webdataset_shards"),
+    "litdata-raw": Way("LitData, raw", "litdata_raw"),
+    "litdata": Way("LitData, optimized", "litdata_optimized"),
+    "mosaicml": Way("MosaicML Streaming", "mosaicml"),
+    "spdl": Way("SPDL", "spdl_threads"),
+    "hf": Way("Hugging Face datasets", "hugging_face"),
+    "hf-stream": Way("Hugging Face datasets, streaming", "hugging_face_stream"),
+    "ffcv": Way("FFCV", "ffcv_beton", is_prepared_for_each=True),
+    "ratarmount": Way("ratarmount", "plain", SERVERS["ratarmount"]),
+    "rclone": Way("rclone mount, S3", "plain", SERVERS["rclone"]),
+    "objects": Way("redoxfs, packed, S3", "plain", SERVERS["objects"]),
+}
+"""In the order of the tables."""
+
+QUICK_WAYS = ("plain", "directory", "packed", "webdataset", "litdata", "spdl")
+
+OURS = ("plain", "directory", "packed", "objects")
+
+
+NOTHING: dict[str, Any] = {
+    "left_out": None,
+    **dict.fromkeys(CELLS),
+    **dict.fromkeys(("prepare_s", "prepared_bytes", "lines_changed", "prepare_lines", "packages")),
+    **dict.fromkeys(("exactly_once", "missing", "repeated", "wrong_labels")),
+    **dict.fromkeys(("displacement", "rank_correlation", "mate_pairs")),
+}
+"""A row of which nothing is measured. ``left_out`` says why."""
+
+
+class Script:
+    """A process that runs a job. It has imported what it needs when the block begins, and is killed with it."""
+
+    def __init__(self, way: str, asked: dict[str, Any], place: Place) -> None:
+        self._result = Path(asked["result"])
+        self._log = place.work / "log"
+        environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+        own = place.arguments.peers / way
+        if own.is_dir():
+            environment["PYTHONPATH"] = str(own)
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, JOBS / "job.py"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=environment,
+                start_new_session=True,
+            )
+        self._tell(json.dumps(asked))
+
+    def __enter__(self) -> "Script":
+        try:
+            self._wait_for("ready", READY_S)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End all processes of the script, also the workers of one that is killed."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def go(self, patience_s: float) -> dict[str, Any]:
+        self._tell("go")
+        self._wait_for("done", patience_s)
+        told: dict[str, Any] = json.loads(self._result.read_text())
+        return told
+
+    def _tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise LeftOutError(self._reason()) from None
+
+    def _wait_for(self, word: str, patience_s: float) -> None:
+        assert self._process.stdout is not None
+        heard, _, _ = select.select([self._process.stdout], [], [], patience_s)
+        if not heard:
+            raise LeftOutError(f"not {word} after {patience_s:.0f} s")
+        if self._process.stdout.readline().strip() != word:
+            raise LeftOutError(self._reason())
+
+    def _reason(self) -> str:
+        code = self._process.wait()
+        said = self._log.read_text(errors="replace")
+        return "the kernel killed it: out of memory" if code == -signal.SIGKILL else last_line(said)[:300]
+
+
+def prepare(place: Place, name: str, way: Way, cell: Cell) -> tuple[float, int]:
+    """Convert the images for a loader. Returns the seconds that it took, and the bytes on the disk."""
+    shutil.rmtree(place.prepared, ignore_errors=True)
+    place.prepared.mkdir()
+    seconds = 0.0
+    if way.server is not None and way.server.convert is not None:
+        began = time.monotonic()
+        way.server.convert(place)
+        seconds = time.monotonic() - began
+    elif preparation_lines(JOBS / f"{way.job}.py"):
+        with Script(name, asked(place, way, cell, 0, None), place) as script:
+            seconds = script.go(PREPARE_S)["seconds"]
+    return seconds, on_disk(place.prepared)
+
+
+def on_disk(folder: Path) -> int:
+    return sum(path.stat(follow_symlinks=False).st_blocks * 512 for path in folder.rglob("*"))
+
+
+def asked(place: Place, way: Way, cell: Cell, epochs: int, seconds: float | None) -> dict[str, Any]:
+    """What a script is told."""
+    images = place.mounted if way.server is not None and epochs else place.images
+    job = {
+        "images": str(images),
+        "prepared": str(place.prepared),
+        "workers": cell.workers,
+        "most_workers": max(cell.workers for cell in CELLS.values()),
+        "batch": BATCH_SIZE,
+        "decode": cell.decode,
+    }
+    result = str(place.work / "result.json")
+    return {"module": way.job, "job": job, "epochs": epochs, "seconds": seconds, "result": result}
+
+
+def measure(place: Place, name: str, way: Way, cell: Cell) -> dict[str, Any]:
+    """Run a loader once, from a cold cache. Returns what its script told, ``mount_s``, and what a mount counted."""
+    profile, cap_bytes = throttle.PROFILES[place.arguments.profile], place.arguments.cap_mb << 20
+    seconds = None if cell.whole else place.arguments.seconds
+    with ExitStack() as stack:
+        group = stack.enter_context(throttle.throttled(profile, cap_bytes, place.work))
+        script = stack.enter_context(Script(name, asked(place, way, cell, cell.epochs, seconds), place))
+        throttle.drop_caches()
+        mount_s = 0.0 if way.server is None else stack.enter_context(way.server.serve(place, group))
+        group.take(script.pid)
+        told = script.go(RUN_S)
+        history = place.mounted / ".redoxfs/history.json"
+        is_ours = way.server is not None and history.exists()
+        return {**told, "mount_s": mount_s, "laps": json.loads(history.read_bytes())["laps"] if is_ours else None}
+
+
+def checked(told: dict[str, Any], classes: int, files: int) -> dict[str, Any]:
+    """Which samples came not exactly once, or with a wrong label, in all epochs together."""
+    found = Counter[str]()
+    for epoch in told["epochs"]:
+        times = np.bincount(epoch["numbers"], minlength=files)
+        found["repeated"] += int((times - 1).clip(0).sum())
+        found["wrong_labels"] += int((np.array(epoch["numbers"]) % classes != epoch["labels"]).sum())
+        if epoch["whole"]:
+            found["missing"] += int((times[:files] == 0).sum())
+    return dict.fromkeys(("missing", "repeated", "wrong_labels"), 0) | found
+
+
+def shuffled(told: dict[str, Any], stored: list[int]) -> dict[str, Any]:
+    """Shuffle quality of the order in which a loader yielded the images, of two epochs; empty if one is not complete.
+
+    ``stored``: the order of the images in storage. A redoxfs mount chose its chunks at random, so it tells of them.
+    """
+    epochs = [np.array(epoch["numbers"], np.int32) for epoch in told["epochs"]]
+    if len(epochs) < 2 or any(not np.array_equal(np.sort(epoch), np.arange(len(stored))) for epoch in epochs):
+        return {}
+    chunk_of = np.empty(len(stored), np.int32)
+    chunk_of[stored] = np.arange(len(stored)) // MATES
+    found = quality(epochs, chunk_of)
+    mates: float | None = found.mate_pairs / found.mate_pairs_if_random
+    if told["laps"] is not None:
+        of_laps = zip(told["laps"]["mate_pairs"], told["laps"]["mate_pairs_if_random"], strict=True)
+        ratios = [pairs / chance for pairs, chance in of_laps if pairs is not None and chance]
+        mates = sum(ratios) / len(ratios) if ratios else None
+    return {
+        "displacement": found.displacement,
+        "rank_correlation": found.rank_correlation,
+        "mate_pairs": mates,
+    }
+
+
+def rate(epoch: dict[str, Any]) -> float:
+    """Samples a second after the first batch. What comes before it does not grow with the data set."""
+    samples: int = len(epoch["numbers"]) - epoch["first_samples"]
+    after_s: float = epoch["seconds"] - epoch["first_batch_s"]
+    return samples / max(after_s, 1e-3)
+
+
+def row_of(place: Place, name: str, way: Way, cells: dict[str, Cell]) -> dict[str, Any]:
+    """All that is measured of a loader. Raises LeftOutError."""
+    classes, files = place.arguments.classes, place.arguments.files
+    script = JOBS / f"{way.job}.py"
+    row: dict[str, Any] = {
+        "lines_changed": changed_lines(JOBS / "plain.py", script),
+        "prepare_lines": preparation_lines(script),
+    }
+    total = Counter[str]()
+    prepared_for: bool | None = None
+    for title, cell in cells.items():
+        if prepared_for is None or (way.is_prepared_for_each and cell.decode != prepared_for):
+            prepared_for = cell.decode
+            row["prepare_s"], row["prepared_bytes"] = prepare(place, name, way, cell)
+        told = measure(place, name, way, cell)
+        first_s = told["epochs"][0]["first_batch_s"]
+        if first_s is None:
+            raise LeftOutError(
+                f"it yielded nothing: {last_line((place.work / 'log').read_text(errors='replace'))[:300]}"
+            )
+        rates = [rate(epoch) for epoch in told["epochs"]]
+        row[title] = {"cold_per_s": rates[0], "first_batch_s": first_s, "mount_s": told["mount_s"]}
+        row[title] |= {"warm_per_s": rates[1]} if len(rates) > 1 else {}
+        row["packages"] = told["packages"]
+        total.update(checked(told, classes, files))
+        if cell.whole:
+            row |= shuffled(told, stored_order(place, way))
+    lost = {key: total[key] for key in ("missing", "repeated", "wrong_labels")}
+    return {**row, **lost, "exactly_once": not any(lost.values())}
+
+
+def stored_order(place: Place, way: Way) -> list[int]:
+    """The numbers of the images in the order in which a loader finds them in storage."""
+    is_shuffled = preparation_lines(JOBS / f"{way.job}.py") > 0
+    samples = in_random_order(place.images) if is_shuffled else in_order(place.images)
+    return [number_of(path) for path, _ in samples]
+
+
+def measure_all(work: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    console = Console(stderr=True)
+    console.print(f"drawing {arguments.files:,} images …")
+    total = make_images(work / "images", arguments.files, arguments.classes)
+    place = Place(work, arguments, int(arguments.memory * total))
+    cells = {
+        name: cell for name, cell in (QUICK_CELLS if arguments.quick else CELLS).items() if name in arguments.cells
+    }
+    rows = []
+    for name, way in WAYS.items():
+        if name not in arguments.only:
+            continue
+        console.print(f"{way.title} …")
+        row: dict[str, Any] = {"loader": name, "title": way.title, **NOTHING}
+        try:
+            row |= row_of(place, name, way, cells)
+        except LeftOutError as error:
+            row |= {"left_out": str(error)}
+            console.print(f"  left out: {error}", markup=False)
+        finally:
+            shutil.rmtree(place.prepared, ignore_errors=True)
+        rows.append(row)
+    return {
+        "machine": mounts.machine(),
+        "files": arguments.files,
+        "classes": arguments.classes,
+        "bytes": total,
+        "profile": arguments.profile,
+        "storage": storage(throttle.PROFILES[arguments.profile]),
+        "cap_mb": arguments.cap_mb,
+        "memory": arguments.memory,
+        "batch": BATCH_SIZE,
+        "seconds": arguments.seconds,
+        "rows": rounded(rows),
+    }
+
+
+def storage(profile: throttle.Profile) -> str:
+    if profile.reads_per_s is None or profile.bytes_per_s is None:
+        return "a disk without caps"
+    return f"a disk with {profile.reads_per_s} reads and {profile.bytes_per_s / 1e6:.0f} MB a second"
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", help=f"loaders, with commas: {', '.join(WAYS)}")
+    parser.add_argument("--cells", help=f"what to measure of each, with commas: {', '.join(CELLS)}")
+    parser.add_argument("--files", type=int, help="images (default: 20,000; with --quick 2,000)")
+    parser.add_argument("--classes", type=int, default=100)
+    parser.add_argument(
+        "--profile", choices=[name for name, one in throttle.PROFILES.items() if one.delay_ms is None], default="nas"
+    )
+    parser.add_argument("--cap-mb", type=int, default=768, help="cap on memory with the page cache, MiB")
+    parser.add_argument(
+        "--memory",
+        type=float,
+        default=0.2,
+        help="--memory of the redoxfs mounts, a share of the images; within the cap",
+    )
+    parser.add_argument("--seconds", type=float, help="where an epoch may end early (default: 6; with --quick 3)")
+    parser.add_argument(
+        "--peers", type=Path, default=Path(sys.prefix) / "peers", help="FOLDER/LOADER has packages of its own"
+    )
+    parser.add_argument("--folder", type=Path, help="where to draw the images, on the disk to measure")
+    parser.add_argument("--quick", action="store_true", help="2,000 images, two workers, bytes, six loaders")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg")
+    arguments = parser.parse_args()
+    arguments.only = arguments.only.split(",") if arguments.only else list(QUICK_WAYS if arguments.quick else WAYS)
+    arguments.cells = arguments.cells.split(",") if arguments.cells else ["bytes_2"] if arguments.quick else list(CELLS)
+    for name, known, what in (("only", WAYS, "loader"), ("cells", QUICK_CELLS if arguments.quick else CELLS, "run")):
+        unknown = sorted(set(getattr(arguments, name)) - known.keys())
+        if unknown:
+            parser.error(f"no {what} is called {', '.join(unknown)}")
+    arguments.files = arguments.files or (2_000 if arguments.quick else 20_000)
+    arguments.seconds = arguments.seconds or (3 if arguments.quick else 6)
+    if arguments.files < 2 * BATCH:
+        parser.error(f"--files: at least {2 * BATCH}, to measure how they are shuffled")
+    return arguments
+
+
+def main() -> int:
+    arguments = parsed()
+    with tempfile.TemporaryDirectory(prefix="redoxfs-bench-", dir=arguments.folder) as work:
+        # Caches of all programs that keep some.
+        os.environ.update(dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "HF_HOME"), work))
+        result = measure_all(Path(work), arguments)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+    if arguments.plot:
+        plot(result, arguments.plot)
+    Console().print(Markdown(page(result)))
+    ours = [row for row in result["rows"] if row["loader"] in OURS and not row["left_out"]]
+    return 0 if all(row["exactly_once"] for row in ours) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,196 @@
+"""What `loaders.py` shows of its result: a section of docs/evaluation.md, and a figure."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+NONE = "-"
+PLAIN, PACKED = "plain", "packed"
+
+WITHOUT = {
+    "mountpoint-s3": (
+        "mountpoint-s3 is not measured: Debian 12 has no package mountpoint-s3 or mount-s3, and PyPI has none. "
+        "rclone stands for mounts of object stores."
+    ),
+}
+
+
+def page(report: Row) -> str:
+    """The section, in Markdown."""
+    return "\n\n".join(part for part in (_heading(report), *_tables(report), _told(report), _left_out(report)) if part)
+
+
+def _heading(report: Row) -> str:
+    machine = report["machine"]
+    mean_kb = report["bytes"] / report["files"] / 1e3
+    return (
+        "## Beside other loaders\n\n"
+        f"`scripts/bench/loaders.py` reads the same {report['files']:,} JPEGs ({mean_kb:.0f} kB each on average, "
+        f"{report['classes']} classes, {report['bytes'] / 1e9:.2f} GB) with each loader, in batches of "
+        f"{report['batch']}. The scripts are in `scripts/bench/loader_jobs`. Each is set up as the documentation of "
+        f"its loader recommends, and cites the page. The storage is {report['storage']}. Workers, buffers, servers and "
+        f"the page cache share {report['cap_mb']} MiB of memory; what a script has imported does not count. redoxfs "
+        f"has {report['memory']:.0%} of the images' bytes within that. The machine: {machine['cores']} cores, "
+        f"{machine['cpu']}, Linux {machine['kernel']}."
+    )
+
+
+def _tables(report: Row) -> list[str]:
+    rows = [row for row in report["rows"] if not row["left_out"]]
+    cells = [cell for cell in ("bytes_4", "bytes_2", "decoded_4", "decoded_2") if any(row.get(cell) for row in rows)]
+    if not rows or not cells:
+        return []
+    whole = next((cell for cell in cells if any("warm_per_s" in (row.get(cell) or {}) for row in rows)), cells[0])
+    speed = [["samples/s", *(_title(cell) + ", cold" for cell in cells), _title(whole) + ", warm", "first batch"]]
+    speed += [
+        [
+            row["title"],
+            *(_number((row.get(cell) or {}).get("cold_per_s")) for cell in cells),
+            _number((row.get(whole) or {}).get("warm_per_s")),
+            _first(row.get(whole) or {}),
+        ]
+        for row in rows
+    ]
+    cost = [
+        ["", "preparation", "on the disk", "lines changed", "lines to prepare", "exactly once", *QUALITY.values()],
+        *(
+            [
+                row["title"],
+                _seconds(row["prepare_s"]) if row["prepare_s"] else "none",
+                _size(row["prepared_bytes"]) if row["prepared_bytes"] else "none",
+                str(row["lines_changed"]),
+                str(row["prepare_lines"] or NONE),
+                _once(row),
+                *(_digits(row.get(key)) for key in QUALITY),
+            ]
+            for row in rows
+        ),
+    ]
+    read_s = report["seconds"]
+    return [
+        _table(speed),
+        f"Cold: nothing is in the page cache. Warm: the next epoch of the same script. Epochs of {_title(whole)} "
+        f"are whole; the others end {read_s:.0f} s after their first batch. Rates are those after the first batch. The "
+        "time to it begins after the imports, and has the listing of the files and the start of the workers. "
+        "With a mount, the mount is the first number. FFCV also compiles its pipeline in that time.",
+        _table(cost),
+        "Preparation is without the caps, from a warm cache. Lines are counted by difflib, in the script beside the "
+        "plain one. A random order has displacement 0.333 and rank correlation 0. Neighbors are images that lie "
+        "together in storage, 64 at a time. The last column counts the pairs of them within batches of 256: 1 is as "
+        "many as in a random order.",
+    ]
+
+
+QUALITY = {"displacement": "displacement", "rank_correlation": "rank correlation", "mate_pairs": "pairs of neighbors"}
+
+_TITLES = {
+    "bytes_4": "bytes, 4 workers",
+    "bytes_2": "bytes, 2 workers",
+    "decoded_4": "decoded, 4 workers",
+    "decoded_2": "decoded, 2 workers",
+}
+
+
+def _title(cell: str) -> str:
+    return _TITLES[cell]
+
+
+def _told(report: Row) -> str:
+    """Sentences on what is faster than redoxfs, and why that may be."""
+    rows = {row["loader"]: row for row in report["rows"] if not row["left_out"]}
+    lines = []
+    for cell, title in _TITLES.items():
+        found = {name: row[cell]["cold_per_s"] for name, row in rows.items() if row.get(cell)}
+        if PACKED not in found or PLAIN not in found:
+            continue
+        ours = found[PACKED]
+        faster = sorted((name for name in found if found[name] > ours), key=lambda name: -found[name])
+        line = f"{title}, cold: redoxfs, packed reads {ours / found[PLAIN]:.1f} times the samples of plain files"
+        if faster:
+            line += "; faster are " + ", ".join(
+                f"{rows[name]['title']} ({found[name] / ours:.2f} x)" for name in faster
+            )
+        lines.append(f"- {line}.")
+    if any(name in rows for name in REASONS):
+        lines += [f"- {rows[name]['title']}: {reason}" for name, reason in REASONS.items() if name in rows]
+    return "\n".join(lines)
+
+
+REASONS = {
+    "directory": (
+        "The files stay where they are, so storage answers one request or more for each. A packed dataset has a whole "
+        "chunk of samples in one piece."
+    ),
+    "webdataset": (
+        "Its workers read the shards themselves, from end to end, and no sample goes through a mount. The price is the "
+        "order: a buffer mixes it, and samples that were written together come closer together."
+    ),
+    "litdata": (
+        "It shuffles the chunks, and the samples of a chunk among each other. Its workers read the chunks themselves."
+    ),
+    "mosaicml": (
+        "Its default shuffle spreads the samples of a shard over 262,144, more than there are here. It reads each "
+        "sample from its shard by itself, so slow storage answers a request for each."
+    ),
+    "spdl": "It opens the plain files, from threads. Slow storage answers the same requests as for plain files.",
+    "ffcv": "It encodes the images again in its own quality, and decodes them without Pillow.",
+    "objects": "The S3 server shares the cores of this machine, and the throttled disk is below it.",
+}
+"""What the table does not show. Each is a property of the loader, not of this run."""
+
+
+def _left_out(report: Row) -> str:
+    lines = [f"- {row['title']} is left out: {row['left_out']}" for row in report["rows"] if row["left_out"]]
+    return "\n".join(lines + [f"- {line}" for line in WITHOUT.values()])
+
+
+def _table(lines: list[list[str]]) -> str:
+    head, *rest = lines
+    rule = ["---"] + ["---:"] * (len(head) - 1)
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *rest))
+
+
+def _number(value: float | None) -> str:
+    return NONE if value is None else f"{value:,.0f}"
+
+
+def _digits(value: float | None) -> str:
+    return NONE if value is None else f"{value:.2f}" if abs(value) >= 1 else f"{value:.3f}"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.1f} s" if value < 10 else f"{value:,.0f} s"
+
+
+def _size(value: int) -> str:
+    return f"{value / 1e9:.2f} GB" if value >= 1e8 else f"{value / 1e6:.1f} MB"
+
+
+def _first(cell: Row) -> str:
+    if not cell:
+        return NONE
+    first = _seconds(cell["first_batch_s"])
+    return f"{_seconds(cell['mount_s'])} + {first}" if cell["mount_s"] else first
+
+
+def _once(row: Row) -> str:
+    found = {"missing": row["missing"], "twice": row["repeated"], "wrong labels": row["wrong_labels"]}
+    return ", ".join(f"{count:,} {name}" for name, count in found.items() if count) or "yes"
+
+
+def plot(report: Row, path: Path) -> None:
+    """Bars: samples a second of each loader, from a cold cache, read and decoded. Needs matplotlib."""
+    rows = [row for row in report["rows"] if not row["left_out"]][::-1]
+    cells = [cell for cell in ("bytes_4", "decoded_4") if any(row.get(cell) for row in rows)]
+    cells = cells or [cell for cell in ("bytes_2", "decoded_2") if any(row.get(cell) for row in rows)]
+    figure_class = importlib.import_module("matplotlib.figure").Figure
+    figure = figure_class(figsize=(9, 1.5 + 0.4 * len(rows)), dpi=150, layout="constrained")
+    for cell, axes in zip(cells, figure.subplots(1, len(cells), sharey=True, squeeze=False)[0], strict=True):
+        rates = [(row.get(cell) or {}).get("cold_per_s", 0) for row in rows]
+        ours = ["tab:blue" if row["title"].startswith("redoxfs") else "tab:gray" for row in rows]
+        bars = axes.barh([row["title"] for row in rows], rates, color=ours)
+        axes.bar_label(bars, [f"{rate:,.0f}" for rate in rates], padding=3, fontsize=8)
+        axes.set(title=f"{_title(cell)}, cold", xlabel="samples/s", xlim=(0, 1.15 * max(rates, default=1)))
+    figure.savefig(path)

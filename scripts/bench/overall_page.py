@@ -1,0 +1,272 @@
+"""Tables, page and figure of overall.py, and for each ratio below the paper's what limited it."""
+
+import importlib
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from overall_run import WAYS
+from rich.console import Console
+from rich.table import Table
+
+from redoxfs.chunks.layout import RESIDENT_SHARE
+
+WIDTH = 150
+"""Columns of a terminal that the table needs."""
+
+FULL = 0.85
+"""What is used to this share limits an epoch. An epoch begins with empty queues, so nothing reaches 1."""
+
+REMOTE_SHARE = 1 / 8
+"""The default of --remote-memory, as a share of --memory."""
+
+LIMITS = {
+    "reads": "the cap on the storage's reads",
+    "bytes": "the cap on the storage's bytes",
+    "compute": "the GPUs",
+    "CPU": "the processors of this machine, which all nodes share",
+    "waits": "waits: nothing is used fully",
+}
+
+Row = Mapping[str, Any]
+
+
+def over(row: Row, way: str, rows: Sequence[Row]) -> float | None:
+    """How many times the speed of another way with the same model: the median of the epochs, one beside the other."""
+    for other in rows:
+        if (other["way"], other["model"]) == (way, row["model"]) and "rounds_s" in other and "rounds_s" in row:
+            pairs = zip(other["rounds_s"], row["rounds_s"], strict=True)
+            return round(float(statistics.median(theirs / ours for theirs, ours in pairs)), 2)
+    return None
+
+
+def uses(row: Row, setting: Row) -> dict[str, float]:
+    """Which share of each thing that can limit an epoch was used."""
+    if "seconds" not in row:
+        return {}
+    nodes, found = setting["nodes"], {"compute": row["compute_s"] / row["seconds"], "CPU": row["cpu"]}
+    if setting["reads_per_s"]:
+        found["reads"] = row["storage_reads"] / row["seconds"] / (setting["reads_per_s"] * nodes)
+    if setting["bytes_per_s"]:
+        found["bytes"] = row["storage_bytes"] / row["seconds"] / (setting["bytes_per_s"] * nodes)
+    return {name: round(share, 3) for name, share in found.items()}
+
+
+def limit(row: Row, setting: Row) -> tuple[str, dict[str, float]]:
+    """What limited an epoch, a key of `LIMITS`, and what `uses` found."""
+    found = uses(row, setting)
+    most = max(found, key=lambda name: found[name], default="waits")
+    return most if found.get(most, 0) >= FULL else "waits", found
+
+
+def wrong(rows: Sequence[Row]) -> list[Row]:
+    """The rows whose epochs were not complete or had wrong labels."""
+    return [row for row in rows if row.get("wrong_labels") or row.get("not_once")]
+
+
+def short_of_paper(report: Row) -> list[str]:
+    """For each of the paper's ratios that redoxfs slot does not reach, a sentence or two on why."""
+    told = []
+    for setting in report["settings"]:
+        mine = [row for row in report["rows"] if row["setting"] == setting["name"]]
+        for paper, key, other in (
+            (setting["paper_over_pytorch"], "over_pytorch", "plain"),
+            (setting["paper_over_coordl"], "over_coordl", "coordl"),
+        ):
+            slots = [row for row in mine if row["way"] == "slot" and row.get(key)]
+            if paper and slots:
+                best = max(slots, key=lambda row: float(row[key]))
+                if best[key] < paper:
+                    told.append(_why(best, setting, mine, key, other, paper))
+    return told
+
+
+def _why(row: Row, setting: Row, mine: Sequence[Row], key: str, other: str, paper: float) -> str:
+    beside = next(each for each in mine if each["way"] == other and each["model"] == row["model"])
+    ideal = next((each for each in mine if each["way"] == "none" and each["model"] == row["model"]), None)
+    used = row["used"]
+    text = (
+        f"**{setting['name']}** ({setting['where']}, {row['model']}): {row[key]:.2f} times {WAYS[other]}, in the paper "
+        f"{paper:.2f}. The limit was {LIMITS[row['limit']]}"
+    )
+    text += f" ({used[row['limit']]:.0%} of it used). " if row["limit"] in used else ". "
+    needed_s = beside["seconds"] / paper
+    if ideal and needed_s < ideal["seconds"]:
+        text += (
+            f"The paper's figure would be an epoch of {needed_s:.1f} s, less than the {ideal['seconds']:.1f} s of "
+            "No-I/O here. "
+        )
+    if row["limit"] == "bytes":
+        most = row["amplification"] * needed_s / row["seconds"]
+        text += (
+            f"It read {row['amplification']:.2f} times the dataset in {row['chunk_loads']:,} loads; with the paper's "
+            f"figure it could read {most:.2f} times. Of --memory, {_slots(setting):.0%} are slots and the rest "
+            "is for open files and samples of other nodes, so a chunk keeps fewer of its samples than in the paper. "
+        )
+    elif row["limit"] == "CPU":
+        text += (
+            f"A sample took {row['cpu_ms_per_sample']:.2f} ms of processor time, with all that ran on this machine. "
+            f"The storage was used to {max(used.get('reads', 0), used.get('bytes', 0)):.0%}, the GPUs to "
+            f"{used['compute']:.0%}. "
+        )
+    elif row["limit"] == "waits":
+        waits = row["demand_loads"] + row["in_flight_waits"]
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in used.items())
+        text += (
+            f"{waits:,} of {setting['files']:,} opens waited for a load, since the slot policy reads on demand "
+            f"({shares}). "
+        )
+    if other == "coordl" and "cache" in beside:
+        text += f"CoorDL had {beside['cache']['peer']:,} samples from other nodes. "
+    return text.rstrip()
+
+
+def _slots(setting: Row) -> float:
+    """The share of --memory that holds samples which are loaded and not yet served."""
+    own = 1 if setting["nodes"] == 1 else 1 - REMOTE_SHARE
+    return own * RESIDENT_SHARE
+
+
+def show(report: Row) -> None:
+    console = Console(width=max(WIDTH, Console().width))
+    on = report["machine"]
+    console.print(f"{on['cores']} cores, {on['cpu']}, Linux {on['kernel']}; {report['minutes']} minutes")
+    for setting in report["settings"]:
+        table = Table(title=f"{setting['name']}: {_title(setting)}", title_justify="left")
+        for column in HEADINGS:
+            table.add_column(column, justify="left" if column in HEADINGS[:2] else "right", no_wrap=True)
+        for row in report["rows"]:
+            if row["setting"] == setting["name"]:
+                table.add_row(*_cells(row, setting))
+        console.print(table)
+    for row in report["rows"]:
+        if "refused" in row:
+            console.print(f"{row['setting']}, {WAYS[row['way']]}: {row['refused']}", highlight=False)
+    for text in short_of_paper(report):
+        console.print(text.replace("**", ""), highlight=False)
+    for row in wrong(report["rows"]):
+        console.print(f"{row['setting']}, {row['way']}: {row['wrong_labels']} wrong labels, {row['not_once']} not once")
+
+
+HEADINGS = ("model", "way", "epoch", "x PyTorch", "x CoorDL", "read", "reads", "of cap", "compute", "CPU", "limit")
+
+
+def _cells(row: Row, setting: Row) -> list[str]:
+    if "refused" in row:
+        return [row["model"], WAYS[row["way"]], "refused", *[""] * (len(HEADINGS) - 3)]
+    used = row["used"]
+    caps = [used[name] for name in ("reads", "bytes") if name in used]
+    is_slot = row["way"] == "slot"
+    return [
+        row["model"],
+        WAYS[row["way"]],
+        f"{row['seconds']:.1f} s",
+        _ratio(row["over_pytorch"], setting["paper_over_pytorch"] if is_slot else None),
+        _ratio(row["over_coordl"], setting["paper_over_coordl"] if is_slot else None),
+        f"{row['amplification']:.2f} x",
+        f"{row['storage_reads']:,}",
+        f"{max(caps):.0%}" if caps else "",
+        f"{used['compute']:.0%}",
+        f"{used['CPU']:.0%}",
+        row["limit"],
+    ]
+
+
+def _ratio(value: float | None, paper: float | None) -> str:
+    return "" if value is None else f"{value:.2f}" + (f" ({paper:.2f})" if paper else "")
+
+
+def _title(setting: Row) -> str:
+    nodes = "1 node" if setting["nodes"] == 1 else f"{setting['nodes']} nodes"
+    storage = f"{setting['delay_ms']} ms in each open and read"
+    if setting["reads_per_s"]:
+        storage = f"{setting['reads_per_s']} reads/s and {setting['bytes_per_s'] / 1e6:.0f} MB/s each"
+    link = f", links of {setting['mbit_per_s']:,} Mbit/s" if setting["mbit_per_s"] else ""
+    return (
+        f"{setting['workload']}, {setting['where']}; {nodes}, memory for {setting['memory_share']:.0%} each; "
+        f"{setting['files']:,} files of {setting['classes']:,} classes, {setting['bytes'] / 1e9:.2f} GB; "
+        f"{setting['profile']}: {storage}{link}"
+    )
+
+
+def page(report: Row) -> str:
+    """The section in Markdown."""
+    on = report["machine"]
+    lines = [
+        "## Epoch time of a training (§5.1, §5.2 of the paper)",
+        "",
+        f"`scripts/bench/overall.py` on {on['cores']} cores ({on['cpu']}, Linux {on['kernel']}), {report['rounds']} "
+        f"epochs of each after one to warm up, {report['minutes']} minutes in all. An unmodified PyTorch script "
+        "trains with No-I/O, on the plain directory, through CoorDL's cache, and on redoxfs. The slot policy on packed "
+        "data is the paper's Redox. A step of the GPU is a sleep, whose share of the epoch is that of the paper's "
+        "tables; only the small CNN is real. The ratios of storage, memory, compute and network are the paper's. Files "
+        "and time are scaled: `scripts/bench/overall_settings.py` has each of them with its source.",
+        "",
+        "The paper gives its best speed-up over all models of a setting. It stands in brackets beside that of the slot "
+        'policy. "Read" is what the storage read, as a multiple of the dataset. "Limit" is what was used to at least '
+        f'{FULL:.0%}; with "waits" nothing was.',
+        "",
+    ]
+    for setting in report["settings"]:
+        rows = [row for row in report["rows"] if row["setting"] == setting["name"]]
+        lines += [f"### {setting['name']}", "", f"{_title(setting)}.", ""]
+        if setting["time_factor"]:
+            lines += [
+                f"Scaled: 1 of {setting['data_factor']:g} files; time passes {setting['time_factor']:g} times as fast "
+                "as in the paper.",
+                "",
+            ]
+        lines += [_line(HEADINGS), _line(["---"] * 2 + ["---:"] * (len(HEADINGS) - 3) + ["---"])]
+        lines += [_line(_cells(row, setting)) for row in rows]
+        lines.append("")
+        for row in rows:
+            if "refused" in row:
+                lines += [f"{WAYS[row['way']]} refused to mount: {row['refused'].removeprefix('redoxfs: ')}", ""]
+    bad = wrong(report["rows"])
+    lines.append(
+        f"{len(bad)} rows had samples that came not once, or under a wrong label."
+        if bad
+        else "In each epoch of each row, every sample came exactly once and under its own label."
+    )
+    short = short_of_paper(report)
+    if short:
+        lines += ["", "Where the slot policy is below the paper's figure:", "", *(f"- {text}" for text in short)]
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def check_plot() -> None:
+    """Exits where a figure cannot be drawn. Call it before minutes of measurements."""
+    try:
+        importlib.import_module("matplotlib.figure")
+    except ImportError:
+        raise SystemExit("--plot needs matplotlib; to install it: pip install 'redoxfs[plot]'") from None
+
+
+def plot(report: Row, path: Path) -> None:
+    """A group of bars for each setting and model: the epoch times, as the paper's figures show them."""
+    groups: dict[tuple[str, str], dict[str, float]] = {}
+    for row in report["rows"]:
+        if "seconds" in row:
+            groups.setdefault((row["setting"], row["model"]), {})[row["way"]] = row["seconds"]
+    across = min(4, len(groups))
+    down = -(-len(groups) // across)
+    figure = importlib.import_module("matplotlib.figure").Figure(figsize=(3 * across, 2.6 * down), layout="constrained")
+    colors = dict(zip(WAYS, ("0.75", "tab:red", "tab:orange", "tab:blue", "tab:cyan", "tab:green"), strict=True))
+    for number, ((setting, model), seconds) in enumerate(groups.items()):
+        axes = figure.add_subplot(down, across, number + 1)
+        ways = [way for way in WAYS if way in seconds]
+        bars = axes.bar(range(len(ways)), [seconds[way] for way in ways], color=[colors[way] for way in ways])
+        axes.bar_label(bars, fmt="%.1f", fontsize=7)
+        axes.set_xticks([])
+        axes.set_title(f"{setting}: {model}", fontsize=8)
+        axes.set_ylabel("epoch (s)" if number % across == 0 else "", fontsize=8)
+        axes.tick_params(labelsize=7)
+    patch = importlib.import_module("matplotlib.patches").Patch
+    handles = [patch(color=colors[way], label=WAYS[way]) for way in WAYS]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8)
+    figure.savefig(path)

@@ -1,0 +1,359 @@
+"""One setting of overall.py: nodes with disks of their own, the ranks of the training, and each way to read."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import loop_disks
+import mounts
+import nodes
+import throttle
+from overall_settings import BATCH, CHUNK_SIZE, WORKLOADS, Model, Setting, mbit_per_s, profile_of
+
+HERE = Path(__file__).parent
+MASTER_PORT, CACHE_PORT = 7431, 7432
+PATIENCE_S, END_PATIENCE_S = 120, 10
+
+SLACK_BYTES = {"plain": 16 << 20}
+MOST_SLACK_BYTES = 64 << 20
+"""What processes may use beyond their memory after the warm-up. A forked worker touches more of the memory that it has
+from its parent as time passes, and the kernel would end it. PyTorch's page cache gives way by itself, so it needs less.
+Until then this is page cache, which hits about twice in a hundred reads: each file is read once in an epoch, in random
+order."""
+
+LATENCY_READS = 2
+"""Requests that wait one after another for a small file where each request has a latency: the open and the read."""
+
+WAYS = {
+    "none": "No-I/O",
+    "plain": "PyTorch",
+    "coordl": "CoorDL",
+    "slot": "redoxfs slot, packed",
+    "directory": "redoxfs pool, directory",
+    "packed": "redoxfs pool, packed",
+}
+
+Answers = list[dict[str, Any]]
+
+
+class Ranks:
+    """The processes that train, one for each node."""
+
+    def __init__(self, processes: Sequence["subprocess.Popen[str]"]) -> None:
+        self._processes = processes
+
+    def tell(self, **command: Any) -> Answers:
+        """Give a command to all, and wait for their answers."""
+        for process in self._processes:
+            assert process.stdin
+            process.stdin.write(json.dumps(command) + "\n")
+            process.stdin.flush()
+        return self.answers()
+
+    def answers(self) -> Answers:
+        found = []
+        for process in self._processes:
+            assert process.stdout
+            line = process.stdout.readline()
+            if not line:
+                raise SystemExit(f"a rank of the training ended with {process.wait()}")
+            found.append(json.loads(line))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A node: its disk, where its files are seen, and the groups of its job and of its daemon."""
+
+    rank: int
+    disk: loop_disks.Disk
+    files: Path
+    job: throttle.Group
+    daemon: throttle.Group
+    inside: list[str]
+    """Put before a command, runs it in the network of the node."""
+
+    def read_bytes(self) -> int:
+        return self.job.read_bytes() + self.daemon.read_bytes()
+
+    def reads(self) -> int:
+        return self.job.reads() + self.daemon.reads()
+
+
+class Run:
+    """A setting that is set up. `measure` measures one way after the other."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        profile: throttle.Profile,
+        places: list[Place],
+        network: nodes.Network | None,
+        work: Path,
+    ) -> None:
+        self._setting, self._profile, self._places, self._network = setting, profile, places, network
+        self._work = work
+        self._next_epoch = 0
+        self._cache: list[dict[str, int]] = []
+        self.workers = 2
+        self.ranks: Ranks
+
+    def measure(self, way: str, models: Sequence[Model], rounds: int, files: int, total: int) -> list[dict[str, Any]]:
+        share_bytes = int(self._setting.share * total)
+        for place in self._places:
+            if self._profile.delay_ms is None:
+                place.disk.forget()
+            place.daemon.limit_memory(None)
+            place.job.limit_memory(None)
+        with ExitStack() as stack:
+            roots, pids = [place.files / "data" for place in self._places], [0 for _ in self._places]
+            if way in ("slot", "directory", "packed"):
+                roots, pids = stack.enter_context(self._mounted(way, share_bytes))
+            stack.callback(self.ranks.tell, do="drop")
+            self._take(way, roots, share_bytes)
+            self._warm_up(way)
+            for place in self._places:
+                # What PyTorch has instead of a cache; the others have theirs in their own memory.
+                kept = share_bytes if way == "plain" else 0
+                slack = SLACK_BYTES.get(way, MOST_SLACK_BYTES)
+                if way in ("plain", "coordl"):
+                    place.job.limit_memory(place.job.used_bytes() + slack + kept)
+                if any(pids):
+                    place.daemon.limit_memory(place.daemon.used_bytes() + slack)
+            return [row for model in models for row in [self._rounds(way, model, rounds, files, roots, pids)]]
+
+    def _take(self, way: str, roots: Sequence[Path], share_bytes: int) -> None:
+        addresses = [f"{self._host(place.rank)}:{CACHE_PORT}" for place in self._places]
+        more: dict[str, Any] = {"capacity_bytes": share_bytes, "addresses": addresses} if way == "coordl" else {}
+        # Each rank has its own root, so commands differ.
+        self.ranks.tell(do="data", way=way, roots=[str(root) for root in roots], **more)
+
+    def _warm_up(self, way: str) -> None:
+        """An epoch that is not counted. What only fills a cache with it need not wait for the storage."""
+        if way in ("plain", "coordl"):
+            self._cap(throttle.PROFILES["none"])
+        self._cache = [answer["cache"] for answer in self.ranks.tell(do="epoch", epoch=0, batch=BATCH, compute_s=0)]
+        self._cap(self._profile)
+        self.ranks.tell(do="refresh")
+        self._next_epoch = 1
+
+    def _cap(self, profile: throttle.Profile) -> None:
+        for place in self._places:
+            place.job.cap(profile)
+            place.daemon.cap(profile)
+
+    def _rounds(
+        self,
+        way: str,
+        model: Model,
+        rounds: int,
+        files: int,
+        roots: Sequence[Path],
+        pids: Sequence[int],
+    ) -> dict[str, Any]:
+        compute_s = (model.share or 0) * self.plain_s_per_file()
+        found: list[dict[str, Any]] = []
+        cache = [self._cache]
+        labels = "file" if WORKLOADS[self._setting.workload].redirect == "any" else "path"
+        for _ in range(rounds):
+            before = self._counters(way, roots)
+            busy, began = _busy_s(), time.monotonic()
+            answers = self.ranks.tell(
+                do="epoch", epoch=self._next_epoch, batch=BATCH, compute_s=compute_s, labels=labels
+            )
+            busy, elapsed = _busy_s() - busy, time.monotonic() - began
+            self._next_epoch += 1
+            after = self._counters(way, roots)
+            cache.append([answer["cache"] for answer in answers])
+            numbers = [number for answer in answers for number in answer["numbers"]]
+            found.append(
+                {
+                    "seconds": max(answer["seconds"] for answer in answers),
+                    "cpu": busy / elapsed / len(os.sched_getaffinity(0)),
+                    "wrong_labels": sum(answer["wrong_labels"] for answer in answers),
+                    "not_once": files - len(set(numbers)) + len(numbers) - len(set(numbers)),
+                    **{name: after[name] - before[name] for name in after},
+                }
+            )
+        self._cache = cache[-1]
+        seconds = statistics.median(each["seconds"] for each in found)
+        row = {
+            "setting": self._setting.name,
+            "way": way,
+            "model": model.name,
+            "rounds_s": [round(each["seconds"], 2) for each in found],
+            "files_per_s": round(files / seconds, 1),
+            "storage_bytes": round(statistics.median(each["bytes"] for each in found)),
+            "storage_reads": round(statistics.median(each["reads"] for each in found)),
+            "cpu": round(statistics.median(each["cpu"] for each in found), 3),
+            "compute_s": round(compute_s * files / self._setting.nodes, 2),
+            "sent_bytes": round(statistics.median(each["sent"] for each in found)),
+            "wrong_labels": sum(each["wrong_labels"] for each in found),
+            "not_once": sum(each["not_once"] for each in found),
+        }
+        if way == "coordl":
+            first, last = ({place: sum(each[place] for each in of) for place in of[0]} for of in (cache[0], cache[-1]))
+            row["cache"] = {place: round((last[place] - first[place]) / rounds) for place in last}
+        if any(pids):
+            row["daemon_mb"] = round(max(mounts.rss_bytes(pid) for pid in pids) / 1e6)
+            row |= {name: round(statistics.median(each[name] for each in found)) for name in _STATS}
+        return row
+
+    def plain_s_per_file(self) -> float:
+        """What a small file costs the storage of a node, of which a step of the GPU takes a share."""
+        if self._profile.reads_per_s:
+            return 1 / self._profile.reads_per_s
+        assert self._profile.delay_ms
+        return LATENCY_READS * self._profile.delay_ms / 1e3 / self.workers
+
+    def _counters(self, way: str, roots: Sequence[Path]) -> dict[str, float]:
+        told = [mounts.stats(root) for root in roots] if way in ("slot", "directory", "packed") else []
+        return {
+            "bytes": sum(place.read_bytes() for place in self._places),
+            "reads": sum(place.reads() for place in self._places),
+            "sent": self._network.sent_bytes() if self._network else 0,
+            **{name: sum(stats[name] for stats in told) for name in (_STATS if told else ())},
+        }
+
+    @contextmanager
+    def _mounted(self, way: str, memory_bytes: int) -> Iterator[tuple[list[Path], list[int]]]:
+        """A redoxfs mount on each node. Their mountpoints and the pids of their daemons."""
+        options = ["--memory", str(memory_bytes)]
+        if way == "directory":
+            options += ["--classes", WORKLOADS[self._setting.workload].redirect]
+        if way == "slot":
+            options += ["--policy", "slot", "--chunk-size", str(CHUNK_SIZE)]
+            options += ["--sampler", "torch-distributed"] * (len(self._places) > 1)
+        mountpoints, servers = [], []
+        with ExitStack() as stack:
+            for place in self._places:
+                mountpoint = self._work / f"mnt{place.rank}"
+                mountpoint.mkdir(exist_ok=True)
+                more = []
+                if self._network:
+                    more = ["--nodes", ",".join(self._network.addresses), "--node-rank", str(place.rank), "--insecure"]
+                source = place.files / ("data" if way == "directory" else "packed")
+                command = [*place.inside, *mounts.redoxfs(source, mountpoint, *options, *more)]
+                server = subprocess.Popen(
+                    command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=place.daemon.enter
+                )
+                stack.callback(_end, server, mountpoint)
+                mountpoints.append(mountpoint)
+                servers.append(server)
+            _wait_until(lambda: all(os.path.ismount(mountpoint) for mountpoint in mountpoints), servers)
+            yield mountpoints, [server.pid for server in servers]
+
+    def _host(self, rank: int) -> str:
+        return self._network.addresses[rank].rpartition(":")[0] if self._network else "127.0.0.1"
+
+    @contextmanager
+    def training(self, workers: int, model: str) -> Iterator[None]:
+        """Start the ranks."""
+        self.workers = workers
+        device = "eth0" if self._network else "lo"
+        processes = []
+        with ExitStack() as stack:
+            for place in self._places:
+                command = [*place.inside, sys.executable, str(HERE / "overall_train.py")]
+                command += ["--nodes", str(len(self._places)), "--rank", str(place.rank)]
+                command += ["--master", f"{self._host(0)}:{MASTER_PORT}", "--workers", str(workers), "--model", model]
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    preexec_fn=place.job.enter,
+                    env={**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR", "GLOO_SOCKET_IFNAME": device},
+                )
+                stack.callback(_finish, process)
+                processes.append(process)
+            self.ranks = Ranks(processes)
+            self.ranks.answers()
+            yield
+
+
+_STATS = ("chunk_loads", "demand_loads", "in_flight_waits", "remote_samples", "errors")
+
+
+@contextmanager
+def set_up(
+    setting: Setting, reads_per_s: float, image: Path, mean_bytes: float, work: Path, workers: int
+) -> Iterator[Run]:
+    """The nodes of a setting, with disks from ``image``, and the ranks of its training."""
+    profile = profile_of(setting, reads_per_s)
+    with ExitStack() as stack:
+        network = None
+        if setting.nodes > 1:
+            assert profile.reads_per_s
+            mbit = mbit_per_s(profile.reads_per_s, mean_bytes)
+            network = stack.enter_context(nodes.Network(setting.nodes, mbit).up())
+        places = []
+        for rank in range(setting.nodes):
+            disk = stack.enter_context(loop_disks.attached(image, work / f"disk{rank}"))
+            groups = [
+                stack.enter_context(throttle.throttled(profile, None, disk.folder, f"-{name}{rank}"))
+                for name in ("job", "daemon")
+            ]
+            for group in groups:
+                stack.callback(group.kill)
+            files = disk.folder
+            if profile.delay_ms is not None:
+                files = work / f"slow{rank}"
+                program = mounts.compiled(HERE.parent / "slow_store.c", work)
+                slow = [str(program), str(disk.folder), str(files), str(profile.delay_ms)]
+                stack.enter_context(mounts.served_by(slow, files))
+            inside = ["nsenter", f"--net=/run/netns/{network.spaces[rank]}"] if network else []
+            places.append(Place(rank, disk, files, groups[0], groups[1], inside))
+        run = Run(setting, profile, places, network, work)
+        stack.enter_context(run.training(workers, "cnn" if setting.models[0].share is None else "sleep"))
+        yield run
+
+
+def _wait_until(done: Callable[[], bool], servers: Sequence["subprocess.Popen[bytes]"]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not done():
+        for server in servers:
+            if server.poll() is not None:
+                said = server.stderr.read().decode().strip() if server.stderr else ""
+                raise RefusedError(said.splitlines()[-1] if said else f"redoxfs ended with {server.returncode}")
+        if time.monotonic() > deadline:
+            raise SystemExit(f"redoxfs did not mount within {PATIENCE_S} s")
+        time.sleep(0.02)
+
+
+class RefusedError(Exception):
+    """redoxfs refused to mount: its own line."""
+
+
+def _end(server: "subprocess.Popen[bytes]", mountpoint: Path) -> None:
+    subprocess.run(["umount", "-l", mountpoint], check=False, stderr=subprocess.DEVNULL)
+    server.terminate()
+    try:
+        server.communicate(timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        server.kill()
+
+
+def _finish(process: "subprocess.Popen[str]") -> None:
+    """End a rank, which ends at the end of its input. Workers notice after some seconds that a rank was killed."""
+    assert process.stdin
+    try:
+        process.stdin.close()
+        process.wait(END_PATIENCE_S)
+    except (BrokenPipeError, subprocess.TimeoutExpired):
+        process.kill()
+        process.wait()
+
+
+def _busy_s() -> float:
+    """Processor time of everything on this machine so far."""
+    user, nice, system, _, _, irq, softirq, *_ = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
