@@ -394,7 +394,9 @@ def test_samples_are_prefetched_in_the_epoch_in_which_all_nodes_die(tmp_path: Pa
                     nursery.start_soon(machine.run)
                 for machine in machines:
                     await machine.wait_alive()
-                for quarter in range(3):
+                # Some seventy samples after the first death, some twenty after the second. Half an epoch is too little:
+                # few requests of a window are left then for which another node has a sample.
+                for quarter in range(2):
                     job.kill_all_once(max(1, quarter * samples // 4))
                     await job.epoch()
                     assert set(job.served.values()) == {1}
