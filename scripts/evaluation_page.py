@@ -101,10 +101,10 @@ def _files(number: int, classes: int | None = None) -> tuple[str, ...]:
 SECTIONS = (
     _script("overall", 25),
     _simulation("breakdown", quick=_files(20_000), minutes=5, plots=False),
-    _simulation("remote-memory", quick=_files(20_000), minutes=10, plots=True),
-    _simulation("chunk-size", ("--policy", "slot"), ("--policy", "pool"), quick=_files(10_000), minutes=10, plots=True),
+    _simulation("remote-memory", quick=_files(20_000), minutes=3, plots=True),
+    _simulation("chunk-size", ("--policy", "slot"), ("--policy", "pool"), quick=_files(10_000), minutes=4, plots=True),
     _script("convergence", 120),
-    _simulation("randomness", quick=_files(10_000, 100), minutes=10, plots=False),
+    _simulation("randomness", quick=_files(10_000, 100), minutes=2, plots=False),
     _simulation("related", quick=("--quick",), minutes=10, plots=True, page="redoxfs.simulate.related.page.page"),
     _script("loaders", 60),
     _script("mlperf", 12),
