@@ -9,7 +9,7 @@ A benchmark writes its result with --json and its figure with --plot. Its functi
 in Markdown, so every number on the page comes from a result. Its function ``when_not(result)``, if it has one, returns
 sentences on where redoxfs does not help. A result that does not exist yet is left out, with one line on stderr.
 
-Quick results say whether the benchmarks work, and not how fast anything is. They never replace a result in docs/.
+Quick results show whether the benchmarks work, not how fast anything is. They never replace a result in docs/.
 """
 
 import argparse
@@ -36,21 +36,20 @@ from results import rounded  # noqa: E402 - it lies there
 TITLE = "# Evaluation"
 
 INTRODUCTION = """\
-The experiments of the paper *Redox: Improving I/O Efficiency of Model Training Through File Redirection*, and
-comparisons with what else you could use. `scripts/evaluation` makes this page from the results in `docs/evaluation/`,
-and every number in it comes from there. Unflattering numbers stay in. [Performance](performance.md) has further
-measurements of redoxfs itself."""
+This page repeats the experiments of the paper *Redox: Improving I/O Efficiency of Model Training Through File
+Redirection*, and compares redoxfs with other systems, also where redoxfs is slower. Read it to decide whether redoxfs
+fits your job. `scripts/evaluation` makes the page from the results in `docs/evaluation/`, so every number comes from a
+result. [Performance](performance.md) has further measurements of redoxfs itself."""
 
 WHEN_NOT_TITLE = "## When not to use redoxfs"
 
 WHEN_NOT_FIRST = """\
-Storage that keeps up with small random reads needs no redoxfs: a dataset that fits in the page cache, or lies on a fast
-local disk, is read faster without it."""
+If storage keeps up with small random reads, a job needs no redoxfs: a dataset that fits in the page cache, or lies on a
+fast local disk, is read faster without it."""
 
 WHEN_NOT_LAST = """\
-redoxfs is also the wrong choice where a program needs the exact file that it opens, where files change during
-training, or where no two files may stand in for each other. It needs Linux, FUSE, and memory for a part of the
-dataset."""
+redoxfs is also the wrong choice if a program needs the exact file that it opens, if files change during training, or if
+no two files may stand in for each other. It needs Linux, FUSE, and memory for a part of the dataset."""
 """What no benchmark can show. The sentences of the benchmarks stand between the two."""
 
 
@@ -157,7 +156,7 @@ def _is_of(figure: Path, section: Section) -> bool:
 
 
 def _repeated(measured: Sequence[tuple[Section, Any]]) -> str:
-    """A table of the commands that made the results, and of the machines."""
+    """A table of the commands that made the results, and of their machines."""
     lines = ["## How to repeat it", ""]
     lines += ["`scripts/evaluation --run` runs everything. Some benchmarks need root.", ""]
     lines += ["| result | command | minutes | on |", "|---|---|---|---|"]

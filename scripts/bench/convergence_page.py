@@ -77,7 +77,8 @@ def findings(report: dict[str, Any]) -> list[str]:
         )
     elif mounted:
         found.append(
-            "One seed has no interval, so these accuracies do not tell whether mounts differ from plain reading."
+            "With one seed there is no interval, so these accuracies do not show whether mounts differ from plain "
+            "reading."
         )
     for both in report["together"]:
         less = both["accuracy_less_plain"]
@@ -130,7 +131,7 @@ def _is_low(value: float | None) -> bool:
 
 def _of_control(row: dict[str, Any]) -> str:
     less = row["accuracy_less_plain"]
-    verdict = "differs" if _is_low(less["t_p"]) else "cannot be told from plain reading"
+    verdict = "differs from plain reading" if _is_low(less["t_p"]) else "shows no difference from plain reading"
     figures = f"{less['mean'] * 100:+.2f} points, {interval(less, 100, 2)}, p {_p(less['t_p'])}"
     return f'The control "{row["setting"]}" {verdict}: {figures}.'
 
@@ -144,19 +145,21 @@ def page(report: dict[str, Any]) -> str:
     lines = [
         "## Convergence (§5.6)",
         "",
-        f"A small ResNet was trained on {report['images']:,} images of {report['data']}, and tested on "
-        f"{report['test_images']:,} others, for {report['epochs']} epochs with {_counted(seeds)}. The orders of the "
-        "samples were recorded through mounts, with an ordinary DataLoader of two workers, and replayed from memory: a "
-        "network sees which samples come in which batch, and not where they came from. The seed sets the first "
-        "weights, the order of the loader and the chunks, so each setting is compared with plain reading of the same "
-        "seed. It took "
-        f"{hours:.1f} hours of processes, on {on['cores']} cores, {on['cpu']}.",
+        "Does redirection change the accuracy of a trained network? This experiment trains a small ResNet on "
+        f"{report['images']:,} images of {report['data']} and tests it on {report['test_images']:,} others, for "
+        f"{report['epochs']} epochs with {_counted(seeds)}. It first records the orders of the samples through mounts, "
+        "with an ordinary DataLoader of two workers, and then trains from memory in these orders. For the network only "
+        "the order matters. The seed sets the first weights, the order of the loader and the chunks. Each setting is "
+        "compared with plain reading of the same seed. The processes ran for "
+        f"{hours:.1f} hours in all, on {on['cores']} cores, {on['cpu']}.",
         "",
         "K is the number of samples in a chunk; the percentage is the share of the samples in memory. The label of an "
-        'image is its directory, except with "labels in files", where each image may answer for any other. The files '
-        "lie class by class, yet each chunk has images of several classes: redoxfs lays them out so. The settings "
-        'without K are controls: another shuffle; one shuffle for all epochs; "class shards, buffer", the method of '
-        "WebDataset on shards of one class, with a buffer of a tenth of the images; and the order of a directory."
+        'image is its directory, except with "labels in files", where each image may stand in for any other. The files '
+        "lie class by class, but redoxfs builds chunks of several classes. The settings without K are controls: "
+        'another shuffle; one shuffle for all epochs; "class shards, buffer", the method of WebDataset on shards of one class, '
+        "with a buffer of a tenth of the images; and the order of a directory. *Redirected* is the share of opens that "
+        "returned another file. *Class mix* is how far the classes of a batch are from their shares in the dataset: 1 "
+        "as in a random order, more if batches have few classes."
         + (f' "former pool" is the pool of commit {former}.' if former else ""),
         "",
         _markdown(*table(report)),
@@ -166,7 +169,7 @@ def page(report: dict[str, Any]) -> str:
         "![Accuracy over epochs, and the differences from plain reading](evaluation/convergence.svg)",
         "",
         "The paper trains ResNet50 on ImageNet-1k for 90 epochs on two nodes, once for each size of memory "
-        "(top-1 and top-5 accuracy, %). It gives no spread, so differences of a few hundredths cannot be judged:",
+        "(top-1 and top-5 accuracy, %). It gives no spread, so nobody can judge differences of a few hundredths:",
         "",
         _markdown(
             ["memory of a node", "top-1", "top-5", "top-1 less PyTorch"],
@@ -179,15 +182,14 @@ def page(report: dict[str, Any]) -> str:
             ],
         ),
         "",
-        "This falls short of the paper in the size of the images and of the network, and it has one node. It goes "
-        f"beyond the paper with {'several seeds, a test, ' if seeds > 1 else ''}several sizes of chunks, both "
-        "policies, and controls.",
+        "This experiment is smaller than the paper's: it has smaller images, a smaller network and one node. It adds "
+        f"{'several seeds, a test, ' if seeds > 1 else ''}several sizes of chunks, both policies, and controls.",
     ]
     return "\n".join(lines) + "\n"
 
 
 def _counted(seeds: int) -> str:
-    return "one seed, which shows no difference as small as chance" if seeds == 1 else f"{seeds} seeds"
+    return "one seed, which cannot show a difference as small as chance" if seeds == 1 else f"{seeds} seeds"
 
 
 def _markdown(headings: list[str], lines: list[list[str]]) -> str:

@@ -11,8 +11,8 @@ PLAIN, PACKED = "plain", "packed"
 
 WITHOUT = {
     "mountpoint-s3": (
-        "mountpoint-s3 is not measured: Debian 12 has no package mountpoint-s3 or mount-s3, and PyPI has none. "
-        "rclone stands for mounts of object stores."
+        "mountpoint-s3 is not measured: neither Debian 12 nor PyPI has a package mountpoint-s3 or mount-s3. rclone "
+        "represents mounts of object stores."
     ),
 }
 
@@ -27,13 +27,13 @@ def _heading(report: Row) -> str:
     mean_kb = report["bytes"] / report["files"] / 1e3
     return (
         "## Beside other loaders\n\n"
-        f"`scripts/bench/loaders.py` reads the same {report['files']:,} JPEGs ({mean_kb:.0f} kB each on average, "
-        f"{report['classes']} classes, {report['bytes'] / 1e9:.2f} GB) with each loader, in batches of "
-        f"{report['batch']}. The scripts are in `scripts/bench/loader_jobs`. Each is set up as the documentation of "
-        f"its loader recommends, and cites the page. The storage is {report['storage']}. Workers, buffers, servers and "
-        f"the page cache share {report['cap_mb']} MiB of memory; what a script has imported does not count. redoxfs "
-        f"has {report['memory']:.0%} of the images' bytes within that. The machine: {machine['cores']} cores, "
-        f"{machine['cpu']}, Linux {machine['kernel']}."
+        f"How fast are other loaders on the same data? `scripts/bench/loaders.py` reads {report['files']:,} JPEGs "
+        f"({mean_kb:.0f} kB each on average, {report['classes']} classes, {report['bytes'] / 1e9:.2f} GB) with each "
+        f"loader, in batches of {report['batch']}. The scripts are in `scripts/bench/loader_jobs`. Each follows the "
+        f"documentation of its loader, and cites the page. The storage is {report['storage']}. Workers, buffers, "
+        f"servers and the page cache share {report['cap_mb']} MiB of memory, without the modules that a script "
+        f"imports. Of that, redoxfs has {report['memory']:.0%} of the images' bytes. The machine: {machine['cores']} "
+        f"cores, {machine['cpu']}, Linux {machine['kernel']}."
     )
 
 
@@ -71,15 +71,15 @@ def _tables(report: Row) -> list[str]:
     read_s = report["seconds"]
     return [
         _table(speed),
-        f"Cold: nothing is in the page cache. Warm: the next epoch of the same script. Epochs of {_title(whole)} "
-        f"are whole; the others end {read_s:.0f} s after their first batch. Rates are those after the first batch. The "
-        "time to it begins after the imports, and has the listing of the files and the start of the workers. "
-        "With a mount, the mount is the first number. FFCV also compiles its pipeline in that time.",
+        f"Cold: the page cache is empty. Warm: the next epoch of the same script. Epochs of {_title(whole)} "
+        f"are whole; the others end {read_s:.0f} s after their first batch. Rates are measured from the first batch "
+        "on. The time to the first batch begins after the imports, and includes the listing of the files and the start "
+        "of the workers. With a mount, the first number is the time to mount. FFCV also compiles its pipeline then.",
         _table(cost),
-        "Preparation is without the caps, from a warm cache. Lines are counted by difflib, in the script beside the "
-        "plain one. A random order has displacement 0.333 and rank correlation 0. Neighbors are images that lie "
-        "together in storage, 64 at a time. The last column counts the pairs of them within batches of 256: 1 is as "
-        "many as in a random order.",
+        "Preparation runs without the caps, from a warm cache. difflib counts the lines in which a script differs from "
+        "the plain one. A random order has displacement 0.333 and rank correlation 0. Neighbors are images that lie "
+        "together in storage, 64 at a time. The last column counts the pairs of neighbors in batches of 256, relative "
+        "to a random order, which has 1.",
     ]
 
 
@@ -120,23 +120,21 @@ def _told(report: Row) -> str:
 
 REASONS = {
     "directory": (
-        "The files stay where they are, so storage answers one request or more for each. A packed dataset has a whole "
-        "chunk of samples in one piece."
+        "The files stay where they are, so the storage answers one request or more for each file. In a packed dataset, "
+        "the samples of a chunk are one piece."
     ),
     "webdataset": (
         "Its workers read the shards themselves, from end to end, and no sample goes through a mount. The price is the "
-        "order: a buffer mixes it, and samples that were written together come closer together."
+        "order: only a buffer shuffles it, so samples that were written together come close to each other."
     ),
-    "litdata": (
-        "It shuffles the chunks, and the samples of a chunk among each other. Its workers read the chunks themselves."
-    ),
+    "litdata": ("It shuffles the chunks, and the samples within a chunk. Its workers read the chunks themselves."),
     "mosaicml": (
-        "Its default shuffle spreads the samples of a shard over 262,144, more than there are here. It reads each "
-        "sample from its shard by itself, so slow storage answers a request for each."
+        "Its default shuffle spreads the samples of a shard over 262,144 samples, more than this dataset has. It reads "
+        "each sample from its shard separately, so slow storage answers a request for each sample."
     ),
-    "spdl": "It opens the plain files, from threads. Slow storage answers the same requests as for plain files.",
+    "spdl": "Its threads open the plain files, so slow storage answers the same requests as for plain files.",
     "ffcv": "It encodes the images again in its own quality, and decodes them without Pillow.",
-    "objects": "The S3 server shares the cores of this machine, and the throttled disk is below it.",
+    "objects": "The S3 server shares the cores of this machine, and stores its data on the throttled disk.",
 }
 """What the table does not show. Each is a property of the loader, not of this run."""
 

@@ -35,8 +35,7 @@ def when_not(result: dict[str, Any]) -> str:
         best = max((rate for way, rate in rates.items() if way != "plain"), default=0.0)
         if "plain" in rates and best and rates["plain"] > best:
             lost.append(
-                f"With {_storage(profile)}, plain files came {rates['plain'] / best:.1f} times as fast as through "
-                "redoxfs."
+                f"With {_storage(profile)}, plain files were {rates['plain'] / best:.1f} times as fast as redoxfs."
             )
     return " ".join(lost)
 
@@ -70,14 +69,15 @@ def _about(result: dict[str, Any]) -> str:
         for name, seconds in result["compute_s"].items()
     )
     return (
-        f"The ResNet-50 of MLPerf Storage, as a variant: each of the {result['files']:,} samples of "
-        f"{result['sample_bytes']:,} bytes is a file, while MLPerf packs them into TFRecord files. So these numbers "
-        f"are no MLPerf results. An accelerator is a sleep for each batch: {needs}. It is fed if it computes for at "
-        f"least {result['fed'] * 100:.0f} % of the time. Readers are as in DLIO: {result['readers']} for each "
-        f"accelerator, {result['ahead']} batches ahead, one random order for all, a barrier after each batch. The "
-        f"first batch does not count. redoxfs has {result['memory_mb']} MiB. All processes together, page cache "
-        f"included, have {result['cap_mb']} MiB, except with latency: that storage keeps no pages. Each number comes "
-        f"from an epoch, or from its first {result['limit_s']:g} s, on a fresh mount with cold caches."
+        "How many accelerators can one node feed? This is a variant of the ResNet-50 of MLPerf Storage: each of the "
+        f"{result['files']:,} samples of {result['sample_bytes']:,} bytes is a file, while MLPerf packs them into "
+        f"TFRecord files. So these numbers are not MLPerf results. An accelerator is a sleep for each batch: {needs}. "
+        f"It is fed if it computes for at least {result['fed'] * 100:.0f} % of the time. Readers are as in DLIO: "
+        f"{result['readers']} for each accelerator, {result['ahead']} batches ahead, one random order for all, a "
+        f"barrier after each batch. The first batch does not count. redoxfs has {result['memory_mb']} MiB of memory. "
+        f"All processes together, page cache included, have {result['cap_mb']} MiB. The storage with latency has no "
+        f"such limit, because the kernel caches none of its pages. Each number comes from an epoch, or from its first "
+        f"{result['limit_s']:g} s, on a fresh mount with cold caches."
     )
 
 
@@ -115,13 +115,13 @@ def _findings(result: dict[str, Any]) -> list[str]:
         words = " and ".join(f"{ratio:.2f} times {FROM[way]}" for way, ratio in ratios.items())
         told.append(f"With {_storage(profile)}, redoxfs delivers samples at {words} the rate of plain files.")
         if known.reads_per_s and ratios.get("directory", 9) < 1 + ALIKE:
-            told.append("A file is a read there, with redoxfs and without, so only a packed copy saves any.")
+            told.append("There each file costs a read, with redoxfs or without, so only a packed copy saves reads.")
         if not known.reads_per_s and known.delay_ms is None and max(ratios.values(), default=9) < 1:
-            told.append("Storage costs nothing there, so the requests through FUSE cost more than the reads they save.")
+            told.append("There storage costs little, so the requests through FUSE cost more than the reads they save.")
         if known.delay_ms is not None and ratios.get("directory", 0) > 1:
             told.append(
-                "More accelerators bring more readers, which hide more of the latency without redoxfs, while the one "
-                "daemon of redoxfs shares the processor with all of them."
+                "More accelerators have more readers. Without redoxfs these hide more of the latency; with redoxfs, "
+                "its one daemon shares the processor with all of them."
             )
     return told
 
@@ -135,8 +135,8 @@ def _dlio(result: dict[str, Any]) -> str:
     ]
     text = (
         f"DLIO {dlio['version']} itself, with its PyTorch loader and one simulated {dlio['accelerator']}, on "
-        f"{_storage(dlio['profile'])}: {dlio['files']:,} files of its own making (npz, one sample each), one epoch. "
-        f"Its {result['readers']} workers read a batch each, so several batches come at a time:"
+        f"{_storage(dlio['profile'])}: {dlio['files']:,} files that it made (npz, one sample each), one epoch. "
+        f"Each of its {result['readers']} workers reads a batch, so several batches arrive at a time:"
     )
     return f"{text}\n\n{table(['', 'utilisation', 'samples/s'], rows)}"
 

@@ -94,19 +94,19 @@ def _why(row: Row, setting: Row, mine: Sequence[Row], key: str, other: str, pape
     needed_s = beside["seconds"] / paper
     if ideal and needed_s < ideal["seconds"]:
         text += (
-            f"The paper's figure would be an epoch of {needed_s:.1f} s, less than the {ideal['seconds']:.1f} s of "
-            "No-I/O here. "
+            f"To reach the paper's figure, an epoch would have to take {needed_s:.1f} s, less than the "
+            f"{ideal['seconds']:.1f} s of No-I/O here. "
         )
     if row["limit"] == "bytes":
         most = row["amplification"] * needed_s / row["seconds"]
         text += (
             f"It read {row['amplification']:.2f} times the dataset in {row['chunk_loads']:,} loads; with the paper's "
-            f"figure it could read {most:.2f} times. Of --memory, {_slots(setting):.0%} are slots and the rest "
-            "is for open files and samples of other nodes, so a chunk keeps fewer of its samples than in the paper. "
+            f"figure it could read {most:.2f} times. {_slots(setting):.0%} of --memory are slots, and the rest is for "
+            "open files and samples of other nodes. So a load keeps fewer samples of its chunk than in the paper. "
         )
     elif row["limit"] == "CPU":
         text += (
-            f"A sample took {row['cpu_ms_per_sample']:.2f} ms of processor time, with all that ran on this machine. "
+            f"A sample took {row['cpu_ms_per_sample']:.2f} ms of processor time, of all processes on this machine. "
             f"The storage was used to {max(used.get('reads', 0), used.get('bytes', 0)):.0%}, the GPUs to "
             f"{used['compute']:.0%}. "
         )
@@ -118,7 +118,7 @@ def _why(row: Row, setting: Row, mine: Sequence[Row], key: str, other: str, pape
             f"({shares}). "
         )
     if other == "coordl" and "cache" in beside:
-        text += f"CoorDL had {beside['cache']['peer']:,} samples from other nodes. "
+        text += f"CoorDL got {beside['cache']['peer']:,} samples from other nodes. "
     return text.rstrip()
 
 
@@ -196,16 +196,21 @@ def page(report: Row) -> str:
     lines = [
         "## Epoch time of a training (§5.1, §5.2 of the paper)",
         "",
-        f"`scripts/bench/overall.py` on {on['cores']} cores ({on['cpu']}, Linux {on['kernel']}), {report['rounds']} "
-        f"epochs of each after one to warm up, {report['minutes']} minutes in all. An unmodified PyTorch script "
-        "trains with No-I/O, on the plain directory, through CoorDL's cache, and on redoxfs. The slot policy on packed "
-        "data is the paper's Redox. A step of the GPU is a sleep, whose share of the epoch is that of the paper's "
-        "tables; only the small CNN is real. The ratios of storage, memory, compute and network are the paper's. Files "
-        "and time are scaled: `scripts/bench/overall_settings.py` has each of them with its source.",
+        "How long does an epoch of training take with redoxfs? An unmodified PyTorch script trains in four ways: "
+        "without I/O (No-I/O), on the plain directory (PyTorch), through CoorDL's cache, and on redoxfs. The slot "
+        "policy on packed data is the paper's Redox.",
         "",
-        "The paper gives its best speed-up over all models of a setting. It stands in brackets beside that of the slot "
-        'policy. "Read" is what the storage read, as a multiple of the dataset. "Limit" is what was used to at least '
-        f'{FULL:.0%}; with "waits" nothing was.',
+        f"`scripts/bench/overall.py` ran on {on['cores']} cores ({on['cpu']}, Linux {on['kernel']}), "
+        f"{_epochs(report['rounds'])} of each after one to warm up, {report['minutes']} minutes in all. A step of the "
+        "GPU is a sleep that takes the same share of the epoch as in the paper; only the small CNN computes. The "
+        "ratios between storage, memory, compute and network are the paper's. The number of files and the time are "
+        "scaled down: `scripts/bench/overall_settings.py` has the factors with their sources.",
+        "",
+        "The columns: *x PyTorch* and *x CoorDL* are speed-ups over these two. In brackets is the paper's best "
+        "speed-up over all models of the setting. *Read* is the bytes that storage read, as a multiple of the dataset. "
+        "*Of cap* is the used share of the reads or bytes that the storage allows in a second. *Compute* and *CPU* are the "
+        "shares of time that the GPUs and the processors were busy. *Limit* is the resource that was used to at least "
+        f"{FULL:.0%}; *waits* means that none was.",
         "",
     ]
     for setting in report["settings"]:
@@ -213,8 +218,8 @@ def page(report: Row) -> str:
         lines += [f"### {setting['name']}", "", f"{_title(setting)}.", ""]
         if setting["time_factor"]:
             lines += [
-                f"Scaled: 1 of {setting['data_factor']:g} files; time passes {setting['time_factor']:g} times as fast "
-                "as in the paper.",
+                f"Scaled: one file for {setting['data_factor']:g} of the paper's; time runs "
+                f"{setting['time_factor']:g} times as fast as in the paper.",
                 "",
             ]
         lines += [_line(HEADINGS), _line(["---"] * 2 + ["---:"] * (len(HEADINGS) - 3) + ["---"])]
@@ -233,6 +238,10 @@ def page(report: Row) -> str:
     if short:
         lines += ["", "Where the slot policy is below the paper's figure:", "", *(f"- {text}" for text in short)]
     return "\n".join(lines) + "\n"
+
+
+def _epochs(number: int) -> str:
+    return "1 epoch" if number == 1 else f"{number} epochs"
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -68,9 +68,9 @@ def breakdown(result: dict[str, Any]) -> str:
             "in requests comes from these values, and not from our implementation."
         ]
     text = (
-        f"ResNet-50's epoch over {files or PAPER_FILES:,} files on three nodes, simulated: how often a node loads a "
-        "chunk, and how often it asks another node, without each of the paper's optimizations in turn. Redox is the "
-        "policy `slot`."
+        f"How much does each of the paper's optimizations save? A simulated epoch of ResNet-50 over "
+        f"{files or PAPER_FILES:,} files on three nodes, without some of them. *Loads* counts "
+        "chunks that a node loads, *remote requests* the requests to other nodes. Redox is the policy `slot`."
     )
     return "\n\n".join(["## Breakdown (§5.3)", text, table(headings, cells), *told])
 
@@ -107,20 +107,22 @@ def remote_memory(result: dict[str, Any]) -> str:
     fewest = min(row["remote_requests"] for row in rows)
     least = _first(rows, lambda row: row["remote_requests"] <= (1 + SETTLED) * fewest)
     told = [
-        f"Nodes use {_bytes(largest['peak_used_bytes'])} of the largest limit. {_bytes(enough['limit_bytes'])} already "
-        f"allow as much, and {_bytes(least['limit_bytes'])} are enough for the fewest requests."
+        f"Nodes use {_bytes(largest['peak_used_bytes'])} of the largest limit. A limit of "
+        f"{_bytes(enough['limit_bytes'])} allows as much, and {_bytes(least['limit_bytes'])} are enough for the fewest "
+        "requests."
     ]
     if files is None:
         same = enough["limit_bytes"] == PAPER_BEST_LIMIT_BYTES
         told += [
-            f"In the paper use stops growing at {_bytes(PAPER_BEST_LIMIT_BYTES)}"
+            f"In the paper, use stops growing at {_bytes(PAPER_BEST_LIMIT_BYTES)}"
             + (", as here. " if same else ". ")
             + "The simulation has no clock, so it does not show why the paper's epochs get slower again above that "
-            "limit. On a node the memory for other nodes' samples is taken from the page cache and from the node's "
-            "own chunks."
+            "limit. On a node, memory for samples of other nodes is missing for the page cache and for the node's own "
+            "chunks."
         ]
     text = (
-        f"How much of a limit the samples from other nodes use: three nodes, {files or PAPER_FILES:,} files, simulated."
+        "How much memory do the samples from other nodes need? Three simulated nodes with "
+        f"{files or PAPER_FILES:,} files, and a limit on that memory."
     )
     return "\n\n".join(["## Memory for samples from other nodes (§5.4)", text, table(headings, cells), *told])
 
@@ -155,8 +157,8 @@ def chunk_size(result: dict[str, Any]) -> str:
     }
     told = "; ".join(f"`{policy}` with chunks of {row['chunk_size']}" for policy, row in best.items())
     paper = (
-        f"The paper's shortest epoch is that of {PAPER_BEST_CHUNK} files. Its figures have no numbers that we could "
-        "put beside ours. A chunk of 1 is plain random reading."
+        f"In the paper, chunks of {PAPER_BEST_CHUNK} files have the shortest epoch. Its figures show no numbers to "
+        "compare ours with. A chunk of 1 is plain random reading."
     )
     slot = best.get("slot")
     if slot and slot["chunk_size"] != PAPER_BEST_CHUNK:
@@ -165,12 +167,12 @@ def chunk_size(result: dict[str, Any]) -> str:
             paper += (
                 f" With our model of the storage, {slot['chunk_size']} is better than {PAPER_BEST_CHUNK} by "
                 f"{(at_paper['epoch_seconds'] / slot['epoch_seconds'] - 1) * 100:.1f} % for `slot`. The best size "
-                "depends on what a seek costs compared with a byte: the cheaper the seek, the smaller the chunk."
+                "depends on the cost of a seek compared with a byte: the cheaper the seek, the smaller the chunk."
             )
     text = (
-        "One read loads a chunk. Small chunks pay for seeks; large chunks of `slot` load samples that find their slot "
-        "taken. Simulated, with the time of a read from a model of the storage: a seek, and then its bytes. Memory "
-        "holds 10 % of the files."
+        "How large should a chunk be? One read loads a chunk. Small chunks cost many seeks; large chunks of `slot` "
+        "load samples whose slots are taken. The epochs are simulated: a read takes the time of a seek and of its "
+        "bytes. Memory holds 10 % of the files."
     )
     return "\n\n".join(["## Chunk size (§5.5)", text, table(headings, cells), f"The shortest epochs: {told}. {paper}"])
 
@@ -192,15 +194,15 @@ def randomness(result: dict[str, Any]) -> str:
         for row in rows
     ]
     claim = (
-        f"For its example (chunks of {bound['chunk_size']}, {bound['files']:,} files, {bound['virtual_chunks']:,} "
-        f"virtual chunks) the paper gives {PAPER_BOUND} orders as the bound. That is the number of orders that "
-        f"redirection maps to one, {bound['most_mapped_to_one']} here. The bound itself is larger: at least "
-        f"{bound['randomness_at_least']} orders remain."
+        f"How random is the order? For its example (chunks of {bound['chunk_size']}, {bound['files']:,} files, "
+        f"{bound['virtual_chunks']:,} virtual chunks), the paper gives {PAPER_BOUND} orders as the bound. That is the "
+        f"number of orders that redirection maps to one, {bound['most_mapped_to_one']} here. The bound itself is "
+        f"larger: at least {bound['randomness_at_least']} orders remain."
     )
     text = (
-        "A number of orders does not say how well a policy shuffles, so this table measures it. *Displacement* is how "
-        "far a sample moves from one epoch to the next, as a share of the epoch: 1/3 where both orders are random. "
-        "*Rank correlation* of two successive epochs is 0 where they are independent. *Mates* are pairs of samples "
+        "A number of orders does not show how well a policy shuffles, so this table measures it. *Displacement* is how "
+        "far a sample moves from one epoch to the next, as a share of the epoch: 1/3 if both orders are random. "
+        "*Rank correlation* of two successive epochs is 0 if they are independent. *Mates* are pairs of samples "
         "of one chunk that meet in a batch of 256. *Permutation* is a true shuffle, and *shuffle buffer* is the method "
         "of WebDataset with as much memory."
     )

@@ -62,15 +62,15 @@ def page(report: Report) -> str:
         "![Mates in a batch over the time of storage](evaluation/related.svg)",
         "",
         "A node of WebDataset has the same shards in each epoch, and shuffles their names in a buffer of "
-        f"{WEBDATASET_SHARDS}. Under the pool the parts of the nodes rotate, so most samples come to another node in "
-        "each epoch. The losses that SHADE ranks samples by are drawn; no model is trained.",
+        f"{WEBDATASET_SHARDS}. With the pool, the parts of the nodes rotate, so most samples come to a different node "
+        "in each epoch. SHADE ranks samples by their losses. Here they are drawn at random, as no model is trained.",
         "",
         *_claims(report, rows),
         *_shortfalls(report, rows),
         "",
         "The policies follow these sources:",
         "",
-        "| system | source | what was read of it |",
+        "| system | source | what we read of it |",
         "|---|---|---|",
         *(f"| {name} | {source} | {read} |" for name, source, read in SOURCES),
         "",
@@ -81,18 +81,19 @@ def page(report: Report) -> str:
 def _setting(report: Report) -> list[str]:
     nodes = "one node" if report["nodes"] == 1 else f"{report['nodes']} nodes"
     return [
-        "`redoxfs simulate related` runs each system as an access policy, without data. This is an epoch in the steady "
-        f"state of {report['files']:,} files of {report['sample_bytes'] / 1000:g} kB on {nodes}, whose memory holds "
+        "How much does each system read, send and hold, and how well does it shuffle? `redoxfs simulate related` "
+        "simulates the access policy of each system, without data. The table shows an epoch in the steady state: "
+        f"{report['files']:,} files of {report['sample_bytes'] / 1000:g} kB on {nodes}, whose memory holds "
         f"{report['resident']:.0%} of the files. A chunk has {report['chunk_size']} files.",
         "",
-        "- A read of a file is at a random place. A read of a chunk, or of a shard where the system has shards, is "
-        f"sequential. The storage model charges {report['seek_time_s'] * 1000:g} ms for each read, and "
-        f"{report['bytes_per_s'] / 1e6:g} MB/s. Reads follow each other, so this is not the time of an epoch.",
-        "- Memory is the most that all nodes together hold. Streaming and partial shuffle use local disks as well; "
-        "their reads count as reads of the same storage.",
-        "- Displacement and rank correlation compare successive epochs. Mates are pairs of samples of one chunk or "
-        "shard in a batch of 256; 1 is as many as by chance. “Same node” is the share of samples that come to the "
-        f"node of the epoch before: {1 / report['nodes']:.0%} if nodes are random.",
+        "- *File reads* are random. *Chunk reads*, of a chunk or of a shard, are sequential. *Storage time* is "
+        f"{report['seek_time_s'] * 1000:g} ms for each read, and its bytes at {report['bytes_per_s'] / 1e6:g} MB/s, "
+        "one read after the other. It is not the time of an epoch.",
+        "- *Memory* is the largest share of the files that all nodes together hold. Streaming and partial shuffle use "
+        "local disks as well; their reads count as reads of the same storage.",
+        "- *Displacement* and *rank correlation* compare successive epochs. *Mates* are pairs of samples of one chunk "
+        "or shard in a batch of 256, relative to a random order, which has 1. *Same node* is the share of samples that "
+        f"come to the same node as in the epoch before: {1 / report['nodes']:.0%} if nodes are random.",
     ]
 
 
@@ -133,7 +134,7 @@ def _claims(report: Report, rows: Mapping[str, Row]) -> list[str]:
     claim(
         "pytorch coordl locality-aware nopfs",
         "§2.2",
-        "A cache without eviction is hit once an epoch for each cached file, and is limited by memory",
+        "A cache without eviction has one hit an epoch for each cached file, so memory limits it",
         lambda *of: (
             f"{report['resident']:.0%} of the files in memory: hits "
             + ", ".join(f"{1 - row['file_reads'] / files:.1%} by {row['title']}" for row in of)
@@ -201,8 +202,9 @@ def _shortfalls(report: Report, rows: Mapping[str, Row]) -> list[str]:
         if faster:
             mates = [_mates(row) for row in faster]
             told.append(
-                f"Storage takes less time under {_titles(faster)}. They have {_times(min(mates))} to "
-                f"{_times(max(mates))} times the mates of a random order; {ours['title']} has {_times(_mates(ours))}."
+                f"Storage takes less time under {_titles(faster)}. These have {_times(min(mates))} to "
+                f"{_times(max(mates))} times the mates of a random order; {ours['title']} has {_times(_mates(ours))} "
+                "times."
             )
             better = [row for row in faster if _mates(row) < _mates(ours) and row["peak_share"] <= ours["peak_share"]]
             told.append(
@@ -213,7 +215,7 @@ def _shortfalls(report: Report, rows: Mapping[str, Row]) -> list[str]:
         if quieter:
             told.append(f"Fewer bytes go between nodes under {_titles(quieter)}.")
         lines.append("- " + " ".join(told))
-    return ["Where redoxfs is behind others that serve each sample once:", "", *lines] if lines else []
+    return ["Other systems that serve each sample once do better than redoxfs here:", "", *lines] if lines else []
 
 
 def _titles(rows: list[Row]) -> str:
