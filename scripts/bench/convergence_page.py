@@ -156,10 +156,10 @@ def page(report: dict[str, Any]) -> str:
         "K is the number of samples in a chunk; the percentage is the share of the samples in memory. The label of an "
         'image is its directory, except with "labels in files", where each image may stand in for any other. The files '
         "lie class by class, but redoxfs builds chunks of several classes. The settings without K are controls: "
-        'another shuffle; one shuffle for all epochs; "class shards, buffer", the method of WebDataset on shards of one class, '
-        "with a buffer of a tenth of the images; and the order of a directory. *Redirected* is the share of opens that "
-        "returned another file. *Class mix* is how far the classes of a batch are from their shares in the dataset: 1 "
-        "as in a random order, more if batches have few classes."
+        'another shuffle; one shuffle for all epochs; "class shards, buffer", the method of WebDataset on shards of '
+        "one class, with a buffer of a tenth of the images; and the order of a directory. *Redirected* is the share of "
+        "opens that returned another file. *Class mix* is how far the classes of a batch are from their shares in the "
+        "dataset: 1 as in a random order, more if batches have few classes."
         + (f' "former pool" is the pool of commit {former}.' if former else ""),
         "",
         _markdown(*table(report)),

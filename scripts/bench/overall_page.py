@@ -208,9 +208,9 @@ def page(report: Row) -> str:
         "",
         "The columns: *x PyTorch* and *x CoorDL* are speed-ups over these two. In brackets is the paper's best "
         "speed-up over all models of the setting. *Read* is the bytes that storage read, as a multiple of the dataset. "
-        "*Of cap* is the used share of the reads or bytes that the storage allows in a second. *Compute* and *CPU* are the "
-        "shares of time that the GPUs and the processors were busy. *Limit* is the resource that was used to at least "
-        f"{FULL:.0%}; *waits* means that none was.",
+        "*Of cap* is the used share of the reads or bytes that the storage allows in a second. *Compute* and *CPU* are "
+        "the shares of time that the GPUs and the processors were busy. *Limit* is the resource that was used to at "
+        f"least {FULL:.0%}; *waits* means that none was.",
         "",
     ]
     for setting in report["settings"]:
