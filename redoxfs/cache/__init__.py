@@ -1,10 +1,10 @@
-"""Copies of samples on a local disk, made from what mounts read from slow storage, and read instead of it.
+"""Copies of samples on a local disk. Mounts make them as they read slow storage, and read them in later epochs.
 
 ``segments``  the two files of a segment: bytes of files, and an index of checked batches
-``folder``    DIR: a folder for each dataset, locks, sizes, what `redoxfs cache` shows and removes
+``folder``    DIR: a folder for each dataset, locks, sizes; listing and removing
 ``copies``    the samples that are in a dataset's segments, as a store
-``writer``    writes what was read, behind the readers
-``store``     the chunk store that reads copies where they are, and else the source
+``writer``    writes samples after readers have got them
+``store``     the chunk store that reads copies if there are any, and else the source
 ``check``     `redoxfs cache verify`
 """
 

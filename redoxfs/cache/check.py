@@ -17,7 +17,7 @@ PIECE_BYTES = 1 << 20
 
 @dataclass(slots=True)
 class Checked:
-    """``damaged`` copies of files do not count any more. ``index_bytes`` of indexes are damaged."""
+    """``damaged`` copies of files are taken back. ``index_bytes`` of indexes are damaged."""
 
     files: int = 0
     size: int = 0

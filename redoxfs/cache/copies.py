@@ -1,7 +1,7 @@
-"""The samples that are in the segments of a dataset's cache, as a store.
+"""A store of the samples in the segments of a dataset's cache.
 
-An entry gets its position once and keeps it while the process lives: threads in C may be reading there. A copy that
-turns out to be damaged is not used any more (`forget`), and its sample may be written again, for later mounts.
+An entry gets its position once and keeps it while the process lives: threads in C may be reading there. After a copy
+turns out to be damaged, the store never uses it again (`forget`). Its sample may be written again, for later mounts.
 
 Any thread may call anything here; `load` and `add` are called by one thread at a time.
 """
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Opened:
-    """A segment that is read. ``read_to``: the end of the batches of its index that are known."""
+    """A segment that is open for reads. ``read_to``: the end of the known batches of its index."""
 
     name: str
     data_fd: int
@@ -66,7 +66,7 @@ class Copies(ShardedStore):
         self._fds = np.full(MOST_SEGMENTS, -1, np.int32)
         self._segments: list[_Opened] = []
         self._by_name: dict[str, int] = {}
-        # Copies that do not count: by the number of a segment, their positions.
+        # Revoked copies: by the number of a segment, their positions.
         self._taken_back: dict[int, set[int]] = {}
         self._lock = threading.Lock()
         self._catalog = catalog
@@ -81,7 +81,7 @@ class Copies(ShardedStore):
         super().__init__(index, LOCAL_DISK, self._fds)
 
     def load(self) -> None:
-        """Learn of batches that were written since the last call. Raises OSError."""
+        """Read the batches that were written since the last call. Raises OSError."""
         known = set(self._by_name)
         for name in self._folder.segments():
             if name not in known and len(self._segments) < MOST_SEGMENTS:
@@ -111,7 +111,7 @@ class Copies(ShardedStore):
         self._add(number, [Batch(KEPT, np.array(files, np.int64).reshape(-1, 3), np.array(sums, np.uint64))])
 
     def forget(self, sample: int) -> tuple[int, int, int] | None:
-        """The copy of a sample is damaged. Returns what takes it back (`TAKEN_BACK`), once."""
+        """The copy of a sample is damaged. Returns the row that takes it back (`TAKEN_BACK`), once."""
         with self._lock:
             if not self.here[sample]:
                 return None
@@ -147,7 +147,7 @@ class Copies(ShardedStore):
         self._segments.append(_Opened(name, data_fd, index_fd))
 
     def _add(self, number: int, batches: Sequence[Batch]) -> None:
-        """Take over batches of a segment, as far as they fit the tree and the segment. There may be 10,000 of them."""
+        """Add batches of a segment, as far as they fit the tree and the segment. There may be 10,000 of them."""
         batches = [batch for batch in batches if _is_sound(batch)]
         if not batches:
             return
@@ -176,7 +176,7 @@ class Copies(ShardedStore):
     def _whole(
         self, rows: npt.NDArray[np.intp], entries: npt.NDArray[np.int64], batch_of: npt.NDArray[np.intp]
     ) -> npt.NDArray[np.intp]:
-        """Those of ``rows`` that are of the first batch which has all files of their sample, each once."""
+        """The ``rows`` from the first batch that has all files of their sample, each once."""
         if self._are_single and len(rows) < len(self._shard) >> _FEW:
             _, once = np.unique(entries[rows], return_index=True)
             return rows[once]
@@ -201,7 +201,7 @@ class Copies(ShardedStore):
         return rows[is_chosen[group_of]]
 
     def _note(self, samples: npt.NDArray[np.integer]) -> None:
-        """Some files of these samples have come."""
+        """Files of these samples were added."""
         is_single = self._files[samples] == 1
         with self._lock:
             # Nearly all, without a loop.

@@ -1,12 +1,12 @@
 """DIR of --cache: a folder for each dataset, and the locks and sizes that mounts share.
 
     DIR/lock               held while a mount reserves room, so that all mounts together stay within --cache-size
-    DIR/KEY/about.json     of which dataset it is
-    DIR/KEY/lock           shared by all mounts that use the folder; held alone while it is removed
+    DIR/KEY/about.json     the source of the dataset, and its last use
+    DIR/KEY/lock           shared by all mounts that use the folder; exclusive while it is removed
     DIR/KEY/ID.data …      segments (`segments`)
 
-KEY identifies names, sizes, times, samples and classes of the dataset. DIR may have other things in it, even folders
-with names like KEY: a folder with any other file in it is not touched.
+KEY identifies names, sizes, times, samples and classes of the dataset. DIR may contain other files and folders, even
+with names like KEY: redoxfs never touches a folder that contains any other file.
 """
 
 import errno
@@ -62,10 +62,10 @@ class InUseError(CacheError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What DIR has of a dataset.
+    """The copies of a dataset in DIR.
 
-    ``source``    where it was read from last
-    ``files``     copies of files, perhaps several of one
+    ``source``    the last SOURCE
+    ``files``     number of copies of files, perhaps several of one
     ``size``      bytes on the disk
     ``used_at_s`` when a mount last used it
     """
@@ -86,7 +86,7 @@ def key_of(catalog: "Catalog", fingerprint: str, checksum: str | None) -> str:
 
 
 class Root:
-    """DIR, through a descriptor, which a mount over it does not hide. Makes it if it is absent.
+    """DIR, through a descriptor, which a mount over it does not hide. Creates it if it is missing.
 
     Raises CacheError.
     """
@@ -105,7 +105,7 @@ class Root:
         os.close(self.fd)
 
     def folder(self, key: str) -> "Folder":
-        """The folder of a dataset, made if it is absent, and in use until it is closed. Raises CacheError."""
+        """The folder of a dataset, in use until it is closed. Creates it if it is missing. Raises CacheError."""
         try:
             return Folder(self, key)
         except OSError as failure:
@@ -116,13 +116,13 @@ class Root:
         return sum(_used_bytes(folder) for folder in self._folders())
 
     def free_bytes(self) -> int:
-        """What the disk has free. Raises OSError."""
+        """Free space of the disk. Raises OSError."""
         disk = os.fstatvfs(self.fd)
         return disk.f_bavail * disk.f_frsize
 
     @contextmanager
     def reserving(self) -> Iterator[None]:
-        """No other mount reserves room meanwhile. Raises OSError."""
+        """Keep other mounts from reserving room meanwhile. Raises OSError."""
         fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
@@ -131,7 +131,7 @@ class Root:
             os.close(fd)
 
     def entries(self) -> list[Entry]:
-        """What is in DIR, in the order of last use. Raises CacheError."""
+        """The datasets in DIR, in the order of last use. Raises CacheError."""
         try:
             found = [entry for folder in self._folders() if (entry := _entry(folder)) is not None]
         except OSError as failure:
@@ -139,9 +139,9 @@ class Root:
         return sorted(found, key=lambda entry: entry.used_at_s)
 
     def make_room(self, needs_bytes: int, most_bytes: int, keeps: str) -> list[Entry]:
-        """Remove datasets that no mount uses, those used longest ago first, until ``needs_bytes`` fit, or none is left.
+        """Remove datasets that no mount uses, least recently used first, until ``needs_bytes`` fit, or none is left.
 
-        Returns what was removed. Raises CacheError, OSError.
+        Returns the removed datasets. Raises CacheError, OSError.
 
         Args:
             most_bytes: of DIR as a whole.
@@ -161,7 +161,7 @@ class Root:
         return removed
 
     def remove(self, key: str) -> None:
-        """Remove what DIR has of a dataset, if it is still there. Raises CacheError: InUseError if a mount uses it."""
+        """Remove a dataset from DIR, if it is still there. Raises CacheError: InUseError if a mount uses it."""
         folder = self.path / key
         try:
             fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -185,7 +185,7 @@ class Root:
             raise CacheError.of(self.name, failure) from None
 
     def sweep(self) -> None:
-        """Remove what an interrupted `remove` has left. Raises OSError."""
+        """Remove the leftovers of an interrupted `remove`. Raises OSError."""
         for path in self.path.iterdir():
             if _REMOVED_FOLDER.fullmatch(path.name):
                 shutil.rmtree(path, ignore_errors=True)
@@ -218,7 +218,7 @@ class Folder:
             self.close()
 
     def describe(self, about: dict[str, Any]) -> None:
-        """Note which dataset it is of, and when it was used. Raises OSError."""
+        """Record its dataset, and the time of this use. Raises OSError."""
         with self.root.reserving():
             replace(self.fd, ABOUT, json.dumps({"layout": LAYOUT, "used_at_s": time.time(), **about}).encode())
 
@@ -238,7 +238,7 @@ class Folder:
         return os.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=self.fd)
 
     def close(self) -> None:
-        """It is not in use any more."""
+        """End its use by this process."""
         os.close(self._lock)
         os.close(self.fd)
 

@@ -9,13 +9,13 @@ A batch is a head of 32 bytes, 24 bytes for each file, and 8 bytes for each chec
     files   entry in the tree, position in ID.data, size in bytes
     sums    XXH3-64 of each SUM_BLOCK_BYTES of each file, file after file
 
-A batch is written after the bytes that it names. No order on the disk is relied on: a batch counts if its checksum is
-right, and bytes count if theirs are. So whatever a crash leaves behind is noticed. The checksum of a batch is seeded
-with the dataset's key: a batch of another dataset is not taken for one of this.
+The writer writes a batch after the bytes that it names, but readers do not rely on the order on the disk: a batch
+is valid if its checksum is right, and bytes are valid if theirs are. So readers notice any damage by a crash. The seed
+of a batch's checksum is the dataset's key, so a batch of another dataset is invalid.
 
-A batch of the other kind takes copies back that turned out to be damaged. Its files are (segment, position, 0).
+A batch of the other kind takes back copies that turned out to be damaged. Its files are (segment, position, 0).
 
-One process writes a segment, and holds a lock on ID.data. When it has ended, another one may go on with the segment.
+One process writes a segment, and holds a lock on ID.data. After it has ended, another one may continue the segment.
 """
 
 import os
@@ -34,7 +34,7 @@ KEPT = 0x3145_4843_4143_5852
 """The magic of a batch of copies."""
 
 TAKEN_BACK = 0x3150_4F52_4443_5852
-"""The magic of a batch of copies that do not count any more."""
+"""The magic of a batch of copies that are taken back."""
 
 _HEAD = struct.Struct("<QIIQQ")
 _BEFORE_SUM = _HEAD.size - 8
@@ -53,7 +53,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """Of an index file: its batches, where the last one ends, and the bytes before that which are no batch."""
+    """The batches of an index file, the end of the last one, and the number of bytes before it that are no batch."""
 
     batches: list[Batch]
     end: int

@@ -1,10 +1,10 @@
 """The chunk store of a mount with --cache: reads copies where they are, and all else from the source.
 
-What the source gives is offered to the writer, load by load, so that the samples of a chunk lie side by side in the
-cache and a later epoch reads them in one sweep. A sample whose copy cannot be read, or has wrong checksums, is read
-from the source after all (`CopyRead`), and its copy does not count any more.
+The store offers samples from the source to the writer, load by load, so that the samples of a chunk lie side by side in
+the cache and a later epoch reads them in one sweep. If a copy cannot be read, or has wrong checksums, the store reads
+the sample from the source (`CopyRead`), and never uses the copy again.
 
-Copies are those of files that were as at the scan. Any thread may call anything here.
+It copies only files that are as the scan found them. Any thread may call anything here.
 """
 
 import logging
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 LEAST_FAILURES = 64
 MOST_FAILED = 0.1
-"""If so many copies could not be read, and they are this share of all, the cache is not read any more: its disk is
-failing."""
+"""After so many copies that could not be read, if they are more than this share of all, the store stops reading the
+cache: its disk is failing."""
 
 COPIES_DEPTH = 8
 """Reads of copies in flight. A few saturate a local disk, and each has the bytes of a part of a chunk."""
@@ -116,11 +116,11 @@ class CacheStore:
         }
 
     def flush(self) -> None:
-        """Wait until all that was read is written, or given up."""
+        """Wait until all samples that were read are written, or given up."""
         self._writer.flush()
 
     def end(self) -> None:
-        """Write what waits, within some seconds. No read may follow."""
+        """Write the samples that wait, within some seconds. No read may follow."""
         self._writer.close(CLOSE_S)
 
     # Copies
@@ -153,13 +153,13 @@ class CacheStore:
         name = self._writer.name
         if is_first:
             log.warning(
-                "%s: a copy cannot be used, and its file is read from the source: %s "
-                "(cache.failures in stats.json counts further ones)",
+                "%s: a copy cannot be used, so its file is read from SOURCE: %s "
+                "(cache.failures in stats.json counts such copies)",
                 name,
                 error,
             )
         if gives_up:
-            log.error("%s: the cache is not read any more: %d of its copies cannot be used", name, self._failures)
+            log.error("%s: this mount stops reading the cache: %d of its copies cannot be used", name, self._failures)
 
     # The source
 
@@ -194,7 +194,7 @@ class CacheStore:
 
     @property
     def is_writing(self) -> bool:
-        """Whether more copies are made."""
+        """Whether the writer still makes copies."""
         return not self._writer.is_over
 
     def has(self, sample: int) -> bool:
@@ -202,7 +202,7 @@ class CacheStore:
         return bool(self._copies.here[sample])
 
     def copy(self, chunk: int, samples: Sequence[int]) -> list[OSError]:
-        """Read samples from the source and offer them, waiting for the writer. Blocks. Returns what failed."""
+        """Read samples from the source and offer them, waiting for the writer. Blocks. Returns the errors."""
         found: list[tuple[int, Payload]] = []
         for read in self._source.reads(chunk, samples):
             payloads = _carried_out(read) if isinstance(read, BackgroundRead) else read.run()
@@ -212,7 +212,7 @@ class CacheStore:
 
 
 class _Load:
-    """What arrives of one load, until it is whole."""
+    """Collects the samples of one load until all have arrived."""
 
     def __init__(self, samples: int, whole: Callable[[Sequence[tuple[int, Payload]]], None]) -> None:
         self._left = samples
@@ -246,7 +246,7 @@ def _run(read: Read, load: _Load) -> Sequence[Payload]:
 
 
 class _ObservedNative(NativeRead):
-    """A read of the source, whose results are offered as they become Python objects."""
+    """A read of the source that offers its results as they become Python objects."""
 
     __slots__ = ("_load", "_read")
 

@@ -1,8 +1,8 @@
-"""Writes samples that were read to a segment of the cache, behind the readers.
+"""Writes samples to a segment of the cache after readers have got them.
 
-A thread writes what is offered, some megabytes at a time: the bytes, then the batch of the index that names them
-(`segments`). Readers never wait for it. If it is behind, or the cache is full, what is offered is not kept, and a later
-epoch offers it again. If a write fails, it gives up with one line in the log.
+A thread writes the offered samples, some megabytes at a time: the bytes, then the batch of the index that names them
+(`segments`). Readers never wait for it. If it falls behind, or the cache is full, it drops samples, and a later epoch
+offers them again. If a write fails, it gives up with one line in the log.
 
 `offer` may be called by any thread, `close` once.
 """
@@ -28,21 +28,21 @@ from redoxfs.cache.segments import KEPT, TAKEN_BACK, encoded, encoded_bytes, rea
 from redoxfs.chunks import FileBytes
 
 BATCH_BYTES = 16 << 20
-"""What is written at once. A crash loses no more than that and what waits."""
+"""Size of one write. A crash loses at most that, and the samples that wait."""
 
 LINGER_S = 0.5
 """How long a small batch waits for more."""
 
 LOOK_S = 2.0
-"""How often the writer looks for what other mounts have written, while it writes."""
+"""How often the writer looks for copies by other mounts, while it writes."""
 
 FILE_BYTES = 1024
-"""What a file that waits takes in memory beside its bytes. It also limits how many small files are written at once."""
+"""Memory of a file that waits, beside its bytes. It also limits the number of small files in one write."""
 
 _IOV_MAX = 1024
 
 _NOTHING = memoryview(b"\0")
-"""In the place of a sample of empty files, so that no two samples begin at one position, and their order is known."""
+"""Written for a sample of empty files, so that no two samples begin at one position, and their order is known."""
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Offered:
 
     @property
     def held_bytes(self) -> int:
-        """What it takes in memory."""
+        """The memory that it takes."""
         return self.size + FILE_BYTES * len(self.files)
 
 
@@ -81,7 +81,7 @@ class Writer:
 
     Args:
         most_bytes: of all segments in DIR together.
-        most_waiting_bytes: what may wait for the thread, in memory.
+        most_waiting_bytes: the memory of samples that wait for the thread.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Writer:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is written."""
+        """Whether the writer has stopped."""
         return self.is_full or self.failure is not None or self._closing
 
     def offer(self, samples: Sequence[Offered], *, waits: bool = False) -> bool:
@@ -157,7 +157,7 @@ class Writer:
             self._changed.notify_all()
 
     def flush(self) -> None:
-        """Wait until all that was offered is written, or given up."""
+        """Wait until all offered samples are written, or given up."""
         with self._changed:
             self._flushing += 1
             self._changed.notify_all()
@@ -167,7 +167,7 @@ class Writer:
             self._flushing -= 1
 
     def close(self, wait_s: float) -> None:
-        """Write what waits, for up to ``wait_s``, and end."""
+        """Write the samples that wait, for up to ``wait_s``, and end."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -253,12 +253,12 @@ class Writer:
         here = self._copies.here
         # A load may read a sample again, and another mount may have written it.
         wanted = {each.sample: each for each in batch if not here[each.sample] and each.sample not in self._again}
-        # This process will not read them from where they are now, so they would be offered for ever.
+        # This process will not read their new copies, so readers would offer them for ever.
         self._again.update(sample for sample in wanted if not self._copies.can_be_added(sample))
         segment = self._segment
         if segment is None:
             segment = self._segment = _Segment(self._folder, self._disk)
-            # What its former writer has written since.
+            # Its former writer may have added batches since.
             self._copies.load()
         if taken_back:
             segment.append(TAKEN_BACK, taken_back, [])
@@ -303,7 +303,7 @@ class Writer:
                 rest[0] = rest[0][written:]
 
     def _reserved(self, segment: "_Segment", samples: list[Offered]) -> list[Offered]:
-        """The first of ``samples``, for which there is room; the segment is as long as they need."""
+        """The first of ``samples``, for which there is room. Extends the segment for them."""
         with self._folder.root.reserving():
             room = self._most_bytes - self._folder.root.used_bytes() - encoded_bytes(0, 0)
             kept: list[Offered] = []
@@ -324,7 +324,7 @@ class Writer:
                 self.is_full = True
                 self.left_out += len(samples) - len(kept)
                 self._changed.notify_all()
-            log.info("%s: the cache is full; what is not in it is read from the source", self.name)
+            log.info("%s: the cache is full; other samples are read from SOURCE", self.name)
         return kept
 
 
@@ -353,12 +353,12 @@ class _Segment:
                 # With what stands in the place of empty files.
                 ends = batch.files[:, 1] + np.maximum(batch.files[:, 2], len(_NOTHING))
                 self.data_end = max(self.data_end, int(ends.max()))
-        # What a former writer had not finished.
+        # Cut off the unfinished write of a former writer.
         self._disk.resize(self.index_fd, self.index_end)
         self._disk.resize(self.data_fd, self.data_end)
 
     def _taken(self, folder: Folder) -> tuple[str, int]:
-        """The lock of a segment that nobody writes, or of a new one."""
+        """Lock a segment that no process writes, or a new one. Returns its ID and descriptor."""
         names = folder.segments()
         for name in names:
             with suppress(OSError):
@@ -388,7 +388,7 @@ class _Segment:
         self.index_end = at
 
     def close(self) -> None:
-        """Others may write it."""
+        """Let other processes write it."""
         if self.index_fd >= 0:
             os.close(self.index_fd)
         os.close(self.data_fd)

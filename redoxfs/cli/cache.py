@@ -1,4 +1,4 @@
-"""`redoxfs cache`: show, check or remove what mounts with --cache have kept."""
+"""`redoxfs cache`: list, check or remove the datasets that mounts with --cache have kept."""
 
 import json
 from datetime import datetime
@@ -41,13 +41,13 @@ def _list(root: "Root", options: CacheListOptions) -> int:
         print(json.dumps([_told(entry) for entry in entries], indent=2))
         return 0
     if not entries:
-        say(f"{root.name}: no dataset is in it")
+        say(f"{root.name}: contains no dataset")
     for entry in entries:
         used = datetime.fromtimestamp(entry.used_at_s).astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
         print_table(
             entry.key,
             [
-                ("source", entry.source or "not known"),
+                ("source", entry.source or "unknown"),
                 ("content", f"{counted(entry.files, 'file')}, {format_bytes(entry.size)}"),
                 ("last used", f"{used}{', in use now' if entry.is_in_use else ''}"),
             ],
@@ -87,14 +87,12 @@ def _verify(root: "Root", options: CacheVerifyOptions) -> int:
         )
         say(
             f"{entry.key}: {counted(checked.files, 'file')}, {format_bytes(checked.size)}, "
-            f"{checked.damaged:,} of them damaged, {format_bytes(checked.index_bytes)} of the index damaged"
+            f"{checked.damaged:,} of them damaged, and {format_bytes(checked.index_bytes)} of the index"
         )
     if options.json:
         print(json.dumps(found, indent=2))
     if damaged:
-        raise DamagedError(
-            f"{root.name}: damaged; what is damaged does not count any more, and is read from the source"
-        )
+        raise DamagedError(f"{root.name}: has damaged copies, which are given up; mounts read these files from SOURCE")
     return 0
 
 
@@ -106,7 +104,7 @@ def _remove(root: "Root", options: CacheRemoveOptions) -> int:
     for given in options.keys:
         found = [entry for entry in entries if given and entry.key.startswith(given)]
         if len(found) != 1:
-            raise UsageError(f"{given}: {'several datasets begin' if found else 'no dataset begins'} with that")
+            raise UsageError(f"{given}: {'several keys begin' if found else 'no key begins'} with it")
         chosen[found[0].key] = found[0]
     for key, entry in chosen.items():
         root.remove(key)

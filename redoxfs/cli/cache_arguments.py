@@ -9,40 +9,42 @@ from redoxfs.cli.parser import Parser, Verbs, add_verb
 
 def add_cache_options(group: "argparse._ActionsContainer", *, required: bool = False) -> argparse.Action:
     """--cache, and --cache-size, which is returned."""
-    group.add_argument("--cache", metavar="DIR", required=required, help="keep what is read on a local disk, in DIR")
+    group.add_argument(
+        "--cache", metavar="DIR", required=required, help="keep copies of samples in DIR, on a local disk"
+    )
     return group.add_argument(
         "--cache-size",
         metavar="SIZE",
-        help="of DIR, for all datasets together: 500GiB or 80%% (default: 90%% of what its disk has free)",
+        help="limit of DIR, for all datasets: 500GiB, or 80%% of its disk's free space (default: 90%%)",
     )
 
 
 def add_cache(verbs: "Verbs[Parser]") -> None:
     """`redoxfs cache`."""
-    cache = add_verb(verbs, "cache", None, "show, check or remove what mounts with --cache DIR have kept")
+    cache = add_verb(verbs, "cache", None, "list, check or remove the datasets that mounts with --cache DIR have kept")
     actions = cache.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
-    listing = add_verb(actions, "ls", CacheListOptions, "show which datasets are in DIR")
+    listing = add_verb(actions, "ls", CacheListOptions, "list the datasets in DIR")
     listing.add_argument("folder", metavar="DIR")
     listing.add_argument("--json", action="store_true", help="print JSON")
-    check = add_verb(actions, "verify", CacheVerifyOptions, "check every byte in DIR; what is damaged does not count")
+    check = add_verb(actions, "verify", CacheVerifyOptions, "check every byte in DIR, and give up damaged copies")
     check.add_argument("folder", metavar="DIR")
     check.add_argument("--json", action="store_true", help="print JSON")
     usage = "%(prog)s [OPTIONS] DIR (KEY… | --all)"
     remove = add_verb(actions, "rm", CacheRemoveOptions, "remove datasets from DIR that no mount uses", usage=usage)
     remove.add_argument("folder", metavar="DIR")
-    remove.add_argument("keys", metavar="KEY", nargs="*", help="as cache ls shows it, or the beginning of it")
+    remove.add_argument("keys", metavar="KEY", nargs="*", help="key of a dataset, or its beginning (see cache ls)")
     remove.add_argument("--all", action="store_true", help="all datasets")
 
 
 def add_warmup(verbs: "Verbs[Parser]") -> Parser:
     """`redoxfs warmup`, which lacks the options of several verbs."""
-    verb = add_verb(verbs, "warmup", WarmupOptions, "read SOURCE into a cache, before a job needs it")
+    verb = add_verb(verbs, "warmup", WarmupOptions, "read SOURCE into a cache before a job needs it")
     verb.add_argument("source", metavar="SOURCE", help="a directory, a packed dataset, or an address: s3://…")
     add_cache_options(verb, required=True)
     verb.add_argument(
         "--jobs",
         metavar="N",
         type=values.jobs,
-        help=f"chunks that are read at a time (default: {default_of(WarmupOptions, 'jobs')})",
+        help=f"chunks to read at a time (default: {default_of(WarmupOptions, 'jobs')})",
     )
     return verb

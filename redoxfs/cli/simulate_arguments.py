@@ -41,7 +41,7 @@ def add_simulate(verbs: "Verbs[Parser]") -> None:
     _add_storage(table, ChunkSizeOptions)
     _add_plot(table)
     table = add_verb(
-        tables, "remote-memory", RemoteMemoryOptions, "what remote chunks use of a memory limit, and save (§5.4)"
+        tables, "remote-memory", RemoteMemoryOptions, "how much of a memory limit remote chunks use, and save (§5.4)"
     )
     _add_simulated(table, RemoteMemoryOptions)
     _add_plot(table)
@@ -67,7 +67,7 @@ def add_simulate(verbs: "Verbs[Parser]") -> None:
         help=f"share of the samples in memory; {repeat} (default: 25%%, 10%%, 2%%)",
     )
     table = add_verb(
-        tables, "related", RelatedOptions, "storage, network, memory and shuffle of other systems beside redoxfs (§2.2)"
+        tables, "related", RelatedOptions, "compare with other systems: storage, network, memory and shuffle (§2.2)"
     )
     _add_simulated(table, RelatedOptions)
     table.add_argument(
@@ -124,7 +124,7 @@ def _add_storage(table: Parser, kind: type) -> None:
         dest="seek_time_s",
         metavar="S",
         type=values.seconds,
-        help=f"seconds of a read (default: {default_of(kind, 'seek_time_s'):g})",
+        help=f"seconds of a read besides its bytes (default: {default_of(kind, 'seek_time_s'):g})",
     )
     table.add_argument("--bandwidth", metavar="SIZE", type=values.bandwidth, help="bytes a second (default: 380MB)")
 

@@ -1,9 +1,9 @@
 """`redoxfs state`: save the progress of a mount's laps to a file, or load it.
 
 `save` makes the daemon write the file, as it writes its own every second. `load` gives a file to the daemon, which
-continues from it at once: samples that were served after the save are served again. `save --less N` leaves out the last
-N samples that were opened, which loaders may have opened ahead of the training loop. Save it with a checkpoint of the
-training, and load it with that. Of several nodes, any one saves the progress of all, and each has to load it.
+continues from it at once: samples that were served after the save are served again. `save --less N` takes back the last
+N opens, which loaders may have made ahead of the training loop. Save a state with each checkpoint of the training, and
+load both together. With several nodes, any node saves the progress of all, and each node has to load it.
 """
 
 import os

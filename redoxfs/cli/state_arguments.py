@@ -16,7 +16,7 @@ def add_state(verbs: "Verbs[Parser]", add_timeout: Callable[[Parser], object]) -
     actions = state.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
     for name, makes, text in (
         ("save", StateSaveOptions, "write to FILE which samples were served in the current epoch"),
-        ("load", StateLoadOptions, "continue where FILE was saved; samples served since then are served again"),
+        ("load", StateLoadOptions, "return to the position in FILE; samples served since the save come again"),
     ):
         verb = add_verb(actions, name, makes, text)
         verb.add_argument("mountpoint", metavar="MOUNTPOINT")
@@ -26,7 +26,7 @@ def add_state(verbs: "Verbs[Parser]", add_timeout: Callable[[Parser], object]) -
                 "--less",
                 metavar="N",
                 type=_less,
-                help="let the last N samples that were opened come again: what loaders may have opened ahead",
+                help="take back the last N opens, which loaders may have made ahead of training",
             )
         add_timeout(verb)
 

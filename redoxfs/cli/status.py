@@ -157,7 +157,7 @@ def _chunk_loads(stats: dict[str, Any]) -> str | None:
 
 
 def _cache(stats: dict[str, Any]) -> str | None:
-    """What is in the cache, and how much was read there; None without --cache."""
+    """How much is in the cache, and how much was read from it; None without --cache."""
     cache = stats.get("cache")
     if not cache:
         return None

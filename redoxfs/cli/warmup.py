@@ -19,14 +19,14 @@ from redoxfs.launch.source import Dataset, check_source, open_dataset, open_root
 if TYPE_CHECKING:
     from redoxfs.cache import CacheStore
 
-# Of which requests in flight, and what waits to be written, take a share.
+# In place of --memory: requests in flight and samples that wait to be written take shares of it.
 _MEMORY_BYTES = 2 << 30
 
 _READ_BYTES = 512 << 20
-"""What is being read takes no more, unless a single sample does."""
+"""The most memory of reads in progress, unless a single sample takes more."""
 
 _PIECE_BYTES = 16 << 20
-"""What one job reads at once, so that a chunk of large samples does not take all."""
+"""The most that one job reads at once, so that a chunk of large samples does not take all memory."""
 
 
 def run(options: WarmupOptions) -> int:
@@ -87,11 +87,12 @@ def _filled(dataset: Dataset, store: "CacheStore", jobs: int) -> int:
         store.flush()
     stats = store.cache_stats()
     store.end()
-    say(f"{stats['samples']:,} of {counted(len(sizes), 'sample')}, {format_bytes(int(stats['size_bytes']))}, are there")
+    there = f"{stats['samples']:,} of {counted(len(sizes), 'sample')}, {format_bytes(int(stats['size_bytes']))}"
+    say(f"in the cache: {there}")
     if first is not None:
         raise SourceUnusableError(f"{counted(failed, 'file')} could not be read; the first: {first}")
     if not stats["writes"]:
-        raise DestinationError("the cache is full, or its disk fails; what is not there is read from SOURCE")
+        raise DestinationError("the cache is full, or its disk fails; mounts read the other samples from SOURCE")
     if (changed := len(sizes) - int(stats["samples"])) > 0:
         say(f"{counted(changed, 'sample')} changed since the scan and are not kept (--rescan)")
     return 0
@@ -116,7 +117,7 @@ def _wanted(dataset: Dataset, store: "CacheStore") -> Iterator[tuple[int, list[i
 
 
 class _Room:
-    """So many bytes, which threads take and give back."""
+    """A number of bytes, of which threads take a part and give it back."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
@@ -125,7 +126,7 @@ class _Room:
 
     @contextmanager
     def taken(self, size: int) -> Iterator[None]:
-        """Wait until there is room for ``size`` bytes, or nothing else is taken."""
+        """Wait until there is room for ``size`` bytes, or no other thread has any."""
         with self._changed:
             self._changed.wait_for(lambda: not self._taken or self._taken + size <= self._most)
             self._taken += size

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from redoxfs.cache import CacheStore
     from redoxfs.chunks import ChunkStore
 
-# What waits for the writer, beside the memory of --memory.
+# Memory for samples that wait for the writer, as a share of --memory and beside it; its least and its most bytes.
 _WAITING_SHARE = 8
 _WAITING_BYTES = (32 << 20, 256 << 20)
 
@@ -47,7 +47,7 @@ def resolved_cache(cache: CacheOptions) -> CacheOptions:
 
 
 def check_cache(cache: CacheOptions, *apart: tuple[str, Path]) -> None:
-    """Refuse a DIR that lies in one of the folders ``apart``, each with what it is. Raises DestinationError."""
+    """Refuse a DIR that lies in one of the folders ``apart``, each with its name. Raises DestinationError."""
     if cache.cache is None:
         return
     path = Path(cache.cache)
@@ -61,7 +61,7 @@ def with_cache(
 ) -> "ChunkStore":
     """``store``, with its copies in DIR, if there is one. Raises DestinationError, UsageError.
 
-    If the disk of DIR is full or fails, that is a line, and ``store`` is returned as it is.
+    If the disk of DIR is full or fails, it prints one line and returns ``store`` as it is.
     """
     if cache.cache is None:
         return store
@@ -75,7 +75,7 @@ def with_cache(
 def with_cache_again(
     store: "ChunkStore", dataset: Dataset, cache: CacheOptions, *, source: str, memory_bytes: int
 ) -> "ChunkStore":
-    """As `with_cache`, in another daemon. Programs wait for the mount, so it goes on without copies if it has to."""
+    """As `with_cache`, in another daemon. Programs wait for the mount, so it serves without copies if it must."""
     try:
         return with_cache(store, dataset, cache, source=source, memory_bytes=memory_bytes)
     except (DestinationError, UsageError) as error:
@@ -86,7 +86,7 @@ def with_cache_again(
 def open_cache(
     store: "ChunkStore", dataset: Dataset, cache: CacheOptions, *, source: str, memory_bytes: int
 ) -> "CacheStore":
-    """``store`` with its copies in DIR, which is described on stderr. Raises DestinationError, UsageError."""
+    """``store`` with its copies in DIR. Describes the cache on stderr. Raises DestinationError, UsageError."""
     from redoxfs.cache import CacheError, CacheStore, Root, key_of
     from redoxfs.cache.copies import Copies
     from redoxfs.cache.writer import Writer
@@ -101,14 +101,15 @@ def open_cache(
         most = int(room * _DEFAULT_SHARE) if cache.cache_size is None else parse_size(cache.cache_size, room)
         key = key_of(dataset.catalog, fingerprint_of(dataset), checksum)
         folder = root.folder(key)
-        # It is for people, and for `make_room`: on a full disk, copies are served without it.
+        # Only people and `make_room` need it. On a full disk, copies are served without it.
         with suppress(OSError):
             folder.describe({"source": source, "fingerprint": fingerprint_of(dataset)})
         copies = Copies(dataset.catalog, dataset.cells, folder)
         copies.load()
         needs = int(dataset.catalog.sample_bytes.sum()) - copies.size
         for entry in root.make_room(needs, most, key):
-            say(f"cache: removed {entry.key}, {format_bytes(entry.size)} of {entry.source or 'a dataset'}, for room")
+            size = format_bytes(entry.size)
+            say(f"cache: removed {entry.key} ({size} of {entry.source or 'a dataset'}) to make room")
     except CacheError as error:
         raise (DiskError if error.is_disk else DestinationError)(f"--cache {error}") from None
     except OSError as failure:
@@ -118,10 +119,10 @@ def open_cache(
     waiting = min(max(memory_bytes // _WAITING_SHARE, least), greatest)
     samples = counted(len(copies.here), "sample")
     say(
-        f"cache: {copies.number:,} of {samples}, {format_bytes(copies.size)}, in {cache.cache}; "
-        f"up to {format_bytes(most)} there (--cache-size)"
+        f"cache: {copies.number:,} of {samples}, {format_bytes(copies.size)}, in {cache.cache}, "
+        f"which may hold {format_bytes(most)} (--cache-size)"
     )
     if copies.damaged_bytes:
-        say(f"cache: {format_bytes(copies.damaged_bytes)} of its index are damaged and do not count")
+        say(f"cache: ignored {format_bytes(copies.damaged_bytes)} of its index, which are damaged")
     writer = Writer(folder, copies, most_bytes=most, most_waiting_bytes=waiting)
     return CacheStore(dataset.catalog, store, copies, writer, is_fixed=index is not None)
