@@ -1,13 +1,13 @@
-"""Which file's bytes an open returned: `redoxfs.served`, for scripts that look labels up by name.
+"""`redoxfs.served`: tells a script the file whose bytes an open returned, so that it can look up labels by name.
 
-A mount answers an open of A with any file of A's class. While A is open its answer does not change, so a descriptor's
-answer is exact: with the page cache and without, after a fork, and whatever other threads open. A path's answer is that
-of its last open, by anyone.
+A mount answers an open of A with any file of A's class. While A is open, its answer does not change. So the result for
+a descriptor is exact: with the page cache and without, after a fork, and whatever other threads open. The result for a
+path is the answer to its last open by any process.
 
-One read at `.redoxfs/served-by-inode` brings the answer. Users other than the one who mounted read `.redoxfs/served`
-instead, where the modes of directories apply. It needs neither an ioctl nor a stat, which could reserve
-another sample: the number of the inode and the mount come from ``/proc/self/fdinfo``. Rejected: an extended attribute.
-The kernel would then ask the daemon for every attribute that `ls -l` looks for.
+One read of `.redoxfs/served-by-inode` returns the answer. Users other than the one who mounted read `.redoxfs/served`
+instead, where the modes of directories apply. `served` needs no ioctl, and no stat, which could reserve another sample:
+``/proc/self/fdinfo`` has the number of the inode and the mount. Rejected: an extended attribute. The kernel would then
+ask the daemon for every attribute that `ls -l` looks for.
 
 This module stands above the rooms, as any program that uses redoxfs does, and imports nothing but the mount table.
 """
@@ -54,10 +54,10 @@ _mounts: dict[int, Mount] = {}
 def served(file: File, start: str | os.PathLike[str] | None = None) -> str:
     """The path of the file whose bytes an open of ``file`` returned.
 
-    For an open file, or its descriptor, that is exact as long as it is open. For a path it is the answer to the last
+    For an open file, or its descriptor, the result is exact while it is open. For a path, it is the answer to the last
     open of the path by any thread: exact if no other thread has opened it since.
 
-    A file that no redoxfs mount serves is its own answer, so a script works with a mount and without.
+    For a file that no redoxfs mount serves, the result is that file, so a script works with a mount and without.
 
     Args:
         file: a descriptor, an open file, or a path.
@@ -65,7 +65,7 @@ def served(file: File, start: str | os.PathLike[str] | None = None) -> str:
 
     Raises:
         OSError: the file cannot be opened or is closed, it is a directory, or the mount does not answer.
-        LookupError: a path that was not opened yet, or not since the mount's daemon was started again.
+        LookupError: the path was not opened yet, or not since the mount's daemon was started again.
         ValueError: the file is one of `.redoxfs`, or the root of its mount is not visible to this process.
 
     >>> import tempfile
@@ -77,7 +77,7 @@ def served(file: File, start: str | os.PathLike[str] | None = None) -> str:
 
 
 def served_many(files: Iterable[File], start: str | os.PathLike[str] | None = None) -> list[str]:
-    """As `served`, of several files. It opens the mount's control file once, so it costs one read for each.
+    """As `served`, for several files. It opens the mount's control file once, and needs one read for each file.
 
     >>> served_many(["/proc/self/status", "/proc/self/stat"], "/proc/self")
     ['status', 'stat']
@@ -120,7 +120,7 @@ def _served(file: File, controls: dict[int, tuple[Mount, int]]) -> str:
 
 @contextmanager
 def _descriptor(file: File) -> Iterator[int]:
-    """A descriptor of ``file``. That of a path is no open for the mount, and asks it for no size."""
+    """A descriptor of ``file``. For a path it sends the mount neither an open nor a stat."""
     if isinstance(file, int):
         yield file
     elif isinstance(file, (str, os.PathLike)):
@@ -136,13 +136,13 @@ def _descriptor(file: File) -> Iterator[int]:
 def _place(fd: int) -> _Place:
     with open(f"/proc/self/fdinfo/{fd}", "rb", buffering=0) as info:
         fields = dict(line.split(b":", 1) for line in info.read(4096).splitlines() if b":" in line)
-    # Linux before 5.14 does not tell the inode here.
+    # Linux before 5.14 does not list the inode here.
     inode = int(fields[b"ino"]) if b"ino" in fields else os.fstat(fd).st_ino
     return _Place(int(fields[b"mnt_id"]), inode)
 
 
 def _control_of(mount_id: int) -> tuple[Mount, int]:
-    """A mount, and a descriptor of its control file, `_NOT_OURS`, or `_FORBIDDEN`: it is another user's."""
+    """A mount, and a descriptor of its control file, `_NOT_OURS`, or `_FORBIDDEN` if another user mounted it."""
     known = _mounts.get(mount_id)
     if known is not None and known.ours:
         fd = _control_in(known)
@@ -166,7 +166,7 @@ def _control_of(mount_id: int) -> tuple[Mount, int]:
 
 
 def _control_in(mount: Mount) -> int:
-    """As `_control_of`; `_NOT_OURS` if its path leads elsewhere now, or if it is of a subfolder."""
+    """As `_control_of`; `_NOT_OURS` if its path leads elsewhere now, or if it mounts a subfolder."""
     if mount.root != "/":
         return _NOT_OURS
     try:
@@ -182,7 +182,7 @@ def _control_in(mount: Mount) -> int:
 
 
 def _served_at(path: str, mount: Mount) -> str:
-    """The answer of a file of the dataset, for any user who may look at it. Raises OSError, ValueError."""
+    """The answer of a file of the dataset, for any user who may read it. Raises OSError, ValueError."""
     if mount.root != "/":
         raise ValueError(f"{path}: only the user who mounted can ask in a mount of a subfolder")
     relative = PurePosixPath(path).relative_to(mount.mountpoint)

@@ -1,22 +1,22 @@
-"""Resume a DataLoader to the sample.
+"""Resume a DataLoader at the exact sample.
 
     loader = redoxfs.torch.track(DataLoader(dataset, …), "/mnt/set")
     …
     checkpoint["loader"] = redoxfs.torch.state_dict(loader)              # in the middle of an epoch
     redoxfs.torch.load_state_dict(loader, checkpoint["loader"])          # in the next job, before the first batch
 
-A loader opens files ahead of the training loop: prefetch_factor batches for each worker. A mount knows what was
-opened, the loop knows what it got. So a state has the laps of the mount without the turns of the batches that the
-loader did not yield, and the batches that are left of the epoch. After a load each sample that was not yielded comes,
-and no other.
+A loader opens files ahead of the training loop: prefetch_factor batches for each worker. The mount knows which samples
+were opened, and the training process knows which batches the loader yielded. A state has two parts: the laps of the
+mount without the turns of batches that were not yielded, and the batches that are left of the epoch. After a load, the
+rest of the epoch has exactly the samples that were not yielded.
 
-The mount knows by itself for which batch a file was opened. The loader's sampler numbers the batches, and a worker that
-receives one looks up its number in `.redoxfs/batches` before it opens anything. So it does not matter what a dataset
-opens for an index, nor in how many threads. Nothing is added to a batch. A worker whose training process has ended ends
-at once, so it takes no turn of the next job's.
+The mount knows the batch of each open. The loader's sampler numbers the batches, and a worker that receives a batch
+looks up its number in `.redoxfs/batches` before it opens any file. So a dataset may open any files for an index, in any
+number of threads. Nothing is added to a batch. A worker ends as soon as its training process has ended, so it takes no
+turn of the next job.
 
-Rejected: to count opens, since a dataset may open any number of files for a sample; to remember the files of each
-index, since an open may be answered with any file.
+Rejected: counting opens, since a dataset may open any number of files for a sample; recording the files of each index,
+since any file of the class may answer an open.
 
 This module imports PyTorch; nothing else in the package imports this module. It stands above the rooms, as any program
 that uses redoxfs does.
@@ -56,23 +56,23 @@ from redoxfs.linux.mount_table import mount_of, read_mounts
 VERSION = 1
 
 TIMEOUT_S = 60.0
-"""For an answer of the mount's daemon."""
+"""The deadline for an answer of the mount's daemon."""
 
 Loader = TypeVar("Loader", bound="DataLoader[Any]")
 Batch = list[int]
 
 
 class ResumeError(RuntimeError):
-    """A state cannot be saved or loaded: one line. With several ranks each of them gets the same error."""
+    """A state cannot be saved or loaded: one line. With several ranks, all of them get the same error."""
 
 
 def track(loader: Loader, root: str | os.PathLike[str]) -> Loader:
-    """Have a loader's batches counted, so that its state can be saved; before its first iteration.
+    """Count a loader's batches, so that its state can be saved. Call it before the first iteration.
 
     Args:
         loader: a DataLoader of a map-style dataset, a StatefulDataLoader, or one that accelerate has prepared. With
             several ranks, the loader of this rank.
-        root: a path in the mount that the dataset reads. Without a mount there only the batches are resumed.
+        root: a path in the mount that the dataset reads. If no mount is there, only the batches resume.
 
     Returns:
         ``loader`` itself.
@@ -80,7 +80,7 @@ def track(loader: Loader, root: str | os.PathLike[str]) -> Loader:
     Raises:
         TypeError: the dataset is an IterableDataset, or the sampler has no length.
         ValueError: ``in_order=False``, or the loader is tracked already.
-        ResumeError: the mount does not know batches, or cannot see this process.
+        ResumeError: the mount does not support batches, or its daemon cannot see this process.
 
     >>> from torch.utils.data import DataLoader
     >>> loader = track(DataLoader(range(6), batch_size=2), "/")
@@ -110,13 +110,13 @@ def track(loader: Loader, root: str | os.PathLike[str]) -> Loader:
 
 
 def state_dict(loader: "DataLoader[Any]", group: Any = None) -> dict[str, Any]:
-    """The state of a tracked loader, for a checkpoint: texts and numbers.
+    """The state of a tracked loader, for a checkpoint: strings and numbers.
 
     With torch.distributed this is a collective call: every rank of ``group`` makes it after the same number of batches,
     and gets the same state.
 
     Raises:
-        ResumeError: the loader is not tracked; the mount does not answer, or cannot tell what is opened ahead.
+        ResumeError: the loader is not tracked; the mount does not answer, or has forgotten which opens were ahead.
     """
     tracker = _tracker_of(loader)
     ranks = _Ranks(group)
@@ -148,15 +148,15 @@ def load_state_dict(
     """Continue from a state: the next iteration of ``loader`` yields the rest of the epoch, later ones whole epochs.
 
     With torch.distributed this is a collective call, and one rank for each mount loads the laps into it. The number of
-    ranks may differ from that of the save: what is left is then dealt to the ranks anew. Each rank gets equally many
-    batches; as DistributedSampler does, indices are repeated for that, or left out with ``drop_last``.
+    ranks may differ from that of the save: the rest of the epoch is then dealt to the ranks anew. Each rank gets the
+    same number of batches. For that, indices are repeated, or left out with ``drop_last``, as DistributedSampler does.
 
     ``len(loader)`` remains that of a whole epoch.
 
     Args:
-        skip_empty: what a state means that was saved after the last batch of an epoch, before the loop ended. False:
-            the next iteration yields nothing. True: it is a whole epoch. Frameworks that count batches need this, since
-            for them the epoch was over.
+        skip_empty: for a state that was saved after the last batch of an epoch, before the loop ended. False: the next
+            iteration yields nothing. True: it is a whole epoch. Frameworks that count batches need this, since for them
+            the epoch was over.
 
     Raises:
         ResumeError: the loader is not tracked; the state is of another dataset or version; the mount refuses it.
@@ -201,7 +201,7 @@ _trackers: "weakref.WeakSet[_Tracker]" = weakref.WeakSet()
 
 
 class _Tracker:
-    """Knows which batches a loader has yielded.
+    """Counts the batches that a loader has yielded.
 
     ``pending``  the batches of the next iteration, if a state was loaded
     ``drawn``    how many batches of this iteration the loader has taken from the sampler
@@ -225,7 +225,7 @@ class _Tracker:
         _trackers.add(self)
 
     def check(self) -> None:
-        """Raises ResumeError if the mount cannot tell for which batch a file is opened."""
+        """Raises ResumeError if the mount cannot assign opens to batches."""
         if self.mount is None:
             return
         # Only the user who mounted can ask the daemon.
@@ -249,7 +249,7 @@ class _Tracker:
         return self._iteration
 
     def batches(self, sampler: Any) -> Iterator[Any]:
-        """The batches of this iteration, for workers: each announces itself where it arrives."""
+        """The batches of this iteration, for workers. Each marks its beginning in the worker that receives it."""
         iteration = self._iteration
         pending, self.pending = self.pending, None
         if pending is None:
@@ -277,7 +277,7 @@ class _Tracker:
             self._running = None
 
     def remaining(self) -> list[Batch] | None:
-        """The batches that are left; None between two iterations."""
+        """The batches that the iteration has not yielded; None between two iterations."""
         if self.pending is not None:
             return self.pending
         if self._running is None:
@@ -290,14 +290,14 @@ class _Tracker:
     def turns_ahead(self) -> bytes:
         """The turns for batches that were not yielded, also of other tracked loaders of this process on the mount.
 
-        A job that has several loads the state of each, one after the other, and each sets the laps for all.
+        A job with several loaders loads their states one after the other, and each load sets the laps for all.
         """
         if self.mount is None:
             return b""
         rows = [self._own_turns_ahead()]
         for other in _trackers:
             if other is not self and other.mount is not None and _identity(other.mount) == _identity(self.mount):
-                # Its own state tells what is wrong with it.
+                # Saving its own state raises its error.
                 with suppress(ResumeError):
                     rows.append(other._own_turns_ahead())
         return b"".join(rows)
@@ -324,14 +324,14 @@ class _Tracker:
 
 
 class _Iterator:
-    """The iterator of a loader, which counts what it yields."""
+    """The iterator of a loader, which counts the batches that it yields."""
 
     def __init__(self, tracker: _Tracker, begin: Callable[[], Iterator[Any]]) -> None:
         self._tracker = tracker
         # Workers get their first batches when the loader's own iterator is made.
         self._iteration = tracker.begin(self)
         self.inner = begin()
-        # Batches that raised an error. They are ahead until the loop goes on without them.
+        # Batches that raised an error. They count as ahead until the loop continues without them.
         self._failed = 0
 
     def __iter__(self) -> "_Iterator":
@@ -352,7 +352,7 @@ class _Iterator:
         return batch
 
     def _received(self) -> int:
-        """How many batches PyTorch's iterator has done with: it goes on behind one that raised an error."""
+        """How many batches PyTorch's iterator has passed: it continues after a batch that raised an error."""
         received = getattr(self.inner, "_rcvd_idx", None)
         return self._tracker.drawn if received is None else int(received)
 
@@ -378,16 +378,16 @@ class _Order:
 
 
 def _derive(loader: Any, name: str, method_of: Callable[[type], Any]) -> None:
-    """Make ``loader`` an instance of a class of its own, which is its class but for one method."""
+    """Make ``loader`` an instance of a class derived from its own, with one other method."""
     cls = type(loader)
     # An object can only become an instance of a class of the same layout.
     derived = type(cls.__name__, (cls,), {"__slots__": (), "__module__": cls.__module__, name: method_of(cls)})
-    # accelerate's loaders show another class than theirs.
+    # accelerate's loaders hide their class.
     object.__dict__["__class__"].__set__(loader, derived)
 
 
 def _counting(cls: type) -> Any:
-    """An ``__iter__`` whose iterators count what they yield."""
+    """An ``__iter__`` whose iterators count the batches that they yield."""
     return lambda self: _Iterator(_tracker_of(self), partial(cls.__iter__, self))  # type: ignore[attr-defined]
 
 
@@ -410,7 +410,7 @@ def _tracker_of(loader: Any) -> _Tracker:
 
 
 class _Numbered:
-    """A batch on its way to a worker, where it arrives as its indices alone."""
+    """A batch on its way to a worker. Unpickling marks its beginning and returns its indices."""
 
     __slots__ = ("_number",)
 
@@ -425,7 +425,7 @@ _watched: int | None = None
 
 
 def _arrive(marks: str | None, iteration: int, number: int, index: Any) -> Any:
-    """In a worker, when it receives a batch: before it opens any file for it."""
+    """Runs in a worker when it receives a batch, before it opens any file for it."""
     global _watched
     if _watched != os.getpid():
         _watched = os.getpid()
@@ -435,14 +435,16 @@ def _arrive(marks: str | None, iteration: int, number: int, index: Any) -> Any:
 
 
 def _mark(marks: str | None, iteration: int, number: int) -> None:
-    """Tell the mount that this process opens files for a batch from now on. One request."""
+    """Tell the mount, with one request, that this process opens files for a batch from now on."""
     if marks is not None:
         os.stat(f"{marks}-{iteration}-{number}")
 
 
 def _end_with_parent() -> None:
-    """End this worker as soon as the training process has ended. PyTorch's workers notice that after some seconds, and
-    may open files meanwhile that the next job should get."""
+    """End this worker as soon as the training process has ended.
+
+    PyTorch's workers notice that after some seconds. Meanwhile they may open files that the next job should get.
+    """
     parent = multiprocessing.parent_process()
     if parent is None or parent.pid is None:
         return
@@ -487,7 +489,7 @@ def _unpacked(text: str) -> list[Batch]:
 
 
 def _dealt(of_ranks: Sequence[list[Batch]], rank: int, world: int, size: int, *, drop_last: bool) -> list[Batch]:
-    """The batches of ``rank``, of ``world``, where other ranks left these.
+    """The batches of ``rank``, of ``world``, if the ranks of the save left these.
 
     >>> left = [[[0, 1], [4, 5]], [[2, 3], [6]]]
     >>> [_dealt(left, rank, 3, 2, drop_last=False) for rank in range(3)]
@@ -539,13 +541,13 @@ def _without(mount: PathStatus, path: bytes, turns: bytes) -> str:
 
 
 def _identity(mount: PathStatus) -> tuple[str, str]:
-    """The same for all ranks that read one mount."""
+    """Identifies a mount: equal for all ranks that read it."""
     assert mount.mount is not None
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip(), mount.mount.device
 
 
 class _Ranks:
-    """The ranks of a job; one, without torch.distributed."""
+    """The ranks of a job; a single one without torch.distributed."""
 
     def __init__(self, group: Any) -> None:
         self._group = group
@@ -554,7 +556,7 @@ class _Ranks:
         self.world = 1 if self._is_one else torch.distributed.get_world_size(group)
 
     def agree(self, step: Any) -> list[Any]:
-        """What ``step`` returns at each rank, once all have done it. Raises ResumeError at all if it does at one."""
+        """Do ``step`` at each rank, and return all results. If it raises ResumeError at one rank, raise it at all."""
         result, failure = None, None
         try:
             result = step()

@@ -1,17 +1,17 @@
-"""States that lack what was opened ahead: verbs of the control socket.
+"""Takes turns back from states: verbs of the control socket.
 
-A loader opens files ahead of the training loop. A state that is saved with a checkpoint must let the files come again
-that the loop did not get.
+A loader opens files ahead of the training loop. If a state is saved with a checkpoint, samples that the loop has not
+got must come again after a load.
 
     state-save-less   save without the last N turns of this node
     turns-since       the turns for the batches that a loader has not yielded
-    state-take-back   a saved file, without some turns
+    state-take-back   remove some turns from a saved file
 
-Ranks on several nodes do the second and the third: one saves, then each asks its own node for the turns that its loader
-has ahead, and all of these are taken back. Turns between the save and the question are asked for as well, and taking
-them back changes nothing. `redoxfs.torch` does that.
+`redoxfs.torch` uses the second and the third. One rank saves, then each rank asks its own node for the turns that its
+loader has ahead, and the first rank takes all of these back. They include turns between the save and the question;
+taking these back changes nothing.
 
-All are called in the node's task.
+Called in the node's task.
 """
 
 import base64
@@ -32,11 +32,11 @@ from redoxfs.protocol import SlotNode
 from redoxfs.protocol.turns import Numbers, taken_back
 
 MOST_ROWS_BYTES = 700_000
-"""Of an answer, which has a limit of 1 MiB, in base64."""
+"""The most bytes of turns in an answer, which has a limit of 1 MiB, in base64."""
 
 
 class OpenedAhead:
-    """Saves states without turns that were opened ahead."""
+    """Saves states without the turns of opens ahead."""
 
     def __init__(self, node: Node, state: StateWriter) -> None:
         self._node = node

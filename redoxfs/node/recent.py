@@ -1,16 +1,15 @@
-"""The last turns of this node, and which batch of a DataLoader each was for.
+"""The last turns of this node, and the batch of a DataLoader that each was for.
 
-A loader opens files ahead of the training loop. What it opened and the loop did not get has had its turn, and must have
-it again if the job ends here. So the node keeps the last `TURNS` turns with their laps, and a state can be saved
+A loader opens files ahead of the training loop. Samples that it opened and the loop did not get have had their turn,
+and must come again if the job ends now. So the node keeps the last `TURNS` turns with their laps. A state can be saved
 without some of them: the last N (`redoxfs state save --less`), or those of the batches that a loader has not yielded
 (`redoxfs.torch`).
 
-A worker *marks* the beginning of each batch: it looks up a name in `.redoxfs/batches`, and the turns of its process
-belong to that batch until its next mark. Batches have numbers within an iteration of a loader, and a loader has a
-token.
+A worker *marks* the beginning of each batch: it looks up a name in `.redoxfs/batches`. The turns of its process belong
+to that batch until its next mark. Batches have numbers within an iteration of a loader, and a loader has a token.
 
-The tables are in memory that outlives the process, if there is a keeper: a new daemon goes on with them, so no
-checkpoint has them. A daemon may die between a turn and its line here; then one line is missing, or one too many.
+If there is a keeper, the tables are in memory that outlives the process. A new daemon continues them, so checkpoints do
+not contain them. A daemon may die between a turn and its row here. Then one row is missing, or there is one too many.
 
     head    int64[4]: layout, turns so far, marks so far, 0
     turns   int64[TURNS, 2]: sample | lap << 32, number of the mark or -1
@@ -28,10 +27,10 @@ import numpy as np
 import numpy.typing as npt
 
 TURNS = 1 << 16
-"""More than the loaders of a machine open ahead: 16 ranks with 8 workers, two batches each of 256 files."""
+"""Enough for the loaders of a machine: 16 ranks with 8 workers, two batches each of 256 files."""
 
 MARKS = 1 << 14
-"""The batches of these turns, of 4 samples and more."""
+"""Enough for the batches of these turns, if a batch has at least 4 samples."""
 
 NO_MARK = -1
 LAYOUT = 1
@@ -41,14 +40,14 @@ _TURN = 2
 _MARK = 5
 _NUMBERS = _HEAD + TURNS * _TURN + MARKS * _MARK
 
-# A thread that is not among them is looked up in /proc again.
+# Threads whose process is remembered. Others are looked up in /proc.
 _THREADS = 4096
 
 Int64 = npt.NDArray[np.int64]
 
 
 class Batch(NamedTuple):
-    """A batch of a loader. Later ones of the same loader are greater."""
+    """A batch of a loader. Later batches of the same loader compare as greater."""
 
     token: int
     iteration: int
@@ -56,7 +55,7 @@ class Batch(NamedTuple):
 
 
 class ForgottenError(ValueError):
-    """The turns that were asked for are not kept any more: one line."""
+    """The node no longer has the turns that were asked for: one line."""
 
 
 class RecentTurns:
@@ -84,7 +83,7 @@ class RecentTurns:
             self._mark_of[int(self._mark_rows[number % MARKS, 0])] = number
 
     def note(self, sample: int, lap: int, thread: int) -> None:
-        """A turn of ``sample`` in ``lap``, for an open by ``thread``."""
+        """Record a turn of ``sample`` in ``lap``, for an open by ``thread``."""
         mark = NO_MARK if not self._mark_of else self._mark_of.get(self._process(thread), NO_MARK)
         count = self._head[1]
         at = (count & (TURNS - 1)) * _TURN
@@ -94,7 +93,7 @@ class RecentTurns:
 
     def mark(self, thread: int, batch: Batch) -> None:
         """The process of ``thread`` begins a batch."""
-        # Numbers of threads are used again, so an old answer may be another process's.
+        # The kernel reuses thread numbers, so an old answer may be another process.
         process = self._look_up(thread)
         if process not in self._mark_of:
             self._process_of.clear()
@@ -104,11 +103,11 @@ class RecentTurns:
         self._head[2] = number + 1
         self._mark_of[process] = number
         if len(self._mark_of) > 2 * MARKS:
-            # Of processes that ended long ago.
+            # Forget processes that ended long ago.
             self._mark_of = {process: at for process, at in self._mark_of.items() if at > number - MARKS}
 
     def forget(self) -> None:
-        """The laps are others from now on, so these turns are of no use. Marks stay."""
+        """Forget all turns, and which batch each process was at: the laps are others from now on."""
         self._head[1] = 0
         self._head[2] = 0
         self._mark_of.clear()
@@ -123,7 +122,7 @@ class RecentTurns:
         """The turns for batch ``first`` of a loader and later ones, int64[n, 2] of sample and lap.
 
         Raises:
-            ForgottenError: they may not be kept any more, or the batch before it was never marked.
+            ForgottenError: some of them may be gone, or the batch before ``first`` was never marked.
         """
         marks = self._kept_marks()
         rows = self._mark_rows[marks % MARKS]
@@ -151,7 +150,7 @@ class RecentTurns:
         return np.arange(max(0, self._head[2] - MARKS), self._head[2])
 
     def _process(self, thread: int) -> int:
-        """The process of a thread; the thread itself if that cannot be seen."""
+        """The process of a thread; the thread itself if /proc does not show it."""
         process = self._process_of.get(thread)
         if process is None:
             if len(self._process_of) >= _THREADS:
