@@ -1,7 +1,7 @@
-"""Simulated accelerators, and the readers that feed them from files, in the way of DLIO.
+"""Simulated accelerators, and the readers that feed them from files, as in DLIO.
 
 An accelerator is a process that sleeps for each batch. `READERS` processes read its share of an epoch, each a part of
-every batch, and are `AHEAD` batches ahead at most. All accelerators wait for each other after each batch.
+every batch, at most `AHEAD` batches ahead. All accelerators wait for each other after each batch.
 """
 
 import multiprocessing
@@ -24,12 +24,12 @@ READERS = 8
 """For each accelerator: ``reader.read_threads`` of MLPerf Storage's configuration of ResNet-50."""
 
 AHEAD = 2
-"""Batches that the readers are ahead: DLIO's default ``reader.prefetch_size``."""
+"""The most batches that readers are ahead: DLIO's default ``reader.prefetch_size``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one try asks for. ``compute_s`` 0: readers alone, as fast as they can."""
+    """The settings of one try. ``compute_s`` 0: readers alone, as fast as they can."""
 
     accelerators: int
     batch: int
@@ -40,7 +40,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """What came of it.
+    """The result of one try.
 
     ``utilisation``    mean of all accelerators, 0 to 1
     ``samples_per_s``  of all accelerators, the first batch included, as MLPerf counts them

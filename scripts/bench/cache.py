@@ -3,18 +3,19 @@
     scripts/bench/cache.py [--files 20480] [--profiles nas,hdd,latency] [--epochs 3] [--rounds 3] [--cache-on DIR]
         [--folder DIR] [--quick] [--json FILE] [--plot FILE.svg]
 
-8 processes share each epoch. Storage and caps are those of scripts/bench/epoch.py, whose profiles are in
-scripts/bench/throttle.py; they need root. The cache lies on the same disk, and its reads have the same caps, unless
---cache-on names a folder on another disk. So epoch 2 shows whether copies are read as a packed dataset is. With the
-profile "latency" the cache is always on the disk itself, which has no delay, as a local disk beside a slow network.
+8 processes share each epoch. Storage and caps are those of scripts/bench/epoch.py; the profiles are in
+scripts/bench/throttle.py and need root. The cache lies on the same disk, and its reads have the same caps, unless
+--cache-on names a folder on another disk. So epoch 2 shows whether copies are read as fast as a packed dataset. With
+the profile "latency" the cache is on the disk below the delay, as a local disk beside a slow network.
 
-A round measures all ways of a profile, in turn. The mount of a cache stays for its epochs; the page cache is dropped
-before each. Every file holds its own name: each must come exactly once an epoch, with the right label. The exit code is
-1 if one does not. At full size a profile takes some ten minutes, with --quick half a minute.
+A round measures all ways of a profile, in turn. The mount with a cache stays for all epochs of a round; the page cache
+is dropped before each epoch. Every file contains its own name, and must come exactly once an epoch, with the right
+label. Otherwise the exit code is 1. At full size a profile takes about ten minutes, with --quick half a minute.
 
-How to read the result: "of no cache" of epoch 1 is what writing the cache costs, and "of packed" of epoch 2 is what
-copies give as a share of a packed dataset's rate; medians of the ratios within a round. "kept" is the share of the
-samples in the cache after the epoch. Aims: epoch 1 at least 90 % of no cache, epoch 2 at least 95 % of packed.
+How to read the result: "of no cache" in epoch 1 shows the cost of writing the cache: the rate as a share of the rate
+without a cache. "of packed" in epoch 2 is the rate from copies as a share of the rate of a packed dataset. Both are
+medians of the ratios within a round. "kept" is the share of the samples in the cache after the epoch. The aims: epoch 1
+at least 90 % of no cache, epoch 2 at least 95 % of packed.
 """
 
 import argparse

@@ -1,14 +1,13 @@
-"""Deaths while a cache is filled: the daemon gets SIGKILL at random moments of the first epoch.
+"""Kills the daemon at random moments while it fills a cache, and checks what the death leaves.
 
     scripts/bench/cache_kills.py [--kills 30] [--files 2000] [--memory-mb 32] [--seed N] [--folder DIR] [--json FILE]
 
-Before each death the cache is empty. 8 threads read an epoch, and the daemon, which has no keeper, is killed at a
-moment that is drawn evenly from the time of an epoch. Then `redoxfs cache verify` must find nothing damaged, and
-another mount of the same cache serves a whole epoch: each sample once, whole, with the right label, and no copy that
-cannot be used.
+Each round begins with an empty cache. 8 threads read an epoch, and SIGKILL ends the daemon, which has no keeper, at a
+random moment of it. Then `redoxfs cache verify` must find no damage. Another mount with the same cache must serve a
+whole epoch: each sample once, whole, with the right label, and all copies usable.
 
-How to read the result: "kept" is the share of the samples in the cache that the death left. The exit code is 1 if
-anything was wrong. 30 deaths take a few minutes. It needs no root with fusermount3.
+How to read the result: "kept" is the share of the samples that the cache has after the death. The exit code is 1 if
+anything was wrong. 30 deaths take a few minutes. With fusermount3 it needs no root.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Whether the order in which redoxfs serves samples makes a trained network worse (§5.6): a ResNet, 60,000 images.
+"""Does the order in which redoxfs serves samples make a trained network worse (§5.6)? A ResNet, 60,000 images.
 
     scripts/bench/convergence.py [--seeds 5] [--epochs 6] [--settings cross|all|NAME;NAME…] [--jobs 2]
                                  [--resume FOLDER] [--against CHECKOUT] [--json FILE] [--plot FILE.svg]
@@ -7,13 +7,12 @@
 The data are the images of Debian's package dataset-fashion-mnist, 28 by 28 pixels in ten classes; --data names another
 folder of four files in the format of MNIST. Each training image is a file in the directory of its class.
 
-For each setting and seed, the order of samples is recorded first, and then replayed. To record it, an ordinary
-DataLoader with two workers reads all files through a mount, shuffled, epoch after epoch. Every file holds its own
+For each setting and seed, it first records the order of samples, and then replays it. To record it, an ordinary
+DataLoader with two workers reads all files through a mount, shuffled, epoch after epoch. Every file contains its own
 number, and the numbers are kept batch by batch. To replay it, the network is trained on the same batches from memory.
-This loses nothing: a network sees which samples come in which batch, and not where they came from. How the requests
-of the two workers mix depends on their speed, so two recordings of one setting differ. With --resume FOLDER all orders
-and results are kept, and what is there is not done again. So orders can be recorded on one machine and replayed on
-another.
+This changes nothing for the network, which depends on the samples of each batch only. The requests of the two workers
+mix as their speed has it, so two recordings of one setting differ. With --resume FOLDER all orders and results are
+kept, and tasks that have a result are skipped. So orders can be recorded on one machine and replayed on another.
 
 The seed sets the first weights, the order of the loader and the chunks of the mount. So each setting is compared with
 plain reading seed by seed. Four controls show what the comparison can find. "another shuffle" differs from plain
@@ -21,9 +20,9 @@ reading only by chance. "one shuffle" has the first epoch's order in every epoch
 method on shards that hold 1,024 images in the order of the directories: shards in random order, through a buffer of a
 tenth of the images. "by class" has all images of a class, then all of the next, as a directory lists them.
 
-The files lie class by class, yet each chunk has images of several classes: redoxfs lays them out so. The label is the
-directory, so each batch has the classes that the loader asked for. With "labels in files" (--classes any) each image
-may answer for any other, and the classes of a batch depend on what is in memory.
+The files lie class by class, but redoxfs builds chunks of several classes. The label is the directory, so each batch
+has the classes that the loader asked for. With "labels in files" (--classes any) each image may stand in for any other,
+and the classes of a batch depend on the samples in memory.
 
 --against CHECKOUT also records the pool of another checkout of redoxfs, with the Python of its .venv: "former pool".
 
@@ -33,7 +32,7 @@ The exit code is 1 if one does not. The settings of "cross" take about an hour a
 How to read the result: "less plain" is the mean difference from plain reading in percentage points, with the 95 %
 confidence interval of a paired t-test. The true difference may be anywhere in the interval. "Holm" is the p of that
 test, corrected for the number of settings with a mount. Wilcoxon's p cannot be below 0.06 with five seeds. "rank
-correlation" is that of successive epochs, measured on the recorded orders: 0 where they are independent. "class mix"
+correlation" is that of successive epochs, measured on the recorded orders: 0 if they are independent. "class mix"
 is how far the classes of a batch are from their shares in the dataset: 1 as if drawn at random, more if batches tend
 to have few classes.
 """
@@ -251,7 +250,7 @@ def mean_of(runs: Sequence[dict[str, Any]], name: str) -> float | None:
 
 
 def row_of(setting: Setting, runs: Sequence[dict[str, Any]], plain: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What is told of a setting. ``runs`` and ``plain`` are of the same seeds."""
+    """The row of a setting. ``runs`` and ``plain`` have the same seeds."""
     last = {name: [run[name][-1] for run in runs] for name in ("accuracy", "loss")}
     beside = {name: [run[name][-1] for run in plain] for name in last}
     told: dict[str, Any] = {**asdict(setting), "setting": setting.name, "seeds": len(runs)}

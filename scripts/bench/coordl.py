@@ -1,14 +1,15 @@
 """CoorDL's cache, for comparisons: MinIO on one node, partitioned over several (Mohan et al., VLDB 2021, §4.1, §4.2).
 
-*MinIO* (§4.1). The cache keeps samples as they were read from storage. The first samples that are read fill it, and
-none is ever replaced. So each epoch finds as many samples in it as it holds, whatever the order.
+*MinIO* (§4.1). The cache keeps samples as they were read from storage. The first samples fill it, and it never replaces
+one. So each epoch finds as many samples in it as it holds, in any order.
 
 *Partitioned caching* (§4.2). In the first epoch each node reads its part of the dataset from storage and caches what
 fits. From then on every node knows what each cache holds. A sample that is not in the node's own cache comes from the
 cache of the node that has it, over TCP, and from storage only if no node has it.
 
-The third technique of the paper, coordinated preparation, serves several jobs that train on one dataset. Here is one
-job. All DataLoader workers of a node share one cache, as in the paper. They are forked, so they inherit its memory.
+The third technique of the paper, coordinated preparation, serves several jobs that train on one dataset. Here there
+is one job. All DataLoader workers of a node share one cache, as in the paper. They are forked, so they inherit its
+memory.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 DIRECTORY = -1
-"""Asks for the list of what a cache holds, in the place of a sample's number."""
+"""In the place of a sample's number: asks for the list of samples that a cache holds."""
 
 ABSENT = -1
 NUMBER = struct.Struct("<q")
@@ -47,11 +48,11 @@ class From(IntEnum):
 
 
 class MinIO:
-    """Samples in memory that forked processes share. Once it is full it stays as it is.
+    """Samples in memory that forked processes share. Once it is full, it does not change.
 
     Args:
-        samples: how many there are; they have the numbers from 0.
-        capacity_bytes: the most bytes of samples that are kept.
+        samples: the number of samples, which are numbered from 0.
+        capacity_bytes: the most bytes of samples that it keeps.
     """
 
     def __init__(self, samples: int, capacity_bytes: int) -> None:

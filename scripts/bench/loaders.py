@@ -1,9 +1,9 @@
-"""redoxfs beside what a user would pick instead, each in a script of its own.
+"""Compares redoxfs with other loaders, each in its own script.
 
     scripts/bench/loaders.py [--only plain,packed,webdataset] [--quick] [--json FILE] [--plot FILE.svg]
 
-Needs root. All have the same images, storage, memory and workers. 20,000 JPEGs are drawn from a seed. Each loader reads
-them with a script that is set up as its documentation recommends (scripts/bench/loader_jobs, which cites the pages), in
+Needs root. All loaders have the same images, storage, memory and workers. The 20,000 JPEGs follow from a seed. Each
+loader reads them with a script that follows its documentation (scripts/bench/loader_jobs, which cites the pages), in
 random order, in batches of 64:
 
 - bytes: each worker reads the images, and keeps the number of each. With four workers, two whole epochs: with a cold
@@ -11,15 +11,15 @@ random order, in batches of 64:
 - decoded: each worker decodes the images and scales them to 224 x 224. One epoch with a cold cache, which ends after
   `--seconds`. So does the epoch of bytes with two workers.
 
-The storage is a profile of scripts/bench/throttle.py: by default `nas`. One cap limits the memory of all that runs
-after the imports: workers, buffers, servers, and the page cache. The time to the first batch starts after the imports,
-and has the listing of files and the start of workers. Rates are those after the first batch. Mounting is timed by
-itself. Conversions read the images from the page cache, and are not throttled.
+The storage is a profile of scripts/bench/throttle.py, by default `nas`. After the imports, one cap limits the memory of
+workers, buffers, servers, and the page cache together. The time to the first batch starts after the imports, and
+includes the listing of files and the start of workers. Rates are measured from the first batch on. The time to mount is
+separate. Conversions read the images from the page cache, and are not throttled.
 
-A loader that is not installed, or fails, is a row that says why. To install all that can be:
-pip install 'redoxfs[torch,programs,peers]'. What does not fit beside the others has a folder of its own in
-`--peers`: pip install --target FOLDER/mosaicml mosaicml-streaming. The exit code is 1 if redoxfs or the plain script
-lost, repeated or mislabeled a sample.
+If a loader is not installed, or fails, its row says why. To install most of them:
+pip install 'redoxfs[torch,programs,peers]'. Install others in folders below `--peers`, if they need other versions of
+the same packages: pip install --target FOLDER/mosaicml mosaicml-streaming. The exit code is 1 if redoxfs or the plain
+script lost, repeated or mislabeled a sample.
 """
 
 import argparse
@@ -209,7 +209,7 @@ def on_disk(folder: Path) -> int:
 
 
 def asked(place: Place, way: Way, cell: Cell, epochs: int, seconds: float | None) -> dict[str, Any]:
-    """What a script is told."""
+    """The instructions for a script."""
     images = place.mounted if way.server is not None and epochs else place.images
     job = {
         "images": str(images),
@@ -224,7 +224,7 @@ def asked(place: Place, way: Way, cell: Cell, epochs: int, seconds: float | None
 
 
 def measure(place: Place, name: str, way: Way, cell: Cell) -> dict[str, Any]:
-    """Run a loader once, from a cold cache. Returns what its script told, ``mount_s``, and what a mount counted."""
+    """Run a loader once, from a cold cache. Returns its script's result, ``mount_s``, and a mount's counters."""
     profile, cap_bytes = throttle.PROFILES[place.arguments.profile], place.arguments.cap_mb << 20
     seconds = None if cell.whole else place.arguments.seconds
     with ExitStack() as stack:
@@ -240,7 +240,7 @@ def measure(place: Place, name: str, way: Way, cell: Cell) -> dict[str, Any]:
 
 
 def checked(told: dict[str, Any], classes: int, files: int) -> dict[str, Any]:
-    """Which samples came not exactly once, or with a wrong label, in all epochs together."""
+    """Counts samples that did not come exactly once, or had a wrong label, in all epochs together."""
     found = Counter[str]()
     for epoch in told["epochs"]:
         times = np.bincount(epoch["numbers"], minlength=files)

@@ -1,4 +1,4 @@
-"""How many simulated accelerators one node feeds, in the way of MLPerf Storage, but with one file per sample.
+"""Measures how many simulated accelerators one node feeds, as MLPerf Storage does, but with one file per sample.
 
     scripts/bench/mlperf.py [--profiles none,nas,latency,hdd] [--json FILE] [--plot FILE.svg] [--dlio PYTHON]
     scripts/bench/mlperf.py --quick
@@ -6,25 +6,25 @@
 The workload is MLPerf Storage's ResNet-50: samples of 114,660 bytes, batches of 400, and a sleep for each batch that
 stands for an accelerator's computation: 0.224 s for an H100, 0.435 s for an A100. An accelerator is fed if it computes
 for at least 90 % of the time. Here each sample is a file; MLPerf packs them into TFRecord files. So this is a variant,
-and its numbers are no MLPerf results.
+and its numbers are not MLPerf results.
 
 Everything else follows DLIO, which MLPerf Storage runs: 8 readers for each accelerator, which read two batches ahead;
 each accelerator has its share of one random order; all wait for each other after each batch; the first batch is not
 counted. The utilisation is DLIO's: computation divided by time.
 
-The highest number of accelerators is searched: first the readers run without computation, which gives a first guess;
-then one accelerator more or less is tried until one number passes and the next does not. Each try is an epoch on a
+It searches the highest number of accelerators. First the readers run without computation, which gives a first guess.
+Then it tries one accelerator more or less, until one number passes and the next does not. Each try is an epoch on a
 fresh mount, with cold caches, and ends after --limit seconds at the latest.
 
-The storage is that of scripts/bench/epoch.py: its profiles need root, "latency" needs gcc and libfuse3-dev. A cap holds
-the memory of all processes, page cache included, to a fifth of the dataset, as MLPerf's rules want; "latency" keeps no
-pages and has no cap. About 12 minutes and 5 GB of disk.
+The storage is that of scripts/bench/epoch.py: its profiles need root, "latency" needs gcc and libfuse3-dev. A cap
+limits the memory of all processes, page cache included, to a fifth of the dataset, as MLPerf's rules require. With
+"latency" the kernel caches no pages, and there is no cap. It takes about 12 minutes and 5 GB of disk.
 
 With --dlio, DLIO itself also trains on the plain directory and on a mount. PYTHON is an interpreter that has it.
 
-How to read the result: "2 (97 %)" means that 2 accelerators were busy for 97 % of the time, and 3 would be less than
-90 %. "0 (28 %)" means that a single one was busy for 28 %. Every file holds its own name: each must come once in a
-whole epoch, with the label of the path that was opened. The exit code is 1 if one does not.
+How to read the result: "2 (97 %)" means that 2 accelerators were busy for 97 % of the time, and 3 were busy for less
+than 90 %. "0 (28 %)" means that a single one was busy for 28 %. Every file contains its own name, and must come once in
+a whole epoch, with the label of the path that was opened. Otherwise the exit code is 1.
 """
 
 import argparse

@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
-"""Epochs from a real S3 server (SeaweedFS), beside a bare obstore reader of the same ranges with the same depth.
+"""Epochs from a real S3 server (SeaweedFS), compared with a bare obstore reader of the same ranges and depth.
 
     scripts/bench/objects.py --files 20000 --nodes 3 --json
 
-Both ways read the whole packed dataset in pieces of one chunk, in turn, several rounds: the bare reader requests each
-range and drops the bytes; redoxfs serves each file to processes that read it. The nodes count the bytes of all
-answers, so the result says how often an epoch fetches each byte. Server, redoxfs and readers share this machine.
+Both ways read the whole packed dataset in pieces of one chunk, in turn, for several rounds. The bare reader requests
+each range and drops the bytes; redoxfs serves each file to processes that read it. The nodes count the bytes of all
+answers, so the result shows how often an epoch fetches each byte. Server, redoxfs and readers share this machine.
 
-Without a limit the processor is what the server, redoxfs and readers compete for. ``--line 800`` puts the server behind
-a link of 800 Mbit/s in a network namespace of its own, which needs root: then the link limits both ways, as storage
-does.
+Without a limit, the server, redoxfs and readers compete for the processor. ``--line 800`` puts the server behind a link
+of 800 Mbit/s in its own network namespace, which needs root. Then the link limits both ways, as storage does.
 """
 
 import argparse

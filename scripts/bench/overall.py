@@ -6,22 +6,21 @@
 
 An unmodified PyTorch script (overall_train.py: ImageFolder, DataLoader, DistributedSampler, all-reduce) trains on
 
-- *No-I/O*: samples that the script makes up, so nothing can be faster;
+- *No-I/O*: samples that the script makes up, so no way to read can be faster;
 - *PyTorch*: the plain directory, with a page cache of the setting's share of the dataset;
 - *CoorDL*: the same directory through CoorDL's cache of that share, partitioned over the nodes (coordl.py);
 - *redoxfs slot, packed*: the paper's Redox, with that share as --memory, and on several nodes with prefetching;
 - *redoxfs pool*: redoxfs by its default policy, on the directory and packed, with that share as --memory.
 
 Each node has a disk of its own with caps on reads and bytes, a network namespace, and a cap on memory.
-overall_settings.py says which setting of the paper each one is, and how it is scaled. The first epoch warms up and is
-not counted, as in the paper. The page cache and CoorDL's cache are filled without the caps, which saves time and
-changes nothing. Ratios are the median over the epochs. Needs root, FUSE, loop devices, network namespaces, PyTorch.
+overall_settings.py has the setting of the paper for each, and its scale. The first epoch warms up and does not count,
+as in the paper. The page cache and CoorDL's cache are filled without the caps, which saves time and changes nothing
+else. Ratios are the median over the epochs. Needs root, FUSE, loop devices, network namespaces, PyTorch.
 
-How to read the result: "x PyTorch" is how many times the speed of PyTorch, with the paper's figure for its Redox in
-brackets. "of cap" is the share of the cap on reads or on bytes that was used, whichever is more; "compute" is the share
-of the epoch in which the GPUs worked, "CPU" that of the processors of this machine. Whichever is next to 100 % limits
-the epoch. Each sample must come exactly once in an epoch over all nodes, under its own label. The exit code is 1 if one
-does not.
+How to read the result: "x PyTorch" is the speed-up over PyTorch, with the paper's figure for its Redox in brackets. "of
+cap" is the used share of the cap on reads or on bytes, whichever is more; "compute" is the share of the epoch in which
+the GPUs worked, "CPU" that of the processors of this machine. The one that is nearest to 100 % limits the epoch. Each
+sample must come exactly once in an epoch over all nodes, under its own label. Otherwise the exit code is 1.
 """
 
 import argparse

@@ -137,7 +137,7 @@ class Run:
         self.ranks.tell(do="data", way=way, roots=[str(root) for root in roots], **more)
 
     def _warm_up(self, way: str) -> None:
-        """An epoch that is not counted. What only fills a cache with it need not wait for the storage."""
+        """An epoch that does not count. Ways that only fill a cache with it read without the caps."""
         if way in ("plain", "coordl"):
             self._cap(throttle.PROFILES["none"])
         self._cache = [answer["cache"] for answer in self.ranks.tell(do="epoch", epoch=0, batch=BATCH, compute_s=0)]
@@ -208,7 +208,7 @@ class Run:
         return row
 
     def plain_s_per_file(self) -> float:
-        """What a small file costs the storage of a node, of which a step of the GPU takes a share."""
+        """The time of a small file on the storage of a node. A step of the GPU takes a share of it."""
         if self._profile.reads_per_s:
             return 1 / self._profile.reads_per_s
         assert self._profile.delay_ms

@@ -1,14 +1,14 @@
 """The settings of the paper's §5.1 and §5.2, its figures, and how overall.py scales them.
 
-What is kept is each ratio that an epoch time depends on:
+The settings keep each ratio that an epoch time depends on:
 
-- *storage to storage*: what the storage delivers in large reads, against small files read one by one. Three A10 nodes
+- *storage to storage*: the rate of large reads to the rate of small files, read one by one. Three A10 nodes
   with PyTorch take 1.61 h for 1.28 million files (Table 4): 74 files a second and node. With Redox they load 126,000
   chunks of 64 files of 105 kB in 0.71 h: 110 MB/s a node. So the storage does at least 1.5 MB in the time of a small
   file, and `nas` here has caps of R reads and R x 1.5 MB a second. (The profile `nas` of the other benchmarks has 0.4
   MB.)
 - *compute to storage*: No-I/O's share of PyTorch's epoch. Table 1 has it for three models on three P100 nodes. For the
-  other models the paper does not give it; `Model.source` says what is taken instead. A step of the GPU is a sleep of
+  other models the paper does not give it; `Model.source` names the substitute. A step of the GPU is a sleep of
   this share of 1/R for each sample.
 - *memory to data*: the share of the dataset that the memory of a node holds, as the paper gives it for CoorDL.
 - *network to storage*: 0.38 GB/s for 7.8 MB/s of small files on A10 and P100, so 49 times.

@@ -1,6 +1,6 @@
 """Orders of samples: recorded through mounts of redoxfs, and drawn without one.
 
-A recording reads files that hold their own numbers with an ordinary DataLoader, and keeps the numbers batch by batch.
+To record an order, an ordinary DataLoader reads files that contain their numbers. The numbers are kept batch by batch.
 """
 
 import json
@@ -27,7 +27,7 @@ Ints = npt.NDArray[np.integer]
 MOST_SAMPLES = 1 << 16
 """Their numbers are kept in 16 bits."""
 NUMBER = slice(5, 10)
-"""Where a file holds its number: in the comment of a PGM image."""
+"""The place of a file's number: in the comment of a PGM image."""
 
 WORKERS = 2
 BATCH = 128
@@ -38,7 +38,7 @@ BUFFER_PART = 10
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Where an order comes from.
+    """The source of an order.
 
     ``kind``     "plain", a control, or the policy of a mount; "former pool" is that of another checkout
     ``classes``  --classes of the mount
@@ -202,7 +202,7 @@ def memory_for(source: Path, share: str, checkout: Checkout, options: list[str])
 def class_mix(orders: UInt16, labels: npt.NDArray[np.uint8]) -> float:
     """Pearson's chi-squared of the classes of a batch, a degree of freedom, on average over all whole batches.
 
-    It is 1 where batches are drawn at random without replacement from many samples.
+    It is 1 if batches are drawn at random without replacement from many samples.
     """
     whole = orders.shape[1] // BATCH * BATCH
     of_batch = labels[orders[:, :whole]].reshape(-1, BATCH)

@@ -1,20 +1,20 @@
-"""Training jobs are killed at random moments and resumed: what was each trained on over its epochs?
+"""Kills and resumes training jobs at random moments, and counts the samples that each was trained on.
 
     scripts/bench/resume.py [--kills 50] [--files 1440] [--seed 1] [--quick] [--json FILE]
 
-A job trains two epochs on a mount with memory for a quarter of the samples, with 4 workers and prefetch_factor 4. Every
-third batch it writes a checkpoint. SIGKILL ends all of its ranks at a random moment, and the job starts again from its
-checkpoint; the mount lives on. Its workers are not killed: they notice by themselves. What a job was trained on is what
-its final model has seen: batches after the last checkpoint before a kill do not count, since the model lost them.
+A job trains for two epochs on a mount with memory for a quarter of the samples, with 4 workers and prefetch_factor 4.
+It writes a checkpoint after every third batch. SIGKILL ends all of its ranks at a random moment, and the job starts
+again from its checkpoint, on the same mount. The workers are not killed: they notice by themselves. Batches after the
+last checkpoint before a kill do not count, since the final model has not seen them.
 
 The kills are spread over these settings: 1 and 3 ranks, persistent workers and not, DataLoader and torchdata's
 StatefulDataLoader, no workers, and jobs that start again with another number of ranks, all with `redoxfs.torch`; and
 the command line alone, with `redoxfs state save --less N` for N = ranks * (workers * prefetch_factor + 1) * batch.
 
 How to read the result: with `redoxfs.torch`, "not once" must be 0: each epoch trains on each sample once. With
-``--less`` samples that were trained on may come again in place of others. "most again in an epoch" must be at most N
-for each time that the job was killed. The exit code is 1 if anything was wrong. 50 kills take about ten minutes on two
-cores, most of which is the time to import PyTorch. --quick makes 4 kills.
+``--less`` some samples may come again in place of others: "most again in an epoch" must be at most N for each kill of
+the job. The exit code is 1 if anything was wrong. 50 kills take about ten minutes on two cores, most of it to import
+PyTorch. --quick makes 4 kills.
 """
 
 import argparse
@@ -42,7 +42,7 @@ QUICK_KILLS, QUICK_FILES = 4, 360
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A setting. ``ranks``: of each start in turn, from the first again. ``less``: by the command line alone."""
+    """A setting. ``ranks``: for each start, repeated from the first. ``less``: with the command line alone."""
 
     name: str
     ranks: Ranks = (1,)
