@@ -367,7 +367,7 @@ def sources(builder: dashboard.Dashboard) -> None:
         ),
         graph(
             "Bytes from and to the cache",
-            "Bytes of samples in a second that were read from the cache of --cache, and written to it.",
+            "Bytes of samples that were read from the cache (--cache), and written to it, in a second.",
             units.BytesPerSecondSI,
             query(total("cache_read_bytes_total"), "read"),
             query(total("cache_written_bytes_total"), "written"),
@@ -375,15 +375,15 @@ def sources(builder: dashboard.Dashboard) -> None:
         ),
         graph(
             "Samples in the cache",
-            "Samples that are in the cache, and whether more are written: 0 once it is full or has failed.",
+            "Samples in the cache, and the mounts that still write to it: none once it is full or has failed.",
             units.Short,
             query(f"sum({value('cache_samples')})", "samples"),
             query(f"sum({value('cache_writes')})", "mounts that write"),
             width=8,
         ),
         graph(
-            "What the cache has not given",
-            "Samples a second that were not kept, and copies that could not be read and were read from the source.",
+            "Samples that the cache lacks",
+            "Samples a second that were not kept, and copies a second that could not be read.",
             units.OpsPerSecond,
             query(total("cache_left_out_total"), "not kept"),
             query(total("cache_failures_total"), "could not be read"),
