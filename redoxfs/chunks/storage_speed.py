@@ -13,7 +13,7 @@ STREAMING_SHARE = 0.9
 """The share of a sweep's rate that a read of one chunk should reach. More would take chunks many times as large."""
 
 ADDS_ABOVE = 1.4
-"""Between 1, where the longer part of a read hides the shorter one, and 2, where they add up."""
+"""Between 1, if the longer part of a read hides the shorter one, and 2, if they add up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ UNKNOWN_SPEED = StorageSpeed(seek_s=0.002, bytes_per_s=200e6)
 
 
 def even_bytes(seek_s: float, large_bytes: int, large_s: float) -> int:
-    """The length at which both parts of a read take equally long, so that a read shows whether they add up.
+    """The length at which both parts of a read take equally long. A read of it shows whether they add up.
 
-    ``seek_s`` is the time of a read of a few bytes, and ``large_s`` that of ``large_bytes``, the most that is returned.
+    ``seek_s`` is the time of a read of a few bytes, and ``large_s`` that of ``large_bytes``, the longest result.
     """
     return int(large_bytes * min(1.0, seek_s / large_s))
 

@@ -129,12 +129,12 @@ class NativeRead(Read):
 
 
 class CopyRead(NativeRead):
-    """``read``, of copies. Samples that cannot be read there are read from where they were copied.
+    """``read`` of copies. If a copy cannot be read, ``instead`` reads its sample from the source.
 
     Args:
         note: called with the numbers of samples and of bytes that were read.
-        instead: returns the reads of samples in their place, given the errors of their copies. They are as those of
-            `ChunkStore.reads`, and the first is awaited.
+        instead: given samples and the errors of their copies, returns reads of the source, as `ChunkStore.reads` does.
+            A request may wait for the first of them.
     """
 
     __slots__ = ("_instead", "_note", "_read")
@@ -156,7 +156,7 @@ class CopyRead(NativeRead):
         return self._read.native
 
     def run(self) -> Sequence[Payload]:
-        """Carry it out in this thread, with the reads in its place."""
+        """Carry out the read in this thread, and the reads of the source for bad copies."""
         payloads = self.payloads(self.native.read(self.entries))
         found = dict(zip(self.samples, payloads, strict=True))
         for read in self.instead(payloads):
@@ -173,7 +173,7 @@ class CopyRead(NativeRead):
         return self._read.failed(error)
 
     def instead(self, payloads: Sequence[Payload]) -> Sequence[Read]:
-        """Reads for those of its samples that have an error in ``payloads``."""
+        """Reads of the source for the samples that have an error in ``payloads``."""
         wrong = {
             sample: file
             for sample, payload in zip(self.samples, payloads, strict=True)

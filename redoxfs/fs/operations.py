@@ -68,10 +68,10 @@ TEXT_HANDLES = 1 << 62
 TEXTS = {STATS_NAME: STATS_INODE, HISTORY_NAME: HISTORY_INODE, SERVED_BY_INODE_NAME: SERVED_BY_INODE}
 
 ANSWERS_HANDLE = TEXT_HANDLES
-"""Of every open of served-by-inode, which has no text of its own. It outlives a daemon."""
+"""The handle of every open of served-by-inode, which needs no text of its own. It outlives a daemon."""
 
 INODE_BYTES = 4096
-"""The place of an inode in served-by-inode: the longest path."""
+"""The space of an inode in served-by-inode: the longest path."""
 
 ROOT = 0
 
@@ -249,7 +249,7 @@ class Operations(pyfuse3.Operations):
         return _no_such_entry()
 
     def _mark(self, name: bytes, thread: int) -> EntryAttributes:
-        """A worker of a loader begins the batch ``name``: TOKEN-ITERATION-NUMBER. Each look-up of it comes here."""
+        """A worker of a loader begins the batch ``name``: TOKEN-ITERATION-NUMBER. The kernel caches no such name."""
         if not thread:
             raise OSError(errno.EPERM, "its pid namespace cannot be seen from here")
         match = _BATCH.fullmatch(name)
@@ -258,7 +258,7 @@ class Operations(pyfuse3.Operations):
         self._node.recent.mark(thread, Batch(*map(int, match.groups())))
         attributes = self._text(MARK_INODE, b"")
         attributes.entry_timeout = 0.0
-        # A stat is one request then.
+        # So a stat sends one request, the look-up.
         attributes.attr_timeout = 1.0
         return attributes
 
@@ -276,13 +276,13 @@ class Operations(pyfuse3.Operations):
         return attributes
 
     def _control_text(self, inode: InodeT) -> EntryAttributes:
-        """Of a text of `.redoxfs` itself."""
+        """The attributes of a text in `.redoxfs` itself."""
         attributes = self._text(inode, b"")
         # It names files of any directory. Others read `.redoxfs/served`, which keeps the modes of directories.
         return _owners(attributes, 0o400) if inode == SERVED_BY_INODE else attributes
 
     def _batches(self) -> EntryAttributes:
-        """Other users would push the owner's batches out of the table."""
+        """For the owner alone: other users could push the owner's batches out of the table."""
         return _owners(self._directory(BATCHES_INODE), 0o500)
 
     def _access_log(self) -> EntryAttributes:
@@ -294,7 +294,7 @@ class Operations(pyfuse3.Operations):
         return path + b"\n" if path else b""
 
     def _served_by_inode(self, inode: int, offset: int) -> bytes:
-        """What `.redoxfs/served` has for a file, without a newline: one read, for a program that has it open."""
+        """The content of `.redoxfs/served` for a file, without a newline, for a program that has the file open."""
         branch, entry = branch_and_entry(inode)
         if inode <= 0 or branch not in (DATA, EXACT) or entry >= len(self._tree):
             raise OSError(errno.EINVAL, "no file of the tree has this inode")
@@ -307,7 +307,7 @@ class Operations(pyfuse3.Operations):
 
 
 def _owners(attributes: EntryAttributes, permissions: int) -> EntryAttributes:
-    """The same, for the user who mounted alone."""
+    """The same attributes, with access for the user who mounted alone."""
     attributes.st_mode = stat.S_IFMT(attributes.st_mode) | permissions
     attributes.st_uid, attributes.st_gid = os.getuid(), os.getgid()
     return attributes

@@ -180,11 +180,11 @@ class Loader:
         return self._copies if self._copies is not None and isinstance(read, CopyRead) else self._reader
 
     def _fileno(self) -> int:
-        """Readable while there is something to deliver."""
+        """A descriptor that is readable while there are results."""
         return self._reader.fileno() if self._either is None else self._either.fileno()
 
     def _take(self, most: int, /) -> Any:
-        """As `Reader.take`, of both in turn, so that neither waits for the other to run dry."""
+        """As `Reader.take`, from both readers in turn, so that neither waits until the other has no results."""
         assert self._copies is not None
         first, second = (self._copies, self._reader) if self._copies_first else (self._reader, self._copies)
         self._copies_first = not self._copies_first

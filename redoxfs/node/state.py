@@ -350,7 +350,7 @@ class StateWriter:
         return state.turns
 
     def about(self) -> Mapping[str, str]:
-        """What the laps depend on, as it is now."""
+        """The facts that the laps depend on, as they are now."""
         return self._about()
 
     def _own_about(self) -> Mapping[str, str]:

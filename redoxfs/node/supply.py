@@ -89,7 +89,7 @@ class Supply:
         )
 
     def stop(self) -> None:
-        """End the reading threads, and what the store does by itself."""
+        """End the reading threads, and the threads of the store."""
         if self._loader is not None:
             self._loader.close()
         end_store: Callable[[], None] | None = getattr(self._store, "end", None)
@@ -319,11 +319,11 @@ class Supply:
     def _read_instead(
         self, reads: Sequence[Read], contents: Sequence[Content], payloads: Sequence[Payload], loading: _Loading | None
     ) -> tuple[Sequence[Content], Sequence[Payload]]:
-        """Submit ``reads`` for the contents whose copies could not be read. Returns the others, with their payloads."""
+        """Submit ``reads`` of samples whose copies could not be read. Returns the other contents and payloads."""
         again = {sample for read in reads for sample in read.samples}
         if loading is not None:
             loading.reads += len(reads)
-        # Somebody may wait for any of them.
+        # An open may wait for any of them.
         self._submit(reads, [content for content in contents if content.sample in again], awaited=True, loading=loading)
         others = [pair for pair in zip(contents, payloads, strict=True) if pair[0].sample not in again]
         return [content for content, _ in others], [payload for _, payload in others]

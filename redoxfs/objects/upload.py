@@ -179,7 +179,7 @@ def _prepare(argument: tuple[Path, Path, Address, float]) -> _State:
 
 
 def _carry_out(state: _State, shard: int, tally: Tally) -> tuple[Sums, bool, bool]:
-    """Keep or upload a shard. Return its checksums, whether it was there, and whether it was whole."""
+    """Keep or upload a shard. Return its checksums, whether it was there, and whether it was complete."""
     shards, writer = state.shards, state.writer
     name = shards.positions.shard_names[shard]
     record = f"{PACKING}/{name}.record"

@@ -198,12 +198,12 @@ def _save_draft(
 
 
 def draft_of(manifest: dict[str, Any], records: dict[str, dict[str, Any]]) -> bytes:
-    """The text that says what is being packed."""
+    """Identifies the dataset and the options of a pack, as text."""
     return json.dumps({"manifest": manifest, "arrays": records}, sort_keys=True).encode()
 
 
 def must_resume(there: bytes | None, draft: bytes, where: str) -> None:
-    """Raise PackError unless the draft that is ``there`` is of the same dataset and options."""
+    """Raise PackError unless the draft ``there`` has the same dataset and options."""
     if there is None or not _same_facts(there, draft):
         raise PackError(
             f"{where}: holds an unfinished pack of another source or with other options; "
@@ -265,7 +265,7 @@ def carry_out(
 ) -> tuple[Sums, int, int]:
     """Make all shards. Return their checksums, and how many shards were kept and how many made again.
 
-    ``work`` returns of each shard its checksums, whether it was there, and whether it was whole.
+    For each shard, ``work`` returns its checksums, whether it was there, and whether it was complete.
     """
     block_at = block_offsets(tree)
     shards = ShardMap.of(tree, positions, block_at)

@@ -69,10 +69,10 @@ def merged(of_nodes: Sequence[Turns], unit_of: Numbers) -> Turns:
 
 
 def taken_back(turns: Turns, unit_of: Numbers, samples: Numbers, laps: Numbers) -> tuple[Turns, int]:
-    """``turns`` as if ``samples``, int[n], had not had their turns in ``laps``, int[n]: they come again.
+    """Take back the turns of ``samples``, int[n], in ``laps``, int[n], from ``turns``: the samples come again.
 
-    A class or column may have begun another lap since one of these turns. It goes back to the lap of that turn, so its
-    turns of the later lap come again as well. The second result counts these, besides the samples that were asked for.
+    A class or column may have begun another lap since one of these turns. Then it returns to the lap of that turn, and
+    samples that had their turn in the later lap come again as well. The second result counts these additional samples.
 
     Args:
         unit_of: int[S], the class or column of each sample.
@@ -84,7 +84,7 @@ def taken_back(turns: Turns, unit_of: Numbers, samples: Numbers, laps: Numbers) 
     if samples.size and not 0 <= samples.min() <= samples.max() < len(unit_of):
         raise ValueError(f"the turns to take back are not of {len(unit_of)} samples")
     units = unit_of[samples]
-    # Turns that were taken later than these are not among them.
+    # Ignore turns that came after ``turns`` was recorded.
     known = (laps < turns.laps[units]) | ((laps == turns.laps[units]) & had[samples])
     samples, laps, units = samples[known], laps[known], units[known]
     back_to = turns.laps.copy()

@@ -1,4 +1,4 @@
-"""Other systems for training data as access policies, beside redoxfs: storage, network, memory, and shuffle quality.
+"""Simulates how other systems access training data, and compares storage, network, memory and shuffle quality.
 
 Each system is a generator of epochs (`System`) in about a page, and cites the section or the file that it follows.
 

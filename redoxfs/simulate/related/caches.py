@@ -1,4 +1,4 @@
-"""Systems that serve exactly the requested order, and cache samples: page cache, CoorDL, locality-aware, NoPFS.
+"""Systems that serve the requested order exactly, and cache samples: page cache, CoorDL, locality-aware, NoPFS.
 
 CoorDL and locality-aware loading cache a sample on one node at most, and never evict it. Each node keeps the first
 samples that it reads, until its memory is full.
@@ -47,8 +47,8 @@ def _missed(cache: OrderedDict[int, None], order: Int32, capacity: int) -> int:
 def coordl(setting: Setting, orders: Orders) -> Iterator[Epoch]:
     """CoorDL (Mohan et al., VLDB 2021): the MinIO cache, and partitioned caching over nodes.
 
-    A sample that enters the cache stays, so each cached sample is hit once an epoch. On several nodes each caches a
-    part of its own. A node fetches a sample from the node that has it rather than from storage.
+    A sample that enters the cache stays, so each cached sample is hit once an epoch. With several nodes, each caches
+    its own part. A node fetches a sample from the node that has it rather than from storage.
     """
     stored = side_by_side(setting)
     holders = np.full(setting.files, -1, np.int8)
@@ -71,7 +71,7 @@ def coordl(setting: Setting, orders: Orders) -> Iterator[Epoch]:
 
 
 def _first_come(setting: Setting, dealt: Sequence[Int32]) -> Int8:
-    """int8[files]: the node that caches each sample, -1 where none does."""
+    """int8[files]: the node that caches each sample, -1 if none does."""
     holders = np.full(setting.files, -1, np.int8)
     for node, order in enumerate(dealt):
         holders[order[: setting.node_capacity]] = node
@@ -81,8 +81,8 @@ def _first_come(setting: Setting, dealt: Sequence[Int32]) -> Int8:
 def locality_aware(setting: Setting, orders: Orders) -> Iterator[Epoch]:
     """Locality-aware loading (Yang and Cong, HiPC 2019, "Locality-aware data loading").
 
-    All nodes know the global batch. Each trains on the samples of it that its own cache has. Samples that no cache has
-    come from storage, and go to the nodes that have fewest. A node with more than its part sends the rest.
+    All nodes know the global batch. Each trains on those of its samples that its own cache has. Samples that no cache
+    has come from storage, and go to the nodes that have the fewest. A node with more than its part sends the rest.
     """
     stored = side_by_side(setting)
     holders = np.full(setting.files, -1, np.int8)

@@ -1,4 +1,4 @@
-"""All systems on the same cluster: what an epoch reads, sends and holds, and how well it is shuffled.
+"""Compares all systems on the same cluster: how much an epoch reads, sends and holds, and how well it is shuffled.
 
 The storage model is that of `redoxfs.simulate.chunk_size`: a read costs ``seek_s`` and its bytes, one read after the
 other. A chunk or a shard is one read, as in a packed dataset.
@@ -60,12 +60,12 @@ class Row:
     ``chunk_reads``, ``chunk_bytes``  sequential reads of a chunk or a shard, or of parts of one
     ``storage_s``              the time of all reads by the storage model
     ``messages``               requests to other nodes; ``sent_bytes``: bytes of the samples that nodes sent each other
-    ``peak_share``             samples in memory at most, over all nodes, as a share of all
-    ``seen_share``             how many of the samples an epoch had
-    ``same_node_share``        how many samples came to the same node as in the epoch before; 1 / nodes if random
+    ``peak_share``             the most samples in memory, over all nodes, as a share of all
+    ``seen_share``             the share of the samples that an epoch had
+    ``same_node_share``        the share that came to the same node as in the epoch before; 1 / nodes if random
     ``displacement``, …        as in `redoxfs.telemetry.quality`, in batches over all nodes
 
-    Measures that compare successive epochs are None where an epoch repeats samples.
+    Measures that compare successive epochs are None if an epoch repeats samples.
     """
 
     system: str
@@ -106,7 +106,7 @@ def compare(
 def report(
     setting: Setting, speed: StorageSpeed, rows: Iterable[Row], *, sample_bytes: int = SAMPLE_BYTES
 ) -> dict[str, Any]:
-    """The setting and the rows for JSON, in as many digits as they are worth."""
+    """The setting and the rows for JSON, with their significant digits."""
     return {
         **asdict(setting),
         "sample_bytes": sample_bytes,

@@ -1,4 +1,4 @@
-"""What all systems have in common: the setting in which they are compared, and what is counted of an epoch."""
+"""The common part of all systems: the setting of the comparison, and the counts of an epoch."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Systems that change how data is shuffled so that reads are sequential or local.
+"""Systems that change the shuffle so that reads are sequential or local.
 
 DIESEL+, DeepIO, partial shuffle, WebDataset, and MosaicML Streaming's py1e and py1br. All of them serve each sample
 once an epoch. Nothing here looks at labels, so the order in which samples are stored does not matter.
@@ -165,9 +165,9 @@ def _webdataset(setting: Setting, held: int) -> Iterator[Epoch]:
 
 
 def buffered(stream: Int32, held: int, random: np.random.Generator, *, initial: int = WEBDATASET_INITIAL) -> Int32:
-    """What comes out of a buffer of ``held`` samples from which one is drawn for each that goes in.
+    """The output of a buffer of ``held`` samples that returns a random sample for each that enters.
 
-    It first fills up to ``initial``. Until it holds ``held``, two go in for each that comes out.
+    It first fills up to ``initial``. Until it holds ``held``, two samples enter for each that it returns.
     """
     draws = iter(random.random(len(stream)).tolist())
     source = iter(stream.tolist())
@@ -206,7 +206,7 @@ def py1br(setting: Setting, _: Orders) -> Iterator[Epoch]:
 
 
 def py1e_default(setting: Setting, _: Orders) -> Iterator[Epoch]:
-    """py1e with the default block, max(4,000,000 / nodes, 2 ** 18) samples, and all the disk that it wants."""
+    """py1e with the default block, max(4,000,000 / nodes, 2 ** 18) samples, and no limit on disk space."""
     return _streaming(setting, shuffled_py1e, max(4_000_000 // setting.nodes, 1 << 18))
 
 

@@ -23,9 +23,9 @@ Float = npt.NDArray[np.float64]
 def quiver(setting: Setting, orders: Orders) -> Iterator[Epoch]:
     """Quiver (Kumar and Sivathanu, FAST 2020): substitutable cache hits.
 
-    A batch takes hits among the next `QUIVER_LOOKUP` batches of indices, and only as many misses as it lacks. Skipped
-    indices remain in the queue, so each sample still comes once an epoch. The cache is shared by the nodes, and what is
-    in it stays, since there is one job. Quiver's other parts pay with several jobs.
+    A batch takes hits among the next `QUIVER_LOOKUP` batches of indices, and fills up with misses. Skipped indices
+    remain in the queue, so each sample still comes once an epoch. The nodes share the cache. It keeps its samples,
+    since there is one job. Quiver's other parts pay with several jobs.
     """
     holders = np.full(setting.files, -1, np.int8)
     for epoch, requested in enumerate(coordl(setting, orders)):
@@ -70,8 +70,8 @@ def shade(setting: Setting, _: Orders) -> Iterator[Epoch]:
     most often, and serves those in the cache first. A sample that is read replaces the least important of the cache if
     it is more important. The cache is shared by the nodes.
 
-    Losses are drawn here, since no model is trained: a sample has a lasting difficulty, exponentially distributed, and
-    each loss is that times a log-normal factor.
+    No model is trained, so losses are drawn at random: each sample has a fixed difficulty, exponentially distributed,
+    and each loss is the difficulty times a log-normal factor.
     """
     stored = side_by_side(setting)
     difficulty = setting.random(0, 1).exponential(size=setting.files)
@@ -103,7 +103,7 @@ def shade(setting: Setting, _: Orders) -> Iterator[Epoch]:
 def drawn_by_weight(
     weights: Float, part: int, is_cached: Bool, random: np.random.Generator, *, most_frequent: bool
 ) -> Int32:
-    """A node's samples of an epoch."""
+    """The samples that a node draws for an epoch."""
     total = np.cumsum(weights)
     drawn = np.searchsorted(total, random.random(len(weights)) * total[-1], side="right").astype(np.int32)
     if most_frequent:
@@ -143,7 +143,7 @@ class MostImportant:
         return len(missed)
 
     def reweigh(self, batch: Int32, weights: Float) -> None:
-        """Samples have other weights since they were trained on."""
+        """Give samples the weights that follow from training on them."""
         held = np.unique(batch[self.has[batch]])
         for entry in zip(weights[held].tolist(), held.tolist(), strict=True):
             heapq.heappush(self._heap, entry)
