@@ -107,9 +107,9 @@ def remote_memory(result: dict[str, Any]) -> str:
     fewest = min(row["remote_requests"] for row in rows)
     least = _first(rows, lambda row: row["remote_requests"] <= (1 + SETTLED) * fewest)
     told = [
-        f"Nodes use {_bytes(largest['peak_used_bytes'])} of the largest limit. A limit of "
-        f"{_bytes(enough['limit_bytes'])} allows as much, and {_bytes(least['limit_bytes'])} are enough for the fewest "
-        "requests."
+        f"Nodes use {_bytes(largest['peak_used_bytes'])} of the largest limit. The smallest limit that allows as much "
+        f"is {_bytes(enough['limit_bytes'])}. The smallest limit with the fewest requests is "
+        f"{_bytes(least['limit_bytes'])}."
     ]
     if files is None:
         same = enough["limit_bytes"] == PAPER_BEST_LIMIT_BYTES
@@ -117,8 +117,8 @@ def remote_memory(result: dict[str, Any]) -> str:
             f"In the paper, use stops growing at {_bytes(PAPER_BEST_LIMIT_BYTES)}"
             + (", as here. " if same else ". ")
             + "The simulation has no clock, so it does not show why the paper's epochs get slower again above that "
-            "limit. On a node, memory for samples of other nodes is missing for the page cache and for the node's own "
-            "chunks."
+            "limit. On a real node, memory for samples of other nodes comes out of the page cache and of the memory for "
+            "the node's own chunks."
         ]
     text = (
         "How much memory do the samples from other nodes need? Three simulated nodes with "
