@@ -117,8 +117,8 @@ def remote_memory(result: dict[str, Any]) -> str:
             f"In the paper, use stops growing at {_bytes(PAPER_BEST_LIMIT_BYTES)}"
             + (", as here. " if same else ". ")
             + "The simulation has no clock, so it does not show why the paper's epochs get slower again above that "
-            "limit. On a real node, memory for samples of other nodes comes out of the page cache and of the memory for "
-            "the node's own chunks."
+            "limit. On a real node, memory for samples of other nodes comes out of the page cache and of the memory "
+            "for the node's own chunks."
         ]
     text = (
         "How much memory do the samples from other nodes need? Three simulated nodes with "
