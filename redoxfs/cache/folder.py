@@ -261,7 +261,7 @@ def _used_bytes(folder: Path) -> int:
 
 
 def _entry(folder: Path) -> Entry | None:
-    """What is in the folder of a dataset; None if it was removed meanwhile. Raises OSError."""
+    """The copies in the folder of a dataset; None if it was removed meanwhile. Raises OSError."""
     try:
         about = json.loads((folder / ABOUT).read_bytes())
         source, used_at_s = str(about["source"]), float(about["used_at_s"])

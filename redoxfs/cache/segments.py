@@ -92,7 +92,7 @@ def encoded_bytes(files: int, blocks: int) -> int:
 
 
 def read_batches(fd: int, at: int, seed: int) -> Batches:
-    """The batches from ``at`` on. What is no batch is left out, up to the next one. Raises OSError."""
+    """The batches from ``at`` on. Skips bytes that are no batch. Raises OSError."""
     data = _read(fd, at)
     found: list[Batch] = []
     place = end = damaged = 0

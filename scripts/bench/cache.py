@@ -265,7 +265,7 @@ def main() -> int:
     parser.add_argument("--cap-mb", type=int, default=1024)
     parser.add_argument("--cache-on", type=Path, metavar="DIR")
     parser.add_argument("--folder", type=Path, help="where to make the files (default: the temporary folder)")
-    parser.add_argument("--quick", action="store_true", help="a small size: whether it works, not how fast")
+    parser.add_argument("--quick", action="store_true", help="a small size, to see that it works")
     parser.add_argument("--json", metavar="FILE", help="write the result there")
     parser.add_argument("--plot", metavar="FILE", help="draw the rates, as SVG, PNG or PDF")
     if "--quick" in sys.argv:

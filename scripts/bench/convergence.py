@@ -186,7 +186,7 @@ def do_tasks(settings: Sequence[Setting], arguments: argparse.Namespace) -> None
 
 @contextlib.contextmanager
 def claimed(path: Path) -> Iterator[bool]:
-    """Hold ``path`` unless another process does. A process that ends, in whatever way, holds nothing."""
+    """Hold ``path`` unless another process does. The kernel releases it when the process ends."""
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -382,9 +382,9 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=DEBIAN_FOLDER, help="where the images are")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="tasks at a time")
     parser.add_argument(
-        "--resume", type=Path, metavar="FOLDER", help="keep orders and results here, and go on from them"
+        "--resume", type=Path, metavar="FOLDER", help="keep orders and results here, and continue from them"
     )
-    parser.add_argument("--so-far", action="store_true", help="run nothing: tell what --resume FOLDER has")
+    parser.add_argument("--so-far", action="store_true", help="run nothing: show the results in --resume FOLDER")
     parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="also record the pool of this checkout")
     parser.add_argument("--folder", type=Path, help="where to make the files (default: the temporary folder)")
     parser.add_argument("--quick", action="store_true", help="2 seeds, 2 epochs, 2,000 images and three settings")

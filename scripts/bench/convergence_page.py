@@ -62,7 +62,7 @@ def _p(value: float | None) -> str:
 
 
 def findings(report: dict[str, Any]) -> list[str]:
-    """What the figures say, a sentence each."""
+    """The findings, a sentence each."""
     rows = [row for row in report["rows"] if row["accuracy_less_plain"]]
     mounted = [row for row in rows if row["chunk_size"]]
     with_interval = [row for row in mounted if row["accuracy_less_plain"]["low"] is not None]

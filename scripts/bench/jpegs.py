@@ -3,7 +3,7 @@
 ImageNet has about 110 kB for 400 x 350 pixels. These have the same bytes a pixel: 50 to 100 kB for 320 x 320. A few
 textures are drawn once. An image is one of them, shifted, mirrored and encoded in a quality of its own, so all files
 differ. Its number is in a JPEG comment, and in its upper edge as 16 cells, black or white, which survive encoding and
-scaling. So whatever decoder a loader has, `numbers` finds out which images it returned.
+scaling. So `numbers` recognizes the images that a loader returned, with any decoder.
 """
 
 import io

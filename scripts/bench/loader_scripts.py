@@ -40,7 +40,7 @@ def _prepares(node: ast.stmt) -> bool:
 
 
 def _is_for_the_benchmark(node: ast.stmt) -> bool:
-    """Docstrings, and what a training script does not have: its packages, and the job with its types."""
+    """Docstrings, PACKAGES, and imports of `job` and typing: a training script needs none of them."""
     if isinstance(node, ast.Expr):
         return True
     if isinstance(node, ast.ImportFrom):

@@ -378,7 +378,9 @@ def parsed() -> argparse.Namespace:
         default=0.2,
         help="--memory of the redoxfs mounts, a share of the images; within the cap",
     )
-    parser.add_argument("--seconds", type=float, help="where an epoch may end early (default: 6; with --quick 3)")
+    parser.add_argument(
+        "--seconds", type=float, help="length of an epoch that may end early (default: 6; with --quick 3)"
+    )
     parser.add_argument(
         "--peers", type=Path, default=Path(sys.prefix) / "peers", help="FOLDER/LOADER has packages of its own"
     )

@@ -136,7 +136,7 @@ REASONS = {
     "ffcv": "It encodes the images again in its own quality, and decodes them without Pillow.",
     "objects": "The S3 server shares the cores of this machine, and stores its data on the throttled disk.",
 }
-"""What the table does not show. Each is a property of the loader, not of this run."""
+"""Reasons that the table does not show. Each is a property of the loader, not of this run."""
 
 
 def _left_out(report: Row) -> str:

@@ -80,7 +80,7 @@ def within(stored: epoch.Storage, folder: Path, load: Load) -> Fed:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all tries of a run share. ``compute_s`` has the seconds of a batch for each accelerator."""
+    """The settings of all tries of a run. ``compute_s`` has the seconds of a batch for each accelerator."""
 
     work: Path
     files: int

@@ -104,7 +104,7 @@ def _cell(row: dict[str, Any]) -> str:
 
 
 def _findings(result: dict[str, Any]) -> list[str]:
-    """What the numbers say, and why, for each storage."""
+    """The findings for each storage, with reasons."""
     told = []
     for profile in _profiles(result):
         rates = {way: row["bare_samples_per_s"] for way, row in _rows(result, profile).items()}

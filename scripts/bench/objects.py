@@ -247,7 +247,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--memory", type=float, default=0.2, help="share of the dataset, of all nodes together")
     parser.add_argument("--folder", type=Path, help="where the server keeps its data (default: a temporary folder)")
-    parser.add_argument("--line", type=int, metavar="MBIT", help="put the server behind a link of so many Mbit/s")
+    parser.add_argument("--line", type=int, metavar="MBIT", help="put the server behind a link of MBIT Mbit/s")
     parser.add_argument("--json", action="store_true")
     # How the processes that this one starts are told what they are.
     parser.add_argument("--server", type=json.loads, default={}, help=argparse.SUPPRESS)

@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
 
 
 def about(setting: Setting, arguments: argparse.Namespace, files: int, total: int) -> dict[str, Any]:
-    """What a setting is here, and the paper's figures for it."""
+    """The scaled setting, and the paper's figures for it."""
     workload, profile = WORKLOADS[setting.workload], profile_of(setting, arguments.reads)
     reads = profile.reads_per_s
     return {

@@ -16,7 +16,7 @@ WIDTH = 150
 """Columns of a terminal that the table needs."""
 
 FULL = 0.85
-"""What is used to this share limits an epoch. An epoch begins with empty queues, so nothing reaches 1."""
+"""A resource that is used to this share limits an epoch. An epoch begins with empty queues, so none reaches 1."""
 
 REMOTE_SHARE = 1 / 8
 """The default of --remote-memory, as a share of --memory."""
@@ -42,7 +42,7 @@ def over(row: Row, way: str, rows: Sequence[Row]) -> float | None:
 
 
 def uses(row: Row, setting: Row) -> dict[str, float]:
-    """Which share of each thing that can limit an epoch was used."""
+    """The used share of each resource that can limit an epoch."""
     if "seconds" not in row:
         return {}
     nodes, found = setting["nodes"], {"compute": row["compute_s"] / row["seconds"], "CPU": row["cpu"]}

@@ -14,7 +14,7 @@ The settings keep each ratio that an epoch time depends on:
 - *network to storage*: 0.38 GB/s for 7.8 MB/s of small files on A10 and P100, so 49 times.
 - *samples to chunks*: 64 files of the workload's size to a chunk.
 
-What is scaled: the number of files, and with it the number of classes, so that a class has as many files as in the
+The settings scale the number of files, and with it the number of classes, so that a class has as many files as in the
 paper and the memory as many samples of each class. Where classes are the subject, they are many and small instead:
 "small classes" has 12 files in a class, so 1,000 classes with --files 12000, and ImageNet-21k-like 20 on average, of
 sizes that differ by a factor of 10. Time is scaled too, by R over the paper's 74 files a second and node: all nodes
@@ -29,7 +29,7 @@ PAPER_READS_PER_S = 1.28e6 / (1.61 * 3600) / 3
 """Files a second and node: PyTorch with ResNet50 on three A10 nodes."""
 
 BYTES_PER_READ = 1_500_000
-"""What the storage delivers in the time of a small file: 126e3 chunks * 64 * 105 kB in 0.71 h on 3 nodes, over that."""
+"""Bytes that storage delivers in the time of a small file: 126e3 chunks * 64 * 105 kB in 0.71 h on 3 nodes, over that."""
 
 NETWORK_PER_STORAGE = 49
 """The link's bytes a second, over those of small files at `PAPER_READS_PER_S`."""

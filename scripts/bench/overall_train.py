@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 NAME_BYTES = 64
 FEATURES = 3072
-"""What a sample becomes, in bytes: as much as CIFAR's images. A decoder's output would only load the processors."""
+"""Bytes of a sample as a tensor: those of CIFAR's images. A decoder's output would only load the processors."""
 
 SIDE = 64
 """Pixels of a side of what the small network is given."""
@@ -102,7 +102,7 @@ def decoded(data: bytes) -> Tensor:
 
 
 class Step:
-    """What the GPU does with a batch: a sleep, or on the processor a small network."""
+    """The work of the GPU on a batch: a sleep, or on the processor a small network."""
 
     def __init__(self, model: str, classes: int) -> None:
         self.grads = torch.zeros(1024)

@@ -101,7 +101,7 @@ def network() -> nn.Module:
 
 @dataclass(frozen=True, slots=True)
 class Tested:
-    """What the network knows of the test images after an epoch: the share that it gets right, and its mean loss."""
+    """The accuracy and the mean loss of the network on the test images after an epoch."""
 
     accuracy: float
     loss: float

@@ -18,7 +18,7 @@ OURS = {
 """Why slot and pool read samples more than once."""
 
 LESS = 0.95
-"""What is at most this share of another figure is called less."""
+"""A figure counts as less if it is at most this share of the other."""
 
 SOURCES = (
     ("PyTorch", "torch.utils.data.DistributedSampler; least recently used, per node", "an approximation of Linux"),
@@ -122,7 +122,7 @@ def _table(report: Report) -> list[str]:
 
 
 def _claims(report: Report, rows: Mapping[str, Row]) -> list[str]:
-    """What the Redox paper says of these systems, beside the figures; as far as the run has the systems."""
+    """The Redox paper's claims about these systems, beside the figures, as far as the run has the systems."""
     files = report["files"]
     claims: list[tuple[str, str, str]] = []
 
@@ -186,7 +186,7 @@ def _epoch_times(hours: Iterable[float]) -> str:
 
 
 def _shortfalls(report: Report, rows: Mapping[str, Row]) -> list[str]:
-    """What others do better than slot and pool, by the figures."""
+    """The systems that do better than slot and pool, by the figures."""
     lines = []
     served_bytes = report["files"] * report["sample_bytes"]
     others = [row for row in rows.values() if row["system"] not in OURS and row["exactly_once"]]

@@ -37,7 +37,7 @@ from programs import declare_operators
 
 @dataclass(frozen=True)
 class Job:
-    """What a training script knows.
+    """The facts that a training script knows.
 
     ``images``        the folder of plain files, or a mount that has them; CLASS/NAME.JPEG below it
     ``prepared``      where `prepare` wrote, if there is such a function
