@@ -173,7 +173,7 @@ def _copy(tree: Tree, entry: int, root_fd: int, fd: int, data_at: int, sums: Sum
 
 @contextmanager
 def source_file(tree: Tree, entry: int, root_fd: int) -> Iterator[int]:
-    """A descriptor of a file of the source, which must be the file that was scanned before and after the block.
+    """A descriptor of a file of the source. Checks before and after the block that the file is as the scan found it.
 
     Raises:
         SourceError: it has changed, or the block or the open raised OSError.

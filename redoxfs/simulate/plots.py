@@ -59,7 +59,7 @@ def plot_remote_memory(rows: Sequence[remote_memory.Row], path: str) -> None:
 
 
 def plot_related(rows: Sequence[related.Row], path: str) -> None:
-    """What each system costs and how well it shuffles: mates in a batch, relative to chance, over storage time."""
+    """The cost of each system, and how well it shuffles: mates in a batch, relative to chance, over storage time."""
     figure = _figure()
     axes = figure.subplots()
     places = [(row.storage_s / 3600, row.mate_pairs / row.mate_pairs_if_random) for row in rows]

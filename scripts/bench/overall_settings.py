@@ -29,7 +29,7 @@ PAPER_READS_PER_S = 1.28e6 / (1.61 * 3600) / 3
 """Files a second and node: PyTorch with ResNet50 on three A10 nodes."""
 
 BYTES_PER_READ = 1_500_000
-"""Bytes that storage delivers in the time of a small file: 126e3 chunks * 64 * 105 kB in 0.71 h on 3 nodes, over that."""
+"""Bytes that storage delivers in the time of a small file: 126e3 chunks * 64 * 105 kB in 0.71 h on 3 nodes."""
 
 NETWORK_PER_STORAGE = 49
 """The link's bytes a second, over those of small files at `PAPER_READS_PER_S`."""
