@@ -127,7 +127,9 @@ class Run:
                 if way in ("plain", "coordl"):
                     place.job.limit_memory(place.job.used_bytes() + slack + kept)
                 if any(pids):
-                    place.daemon.limit_memory(place.daemon.used_bytes() + slack)
+                    # Between two epochs a daemon may hold few samples.
+                    held = mounts.stats(roots[place.rank])["memory_used_bytes"]
+                    place.daemon.limit_memory(place.daemon.used_bytes() - held + share_bytes + slack)
             return [row for model in models for row in [self._rounds(way, model, rounds, files, roots, pids)]]
 
     def _take(self, way: str, roots: Sequence[Path], share_bytes: int) -> None:
