@@ -15,6 +15,7 @@ Quick results show whether the benchmarks work, not how fast anything is. They n
 import argparse
 import importlib
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -135,7 +136,9 @@ def _wrapped(line: str) -> str:
     """A line of running text in lines of 120 characters; all else as it is."""
     if line.startswith(("|", "#", "!", " ", "-", "*")):
         return line
-    return textwrap.fill(line, 120, break_long_words=False, break_on_hyphens=False)
+    # A line that began with "256." would be an item of a list.
+    kept = re.sub(r" (?=\d+\. )", "\0", line)
+    return textwrap.fill(kept, 120, break_long_words=False, break_on_hyphens=False).replace("\0", " ")
 
 
 def _section(section: Section, module: ModuleType, result: Any, docs: Path) -> str:
