@@ -13,12 +13,18 @@ from pathlib import Path
 
 import pytest
 from caches import Cached, cached, flip
+from packs import opened
 
 from redoxfs.cache import InUseError, Root, verify
 from redoxfs.cache import writer as writer_module
 from redoxfs.cache.segments import KEPT, encoded, encoded_bytes, read_batches, seed_of
 from redoxfs.cache.store import LEAST_FAILURES
 from redoxfs.cache.writer import Disk
+from redoxfs.chunks import DirectoryStore
+from redoxfs.launch.cache import open_cache
+from redoxfs.launch.errors import DestinationError
+from redoxfs.launch.options import CacheOptions
+from redoxfs.launch.source import Dataset
 from redoxfs.testing import CHUNK_SIZE, GROUPS, StoreTests, Subject, make_source
 
 SAMPLES = 120
@@ -443,6 +449,24 @@ def test_a_dataset_in_use_is_not_removed(source: Path, cache: Path) -> None:
     assert root.entries() == []
     assert root.used_bytes() == 0
     root.close()
+
+
+@pytest.mark.parametrize("what", ["index", "lock"])
+def test_a_cache_that_could_not_be_opened_is_not_in_use(source: Path, cache: Path, what: str) -> None:
+    with cached(source, cache) as here:
+        here.fill()
+        index = here.files(".index")[0]
+    wrong = index if what == "index" else index.with_name("lock")
+    wrong.rename(cache / "elsewhere")
+    # The lock is no file, and the cache follows no link to an index.
+    wrong.mkdir() if what == "lock" else wrong.symlink_to(cache / "elsewhere")
+    options = CacheOptions(cache=str(cache))
+    with opened(source) as fd:
+        dataset = Dataset(here.catalog, here.cells, fd, None, None)
+        before = os.listdir("/proc/self/fd")
+        with pytest.raises(DestinationError):
+            open_cache(DirectoryStore(here.catalog, fd), dataset, options, source="", memory_bytes=1 << 20)
+        assert os.listdir("/proc/self/fd") == before
 
 
 def test_nothing_is_removed_but_what_a_cache_has_made(source: Path, cache: Path) -> None:

@@ -207,9 +207,11 @@ class Folder:
             self.fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 self._lock = os.open("lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=self.fd)
-            except FileNotFoundError:
-                # It was removed in between.
+            except OSError as failure:
                 os.close(self.fd)
+                if failure.errno != errno.ENOENT:
+                    raise
+                # It was removed in between.
                 continue
             fcntl.flock(self._lock, fcntl.LOCK_SH)
             with suppress(FileNotFoundError):

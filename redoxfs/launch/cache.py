@@ -2,7 +2,7 @@
 
 import logging
 import os
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -94,27 +94,33 @@ def open_cache(
     assert cache.cache is not None
     index = dataset.index
     checksum = None if index is None else index.checksum
-    try:
-        root = Root(Path(cache.cache))
-        root.sweep()
-        room = root.free_bytes() + root.used_bytes()
-        most = int(room * _DEFAULT_SHARE) if cache.cache_size is None else parse_size(cache.cache_size, room)
-        key = key_of(dataset.catalog, fingerprint_of(dataset), checksum)
-        folder = root.folder(key)
-        # Only people and `make_room` need it. On a full disk, copies are served without it.
-        with suppress(OSError):
-            folder.describe({"source": source, "fingerprint": fingerprint_of(dataset)})
-        copies = Copies(dataset.catalog, dataset.cells, folder)
-        copies.load()
-        needs = int(dataset.catalog.sample_bytes.sum()) - copies.size
-        for entry in root.make_room(needs, most, key):
-            size = format_bytes(entry.size)
-            say(f"cache: removed {entry.key} ({size} of {entry.source or 'a dataset'}) to make room")
-    except CacheError as error:
-        raise (DiskError if error.is_disk else DestinationError)(f"--cache {error}") from None
-    except OSError as failure:
-        trouble = CacheError.of(cache.cache, failure)
-        raise (DiskError if trouble.is_disk else DestinationError)(f"--cache {trouble}") from None
+    # Whoever goes on without a cache must not keep it in use.
+    with ExitStack() as opened:
+        try:
+            root = Root(Path(cache.cache))
+            opened.callback(root.close)
+            root.sweep()
+            room = root.free_bytes() + root.used_bytes()
+            most = int(room * _DEFAULT_SHARE) if cache.cache_size is None else parse_size(cache.cache_size, room)
+            key = key_of(dataset.catalog, fingerprint_of(dataset), checksum)
+            folder = root.folder(key)
+            opened.callback(folder.close)
+            # Only people and `make_room` need it. On a full disk, copies are served without it.
+            with suppress(OSError):
+                folder.describe({"source": source, "fingerprint": fingerprint_of(dataset)})
+            copies = Copies(dataset.catalog, dataset.cells, folder)
+            opened.callback(copies.close)
+            copies.load()
+            needs = int(dataset.catalog.sample_bytes.sum()) - copies.size
+            for entry in root.make_room(needs, most, key):
+                size = format_bytes(entry.size)
+                say(f"cache: removed {entry.key} ({size} of {entry.source or 'a dataset'}) to make room")
+        except CacheError as error:
+            raise (DiskError if error.is_disk else DestinationError)(f"--cache {error}") from None
+        except OSError as failure:
+            trouble = CacheError.of(cache.cache, failure)
+            raise (DiskError if trouble.is_disk else DestinationError)(f"--cache {trouble}") from None
+        opened.pop_all()
     least, greatest = _WAITING_BYTES
     waiting = min(max(memory_bytes // _WAITING_SHARE, least), greatest)
     samples = counted(len(copies.here), "sample")
