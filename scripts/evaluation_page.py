@@ -32,7 +32,7 @@ BENCH = ROOT / "scripts/bench"
 # The benchmarks and their pages import each other by name.
 sys.path.insert(0, str(BENCH))
 
-from results import rounded  # noqa: E402 - it lies there
+from results import rounded, write  # noqa: E402 - it lies there
 
 TITLE = "# Evaluation"
 
@@ -213,7 +213,7 @@ def run(section: Section, folder: Path, *, quick: bool) -> None:
                 given = {"command": " ".join([*words, *(section.quick if quick else ())])}
                 results.append({**given, **(told if isinstance(told, dict) else {"rows": told})})
         if section.is_simulation:
-            new.write_text(json.dumps(rounded(_joined(results)), indent=1) + "\n", encoding="utf-8")
+            write(rounded(_joined(results)), new)
         for file in sorted(Path(made).iterdir()):
             (folder / file.name).write_bytes(file.read_bytes())
 

@@ -20,22 +20,17 @@ at least 90 % of no cache, epoch 2 at least 95 % of packed.
 
 import argparse
 import importlib
-import json
-import os
 import shutil
 import statistics
-import subprocess
 import sys
-import tempfile
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import mounts
 import throttle
-from epoch import LARGEST_BYTES, READERS, SMALLEST_BYTES, storage, within
+from epoch import LARGEST_BYTES, READERS, SMALLEST_BYTES, reading, storage, within
 from labelled import make_files
-from results import rounded
+from results import check_plot, rounded, write
 from rich.console import Console
 from rich.table import Table
 
@@ -61,15 +56,11 @@ def measure(
     rows = []
     copies = (arguments.cache_on or work) / "copies"
     shutil.rmtree(copies, ignore_errors=True)
-    with storage(profile, work, arguments.cap_mb << 20) as stored, ExitStack() as stack:
-        folder = stored.source
-        if way != "plain":
-            folder = work / "mnt"
-            options = ["--memory", f"{arguments.memory_mb}MiB"]
-            options += [] if way == "packed" else ["--classes", "dir"]
-            options += ["--cache", str(copies)] if way == "cache" else []
-            command = mounts.redoxfs(stored.packed if way == "packed" else stored.source, folder, *options)
-            stack.enter_context(mounts.served_by(command, folder, stored.enter))
+    options = ["--cache", str(copies)] if way == "cache" else []
+    with (
+        storage(profile, work, arguments.cap_mb << 20) as stored,
+        reading(stored, way, work, arguments.memory_mb, *options) as folder,
+    ):
         for number in range(1, 1 + (arguments.epochs if way == "cache" else 1)):
             stored.forget()
             before = stored.read_bytes() if stored.read_bytes else 0
@@ -98,9 +89,7 @@ def run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
     console.print(f"making {arguments.files:,} files …")
     names = make_files(work / "data", arguments.files, SMALLEST_BYTES, LARGEST_BYTES)
     total = sum((work / "data" / name).stat().st_size for name in names)
-    words = ("pack", "--classes", "dir", str(work / "data"), str(work / "packed"))
-    command = [sys.executable, "-P", "-m", "redoxfs", *words]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    mounts.pack(work / "data", work / "packed")
     rows = []
     for profile in (throttle.PROFILES[name] for name in arguments.profiles.split(",")):
         for number in range(1, 1 + arguments.rounds):
@@ -193,19 +182,13 @@ def page(result: dict[str, Any]) -> str:
         "with the profile latency, on a disk without the delay. `scripts/bench/cache.py` measured it.",
     ]
     for profile in dict.fromkeys(row["profile"] for row in found):
-        lines = [f"| {_about(profile)} | {' | '.join(HEADINGS[1:])} |", "|---" + "|---:" * (len(HEADINGS) - 1) + "|"]
+        lines = [
+            f"| {throttle.PROFILES[profile].title} | {' | '.join(HEADINGS[1:])} |",
+            "|---" + "|---:" * (len(HEADINGS) - 1) + "|",
+        ]
         lines += [f"| {' | '.join(cells(row))} |" for row in found if row["profile"] == profile]
         parts.append("\n".join(lines))
     return "\n\n".join([*parts, " ".join(judged(found))])
-
-
-def _about(name: str) -> str:
-    profile = throttle.PROFILES[name]
-    if profile.delay_ms is not None:
-        return f"{name}: {profile.delay_ms:g} ms in each open and read"
-    if profile.reads_per_s is None or profile.bytes_per_s is None:
-        return f"{name}: not capped"
-    return f"{name}: {profile.reads_per_s} reads/s, {profile.bytes_per_s / 1e6:.0f} MB/s"
 
 
 def judged(found: list[dict[str, Any]]) -> list[str]:
@@ -266,19 +249,17 @@ def main() -> int:
     parser.add_argument("--cache-on", type=Path, metavar="DIR")
     parser.add_argument("--folder", type=Path, help="where to make the files (default: the temporary folder)")
     parser.add_argument("--quick", action="store_true", help="a small size, to see that it works")
-    parser.add_argument("--json", metavar="FILE", help="write the result there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there")
     parser.add_argument("--plot", metavar="FILE", help="draw the rates, as SVG, PNG or PDF")
     if "--quick" in sys.argv:
         parser.set_defaults(**QUICK)
     arguments = parser.parse_args()
     if arguments.plot:
-        # It may be missing, and the measurement takes long.
-        importlib.import_module("matplotlib.figure")
-    with tempfile.TemporaryDirectory(prefix="redoxfs-bench-", dir=arguments.folder) as work:
-        os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = work
-        result = run(arguments, Path(work))
+        check_plot()
+    with mounts.work_folder(arguments.folder) as work:
+        result = run(arguments, work)
     if arguments.json:
-        Path(arguments.json).write_text(json.dumps(rounded(result), indent=1) + "\n")
+        write(rounded(result), arguments.json)
     if arguments.plot:
         plot(result, arguments.plot)
     show(result)

@@ -18,7 +18,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +27,7 @@ from typing import Any
 
 import mounts
 from labelled import make_files, read_epoch
+from results import write
 from rich.console import Console
 from rich.table import Table
 
@@ -158,13 +158,12 @@ def main() -> int:
     parser.add_argument("--memory-mb", type=int, default=32)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
     parser.add_argument("--folder", type=Path, help="where to make the files (default: the temporary folder)")
-    parser.add_argument("--json", metavar="FILE", help="write the result there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="redoxfs-bench-", dir=arguments.folder) as work:
-        os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = work
-        result = run(arguments, Path(work))
+    with mounts.work_folder(arguments.folder) as work:
+        result = run(arguments, work)
     if arguments.json:
-        Path(arguments.json).write_text(json.dumps(result, indent=1) + "\n")
+        write(result, arguments.json)
     show(result)
     return int(any(row[name] for row in result["rows"] for name in WRONG))
 

@@ -45,7 +45,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
@@ -75,12 +74,11 @@ from recorded_orders import (
     make_files,
     record,
 )
-from results import rounded
+from results import check_plot, rounded, write
 from rich.console import Console
 from rich.table import Table
 from small_resnet import DEBIAN_FOLDER, read_images
 
-from redoxfs.simulate import plots
 from redoxfs.telemetry.quality import quality
 
 TRAINING, QUICK_TRAINING = 60_000, 2_000
@@ -324,9 +322,7 @@ def check_kept(arguments: argparse.Namespace) -> None:
 @contextlib.contextmanager
 def folders(arguments: argparse.Namespace) -> Iterator[None]:
     """Draw the files, and set where orders and results are kept."""
-    with tempfile.TemporaryDirectory(prefix="redoxfs-bench-", dir=arguments.folder) as name:
-        work = Path(name)
-        os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = name
+    with mounts.work_folder(arguments.folder) as work:
         arguments.files = work / "train"
         arguments.resume = arguments.resume or work / "runs"
         arguments.resume.mkdir(parents=True, exist_ok=True)
@@ -406,11 +402,8 @@ def main() -> int:
         parser.error("--seeds, --epochs and --jobs must be at least 1")
     if arguments.so_far and not arguments.resume:
         parser.error("--so-far needs --resume FOLDER")
-    try:
-        if arguments.plot:
-            plots.check()
-    except plots.NoPlotsError as error:
-        parser.error(str(error))
+    if arguments.plot:
+        check_plot()
     settings = chosen(arguments)
     if arguments.files:
         do_tasks(settings, arguments)
@@ -426,7 +419,7 @@ def main() -> int:
         raise SystemExit(f"{arguments.resume} has no result of plain reading yet")
     show(result)
     if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+        write(result, arguments.json)
     if arguments.plot:
         convergence_page.plot(result, arguments.plot)
     return 1 if any(row["wrong_labels"] or row["not_once"] for row in result["rows"]) else 0

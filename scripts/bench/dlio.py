@@ -11,8 +11,6 @@ DALI that PyPI does not have. Without DALI it works, in a venv of its own:
 import json
 import os
 import subprocess
-import sys
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -72,31 +70,13 @@ def trained(python: str, work: Path, result: dict[str, Any], *, steps: int) -> d
     }
     work.mkdir()
     _dlio(python, work, {**settings, "workflow.generate_data": True, "workflow.train": False}, work / "data")
-    packing = [
-        sys.executable,
-        "-P",
-        "-m",
-        "redoxfs",
-        "pack",
-        "--classes",
-        "dir",
-        str(work / "data"),
-        str(work / "packed"),
-    ]
-    subprocess.run(packing, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    mounts.pack(work / "data", work / "packed")
     rows = []
     for way in ("plain", "directory", "packed"):
-        with epoch.storage(throttle.PROFILES[PROFILE], work, result["cap_mb"] << 20) as stored, ExitStack() as stack:
-            folder = stored.source
-            if way != "plain":
-                folder = work / "mnt"
-                options = [
-                    "--memory",
-                    f"{result['memory_mb']}MiB",
-                    *(["--classes", "dir"] if way == "directory" else []),
-                ]
-                command = mounts.redoxfs(stored.source if way == "directory" else stored.packed, folder, *options)
-                stack.enter_context(mounts.served_by(command, folder, stored.enter))
+        with (
+            epoch.storage(throttle.PROFILES[PROFILE], work, result["cap_mb"] << 20) as stored,
+            epoch.reading(stored, way, work, result["memory_mb"]) as folder,
+        ):
             stored.forget()
             training = {**settings, "workflow.generate_data": False, "workflow.train": True}
             metric = _dlio(python, work, training, folder, stored)["metric"]

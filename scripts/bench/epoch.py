@@ -24,7 +24,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -76,6 +75,20 @@ def storage(profile: throttle.Profile, work: Path, cap_bytes: int) -> Iterator[S
         yield Storage(slow / "data", slow / "packed")
 
 
+@contextmanager
+def reading(stored: Storage, way: str, work: Path, memory_mb: int, *options: str) -> Iterator[Path]:
+    """Where the files are read: "plain", or a mount of the "directory" or of the "packed" copy."""
+    if way == "plain":
+        yield stored.source
+        return
+    mnt = work / "mnt"
+    source = stored.packed if way == "packed" else stored.source
+    classes = [] if way == "packed" else ["--classes", "dir"]
+    command = mounts.redoxfs(source, mnt, "--memory", f"{memory_mb}MiB", *classes, *options)
+    with mounts.served_by(command, mnt, stored.enter):
+        yield mnt
+
+
 def read_all(folder: Path, readers: int) -> dict[str, Any]:
     """Read all files of a directory in random order. Returns the time and the number of errors."""
     names = [f"{path.parent.name}/{path.name}" for path in folder.glob("class*/*")]
@@ -106,13 +119,9 @@ def measure(
     work: Path, way: str, profile: throttle.Profile, readers: int, total: int, arguments: argparse.Namespace
 ) -> dict[str, Any]:
     with storage(profile, work, arguments.cap_mb << 20) as stored, ExitStack() as stack:
-        folder, stats = stored.packed if way == "sweep" else stored.source, None
-        if way in ("directory", "packed"):
-            folder = work / "mnt"
-            options = ["--memory", f"{arguments.memory_mb}MiB", *arguments.options]
-            options += ["--classes", "dir"] if way == "directory" else []
-            command = mounts.redoxfs(stored.source if way == "directory" else stored.packed, folder, *options)
-            stack.enter_context(mounts.served_by(command, folder, stored.enter))
+        folder, stats = stored.packed, None
+        if way != "sweep":
+            folder = stack.enter_context(reading(stored, way, work, arguments.memory_mb, *arguments.options))
         stored.forget()
         before = stored.read_bytes() if stored.read_bytes else 0
         found = within(stored, folder, 0 if way == "sweep" else readers)
@@ -137,9 +146,7 @@ def run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
     console.print(f"making {arguments.files:,} files …")
     names = make_files(work / "data", arguments.files, SMALLEST_BYTES, LARGEST_BYTES)
     total = sum((work / "data" / name).stat().st_size for name in names)
-    redoxfs = [sys.executable, "-P", "-m", "redoxfs"]
-    quiet = {"check": True, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    subprocess.run([*redoxfs, "pack", "--classes", "dir", work / "data", work / "packed"], **quiet)  # type: ignore[call-overload]
+    mounts.pack(work / "data", work / "packed")
     rows = []
     for profile in (throttle.PROFILES[name] for name in arguments.profiles.split(",")):
         is_delayed = profile.delay_ms is not None
@@ -180,7 +187,7 @@ def show(result: dict[str, Any]) -> None:
         for row in result["rows"]:
             if (row["profile"], row["readers"]) == (profile, readers):
                 rows.setdefault(row["way"], []).append(row)
-        table = Table(title=f"{_title(throttle.PROFILES[profile])}; {readers} readers")
+        table = Table(title=f"{throttle.PROFILES[profile].title}; {readers} readers")
         for column in ("", "files/s", "MB/s", "x plain", "of sweep", "read", "waits"):
             table.add_column(column, justify="right" if column else "left", no_wrap=True)
         for way, found in rows.items():
@@ -201,14 +208,6 @@ def show(result: dict[str, Any]) -> None:
     wrong = [row for row in result["rows"] if row["wrong_labels"] or row["not_once"]]
     for row in wrong:
         console.print(f"{row['profile']}, {row['way']}: {row['wrong_labels']} wrong labels, {row['not_once']} not once")
-
-
-def _title(profile: throttle.Profile) -> str:
-    if profile.delay_ms is not None:
-        return f"{profile.name}: {profile.delay_ms:g} ms in each open and read"
-    if profile.reads_per_s is None or profile.bytes_per_s is None:
-        return f"{profile.name}: not capped"
-    return f"{profile.name}: {profile.reads_per_s} reads/s, {profile.bytes_per_s / 1e6:.0f} MB/s"
 
 
 def main() -> int:
@@ -237,9 +236,8 @@ def main() -> int:
         folder, readers = Path(arguments.child[0]), int(arguments.child[1])
         print(json.dumps(read_all(folder, readers) if readers else sweep(folder)))
         return 0
-    with tempfile.TemporaryDirectory(prefix="redoxfs-bench-", dir=arguments.folder) as work:
-        os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = work
-        result = run(arguments, Path(work))
+    with mounts.work_folder(arguments.folder) as work:
+        result = run(arguments, work)
     print(json.dumps(result, indent=2)) if arguments.json else show(result)
     return 1 if any(row["wrong_labels"] or row["not_once"] for row in result["rows"]) else 0
 

@@ -14,10 +14,8 @@ promises no more than the right order: where one way is estimated to be twice as
 import argparse
 import itertools
 import json
-import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +57,7 @@ def run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
     console.print(f"making {arguments.files:,} files …")
     names = make_files(work / "data", arguments.files, epoch.SMALLEST_BYTES, epoch.LARGEST_BYTES)
     total = sum((work / "data" / name).stat().st_size for name in names)
-    pack = ["pack", "--classes", "dir", str(work / "data"), str(work / "packed")]
-    subprocess.run([sys.executable, "-P", "-m", "redoxfs", *pack], check=True, stderr=subprocess.DEVNULL)
+    mounts.pack(work / "data", work / "packed")
     found = []
     for profile in (throttle.PROFILES[name] for name in arguments.profiles.split(",")):
         console.print(f"{profile.name}: doctor …")
@@ -113,9 +110,8 @@ def main() -> int:
     parser.add_argument("--options", nargs="*", default=[], help="further options of redoxfs mount")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="redoxfs-bench-", dir=arguments.folder) as work:
-        os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = work
-        result = run(arguments, Path(work))
+    with mounts.work_folder(arguments.folder) as work:
+        result = run(arguments, work)
     print(json.dumps(result, indent=2)) if arguments.json else show(result)
     return 0 if all(row["complete"] for found in result["profiles"] for row in found["rows"]) else 1
 

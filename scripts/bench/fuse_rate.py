@@ -32,7 +32,6 @@ import statistics
 import subprocess
 import sys
 import tarfile
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -332,11 +331,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.cores:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.cores])
-    with tempfile.TemporaryDirectory(prefix="redoxfs-bench-") as folder:
-        work = Path(folder)
+    with mounts.work_folder() as work:
         (work / "data").mkdir()
         warnings.filterwarnings("ignore", "This DataLoader will create")
-        os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = folder
         result = measure(work, arguments.files, arguments.rounds, arguments.rows)
     print(json.dumps(result, indent=2)) if arguments.json else show(result)
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import throttle
 from rich.console import Console
 from rich.table import Table
 
@@ -36,7 +37,6 @@ CHUNK_SIZE = 64
 SHARD_BYTES = 1 << 30
 MEAN_BYTES = 110_000
 AIM_S = 2.0
-DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 
 OPENER = """
 import json, sys, time
@@ -123,16 +123,6 @@ def make(dst: Path, samples: int, classes: int) -> int:
     return sum(record["bytes"] for record in records.values())
 
 
-def forget() -> bool:
-    """Drop the page cache. Returns False if that is not permitted."""
-    os.sync()
-    try:
-        DROP_CACHES.write_text("3")
-    except OSError:
-        return False
-    return True
-
-
 def open_once(dst: Path) -> dict[str, Any]:
     done = subprocess.run([sys.executable, "-c", OPENER, str(dst)], check=True, capture_output=True, text=True)
     told: dict[str, Any] = json.loads(done.stdout)
@@ -149,7 +139,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="redoxfs-index-") as folder:
         dst = Path(folder) / "dst"
         index_bytes = make(dst, arguments.samples, arguments.classes)
-        cold = forget()
+        cold = throttle.can_drop_caches()
         first = open_once(dst)
         rounds = [open_once(dst) for _ in range(arguments.rounds)]
     facts = {

@@ -27,7 +27,6 @@ import os
 import random
 import statistics
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -193,9 +192,8 @@ def main() -> None:
     parser.add_argument("--mode", choices=MODES, default="default")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="redoxfs-bench-") as folder:
-        os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = folder
-        result = measure(Path(folder), arguments.files, arguments.mode)
+    with mounts.work_folder() as folder:
+        result = measure(folder, arguments.files, arguments.mode)
     print(json.dumps(result, indent=2)) if arguments.json else show(result)
 
 

@@ -20,7 +20,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import mounts
+import throttle
 from rich.console import Console
 from rich.table import Table
 
@@ -40,8 +40,6 @@ AIMS = {"find": 4, "find, again": 2, "ls -l": 8}
 
 RACY_S = 2.5
 """redoxfs keeps a catalog for the next mount only if its directories have not changed for 2 s."""
-
-DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 
 
 def make_files(root: Path, flat: int, tree: int) -> None:
@@ -87,15 +85,6 @@ LISTINGS: dict[str, Callable[..., None]] = {
 }
 
 
-def drop_caches() -> bool:
-    """Drop dentries and inodes, but not pages. Returns False if that is not permitted."""
-    try:
-        DROP_CACHES.write_text("2")
-    except OSError:
-        return False
-    return True
-
-
 def inspect(source: Path) -> None:
     """Scan the source once. Both mounts then map the catalog that the scan keeps."""
     command = [sys.executable, "-P", "-m", "redoxfs", "inspect", "--classes", "dir", "--json", str(source)]
@@ -122,7 +111,7 @@ def measure(work: Path, flat: int, tree: int, rounds: int) -> dict[str, Any]:
             for part in sorted(os.listdir(source)):
                 for title, listing in LISTINGS.items():
                     for name, root in roots.items():
-                        cold &= drop_caches()
+                        cold &= throttle.can_drop_caches(pages=False)
                         for said in (title, f"{title}, again") if title in AGAIN else (title,):
                             for pid in daemons.values():
                                 mounts.settle(pid)
@@ -173,9 +162,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="redoxfs-bench-") as folder:
-        os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = folder
-        result = measure(Path(folder), arguments.flat, arguments.tree, arguments.rounds)
+    with mounts.work_folder() as folder:
+        result = measure(folder, arguments.flat, arguments.tree, arguments.rounds)
     print(json.dumps(result, indent=2)) if arguments.json else show(result)
 
 

@@ -110,8 +110,7 @@ def _redoxfs(
     environment: dict[str, str] | None = None,
 ) -> Iterator[float]:
     _warm_redoxfs(place)
-    memory = ["--memory", str(place.memory_bytes)]
-    command = [*REDOXFS, "mount", "-f", *memory, *options, str(source), str(place.mounted)]
+    command = mounts.redoxfs(source, place.mounted, "--memory", str(place.memory_bytes), *options)
     with _mounted(command, place, group, environment) as took_s:
         yield took_s
 

@@ -45,7 +45,7 @@ from jpegs import in_order, in_random_order, make_images, number_of
 from loader_mounts import SERVERS, LeftOutError, Place, Server, last_line
 from loader_scripts import changed_lines, preparation_lines
 from loaders_page import page, plot
-from results import rounded
+from results import check_plot, rounded, write
 from rich.console import Console
 from rich.markdown import Markdown
 
@@ -404,12 +404,14 @@ def parsed() -> argparse.Namespace:
 
 def main() -> int:
     arguments = parsed()
+    if arguments.plot:
+        check_plot()
     with tempfile.TemporaryDirectory(prefix="redoxfs-bench-", dir=arguments.folder) as work:
         # Caches of all programs that keep some.
         os.environ.update(dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "HF_HOME"), work))
         result = measure_all(Path(work), arguments)
     if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+        write(result, arguments.json)
     if arguments.plot:
         plot(result, arguments.plot)
     Console().print(Markdown(page(result)))

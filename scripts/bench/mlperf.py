@@ -29,13 +29,10 @@ a whole epoch, with the label of the path that was opened. Otherwise the exit co
 
 import argparse
 import json
-import os
 import random
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -48,10 +45,8 @@ import throttle
 from accelerators import AHEAD, READERS, Fed, Load, feed, highest
 from labelled import CLASSES, make_files
 from mlperf_page import WAYS
-from results import rounded
+from results import check_plot, rounded, write
 from rich.console import Console
-
-from redoxfs.simulate import plots
 
 SAMPLE_BYTES = 114_660
 BATCH = 400
@@ -103,13 +98,10 @@ class Setting:
 
 def tried(setting: Setting, profile: throttle.Profile, way: str, load: Load) -> dict[str, Any]:
     """One try: mount, and read. The result of `feed`, and how often the storage read the dataset."""
-    with epoch.storage(profile, setting.work, setting.cap_mb << 20) as stored, ExitStack() as stack:
-        folder = stored.source
-        if way != "plain":
-            folder = setting.work / "mnt"
-            options = ["--memory", f"{setting.memory_mb}MiB", *(["--classes", "dir"] if way == "directory" else [])]
-            command = mounts.redoxfs(stored.source if way == "directory" else stored.packed, folder, *options)
-            stack.enter_context(mounts.served_by(command, folder, stored.enter))
+    with (
+        epoch.storage(profile, setting.work, setting.cap_mb << 20) as stored,
+        epoch.reading(stored, way, setting.work, setting.memory_mb) as folder,
+    ):
         stored.forget()
         before = stored.read_bytes() if stored.read_bytes else 0
         found = within(stored, folder, load)
@@ -158,9 +150,7 @@ def run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
     make_files(work / "data", arguments.files, SAMPLE_BYTES, SAMPLE_BYTES)
     total = arguments.files * SAMPLE_BYTES
     if "packed" in arguments.ways:
-        folders = [str(work / "data"), str(work / "packed")]
-        command = [sys.executable, "-P", "-m", "redoxfs", "pack", "--classes", "dir", *folders]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        mounts.pack(work / "data", work / "packed")
     setting = Setting(
         work=work,
         files=arguments.files,
@@ -246,19 +236,14 @@ def main() -> int:
         print(json.dumps(asdict(feed(Path(given.child[0]), Load(**json.loads(given.child[1]))))))
         return 0
     if given.plot:
-        try:
-            # Before minutes of measuring.
-            plots.check()
-        except plots.NoPlotsError as missing:
-            raise SystemExit(str(missing)) from None
-    with tempfile.TemporaryDirectory(prefix="redoxfs-bench-", dir=given.dir) as work:
-        os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = work
-        result = run(given, Path(work))
+        check_plot()
+    with mounts.work_folder(given.dir) as work:
+        result = run(given, work)
         if given.dlio:
-            result["dlio"] = dlio.measured(given.dlio, Path(work) / "dlio", result)
+            result["dlio"] = dlio.measured(given.dlio, work / "dlio", result)
     result = rounded(result)
     if given.json:
-        given.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        write(result, given.json)
     if given.plot:
         mlperf_page.plot(result, given.plot)
     print(mlperf_page.page(result))

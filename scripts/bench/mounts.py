@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -88,7 +89,22 @@ def background(command: list[str], mountpoint: Path, environment: Mapping[str, s
         subprocess.run([*command[:4], "umount", mountpoint], env=environment, check=False, stderr=subprocess.DEVNULL)
 
 
-def redoxfs(source: Path, mountpoint: Path, *options: str, python: str = sys.executable) -> list[str]:
+@contextmanager
+def work_folder(below: Path | None = None) -> Iterator[Path]:
+    """A folder for the files of a benchmark, and for what redoxfs keeps of them. None: in the temporary folder."""
+    with tempfile.TemporaryDirectory(prefix="redoxfs-bench-", dir=below) as folder:
+        os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = folder
+        yield Path(folder)
+
+
+def pack(source: Path, target: Path, *options: str, classes: str = "dir") -> None:
+    command = [sys.executable, "-P", "-m", "redoxfs", "pack", "--classes", classes, *options, str(source), str(target)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"pack: {done.stderr.strip()}")
+
+
+def redoxfs(source: Path | str, mountpoint: Path, *options: str, python: str = sys.executable) -> list[str]:
     # -P: the installed redoxfs, not one that lies in the current directory
     return [python, "-P", "-m", "redoxfs", "mount", "-f", *options, str(source), str(mountpoint)]
 

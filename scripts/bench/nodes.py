@@ -17,7 +17,6 @@ import multiprocessing
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -265,9 +264,8 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=2, help="counted, after one to warm up")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="redoxfs-bench-") as folder:
-        os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = folder
-        result = run(arguments, Path(folder))
+    with mounts.work_folder() as folder:
+        result = run(arguments, folder)
     print(json.dumps(result, indent=2)) if arguments.json else show(result)
     return 1 if any(row["wrong_labels"] or row["not_once"] or row["errors"] for row in result["rows"]) else 0
 

@@ -24,12 +24,10 @@ sample must come exactly once in an epoch over all nodes, under its own label. O
 """
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -39,6 +37,7 @@ import overall_page
 from overall_data import make_image
 from overall_run import WAYS, RefusedError, set_up
 from overall_settings import PAPER_READS_PER_S, SETTINGS, WORKLOADS, Setting, mbit_per_s, profile_of
+from results import check_plot, write
 from rich.console import Console
 
 HERE = Path(__file__).parent
@@ -165,7 +164,7 @@ def parsed() -> argparse.Namespace:
     if arguments.files < 30 or arguments.rounds < 1 or arguments.reads < 10:
         parser.error("--files must be at least 30, --rounds 1, --reads 10")
     if arguments.plot:
-        overall_page.check_plot()
+        check_plot()
     if os.geteuid() != 0:
         raise SystemExit("throttling the storage needs root")
     return arguments
@@ -173,11 +172,10 @@ def parsed() -> argparse.Namespace:
 
 def main() -> int:
     arguments = parsed()
-    with tempfile.TemporaryDirectory(prefix="redoxfs-bench-", dir=arguments.dir) as work:
-        os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = work
-        report = run(arguments, Path(work))
+    with mounts.work_folder(arguments.dir) as work:
+        report = run(arguments, work)
     if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+        write(report, arguments.json)
     if arguments.plot:
         overall_page.plot(report, arguments.plot)
     overall_page.show(report)

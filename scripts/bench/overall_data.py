@@ -2,11 +2,10 @@
 
 import io
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import loop_disks
+import mounts
 import numpy as np
 from overall_settings import CHUNK_SIZE, Workload
 from overall_train import NAME_BYTES
@@ -28,11 +27,8 @@ def make_image(image: Path, folder: Path, workload: Workload, files: int) -> int
     loop_disks.make(image, 2 * largest + (64 << 20))
     with loop_disks.attached(image, folder, read_only=False):
         total = make_files(folder / "data", workload, files)
-        command = [sys.executable, "-P", "-m", "redoxfs", "pack", "--classes", workload.redirect]
-        command += ["--chunk-size", str(CHUNK_SIZE), str(folder / "data"), str(folder / "packed")]
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-        if done.returncode:
-            raise SystemExit(f"pack: {done.stderr.strip()}")
+        options = ("--chunk-size", str(CHUNK_SIZE))
+        mounts.pack(folder / "data", folder / "packed", *options, classes=workload.redirect)
     return total
 
 

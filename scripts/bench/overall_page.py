@@ -248,14 +248,6 @@ def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def check_plot() -> None:
-    """Exits where a figure cannot be drawn. Call it before minutes of measurements."""
-    try:
-        importlib.import_module("matplotlib.figure")
-    except ImportError:
-        raise SystemExit("--plot needs matplotlib; to install it: pip install 'redoxfs[plot]'") from None
-
-
 def plot(report: Row, path: Path) -> None:
     """A group of bars for each setting and model: the epoch times, as the paper's figures show them."""
     groups: dict[tuple[str, str], dict[str, float]] = {}

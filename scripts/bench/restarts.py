@@ -29,7 +29,6 @@ several deaths is listed apart. "longest operation" is the longest call of any r
 """
 
 import argparse
-import json
 import os
 import resource
 import statistics
@@ -42,6 +41,7 @@ from pathlib import Path
 from typing import Any
 
 import mounts
+from results import write
 from rich.console import Console
 from rich.table import Table
 
@@ -290,7 +290,7 @@ def main() -> int:
         result = run(Path(folder), arguments)
     show(result)
     if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=2) + "\n")
+        write(result, arguments.json)
     return 1 if is_wrong(result["total"]) else 0
 
 

@@ -1,7 +1,24 @@
 """Results of benchmarks, as files and as text."""
 
+import json
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
+
+from redoxfs.simulate import plots
+
+
+def write(result: Any, path: Path) -> None:
+    """Write a result as JSON."""
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def check_plot() -> None:
+    """Exits where no figure can be drawn. Call it before minutes of measurements."""
+    try:
+        plots.check()
+    except plots.NoPlotsError as missing:
+        raise SystemExit(str(missing)) from None
 
 
 def rounded(value: Any, digits: int = 6) -> Any:

@@ -18,7 +18,6 @@ PyTorch. --quick makes 4 kills.
 """
 
 import argparse
-import json
 import random
 import sys
 import tempfile
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import mounts
+from results import write
 from rich.console import Console
 from rich.table import Table
 
@@ -185,7 +185,7 @@ def main() -> int:
         table.add_row(*(str(row[name]) for name in names))
     Console().print(table)
     if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
+        write(report, arguments.json)
     wrong = [f"{row['name']}: {row['wrong']}" for row in rows if "wrong" in row]
     wrong += [f"{row['name']}: {row['errors']} errors" for row in rows if row["errors"]]
     for line in wrong:

@@ -32,8 +32,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import throttle
+
 ROOT = Path(__file__).resolve().parents[2]
-DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 FILES_PER_FOLDER = 1000
 
 CHILD = """
@@ -75,15 +76,6 @@ def make_files(root: Path, files: int) -> None:
         os.close(at)
 
 
-def drop_caches() -> bool:
-    try:
-        os.sync()
-        DROP_CACHES.write_text("3")
-    except OSError:
-        return False
-    return True
-
-
 def find(source: Path) -> tuple[float, float]:
     """Seconds, and seconds of the processor."""
     began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -111,10 +103,10 @@ class Scans:
 
     def beside_find(self, *, cold: bool) -> dict[str, Any]:
         if cold:
-            drop_caches()
+            throttle.can_drop_caches()
         beside, beside_cpu_s = find(self.source)
         if cold:
-            drop_caches()
+            throttle.can_drop_caches()
         found = self.child("scan")
         return {**found, "find_s": beside, "find_cpu_s": beside_cpu_s, "of_find": found["seconds"] / beside}
 
@@ -167,7 +159,7 @@ def main() -> int:
     parser.add_argument("--delayed-files", type=int, default=20_000, help="0: no run with a delay")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    report: dict[str, Any] = {"files": options.files, "cold": drop_caches()}
+    report: dict[str, Any] = {"files": options.files, "cold": throttle.can_drop_caches()}
     with tempfile.TemporaryDirectory(prefix="redoxfs-scan-", dir=options.folder) as name:
         folder = Path(name)
         for part, files in (("local", options.files), ("delayed", options.delayed_files)):

@@ -19,7 +19,6 @@ import os
 import random
 import subprocess
 import sys
-import tempfile
 import time
 import traceback
 import zlib
@@ -231,9 +230,8 @@ def main() -> int:
     parser.add_argument("--mode", choices=MODES, default="default")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="redoxfs-bench-") as folder:
-        os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = folder
-        result = measure(Path(folder), arguments.opens, arguments.mode)
+    with mounts.work_folder() as folder:
+        result = measure(folder, arguments.opens, arguments.mode)
     print(json.dumps(result, indent=2)) if arguments.json else show(result)
     return 1 if result["wrong"] else 0
 

@@ -26,7 +26,6 @@ import random
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -302,12 +301,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each slice (default: 2)")
     parser.add_argument("--readers", type=int, default=2)
-    parser.add_argument("--folder", help="for the files and the mount (default: a temporary one)")
+    parser.add_argument("--folder", type=Path, help="for the files and the mount (default: a temporary one)")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="redoxfs-bench-", dir=arguments.folder) as folder:
-        os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = folder
-        result = measure(Path(folder), arguments.files, arguments.rounds, arguments.seconds, arguments.readers)
+    with mounts.work_folder(arguments.folder) as folder:
+        result = measure(folder, arguments.files, arguments.rounds, arguments.seconds, arguments.readers)
     print(json.dumps(result, indent=2)) if arguments.json else show(result)
 
 

@@ -29,6 +29,14 @@ class Profile:
     bytes_per_s: int | None = None
     delay_ms: float | None = None
 
+    @property
+    def title(self) -> str:
+        if self.delay_ms is not None:
+            return f"{self.name}: {self.delay_ms:g} ms in each open and read"
+        if self.reads_per_s is None or self.bytes_per_s is None:
+            return f"{self.name}: not capped"
+        return f"{self.name}: {self.reads_per_s} reads/s, {self.bytes_per_s / 1e6:.0f} MB/s"
+
 
 PROFILES = {
     profile.name: profile
@@ -186,7 +194,16 @@ class _V2:
         return 0
 
 
-def drop_caches() -> None:
-    """Drop all cached pages and names, so that they have to be read again."""
+def drop_caches(*, pages: bool = True) -> None:
+    """Drop all cached names, and pages unless told otherwise, so that they have to be read again. Raises OSError."""
     os.sync()
-    Path("/proc/sys/vm/drop_caches").write_text("3")
+    Path("/proc/sys/vm/drop_caches").write_text("3" if pages else "2")
+
+
+def can_drop_caches(*, pages: bool = True) -> bool:
+    """As `drop_caches`. False if that is not permitted."""
+    try:
+        drop_caches(pages=pages)
+    except OSError:
+        return False
+    return True
