@@ -1,7 +1,12 @@
 """What scripts/bench/mlperf.py computes from times, and how it searches. t4_benchmarks runs all of it."""
 
 import importlib
+import os
 import random
+import signal
+import threading
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -97,3 +102,40 @@ def test_a_read_that_fails_ends_all(accelerators: ModuleType, folder: Path, numb
     broken.symlink_to("nothing")
     with pytest.raises(SystemExit, match="No such file or directory"):
         accelerators.feed(folder, load(accelerators, number))
+
+
+def kill_reader_of(fifo: Path) -> None:
+    """Kill the process that opens ``fifo`` to read it."""
+    # This waits until it does, and the other one waits in its read until this is closed.
+    with fifo.open("wb"):
+        while not (found := [pid for pid in others() if has_open(pid, fifo)]):
+            pass
+        os.kill(found[0], signal.SIGKILL)
+
+
+def others() -> list[int]:
+    return [int(path.name) for path in Path("/proc").glob("[0-9]*") if path.name != str(os.getpid())]
+
+
+def has_open(pid: int, wanted: Path) -> bool:
+    with suppress(OSError):
+        return any(os.readlink(fd) == str(wanted) for fd in Path(f"/proc/{pid}/fd").iterdir())
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by_accelerators", [False, True])
+def test_a_reader_that_is_killed_ends_all(accelerators: ModuleType, folder: Path, *, by_accelerators: bool) -> None:
+    """As the kernel does where a cap on memory is too low."""
+    stuck = sorted(folder.glob("class*/*"))[50]
+    stuck.unlink()
+    os.mkfifo(stuck)
+    killer = threading.Thread(target=kill_reader_of, args=(stuck,))
+    killer.start()
+    paths = {str(path.relative_to(folder)): str(path) for path in folder.glob("class*/*")}
+    labelled = importlib.import_module("labelled")
+    feed = partial(accelerators.feed, folder, load(accelerators, 2))
+    read = feed if by_accelerators else partial(labelled.read_epoch, paths, 3)
+    with pytest.raises(SystemExit, match="a child process ended with -9"):
+        read()
+    killer.join()

@@ -4,7 +4,6 @@ An accelerator is a process that sleeps for each batch. `READERS` processes read
 every batch, at most `AHEAD` batches ahead. All accelerators wait for each other after each batch.
 """
 
-import multiprocessing
 import random
 import statistics
 import time
@@ -16,9 +15,8 @@ from pathlib import Path
 from threading import BrokenBarrierError
 from typing import Any
 
+from children import Children, fork
 from labelled import NAME_BYTES
-
-fork = multiprocessing.get_context("fork")
 
 READERS = 8
 """For each accelerator: ``reader.read_threads`` of MLPerf Storage's configuration of ResNet-50."""
@@ -90,7 +88,7 @@ class _Lane:
 
 
 def feed(folder: Path, load: Load) -> Fed:
-    """Read an epoch of ``folder`` for simulated accelerators. Raises SystemExit if a read fails."""
+    """Read an epoch of ``folder`` for simulated accelerators. Raises SystemExit if a read fails, or a child dies."""
     names = sorted(f"{path.parent.name}/{path.name}" for path in folder.glob("class*/*"))
     steps = len(names) // (load.batch * load.accelerators)
     if steps < 2:
@@ -98,28 +96,17 @@ def feed(folder: Path, load: Load) -> Fed:
     order = list(range(len(names)))
     random.Random(load.seed).shuffle(order)
     start = fork.Barrier(load.accelerators * (READERS + 1))
-    together, stop, answers = fork.Barrier(load.accelerators), fork.Value("b", 0), fork.SimpleQueue()
-    processes = []
-    for number in range(load.accelerators):
-        mine = order[number :: load.accelerators][: steps * load.batch]
-        batches = [mine[at : at + load.batch] for at in range(0, len(mine), load.batch)]
-        lanes = [_Lane() for _ in range(READERS)]
-        for reader, lane in enumerate(lanes):
-            parts = [[names[sample] for sample in batch[reader::READERS]] for batch in batches]
-            processes.append(fork.Process(target=_read, args=(folder, parts, lane, start, stop, answers), daemon=True))
-        processes.append(
-            fork.Process(
-                target=_accelerate, args=(number, lanes, steps, load, start, together, stop, answers), daemon=True
-            )
-        )
-    for process in processes:
-        process.start()
-    found = [answers.get() for _ in processes]
-    for process in processes:
-        process.join()
-    for answer in found:
-        if isinstance(answer, OSError):
-            raise SystemExit(str(answer))
+    together, stop = fork.Barrier(load.accelerators), fork.Value("b", 0)
+    with Children() as children:
+        for number in range(load.accelerators):
+            mine = order[number :: load.accelerators][: steps * load.batch]
+            batches = [mine[at : at + load.batch] for at in range(0, len(mine), load.batch)]
+            lanes = [_Lane() for _ in range(READERS)]
+            for reader, lane in enumerate(lanes):
+                parts = [[names[sample] for sample in batch[reader::READERS]] for batch in batches]
+                children.start(_read, folder, parts, lane, start, stop)
+            children.start(_accelerate, number, lanes, steps, load, start, together, stop)
+        found = children.answers()
     times = [answer for answer in found if len(answer) == 4]
     taken, seconds = min(each[0] for each in times), max(each[3] for each in times)
     seen = [sample for answer in found if len(answer) == 2 for sample in answer[0]]
@@ -136,11 +123,10 @@ def feed(folder: Path, load: Load) -> Fed:
 
 
 def _read(
-    folder: Path, parts: list[list[str]], lane: _Lane, start: Any, stop: "Synchronized[int]", answers: Any
-) -> None:
+    folder: Path, parts: list[list[str]], lane: _Lane, start: Any, stop: "Synchronized[int]"
+) -> tuple[Sequence[int], int]:
     """A reader: its part of each batch, whole files. Answers with its samples, and how many labels were wrong."""
     seen, wrong = array("l"), 0
-    error = None
     start.wait()
     for part in parts:
         lane.room.acquire()
@@ -156,10 +142,12 @@ def _read(
                 wrong += label != name.partition("/")[0]
                 number = rest.partition(".")[0]
                 seen.append(int(number) if number.isdigit() else -1)
-        except OSError as failure:
-            error, stop.value = failure, 1
-        lane.ready.release()
-    answers.put(error or (seen, wrong))
+        except OSError:
+            stop.value = 1
+            raise
+        finally:
+            lane.ready.release()
+    return seen, wrong
 
 
 def _accelerate(
@@ -170,8 +158,7 @@ def _accelerate(
     start: Any,
     together: Any,
     stop: "Synchronized[int]",
-    answers: Any,
-) -> None:
+) -> tuple[int, list[float], list[float], float]:
     """An accelerator: sleeps for each batch. Answers with its steps, their times, and the time of all."""
     load_s, compute_s = [], []
     start.wait()
@@ -200,4 +187,4 @@ def _accelerate(
     ended = time.monotonic()
     for lane in lanes:
         lane.room.release()
-    answers.put((len(load_s), load_s, compute_s, ended - began))
+    return len(load_s), load_s, compute_s, ended - began

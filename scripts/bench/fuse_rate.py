@@ -24,7 +24,6 @@ How to read the result:
 import argparse
 import importlib
 import json
-import multiprocessing
 import os
 import random
 import shutil
@@ -41,6 +40,7 @@ from pathlib import Path
 from typing import Any
 
 import mounts
+from children import Children, fork
 from rich.console import Console
 from rich.table import Table
 
@@ -48,8 +48,6 @@ FILE_BYTES = 100_000
 READERS = (1, 2, 4)
 COSTED_READERS = 2
 WORKERS = (2, 4)
-
-fork = multiprocessing.get_context("fork")
 
 
 def make_files(root: Path, count: int) -> None:
@@ -64,7 +62,7 @@ def paths_in(root: Path) -> list[str]:
     return [os.path.join(folder, name) for folder, _, names in os.walk(root) for name in names]
 
 
-def _read_all(paths: list[str], ready: Any, go: Any, seconds: Any, sizes: Any) -> None:
+def _read_all(paths: list[str], ready: Any, go: Any) -> tuple[float, int]:
     ready.release()
     go.wait()
     began = time.perf_counter()
@@ -72,26 +70,21 @@ def _read_all(paths: list[str], ready: Any, go: Any, seconds: Any, sizes: Any) -
     for path in paths:
         with open(path, "rb") as file:
             total += len(file.read())
-    seconds.put(time.perf_counter() - began)
-    sizes.put(total)
+    return time.perf_counter() - began, total
 
 
 def rate(paths: list[str], readers: int) -> float:
     """Files a second, where each of ``readers`` processes reads a part of ``paths``."""
     ready, go = fork.Semaphore(0), fork.Event()
-    seconds, sizes = fork.SimpleQueue(), fork.SimpleQueue()
-    processes = [
-        fork.Process(target=_read_all, args=(paths[i::readers], ready, go, seconds, sizes)) for i in range(readers)
-    ]
-    for process in processes:
-        process.start()
-    for _ in processes:
-        ready.acquire()
-    go.set()
-    took: float = max(seconds.get() for _ in processes)
-    read = sum(sizes.get() for _ in processes)
-    for process in processes:
-        process.join()
+    with Children() as children:
+        for i in range(readers):
+            children.start(_read_all, paths[i::readers], ready, go)
+        for _ in range(readers):
+            ready.acquire()
+        go.set()
+        found = children.answers()
+    took: float = max(seconds for seconds, _ in found)
+    read = sum(total for _, total in found)
     if read != len(paths) * FILE_BYTES:
         raise SystemExit(f"short reads: {read} bytes of {len(paths)} files")
     return len(paths) / took

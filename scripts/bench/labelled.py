@@ -1,16 +1,15 @@
 """Files that hold their own names, and epochs over them that check each sample and its label."""
 
-import multiprocessing
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from children import Children, fork
+
 CLASSES = 64
 NAME_BYTES = 64
-
-fork = multiprocessing.get_context("fork")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,40 +52,31 @@ def read_epoch(paths: dict[str, str], readers: int, server_s: Callable[[], float
     """Read all files once, in random order, in ``readers`` child processes that share them.
 
     ``paths`` has the path to open for each name. ``server_s`` returns the processor time that the server has used so
-    far. Raises SystemExit if a read fails.
+    far. Raises SystemExit if a read fails, or a child dies.
     """
     names = random.sample(list(paths), len(paths))
-    start, answers = fork.Barrier(readers + 1), fork.SimpleQueue()
+    start = fork.Barrier(readers + 1)
 
-    def work(number: int) -> None:
+    def work(number: int) -> tuple[float, float, list[str], int]:
         part = names[number::readers]
         heads = []
         start.wait()
         began = time.monotonic()
-        try:
-            for name in part:
-                with open(paths[name], "rb") as file:
-                    heads.append(file.read()[:NAME_BYTES])
-        except OSError as error:
-            answers.put(error)
-            return
+        for name in part:
+            with open(paths[name], "rb") as file:
+                heads.append(file.read()[:NAME_BYTES])
         ended = time.monotonic()
         seen = [head.rstrip().decode(errors="replace") for head in heads]
         wrong = sum(got.partition("/")[0] != name.partition("/")[0] for got, name in zip(seen, part, strict=True))
-        answers.put((began, ended, seen, wrong))
+        return began, ended, seen, wrong
 
-    processes = [fork.Process(target=work, args=(number,), daemon=True) for number in range(readers)]
-    for process in processes:
-        process.start()
-    spent_s = server_s()
-    start.wait()
-    found = [answers.get() for _ in processes]
-    spent_s = server_s() - spent_s
-    for process in processes:
-        process.join()
-    for answer in found:
-        if isinstance(answer, OSError):
-            raise SystemExit(str(answer))
+    with Children() as children:
+        for number in range(readers):
+            children.start(work, number)
+        spent_s = server_s()
+        start.wait()
+        found = children.answers()
+        spent_s = server_s() - spent_s
     seen = [name for _, _, part, _ in found for name in part]
     return Epoch(
         files=len(names),
