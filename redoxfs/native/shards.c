@@ -203,16 +203,29 @@ static void fail_all(redox_file *files, size_t count, int error, redox_fault fau
     }
 }
 
+// False, with an error in each file, if the entries cannot be read in one go, or if there are none.
+static bool begin(const redox_shards *shards, const int32_t *entries, size_t count, redox_file *files, size_t *gap) {
+    memset(files, 0, count * sizeof *files);
+    if (!count) {
+        return false;
+    }
+    if (!are_in_order(shards, entries, count, gap)) {
+        fail_all(files, count, EINVAL, REDOX_FAILED);
+        return false;
+    }
+    return true;
+}
+
+static void stamp(const redox_shards *shards, int32_t entry, redox_file *file) {
+    file->mtime_ns = shards->tree->mtime_ns[entry];
+    file->inode = 0; // that of a copy: no file's
+}
+
 static void read_shard(const redox_source *source, const int32_t *entries, size_t count, redox_file *files,
                        const atomic_bool *stop) {
     const redox_shards *shards = (const redox_shards *)source;
-    memset(files, 0, count * sizeof *files);
     size_t gap;
-    if (!count) {
-        return;
-    }
-    if (!are_in_order(shards, entries, count, &gap)) {
-        fail_all(files, count, EINVAL, REDOX_FAILED);
+    if (!begin(shards, entries, count, files, &gap)) {
         return;
     }
     int32_t shard = shards->shard_of[entries[0]];
@@ -236,8 +249,7 @@ static void read_shard(const redox_source *source, const int32_t *entries, size_
             read_again(shards, fd, entry, &files[i], i < full ? 0 : failure, stop);
         }
         if (files[i].buffer) {
-            files[i].mtime_ns = shards->tree->mtime_ns[entry];
-            files[i].inode = 0; // that of a copy: no file's
+            stamp(shards, entry, &files[i]);
         }
     }
 }
@@ -261,13 +273,8 @@ static bool copy_from(const struct iovec *pieces, size_t count, size_t at, redox
 
 void redox_shards_scatter(const redox_shards *shards, const int32_t *entries, size_t count, redox_file *files,
                           const struct iovec *pieces, size_t piece_count) {
-    memset(files, 0, count * sizeof *files);
     size_t gap;
-    if (!count) {
-        return;
-    }
-    if (!are_in_order(shards, entries, count, &gap)) {
-        fail_all(files, count, EINVAL, REDOX_FAILED);
+    if (!begin(shards, entries, count, files, &gap)) {
         return;
     }
     for (size_t i = 0; i < count; i++) {
@@ -283,8 +290,7 @@ void redox_shards_scatter(const redox_shards *shards, const int32_t *entries, si
         } else if (!is_right(shards, entry, files[i].buffer)) {
             fail(&files[i], EIO, REDOX_WRONG_SUM);
         } else {
-            files[i].mtime_ns = shards->tree->mtime_ns[entry];
-            files[i].inode = 0; // that of a copy: no file's
+            stamp(shards, entry, &files[i]);
         }
     }
 }
