@@ -155,22 +155,15 @@ def made_up_catalog(tree: Tree, class_of: Sequence[int], groups: Sequence[Sequen
     """A catalog of a made-up tree, from the class and the entries of each sample."""
     members = np.array([entry for group in groups for entry in group], np.int32)
     member_at = np.concatenate([[0], np.cumsum([len(group) for group in groups])]).astype(np.int64)
-    sample_of = np.full(len(tree), -1, np.int32)
-    sample_of[members] = np.repeat(np.arange(len(groups), dtype=np.int32), np.diff(member_at))
-    member_of = np.zeros(len(tree), np.uint16)
-    member_of[members] = np.arange(len(members)) - np.repeat(member_at[:-1], np.diff(member_at))
     classes = max(class_of, default=-1) + 1
-    return Catalog(
-        tree=tree,
-        sample_of=sample_of,
-        member_of=member_of,
-        member_at=member_at,
-        members=members,
+    return Catalog.of_samples(
+        tree,
+        member_at,
+        members,
         class_of=np.array(class_of, np.int32),
         class_names=[str(number) for number in range(classes)],
         class_trees=["."],
         tree_of_class=np.zeros(classes, np.int32),
-        sample_bytes=np.add.reduceat(tree.size[members], member_at[:-1]) if len(groups) else np.zeros(0, np.int64),
         verdict=Verdict("dir", "dir", "made up"),
         sample_files=len(members),
     )

@@ -68,6 +68,41 @@ class Catalog:
     verdict: Verdict
     sample_files: int  # files that count as samples, redirected or not
 
+    @classmethod
+    def of_samples(
+        cls,
+        tree: Tree,
+        member_at: NDArray[np.int64],
+        members: NDArray[np.int32],
+        *,
+        class_of: NDArray[np.int32],
+        class_names: list[str],
+        class_trees: list[str],
+        tree_of_class: NDArray[np.int32],
+        verdict: Verdict,
+        sample_files: int,
+    ) -> Catalog:
+        """A catalog with what follows from the members of its samples, of which each has one or more."""
+        samples, lengths = len(class_of), np.diff(member_at)
+        sample_of = np.full(len(tree), -1, np.int32)
+        sample_of[members] = np.repeat(np.arange(samples, dtype=np.int32), lengths)
+        member_of = np.zeros(len(tree), np.uint16)
+        member_of[members] = np.arange(len(members)) - np.repeat(member_at[:-1], lengths)
+        return cls(
+            tree=tree,
+            sample_of=sample_of,
+            member_of=member_of,
+            member_at=member_at,
+            members=members,
+            class_of=class_of,
+            class_names=class_names,
+            class_trees=class_trees,
+            tree_of_class=tree_of_class,
+            sample_bytes=np.add.reduceat(tree.size[members], member_at[:-1]) if samples else np.zeros(0, np.int64),
+            verdict=verdict,
+            sample_files=sample_files,
+        )
+
 
 def build_catalog(
     tree: Tree,
@@ -183,38 +218,28 @@ def _number(tree: Tree, found: Groups, made: Classes, verdict: Verdict, sample_f
     np.cumsum(lengths, out=member_at[1:])
     role = np.arange(int(member_at[-1])) - np.repeat(member_at[:-1], lengths)
     members = found.members[np.repeat(found.member_at[:-1][order], lengths) + role]
-    sample_of = np.full(len(tree), -1, np.int32)
-    sample_of[members] = np.repeat(np.arange(len(order), dtype=np.int32), lengths)
-    member_of = np.zeros(len(tree), np.uint16)
-    member_of[members] = role
-    return Catalog(
-        tree=tree,
-        sample_of=sample_of,
-        member_of=member_of,
-        member_at=member_at,
-        members=members,
+    return Catalog.of_samples(
+        tree,
+        member_at,
+        members,
         class_of=made.class_of[order],
         class_names=made.names,
         class_trees=made.trees,
         tree_of_class=made.tree_of,
-        sample_bytes=np.add.reduceat(tree.size[members], member_at[:-1]),
         verdict=verdict,
         sample_files=sample_files,
     )
 
 
 def _nothing(tree: Tree, verdict: Verdict, sample_files: int) -> Catalog:
-    return Catalog(
-        tree=tree,
-        sample_of=np.full(len(tree), -1, np.int32),
-        member_of=np.zeros(len(tree), np.uint16),
-        member_at=np.zeros(1, np.int64),
-        members=np.zeros(0, np.int32),
+    return Catalog.of_samples(
+        tree,
+        np.zeros(1, np.int64),
+        np.zeros(0, np.int32),
         class_of=np.zeros(0, np.int32),
         class_names=[],
         class_trees=[],
         tree_of_class=np.zeros(0, np.int32),
-        sample_bytes=np.zeros(0, np.int64),
         verdict=verdict,
         sample_files=sample_files,
     )

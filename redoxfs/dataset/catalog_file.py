@@ -35,7 +35,17 @@ from numpy.typing import NDArray
 
 from redoxfs.dataset.catalog import Catalog
 from redoxfs.dataset.errors import SourceError, show
-from redoxfs.dataset.stored import catalog_of, children_of, described, must_be_text, wrong_catalog, wrong_tree
+from redoxfs.dataset.stored import (
+    CLASSES,
+    COLUMNS,
+    NAMES,
+    catalog_of,
+    children_of,
+    described,
+    must_be_text,
+    wrong_catalog,
+    wrong_tree,
+)
 from redoxfs.dataset.tree import CONTROL_NAME, Tree
 from redoxfs.linux import durable
 from redoxfs.linux.beneath import open_directory
@@ -49,24 +59,9 @@ _BLOCK_BYTES = 1 << 24
 # A longer description would be that of millions of classes. It is bounded because a forged length must cost no memory.
 _DESCRIPTION_MAX_BYTES = 1 << 28
 
-_COLUMNS = {
-    "parent": "int32",
-    **dict.fromkeys(("mode", "uid", "gid", "nlink"), "uint32"),
-    **dict.fromkeys(("size", "mtime_ns", "ctime_ns"), "int64"),
-    **dict.fromkeys(("inode", "device"), "uint64"),
-    "extension": "int32",
-}
-_TREE = {
-    **_COLUMNS,
-    "names": "uint8",
-    "name_at": "int64",
-    "link_entry": "int32",
-    "link_names": "uint8",
-    "link_at": "int64",
-    **dict.fromkeys(("link_device", "link_inode"), "uint64"),
-}
-_CLASSES = {"members": "int32", "member_at": "int64", "class_of": "int32", "tree_of_class": "int32"}
-_ARRAYS = {**_TREE, **_CLASSES}
+_COLUMNS = {**COLUMNS, **dict.fromkeys(("inode", "device"), "uint64"), "extension": "int32"}
+_TREE = {**_COLUMNS, **NAMES, **dict.fromkeys(("link_device", "link_inode"), "uint64")}
+_ARRAYS = {**_TREE, **CLASSES}
 
 # What `agree` compares. On network storage each is a round trip, or a few, and 16 are under way at once: with 10 ms,
 # a tenth of a second.
@@ -94,7 +89,7 @@ def write_catalog(path: Path, catalog: Catalog, *, asked: dict[str, Any], about:
     tree = catalog.tree
     arrays: dict[str, NDArray[Any]] = {
         **{name: getattr(tree, name).astype(kind, copy=False) for name, kind in _TREE.items()},
-        **{name: getattr(catalog, name).astype(kind, copy=False) for name, kind in _CLASSES.items()},
+        **{name: getattr(catalog, name).astype(kind, copy=False) for name, kind in CLASSES.items()},
     }
     stored, records = [], {}
     for name, values in arrays.items():

@@ -24,6 +24,19 @@ NAME_MAX_BYTES = 255
 TARGET_MAX_BYTES = 4095
 """Linux's own limits."""
 
+COLUMNS = {
+    "parent": "int32",
+    **dict.fromkeys(("mode", "uid", "gid", "nlink"), "uint32"),
+    **dict.fromkeys(("size", "mtime_ns", "ctime_ns"), "int64"),
+}
+"""The arrays of a tree that have a value for each entry, and their types."""
+
+NAMES = {"names": "uint8", "name_at": "int64", "link_entry": "int32", "link_names": "uint8", "link_at": "int64"}
+"""The other arrays of a tree."""
+
+CLASSES = {"members": "int32", "member_at": "int64", "class_of": "int32", "tree_of_class": "int32"}
+"""Those of a catalog."""
+
 
 def described(catalog: Catalog, *, line: str) -> dict[str, Any]:
     """What a catalog has beside its arrays, as JSON values. ``line`` is the verdict's."""
@@ -68,26 +81,18 @@ def catalog_of(tree: Tree, described: Mapping[str, Any], arrays: Mapping[str, ND
     samples = len(arrays["class_of"])
     if not _are_offsets(member_at, samples, len(members)) or (member_at[1:] == member_at[:-1]).any():
         raise ValueError("the files of the samples are counted wrong")
-    lengths = np.diff(member_at)
     if len(members) and not (members.min() >= 0 and members.max() < count):
         raise ValueError("a sample has a file that is not in the tree")
     if (tree.size < 0).any() or (tree.size >= 1 << 60).any():
         raise ValueError("a file's size is beyond reason")
-    sample_of = np.full(count, -1, np.int32)
-    sample_of[members] = np.repeat(np.arange(samples, dtype=np.int32), lengths)
-    member_of = np.zeros(count, np.uint16)
-    member_of[members] = np.arange(len(members)) - np.repeat(member_at[:-1], lengths)
-    return Catalog(
-        tree=tree,
-        sample_of=sample_of,
-        member_of=member_of,
-        member_at=member_at,
-        members=members,
+    return Catalog.of_samples(
+        tree,
+        member_at,
+        members,
         class_of=arrays["class_of"],
         class_names=[str(name) for name in described["class_names"]],
         class_trees=[str(name) for name in described["class_trees"]],
         tree_of_class=arrays["tree_of_class"],
-        sample_bytes=np.add.reduceat(tree.size[members], member_at[:-1]) if samples else np.zeros(0, np.int64),
         verdict=Verdict(
             verdict["asked"],
             verdict["mode"],

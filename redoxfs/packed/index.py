@@ -27,7 +27,18 @@ import xxhash
 
 from redoxfs.chunks import Cells
 from redoxfs.dataset import TURN_OFF, Catalog, Tree, array_files, show
-from redoxfs.dataset.stored import catalog_of, children_of, described, in_range, must_be_text, wrong_catalog, wrong_tree
+from redoxfs.dataset.stored import (
+    CLASSES,
+    COLUMNS,
+    NAMES,
+    catalog_of,
+    children_of,
+    described,
+    in_range,
+    must_be_text,
+    wrong_catalog,
+    wrong_tree,
+)
 from redoxfs.packed.headers import BLOCK_BYTES
 from redoxfs.packed.positions import Positions
 
@@ -52,22 +63,9 @@ MANIFEST_MAX_BYTES = 1 << 28
 GROUP_GAP_MAX_BYTES = 1 << 20
 """One header lies between two files of a sample, and no path is long enough for a header of this length."""
 
-_COLUMNS = {
-    "parent": "int32",
-    **dict.fromkeys(("mode", "uid", "gid", "nlink"), "uint32"),
-    **dict.fromkeys(("size", "mtime_ns", "ctime_ns"), "int64"),
-}
-_TREE = {
-    **_COLUMNS,
-    "names": "uint8",
-    "name_at": "int64",
-    "link_entry": "int32",
-    "link_names": "uint8",
-    "link_at": "int64",
-}
-_CLASSES = {"members": "int32", "member_at": "int64", "class_of": "int32", "tree_of_class": "int32"}
+_TREE = {**COLUMNS, **NAMES}
 _POSITIONS = {"cells": "int32", "group_start": "int32", "shard": "int32", "data_at": "int64"}
-ARRAYS = {**_TREE, **_CLASSES, **_POSITIONS, "sums": "uint64"}
+ARRAYS = {**_TREE, **CLASSES, **_POSITIONS, "sums": "uint64"}
 _SHARD_NAME = re.compile(r"(samples|tree)-[0-9]{6,}\.tar")
 
 Sums = npt.NDArray[np.uint64]
@@ -127,7 +125,7 @@ def arrays_of(catalog: Catalog, cells: Cells, positions: Positions) -> dict[str,
     tree = catalog.tree
     return {
         **{name: getattr(tree, name) for name in _TREE},
-        **{name: getattr(catalog, name) for name in _CLASSES},
+        **{name: getattr(catalog, name) for name in CLASSES},
         "cells": cells.cells,
         "group_start": cells.group_start,
         "shard": positions.shard,
@@ -257,7 +255,7 @@ def tree_of(arrays: Mapping[str, npt.NDArray[Any]], *, skipped: int, control_lef
     Raises:
         ValueError: they are not a tree.
     """
-    first_child, children = children_of([arrays[name] for name in _COLUMNS], arrays["parent"])
+    first_child, children = children_of([arrays[name] for name in COLUMNS], arrays["parent"])
     count = len(children)
     nowhere = np.zeros(1, np.uint64)
     return Tree(
@@ -292,7 +290,7 @@ def _assemble(manifest: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> 
     count = len(tree)
     if len(arrays["shard"]) != count or len(arrays["data_at"]) != count:
         raise ValueError("the columns of the positions differ in length")
-    catalog = catalog_of(tree, manifest, {name: arrays[name] for name in _CLASSES})
+    catalog = catalog_of(tree, manifest, {name: arrays[name] for name in CLASSES})
     return Index(
         catalog=catalog,
         cells=Cells(arrays["cells"], arrays["group_start"]),

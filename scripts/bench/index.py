@@ -89,19 +89,14 @@ def made_up_tree(samples: int, classes: int) -> Tree:
 def made_up_catalog(samples: int, classes: int) -> Catalog:
     tree = made_up_tree(samples, classes)
     members = np.arange(1 + classes, len(tree), dtype=np.int32)
-    sample_of = np.full(len(tree), -1, np.int32)
-    sample_of[members] = np.arange(samples)
-    return Catalog(
-        tree=tree,
-        sample_of=sample_of,
-        member_of=np.zeros(len(tree), np.uint16),
-        member_at=np.arange(samples + 1, dtype=np.int64),
-        members=members,
+    return Catalog.of_samples(
+        tree,
+        np.arange(samples + 1, dtype=np.int64),
+        members,
         class_of=(tree.parent[members] - 1).astype(np.int32),
         class_names=[f"n{number:09}.jpg" for number in range(classes)],
         class_trees=["."],
         tree_of_class=np.zeros(classes, np.int32),
-        sample_bytes=tree.size[members],
         verdict=Verdict("dir", "dir", "made up"),
         sample_files=samples,
     )
