@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 from caches import flip
 from disks import BLOCK_BYTES, Disk, is_possible
-from images import make_images, path_in
+from images import make_images, path_in, read_each
 from machine import PATIENCE_S, Machine
 from object_server import serving
 from packs import Options, pack_here
@@ -39,18 +38,7 @@ def where(tmp_path: Path) -> Path:
 
 def read_all(root: Path) -> None:
     """Read each file once, by several threads. Each sample comes once, whole, with the right label."""
-    paths = [*root.glob("train/*/*")]
-
-    def read(path: Path) -> str:
-        data = path.read_bytes()
-        found = path_in(data) if data else ""
-        assert not data or Path(found).parent.name == path.parent.name
-        return found
-
-    with ThreadPoolExecutor(8) as pool:
-        found = Counter(pool.map(read, paths))
-    # An empty file cannot name itself.
-    found.pop("", None)
+    found = read_each([*root.glob("train/*/*")])
     assert set(found.values()) == {1}
     assert len(found) >= SAMPLES - len(CLASSES)
 

@@ -4,11 +4,10 @@ import signal
 import tarfile
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from images import make_images, path_in
+from images import make_images, path_in, read_each
 from machine import Machine
 from object_server import REFUSED, STATUS_503, Server, serving
 from packs import Options, pack_here
@@ -37,20 +36,7 @@ def server(packed: Path) -> Iterator[Server]:
 
 def read_all(root: Path) -> Counter[str]:
     """Read each file once, by several threads: the paths that the bytes were made for."""
-    paths = [*root.glob("train/*/*")]
-
-    def read(path: Path) -> str:
-        data = path.read_bytes()
-        found = path_in(data) if data else ""
-        # The label is right.
-        assert not data or Path(found).parent.name == path.parent.name
-        return found
-
-    with ThreadPoolExecutor(8) as pool:
-        found = Counter(pool.map(read, paths))
-    # An empty file cannot name itself.
-    found.pop("", None)
-    return found
+    return read_each([*root.glob("train/*/*")])
 
 
 def test_an_epoch_reads_each_sample_once_and_each_byte_once(machine: Machine, server: Server, packed: Path) -> None:

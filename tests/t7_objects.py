@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from images import make_images, path_in
+from images import make_images, path_in, read_each
 from machine import PATIENCE_S, Machine
 from object_server import CUT_SHORT, REFUSED, SILENT, SLOW, STATUS_503, Server, serving, times
 from ports import reserve
@@ -72,18 +72,7 @@ def read_all(*roots: Path, seed: int = 0) -> Counter[str]:
     random.Random(seed).shuffle(names)
     paths = [roots[number % len(roots)] / name for number, name in enumerate(names)]
     assert len(paths) == FILES
-
-    def read(path: Path) -> str:
-        data = path.read_bytes()
-        found = path_in(data) if data else ""
-        assert not data or Path(found).parent.name == path.parent.name
-        return found
-
-    with ThreadPoolExecutor(8) as pool:
-        found = Counter(pool.map(read, paths))
-    # An empty file cannot name itself.
-    found.pop("", None)
-    return found
+    return read_each(paths)
 
 
 def is_readable(path: Path) -> bool:
