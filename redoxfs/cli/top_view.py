@@ -107,11 +107,6 @@ class MountView:
         return {} if self._now is None else self._now.stats
 
     @property
-    def last_at_s(self) -> float | None:
-        """When it last answered, by the monotonic clock."""
-        return None if self._now is None else self._now.at_s
-
-    @property
     def serves(self) -> bool:
         return self.state is State.SERVES
 

@@ -109,9 +109,8 @@ class Setting:
     models: tuple[Model, ...]
     over_pytorch: float | None = None
     over_coordl: float | None = None
+    """The paper's figures, its best over all models."""
     profile: str = "nas"
-    of_model: str | None = None
-    """The model that the paper's figures are for; they are its best over all models."""
     where: str = ""
     rate: float = 1.0
     """R of this setting, over that of the others."""
