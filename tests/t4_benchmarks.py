@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import seaweed
 from machine import PATIENCE_S, Machine
 
 from redoxfs.report import Figures, recognized
@@ -270,10 +271,21 @@ def test_loaders_names_a_loader_that_it_does_not_know() -> None:
     assert "no loader is called dalli" in done.stderr
 
 
-def test_a_benchmark_that_is_terminated_leaves_nothing_behind(machine: Machine) -> None:
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("telemetry.py", ["--files", "200"]),
+        pytest.param(
+            "objects.py",
+            ["--files", "200", "--bytes", "1000", "--nodes", "1"],
+            marks=pytest.mark.skipif(seaweed.program() is None, reason="SeaweedFS is not installed"),
+        ),
+    ],
+)
+def test_a_benchmark_that_is_terminated_leaves_nothing_behind(machine: Machine, name: str, options: list[str]) -> None:
     folder = machine.folder / "bench"
     folder.mkdir()
-    command = [sys.executable, str(BENCH / "telemetry.py"), "--files", "200", "--folder", str(folder)]
+    command = [sys.executable, str(BENCH / name), *options, "--folder", str(folder)]
     bench = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True, text=True)
     try:
         deadline = time.monotonic() + PATIENCE_S

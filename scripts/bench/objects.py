@@ -27,6 +27,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import mounts
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from netspaces import Network
@@ -178,7 +180,7 @@ def measure(options: argparse.Namespace, folder: Path, server: Seaweed) -> dict[
     for nodes in sorted({1, options.nodes}):
         memory = max(64 << 20, int(options.memory * options.files * options.bytes)) // nodes
         with mounted(folder / "mounts" if nodes == 1 else folder / "more", nodes, memory, env) as mountpoints:
-            piece = _stats(mountpoints)[0]["chunk_size"] * options.bytes
+            piece = mounts.stats(mountpoints[0])["chunk_size"] * options.bytes
             paths = [f"n0000000{number % 10}/{number}.jpg" for number in range(options.files)]
             shards = shards_of(env)
             row: dict[str, Any] = {"nodes": nodes, "piece_bytes": piece, "memory_bytes": memory}
@@ -224,18 +226,14 @@ def shards_of(env: dict[str, str]) -> dict[str, int]:
     return found
 
 
-def _stats(mountpoints: list[Path]) -> list[dict[str, Any]]:
-    return [json.loads((mountpoint / ".redoxfs/stats.json").read_text()) for mountpoint in mountpoints]
-
-
 def requested(mountpoints: list[Path]) -> int:
     """The bytes of all answers of the server, as the nodes counted them."""
-    return sum(stats["objects"]["received_bytes"] for stats in _stats(mountpoints))
+    return sum(mounts.stats(mountpoint)["objects"]["received_bytes"] for mountpoint in mountpoints)
 
 
 def depth_of(mountpoints: list[Path]) -> int:
     """The reads in flight that the nodes chose, together."""
-    return sum(stats["objects"]["reads_limit"] for stats in _stats(mountpoints))
+    return sum(mounts.stats(mountpoint)["objects"]["reads_limit"] for mountpoint in mountpoints)
 
 
 def main() -> None:
