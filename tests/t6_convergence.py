@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts/bench"))
 
 import convergence
-from convergence import holm, paired, row_of
+from convergence import claimed, holm, paired, row_of
 from convergence_page import findings, page
 from recorded_orders import BUFFER, ONE, PLAIN, SORTED, Recorded, Setting, class_mix, draw, faults, shuffles
 from small_resnet import Images
@@ -191,3 +191,15 @@ def test_the_page_says_what_was_found_and_what_is_not_ruled_out() -> None:
     assert text.startswith("## Convergence")
     for sentence in told:
         assert sentence in text
+
+
+def test_a_task_is_done_by_one_process_at_a_time(tmp_path: Path) -> None:
+    claim = tmp_path / "claim"
+    with claimed(claim) as first:
+        with claimed(claim) as second:
+            assert (first, second) == (True, False)
+        # As by one that was done while this one opened it.
+        claim.unlink()
+    with claimed(claim) as again:
+        assert again
+    assert not claim.exists()

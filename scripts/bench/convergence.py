@@ -192,7 +192,8 @@ def claimed(path: Path) -> Iterator[bool]:
             yield False
         else:
             yield True
-            path.unlink()
+            # One that opened it before another process was done, and held it after that, finds it removed.
+            path.unlink(missing_ok=True)
 
 
 def do_all(settings: Sequence[Setting], arguments: argparse.Namespace) -> None:
