@@ -28,8 +28,7 @@ from typing import Any
 
 import mounts
 import throttle
-from epoch import LARGEST_BYTES, READERS, SMALLEST_BYTES, reading, storage, within
-from labelled import make_files
+from epoch import READERS, make_dataset, reading, storage, within
 from results import check_plot, rounded, write
 from rich.console import Console
 from rich.table import Table
@@ -86,10 +85,7 @@ def measure(
 def run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
     """Make the files, and measure all ways on all profiles."""
     console = Console(stderr=True)
-    console.print(f"making {arguments.files:,} files …")
-    names = make_files(work / "data", arguments.files, SMALLEST_BYTES, LARGEST_BYTES)
-    total = sum((work / "data" / name).stat().st_size for name in names)
-    mounts.pack(work / "data", work / "packed")
+    total = make_dataset(work, arguments.files, console)
     rows = []
     for profile in (throttle.PROFILES[name] for name in arguments.profiles.split(",")):
         for number in range(1, 1 + arguments.rounds):

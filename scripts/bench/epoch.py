@@ -63,6 +63,14 @@ class Storage:
     """Drops all that the kernel keeps of the storage."""
 
 
+def make_dataset(work: Path, files: int, console: Console) -> int:
+    """Make the files, and a packed copy. Returns the bytes of the files."""
+    console.print(f"making {files:,} files …")
+    names = make_files(work / "data", files, SMALLEST_BYTES, LARGEST_BYTES)
+    mounts.pack(work / "data", work / "packed")
+    return sum((work / "data" / name).stat().st_size for name in names)
+
+
 @contextmanager
 def storage(profile: throttle.Profile, work: Path, cap_bytes: int) -> Iterator[Storage]:
     if profile.delay_ms is None:
@@ -143,10 +151,7 @@ def measure(
 
 def run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
     console = Console(stderr=True)
-    console.print(f"making {arguments.files:,} files …")
-    names = make_files(work / "data", arguments.files, SMALLEST_BYTES, LARGEST_BYTES)
-    total = sum((work / "data" / name).stat().st_size for name in names)
-    mounts.pack(work / "data", work / "packed")
+    total = make_dataset(work, arguments.files, console)
     rows = []
     for profile in (throttle.PROFILES[name] for name in arguments.profiles.split(",")):
         is_delayed = profile.delay_ms is not None

@@ -22,7 +22,6 @@ from typing import Any
 import epoch
 import mounts
 import throttle
-from labelled import make_files
 from rich.console import Console
 from rich.table import Table
 
@@ -54,10 +53,7 @@ def estimated(work: Path, profile: throttle.Profile, arguments: argparse.Namespa
 
 def run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
     console = Console(stderr=True)
-    console.print(f"making {arguments.files:,} files …")
-    names = make_files(work / "data", arguments.files, epoch.SMALLEST_BYTES, epoch.LARGEST_BYTES)
-    total = sum((work / "data" / name).stat().st_size for name in names)
-    mounts.pack(work / "data", work / "packed")
+    total = epoch.make_dataset(work, arguments.files, console)
     found = []
     for profile in (throttle.PROFILES[name] for name in arguments.profiles.split(",")):
         console.print(f"{profile.name}: doctor …")
