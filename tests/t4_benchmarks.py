@@ -271,6 +271,37 @@ def test_loaders_names_a_loader_that_it_does_not_know() -> None:
     assert "no loader is called dalli" in done.stderr
 
 
+SERVE = """
+import sys
+from pathlib import Path
+import mounts
+root, words = Path(sys.argv[1]), sys.argv[2]
+with mounts.served_by(["sh", "-c", words, "sh", *mounts.redoxfs(root / "data", root / "mnt")], root / "mnt"):
+    print((root / "mnt/file").read_text())
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        pytest.param('head -c 1000000 /dev/zero >&2; exec "$@"', 0, "it serves", id="says much"),
+        pytest.param("echo why not >&2", 1, "sh did not mount: why not", id="ends"),
+    ],
+)
+def test_a_server_may_say_as_much_as_it_likes(tmp_path: Path, words: str, code: int, told: str) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/file").write_text("it serves")
+    own = {name: str(tmp_path) for name in ("XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR")}
+    done = subprocess.run(
+        [sys.executable, "-c", SERVE, tmp_path, words],
+        env={**os.environ, **own, "PYTHONPATH": str(BENCH)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, (done.stdout + done.stderr).strip()) == (code, told)
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [

@@ -51,26 +51,27 @@ def served_by(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a server in the foreground at ``mountpoint``. ``enter`` runs in its process before the command."""
     mountpoint.mkdir(exist_ok=True)
-    server = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=enter, env=environment
-    )
-    try:
-        deadline = time.monotonic() + PATIENCE_S
-        while not os.path.ismount(mountpoint):
-            if server.poll() is not None or time.monotonic() > deadline:
-                said = server.stderr.read().decode() if server.poll() is not None and server.stderr else ""
-                raise SystemExit(f"{command[0]} did not mount: {said}")
-            time.sleep(0.02)
-        yield server
-    finally:
-        ended = subprocess.run(["umount", "-l", mountpoint], check=False, stderr=subprocess.DEVNULL)
-        if ended.returncode:
-            # It is not mounted yet.
-            server.terminate()
+    # Not a pipe, which nobody would read while it serves: a server that says much would wait for that.
+    with tempfile.TemporaryFile() as said:
+        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said, preexec_fn=enter, env=environment)
         try:
-            server.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            server.kill()
+            deadline = time.monotonic() + PATIENCE_S
+            while not os.path.ismount(mountpoint):
+                if server.poll() is not None or time.monotonic() > deadline:
+                    said.seek(0)
+                    raise SystemExit(f"{command[0]} did not mount: {said.read().decode(errors='replace')}")
+                time.sleep(0.02)
+            yield server
+        finally:
+            ended = subprocess.run(["umount", "-l", mountpoint], check=False, stderr=subprocess.DEVNULL)
+            if ended.returncode:
+                # It is not mounted yet.
+                server.terminate()
+            try:
+                server.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
 
 
 @contextmanager
