@@ -29,9 +29,8 @@ from typing import Any
 import mounts
 import throttle
 from epoch import READERS, make_dataset, reading, storage, within
-from results import check_plot, rounded, write
+from results import check_plot, grid, rounded, table, write
 from rich.console import Console
-from rich.table import Table
 
 WAYS = {
     "plain": "plain directory",
@@ -158,13 +157,11 @@ def show(result: dict[str, Any]) -> None:
     console = Console(width=100)
     found = summary(result)
     for profile in dict.fromkeys(row["profile"] for row in found):
-        table = Table(title=f"{profile}: {result['files']:,} files, {result['bytes'] / 1e9:.2f} GB")
-        for heading in HEADINGS:
-            table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
+        shown = grid(f"{profile}: {result['files']:,} files, {result['bytes'] / 1e9:.2f} GB", HEADINGS)
         for row in found:
             if row["profile"] == profile:
-                table.add_row(*cells(row))
-        console.print(table)
+                shown.add_row(*cells(row))
+        console.print(shown)
 
 
 def page(result: dict[str, Any]) -> str:
@@ -178,12 +175,8 @@ def page(result: dict[str, Any]) -> str:
         "with the profile latency, on a disk without the delay. `scripts/bench/cache.py` measured it.",
     ]
     for profile in dict.fromkeys(row["profile"] for row in found):
-        lines = [
-            f"| {throttle.PROFILES[profile].title} | {' | '.join(HEADINGS[1:])} |",
-            "|---" + "|---:" * (len(HEADINGS) - 1) + "|",
-        ]
-        lines += [f"| {' | '.join(cells(row))} |" for row in found if row["profile"] == profile]
-        parts.append("\n".join(lines))
+        rows = [cells(row) for row in found if row["profile"] == profile]
+        parts.append(table([throttle.PROFILES[profile].title, *HEADINGS[1:]], rows))
     return "\n\n".join([*parts, " ".join(judged(found))])
 
 

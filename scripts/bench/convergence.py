@@ -74,9 +74,8 @@ from recorded_orders import (
     make_files,
     record,
 )
-from results import check_plot, rounded, write
+from results import check_plot, grid, rounded, write
 from rich.console import Console
-from rich.table import Table
 from small_resnet import DEBIAN_FOLDER, read_images
 
 from redoxfs.telemetry.quality import quality
@@ -359,10 +358,8 @@ def show(result: dict[str, Any]) -> None:
         f"{result['data']}: {result['images']:,} images to train on, {result['test_images']:,} to test; "
         f"{result['epochs']} epochs"
     )
-    table = Table(title="after the last epoch")
     headings, lines = convergence_page.table(result)
-    for heading in headings:
-        table.add_column(heading, justify="right" if table.columns else "left", no_wrap=True)
+    table = grid("after the last epoch", headings)
     for line in lines:
         table.add_row(*line)
     console.print(table)

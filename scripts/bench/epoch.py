@@ -34,8 +34,8 @@ from typing import Any
 import mounts
 import throttle
 from labelled import make_files, read_epoch
+from results import grid
 from rich.console import Console
-from rich.table import Table
 
 READERS = [8]
 LATENCY_READERS = [4, 8, 16]
@@ -192,9 +192,8 @@ def show(result: dict[str, Any]) -> None:
         for row in result["rows"]:
             if (row["profile"], row["readers"]) == (profile, readers):
                 rows.setdefault(row["way"], []).append(row)
-        table = Table(title=f"{throttle.PROFILES[profile].title}; {readers} readers")
-        for column in ("", "files/s", "MB/s", "x plain", "of sweep", "read", "waits"):
-            table.add_column(column, justify="right" if column else "left", no_wrap=True)
+        headings = ("", "files/s", "MB/s", "x plain", "of sweep", "read", "waits")
+        table = grid(f"{throttle.PROFILES[profile].title}; {readers} readers", headings)
         for way, found in rows.items():
             files_per_s, mb_per_s = (
                 statistics.median(row[key] for row in found) for key in ("files_per_s", "mb_per_s")

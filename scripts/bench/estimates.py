@@ -22,8 +22,8 @@ from typing import Any
 import epoch
 import mounts
 import throttle
+from results import grid
 from rich.console import Console
-from rich.table import Table
 
 WAYS = {
     "plain_1_s": ("plain", 1, "plain directory, 1 reader"),
@@ -84,9 +84,8 @@ def show(result: dict[str, Any]) -> None:
     on = result["machine"]
     console.print(f"{on['cores']} cores, {on['cpu']}, Linux {on['kernel']}; {result['files']:,} files")
     for found in result["profiles"]:
-        table = Table(title=f"{found['profile']}; order {'right' if found['order'] else 'wrong'}")
-        for column in ("", "estimated", "measured", "off"):
-            table.add_column(column, justify="right" if column else "left", no_wrap=True)
+        order = "right" if found["order"] else "wrong"
+        table = grid(f"{found['profile']}; order {order}", ("", "estimated", "measured", "off"))
         for row in found["rows"]:
             off = row["estimated_s"] / row["measured_s"]
             title = WAYS[row["way"]][2]

@@ -29,8 +29,8 @@ from typing import Any
 
 import mounts
 import throttle
+from results import grid
 from rich.console import Console
-from rich.table import Table
 
 FILES_PER_FOLDER = 1000
 BELOW = "underneath"
@@ -143,9 +143,8 @@ def show(result: dict[str, Any]) -> None:
     if not result["caches_dropped"]:
         console.print("warm: dropping dentries and inodes before each listing needs root")
     for part, titles in result["seconds"].items():
-        table = Table(title=f"{part}: seconds for {result['files'][part]:,} files (times underneath)")
-        for head in ("", BELOW, *MOUNTED, "aim"):
-            table.add_column(head, justify="right" if head else "left")
+        title = f"{part}: seconds for {result['files'][part]:,} files (times underneath)"
+        table = grid(title, ("", BELOW, *MOUNTED, "aim"))
         for title, of in titles.items():
             times = [f"{of[name]:.2f} ({of[name] / of[BELOW]:.1f})" for name in MOUNTED]
             table.add_row(title, f"{of[BELOW]:.2f}", *times, str(AIMS.get(title, "")))

@@ -4,6 +4,8 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+from results import table
+
 Row = dict[str, Any]
 
 NONE = "-"
@@ -70,12 +72,12 @@ def _tables(report: Row) -> list[str]:
     ]
     read_s = report["seconds"]
     return [
-        _table(speed),
+        table(speed[0], speed[1:]),
         f"Cold: the page cache is empty. Warm: the next epoch of the same script. Epochs of {_title(whole)} "
         f"are whole; the others end {read_s:.0f} s after their first batch. Rates are measured from the first batch "
         "on. The time to the first batch begins after the imports, and includes the listing of the files and the start "
         "of the workers. With a mount, the first number is the time to mount. FFCV also compiles its pipeline then.",
-        _table(cost),
+        table(cost[0], cost[1:]),
         "Preparation runs without the caps, from a warm cache. difflib counts the lines in which a script differs from "
         "the plain one. A random order has displacement 0.333 and rank correlation 0. Neighbors are images that lie "
         "together in storage, 64 at a time. The last column counts the pairs of neighbors in batches of 256, relative "
@@ -142,12 +144,6 @@ REASONS = {
 def _left_out(report: Row) -> str:
     lines = [f"- {row['title']} is left out: {row['left_out']}" for row in report["rows"] if row["left_out"]]
     return "\n".join(lines + [f"- {line}" for line in WITHOUT.values()])
-
-
-def _table(lines: list[list[str]]) -> str:
-    head, *rest = lines
-    rule = ["---"] + ["---:"] * (len(head) - 1)
-    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *rest))
 
 
 def _number(value: float | None) -> str:

@@ -26,8 +26,8 @@ from typing import Any
 
 import mounts
 from labelled import NAME_BYTES, make_files
+from results import grid
 from rich.console import Console
-from rich.table import Table
 
 from redoxfs.chunks.layout import RESIDENT_SHARE
 from redoxfs.protocol.samplers import distributed_order
@@ -234,9 +234,7 @@ def show(result: dict[str, Any]) -> None:
         f"{result['files']:,} files of {result['classes']} classes, {result['bytes'] / 1e9:.2f} GB; "
         f"{result['memory_mb']} MiB a node, {result['remote_memory_mb']} of them for samples from others"
     )
-    table = Table(title="an epoch")
-    for column in ("", "seconds", "on the wire", "remote", "simulated", "requests"):
-        table.add_column(column, justify="right" if column else "left", no_wrap=True)
+    table = grid("an epoch", ("", "seconds", "on the wire", "remote", "simulated", "requests"))
     for row in result["rows"]:
         table.add_row(
             row["way"],

@@ -41,9 +41,8 @@ from pathlib import Path
 from typing import Any
 
 import mounts
-from results import write
+from results import grid, write
 from rich.console import Console
-from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
@@ -236,15 +235,13 @@ def show(result: dict[str, Any]) -> None:
     on, total = result["machine"], result["total"]
     console.print(f"{on['cores']} cores, {on['cpu']}, Linux {on['kernel']}, Python {on['python']}")
     at = "" if result["nodes"] == 1 else f" at {result['nodes']} nodes"
-    table = Table(title=f"{result['readers']} readers of {result['files']:,} files{at}, ended by {result['how']}")
-    for head in ("", *COUNTS):
-        table.add_column(head, justify="right" if head else "left", no_wrap=True)
+    title = f"{result['readers']} readers of {result['files']:,} files{at}, ended by {result['how']}"
+    table = grid(title, ("", *COUNTS))
     for row in (*result["rows"], total):
         table.add_row(row["setting"], *(f"{row[name]:,}" for name in COUNTS.values()))
     console.print(table)
-    table = Table(title="seconds until an open was answered again, and of the longest operation")
-    for head in ("", "median", "p99", "longest", "operation"):
-        table.add_column(head, justify="right" if head else "left", no_wrap=True)
+    title = "seconds until an open was answered again, and of the longest operation"
+    table = grid(title, ("", "median", "p99", "longest", "operation"))
     for row in (*result["rows"], total):
         table.add_row(row["setting"], *seconds(row["pause_s"]), f"{row['longest_operation_s']:.2f}")
     again = total["pause_with_several_deaths_s"]

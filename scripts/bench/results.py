@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from redoxfs.simulate import plots
+from rich.table import Table
 
 
 def write(result: Any, path: Path) -> None:
@@ -15,6 +15,9 @@ def write(result: Any, path: Path) -> None:
 
 def check_plot() -> None:
     """Exits where no figure can be drawn. Call it before minutes of measurements."""
+    # It takes memory, which the processes that are measured must not have.
+    from redoxfs.simulate import plots
+
     try:
         plots.check()
     except plots.NoPlotsError as missing:
@@ -28,6 +31,14 @@ def rounded(value: Any, digits: int = 6) -> Any:
     if isinstance(value, dict):
         return {key: rounded(each, digits) for key, each in value.items()}
     return [rounded(each, digits) for each in value] if isinstance(value, list | tuple) else value
+
+
+def grid(title: str, headings: Sequence[str]) -> Table:
+    """A table for a terminal, to be filled; all columns but the first are numbers."""
+    made = Table(title=title)
+    for heading in headings:
+        made.add_column(heading, justify="right" if made.columns else "left", no_wrap=True)
+    return made
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
