@@ -100,7 +100,7 @@ class Copies(ShardedStore):
                     for name, at, _ in batch.files.tolist():
                         self._taken_back.setdefault(name, set()).add(at)
         for number, batches in found:
-            self._add(number, [batch for batch in batches if batch.magic == KEPT])
+            self._add(number, batches)
 
     def add(self, name: str, files: Sequence[tuple[int, int, int]], sums: Sequence[int], index_end: int) -> None:
         """This process has written a batch to a segment. Raises OSError."""
@@ -148,7 +148,7 @@ class Copies(ShardedStore):
 
     def _add(self, number: int, batches: Sequence[Batch]) -> None:
         """Add batches of a segment, as far as they fit the tree and the segment. There may be 10,000 of them."""
-        batches = [batch for batch in batches if _is_sound(batch)]
+        batches = [batch for batch in batches if batch.is_sound]
         if not batches:
             return
         entries, at, sizes = np.concatenate([batch.files for batch in batches]).T
@@ -244,12 +244,6 @@ class Copies(ShardedStore):
 
     def _shard_name(self, entry: int) -> str:
         return f"{self._segments[self._shard_of[entry]].name}.data"
-
-
-def _is_sound(batch: Batch) -> bool:
-    """Whether its parts fit each other."""
-    sizes = batch.files[:, 2]
-    return len(sizes) > 0 and int(sizes.min()) >= 0 and int(blocks_of(sizes).sum()) == len(batch.sums)
 
 
 def signed(name: str) -> int:

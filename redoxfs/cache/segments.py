@@ -50,6 +50,14 @@ class Batch(NamedTuple):
     files: Int64
     sums: Sums
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether it is of copies, and its parts fit each other."""
+        sizes = self.files[:, 2]
+        if self.magic != KEPT or not len(sizes) or int(sizes.min()) < 0:
+            return False
+        return int(blocks_of(sizes).sum()) == len(self.sums)
+
 
 @dataclass(frozen=True, slots=True)
 class Batches:

@@ -26,6 +26,7 @@ from redoxfs.cache.copies import MOST_SEGMENTS, Copies
 from redoxfs.cache.folder import Folder
 from redoxfs.cache.segments import KEPT, TAKEN_BACK, encoded, encoded_bytes, read_batches, sums_of
 from redoxfs.chunks import FileBytes
+from redoxfs.packed.index import SUM_BLOCK_BYTES
 
 BATCH_BYTES = 16 << 20
 """Size of one write. A crash loses at most that, and the samples that wait."""
@@ -102,7 +103,7 @@ class Writer:
         self._closing = False
         self._busy = False
         self._flushing = 0
-        self._segment: _Segment | None = None
+        self._segment: Segment | None = None
         self._looked_at = 0.0
         self.written_bytes = 0
         self.written_samples = 0
@@ -257,7 +258,7 @@ class Writer:
         self._again.update(sample for sample in wanted if not self._copies.can_be_added(sample))
         segment = self._segment
         if segment is None:
-            segment = self._segment = _Segment(self._folder, self._disk)
+            segment = self._segment = Segment(self._folder, self._disk)
             # Its former writer may have added batches since.
             self._copies.load()
         if taken_back:
@@ -302,14 +303,14 @@ class Writer:
             if written:
                 rest[0] = rest[0][written:]
 
-    def _reserved(self, segment: "_Segment", samples: list[Offered]) -> list[Offered]:
+    def _reserved(self, segment: "Segment", samples: list[Offered]) -> list[Offered]:
         """The first of ``samples``, for which there is room. Extends the segment for them."""
         with self._folder.root.reserving():
             room = self._most_bytes - self._folder.root.used_bytes() - encoded_bytes(0, 0)
             kept: list[Offered] = []
             size = 0
             for sample in samples:
-                blocks = sum(-(-len(file.data) // (1 << 20)) for file in sample.files)
+                blocks = sum(-(-len(file.data) // SUM_BLOCK_BYTES) for file in sample.files)
                 length = sample.size or len(_NOTHING)
                 needs = length + encoded_bytes(len(sample.files), blocks) - encoded_bytes(0, 0)
                 if needs > room:
@@ -328,7 +329,7 @@ class Writer:
         return kept
 
 
-class _Segment:
+class Segment:
     """A segment that this process writes. Raises OSError."""
 
     def __init__(self, folder: Folder, disk: Disk) -> None:
