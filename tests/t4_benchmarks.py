@@ -265,6 +265,20 @@ def broken_peers(folder: Path, name: str) -> Path:
     return folder / "peers"
 
 
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("mlperf.py", "--files 0 is less than two batches of 60"),
+        ("overall.py", "--files must be at least 30, --rounds 1, --reads 10"),
+        ("loaders.py", "--files: at least 512, to measure how they are shuffled"),
+    ],
+)
+def test_what_is_given_beside_quick_counts(name: str, line: str) -> None:
+    done = run(name, "--quick", "--files", "0")
+    assert done.returncode == 2
+    assert line in done.stderr
+
+
 def test_loaders_names_a_loader_that_it_does_not_know() -> None:
     done = run("loaders.py", "--only", "plain,dalli")
     assert done.returncode == 2

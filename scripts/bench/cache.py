@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import mounts
+import quick
 import throttle
 from epoch import READERS, make_dataset, reading, storage, within
 from results import check_plot, grid, rounded, table, write
@@ -38,9 +39,6 @@ WAYS = {
     "packed": "redoxfs, packed",
     "cache": "redoxfs, --cache",
 }
-
-
-QUICK = {"files": 1024, "epochs": 2, "rounds": 1, "memory_mb": 32}
 
 SLOWER_MOST = 0.9
 OF_PACKED_LEAST = 0.95
@@ -240,9 +238,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a small size, to see that it works")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there")
     parser.add_argument("--plot", metavar="FILE", help="draw the rates, as SVG, PNG or PDF")
-    if "--quick" in sys.argv:
-        parser.set_defaults(**QUICK)
-    arguments = parser.parse_args()
+    arguments = quick.parsed(parser, files=1024, epochs=2, rounds=1, memory_mb=32)
     if arguments.plot:
         check_plot()
     with mounts.work_folder(arguments.folder) as work:

@@ -54,6 +54,7 @@ from typing import Any
 import convergence_page
 import mounts
 import numpy as np
+import quick
 import scipy.stats
 import small_resnet
 import torch
@@ -369,10 +370,14 @@ def show(result: dict[str, Any]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, help="default: 5")
-    parser.add_argument("--epochs", type=int, help="default: 6")
-    parser.add_argument("--images", type=int, help=f"of the training images, the first N (default: {TRAINING})")
-    parser.add_argument("--settings", help="cross (the default), all, or names with semicolons between them")
+    parser.add_argument("--seeds", type=int, default=5, help="default: 5")
+    parser.add_argument("--epochs", type=int, default=6, help="default: 6")
+    parser.add_argument(
+        "--images", type=int, default=TRAINING, help=f"of the training images, the first N (default: {TRAINING})"
+    )
+    parser.add_argument(
+        "--settings", default="cross", help="cross (the default), all, or names with semicolons between them"
+    )
     parser.add_argument("--data", type=Path, default=DEBIAN_FOLDER, help="where the images are")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="tasks at a time")
     parser.add_argument(
@@ -385,15 +390,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result here")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw the result here")
     parser.add_argument("--files", type=Path, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    for name, usual, quick in (
-        ("seeds", 5, 2),
-        ("epochs", 6, 2),
-        ("images", TRAINING, QUICK_TRAINING),
-        ("settings", "cross", "quick"),
-    ):
-        if getattr(arguments, name) is None:
-            setattr(arguments, name, quick if arguments.quick else usual)
+    arguments = quick.parsed(parser, seeds=2, epochs=2, images=QUICK_TRAINING, settings="quick")
     if not BATCH <= arguments.images <= MOST_SAMPLES:
         parser.error(f"--images must be from {BATCH} to {MOST_SAMPLES:,}")
     if min(arguments.seeds, arguments.epochs, arguments.jobs) < 1:

@@ -40,6 +40,7 @@ from typing import Any
 
 import mounts
 import numpy as np
+import quick
 import throttle
 from jpegs import in_order, in_random_order, make_images, number_of
 from loader_mounts import SERVERS, LeftOutError, Place, Server, last_line
@@ -362,11 +363,17 @@ def storage(profile: throttle.Profile) -> str:
     return f"a disk with {profile.reads_per_s} reads and {profile.bytes_per_s / 1e6:.0f} MB a second"
 
 
+def _names(text: str) -> list[str]:
+    return text.split(",")
+
+
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", help=f"loaders, with commas: {', '.join(WAYS)}")
-    parser.add_argument("--cells", help=f"what to measure of each, with commas: {', '.join(CELLS)}")
-    parser.add_argument("--files", type=int, help="images (default: 20,000; with --quick 2,000)")
+    parser.add_argument("--only", type=_names, default=list(WAYS), help=f"loaders, with commas: {', '.join(WAYS)}")
+    parser.add_argument(
+        "--cells", type=_names, default=list(CELLS), help=f"what to measure of each, with commas: {', '.join(CELLS)}"
+    )
+    parser.add_argument("--files", type=int, default=20_000, help="images (default: 20,000; with --quick 2,000)")
     parser.add_argument("--classes", type=int, default=100)
     parser.add_argument(
         "--profile", choices=[name for name, one in throttle.PROFILES.items() if one.delay_ms is None], default="nas"
@@ -379,7 +386,7 @@ def parsed() -> argparse.Namespace:
         help="--memory of the redoxfs mounts, a share of the images; within the cap",
     )
     parser.add_argument(
-        "--seconds", type=float, help="length of an epoch that may end early (default: 6; with --quick 3)"
+        "--seconds", type=float, default=6, help="length of an epoch that may end early (%(default)s)"
     )
     parser.add_argument(
         "--peers", type=Path, default=Path(sys.prefix) / "peers", help="FOLDER/LOADER has packages of its own"
@@ -388,15 +395,11 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="2,000 images, two workers, bytes, six loaders")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg")
-    arguments = parser.parse_args()
-    arguments.only = arguments.only.split(",") if arguments.only else list(QUICK_WAYS if arguments.quick else WAYS)
-    arguments.cells = arguments.cells.split(",") if arguments.cells else ["bytes_2"] if arguments.quick else list(CELLS)
+    arguments = quick.parsed(parser, only=QUICK_WAYS, cells=["bytes_2"], files=2_000, seconds=3)
     for name, known, what in (("only", WAYS, "loader"), ("cells", QUICK_CELLS if arguments.quick else CELLS, "run")):
         unknown = sorted(set(getattr(arguments, name)) - known.keys())
         if unknown:
             parser.error(f"no {what} is called {', '.join(unknown)}")
-    arguments.files = arguments.files or (2_000 if arguments.quick else 20_000)
-    arguments.seconds = arguments.seconds or (3 if arguments.quick else 6)
     if arguments.files < 2 * BATCH:
         parser.error(f"--files: at least {2 * BATCH}, to measure how they are shuffled")
     return arguments

@@ -41,6 +41,7 @@ import dlio
 import epoch
 import mlperf_page
 import mounts
+import quick
 import throttle
 from accelerators import AHEAD, READERS, Fed, Load, feed, highest
 from labelled import CLASSES, make_files
@@ -219,10 +220,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result to FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="also draw it (needs redoxfs[plot])")
     parser.add_argument("--child", nargs=2, metavar=("FOLDER", "LOAD"), help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.quick:
-        given.files, given.batch, given.limit, given.memory_mb = 2_400, 60, 2.5, 48
-        given.profiles, given.accelerators = ["none", "nas"], ["H100"]
+    small = {"files": 2_400, "batch": 60, "limit": 2.5, "memory_mb": 48}
+    given = quick.parsed(parser, **small, profiles=["none", "nas"], accelerators=["H100"])
     if given.files < 2 * given.batch:
         parser.error(f"--files {given.files} is less than two batches of {given.batch}")
     if given.files < CLASSES:

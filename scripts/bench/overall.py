@@ -34,6 +34,7 @@ from typing import Any
 
 import mounts
 import overall_page
+import quick
 from overall_data import make_image
 from overall_run import WAYS, RefusedError, set_up
 from overall_settings import PAPER_READS_PER_S, SETTINGS, WORKLOADS, Setting, mbit_per_s, profile_of
@@ -145,18 +146,15 @@ def page(report: dict[str, Any]) -> str:
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_FILES} files, settings {QUICK_SETTINGS}")
-    parser.add_argument("--only", help=f"settings, of {','.join(SETTINGS)}; all by default")
+    parser.add_argument("--only", default=",".join(SETTINGS), help=f"settings, of {','.join(SETTINGS)}; all by default")
     parser.add_argument("--ways", default=",".join(WAYS), help="of %(default)s")
-    parser.add_argument("--files", type=int, help=f"of ImageNet-1k-like, default {FILES}; the others follow")
+    parser.add_argument("--files", type=int, default=FILES, help="of ImageNet-1k-like (%(default)s); the others follow")
     parser.add_argument("--reads", type=int, default=READS_PER_S, help="a second, of all nodes together (%(default)s)")
-    parser.add_argument("--rounds", type=int, help=f"epochs that are counted, default {ROUNDS}")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="epochs that are counted (%(default)s)")
     parser.add_argument("--dir", type=Path, help="where to make the files (default: the temporary folder)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result here")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw it here")
-    arguments = parser.parse_args()
-    arguments.files = arguments.files or (QUICK_FILES if arguments.quick else FILES)
-    arguments.rounds = arguments.rounds or (QUICK_ROUNDS if arguments.quick else ROUNDS)
-    arguments.only = arguments.only or (QUICK_SETTINGS if arguments.quick else ",".join(SETTINGS))
+    arguments = quick.parsed(parser, files=QUICK_FILES, rounds=QUICK_ROUNDS, only=QUICK_SETTINGS)
     for kind, given, known in (("setting", arguments.only, SETTINGS), ("way", arguments.ways, WAYS)):
         for name in given.split(","):
             if name not in known:

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import mounts
+import quick
 from results import write
 from rich.console import Console
 from rich.table import Table
@@ -163,11 +164,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_KILLS} kills, {QUICK_FILES} files")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result here")
-    arguments = parser.parse_args()
-    cases: tuple[Case, ...] = CASES
+    arguments = quick.parsed(parser, kills=QUICK_KILLS, files=QUICK_FILES)
+    cases = QUICK if arguments.quick else CASES
     kills, files = arguments.kills, arguments.files
-    if arguments.quick:
-        cases, kills, files = QUICK, QUICK_KILLS, QUICK_FILES
     if files % 12:
         parser.error("--files must be a multiple of 12")
     draws = random.Random(arguments.seed)
