@@ -385,9 +385,7 @@ def parsed() -> argparse.Namespace:
         default=0.2,
         help="--memory of the redoxfs mounts, a share of the images; within the cap",
     )
-    parser.add_argument(
-        "--seconds", type=float, default=6, help="length of an epoch that may end early (%(default)s)"
-    )
+    parser.add_argument("--seconds", type=float, default=6, help="length of an epoch that may end early (%(default)s)")
     parser.add_argument(
         "--peers", type=Path, default=Path(sys.prefix) / "peers", help="FOLDER/LOADER has packages of its own"
     )
