@@ -262,7 +262,7 @@ def _check_paths(options: MountOptions) -> None:
     if options.keeper:
         raise UsageError(f"--keeper: {_OURS['keeper']}")
     paths = {name: given[name] for name in _PATHS}
-    if given["classes"] not in (None, "auto", "dir", "any", "none"):
+    if given["classes"] not in (None, "auto", "dir", "any", "sampler", "none"):
         paths["classes"] = given["classes"]
     for name, path in paths.items():
         if path is not None and not os.path.isabs(path):

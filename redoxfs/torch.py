@@ -1,4 +1,4 @@
-"""Resume a DataLoader at the exact sample.
+"""Resume a DataLoader at the exact sample, and let a mount choose the order (`RedoxSampler`).
 
     loader = redoxfs.torch.track(DataLoader(dataset, …), "/mnt/set")
     …
@@ -46,12 +46,13 @@ try:
     import torch.distributed
 except ModuleNotFoundError:
     raise ModuleNotFoundError("PyTorch is not installed here; to install it: pip install torch") from None
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, Sampler, Subset
 
 from redoxfs.launch.control import ask_daemon
 from redoxfs.launch.errors import CommandError
 from redoxfs.launch.path_status import PathStatus, our_mount_at
 from redoxfs.linux.mount_table import mount_of, read_mounts
+from redoxfs.sampler import Draws, Files, SamplerError, mount_of_files
 
 VERSION = 1
 
@@ -100,6 +101,8 @@ def track(loader: Loader, root: str | os.PathLike[str]) -> Loader:
         raise TypeError("an IterableDataset has no indices to resume from; use a map-style dataset")
     if not getattr(inner, "in_order", True):
         raise ValueError("in_order=False: batches are not yielded in the order of the sampler")
+    if isinstance(getattr(inner.batch_sampler, "sampler", inner.sampler), RedoxSampler):
+        raise TypeError("a loader with a RedoxSampler cannot be tracked: its order is not known before it is drawn")
     len(inner._index_sampler)
     tracker = _Tracker(inner, _mount_at(root))
     tracker.check()
@@ -188,6 +191,120 @@ def load_state_dict(
         left = [_unpacked(each) for each in of_ranks]
         size = tracker.batch_size or max((len(batch) for each in left for batch in each), default=1)
         tracker.pending = _dealt(left, ranks.rank, ranks.world, size, drop_last=tracker.drop_last)
+
+
+# The sampler
+
+
+class RedoxSampler(Sampler[int]):
+    """The order in which a mount with ``--classes sampler`` can serve a dataset without any redirection.
+
+    Each open returns the file that it names, so labels may come from names, tables, and boxes. The mount reads storage
+    in chunks, as it does when it redirects. The loader gets each sample once an epoch, in an order that is as random as
+    that of a mount that redirects.
+
+    With several ranks, each rank has a sampler, and the ranks on a mount draw from one lap. Each gets equally many
+    indices. Where samples are left over, ranks that would have one less repeat one of theirs; with ``drop_last`` the
+    rest comes in the next epoch.
+
+    Where no mount is, the order is a random permutation by ``seed`` and epoch, as DistributedSampler's.
+
+    Args:
+        data: the dataset, or the path of each index; a sequence of paths where an index has several files. Of datasets
+            it understands those with ``samples`` or ``imgs`` (ImageFolder), ``images`` (VOC), ``coco`` (CocoDetection),
+            ``files`` or ``paths``, and a Subset of these.
+        num_replicas, rank: as DistributedSampler; by default those of torch.distributed, if it is initialized.
+        drop_last: leave the rest out, where the samples cannot be dealt evenly.
+        seed: of the order without a mount.
+
+    Raises:
+        TypeError: it does not know the files of the dataset.
+        ValueError: there are no files, or ``rank`` is not below ``num_replicas``.
+        SamplerError: the mount serves no sampler, an index has files of no sample or of several, or there are ranks on
+            other nodes. While it draws: the mount does not answer.
+
+    >>> sampler = RedoxSampler(["/dev/null", "/dev/zero"])  # no mount is here
+    >>> len(sampler), sorted(sampler)
+    (2, [0, 1])
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        *,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        drop_last: bool = False,
+        seed: int = 0,
+    ) -> None:
+        files = _files_of(data)
+        if not len(files):
+            raise ValueError("there are no files to draw from")
+        ranks = _Ranks(None)
+        self.num_replicas = ranks.world if num_replicas is None else num_replicas
+        self.rank = ranks.rank if rank is None else rank
+        if not 0 <= self.rank < self.num_replicas:
+            raise ValueError(f"rank {self.rank} is not one of {self.num_replicas}")
+        self.drop_last = drop_last
+        self.seed = seed
+        self.epoch = 0
+        self._samples = len(files)
+        mount = mount_of_files(files)
+        on_this_node = int(os.environ.get("LOCAL_WORLD_SIZE", self.num_replicas))
+        if mount is not None and on_this_node < self.num_replicas:
+            raise SamplerError(
+                f"{on_this_node} of {self.num_replicas} ranks are on this node: a sampler draws on one node alone"
+            )
+        self._draws = None if mount is None else Draws(mount, files)
+
+    def __len__(self) -> int:
+        each, rest = divmod(self._samples, self.num_replicas)
+        return each + (rest > 0 and not self.drop_last)
+
+    def __iter__(self) -> Iterator[int]:
+        each, rest = divmod(self._samples, self.num_replicas)
+        own = each + (self.rank < rest and not self.drop_last)
+        first = None
+        for index in self._drawn(own) if self._draws is not None else self._permuted(own):
+            first = index if first is None else first
+            yield index
+        for _ in range(own, len(self)):
+            yield self.rank % self._samples if first is None else first
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration is of this epoch. On a mount each iteration has another order in any case."""
+        self.epoch = epoch
+
+    def _drawn(self, count: int) -> Iterator[int]:
+        assert self._draws is not None
+        for left in range(count, 0, -1):
+            yield self._draws.next(left)
+
+    def _permuted(self, count: int) -> Iterator[int]:
+        order = np.random.default_rng([self.seed, self.epoch]).permutation(self._samples)
+        yield from order[self.rank :: self.num_replicas][:count].tolist()
+
+
+def _files_of(data: Any) -> Files:
+    """The files of each index. Raises TypeError."""
+    if isinstance(data, Subset):
+        files = _files_of(data.dataset)
+        return [files[int(index)] for index in data.indices]
+    if isinstance(data, (list, tuple, np.ndarray)):
+        return data  # type: ignore[return-value]
+    if hasattr(data, "coco") and hasattr(data, "ids"):
+        names = (data.coco.loadImgs(each)[0]["file_name"] for each in data.ids)
+        return [os.path.join(data.root, name) for name in names]
+    for attribute in ("samples", "imgs"):
+        if isinstance(getattr(data, attribute, None), list):
+            return [each[0] for each in getattr(data, attribute)]
+    for attribute in ("images", "files", "paths"):
+        found = getattr(data, attribute, None)
+        if isinstance(found, (list, tuple)) and all(isinstance(each, (str, os.PathLike)) for each in found):
+            return found
+    raise TypeError(
+        f"the files of a {type(data).__name__} are not known; pass a list with the path of each index in its place"
+    )
 
 
 # The loader

@@ -470,7 +470,7 @@ def _add_files(verb: "argparse._ActionsContainer") -> None:
     verb.add_argument(
         "--classes",
         metavar="HOW",
-        help="which samples may replace each other: auto, dir, any, none or FILE.csv (default: auto)",
+        help="which samples may replace each other: auto, dir, any, sampler, none or FILE.csv (default: auto)",
     )
     verb.add_argument(
         "--samples",

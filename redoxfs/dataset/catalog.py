@@ -27,7 +27,7 @@ from redoxfs.dataset.samples import sample_mask
 from redoxfs.dataset.table import label_groups, read_table
 from redoxfs.dataset.tree import CONTROL_NAME, Tree
 
-Mode = Literal["dir", "any", "none", "csv"]
+Mode = Literal["dir", "any", "sampler", "none", "csv"]
 
 # Class trees named in the verdict's line before "and N more". It has to stay one line.
 TREES_SHOWN = 4
@@ -103,6 +103,11 @@ class Catalog:
             sample_files=sample_files,
         )
 
+    @property
+    def is_for_sampler(self) -> bool:
+        """Whether each open returns its own file, and a sampler asks for the order."""
+        return self.verdict.mode == "sampler"
+
 
 def build_catalog(
     tree: Tree,
@@ -115,7 +120,7 @@ def build_catalog(
 ) -> Catalog:
     """Decide which files of `tree` are redirected, and within which classes.
 
-    `classes` is auto, dir, any, none or the path of a csv. `samples` are globs that replace the list of data
+    `classes` is auto, dir, any, sampler, none or the path of a csv. `samples` are globs that replace the list of data
     extensions. `groups` is None, "stem" or a template. `root_fd`, open on the directory, and `beside` are evidence for
     auto, which redirects less without them. Raises ClassesError if the options contradict the tree or each other. If
     nothing can be redirected, that is no error, and the verdict gives the reason.
@@ -136,7 +141,9 @@ def build_catalog(
         if judged.refusal is not None:
             line = f"not redirecting: {judged.refusal}"
             return _nothing(tree, Verdict(classes, "none", line, tuple(saw), splits), sample_files)
-    mode: Mode = "dir" if classes in ("auto", "dir") else "any" if classes == "any" else "csv"
+    mode: Mode = "dir" if classes in ("auto", "dir") else "csv"
+    if classes in ("any", "sampler"):
+        mode = "any" if classes == "any" else "sampler"
     nothing = _no_samples(mode, samples, groups)
     if mode == "csv":
         table = read_table(tree, classes)
@@ -188,7 +195,7 @@ def _no_samples(mode: Mode, samples: tuple[str, ...], groups: str | None) -> str
 
 def _line(asked: str, mode: Mode, made: Classes, samples: int) -> str:
     """`redirecting within 1,000 class directories (train 500, val 500); …`."""
-    weight = made.tree_of[made.class_of] if mode == "any" else made.tree_of
+    weight = made.tree_of[made.class_of] if mode in ("any", "sampler") else made.tree_of
     per_tree = np.bincount(weight, minlength=len(made.trees)).tolist()
     shown = [f"{tree} {count:,}" for tree, count in zip(made.trees, per_tree, strict=True) if tree != "."]
     if len(shown) > TREES_SHOWN:
@@ -202,6 +209,8 @@ def _line(asked: str, mode: Mode, made: Classes, samples: int) -> str:
     if mode == "any":
         within = ", within each split" if shown else ""
         return f"redirecting among {samples:,} samples{where}{within}: --classes any says that there are no labels"
+    if mode == "sampler":
+        return f"not redirecting: a sampler draws from {samples:,} samples{where}, by --classes sampler"
     what = f"{count:,} class{'' if count == 1 else 'es'}"
     return f"redirecting within {what}{where} of the table {asked}"
 

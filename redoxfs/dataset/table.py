@@ -103,8 +103,8 @@ def _rows(where: str) -> Iterator[tuple[int, str, str]]:
         file = open(where, newline="", encoding="utf-8-sig", errors="surrogateescape")  # noqa: SIM115
     except FileNotFoundError:
         raise ClassesError(
-            f"--classes {where}: no such file; write auto, dir, any, none, or the path of a csv with the columns"
-            " path,class"
+            f"--classes {where}: no such file; write auto, dir, any, sampler, none, or the path of a csv with the"
+            " columns path,class"
         ) from None
     except OSError as error:
         raise ClassesError(f"--classes {where}: cannot read it: {error.strerror}") from None

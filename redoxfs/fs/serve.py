@@ -35,6 +35,7 @@ from redoxfs.linux.fuse_device import MAX_READ_BYTES, clone, mount
 from redoxfs.linux.mount_table import source_text
 from redoxfs.native import Session, Shared, Tree
 from redoxfs.node import Journal, Node, Past, Plan, Verb, serve_control
+from redoxfs.node.drawing import Drawing
 from redoxfs.node.opened_ahead import OpenedAhead
 from redoxfs.node.recent import RecentTurns
 from redoxfs.node.state import StateFile, StateWriter
@@ -226,6 +227,7 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
     node = Node(catalog, plan, spec.store, timeout_s=spec.timeout_s, kernel=caches, journal=journal, recent=recent)
     state = StateWriter(spec.state_file, lambda: spec.settings(node.plan), len(catalog.class_of), node)
     ahead = OpenedAhead(node, state)
+    drawing = Drawing(node, catalog)
     tree = native_tree(catalog)
     access_of = Accesses(tree, node).of
     slow_opens = SlowOpens(access_of)
@@ -258,6 +260,8 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
             "state-save-less": ahead.save_less,
             "state-take-back": ahead.take_back,
             "turns-since": ahead.turns_since,
+            "samples": drawing.samples,
+            "draw": drawing.draw,
             "state-hand-over": state.hand_over,
         }
         if past is None:

@@ -139,7 +139,7 @@ def _other(what: str) -> UsageError:
 
 
 def _is_asked(classes: str, asked: dict[str, Any]) -> bool:
-    if asked["classes"] != _TABLE or classes in ("auto", "dir", "any", "none"):
+    if asked["classes"] != _TABLE or classes in ("auto", "dir", "any", "sampler", "none"):
         return bool(classes == asked["classes"])
     return bool(_sum_of(classes) == asked["table"])
 

@@ -4,6 +4,7 @@
 would take four times as long as the request.
 """
 
+import errno
 import json
 import os
 import socket
@@ -77,16 +78,35 @@ def send_control(path: Path, verb: str, data: bytes = b"", timeout_s: float | No
         OSError: no node listens, or no answer comes.
         ValueError: the node refused.
     """
+    with begin_control(path, verb, data, timeout_s) as client:
+        usual_s = LONG_TIMEOUT_S if data else TIMEOUT_S
+        return answer_of(client, usual_s if timeout_s is None else timeout_s)
+
+
+def begin_control(path: Path, verb: str, data: bytes, timeout_s: float | None) -> socket.socket:
+    """Send a request; `answer_of` reads the answer. Raises OSError."""
     request = {"do": verb, "bytes": len(data)} if data else {"do": verb}
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
         client.settimeout(TIMEOUT_S if timeout_s is None else min(timeout_s, TIMEOUT_S))
         client.connect(os.fspath(path))
         with suppress(BrokenPipeError, ConnectionResetError):
             # It may refuse before it has read everything; its answer has the reason.
             client.sendall(json.dumps(request).encode() + b"\n" + data)
-        usual_s = LONG_TIMEOUT_S if data else TIMEOUT_S
-        client.settimeout(usual_s if timeout_s is None else timeout_s)
-        answer = json.loads(client.makefile("rb").readline(ANSWER_LIMIT_BYTES) or b'{"error": "no answer"}')
+    except BaseException:
+        client.close()
+        raise
+    return client
+
+
+def answer_of(client: socket.socket, timeout_s: float) -> dict[str, Any]:
+    """The answer to the request that was sent on ``client``. Raises as `send_control`."""
+    client.settimeout(timeout_s)
+    with client.makefile("rb") as reader:
+        line = reader.readline(ANSWER_LIMIT_BYTES)
+    if not line:
+        raise ConnectionResetError(errno.ECONNRESET, "it ended without an answer")
+    answer = json.loads(line)
     if "error" in answer:
         raise ValueError(answer["error"])
     assert isinstance(answer, dict)

@@ -179,6 +179,9 @@ def _prepared(
         is_cached=options.cache.cache is not None,
     )
     say_verdict(dataset.catalog.verdict)
+    if dataset.catalog.is_for_sampler and (members is not None or options.memory.policy != "pool"):
+        given = "--nodes" if members is not None else f"--policy {options.memory.policy}"
+        raise UsageError(f"{given}: a mount for a sampler (--classes sampler) is of one node, with --policy pool")
     keeper = None
     if is_kept:
         recipe = RecipeMemory()

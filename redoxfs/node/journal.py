@@ -27,6 +27,10 @@ its sample.
     WITHDRAWN  a stat waits for a ticket no longer. value: the ticket
     ALONE      no node answered for ``path``, and this one decided
 
+For samplers:
+
+    DRAWN      a draw gave ``sample`` to the sampler ``request``, in its block ``value``
+
 Whatever else changes what a policy decides has no entry: a checkpoint is written before its messages leave the node.
 Orders of access are not kept.
 
@@ -41,7 +45,7 @@ from typing import Protocol, TypeAlias
 from redoxfs.chunks.store import Stamp
 
 OPEN, STAT, FORGET, CHANGED, OPENED, FAILED, CLOSED, STAMP = range(1, 9)
-NUMBERS, HANDLED, RECEIVED, WITHDRAWN, ALONE = range(9, 14)
+NUMBERS, HANDLED, RECEIVED, WITHDRAWN, ALONE, DRAWN = range(9, 15)
 
 PREEMPTED = NEW = SHARES_PAGES = 1
 """Flags of OPEN, STAT and OPENED."""

@@ -34,8 +34,22 @@ from redoxfs.dataset import Catalog
 from redoxfs.native import Buffer
 from redoxfs.node.callers import Callers
 from redoxfs.node.counters import Counters
+from redoxfs.node.drawing import Blocks
 from redoxfs.node.exact import ExactFile, ExactFiles
-from redoxfs.node.journal import ALONE, CHANGED, DATA, EXACT, FORGET, HANDLED, OPEN, RECEIVED, STAT, WITHDRAWN, Journal
+from redoxfs.node.journal import (
+    ALONE,
+    CHANGED,
+    DATA,
+    DRAWN,
+    EXACT,
+    FORGET,
+    HANDLED,
+    OPEN,
+    RECEIVED,
+    STAT,
+    WITHDRAWN,
+    Journal,
+)
 from redoxfs.node.kernel import Kernel
 from redoxfs.node.lowest_laps import LowestLaps
 from redoxfs.node.memory import Content, Memory
@@ -57,6 +71,7 @@ from redoxfs.protocol import (
     Answer,
     Binding,
     Closed,
+    DrawnBinding,
     Message,
     Opened,
     Pending,
@@ -155,7 +170,8 @@ class Node:
         self._lowest: LowestLaps | None = None
         self._timeout_s = timeout_s
         self.counters = Counters()
-        self.binding = Binding(plan.policy, np.diff(catalog.member_at))
+        kind = DrawnBinding if catalog.is_for_sampler else Binding
+        self.binding = kind(plan.policy, np.diff(catalog.member_at))
         self.memory = Memory(plan.claims_bytes, self._shed, keeps_remote=not plan.reads_any)
         self.supply = Supply(catalog, store, self.memory, self.counters, plan=lambda: self._plan, changed=self._changed)
         self._pending = PendingTurns(
@@ -277,6 +293,29 @@ class Node:
         self._kernel.turned(self.supply.files_of(path))
         self.counters.reservations_taken += turn.preempted
         return self.supply.take_turn(path, turn)
+
+    def draw(self, path: int, token: int, number: int) -> int:
+        """A turn for a sample of ``path``'s class, without an open: for block ``number`` of a sampler.
+
+        Returns the sample. Its bytes wait at its own path, as those of a closed file.
+        """
+        assert isinstance(self.binding, DrawnBinding)
+        turn = self.binding.draw(path)
+        sample = turn.sample
+        if self._journal is not None:
+            self._journal.note(DRAWN, 0, 0, 0, sample, sample, token, number)
+        self.blocks.add(token, number, sample)
+        self._note_served(sample)
+        self.recent.note(sample, self._plan.policy.lap_of(sample), 0)
+        self.supply.take_turn(sample, turn)
+        if not self.binding.is_bound(sample):
+            self.memory.rest(sample)
+        return sample
+
+    @property
+    def blocks(self) -> Blocks:
+        """The last blocks of samplers."""
+        return self._succession.blocks
 
     def _give(self, path: int, turn: Served) -> None:
         """As `_take_turn`. Bytes that the slots have dropped are read again."""

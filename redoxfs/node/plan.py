@@ -27,6 +27,10 @@ from redoxfs.protocol import (
     parts_by_lap,
 )
 
+DRAWN_SAMPLES = 8192
+"""How many samples loaders draw ahead of their opens: eight ranks with eight workers, two batches each of 64. There is
+room for them in up to half of the memory."""
+
 
 class _Serving(Protocol):
     """The part of a policy that a node needs beside turns."""
@@ -209,7 +213,15 @@ def pool_memory_for(catalog: Catalog, cells: Cells, share: float) -> int:
     """Bytes of --memory with which the pool holds ``share`` of the samples at a time, 0 for the least."""
     sizes = catalog.sample_bytes
     held = share * int(sizes.sum())
-    return max(_least_for_pool(sizes, cells), math.ceil(max(held / RESIDENT_SHARE, held + room_for_open(sizes))))
+    beside = max(held / RESIDENT_SHARE, held + room_for_open(sizes))
+    if catalog.is_for_sampler:
+        beside = max(beside, held + min(held, _drawn_bytes(sizes)))
+    return max(_least_for_pool(sizes, cells), math.ceil(beside))
+
+
+def _drawn_bytes(sizes: npt.NDArray[np.int64]) -> int:
+    """The room for what samplers have drawn and workers have not opened yet."""
+    return int(DRAWN_SAMPLES * float(sizes.mean())) if len(sizes) else 0
 
 
 def _least_for_pool(sizes: npt.NDArray[np.int64], cells: Cells) -> int:
@@ -227,6 +239,9 @@ def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
     needed = _least_for_pool(sizes, cells) + remote_bytes
     if memory_bytes < needed:
         raise MemoryTooSmallError(needed, memory_bytes)
+    if catalog.is_for_sampler:
+        a_chunk = needed - room_for_open(sizes)
+        open_bytes = max(open_bytes, min(memory_bytes // 2, memory_bytes - a_chunk, _drawn_bytes(sizes)))
     capacity = memory_bytes - remote_bytes - open_bytes
     class_of = np.ascontiguousarray(catalog.class_of)
     policy: ServingPolicy | SharedServingPolicy

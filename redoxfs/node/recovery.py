@@ -17,11 +17,13 @@ import xxhash
 from redoxfs.chunks.store import NO_INODE, Stamp
 from redoxfs.dataset import Catalog
 from redoxfs.node.checkpoint import CheckpointError, decode, encode
+from redoxfs.node.drawing import Blocks
 from redoxfs.node.exact import ExactFile, ExactFiles
 from redoxfs.node.journal import (
     ALONE,
     CHANGED,
     CLOSED,
+    DRAWN,
     FAILED,
     FORGET,
     HANDLED,
@@ -57,6 +59,8 @@ from redoxfs.protocol.tables import rows
 from redoxfs.protocol.turns import Turns
 
 Int64 = npt.NDArray[np.int64]
+
+NO_BLOCKS = np.zeros((0, 3), np.int64)
 
 NO_TIME_NS = -1
 """The time of a stamp that no file has."""
@@ -126,6 +130,7 @@ class NodeState(NamedTuple):
     ``promises``    ticket, path, thread; likewise
     ``policy``      the state of a policy of several nodes, which has the turns; None for that of one node
     ``place``       this node among those of its job (`node.cluster`); None without a job of several nodes
+    ``blocks``      token, number, sample, of the last block of each sampler
     """
 
     identity: str
@@ -143,6 +148,7 @@ class NodeState(NamedTuple):
     promises: Int64
     policy: SharedState | None
     place: Mapping[str, Any] | None
+    blocks: Int64
 
     def encode(self) -> bytes:
         tables = self.tables._asdict()
@@ -183,7 +189,9 @@ class NodeState(NamedTuple):
                 numbers["last_handle"],
                 turns,
                 tables,
-                **{name: arrays[name] for name in _COLUMNS},
+                # Checkpoints of earlier versions have no blocks.
+                **{name: arrays[name] for name in _COLUMNS if name != "blocks"},
+                blocks=arrays.get("blocks", NO_BLOCKS),
                 policy=policy,
                 place=numbers["place"],
             )
@@ -191,7 +199,7 @@ class NodeState(NamedTuple):
             raise CheckpointError("it is damaged: its arrays are not those of a checkpoint") from None
 
 
-_COLUMNS = ("handles", "stamps", "unanswered", "changed", "known", "stale", "heard", "undecided", "promises")
+_COLUMNS = ("handles", "stamps", "unanswered", "changed", "known", "stale", "heard", "undecided", "promises", "blocks")
 _OF_POLICY = "policy."
 
 
@@ -287,6 +295,7 @@ class Former:
     ``changed``  by entry: the size
     ``heard``    by thread: when, in ns since boot, the latest last
     ``turned``   the samples whose opens took a turn since the checkpoint
+    ``blocks``   of samplers
     """
 
     catalog: Catalog
@@ -303,6 +312,7 @@ class Former:
     changed: dict[int, int] = field(default_factory=dict)
     heard: dict[int, int] = field(default_factory=dict)
     turned: list[int] = field(default_factory=list)
+    blocks: Blocks = field(default_factory=Blocks)
     _numbers: list[int] = field(default_factory=list)
     _stamps_noted: list[tuple[int, Stamp]] = field(default_factory=list)
 
@@ -364,6 +374,8 @@ class Former:
             self.stamps.setdefault(path, {})[file] = _stamp(*numbers)
         for request, path, file, thread in state.unanswered.tolist():
             self.unanswered[request & MASK] = Unanswered(path, file, thread)
+        for block in state.blocks.tolist():
+            self.blocks.add(*block)
         self.changed.update(state.changed.tolist())
         self.heard.update(state.heard.tolist())
 
@@ -392,6 +404,9 @@ class Former:
         elif kind == STAT:
             self._hear(thread, value)
             self.replay.stat(path, file, thread, sample, is_new=bool(flags & NEW))
+        elif kind == DRAWN and isinstance(self.replay, Replay):
+            self.replay.draw(sample)
+            self.blocks.add(request, value, sample)
         elif kind == FORGET:
             self.replay.end(thread)
         elif kind == CHANGED:

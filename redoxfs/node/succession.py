@@ -12,6 +12,7 @@ import numpy as np
 
 from redoxfs.dataset import Catalog
 from redoxfs.node.callers import Callers
+from redoxfs.node.drawing import Blocks
 from redoxfs.node.exact import ExactFile, ExactFiles
 from redoxfs.node.journal import DATA
 from redoxfs.node.kernel import Kernel
@@ -58,6 +59,7 @@ class Succession:
     ``closed``     called with a path of which a handle was closed
     ``undecided``  by request: opens that wait, or waited, for another node
     ``place``      returns this node's place among the nodes of its job, as JSON; None without a job of several nodes
+    ``blocks``     the last blocks of samplers
     """
 
     catalog: Catalog
@@ -74,6 +76,7 @@ class Succession:
     closed: Callable[[int, Closed], None]
     undecided: dict[int, Unanswered] = field(default_factory=dict)
     place: Callable[[], Mapping[str, Any]] | None = None
+    blocks: Blocks = field(default_factory=Blocks)
     # Opens that the process before this one decided and did not answer: they keep their paths open.
     _pins: dict[int, Unanswered] = field(default_factory=dict)
     _identified: tuple[object, str] | None = None
@@ -90,6 +93,7 @@ class Succession:
         )
         if isinstance(former.replay, SharedReplay):
             self.pending.resume(former.replay.undecided, former.replay.promises)
+        self.blocks = former.blocks
         self.callers.resume({thread: heard_ns / 1e9 for thread, heard_ns in former.heard.items()})
         self.supply.resume(former.changed)
         for entry in self.exact.changed_states:
@@ -199,4 +203,5 @@ class Succession:
             promises=rows(((ticket, *of) for ticket, of in promises.items()), 3),
             policy=shared,
             place=None if self.place is None else self.place(),
+            blocks=rows(self.blocks.rows(), 3),
         ).encode()

@@ -20,7 +20,7 @@ events in the same order give the same decisions on every machine. The runtime (
 """
 
 from redoxfs.protocol.as_numbers import answer_of, message_of, numbers_of
-from redoxfs.protocol.binding import UNDECIDED, Binding
+from redoxfs.protocol.binding import UNDECIDED, Binding, DrawnBinding
 from redoxfs.protocol.events import (
     Answer,
     Closed,
@@ -55,6 +55,7 @@ __all__ = [
     "BindingTables",
     "Closed",
     "Delivered",
+    "DrawnBinding",
     "Given",
     "Handled",
     "Hit",

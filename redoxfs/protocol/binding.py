@@ -592,6 +592,39 @@ class Binding:
         return () if self._policy.put_back(sample) else (sample,)
 
 
+class DrawnBinding(Binding):
+    """A path's answer is always its own sample. Turns belong to no open: a sampler draws them (`draw`), and the paths
+    that it draws are opened later.
+    """
+
+    def __init__(self, policy: Policy | SharedPolicy, files: npt.NDArray[np.integer]) -> None:
+        super().__init__(policy, files)
+        # Paths that were drawn and not opened since.
+        self._due: set[int] = set()
+        self._answer = np.arange(len(files), dtype=np.int32).data
+        if self._all_opened is not None:
+            # None waits for its other files before it is drawn.
+            self._opened = np.asarray(self._all_opened).copy().data
+
+    def draw(self, path: int) -> Served:
+        """A turn for a sample of ``path``'s class. Its answer is kept until all its files were opened."""
+        turn = self._policy.request(path)
+        assert isinstance(turn, Served)
+        self._answer_anew(turn.sample, turn.sample)
+        self._due.add(turn.sample)
+        return turn
+
+    def open(self, path: int, file: int, thread: int) -> Opened:
+        self._due.discard(path)
+        return super().open(path, file, thread)
+
+    def _wanted(self, path: int) -> bool:
+        return path in self._due or super()._wanted(path)
+
+    def _outcome(self, path: int, file: int, thread: int) -> _Outcome:  # noqa: ARG002
+        return JOIN
+
+
 def _all_bits(files: npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
     """uint64[S]: the lowest ``files`` bits set."""
     masks = np.array([(1 << n) - 1 for n in range(MAX_FILES_PER_SAMPLE + 1)], np.uint64)

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
-from redoxfs.protocol.binding import Binding
+from redoxfs.protocol.binding import Binding, DrawnBinding
 from redoxfs.protocol.events import ChooseVictim, Closed, Opened, Policy, Served, oldest
 from redoxfs.protocol.turns import Int32, Numbers, Turns
 
@@ -67,6 +67,13 @@ class Replay:
         if (NO_SAMPLE if opened.turn is None else opened.sample) != sample:
             raise ReplayError(f"an open of path {path} got sample {opened.sample}, and {sample} in the journal")
         return opened
+
+    def draw(self, sample: int) -> None:
+        """A draw gave ``sample`` to a sampler. Raises ReplayError."""
+        if not isinstance(self._binding, DrawnBinding):
+            raise ReplayError(f"the journal has a draw of sample {sample}, and this mount takes none")
+        self._recorded.expect(sample)
+        self._binding.draw(sample)
 
     def stat(self, path: int, file: int, thread: int, sample: int, *, is_new: bool) -> None:
         """A stat that reported ``sample``, or none. ``is_new``: it was reserved for that. Raises ReplayError."""

@@ -1,0 +1,227 @@
+"""The order of a mount for a sampler: `Draws`, for any framework. `redoxfs.torch.RedoxSampler` is PyTorch's.
+
+A mount with `--classes sampler` returns each file as itself, and chooses the order. A training process tells which
+files each index of its dataset has; the mount tells which sample of its own each file belongs to, and then draws
+samples in blocks. The process opens them soon: their bytes are in memory until then.
+
+A file is named by the number of its inode, which a listing of its directory has. So a million files cost as many
+listings as they have directories, and no stat.
+
+The next block is asked for when the one before it begins to be used, and its answer is read when that is used up. So a
+loader does not wait for an answer, and there is no thread, which a worker would inherit in some state. Rejected: a
+request for each batch, of which each costs as long as the daemon is busy with opens, some milliseconds.
+
+This module stands above the rooms, as any program that uses redoxfs does.
+"""
+
+import base64
+import json
+import os
+import pathlib
+import secrets
+import socket
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from redoxfs.launch.control import answer_of, ask_daemon, begin_control
+from redoxfs.launch.errors import CommandError, DaemonError
+from redoxfs.launch.path_status import PathStatus, our_mount_at
+from redoxfs.launch.runtime_paths import control_path_of_daemon
+from redoxfs.linux.mount_table import mount_of, read_mounts
+
+TIMEOUT_S = 60.0
+"""For an answer of the daemon, or of the one after it."""
+
+BLOCK = 256
+"""How many samples to ask for at a time. At 5,000 samples a second a block lasts 50 ms, and its answer takes less than
+that under load."""
+
+ATTEMPTS = 3
+"""How often to ask a daemon that ends while it is asked."""
+
+AT_A_TIME = 50_000
+"""How many files to ask about at a time: an answer has a limit of 1 MiB."""
+
+Path: TypeAlias = str | os.PathLike[str]
+Files: TypeAlias = Sequence[Path | Sequence[Path]]
+"""The file of each index of a dataset, or its files."""
+
+
+class SamplerError(RuntimeError):
+    """A mount cannot give the order: one line."""
+
+
+class _Known(NamedTuple):
+    """What a mount knows of the files of a dataset.
+
+    ``index_of``  int64[samples of the mount], -1 for those that the dataset does not have
+    ``classes``   of the samples that it has
+    """
+
+    index_of: npt.NDArray[np.int64]
+    classes: list[int]
+
+
+class Draws:
+    """Draws indices of a dataset, in the order that the mount of its files serves best.
+
+    Several processes that have the same files draw from one lap: together they get each sample once.
+
+    Args:
+        mount: that the files lie in; `mount_of_files`.
+        files: the file or the files of each index.
+
+    Raises:
+        SamplerError: the mount serves no sampler, or an index has files of no sample, or of several.
+    """
+
+    def __init__(self, mount: PathStatus, files: Files) -> None:
+        self._mount = mount
+        self._known = _look_up(mount, files)
+        self._token = secrets.randbits(63)
+        self._number = 0
+        self._block: list[int] = []
+        self._expected: tuple[bytes, socket.socket] | None = None
+
+    def next(self, left: int) -> int:
+        """The next index, of ``left`` that this process draws in the epoch."""
+        while not self._block:
+            drawn = self._answer() if self._expected is not None else self._ask(self._request(left))
+            indices = self._known.index_of[drawn]
+            # From the end.
+            self._block = indices[indices >= 0][::-1].tolist()
+            if left > len(self._block):
+                self._begin(self._request(left - len(self._block)))
+        return self._block.pop()
+
+    def _request(self, count: int) -> bytes:
+        self._number += 1
+        return json.dumps([self._token, self._number, min(count, BLOCK), self._known.classes]).encode()
+
+    def _begin(self, request: bytes) -> None:
+        """Ask, and read the answer later."""
+        try:
+            waiting = begin_control(control_path_of_daemon(self._mount.path), "draw", request, TIMEOUT_S)
+        except OSError:
+            # Another daemon is about to begin, perhaps.
+            self._keep(self._ask(request))
+        else:
+            self._expected = request, waiting
+
+    def _keep(self, drawn: npt.NDArray[np.int32]) -> None:
+        indices = self._known.index_of[drawn]
+        self._block = indices[indices >= 0][::-1].tolist() + self._block
+
+    def _answer(self) -> npt.NDArray[np.int32]:
+        assert self._expected is not None
+        (request, waiting), self._expected = self._expected, None
+        with waiting, suppress(OSError, ValueError):
+            return _samples_in(answer_of(waiting, TIMEOUT_S))
+        return self._ask(request)
+
+    def _ask(self, request: bytes) -> npt.NDArray[np.int32]:
+        """The answer to ``request``. The same request has the same answer, also from a daemon that took over."""
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return _samples_in(ask_daemon(self._mount, "draw", request, TIMEOUT_S))
+            except CommandError as error:
+                # It died in the middle of an answer, perhaps; then the next attempt waits for another daemon.
+                if attempt == ATTEMPTS or not isinstance(error, DaemonError):
+                    raise SamplerError(str(error)) from None
+        raise AssertionError
+
+
+def _samples_in(answer: dict[str, Any]) -> npt.NDArray[np.int32]:
+    return np.frombuffer(base64.b64decode(answer["samples"]), "<i4")
+
+
+def mount_of_files(files: Files) -> PathStatus | None:
+    """The mount of the first file; None where no redoxfs mount is. Raises SamplerError."""
+    for first in _paths_of(files[0]) if len(files) else ():
+        mount = mount_of(pathlib.Path(os.path.realpath(first)), read_mounts())
+        if mount is not None and mount.ours:
+            try:
+                return our_mount_at(mount.mountpoint, TIMEOUT_S)
+            except CommandError as error:
+                raise SamplerError(str(error)) from None
+    return None
+
+
+def _look_up(mount: PathStatus, files: Files) -> _Known:
+    inodes, index_of_file = _inodes(mount, files)
+    found, classes, of = [], set[int](), 0
+    for at in range(0, len(inodes), AT_A_TIME):
+        try:
+            answer = ask_daemon(mount, "samples", inodes[at : at + AT_A_TIME].astype("<i8").tobytes(), TIMEOUT_S)
+        except CommandError as error:
+            raise SamplerError(str(error)) from None
+        found.append(_samples_in(answer))
+        classes.update(answer["classes"])
+        of = int(answer["of"])
+    samples = np.concatenate(found)
+    is_sample = samples >= 0
+    sample_of = np.full(len(files), -1, np.int64)
+    sample_of[index_of_file[is_sample]] = samples[is_sample]
+    without = np.flatnonzero(sample_of < 0)
+    if len(without):
+        raise SamplerError(
+            f"{_named(files, without[0])}: the mount at {mount.path} does not count it as a sample; see --samples"
+        )
+    other = np.flatnonzero(is_sample & (sample_of[index_of_file] != samples))
+    if len(other):
+        raise SamplerError(
+            f"{_named(files, index_of_file[other[0]])}: its files are of several samples of the mount; "
+            "mount with --groups"
+        )
+    index_of = np.full(of, -1, np.int64)
+    index_of[sample_of] = np.arange(len(files))
+    twice = np.flatnonzero(index_of[sample_of] != np.arange(len(files)))
+    if len(twice):
+        raise SamplerError(f"{_named(files, twice[0])}: two indices of the dataset have this file")
+    return _Known(index_of, sorted(classes))
+
+
+def _inodes(mount: PathStatus, files: Files) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """int64[files]: the inode of each file, and the index that it belongs to."""
+    assert mount.mount is not None
+    listed: dict[str, dict[str, int]] = {}
+    inodes, indices = [], []
+    for index, of_index in enumerate(files):
+        for path in _paths_of(of_index):
+            folder, name = os.path.split(os.fspath(path))
+            inode_of = listed.get(folder)
+            if inode_of is None:
+                inode_of = listed[folder] = _listing(mount, folder)
+            inode = inode_of.get(name)
+            if inode is None:
+                raise SamplerError(f"{path}: no such file")
+            inodes.append(inode)
+            indices.append(index)
+    return np.array(inodes, np.int64), np.array(indices, np.int64)
+
+
+def _listing(mount: PathStatus, folder: str) -> dict[str, int]:
+    """The inode of each file in a folder; 0 for all if it lies elsewhere."""
+    assert mount.mount is not None
+    try:
+        device = os.stat(folder or ".").st_dev
+        is_there = f"{os.major(device)}:{os.minor(device)}" == mount.mount.device
+        with os.scandir(folder or ".") as entries:
+            return {
+                entry.name: 0 if not is_there else entry.stat().st_ino if entry.is_symlink() else entry.inode()
+                for entry in entries
+            }
+    except OSError as error:
+        raise SamplerError(f"{folder or '.'}: {error.strerror}") from None
+
+
+def _paths_of(files: Path | Sequence[Path]) -> Iterable[Path]:
+    return (files,) if isinstance(files, (str, os.PathLike)) else files
+
+
+def _named(files: Files, index: int) -> str:
+    return ", ".join(os.fspath(path) for path in _paths_of(files[int(index)]))
