@@ -110,6 +110,14 @@ def test_any_never_mixes_splits(tmp_path: Path) -> None:
         "val2": ["Val2/4.jpg"],
     }
     assert found.class_trees == found.class_names
+    # A sampler draws from the same classes, and nothing is redirected.
+    drawn = catalog(tmp_path, "sampler")
+    assert flat(drawn) == flat(found)
+    assert (drawn.is_for_sampler, found.is_for_sampler) == (True, False)
+    assert drawn.verdict.line == (
+        "not redirecting: a sampler draws from 9 samples"
+        " (images_test 1, train 2, train-clean-100 1, val 3 and 1 more), by --classes sampler"
+    )
 
 
 @pytest.mark.parametrize(
@@ -346,7 +354,7 @@ def test_a_wrong_table_is_an_error_with_its_line(tmp_path: Path, root: Path, tex
 
 
 def test_a_missing_table_is_an_error(root: Path) -> None:
-    with pytest.raises(ClassesError, match="--classes dri: no such file; write auto, dir, any, none, or"):
+    with pytest.raises(ClassesError, match="--classes dri: no such file; write auto, dir, any, sampler, none, or"):
         catalog(root, "dri")
 
 
