@@ -116,7 +116,7 @@ def test_any_never_mixes_splits(tmp_path: Path) -> None:
     assert (drawn.is_for_sampler, found.is_for_sampler) == (True, False)
     assert drawn.verdict.line == (
         "not redirecting: a sampler draws from 9 samples"
-        " (images_test 1, train 2, train-clean-100 1, val 3 and 1 more), by --classes sampler"
+        " (images_test 1, train 2, train-clean-100 1, val 3, and 1 more), by --classes sampler"
     )
 
 

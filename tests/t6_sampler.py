@@ -20,6 +20,7 @@ pytest.importorskip("torch")
 from torch.utils.data import BatchSampler, DataLoader, Dataset, Subset
 
 import redoxfs.torch
+from redoxfs.report import Figures, recognized
 from redoxfs.sampler import SamplerError
 from redoxfs.torch import RedoxSampler
 
@@ -333,6 +334,24 @@ def test_an_image_and_its_annotation_belong_together(reachable: Machine, tmp_pat
         assert_each_once([image for image, _ in pairs], 300)
     stats = reachable.stats()
     assert (stats["redirected"], stats["samples_reread"], stats["errors"]) == (0, 0, 0)
+
+
+BENCH = Path(__file__).parents[1] / "scripts/bench/sampler.py"
+
+
+def test_the_benchmark_finds_exact_labels_and_a_random_order(tmp_path: Path) -> None:
+    found = tmp_path / "found.json"
+    done = subprocess.run([sys.executable, BENCH, "--quick", "--json", found], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(found.read_text())
+    assert isinstance(recognized("found.json", told), Figures)
+    redirecting, drawn = told["rows"]
+    assert (redirecting["way"], drawn["way"]) == ("redirecting", "sampler")
+    assert redirecting["redirected"] > redirecting["wrong_labels"] > 0, "it compares with a mount that redirects"
+    assert drawn["loads_per_chunk"] <= 1.01
+    assert abs(drawn["displacement"] - 1 / 3) < 0.03
+    assert abs(drawn["rank_correlation"]) < 0.1
+    assert drawn["mate_pairs"] < 2 * redirecting["mate_pairs"]
 
 
 # Refusals
