@@ -80,12 +80,16 @@ class Draws:
     """
 
     def __init__(self, mount: PathStatus, files: Files) -> None:
+        self._expected: tuple[bytes, socket.socket] | None = None
         self._mount = mount
         self._known = _look_up(mount, files)
         self._token = secrets.randbits(63)
         self._number = 0
         self._block: list[int] = []
-        self._expected: tuple[bytes, socket.socket] | None = None
+
+    def __del__(self) -> None:
+        if self._expected is not None:
+            self._expected[1].close()
 
     def next(self, left: int) -> int:
         """The next index, of ``left`` that this process draws in the epoch."""

@@ -67,7 +67,8 @@ async def draw(drawing: Drawing, number: int, count: int = 1, classes: Sequence[
 
 
 def samples_in(answer: Any) -> list[int]:
-    return np.frombuffer(base64.b64decode(answer["samples"]), "<i4").tolist()
+    found: list[int] = np.frombuffer(base64.b64decode(answer["samples"]), "<i4").tolist()
+    return found
 
 
 async def whole(node: Node, catalog: Catalog, sample: int) -> int:
@@ -86,7 +87,7 @@ def test_epochs_of_draws_are_exact_and_read_each_sample_once(catalog: Catalog) -
         async with running(catalog, store) as (node, drawing):
             numbers = itertools.count()
             for _ in range(3):
-                served = []
+                served: list[int] = []
                 while len(served) < SPLITS["train"]:
                     for sample in await draw(drawing, next(numbers)):
                         assert await whole(node, catalog, sample) == sample

@@ -168,6 +168,18 @@ def test_an_epoch_that_is_broken_off_leaves_its_rest_to_the_next(speech: Speech)
     assert_each_once(begun + after[: FILES - 500])
 
 
+def test_an_epoch_resumes_in_another_mount(reachable: Machine, speech_source: Path) -> None:
+    """What was drawn had its turn."""
+    speech = Speech(mount(reachable, speech_source) / "train-clean-100")
+    begun = list(islice(RedoxSampler(speech), 500))
+    reachable.ok("umount", reachable.mnt)
+    mount(reachable, speech_source, "--resume")
+    had = reachable.stats()["turns"]
+    assert 500 <= had < FILES - 500
+    rest = list(RedoxSampler(speech))[: FILES - had]
+    assert_each_once(begun + rest, 500 + FILES - had)
+
+
 # Several ranks
 
 
@@ -208,7 +220,7 @@ for number, index in enumerate(RedoxSampler(paths, rank=rank, num_replicas=ranks
 
 
 def start_rank(speech: Speech, rank: int, ranks: int, most: int = -1) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", RANK, speech.root, *map(str, (rank, ranks, most))]
+    command = [sys.executable, "-c", RANK, str(speech.root), *map(str, (rank, ranks, most))]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
@@ -225,9 +237,9 @@ def test_a_killed_rank_harms_nobody(speech: Speech, reachable: Machine) -> None:
         assert killed.stdout is not None
         told = [int(killed.stdout.readline()) for _ in range(100)]
         killed.send_signal(signal.SIGKILL)
-    had = reachable.stats()["turns"]
-    assert 100 <= had < FILES // 2
     after = list(RedoxSampler(speech))
+    had = reachable.stats()["turns"] - FILES
+    assert 100 <= had < FILES // 2
     assert_each_once(told + after[: FILES - had], 100 + FILES - had)
 
 

@@ -92,6 +92,36 @@ def test_a_label_is_looked_up_by_the_name_of_the_file_that_came(root: Path) -> N
         assert data.split()[0].decode() == caption
 
 
+def test_a_sampler_takes_the_order_from_the_mount(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(machine.environment[name]))
+    source = tmp_path / "data"
+    make_files(source, 2, FILES)
+    options = ["--classes", "sampler", "--samples", "*.bin", "--chunk-size", "4"]
+    memory = machine.inspect(source, *options)["memory_for"]["25%"]
+    machine.ok("mount", source, machine.mnt, *options, "--memory", str(memory))
+    paths = sorted(map(str, machine.mnt.glob("*/*.bin")))
+
+    class Labelled:
+        def __len__(self) -> int:
+            return len(paths)
+
+        def __getitem__(self, index: int) -> str:
+            name = Path(paths[index]).read_bytes().split()[0].decode()
+            assert paths[index].endswith(f"/{name}.bin"), "the label of the path is that of the bytes"
+            return name
+
+    trained: list[str] = []
+    script("The order from the mount")["train"](Labelled(), paths, 2, lambda batch: trained.extend(batch))
+    assert each_once(trained[:FILES])
+    assert each_once(trained[FILES:])
+    assert trained[:FILES] != trained[FILES:]
+    stats = machine.stats()
+    assert (stats["redirected"], stats["errors"], stats["turns"]) == (0, 0, 2 * FILES)
+
+
 class Numbered(Files):
     """Items with the number of the file that came, as tensors."""
 

@@ -626,7 +626,7 @@ SHAPES: tuple[Shape, ...] = (
     ),
     _shape(
         "scripts/bench/sampler.py",
-        "rows loads_per_chunk samples_reread",
+        "rows files memory workers",
         _rows,
         (
             ("way", "way", _text),
