@@ -359,7 +359,7 @@ def test_the_benchmark_finds_exact_labels_and_a_random_order(tmp_path: Path) -> 
     assert isinstance(recognized("found.json", told), Figures)
     redirecting, drawn = told["rows"]
     assert (redirecting["way"], drawn["way"]) == ("redirecting", "sampler")
-    assert redirecting["redirected"] > redirecting["wrong_labels"] > 0, "it compares with a mount that redirects"
+    assert redirecting["wrong_labels"] > told["files"], "it compares with a mount that redirects"
     assert drawn["loads_per_chunk"] <= 1.01
     assert abs(drawn["displacement"] - 1 / 3) < 0.03
     assert abs(drawn["rank_correlation"]) < 0.1

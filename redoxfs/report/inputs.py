@@ -631,6 +631,8 @@ SHAPES: tuple[Shape, ...] = (
         (
             ("way", "way", _text),
             ("samples", "samples_per_s", _per_s),
+            ("CPU of the daemon", "server_us_per_sample", _us),
+            ("CPU of the loop", "loop_us_per_sample", _us),
             ("loads per chunk", "loads_per_chunk", _number),
             ("samples read again", "samples_reread", _number),
             ("redirected", "redirected", _number),

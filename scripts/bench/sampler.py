@@ -5,9 +5,10 @@ Each file has its own number and a label that only a table knows. Two mounts of 
     redirecting  --classes any, and a loader with shuffle=True. Labels by name would be wrong
     sampler      --classes sampler, and a RedoxSampler
 
-They take turns, epoch by epoch, so that both meet the same machine. Of each the report has the samples per second, how
-often each chunk was loaded in an epoch after the first, samples that were read once more, labels by the file's name
-that are wrong, and the shuffle quality (`redoxfs.telemetry.quality`) of the order in which the loop got the samples.
+They take turns, epoch by epoch, so that both meet the same machine. Of each the report has the samples per second; the
+processor time for a sample, of the daemon, and of the training process without its workers; how often each chunk was
+loaded in an epoch after the first; samples that were read once more; labels by the file's name that are wrong; and the
+shuffle quality (`redoxfs.telemetry.quality`) of the order in which the loop got the samples.
 """
 
 import argparse
@@ -87,8 +88,10 @@ def chunks_of_files(root: Path) -> npt.NDArray[np.int32]:
 class Way:
     """One of the mounts, and its loader."""
 
-    def __init__(self, name: str, root: Path, arguments: argparse.Namespace) -> None:
+    def __init__(self, name: str, root: Path, arguments: argparse.Namespace, server: int) -> None:
         self.name = name
+        self._server = server
+        self._server_s = self._loop_s = 0.0
         self._root = root
         dataset = Numbered(root, arguments.files)
         order = {"sampler": RedoxSampler(dataset)} if name == "sampler" else {"shuffle": True}
@@ -102,9 +105,12 @@ class Way:
         self._stats: list[dict[str, Any]] = []
 
     def epoch(self) -> None:
+        server_s, loop_s = mounts.cpu_s(self._server), time.process_time()
         began = time.monotonic()
         batches = [(numbers, indices) for numbers, indices in self._loader]
         seconds = time.monotonic() - began
+        self._server_s += mounts.cpu_s(self._server) - server_s
+        self._loop_s += time.process_time() - loop_s
         served = np.concatenate([numbers.numpy() for numbers, _ in batches]).astype(np.int32)
         asked = np.concatenate([indices.numpy() for _, indices in batches])
         self._wrong_labels += int(np.count_nonzero(served != asked))
@@ -121,6 +127,8 @@ class Way:
             "way": self.name,
             "samples_per_s": statistics.median(self._rates),
             "all_samples_per_s": self._rates,
+            "server_us_per_sample": 1e6 * self._server_s / len(chunk_of) / len(self._rates),
+            "loop_us_per_sample": 1e6 * self._loop_s / len(chunk_of) / len(self._rates),
             "epochs_are_exact": whole,
             "loads_per_chunk": (last["chunk_loads"] - first["chunk_loads"]) / epochs / last["chunks"],
             "samples_reread": last["samples_reread"],
@@ -160,10 +168,9 @@ def main() -> int:
         ways = []
         for name, classes in WAYS.items():
             options = ("--classes", classes, "--chunk-size", str(CHUNK), "--memory", memory)
-            ends.enter_context(
-                mounts.served_by(mounts.redoxfs(folder / "data", folder / name, *options), folder / name)
-            )
-            ways.append(Way(name, folder / name, arguments))
+            command = mounts.redoxfs(folder / "data", folder / name, *options)
+            server = ends.enter_context(mounts.served_by(command, folder / name))
+            ways.append(Way(name, folder / name, arguments, server.pid))
         for _ in range(arguments.epochs):
             for way in ways:
                 way.epoch()
@@ -176,6 +183,8 @@ def main() -> int:
     names = (
         "way",
         "samples_per_s",
+        "server_us_per_sample",
+        "loop_us_per_sample",
         "loads_per_chunk",
         "samples_reread",
         "redirected",
