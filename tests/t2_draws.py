@@ -81,10 +81,13 @@ async def whole(node: Node, catalog: Catalog, sample: int) -> int:
     return int(read.rstrip(b"."))
 
 
-def test_epochs_of_draws_are_exact_and_read_each_sample_once(catalog: Catalog) -> None:
+@pytest.mark.parametrize("memory_samples", [40, 200])
+def test_epochs_of_draws_are_exact_and_read_each_sample_once(catalog: Catalog, memory_samples: int) -> None:
+    """With memory for all samples too, where they are kept."""
+
     async def main() -> None:
         store = HeldStore()
-        async with running(catalog, store) as (node, drawing):
+        async with running(catalog, store, memory_samples) as (node, drawing):
             numbers = itertools.count()
             for _ in range(3):
                 served: list[int] = []
@@ -98,6 +101,8 @@ def test_epochs_of_draws_are_exact_and_read_each_sample_once(catalog: Catalog) -
             assert (stats["redirected"], stats["samples_reread"], stats["errors"]) == (0, 0, 0)
             assert stats["memory_used_bytes"] <= stats["memory_limit_bytes"]
             assert stats["in_closed_files"] == 1, "the one that the thread holds"
+            if memory_samples == 200:
+                assert set(Counter(store.reads_made).values()) == {1}
 
     trio.run(main)
 

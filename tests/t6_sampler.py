@@ -180,6 +180,17 @@ def test_an_epoch_resumes_in_another_mount(reachable: Machine, speech_source: Pa
     assert_each_once(begun + rest, 500 + FILES - had)
 
 
+def test_a_packed_dataset_is_drawn_from(reachable: Machine, speech_source: Path, tmp_path: Path) -> None:
+    reachable.ok("pack", speech_source, tmp_path / "packed", "--classes", "sampler", "--chunk-size", "8")
+    reachable.ok("mount", tmp_path / "packed", reachable.mnt, "--memory", "100KB")
+    speech = Speech(reachable.mnt / "train-clean-100")
+    loader = DataLoader(speech, batch_size=4, sampler=RedoxSampler(speech), num_workers=2)
+    for _ in range(2):
+        assert_each_once(names_in(loader))
+    stats = reachable.stats()
+    assert (stats["redirected"], stats["samples_reread"], stats["errors"]) == (0, 0, 0)
+
+
 # Several ranks
 
 

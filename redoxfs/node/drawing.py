@@ -31,14 +31,14 @@ from redoxfs.dataset import Catalog
 if TYPE_CHECKING:
     from redoxfs.node.node import Node
 
-BLOCK = 1024
+BLOCK = 256
 """The most samples of a draw. Each takes some 20 µs, during which no request is served."""
 
 SHARE = 1 / 8
 """Of what the memory of paths holds: the most samples of a draw. A sampler has two blocks, and workers are ahead."""
 
-SAMPLERS = 1024
-"""How many samplers have a block that they may ask for again: one for each rank and epoch that runs."""
+SAMPLERS = 256
+"""How many samplers have a block that they may ask for again: one for each rank."""
 
 
 class Blocks:
