@@ -501,7 +501,7 @@ REDIRECTED: list[tuple[Callable[[Path], None], str, dict[str, bool]]] = [
     (listed_classes, "4 class directories", {"train": True, "validation": True}),
 ]
 
-# The options that a line may suggest. It always suggests FILE.csv.
+# The options that a line may suggest. It always suggests a sampler and FILE.csv.
 DIR, ANY, STEM = "--classes dir", "--classes any", "--groups stem"
 
 # (the tree, words that the line must have, the options that it suggests besides a table)
@@ -600,7 +600,8 @@ def check_refused(root: Path, words: str, offered: set[str]) -> None:
     assert "\n" not in found.verdict.line
     assert found.verdict.line.startswith("not redirecting: ")
     assert {option for option in (DIR, ANY, STEM) if option in found.verdict.line} == offered, found.verdict.line
-    assert "--classes FILE.csv" in found.verdict.line or "no files" in found.verdict.line
+    for always in ("--classes sampler", "--classes FILE.csv"):
+        assert always in found.verdict.line or "no files" in found.verdict.line
     assert (found.sample_of == -1).all()
     assert not any(finding.redirected for finding in found.verdict.splits)
 

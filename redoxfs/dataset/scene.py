@@ -66,7 +66,7 @@ Check = Callable[[Scene], Doubt | None]
 
 
 def hint(against: Against, *, is_proven: bool, has_directories: bool, is_single: bool, instead: str = "") -> str:
-    """The options that no doubt speaks against, as the end of a line. A table always fits.
+    """The options that no doubt speaks against, as the end of a line. A sampler and a table always fit.
 
     `is_single`: all class directories lie in one tree, so the script has to split it, and no name shows how.
     """
@@ -77,4 +77,5 @@ def hint(against: Against, *, is_proven: bool, has_directories: bool, is_single:
         fits.append(f"if the directory is the label: --classes dir{caution if is_single else ''}")
     if Against.ANY not in against:
         fits.append("if there are no labels: --classes any")
-    return "; ".join([*fits, "else: --classes FILE.csv"]) if fits else "name the classes with --classes FILE.csv"
+    fits.append("if the script can take a sampler: --classes sampler")
+    return "; ".join([*fits, "else: --classes FILE.csv"])
