@@ -2,8 +2,8 @@
 
 The rooms, and the way of an open through them, are described in ARCHITECTURE.md.
 
-For scripts that read a mount, `served` and `served_many` name the files whose bytes came, and `redoxfs.torch` resumes a
-DataLoader to the sample.
+For scripts that read a mount, `served` and `served_many` name the files whose bytes came. `redoxfs.torch` resumes a
+DataLoader to the sample, and lets a mount choose the order of one.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -375,6 +376,27 @@ def test_the_benchmark_finds_exact_labels_and_a_random_order(tmp_path: Path) -> 
     assert abs(drawn["displacement"] - 1 / 3) < 0.03
     assert abs(drawn["rank_correlation"]) < 0.1
     assert drawn["mate_pairs"] < 2 * redirecting["mate_pairs"]
+
+
+def test_the_files_of_datasets_of_other_shapes_are_known(speech: Speech) -> None:
+    """The first ten samples, by each way to say which files they have."""
+    paths = speech.paths[:10]
+    images = {number: {"file_name": os.path.relpath(path, speech.root)} for number, path in enumerate(paths)}
+    coco = SimpleNamespace(loadImgs=lambda number: [images[number]])
+    known: list[Any] = [
+        paths,
+        tuple(map(Path, paths)),
+        [[path] for path in paths],
+        SimpleNamespace(samples=[(path, 0) for path in paths]),
+        SimpleNamespace(imgs=[(path, 0) for path in paths], samples=None),
+        SimpleNamespace(images=paths, targets=None),
+        SimpleNamespace(files=tuple(paths)),
+        SimpleNamespace(root=speech.root, ids=[*range(10)], coco=coco),
+        Subset(speech, range(10)),
+        Subset(Subset(speech, range(20)), range(10)),
+    ]
+    for dataset in known:
+        assert_each_once(list(RedoxSampler(dataset)), 10)
 
 
 # Refusals
