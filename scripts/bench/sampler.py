@@ -12,12 +12,10 @@ shuffle quality (`redoxfs.telemetry.quality`) of the order in which the loop got
 """
 
 import argparse
-import json
 import os
 import random
 import statistics
 import sys
-import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,8 +24,9 @@ from typing import Any
 import mounts
 import numpy as np
 import numpy.typing as npt
+import quick
+from results import grid, write
 from rich.console import Console
-from rich.table import Table
 from torch.utils.data import DataLoader, Dataset
 
 from redoxfs.chunks import build_cells
@@ -154,15 +153,12 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="where the files are made")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_FILES:,} files, {QUICK_EPOCHS} epochs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result here")
-    arguments = parser.parse_args()
-    if arguments.quick:
-        arguments.files, arguments.epochs, arguments.size = QUICK_FILES, QUICK_EPOCHS, 2000
-        arguments.batch = 16
+    arguments = quick.parsed(parser, files=QUICK_FILES, epochs=QUICK_EPOCHS, size=2000, batch=16)
     if arguments.epochs < 2:
         parser.error("--epochs must be at least 2")
     random.seed(arguments.seed)
     with ExitStack() as ends:
-        folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="redoxfs-bench-", dir=arguments.folder)))
+        folder = ends.enter_context(mounts.work_folder(arguments.folder))
         make_files(folder / "data", arguments.files, arguments.size)
         memory = str(int(arguments.files * arguments.size * arguments.memory))
         ways = []
@@ -180,26 +176,24 @@ def main() -> int:
         del ways, way
     settings = {name: getattr(arguments, name) for name in ("files", "size", "memory", "workers", "batch", "seed")}
     report = {"benchmark": "sampler", "machine": mounts.machine(), **settings, "rows": rows}
-    names = (
-        "way",
-        "samples_per_s",
-        "server_us_per_sample",
-        "loop_us_per_sample",
-        "loads_per_chunk",
-        "samples_reread",
-        "redirected",
-        "wrong_labels",
-        "displacement",
-        "rank_correlation",
-        "mate_pairs",
-        "mate_pairs_if_random",
-    )
-    table = Table(*(name.replace("_", " ") for name in names))
+    shown = {
+        "way": "way",
+        "per s": "samples_per_s",
+        "daemon µs": "server_us_per_sample",
+        "loop µs": "loop_us_per_sample",
+        "loads": "loads_per_chunk",
+        "reread": "samples_reread",
+        "wrong": "wrong_labels",
+        "moved": "displacement",
+        "mates": "mate_pairs",
+    }
+    table = grid("", [*shown])
     for row in rows:
-        table.add_row(*(f"{row[name]:.4g}" if isinstance(row[name], float) else str(row[name]) for name in names))
+        told = (row[name] for name in shown.values())
+        table.add_row(*(f"{each:.4g}" if isinstance(each, float) else str(each) for each in told))
     Console().print(table)
     if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
+        write(report, arguments.json)
     drawn = rows[-1]
     wrong = [f"{row['way']}: {row['errors']} errors" for row in rows if row["errors"]]
     wrong += [f"{row['way']}: an epoch was not exact" for row in rows if not row["epochs_are_exact"]]
