@@ -179,8 +179,8 @@ def main() -> int:
     shown = {
         "way": "way",
         "per s": "samples_per_s",
-        "daemon µs": "server_us_per_sample",
-        "loop µs": "loop_us_per_sample",
+        "daemon": "server_us_per_sample",
+        "loop": "loop_us_per_sample",
         "loads": "loads_per_chunk",
         "reread": "samples_reread",
         "wrong": "wrong_labels",
@@ -190,7 +190,9 @@ def main() -> int:
     table = grid("", [*shown])
     for row in rows:
         told = (row[name] for name in shown.values())
-        table.add_row(*(f"{each:.4g}" if isinstance(each, float) else str(each) for each in told))
+        table.add_row(
+            *(f"{each:,.{0 if each > 100 else 2}f}" if isinstance(each, float) else str(each) for each in told)
+        )
     Console().print(table)
     if arguments.json:
         write(report, arguments.json)
