@@ -17,7 +17,9 @@ Where nodes share a dataset, each lap of a class covers one *part* of its sample
 lap (`parts_by_lap`). Otherwise all samples are one part, and every lap covers it. A lap whose part has no sample of the
 class is skipped, but counts.
 
-``policy``       `PoolPolicy`: the decisions
+``policy``       `PoolPolicy`: which sample answers a request
+``loads``        which chunks to load, ahead of demand and on demand
+``state``        all that it knows, how a lap begins, and how another process continues
 ``queues``       where each sample of a class is in its lap
 ``chunk_order``  which chunks have samples to load, for this lap or the next
 ``parts``        which samples each lap of a class covers
@@ -26,7 +28,7 @@ class is skipped, but counts.
 Rules for whoever edits these files:
 
 1. A sample is in exactly one section of its queue. A reserved one lies in "had its turn" and is in
-   `PoolPolicy._reserved`; it cannot be loaded, and holds its class's lap open. A request that finds nothing else
+   `PoolState._reserved`; it cannot be loaded, and holds its class's lap open. A request that finds nothing else
    preempts it: fairness outranks a reservation.
 2. The sum of the bytes of all residents never exceeds the capacity. The answer to a demand load leaves at once, and a
    reserved sample leaves the pool: both count in another budget.
@@ -41,6 +43,7 @@ guessed from counts, because decisions that depend on real arrivals could not be
 oldest is served: it is the first to arrive.
 """
 
-from redoxfs.protocol.pool.policy import LOADS_PER_REQUEST, SAMPLES_AT_A_TIME, PoolPolicy
+from redoxfs.protocol.pool.policy import PoolPolicy
+from redoxfs.protocol.pool.state import LOADS_PER_REQUEST, SAMPLES_AT_A_TIME
 
 __all__ = ["LOADS_PER_REQUEST", "SAMPLES_AT_A_TIME", "PoolPolicy"]

@@ -1,0 +1,332 @@
+"""What the pool knows of samples, chunks and laps; how a class's lap begins, and how another process continues."""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from redoxfs.protocol.events import ChooseVictim, oldest
+from redoxfs.protocol.lap_progress import LapProgress, TreeLap
+from redoxfs.protocol.pool.chunk_order import ChunkOrder, add
+from redoxfs.protocol.pool.pace import AMPLE_SAMPLES, Pace
+from redoxfs.protocol.pool.parts import Parts
+from redoxfs.protocol.pool.queues import HAD_TURN, NOT_YET, Queues
+from redoxfs.protocol.turns import Turns
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+Int8 = npt.NDArray[np.int8]
+Flags = npt.NDArray[np.bool_]
+Ints: TypeAlias = "memoryview[int]"
+
+CHUNKS_DRAWN = 32
+"""How many chunks the next one is chosen from. Choosing from one loads 1.27 times as much at 2 % of memory; 128 are no
+better than 32, and cost four times as much."""
+
+LOADS_PER_REQUEST = 4
+"""How many chunks one request hands out ahead. The pool then fills over the first requests instead of in the very
+first, which would take seconds to decide at 13 M samples. With K = 64 storage is still asked for 256 samples for
+each one that is served."""
+
+DELIVERED_PER_REQUEST = 2
+"""How many samples storage is assumed to deliver between two requests. Storage that delivers less than one delays its
+readers, and so their requests. A higher figure would count samples as arrived that are queued behind the first fill of
+the pool."""
+
+IN_FLIGHT_SAMPLES = 2_048
+"""How many samples are assumed to be under way when a load is scheduled: 32 reads of 64 samples each."""
+
+IN_FLIGHT_SHARE = 1 / 8
+"""The largest share of the pool that is assumed to be under way: the draw needs the rest to choose from."""
+
+RETRY_SHARE = 1 / 4
+"""When no chunk is worth loading, look again after this share of the chunks chosen at a time has become free. With
+memory for all samples no chunk is worth loading for most of a lap. A quarter of one chunk of 8 would then mean a
+look every other request, which makes decisions cost three times as much and loads no more."""
+
+SAMPLES_AT_A_TIME = 64
+"""Chunks of fewer samples are chosen several at a time. Chosen one by one, chunks of 8 cost twice as much per
+request."""
+
+LITTLE_SAMPLES = 2
+"""With less room than this no chunk is looked for. That halves the cost of a decision where classes are asked one after
+the other in chunks of 8, and changes nothing where they are asked at random."""
+
+DRAWS = 4_096
+"""How many random numbers are drawn at a time: one by one, each costs a microsecond."""
+
+
+class PoolState:
+    """All that `PoolPolicy` knows.
+
+    The arrays are shared, not copied, and must not change.
+
+    Args:
+        cells: int32[chunks, K], the samples of each physical chunk, -1 for a hole.
+        class_of: int32[S], the class of each sample, 0 and up: samples of one class may stand in for each other.
+        sample_bytes: int64[S], what each sample takes in memory.
+        capacity_bytes: what all residents may take together. Less than a chunk means loads on demand alone.
+        seed: of the generator that chooses.
+        part_of: int8[S], the part of each sample; None where all are of part 0. The samples of a chunk should be of one
+            part: each further part costs the chunk another load.
+        parts_by_lap: lap L, from 1, of every class covers its samples of part parts_by_lap[(L - 1) % their number].
+        chunks_drawn, loads_per_request, ample_samples: see the constants.
+
+    Raises:
+        ValueError: a sample is not in exactly one cell, a chunk is too large, or ``parts_by_lap`` is empty.
+    """
+
+    def __init__(
+        self,
+        cells: Int32,
+        class_of: Int32,
+        sample_bytes: Int64,
+        *,
+        capacity_bytes: int,
+        seed: int,
+        part_of: Int8 | None = None,
+        parts_by_lap: Sequence[int] = (0,),
+        chunks_drawn: int = CHUNKS_DRAWN,
+        loads_per_request: int = LOADS_PER_REQUEST,
+        ample_samples: int = AMPLE_SAMPLES,
+    ) -> None:
+        samples, (chunks, width) = len(class_of), cells.shape
+        if width > np.iinfo(np.uint16).max:
+            raise ValueError("a chunk may have at most 65,535 samples")
+        # Operations on memory-mapped arrays cost more than on plain ones.
+        self._cells = np.asarray(cells)
+        self._class_array = np.asarray(class_of)
+        self._bytes_array = np.asarray(sample_bytes)
+        # Views of the buffers give plain ints at a third of numpy's cost.
+        self._class_of: Ints = class_of.data
+        self._bytes: Ints = sample_bytes.data
+        self._chunk_array = _chunk_of(cells, samples)
+        self._chunk_of: Ints = self._chunk_array.data
+
+        self._parts = Parts(self._class_array, part_of, parts_by_lap)
+        self._part_array = self._parts.of_sample
+        self._queues = Queues(self._class_array)
+        classes = len(self._queues.stock_array)
+        runs_over = np.zeros(classes, np.uint8)
+        self._runs_over_array = runs_over.view(np.bool_)
+        self._runs_over: Ints = runs_over.data
+        self._running_over = 0
+        self._given_before = 0
+        self._lap = np.ones(classes, np.int32)
+        self._lap_of_class: Ints = self._lap.data
+        self._progress: LapProgress | None = None
+        # By class, oldest first: each reserved sample, and whether it was in memory then.
+        self._reserved: dict[int, dict[int, bool]] = {}
+
+        self.choose_victim: ChooseVictim = oldest
+
+        self._random = np.random.default_rng(seed)
+        self._draws = iter(self._random.random(DRAWS).tolist())
+        self._chunks = ChunkOrder(self._chunk_array, chunks)
+        self._this_lap = self._chunks.this_lap
+        self._next_lap = self._chunks.next_lap
+        self._lap += self._parts.first_laps()
+        self._begin_laps()
+        self._chunks_drawn = chunks_drawn
+        self._loads_per_request = loads_per_request
+
+        self._capacity_bytes = capacity_bytes
+        self._free_bytes = capacity_bytes
+        self._keeps = part_of is None and capacity_bytes >= int(sample_bytes.sum())
+        self._room_for_next_bytes = 0
+        mean_bytes = max(1.0, float(sample_bytes.mean())) if samples else 1.0
+        in_capacity = capacity_bytes / (width * mean_bytes)
+        self._chunks_at_a_time = int(max(1, min(SAMPLES_AT_A_TIME // width, in_capacity * IN_FLIGHT_SHARE)))
+        self._retry_bytes = int(self._chunks_at_a_time * width * mean_bytes * RETRY_SHARE)
+        self._little_bytes = int(LITTLE_SAMPLES * mean_bytes)
+        capacity_samples = capacity_bytes / mean_bytes
+        self._pace = Pace(self._parts.of_lap, capacity_samples=capacity_samples, ample_samples=ample_samples)
+        self._asked = self._pace.asked
+        self._requests_to_note = self._pace.note()
+        # The unit of time is a sample that storage may have delivered.
+        self._now = 0
+        self._last_arrival = 0
+        self._in_flight = int(min(IN_FLIGHT_SAMPLES, capacity_samples * IN_FLIGHT_SHARE))
+        self._arrival: Ints = np.zeros(chunks, np.int64).data
+
+    @property
+    def given(self) -> int:
+        """How many turns were given since the first lap began, those before a `restore` included."""
+        return self._given_before + self._now // DELIVERED_PER_REQUEST
+
+    def turns(self) -> Turns:
+        """How far the laps are. A copy."""
+        return Turns(self._lap.copy(), np.packbits(self._queues.had_array == HAD_TURN), self.given)
+
+    def restore(self, turns: Turns) -> None:
+        """Resume where another policy of the same samples was. Nothing is in memory or reserved any more.
+
+        Raises:
+            ValueError: the turns are of other samples or parts; nothing was changed.
+        """
+        had = turns.flags(len(self._lap), len(self._chunk_of))
+        self._parts.of_classes_in(turns.laps)
+        self._queues.had_array[:] = had
+        self._lap[:] = turns.laps
+        self._given_before = turns.given
+        self._reserved.clear()
+        self._free_bytes = self._capacity_bytes
+        self._room_for_next_bytes = 0
+        self._now = self._last_arrival = 0
+        np.asarray(self._arrival)[:] = 0
+        self._begin_laps()
+        self._requests_to_note = self._pace.note()
+        if self._progress is not None:
+            self._progress.count_again()
+
+    def count_laps(self, tree_of: npt.NDArray[np.integer], trees: int) -> None:
+        """From now on `tree_laps` counts the turns of each tree; ``tree_of`` is int[S], and there are ``trees``."""
+        self._progress = LapProgress(self._class_array, tree_of, trees, self.turns)
+        self._progress.count_again()
+
+    def tree_laps(self) -> list[TreeLap]:
+        """The lap of each tree, once they are counted."""
+        return [] if self._progress is None else self._progress.of_trees()
+
+    @property
+    def units(self) -> Int32:
+        """int[S]: the class of each sample. Each has laps of its own."""
+        return self._class_array
+
+    def members(self, cls: int) -> Int32:
+        """The samples of a class, in some order. A view, valid until the next request."""
+        return self._queues.members(cls)
+
+    def laps(self, samples: npt.NDArray[np.integer]) -> Int32:
+        """The lap, counted from 1, that the class of each of ``samples`` is in."""
+        laps: Int32 = self._lap[self._class_array[samples]]
+        return laps
+
+    def lap_of(self, sample: int) -> int:
+        """The lap, counted from 1, that the class of ``sample`` is in."""
+        return self._lap_of_class[self._class_of[sample]]
+
+    def laps_of_units(self) -> Int32:
+        """int32[classes]: the lap of each class. A view, valid until the next request."""
+        return self._lap
+
+    def chunk_of(self, sample: int) -> int:
+        """The physical chunk that ``sample`` lies in."""
+        return self._chunk_of[sample]
+
+    def is_resident(self, sample: int) -> bool:
+        """Whether ``sample`` is in the pool, for this lap or the next: loaded, and neither served nor reserved."""
+        return self._queues.is_resident(self._class_of[sample], sample)
+
+    def residents(self) -> int:
+        """How many samples are in the pool."""
+        return int(self._queues.stock_array.sum())
+
+    @property
+    def resident_bytes(self) -> int:
+        """The bytes that they take."""
+        return self._capacity_bytes - self._free_bytes
+
+    # Laps
+
+    def _begin_laps(self) -> None:
+        """Enter the laps of `_lap` with nothing in memory. The samples marked in `Queues.had` have had their turn."""
+        had = self._queues.had_array
+        fresh: Flags = had == NOT_YET
+        parts = self._parts.enter_all(self._lap)
+        if self._part_array is not None:
+            fresh &= self._part_array == parts[self._class_array]
+            # Samples that a lap leaves out had no turn in it.
+            had[self._part_array != parts[self._class_array]] = NOT_YET
+        self._queues.reset(fresh)
+        # Classes without samples do not count: where no class runs over, `_look_at` has less to do.
+        runs_over = self._queues.all_loaded()
+        self._runs_over_array[:] = runs_over
+        self._running_over = int(np.count_nonzero(runs_over))
+        next_lap: Flags | None = None
+        if self._running_over:
+            next_lap = ~fresh & runs_over[self._class_array]
+            if self._part_array is not None:
+                next_lap &= self._part_array == self._parts.following[self._class_array]
+        self._chunks.reset(fresh, next_lap)
+
+    def _begin_lap(self, cls: int) -> None:
+        """Begin a class's next lap.
+
+        Raises:
+            ValueError: no lap has a sample of the class.
+        """
+        if not self._parts.has_any(cls):
+            raise ValueError(f"no lap has a sample of class {cls}")
+        self._queues.begin_lap(cls, self._part_array, self._parts.following[cls])
+        self._runs_over[cls] = 0
+        self._running_over -= 1
+        fresh = self._queues.fresh(cls)
+        if len(fresh):
+            chunks = self._chunk_array[fresh]
+            add(self._chunks.this_lap_array, chunks, 1)
+            add(self._chunks.next_lap_array, chunks, -1)
+            self._chunks.file_all(chunks)
+        lap = self._parts.lap_after(cls, int(self._lap[cls]))
+        self._lap[cls] = lap
+        self._parts.enter(cls, lap)
+        if not len(fresh):
+            self._run_over(cls)
+
+    def _run_over(self, cls: int) -> None:
+        """A class has no fresh samples left: samples of the next lap that are not in memory may be loaded for it."""
+        if self._runs_over[cls]:
+            return
+        self._runs_over[cls] = 1
+        self._running_over += 1
+        samples = self._queues.passed(cls)
+        if self._part_array is not None:
+            samples = samples[self._part_array[samples] == self._parts.following[cls]]
+        chunks = self._chunk_array[samples]
+        add(self._chunks.next_lap_array, chunks, 1)
+        for sample in self._reserved.get(cls, ()):
+            if self._parts.is_of_next_lap(cls, sample):
+                self._next_lap[self._chunk_of[sample]] -= 1
+        self._chunks.file_all(chunks)
+
+    def _had_a_turn(self, cls: int, sample: int) -> None:
+        """Count the turn. Keep the sample for the next lap, or allow it to be loaded for that."""
+        if self._keeps:
+            self._queues.keep(cls, sample)
+            self._free_bytes -= self._bytes[sample]
+        elif self._runs_over[cls]:
+            self._open_to_next_lap(cls, sample)
+        if self._progress is not None:
+            self._progress.note(cls, self._lap_of_class[cls])
+
+    def _open_to_next_lap(self, cls: int, sample: int) -> None:
+        """A sample of a class that runs over had its turn: it may be loaded for the next lap."""
+        if not self._parts.is_of_next_lap(cls, sample):
+            return
+        chunk = self._chunk_of[sample]
+        self._next_lap[chunk] += 1
+        if self._next_lap[chunk] == 1:
+            self._chunks.file(chunk)
+
+    def _size_bytes(self, samples: list[int]) -> int:
+        return sum([self._bytes[sample] for sample in samples])
+
+    def _draw(self, count: int) -> int:
+        """A number from 0 to ``count`` - 1."""
+        for draw in self._draws:
+            return int(draw * count)
+        self._draws = iter(self._random.random(DRAWS).tolist())
+        return int(next(self._draws) * count)
+
+
+def _chunk_of(cells: Int32, samples: int) -> Int32:
+    """int32[S]: the chunk of each sample."""
+    flat = np.flatnonzero(cells >= 0)
+    held = cells.ravel()[flat]
+    chunk_of = np.full(samples, -1, np.int32)
+    if held.size == samples and held.max(initial=-1) < samples:
+        chunk_of[held] = flat // cells.shape[1]
+    if (chunk_of < 0).any():
+        raise ValueError("every sample must lie in exactly one cell")
+    return chunk_of
