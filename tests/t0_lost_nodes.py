@@ -540,6 +540,8 @@ class Pools(FailingNodes[LocalFirst]):
         assert self.class_of[served.sample] == self.class_of[worker.asked]
         memory.slots.update(*(load.samples for load in served.loads))
         (memory.came if served.remote else memory.slots).discard(served.sample)
+        if served.kept:
+            memory.slots.add(served.sample)
         worker.asked = -1
 
     def handled(self, message: Message, handled: Handled) -> None:

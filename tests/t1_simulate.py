@@ -16,7 +16,7 @@ from redoxfs.simulate.classes import class_table
 from redoxfs.simulate.cluster import Counts, OneNode, Reads, SlotCluster
 from redoxfs.simulate.orders import orders
 from redoxfs.simulate.plain import plain_layout
-from redoxfs.simulate.policies import CLUSTERS, POLICIES, Dataset, measure
+from redoxfs.simulate.policies import CLUSTERS, POLICIES, WARM_EPOCHS, Dataset, measure, one_node
 from redoxfs.simulate.pool_cluster import PoolCluster
 from redoxfs.simulate.randomness import bound, randomness, shuffle_buffer
 from redoxfs.simulate.remote_memory import remote_memory
@@ -223,6 +223,25 @@ def test_randomness_has_a_row_for_each_comparison() -> None:
     assert found[3:] == [(policy, share) for policy in POLICIES for share in (0.1, 0.25)]
     assert rows[0].mate_pairs == pytest.approx(rows[0].mate_pairs_if_random, rel=0.1)
     assert rows[1].mate_pairs > 2 * rows[0].mate_pairs
+
+
+@pytest.mark.parametrize(
+    ("classes", "chunk_size", "resident"),
+    [(1, 16, 0.1), (1, 16, 0.25), (1, 64, 0.5), (10, 16, 0.05), (10, 64, 0.25), (500, 16, 0.1), (500, 64, 0.25)],
+)
+@pytest.mark.slow
+def test_successive_laps_of_the_pool_are_independent(classes: int, chunk_size: int, resident: float) -> None:
+    dataset = Dataset(16_000, classes, 0.0, chunk_size, resident, seed=0)
+    policy, cells, _ = one_node("pool", dataset)
+    node = OneNode(policy, cells)
+    chunk_of = np.empty(dataset.files, np.int32)
+    chunk_of[cells[cells >= 0]] = np.nonzero(cells >= 0)[0]
+    laps = [node.epoch(orders(dataset.files, 1, seed=0, epoch=epoch)[0])[1] for epoch in range(8)][
+        WARM_EPOCHS["pool"] :
+    ]
+    # The samples of a chunk come near each other, so there are about as many independent places as chunks.
+    chance = 1 / math.sqrt((len(laps) - 1) * len(cells))
+    assert abs(quality(laps, chunk_of).rank_correlation) < 3 * chance
 
 
 def test_figures_depend_on_the_seed_alone() -> None:

@@ -89,6 +89,10 @@ class LocalFirst(NodeState):
             if not turns and message.attempt:
                 self._seek(cls)
         samples = tuple([turn.sample for turn in turns])
+        for turn in turns:
+            if turn.kept:
+                # Its bytes leave with the answer.
+                self._pool.let_go(turn.sample)
         given = Given(self._node, message.number, cls, self._lap[cls], samples, self._free(cls), self._done[cls])
         peer.answers[message.number] = given
         loads: list[Load] = []
@@ -247,7 +251,7 @@ class LocalFirst(NodeState):
         if self._reservations.remove_own(cls, reserved):
             self._left[cls] -= 1
             own = self._pool.take(reserved)
-            return Served(reserved, own.loads, preempted)
+            return Served(reserved, own.loads, preempted, kept=own.kept)
         was_reserved = self._reservations.remove_taken(cls, reserved)
         assert was_reserved
         return Served(reserved, (), preempted, remote=True)

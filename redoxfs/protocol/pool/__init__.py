@@ -9,9 +9,12 @@ Laps belong to classes: a class's lap ends when each of its samples has had its 
 reaches the end of the class's samples first, and then *runs over*: samples of the next lap may be loaded, and are kept
 apart until that lap begins. A class never waits for another, however unevenly they are asked.
 
-Where memory has room for all samples, a sample that has its turn is *kept*: it counts as loaded for the next lap
-without being read. All samples are then read once, and drawn at random in each lap. With less memory the kept samples
-would be those of the end of a lap, and they would come first in the next.
+The chunks loaded for the next lap are drawn among all chunks, also those of which samples still wait for their turn in
+memory. Those samples are marked (`Queues.stays`): each is *kept* when it has its turn, so it counts as loaded for the
+next lap without being read. So a lap begins with a uniform draw, whatever was served last. Were only used-up chunks
+drawn, those that came early in one lap would come early in the next. Were all samples kept that are in memory, those
+that came late would come early. Where memory has room for all samples, every sample is marked: all are read once, and
+drawn at random in each lap.
 
 Where nodes share a dataset, each lap of a class covers one *part* of its samples: the part that is this node's in that
 lap (`parts_by_lap`). Otherwise all samples are one part, and every lap covers it. A lap whose part has no sample of the
@@ -34,8 +37,11 @@ Rules for whoever edits these files:
    reserved sample leaves the pool: both count in another budget.
 3. A resident leaves by being served or reserved. Nothing is evicted: memory that is full of classes that are not asked
    any more serves the others by loads on demand, a sample at a time where not even one more fits.
-4. `ChunkOrder.this_lap` counts a chunk's fresh samples. `ChunkOrder.next_lap` counts the samples that may be loaded for
-   the next lap: of a class that runs over, in "had its turn, or has none", of the next lap's part, and not reserved.
+4. `ChunkOrder.this_lap` counts a chunk's fresh samples. `ChunkOrder.next_lap` counts the samples that may be loaded or
+   marked for the next lap: of a class that runs over, of the next lap's part, neither loaded for it, nor marked, nor
+   reserved.
+5. Nothing that a chunk keeps from lap to lap may decide when it is loaded: not its size, its mix of classes, nor its
+   place in a queue. Otherwise it is early in each lap, or late in each.
 
 The resident to serve is drawn at random among those that have arrived. In order of age, samples that are neighbors on
 storage would come out together: fifty pairs in a batch where a permutation has two. Which samples have arrived is

@@ -2,6 +2,10 @@
 
 Chunks for this lap come first, then those for the next lap alone, then those with nothing to load. So a chunk is drawn
 from one stretch of an array, and a chunk whose counts change moves by one swap across each border.
+
+Chunks are drawn into a *window* and stay there until they are loaded, or until the owner passes them over. Drawn anew
+for each choice, the best of a few would always be the chunks with the most uneven mix of classes, and the others would
+come late in every lap.
 """
 
 from typing import TypeAlias
@@ -25,15 +29,16 @@ COUNTED_FOR_ONE = 64
 class ChunkOrder:
     """All chunks, ordered by the lap that they have samples for.
 
-    ``this_lap`` and ``next_lap`` count, for each chunk, the samples that may be loaded for either lap. The owner
-    changes the counts, and calls `file` for each chunk that had a zero count or has one now.
+    ``this_lap`` and ``next_lap`` count, for each chunk, the samples that may be loaded for either lap, or marked for
+    the next. The owner changes the counts, and calls `file` for each chunk that had a zero count or has one now.
 
     Args:
         chunk_of: int32[S], the chunk of each sample.
         chunks: how many there are.
+        drawn: how many to draw at a time.
     """
 
-    def __init__(self, chunk_of: Int32, chunks: int) -> None:
+    def __init__(self, chunk_of: Int32, chunks: int, *, drawn: int) -> None:
         self._chunk_of = chunk_of
         self.this_lap_array, self.next_lap_array = np.zeros((2, chunks), np.uint16)
         self.this_lap: Ints = self.this_lap_array.data
@@ -42,6 +47,9 @@ class ChunkOrder:
         self._order: Ints = self.order_array.data
         self._place: Ints = self._place_array.data
         self.this_lap_end = self.next_lap_end = 0
+        self._window = np.zeros(drawn, np.int32)
+        self._is_passed_over = np.ones(drawn, np.bool_)
+        self._is_for_next = False
 
     def reset(self, this_lap: Flags, next_lap: Flags | None) -> None:
         """Count anew: samples bool[S] for this lap, and those for the next, None where there are none."""
@@ -49,15 +57,27 @@ class ChunkOrder:
         self.next_lap_array[:] = 0 if next_lap is None else self._count(next_lap)
         self._sort()
 
-    def draw(self, random: np.random.Generator, count: int) -> Int32:
-        """``count`` chunks for this lap, with repeats. If there are fewer, all of them and some for the next lap."""
-        this_lap, next_lap = self.this_lap_end, self.next_lap_end - self.this_lap_end
-        if this_lap > count:
-            return self.order_array[(random.random(count) * this_lap).astype(np.intp)]
-        if not next_lap:
-            return self.order_array[:this_lap].copy()  # loading one moves the others
-        picks = this_lap + (random.random(count - this_lap) * next_lap).astype(np.intp)
-        return np.concatenate([self.order_array[:this_lap], self.order_array[picks]])
+    def draw(self, random: np.random.Generator) -> Int32:
+        """Chunks for this lap, with repeats. If there are few, all of them and some for the next lap."""
+        window = self._window
+        first, end = 0, self.this_lap_end
+        is_for_next = end <= len(window)
+        if is_for_next:
+            first, end = end, self.next_lap_end
+        if is_for_next != self._is_for_next or first == end:
+            # What is in the window was loaded last in this lap. It must not come first in the next.
+            self._is_for_next = is_for_next
+            self._is_passed_over[:] = True
+        if first == end:
+            return self.order_array[:first].copy()  # loading one moves the others
+        places = self._place_array[window]
+        again = np.flatnonzero(self._is_passed_over | (places < first) | (places >= end))
+        window[again] = self.order_array[first + (random.random(len(again)) * (end - first)).astype(np.intp)]
+        return np.concatenate([self.order_array[:first], window[first:]])
+
+    def pass_over(self, drawn: Flags) -> None:
+        """Draw others next time in place of these, flagged in the order of the last draw."""
+        self._is_passed_over[len(self._window) - len(drawn) :] = drawn
 
     def file(self, chunk: int) -> None:
         """Move a chunk to the stretch that its counts call for."""

@@ -34,8 +34,7 @@ class PoolPolicy(Loads):
         # Before the answer has its turn: the answer itself must not be loaded for the next lap.
         loads = self._load_ahead() if self._free_bytes >= self._room_for_next_bytes else ()
         answer = self._take_out(cls, place)
-        self._had_a_turn(cls, answer)
-        return Served(answer, loads, False, False, self._keeps)
+        return Served(answer, loads, False, False, self._had_a_turn(cls, answer))
 
     def reserve(self, sample: int) -> int | None:
         """Reserve a sample of ``sample``'s class: a resident, else one that a load on demand would read."""
@@ -51,6 +50,7 @@ class PoolPolicy(Loads):
         chosen = self._take_out(cls, place)
         self._queues.had[chosen] = RESERVED
         self._reserved.setdefault(cls, {})[chosen] = True
+        self._count_for_next_lap(cls, chosen, -1)
         return chosen
 
     def take(self, reserved: int) -> Served:
@@ -61,6 +61,7 @@ class PoolPolicy(Loads):
     def put_back(self, reserved: int) -> bool:
         """Undo a reservation: the sample is resident again if it was loaded and still fits, else fresh again."""
         cls = self._class_of[reserved]
+        self._count_for_next_lap(cls, reserved, 1)
         if self._forget_reservation(reserved) and self._bytes[reserved] <= self._free_bytes:
             self._queues.make_resident_again(cls, reserved)
             self._free_bytes -= self._bytes[reserved]
@@ -71,6 +72,13 @@ class PoolPolicy(Loads):
         self._chunks.file(chunk)
         return False
 
+    def let_go(self, kept: int) -> None:
+        """A sample that was just served, and kept for the next lap, leaves memory after all."""
+        cls = self._class_of[kept]
+        self._queues.let_go(cls, kept)
+        self._free_bytes += self._bytes[kept]
+        self._count_for_next_lap(cls, kept, 1)
+
     def reserved(self, sample: int) -> Iterable[int]:
         """The reserved samples of ``sample``'s class, oldest first."""
         return self._reserved.get(self._class_of[sample], ())
@@ -78,6 +86,7 @@ class PoolPolicy(Loads):
     def reserve_again(self, sample: int) -> None:
         """After `restore`: a sample that had no turn in its lap is reserved, and not in memory."""
         cls = self._class_of[sample]
+        self._count_for_next_lap(cls, sample, -1)
         self._reserved.setdefault(cls, {})[sample] = False
         self._queues.reserve_fresh(cls, sample)
         chunk = self._chunk_of[sample]
@@ -100,15 +109,13 @@ class PoolPolicy(Loads):
             return []
         touched = self._chunk_array[self._queues.fresh(cls)]
         add(self._chunks.this_lap_array, touched, -1)
-        reserved = self._reserved.pop(cls, {})
         if self._runs_over[cls]:
-            passed = self._queues.passed(cls).tolist()
-            next_lap = [s for s in passed if s not in reserved and self._parts.is_of_next_lap(cls, s)]
-            chunks = self._chunk_array[np.array(next_lap, np.int32)]
+            chunks = self._chunk_array[self._open_to_next_lap(cls)]
             add(self._chunks.next_lap_array, chunks, -1)
             touched = np.concatenate([touched, chunks])
             self._runs_over[cls] = 0
             self._running_over -= 1
+        self._reserved.pop(cls, None)
         is_next_skipped = self._parts.lap_after(cls, int(self._lap[cls])) < lap
         let_go = self._queues.skip(cls, next_lap=is_next_skipped)
         if is_next_skipped:
@@ -128,12 +135,18 @@ class PoolPolicy(Loads):
         """
         cls = self._class_of[sample]
         loads: tuple[Load, ...] = () if self._reserved[cls][sample] else (self._load_on_demand(sample),)
+        if self._bytes[sample] > self._free_bytes:
+            self._queues.stays[sample] = 0
+        # Its room, if it stays, is not for other samples.
+        kept_bytes = self._bytes[sample] * self._queues.stays[sample]
+        self._free_bytes -= kept_bytes
         if self._free_bytes >= self._room_for_next_bytes:
             loads += self._load_ahead()
+        self._free_bytes += kept_bytes
         self._forget_reservation(sample)
         self._queues.had[sample] = HAD_TURN
-        self._had_a_turn(cls, sample)
-        return Served(sample, loads, preempted, kept=self._keeps)
+        self._count_for_next_lap(cls, sample, 1)
+        return Served(sample, loads, preempted, kept=self._had_a_turn(cls, sample))
 
     def _reserve_fresh(self, cls: int) -> int:
         """Reserve the fresh sample of a class without residents that is best read now."""

@@ -44,6 +44,8 @@ class Queues:
 
     ``stock`` counts the residents of each class, for this lap and the next.
 
+    ``stays`` marks samples that are to have their turn yet, and are then kept for the next lap.
+
     Args:
         class_of: int32[S], the class of each sample.
     """
@@ -71,6 +73,9 @@ class Queues:
         self.stock: Ints = self.stock_array.data
         self.had_array = np.zeros(samples, np.uint8)
         self.had: Ints = self.had_array.data
+        stays = np.zeros(samples, np.uint8)
+        self.stays_array: Flags = stays.view(np.bool_)
+        self.stays: Ints = stays.data
 
     def members(self, cls: int) -> Int32:
         """The samples of a class, in some order. A view, valid until the next request."""
@@ -95,9 +100,9 @@ class Queues:
         """The fresh samples of a class; a view."""
         return self.queue_array[self.loaded[cls] : self.begun[cls + 1]]
 
-    def passed(self, cls: int) -> Int32:
-        """The samples of a class that had their turn, are reserved, or have no turn in the lap; a view."""
-        return self.queue_array[self.next[cls] : self.served[cls]]
+    def not_for_next(self, cls: int) -> Int32:
+        """The samples of a class that are not loaded for the next lap; a view."""
+        return self.queue_array[self.next[cls] : self.begun[cls + 1]]
 
     def take_out(self, cls: int, place: int) -> int:
         """Move the resident at ``place`` over to those that had their turn."""
@@ -117,6 +122,14 @@ class Queues:
         self._swap(self._at[sample], border)
         self.next[cls] = border + 1
         self.stock[cls] += 1
+        self.stays[sample] = 0
+
+    def let_go(self, cls: int, sample: int) -> None:
+        """Undo `keep`."""
+        border = self.next[cls] - 1
+        self._swap(self._at[sample], border)
+        self.next[cls] = border
+        self.stock[cls] -= 1
 
     def load(self, samples: list[int]) -> tuple[int, list[int]]:
         """Make samples residents: of this lap if they are fresh, else of the next.
@@ -188,6 +201,7 @@ class Queues:
         Returns:
             The samples that were residents.
         """
+        self.stays_array[self.members(cls)] = False
         let_go: list[int] = self.queue_array[self.served[cls] : self.loaded[cls]].tolist()
         if next_lap:
             let_go += self.queue_array[self.begun[cls] : self.next[cls]].tolist()

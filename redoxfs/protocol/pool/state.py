@@ -11,7 +11,7 @@ from redoxfs.protocol.lap_progress import LapProgress, TreeLap
 from redoxfs.protocol.pool.chunk_order import ChunkOrder, add
 from redoxfs.protocol.pool.pace import AMPLE_SAMPLES, Pace
 from redoxfs.protocol.pool.parts import Parts
-from redoxfs.protocol.pool.queues import HAD_TURN, NOT_YET, Queues
+from redoxfs.protocol.pool.queues import HAD_TURN, NOT_YET, RESERVED, Queues
 from redoxfs.protocol.turns import Turns
 
 Int32 = npt.NDArray[np.int32]
@@ -103,6 +103,9 @@ class PoolState:
         self._bytes: Ints = sample_bytes.data
         self._chunk_array = _chunk_of(cells, samples)
         self._chunk_of: Ints = self._chunk_array.data
+        held = np.bincount(self._chunk_array, minlength=chunks)
+        # What each sample counts in the mean over its chunk.
+        self._weight_array = (1 / np.maximum(1, held)).astype(np.float32)
 
         self._parts = Parts(self._class_array, part_of, parts_by_lap)
         self._part_array = self._parts.of_sample
@@ -123,17 +126,17 @@ class PoolState:
 
         self._random = np.random.default_rng(seed)
         self._draws = iter(self._random.random(DRAWS).tolist())
-        self._chunks = ChunkOrder(self._chunk_array, chunks)
+        self._chunks = ChunkOrder(self._chunk_array, chunks, drawn=chunks_drawn)
         self._this_lap = self._chunks.this_lap
         self._next_lap = self._chunks.next_lap
         self._lap += self._parts.first_laps()
+        self._keeps_all = part_of is None and capacity_bytes >= int(sample_bytes.sum())
         self._begin_laps()
         self._chunks_drawn = chunks_drawn
         self._loads_per_request = loads_per_request
 
         self._capacity_bytes = capacity_bytes
         self._free_bytes = capacity_bytes
-        self._keeps = part_of is None and capacity_bytes >= int(sample_bytes.sum())
         self._room_for_next_bytes = 0
         mean_bytes = max(1.0, float(sample_bytes.mean())) if samples else 1.0
         in_capacity = capacity_bytes / (width * mean_bytes)
@@ -240,6 +243,7 @@ class PoolState:
             # Samples that a lap leaves out had no turn in it.
             had[self._part_array != parts[self._class_array]] = NOT_YET
         self._queues.reset(fresh)
+        self._queues.stays_array[:] = fresh & self._keeps_all
         # Classes without samples do not count: where no class runs over, `_look_at` has less to do.
         runs_over = self._queues.all_loaded()
         self._runs_over_array[:] = runs_over
@@ -260,6 +264,8 @@ class PoolState:
         if not self._parts.has_any(cls):
             raise ValueError(f"no lap has a sample of class {cls}")
         self._queues.begin_lap(cls, self._part_array, self._parts.following[cls])
+        if self._keeps_all:
+            self._queues.stays_array[self._queues.members(cls)] = True
         self._runs_over[cls] = 0
         self._running_over -= 1
         fresh = self._queues.fresh(cls)
@@ -275,39 +281,44 @@ class PoolState:
             self._run_over(cls)
 
     def _run_over(self, cls: int) -> None:
-        """A class has no fresh samples left: samples of the next lap that are not in memory may be loaded for it."""
+        """A class has no fresh samples left: those of its next lap may be loaded or marked for it."""
         if self._runs_over[cls]:
             return
         self._runs_over[cls] = 1
         self._running_over += 1
-        samples = self._queues.passed(cls)
-        if self._part_array is not None:
-            samples = samples[self._part_array[samples] == self._parts.following[cls]]
-        chunks = self._chunk_array[samples]
+        chunks = self._chunk_array[self._open_to_next_lap(cls)]
         add(self._chunks.next_lap_array, chunks, 1)
-        for sample in self._reserved.get(cls, ()):
-            if self._parts.is_of_next_lap(cls, sample):
-                self._next_lap[self._chunk_of[sample]] -= 1
         self._chunks.file_all(chunks)
 
-    def _had_a_turn(self, cls: int, sample: int) -> None:
-        """Count the turn. Keep the sample for the next lap, or allow it to be loaded for that."""
-        if self._keeps:
-            self._queues.keep(cls, sample)
-            self._free_bytes -= self._bytes[sample]
-        elif self._runs_over[cls]:
-            self._open_to_next_lap(cls, sample)
-        if self._progress is not None:
-            self._progress.note(cls, self._lap_of_class[cls])
+    def _open_to_next_lap(self, cls: int) -> Int32:
+        """The samples of a class that runs over that may be loaded or marked for its next lap."""
+        queues = self._queues
+        samples = queues.not_for_next(cls)
+        is_open: Flags = ~queues.stays_array[samples]
+        if cls in self._reserved:
+            is_open &= queues.had_array[samples] != RESERVED
+        if self._part_array is not None:
+            is_open &= self._part_array[samples] == self._parts.following[cls]
+        return samples if is_open.all() else samples[is_open]
 
-    def _open_to_next_lap(self, cls: int, sample: int) -> None:
-        """A sample of a class that runs over had its turn: it may be loaded for the next lap."""
-        if not self._parts.is_of_next_lap(cls, sample):
+    def _count_for_next_lap(self, cls: int, sample: int, change: int) -> None:
+        """A sample of a class that runs over may be loaded or marked for the next lap: 1, or is reserved: -1."""
+        if not self._runs_over[cls] or self._queues.stays[sample] or not self._parts.is_of_next_lap(cls, sample):
             return
         chunk = self._chunk_of[sample]
-        self._next_lap[chunk] += 1
-        if self._next_lap[chunk] == 1:
+        self._next_lap[chunk] += change
+        if self._next_lap[chunk] == max(0, change):
             self._chunks.file(chunk)
+
+    def _had_a_turn(self, cls: int, sample: int) -> bool:
+        """Count the turn. True where the sample stays for the next lap."""
+        if self._progress is not None:
+            self._progress.note(cls, self._lap_of_class[cls])
+        stays = bool(self._queues.stays[sample])
+        if stays:
+            self._queues.keep(cls, sample)
+            self._free_bytes -= self._bytes[sample]
+        return stays
 
     def _size_bytes(self, samples: list[int]) -> int:
         return sum([self._bytes[sample] for sample in samples])
