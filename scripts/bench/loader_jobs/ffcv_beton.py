@@ -7,6 +7,7 @@ encoded again, in quality 90, its default. Without decoding, the file has the by
 from collections.abc import Iterator
 from typing import Any
 
+import numba
 import numpy as np
 from ffcv.fields import BytesField, IntField, RGBImageField
 from ffcv.fields.decoders import BytesDecoder, CenterCropRGBImageDecoder, IntDecoder
@@ -25,7 +26,8 @@ def loader(job: Job) -> Any:
     batches = Loader(
         str(job.prepared / "images.beton"),
         batch_size=job.batch,
-        num_workers=job.workers,
+        # Its threads are numba's, which has one for each core.
+        num_workers=min(job.workers, numba.config.NUMBA_NUM_THREADS),
         order=OrderOption.QUASI_RANDOM,
         os_cache=False,
         drop_last=False,

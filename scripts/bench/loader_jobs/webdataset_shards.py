@@ -6,6 +6,7 @@ draws shards with replacement and so has no epochs. `unbatched` and `shuffle` mi
 
 from typing import Any
 
+import torch
 import webdataset
 from job import Job
 
@@ -19,7 +20,12 @@ def loader(job: Job) -> Any:
     data = webdataset.WebDataset(shards, shardshuffle=len(shards)).shuffle(BUFFER_SAMPLES)
     data = data.to_tuple("jpg", "cls").map_tuple(job.transform, int).batched(job.batch)
     workers = webdataset.WebLoader(data, batch_size=None, num_workers=job.workers, persistent_workers=True)
-    return workers.unbatched().shuffle(BUFFER_SAMPLES).batched(job.batch)
+    return workers.unbatched().map(alone).shuffle(BUFFER_SAMPLES).batched(job.batch)
+
+
+def alone(sample: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A copy: a decoded sample of a batch is a view, and in the buffer it would keep the whole batch in memory."""
+    return tuple(each.clone() if isinstance(each, torch.Tensor) else each for each in sample)
 
 
 def prepare(job: Job) -> None:
