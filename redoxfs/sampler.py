@@ -31,7 +31,7 @@ from redoxfs.launch.control import answer_of, ask_daemon, begin_control
 from redoxfs.launch.errors import CommandError, DaemonError
 from redoxfs.launch.path_status import PathStatus, our_mount_at
 from redoxfs.launch.runtime_paths import control_path_of_daemon
-from redoxfs.linux.mount_table import mount_of, read_mounts
+from redoxfs.linux.mount_table import Mount, mount_of, read_mounts
 
 TIMEOUT_S = 60.0
 """For an answer of the daemon, or of the one after it."""
@@ -60,10 +60,12 @@ class _Known(NamedTuple):
 
     ``index_of``  int64[samples of the mount], -1 for those that the dataset does not have
     ``classes``   of the samples that it has
+    ``identity``  of the files of the mount, which gives the samples their numbers
     """
 
     index_of: npt.NDArray[np.int64]
     classes: list[int]
+    identity: str
 
 
 class Draws:
@@ -80,52 +82,70 @@ class Draws:
     """
 
     def __init__(self, mount: PathStatus, files: Files) -> None:
-        self._expected: tuple[bytes, socket.socket] | None = None
+        self._begin_anew()
         self._mount = mount
         self._known = _look_up(mount, files)
+
+    def _begin_anew(self) -> None:
+        self._process = os.getpid()
         self._token = secrets.randbits(63)
         self._number = 0
         self._block: list[int] = []
+        # A request is kept until its answer was read, so that an error or a signal meanwhile loses no block.
+        self._request: bytes | None = None
+        self._answering: socket.socket | None = None
+
+    def __getstate__(self) -> tuple[PathStatus, _Known]:
+        """A copy has the same files, and draws blocks of its own."""
+        return self._mount, self._known
+
+    def __setstate__(self, state: tuple[PathStatus, _Known]) -> None:
+        self._begin_anew()
+        self._mount, self._known = state
 
     def __del__(self) -> None:
-        if self._expected is not None:
-            self._expected[1].close()
+        self._hang_up()
 
     def next(self, left: int) -> int:
         """The next index, of ``left`` that this process draws in the epoch."""
+        if self._process != os.getpid():
+            # A fork. What was drawn belongs to the process that drew it.
+            self._hang_up()
+            self._begin_anew()
         while not self._block:
-            drawn = self._answer() if self._expected is not None else self._ask(self._request(left))
-            indices = self._known.index_of[drawn]
+            if self._request is None:
+                self._request = self._next_request(left)
+            indices = self._known.index_of[self._answer(self._request)]
             # From the end.
-            self._block = indices[indices >= 0][::-1].tolist()
-            if left > len(self._block):
-                self._begin(self._request(left - len(self._block)))
+            block = indices[indices >= 0][::-1].tolist()
+            self._block, self._request = block, None
+            if left > len(block):
+                self._ask_ahead(left - len(block))
         return self._block.pop()
 
-    def _request(self, count: int) -> bytes:
+    def _next_request(self, count: int) -> bytes:
         self._number += 1
-        return json.dumps([self._token, self._number, min(count, BLOCK), self._known.classes]).encode()
+        known = self._known
+        return json.dumps([self._token, self._number, min(count, BLOCK), known.classes, known.identity]).encode()
 
-    def _begin(self, request: bytes) -> None:
+    def _ask_ahead(self, count: int) -> None:
         """Ask, and read the answer later."""
-        try:
-            waiting = begin_control(control_path_of_daemon(self._mount.path), "draw", request, TIMEOUT_S)
-        except OSError:
-            # Another daemon is about to begin, perhaps.
-            self._keep(self._ask(request))
-        else:
-            self._expected = request, waiting
+        self._request = self._next_request(count)
+        # Another daemon is about to begin, perhaps; it is asked when the block is needed.
+        with suppress(OSError):
+            path = control_path_of_daemon(self._mount.path)
+            self._answering = begin_control(path, "draw", self._request, TIMEOUT_S)
 
-    def _keep(self, drawn: npt.NDArray[np.int32]) -> None:
-        indices = self._known.index_of[drawn]
-        self._block = indices[indices >= 0][::-1].tolist() + self._block
-
-    def _answer(self) -> npt.NDArray[np.int32]:
-        assert self._expected is not None
-        (request, waiting), self._expected = self._expected, None
-        with waiting, suppress(OSError, ValueError):
-            return _samples_in(answer_of(waiting, TIMEOUT_S))
+    def _answer(self, request: bytes) -> npt.NDArray[np.int32]:
+        answering, self._answering = self._answering, None
+        if answering is not None:
+            with answering, suppress(OSError, ValueError):
+                return _samples_in(answer_of(answering, TIMEOUT_S))
         return self._ask(request)
+
+    def _hang_up(self) -> None:
+        if self._answering is not None:
+            self._answering.close()
 
     def _ask(self, request: bytes) -> npt.NDArray[np.int32]:
         """The answer to ``request``. The same request has the same answer, also from a daemon that took over."""
@@ -144,20 +164,35 @@ def _samples_in(answer: dict[str, Any]) -> npt.NDArray[np.int32]:
 
 
 def mount_of_files(files: Files) -> PathStatus | None:
-    """The mount of the first file; None where no redoxfs mount is. Raises SamplerError."""
+    """The mount of the first file; None where no redoxfs mount has any.
+
+    Raises SamplerError if the first file does not exist, or only others lie in a mount.
+    """
+    mounts = read_mounts()
     for first in _paths_of(files[0]) if len(files) else ():
-        mount = mount_of(pathlib.Path(os.path.realpath(first)), read_mounts())
+        mount = mount_of(pathlib.Path(os.path.realpath(first)), mounts)
         if mount is not None and mount.ours:
             try:
                 return our_mount_at(mount.mountpoint, TIMEOUT_S)
             except CommandError as error:
                 raise SamplerError(str(error)) from None
+        if not os.path.exists(first):
+            raise SamplerError(f"{os.fspath(first)}: no such file")
+    ours = {mount.device: mount for mount in mounts if mount.ours}
+    folders = {os.path.dirname(path) for each in files for path in _paths_of(each)} if ours else set()
+    for folder in folders:
+        with suppress(OSError):
+            mount = ours.get(_device_of(os.stat(folder or ".")))
+            if mount is not None:
+                raise SamplerError(
+                    f"{_named(files, 0)}: it does not lie in the mount at {mount.mountpoint}, and others do"
+                )
     return None
 
 
 def _look_up(mount: PathStatus, files: Files) -> _Known:
     inodes, index_of_file = _inodes(mount, files)
-    found, classes, of = [], set[int](), 0
+    found, classes, identities, of = [], set[int](), set[str](), 0
     for at in range(0, len(inodes), AT_A_TIME):
         try:
             answer = ask_daemon(mount, "samples", inodes[at : at + AT_A_TIME].astype("<i8").tobytes(), TIMEOUT_S)
@@ -165,7 +200,15 @@ def _look_up(mount: PathStatus, files: Files) -> _Known:
             raise SamplerError(str(error)) from None
         found.append(_samples_in(answer))
         classes.update(answer["classes"])
+        identities.add(answer["identity"])
         of = int(answer["of"])
+    if len(identities) > 1:
+        raise SamplerError(f"{mount.path}: the files of the mount have changed meanwhile")
+    elsewhere = np.flatnonzero(inodes == 0)
+    if len(elsewhere):
+        raise SamplerError(
+            f"{_named(files, index_of_file[elsewhere[0]])}: it does not lie in the mount at {mount.path}"
+        )
     samples = np.concatenate(found)
     is_sample = samples >= 0
     sample_of = np.full(len(files), -1, np.int64)
@@ -186,7 +229,7 @@ def _look_up(mount: PathStatus, files: Files) -> _Known:
     twice = np.flatnonzero(index_of[sample_of] != np.arange(len(files)))
     if len(twice):
         raise SamplerError(f"{_named(files, twice[0])}: two indices of the dataset have this file")
-    return _Known(index_of, sorted(classes))
+    return _Known(index_of, sorted(classes), *identities)
 
 
 def _inodes(mount: PathStatus, files: Files) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -209,18 +252,30 @@ def _inodes(mount: PathStatus, files: Files) -> tuple[npt.NDArray[np.int64], npt
 
 
 def _listing(mount: PathStatus, folder: str) -> dict[str, int]:
-    """The inode of each file in a folder; 0 for all if it lies elsewhere."""
+    """The inode of each file in a folder; 0 for those that lie elsewhere."""
     assert mount.mount is not None
     try:
-        device = os.stat(folder or ".").st_dev
-        is_there = f"{os.major(device)}:{os.minor(device)}" == mount.mount.device
+        is_there = _device_of(os.stat(folder or ".")) == mount.mount.device
         with os.scandir(folder or ".") as entries:
             return {
-                entry.name: 0 if not is_there else entry.stat().st_ino if entry.is_symlink() else entry.inode()
+                entry.name: _linked(mount.mount, entry) if entry.is_symlink() else entry.inode() if is_there else 0
                 for entry in entries
             }
     except OSError as error:
         raise SamplerError(f"{folder or '.'}: {error.strerror}") from None
+
+
+def _linked(mount: Mount, link: "os.DirEntry[str]") -> int:
+    """The inode of the file that a symlink leads to; 0 if it lies elsewhere."""
+    try:
+        status = link.stat()
+    except OSError:
+        return 0
+    return status.st_ino if _device_of(status) == mount.device else 0
+
+
+def _device_of(status: os.stat_result) -> str:
+    return f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
 
 
 def _paths_of(files: Path | Sequence[Path]) -> Iterable[Path]:

@@ -221,9 +221,10 @@ class RedoxSampler(Sampler[int]):
         TypeError: it does not know the files of the dataset.
         ValueError: there are no files, or ``rank`` is not below ``num_replicas``.
         SamplerError: the mount serves no sampler, an index has files of no sample or of several, or there are ranks on
-            other nodes. While it draws: the mount does not answer.
+            other nodes. While it draws: the mount does not answer, or has other files than before.
 
-    >>> sampler = RedoxSampler(["/dev/null", "/dev/zero"])  # no mount is here
+    >>> with warnings.catch_warnings(action="ignore"):
+    ...     sampler = RedoxSampler(["/dev/null", "/dev/zero"])  # no mount is here
     >>> len(sampler), sorted(sampler)
     (2, [0, 1])
     """
@@ -249,13 +250,35 @@ class RedoxSampler(Sampler[int]):
         self.seed = seed
         self.epoch = 0
         self._samples = len(files)
-        mount = mount_of_files(files)
-        on_this_node = int(os.environ.get("LOCAL_WORLD_SIZE", self.num_replicas))
-        if mount is not None and on_this_node < self.num_replicas:
-            raise SamplerError(
-                f"{on_this_node} of {self.num_replicas} ranks are on this node: a sampler draws on one node alone"
-            )
-        self._draws = None if mount is None else Draws(mount, files)
+        self._draws: Draws | None = None
+        try:
+            # A sampler of a part of the ranks cannot meet the others.
+            if self.num_replicas == ranks.world:
+                places = ranks.agree(lambda: self._look_up(files))
+            else:
+                places = [self._look_up(files)]
+        except ResumeError as error:
+            raise SamplerError(str(error)) from None
+        if len({*places}) > 1:
+            raise SamplerError("the files of the ranks lie in different mounts: a sampler draws from one mount alone")
+        if self._draws is None:
+            warnings.warn("the files lie in no redoxfs mount: the order is a random permutation", stacklevel=2)
+
+    def _look_up(self, files: Files) -> tuple[str, str] | None:
+        """The mount to draw from. Raises ResumeError, which the ranks share."""
+        try:
+            mount = mount_of_files(files)
+            if mount is None:
+                return None
+            on_this_node = int(os.environ.get("LOCAL_WORLD_SIZE", self.num_replicas))
+            if on_this_node < self.num_replicas:
+                raise SamplerError(
+                    f"{on_this_node} of {self.num_replicas} ranks are on this node: a sampler draws on one node alone"
+                )
+            self._draws = Draws(mount, files)
+        except SamplerError as error:
+            raise ResumeError(str(error)) from None
+        return _identity(mount)
 
     def __len__(self) -> int:
         each, rest = divmod(self._samples, self.num_replicas)
@@ -277,8 +300,21 @@ class RedoxSampler(Sampler[int]):
 
     def _drawn(self, count: int) -> Iterator[int]:
         assert self._draws is not None
-        for left in range(count, 0, -1):
-            yield self._draws.next(left)
+        if self.num_replicas > 1:
+            for left in range(count, 0, -1):
+                yield self._draws.next(left)
+            return
+        # An epoch that begins in the middle of a lap draws from two, which repeat some.
+        is_yielded, repeated = bytearray(self._samples), 0
+        while count:
+            # About as many as before are repeated.
+            index = self._draws.next(count + repeated)
+            if is_yielded[index]:
+                repeated += 1
+                continue
+            is_yielded[index] = True
+            count -= 1
+            yield index
 
     def _permuted(self, count: int) -> Iterator[int]:
         order = np.random.default_rng([self.seed, self.epoch]).permutation(self._samples)

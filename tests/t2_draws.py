@@ -21,7 +21,7 @@ from t2_recover import Killed, Mount
 from redoxfs.chunks import build_cells
 from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.node import ExpectedOpen, Node, OpenFile, Plan, plan_pool, pool_memory_for
-from redoxfs.node.drawing import SAMPLERS, Blocks, Drawing
+from redoxfs.node.drawing import FILES, SAMPLERS, Blocks, Drawing
 
 SPLITS = {"train": 48, "val": 16}
 SIZE = 1000
@@ -62,8 +62,8 @@ async def running(catalog: Catalog, store: HeldStore, samples: int = 40) -> Asyn
 
 
 async def draw(drawing: Drawing, number: int, count: int = 1, classes: Sequence[int] = (0,)) -> list[int]:
-    answer = await drawing.draw(json.dumps([TOKEN, number, count, *[list(classes)]]).encode())
-    return samples_in(answer)
+    identity = (await drawing.samples(b""))["identity"]
+    return samples_in(await drawing.draw(json.dumps([TOKEN, number, count, list(classes), identity]).encode()))
 
 
 def samples_in(answer: Any) -> list[int]:
@@ -219,19 +219,37 @@ def test_the_files_of_a_dataset_are_found_by_inode(catalog: Catalog) -> None:
             assert (answer["classes"], answer["of"]) == ([0, 1], sum(SPLITS.values()))
             with pytest.raises(ValueError, match="64 bits"):
                 await drawing.samples(b"1234")
+            with pytest.raises(ValueError, match="at most 50,000 files"):
+                await drawing.samples(bytes(8 * (FILES + 1)))
 
     trio.run(main)
 
 
 @pytest.mark.parametrize(
     "asked",
-    ["", "[]", "[1, 2, 3, []]", "[1, 2, 0, [0]]", "[1, 2, 3, [2]]", "[-1, 2, 3, [0]]", '[1, 2, "3", [0]]', "[1, 2]"],
+    [
+        "",
+        "[]",
+        "[1, 2]",
+        "[" * 100_000,
+        "[1, 2, 3, [], ID]",
+        "[1, 2, 0, [0], ID]",
+        "[1, 2, 3, [2], ID]",
+        "[1, 2, 3, [-1], ID]",
+        "[1, 2, 3, [0, 0, 1], ID]",
+        "[-1, 2, 3, [0], ID]",
+        '[1, 2, "3", [0], ID]',
+    ],
+    ids=lambda asked: asked[:20],
 )
 def test_a_draw_that_makes_no_sense_is_refused(catalog: Catalog, asked: str) -> None:
     async def main() -> None:
         async with running(catalog, HeldStore()) as (node, drawing):
+            identity = (await drawing.samples(b""))["identity"]
             with pytest.raises(ValueError, match="expected a token"):
-                await drawing.draw(asked.encode())
+                await drawing.draw(asked.replace("ID", json.dumps(identity)).encode())
+            with pytest.raises(ValueError, match="the files of the mount have changed"):
+                await drawing.draw(b'[1, 2, 3, [9], "other"]')
             assert node.given == 0
 
     trio.run(main)

@@ -1,7 +1,11 @@
 """`redoxfs.torch.RedoxSampler` on real mounts: each file is itself, and storage is read as if files were redirected."""
 
+import copy
 import json
+import multiprocessing
 import os
+import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -148,7 +152,8 @@ def test_a_dataset_may_be_a_part_of_the_files(speech: Speech) -> None:
 def test_what_is_not_drawn_is_right_too(speech: Speech, reachable: Machine) -> None:
     assert_each_once(names_in(DataLoader(speech, batch_size=4, shuffle=True)))
     assert_each_once(names_in(DataLoader(Speech(reachable.mnt / "dev-clean"))), 40)
-    assert reachable.stats()["turns"] == 0
+    stats = reachable.stats()
+    assert (stats["turns"], stats["samples_reread"]) == (0, 0)
 
 
 def test_an_order_drawn_at_once_is_right_and_read_again(speech: Speech, reachable: Machine) -> None:
@@ -167,6 +172,61 @@ def test_an_epoch_that_is_broken_off_leaves_its_rest_to_the_next(speech: Speech)
     after = list(sampler)
     assert len(after) == FILES
     assert_each_once(begun + after[: FILES - 500])
+
+
+def test_an_epoch_has_each_index_once_whatever_was_drawn_before(speech: Speech) -> None:
+    parts = [Subset(speech, range(1000)), Subset(speech, range(1000, FILES))]
+    training, validation = map(RedoxSampler, parts)
+    for _ in range(3):
+        order = iter(training)
+        begun = [*islice(order, 500)]
+        assert_each_once(list(validation), FILES - 1000)
+        assert_each_once([*begun, *order], 1000)
+    sampler = RedoxSampler(speech)
+    for _ in range(3):
+        assert_each_once(list(islice(sampler, 1080)), 1080)
+    for _ in range(3):
+        assert_each_once(list(sampler))
+
+
+def from_a_fork(sampler: RedoxSampler) -> list[int]:
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=lambda: sender.send(list(sampler)))
+    process.start()
+    order: list[int] = receiver.recv()
+    process.join()
+    return order
+
+
+@pytest.mark.parametrize(
+    "order_of_copy",
+    [lambda sampler: [*pickle.loads(pickle.dumps(sampler))], lambda sampler: [*copy.deepcopy(sampler)], from_a_fork],
+    ids=["pickled", "deep", "forked"],
+)
+def test_a_copy_draws_samples_of_its_own(speech: Speech, order_of_copy: Callable[[RedoxSampler], list[int]]) -> None:
+    sampler = RedoxSampler(speech, num_replicas=2, rank=0)
+    order = iter(sampler)
+    begun = next(order)
+    assert_each_once([begun, *order_of_copy(sampler), *order])
+
+
+def test_an_interrupt_while_the_mount_answers_loses_no_sample(speech: Speech, reachable: Machine) -> None:
+    sampler = RedoxSampler(speech)
+    order = iter(sampler)
+    begun = [*islice(order, 10)]
+    pid = reachable.pid()
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    os.kill(pid, signal.SIGSTOP)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            begun.extend(order)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+        signal.signal(signal.SIGALRM, before)
+    assert 10 <= len(begun) < FILES // 2
+    assert_each_once(begun + list(sampler)[: FILES - len(begun)])
 
 
 def test_an_epoch_resumes_in_another_mount(reachable: Machine, speech_source: Path) -> None:
@@ -243,15 +303,55 @@ def test_ranks_are_processes(speech: Speech) -> None:
     assert_each_once([*chain(*told)])
 
 
+MET = """
+import os, sys
+import torch.distributed
+from redoxfs.sampler import SamplerError
+from redoxfs.torch import RedoxSampler
+rank, store, *paths = sys.argv[1:]
+torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=2)
+try:
+    RedoxSampler(paths)
+except SamplerError as error:
+    print(error)
+"""
+
+
+def test_ranks_on_several_mounts_are_refused(
+    speech: Speech, speech_source: Path, reachable: Machine, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    reachable.ok("mount", speech_source, other, *OPTIONS, "--memory", "100KB")
+    try:
+        path = speech.paths[0]
+        for number, (second, reason) in enumerate(
+            [
+                (str(other / os.path.relpath(path, reachable.mnt)), "the files of the ranks lie in different mounts"),
+                (f"{path}.no", "rank 1: .*no such file"),
+            ]
+        ):
+            commands = [
+                [sys.executable, "-c", MET, str(rank), str(tmp_path / f"store{number}"), file]
+                for rank, file in enumerate((path, second))
+            ]
+            ranks = [subprocess.Popen(each, stdout=subprocess.PIPE, text=True) for each in commands]
+            for told in [rank.communicate()[0] for rank in ranks]:
+                assert re.match(reason, told)
+    finally:
+        reachable.ok("umount", other)
+
+
 def test_a_killed_rank_harms_nobody(speech: Speech, reachable: Machine) -> None:
     """What it had drawn had its turn. The rest of the lap comes to others."""
     with start_rank(speech, 0, 1, most=99) as killed:
         assert killed.stdout is not None
         told = [int(killed.stdout.readline()) for _ in range(100)]
         killed.send_signal(signal.SIGKILL)
-    after = list(RedoxSampler(speech))
-    had = reachable.stats()["turns"] - FILES
+    sampler = RedoxSampler(speech)
+    had = reachable.stats()["turns"]
     assert 100 <= had < FILES // 2
+    after = list(sampler)
     assert_each_once(told + after[: FILES - had], 100 + FILES - had)
 
 
@@ -413,7 +513,10 @@ def test_files_that_the_mount_cannot_draw_are_refused(speech: Speech, monkeypatc
     transcript = next(name for name in os.listdir(folder) if name.endswith(".txt"))
     wrong: list[tuple[Sequence[Any], str]] = [
         ([*speech.paths, f"{folder}/{transcript}"], "does not count it as a sample; see --samples"),
-        ([*speech.paths, "/etc/passwd"], "/etc/passwd: the mount at .* does not count it as a sample"),
+        ([*speech.paths, "/etc/passwd"], "/etc/passwd: it does not lie in the mount at "),
+        (["/etc/passwd", *speech.paths], "/etc/passwd: it does not lie in the mount at .*, and others do"),
+        ([f"{folder}/none.flac"], "none.flac: no such file"),
+        (["none.flac"], "none.flac: no such file"),
         ([speech.paths[0], f"{folder}/none.flac"], "none.flac: no such file"),
         ([speech.paths[0], "/nowhere/none.flac"], "/nowhere: No such file or directory"),
         ([speech.paths[:2], speech.paths[2]], "its files are of several samples of the mount; mount with --groups"),
@@ -444,6 +547,33 @@ def test_a_mount_for_a_sampler_is_of_one_node_and_a_pool(
     assert "a mount for a sampler (--classes sampler) is of one node, with --policy pool" in done.stderr
 
 
+def test_links_lead_to_files_of_the_mount(speech: Speech, tmp_path: Path) -> None:
+    links = [tmp_path / "1.flac", tmp_path / "2.flac"]
+    for link, path in zip(links, speech.paths, strict=False):
+        link.symlink_to(path)
+    assert_each_once(list(RedoxSampler(links)), 2)
+    elsewhere = tmp_path / "3.flac"
+    elsewhere.symlink_to("/etc/passwd")
+    with pytest.raises(SamplerError, match=r"3\.flac: it does not lie in the mount at "):
+        RedoxSampler([*links, elsewhere])
+
+
+def test_a_sampler_does_not_outlive_the_files_of_its_mount(reachable: Machine, tmp_path: Path) -> None:
+    source = tmp_path / "images"
+    source.mkdir()
+    for number in range(40):
+        (source / f"{number}.jpg").write_bytes(b"." * 100)
+    sampler = RedoxSampler([*mount(reachable, source, share=1).iterdir()])
+    for is_changed in (False, True):
+        assert_each_once(list(sampler), 40)
+        reachable.ok("umount", reachable.mnt)
+        if is_changed:
+            (source / "10a.jpg").write_bytes(b"." * 100)
+        mount(reachable, source, share=1)
+    with pytest.raises(SamplerError, match="the files of the mount have changed; make the sampler anew"):
+        list(sampler)
+
+
 def test_a_loader_with_a_sampler_cannot_be_tracked(speech: Speech, reachable: Machine) -> None:
     sampler = RedoxSampler(speech)
     loaders: list[Callable[[], Any]] = [
@@ -466,7 +596,8 @@ def test_a_mount_that_ended_is_an_error(reachable: Machine, speech_source: Path)
 
 def test_without_a_mount_the_order_is_a_permutation(speech_source: Path) -> None:
     speech = Speech(speech_source / "train-clean-100")
-    samplers = [RedoxSampler(speech, num_replicas=7, rank=rank) for rank in range(7)]
+    with pytest.warns(UserWarning, match="the files lie in no redoxfs mount"):
+        samplers = [RedoxSampler(speech, num_replicas=7, rank=rank) for rank in range(7)]
     orders = []
     for epoch in range(2):
         for sampler in samplers:

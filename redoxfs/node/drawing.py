@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
-from redoxfs.dataset import Catalog
+from redoxfs.dataset import Catalog, fingerprint
 
 if TYPE_CHECKING:
     from redoxfs.node.node import Node
@@ -36,6 +36,9 @@ BLOCK = 256
 
 SHARE = 1 / 8
 """Of what the memory of paths holds: the most samples of a draw. A sampler has two blocks, and workers are ahead."""
+
+FILES = 50_000
+"""The most files to ask about at a time. Each request holds up the opens for some milliseconds."""
 
 SAMPLERS = 256
 """How many samplers have a block that they may ask for again: one for each rank."""
@@ -81,6 +84,8 @@ class Drawing:
         self._left = self._size.copy()
         self._lap = np.ones(classes, np.int64)
         self._given = -1
+        # A sampler that outlives its mount must not draw by the numbers of other files.
+        self._identity = fingerprint(catalog) if catalog.is_for_sampler else ""
         self._random = np.random.default_rng(seed)
 
     async def samples(self, data: bytes) -> Mapping[str, Any]:
@@ -91,6 +96,8 @@ class Drawing:
         self._check()
         if len(data) % 8:
             raise ValueError("expected numbers of 64 bits")
+        if len(data) > 8 * FILES:
+            raise ValueError(f"expected the numbers of at most {FILES:,} files")
         entries = np.frombuffer(data, "<i8") - 1
         known = (entries >= 0) & (entries < len(self._catalog.sample_of))
         samples = np.full(len(entries), -1, np.int32)
@@ -100,15 +107,21 @@ class Drawing:
             "samples": base64.b64encode(samples.astype("<i4").tobytes()).decode(),
             "classes": classes.tolist(),
             "of": len(self._catalog.class_of),
+            "identity": self._identity,
         }
 
     async def draw(self, data: bytes) -> Mapping[str, Any]:
-        """The next samples of the order; ``data``: JSON of a token, a number, how many, and the classes.
+        """The next samples of the order.
 
-        They are at least one, and may be fewer than asked for. Raises ValueError.
+        They are at least one, and may be fewer than asked for. ``data`` is JSON of a token, a number, how many, the
+        classes, and the identity that `samples` returned. Raises ValueError.
         """
         self._check()
-        token, number, count, classes = _parsed(data, len(self._size))
+        token, number, count, classes, identity = _parsed(data)
+        if identity != self._identity:
+            raise ValueError("the files of the mount have changed; make the sampler anew")
+        if len(classes) > len(self._size) or max(classes) >= len(self._size):
+            raise ValueError(_EXPECTED)
         node = self._node
         if node.is_frozen:
             # The next process answers.
@@ -160,17 +173,17 @@ class Drawing:
             raise ValueError("this mount serves no sampler; mount with --classes sampler")
 
 
-def _parsed(data: bytes, classes: int) -> tuple[int, int, int, list[int]]:
+_EXPECTED = "expected a token, a number, a count, the numbers of classes, and the identity of the files"
+
+
+def _parsed(data: bytes) -> tuple[int, int, int, list[int], str]:
     """Raises ValueError."""
     try:
-        token, number, count, asked = json.loads(data)
-        numbers = [token, number, count, *asked]
-        if not all(type(each) is int for each in numbers) or not asked:
+        token, number, count, classes, identity = json.loads(data)
+        if not all(type(each) is int for each in (token, number, count, *classes)):
             raise ValueError
-        if not (0 <= token < 1 << 63 and 0 <= number < 1 << 62 and count > 0):
+        if not (0 <= token < 1 << 63 and 0 <= number < 1 << 62 and count > 0 and classes and min(classes) >= 0):
             raise ValueError
-        if not 0 <= min(asked) <= max(asked) < classes:
-            raise ValueError
-    except (ValueError, TypeError):
-        raise ValueError("expected a token, a number, a count, and the numbers of classes") from None
-    return token, number, count, asked
+    except (ValueError, TypeError, RecursionError):
+        raise ValueError(_EXPECTED) from None
+    return token, number, count, classes, identity

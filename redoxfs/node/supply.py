@@ -126,9 +126,9 @@ class Supply:
             self._submit(reads, self._memory.expect(load.samples), awaited=awaited, loading=loading)
             awaited = False
 
-    def read_again(self, path: int, sample: int) -> Content:
+    def read_again(self, path: int, sample: int, *, counted: bool = True) -> Content:
         """Read dropped bytes, or bytes whose read had failed before this open, for ``path`` alone."""
-        self._counters.samples_reread += 1
+        self._counters.samples_reread += counted
         content = self._memory.expect_for(path, sample, remote=self.owner(sample) is not None)
         self.read(content)
         return content

@@ -80,7 +80,8 @@ METRICS: tuple[Metric, ...] = (
         "samples_reread",
         COUNTER,
         "samples_reread",
-        "Samples read again for one open: memory was short, the first read had failed, or a daemon had died.",
+        "Samples read again for one open: memory was short, the first read had failed, or a daemon had died. "
+        "On a mount for a sampler, those of them that it drew.",
     ),
     Metric("demand_loads", COUNTER, "demand_loads", "Opens that started a load."),
     Metric("in_flight_waits", COUNTER, "in_flight_waits", "Opens that waited for a read already in progress."),
