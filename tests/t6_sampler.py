@@ -5,7 +5,6 @@ import json
 import multiprocessing
 import os
 import pickle
-import re
 import signal
 import subprocess
 import sys
@@ -310,34 +309,31 @@ from redoxfs.sampler import SamplerError
 from redoxfs.torch import RedoxSampler
 rank, store, *paths = sys.argv[1:]
 torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=2)
-try:
-    RedoxSampler(paths)
-except SamplerError as error:
-    print(error)
+for path in paths:
+    try:
+        RedoxSampler([path])
+    except SamplerError as error:
+        print(error)
 """
 
 
 def test_ranks_on_several_mounts_are_refused(
     speech: Speech, speech_source: Path, reachable: Machine, tmp_path: Path
 ) -> None:
+    """All ranks are, also where one of them finds no file."""
     other = tmp_path / "other"
     other.mkdir()
     reachable.ok("mount", speech_source, other, *OPTIONS, "--memory", "100KB")
     try:
         path = speech.paths[0]
-        for number, (second, reason) in enumerate(
-            [
-                (str(other / os.path.relpath(path, reachable.mnt)), "the files of the ranks lie in different mounts"),
-                (f"{path}.no", "rank 1: .*no such file"),
+        paths = [(path, path), (str(other / os.path.relpath(path, reachable.mnt)), f"{path}.no")]
+        commands = [[sys.executable, "-c", MET, str(rank), str(tmp_path / "store"), *paths[rank]] for rank in range(2)]
+        ranks = [subprocess.Popen(each, stdout=subprocess.PIPE, text=True) for each in commands]
+        for told in [rank.communicate()[0].splitlines() for rank in ranks]:
+            assert told == [
+                "the files of the ranks lie in different mounts: a sampler draws from one mount alone",
+                f"rank 1: {path}.no: no such file",
             ]
-        ):
-            commands = [
-                [sys.executable, "-c", MET, str(rank), str(tmp_path / f"store{number}"), file]
-                for rank, file in enumerate((path, second))
-            ]
-            ranks = [subprocess.Popen(each, stdout=subprocess.PIPE, text=True) for each in commands]
-            for told in [rank.communicate()[0] for rank in ranks]:
-                assert re.match(reason, told)
     finally:
         reachable.ok("umount", other)
 
