@@ -327,6 +327,27 @@ def test_a_command_that_is_killed_leaves_nothing(
     assert machine.nothing_is_left()
 
 
+def test_a_command_waits_until_its_keeper_outlives_it(machine: Machine, source: Path, stop: Path) -> None:
+    os.mkfifo(stop)
+    command = subprocess.Popen(machine.command("mount", "--keeper", source, machine.mnt), env=machine.environment)
+    daemon = stopped(stop)
+    between = int(fields(daemon)[1])
+    os.kill(between, signal.SIGSTOP)
+    os.kill(daemon, signal.SIGCONT)
+    try:
+        while not machine.mounts():
+            os.sched_yield()
+        with pytest.raises(subprocess.TimeoutExpired):
+            command.wait(0.5)
+    finally:
+        os.kill(between, signal.SIGCONT)
+    assert command.wait(PATIENCE_S) == 0
+    assert contents(machine.mnt) == contents(source)
+    assert machine.processes_of() == sorted([between, daemon])
+    machine.ok("umount", machine.mnt)
+    assert machine.nothing_is_left()
+
+
 def test_a_daemon_whose_keeper_died_while_it_began_says_so(machine: Machine, source: Path, stop: Path) -> None:
     machine.ok("mount", "--keeper", source, machine.mnt)
     keeper_pid = keeper(machine)

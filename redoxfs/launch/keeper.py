@@ -125,7 +125,7 @@ class Keeper:
         return AGAIN if self.restarting else 0
 
     def hold(self, devices: Sequence[int]) -> None:
-        """Send the devices of the mount, and all else that another daemon needs."""
+        """Send the devices of the mount, and all else that another daemon needs. Blocks until the keeper has it."""
         mount = topmost_at(self._mountpoint, read_mounts())
         assert mount is not None
         self.device_number = mount.device
@@ -137,9 +137,11 @@ class Keeper:
             "mounted_at_s": time.clock_gettime(time.CLOCK_BOOTTIME),
         }
         text = b"%d\n%s" % (byte_of_keeper(mount.device), json.dumps(about).encode())
-        with suppress(BrokenPipeError):
+        with suppress(BrokenPipeError, ConnectionResetError):
             # It was killed. The daemon goes on without it.
             socket.send_fds(self._connection, [_HOLD + text], [*devices, *held.values()])
+            # Until it has them, it ends with the command that mounts, and ends this process. So the command must wait.
+            self._connection.recv(1)
 
     def serves(self) -> None:
         """Say that the daemon serves: the keeper need not watch the mount any more."""

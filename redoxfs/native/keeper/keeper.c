@@ -166,6 +166,7 @@ static void take_hold(const char *data, size_t bytes, const int *descriptors, in
     prctl(PR_SET_PDEATHSIG, 0);
     lock_byte(F_WRLCK, strtoll(text, NULL, 10));
     lock_byte(F_UNLCK, DAEMON_BYTE);
+    send(connection, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 // Take one message of the daemon. False if there is none.
