@@ -96,7 +96,7 @@ def feed(folder: Path, load: Load) -> Fed:
     order = list(range(len(names)))
     random.Random(load.seed).shuffle(order)
     start = fork.Barrier(load.accelerators * (READERS + 1))
-    together, stop = fork.Barrier(load.accelerators), fork.Value("b", 0)
+    together, stop = fork.Barrier(load.accelerators), fork.Value("i", 0)
     with Children() as children:
         for number in range(load.accelerators):
             mine = order[number :: load.accelerators][: steps * load.batch]
@@ -174,13 +174,14 @@ def _accelerate(
         load_s.append(came - asked)
         compute_s.append(time.monotonic() - came)
         if number == 0 and len(load_s) > 1 and time.monotonic() - began > load.limit_s:
-            stop.value = 1
+            # Another one may look for the step before only now.
+            stop.value = len(load_s)
         try:
             together.wait()
         except BrokenBarrierError:
             break
         # After the barrier, which the one that sets it has passed, too.
-        if stop.value:
+        if 0 < stop.value <= len(load_s):
             # A reader that failed may have set it when others had looked already.
             together.abort()
             break
