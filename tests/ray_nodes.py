@@ -38,6 +38,9 @@ def enter_own_namespace() -> int:
 def main() -> None:
     folder, count = Path(sys.argv[1]), int(sys.argv[2])
     with tempfile.TemporaryDirectory(prefix="ray") as session:
+        # Ray notes the address of its newest cluster below this, in a folder that it makes only for its own sessions.
+        os.environ["RAY_TMPDIR"] = session
+        (Path(session) / "ray").mkdir()
         cluster = Cluster()
         nodes, namespaces = [], []
         for number in range(count):
