@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from overall_run import WAYS
+from overall_settings import SETTINGS
 from rich.console import Console
 from rich.table import Table
 
@@ -228,6 +229,9 @@ def page(report: Row) -> str:
         for row in rows:
             if "refused" in row:
                 lines += [f"{WAYS[row['way']]} refused to mount: {row['refused'].removeprefix('redoxfs: ')}", ""]
+    measured = {setting["name"] for setting in report["settings"]}
+    if others := [name for name in SETTINGS if name not in measured]:
+        lines += [f"Not measured for this page: {', '.join(others)}; `--only` takes each.", ""]
     bad = wrong(report["rows"])
     lines.append(
         f"{len(bad)} rows had samples that came not once, or under a wrong label."
