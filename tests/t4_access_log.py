@@ -197,7 +197,7 @@ def test_too_many_readers_are_refused_and_others_read_on(machine: Machine, sourc
 
 def test_umount_refuses_while_somebody_reads_and_lazy_does_not(machine: Machine, source: Path) -> None:
     serve(machine, source)
-    daemon = os.pidfd_open(machine.pid())
+    processes = machine.watched()
     with Tail(machine.mnt) as log:
         refused = machine.run("umount", machine.mnt)
         assert (refused.returncode, "still in use" in refused.stderr) == (8, True)
@@ -206,7 +206,7 @@ def test_umount_refuses_while_somebody_reads_and_lazy_does_not(machine: Machine,
         machine.ok("umount", "--lazy", machine.mnt)
         log.process.send_signal(signal.SIGINT)
         log.process.wait(PATIENCE_S)
-    assert has_ended(daemon)
+    assert all(map(has_ended, processes))
     assert machine.nothing_is_left()
 
 
