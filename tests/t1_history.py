@@ -2,13 +2,19 @@
 
 import json
 import math
+import os
 import random
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import trio
 from scrapes import told
 
+from redoxfs.dataset import build_catalog, read_tree
+from redoxfs.fs.recorder import Recorder
 from redoxfs.native import Histogram
 from redoxfs.telemetry import METRICS, Kind, Outcome
 from redoxfs.telemetry.history import (
@@ -317,3 +323,35 @@ def test_the_measures_are_those_of_the_simulator(shuffled: bool) -> None:
 def test_places_take_little_memory_with_many_samples() -> None:
     laps = watch([13_000_000, 50_000])
     assert laps.memory_bytes < 200_000
+
+
+def test_a_lap_counts_nothing_of_the_split_that_is_read_next(tmp_path: Path) -> None:
+    """However soon the next laps end: a training script with a short epoch and a short validation."""
+    sizes = {"train": 600, "val": 300}
+    for split, samples in sizes.items():
+        for label in ("one", "two"):
+            (tmp_path / split / label).mkdir(parents=True)
+            for number in range(samples // 2):
+                (tmp_path / split / label / f"{number}.png").write_bytes(b"x")
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        catalog = build_catalog(read_tree(fd), classes="dir")
+    finally:
+        os.close(fd)
+    served = SimpleNamespace(append=None)
+    plan = SimpleNamespace(about={}, nodes=1, policy=SimpleNamespace(chunk_of=lambda sample: sample))
+    node: Any = SimpleNamespace(given=0, plan=plan, note_served=lambda each: setattr(served, "append", each))
+    recorder = Recorder(node, catalog, lambda: stats(node.given))
+    recorder.start()
+    tree_of = catalog.tree_of_class[catalog.class_of]
+    for _ in range(3):
+        for tree in catalog.class_trees:
+            for sample in np.flatnonzero(tree_of == catalog.class_trees.index(tree)).tolist():
+                served.append(sample)
+                node.given += 1
+                if len(recorder.served) >= recorder.due:
+                    recorder.look()
+    found = read(json.loads(trio.run(recorder.text)))
+    assert {tree: [lap.grown["opens"] for lap in found.laps if lap.tree == tree] for tree in sizes} == {
+        tree: [samples] * 3 for tree, samples in sizes.items()
+    }

@@ -7,7 +7,7 @@ All of this happens in the node's task, but for the text of history.json, which 
 import mmap
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,6 @@ from redoxfs.telemetry.history import TREES, History, memory_bytes
 from redoxfs.telemetry.lap_watch import Finished, LapWatch
 
 Int32 = npt.NDArray[np.int32]
-
-RECORDS_APART_S = 0.1
-"""The least time between two records of one tree, as each takes a snapshot of some 0.2 ms to 1 ms. Shorter laps share a
-record."""
-
 
 LATE_S = 2.0
 """A snapshot that is older is not of the moment when a lap began."""
@@ -61,10 +56,6 @@ class Recorder:
         )
         self._history = History()
         self._given = 0
-        # By tree: the time of the last record.
-        self._recorded_s: dict[int, float] = {}
-        # By tree: laps that are over and have no record yet.
-        self._finished: dict[int, list[Finished]] = {}
         self.served: list[int] = []
         self.due = 0
 
@@ -88,7 +79,6 @@ class Recorder:
         """Add a point of now."""
         self.look()
         self._history.add(self._stats())
-        self._record()
 
     def look(self) -> None:
         """Look at the samples that were served since the last look."""
@@ -102,12 +92,10 @@ class Recorder:
             ended = self._watch.look(served)
             # A lap that ended began before, if only in these turns. What begins now does so after the end of another.
             self._begin(sorted({finished.tree for finished in ended}))
-            for finished in ended:
-                self._finished.setdefault(finished.tree, []).append(finished)
-            now_s = time.monotonic()
-            if any(now_s - self._recorded_s.get(tree, 0.0) > RECORDS_APART_S for tree in self._finished):
+            if ended:
+                # At once, for the next turns may be of another tree. It takes 0.2 ms to 1 ms.
                 self._history.take_in(self._stats())
-                self._record()
+                self._record(ended)
             now = [self._watch.progress(tree) for tree in range(len(before))]
             self._begin([tree for tree, (_, turns) in enumerate(now) if turns and now[tree] != before[tree]])
         served.clear()
@@ -121,23 +109,21 @@ class Recorder:
         for tree in trees:
             self._history.begin_lap(tree, taken_s if now_s - taken_s < LATE_S else now_s)
 
-    def _record(self) -> None:
-        """Record the laps that are over. The snapshot is of now."""
+    def _record(self, ended: Sequence[Finished]) -> None:
+        """Record laps that are over. The snapshot is of now. Laps of one tree share a record."""
         now_s = time.time()
-        for tree, laps in self._finished.items():
+        for tree in sorted({lap.tree for lap in ended}):
+            laps = [lap for lap in ended if lap.tree == tree]
             first, last = laps[0], laps[-1]
             is_whole = all(lap.whole for lap in laps)
             self._history.end_lap(tree, first.lap, last.lap, last.quality, now_s, whole=is_whole)
             if self._watch.progress(tree)[1]:
                 self._begin([tree])
-            self._recorded_s[tree] = time.monotonic()
-        self._finished.clear()
 
     def _follow(self) -> None:
         """Find how far the laps are, as somebody else counted."""
         node, catalog = self._node, self._catalog
         self._given = node.given
-        self._finished.clear()
         nodes = node.plan.nodes
         turns: npt.NDArray[Any] = np.zeros(len(self._trees))
         if node.given and nodes == 1:
@@ -167,7 +153,6 @@ class Recorder:
         self.look()
         stats = self._stats()
         self._history.take_in(stats)
-        self._record()
         copy = self._history.copy()
         return await trio.to_thread.run_sync(lambda: "".join(copy.pieces(stats, self._trees)).encode())
 
