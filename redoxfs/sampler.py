@@ -36,10 +36,6 @@ from redoxfs.linux.mount_table import Mount, mount_of, read_mounts
 TIMEOUT_S = 60.0
 """For an answer of the daemon, or of the one after it."""
 
-BLOCK = 256
-"""How many samples to ask for at a time. At 5,000 samples a second a block lasts 50 ms, and its answer takes less than
-that under load."""
-
 ATTEMPTS = 3
 """How often to ask a daemon that ends while it is asked."""
 
@@ -126,7 +122,7 @@ class Draws:
     def _next_request(self, count: int) -> bytes:
         self._number += 1
         known = self._known
-        return json.dumps([self._token, self._number, min(count, BLOCK), known.classes, known.identity]).encode()
+        return json.dumps([self._token, self._number, count, known.classes, known.identity]).encode()
 
     def _ask_ahead(self, count: int) -> None:
         """Ask, and read the answer later."""

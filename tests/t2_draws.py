@@ -19,7 +19,7 @@ from stores import HeldStore, NoKernel
 from t2_recover import Killed, Mount
 
 from redoxfs.chunks import build_cells
-from redoxfs.dataset import Catalog, build_catalog, read_tree
+from redoxfs.dataset import Catalog, build_catalog, fingerprint, read_tree
 from redoxfs.node import ExpectedOpen, Node, OpenFile, Plan, plan_pool, pool_memory_for
 from redoxfs.node.drawing import FILES, SAMPLERS, Blocks, Drawing
 
@@ -55,7 +55,7 @@ async def running(catalog: Catalog, store: HeldStore, samples: int = 40) -> Asyn
     node.start()
     try:
         with trio.fail_after(60):
-            yield node, Drawing(node, catalog, seed=1)
+            yield node, Drawing(node, catalog, fingerprint(catalog), seed=1)
     finally:
         store.gate.set()
         node.stop()
@@ -303,7 +303,7 @@ def test_draws_outlive_a_daemon(catalog: Catalog, steps: int) -> None:
         """As a sampler: the same block, until there is an answer."""
         while True:
             try:
-                return await draw(Drawing(mount.node, catalog), number, 3)
+                return await draw(Drawing(mount.node, catalog, fingerprint(catalog)), number, 3)
             except Killed:
                 await mount.restart()
 

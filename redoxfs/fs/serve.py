@@ -38,7 +38,7 @@ from redoxfs.node import Journal, Node, Past, Plan, Verb, serve_control
 from redoxfs.node.drawing import Drawing
 from redoxfs.node.opened_ahead import OpenedAhead
 from redoxfs.node.recent import RecentTurns
-from redoxfs.node.state import StateFile, StateWriter
+from redoxfs.node.state import DATASET, StateFile, StateWriter
 
 if TYPE_CHECKING:
     from redoxfs.fs.metrics import Metrics
@@ -227,7 +227,7 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
     node = Node(catalog, plan, spec.store, timeout_s=spec.timeout_s, kernel=caches, journal=journal, recent=recent)
     state = StateWriter(spec.state_file, lambda: spec.settings(node.plan), len(catalog.class_of), node)
     ahead = OpenedAhead(node, state)
-    drawing = Drawing(node, catalog)
+    drawing = Drawing(node, catalog, spec.settings(node.plan)[DATASET])
     tree = native_tree(catalog)
     access_of = Accesses(tree, node).of
     slow_opens = SlowOpens(access_of)

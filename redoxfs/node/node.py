@@ -280,9 +280,7 @@ class Node:
             self.counters.joined += 1
             content = self.memory.claimed(path)
         if content is None or (content.arrived and content.stamps[file] is None):
-            # What a sampler did not draw was never read before.
-            is_again = not isinstance(self.binding, DrawnBinding) or self.binding.was_due
-            return self.supply.read_again(path, sample, counted=is_again)
+            return self.supply.read_again(path, sample, counted=self.binding.was_read)
         if not content.arrived and not awaited:
             self.counters.in_flight_waits += 1
             self.supply.hasten(content)

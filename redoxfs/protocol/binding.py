@@ -126,6 +126,9 @@ class Binding:
         reservations, reservations_per_thread, holds, callers: bounds of the tables.
     """
 
+    was_read: bool = True
+    """Whether the bytes of the last open had been read ahead of it. If they are read now, that is again."""
+
     def __init__(
         self,
         policy: Policy | SharedPolicy,
@@ -601,8 +604,6 @@ class DrawnBinding(Binding):
         super().__init__(policy, files)
         # Paths that were drawn and not opened since.
         self._due: set[int] = set()
-        self.was_due = False
-        """Whether the path of the last open was drawn and not opened since."""
         self._answer = np.arange(len(files), dtype=np.int32).data
         if self._all_opened is not None:
             # None waits for its other files before it is drawn.
@@ -617,7 +618,7 @@ class DrawnBinding(Binding):
         return turn
 
     def open(self, path: int, file: int, thread: int) -> Opened:
-        self.was_due = path in self._due
+        self.was_read = path in self._due
         self._due.discard(path)
         return super().open(path, file, thread)
 
