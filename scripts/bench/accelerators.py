@@ -87,15 +87,18 @@ class _Lane:
         self.room, self.ready = fork.Semaphore(AHEAD), fork.Semaphore(0)
 
 
-def feed(folder: Path, load: Load) -> Fed:
-    """Read an epoch of ``folder`` for simulated accelerators. Raises SystemExit if a read fails, or a child dies."""
+def feed(folder: Path, load: Load, ready: Callable[[], None] | None = None) -> Fed:
+    """Read an epoch of ``folder`` for simulated accelerators. Raises SystemExit if a read fails, or a child dies.
+
+    One of the processes calls ``ready`` when all are there, before any begins.
+    """
     names = sorted(f"{path.parent.name}/{path.name}" for path in folder.glob("class*/*"))
     steps = len(names) // (load.batch * load.accelerators)
     if steps < 2:
         raise SystemExit(f"{len(names)} files are too few for {load.accelerators} accelerators")
     order = list(range(len(names)))
     random.Random(load.seed).shuffle(order)
-    start = fork.Barrier(load.accelerators * (READERS + 1))
+    start = fork.Barrier(load.accelerators * (READERS + 1), ready)
     together, stop = fork.Barrier(load.accelerators), fork.Value("i", 0)
     with Children() as children:
         for number in range(load.accelerators):
@@ -103,7 +106,8 @@ def feed(folder: Path, load: Load) -> Fed:
             batches = [mine[at : at + load.batch] for at in range(0, len(mine), load.batch)]
             lanes = [_Lane() for _ in range(READERS)]
             for reader, lane in enumerate(lanes):
-                parts = [[names[sample] for sample in batch[reader::READERS]] for batch in batches]
+                # One string a part: a reader that went through the parent's list would copy all pages that it lies on.
+                parts = ["\n".join(names[sample] for sample in batch[reader::READERS]) for batch in batches]
                 children.start(_read, folder, parts, lane, start, stop)
             children.start(_accelerate, number, lanes, steps, load, start, together, stop)
         found = children.answers()
@@ -123,7 +127,7 @@ def feed(folder: Path, load: Load) -> Fed:
 
 
 def _read(
-    folder: Path, parts: list[list[str]], lane: _Lane, start: Any, stop: "Synchronized[int]"
+    folder: Path, parts: list[str], lane: _Lane, start: Any, stop: "Synchronized[int]"
 ) -> tuple[Sequence[int], int]:
     """A reader: its part of each batch, whole files. Answers with its samples, and how many labels were wrong."""
     seen, wrong = array("l"), 0
@@ -135,7 +139,7 @@ def _read(
             lane.ready.release()
             break
         try:
-            for name in part:
+            for name in part.split("\n") if part else []:
                 with open(folder / name, "rb") as file:
                     got = file.read()[:NAME_BYTES].rstrip().decode(errors="replace")
                 label, _, rest = got.partition("/")

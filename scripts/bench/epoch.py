@@ -61,6 +61,8 @@ class Storage:
     read_bytes: Callable[[], int] | None = None
     forget: Callable[[], None] = lambda: None
     """Drops all that the kernel keeps of the storage."""
+    leave: Callable[[int], None] = lambda _more_bytes: None
+    """Caps the memory of the processes and their page cache: so much beside what the processes hold now."""
 
 
 def make_dataset(work: Path, files: int, console: Console) -> int:
@@ -72,10 +74,15 @@ def make_dataset(work: Path, files: int, console: Console) -> int:
 
 
 @contextmanager
-def storage(profile: throttle.Profile, work: Path, cap_bytes: int) -> Iterator[Storage]:
+def storage(profile: throttle.Profile, work: Path, cap_bytes: int | None) -> Iterator[Storage]:
     if profile.delay_ms is None:
         with throttle.throttled(profile, cap_bytes, work) as group:
-            yield Storage(work / "data", work / "packed", group.enter, group.read_bytes, throttle.drop_caches)
+
+            def leave(more_bytes: int) -> None:
+                group.limit_memory(group.used_bytes() + more_bytes)
+
+            data, packed = work / "data", work / "packed"
+            yield Storage(data, packed, group.enter, group.read_bytes, throttle.drop_caches, leave)
         return
     slow = work / "slow"
     program = mounts.compiled(mounts.HERE.parent / "slow_store.c", work)

@@ -75,9 +75,9 @@ def _about(result: dict[str, Any]) -> str:
         f"It is fed if it computes for at least {result['fed'] * 100:.0f} % of the time. Readers are as in DLIO: "
         f"{result['readers']} for each accelerator, {result['ahead']} batches ahead, one random order for all, a "
         f"barrier after each batch. The first batch does not count. redoxfs has {result['memory_mb']} MiB of memory. "
-        f"All processes together, page cache included, have {result['cap_mb']} MiB. The storage with latency has no "
-        f"such limit, because the kernel caches none of its pages. Each number comes from an epoch, or from its first "
-        f"{result['limit_s']:g} s, on a fresh mount with cold caches."
+        f"All processes together, page cache included, have {result['cap_mb']} MiB beside what they hold before they "
+        f"read. The storage with latency has no such limit, because the kernel caches none of its pages. Each number "
+        f"comes from an epoch, or from its first {result['limit_s']:g} s, on a fresh mount with cold caches."
     )
 
 
