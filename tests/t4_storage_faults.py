@@ -164,10 +164,8 @@ def test_with_every_nth_read_failing_only_twice_failed_opens_fail(
                     assert missing <= set(store.hit)
                     assert {error.errno for error in raised if isinstance(error, OSError)} <= {errno.EIO}
                     failed += len(raised)
-                # An open that fails has failed its second read, except where the pool keeps the sample in memory for
-                # the next lap: then it may have failed only one.
-                twice = len(store.hit) - node.counters.samples_reread
-                assert twice <= failed <= len(store.hit) if policy == "pool" else failed == twice
+                # An open that fails has failed its second read.
+                assert failed == len(store.hit) - node.counters.samples_reread
                 assert node.counters.errors == failed
                 assert failed >= 2 * SAMPLES or every > 1
                 for _ in range(2):

@@ -13,8 +13,8 @@ Every sample in memory is one `Content`. It belongs to
 - nobody: dropped. If a read of it is still in progress, its result is discarded.
 
 A content moves from the slots to a path at its turn and is never copied. A content that the core keeps stays in the
-slots, and the path gets an *alias*: another content with the same bytes, which count where they are kept. Used from
-the node's task alone.
+slots, and the path gets an *alias*: another content with the same bytes, which count where they are kept. Errors are
+not kept: a content of which a file could not be read is read once more for the slots. Used from the node's task alone.
 """
 
 from collections import OrderedDict
@@ -42,12 +42,13 @@ class Content:
     ``bytes_held``  the sum over the files
     ``read``        the read that brings it
     ``remote``      whether it comes from another node
+    ``aliases``     of paths, while the bytes are expected
     """
 
     __slots__ = (
-        "_aliases",
         "_arrival",
         "_calls",
+        "aliases",
         "arrived",
         "bytes_held",
         "files",
@@ -69,8 +70,7 @@ class Content:
         self.bytes_held = 0
         self._arrival: trio.Event | None = None
         self._calls: tuple[Callable[[], None], ...] = ()
-        # Only while the bytes are expected.
-        self._aliases: list[Content] = []
+        self.aliases: list[Content] = []
 
     @property
     def payload(self) -> Payload:
@@ -80,7 +80,7 @@ class Content:
     @property
     def is_wanted(self) -> bool:
         """Whether the content has an owner, or something waits for it."""
-        return self.owner is not _Owner.NOBODY or bool(self._arrival or self._calls or self._aliases)
+        return self.owner is not _Owner.NOBODY or bool(self._arrival or self._calls or self.aliases)
 
     def when_here(self, call: Callable[[], None]) -> None:
         """Call once, when the bytes are here and counted, or errors in their place. They are not here yet."""
@@ -108,11 +108,11 @@ class Content:
         self.bytes_held = held
         self._notify()
         calls = self._take_calls()
-        if self._aliases:
-            for alias in self._aliases:
+        if self.aliases:
+            for alias in self.aliases:
                 alias._see(self)
                 calls += alias._take_calls()
-            self._aliases = []
+            self.aliases = []
         return calls
 
     def alias(self) -> "Content":
@@ -122,8 +122,13 @@ class Content:
         if self.arrived:
             alias._see(self)
         else:
-            self._aliases.append(alias)
+            self.aliases.append(alias)
         return alias
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it is here, and a file of it could not be read."""
+        return None in self.stamps
 
     def _see(self, content: "Content") -> None:
         self.files, self.stamps = content.files, content.stamps
@@ -213,7 +218,10 @@ class Memory:
         return expected
 
     def claim(self, path: int, sample: int, *, remote: bool = False, kept: bool = False) -> Content | None:
-        """``sample`` has its turn for ``path``; None if the slots have dropped its bytes."""
+        """``sample`` has its turn for ``path``; None if the slots have dropped its bytes.
+
+        ``kept``: the slots keep it, unless a file of it could not be read.
+        """
         if not remote and not kept and sample in self._slots:
             # Nearly every turn: `_leave` and `_own`, written out.
             usual = self._slots.pop(sample)
@@ -229,7 +237,7 @@ class Memory:
         content = self._leave(sample, remote=remote)
         if content is None:
             return None
-        if kept:
+        if kept and not content.has_failed:
             self._slots[sample] = content
             content.owner = _Owner.SLOTS
             self.slots_bytes += content.bytes_held
@@ -315,8 +323,9 @@ class Memory:
         content = self._reserved.get(sample)
         return content is not None and content.remote
 
-    def arrive(self, content: Content, payload: Payload) -> None:
-        """The bytes of ``content`` are here, or errors in their place."""
+    def arrive(self, content: Content, payload: Payload) -> bool:
+        """The bytes of ``content`` are here, or errors in their place. Returns whether the slots keep errors of it."""
+        is_kept = bool(content.aliases)
         calls = content.arrive(payload)
         if content.owner is _Owner.SLOTS:
             self.slots_bytes += content.bytes_held
@@ -329,6 +338,7 @@ class Memory:
             content.drop_bytes()
         for call in calls:
             call()
+        return is_kept and content.has_failed and self._slots.get(content.sample) is content
 
     @property
     def used_bytes(self) -> int:

@@ -113,7 +113,10 @@ class Supply:
         if turn.loads:
             self._counters.demand_loads += turn.is_demanded
             self.load(turn.loads, awaited=turn.is_demanded)
-        return self._memory.claim(path, turn.sample, remote=turn.remote, kept=turn.kept)
+        content = self._memory.claim(path, turn.sample, remote=turn.remote, kept=turn.kept)
+        if turn.kept and content is not None and content.has_failed:
+            self._read_for_slots(turn.sample)
+        return content
 
     def load(self, loads: Sequence[Load], *, awaited: bool) -> None:
         """Read ``loads`` into the slots. ``awaited``: a request waits for the first sample of the first."""
@@ -125,6 +128,12 @@ class Supply:
             self._loads_in_flight += 1
             self._submit(reads, self._memory.expect(load.samples), awaited=awaited, loading=loading)
             awaited = False
+
+    def _read_for_slots(self, sample: int) -> None:
+        """The core keeps ``sample`` for its next turn, but its read failed. An open now and that one need one each."""
+        self._counters.samples_loaded += 1
+        reads = self._store.reads(self._plan().policy.chunk_of(sample), (sample,))
+        self._submit(reads, self._memory.expect((sample,)), awaited=False)
 
     def read_again(self, path: int, sample: int, *, counted: bool = True) -> Content:
         """Read dropped bytes, or bytes whose read had failed before this open, for ``path`` alone."""
@@ -351,7 +360,8 @@ class Supply:
             if isinstance(file, FileBytes) and (file.changed or self._changed_size):
                 self._note_changes(content, payload)
                 break
-        self._memory.arrive(content, payload)
+        if self._memory.arrive(content, payload):
+            self._read_for_slots(content.sample)
 
     def _note_changes(self, content: Content, payload: Payload) -> None:
         for entry, got in zip(self.files_of(content.sample), payload, strict=True):
