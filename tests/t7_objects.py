@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -138,6 +139,37 @@ def test_a_killed_pack_has_no_manifest_and_resumes(machine: Machine, source: Pat
     assert "all as packed" in machine.ok("verify", dst).stderr
     # The records are gone.
     assert not any("record" in path for path in proxy.paths[-1:])
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.parametrize("part", ["plan.json", ".tar", ".record"])
+def test_ctrl_c_ends_a_pack_to_a_silent_store(
+    machine: Machine, source: Path, proxy: Server, part: str, jobs: str
+) -> None:
+    dst = f"s3://{BUCKET}/silent{jobs}-{part.strip('.')}"
+    is_silent = threading.Event()
+
+    def fault(method: str, path: str) -> str | None:
+        if method == "GET" or part not in path:
+            return None
+        is_silent.set()
+        return SILENT
+
+    proxy.fault = fault
+    command = machine.command("pack", source, dst, *PACK, "--jobs", jobs)
+    with subprocess.Popen(command, env=machine.environment, stderr=subprocess.PIPE, text=True) as pack:
+        try:
+            assert is_silent.wait(PATIENCE_S)
+            pack.send_signal(signal.SIGINT)
+            # Less than the deadline of a request, which is followed by others.
+            told = pack.communicate(timeout=15)[1]
+        finally:
+            pack.kill()
+    assert pack.returncode == 130
+    assert told.splitlines()[-1] == "redoxfs: interrupted"
+    proxy.fault = lambda _method, _path: None
+    machine.ok("pack", source, dst, *PACK, "--jobs", jobs)
+    assert "all as packed" in machine.ok("verify", dst).stderr
 
 
 def test_a_pack_survives_a_server_that_fails_now_and_then(machine: Machine, source: Path, proxy: Server) -> None:

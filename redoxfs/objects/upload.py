@@ -106,7 +106,7 @@ def pack_to(
             return packed
         _claim(writer, draft)
         (folder / DRAFT).write_bytes(draft)
-        work = Work(_prepare, (seen_by_workers(root_fd), folder, address, timeout_s), _carry_out)
+        work = Work(_prepare, (seen_by_workers(root_fd), folder, address, timeout_s), _carry_out, may_hang=True)
         sums, kept, rewritten = carry_out(work, tree, positions, jobs, lambda done: on_progress(done, totals))
         must_be_unchanged(tree, root_fd)
         records = {**records, "sums": array_files.save(folder / FOLDER, "sums", sums)}

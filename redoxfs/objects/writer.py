@@ -3,14 +3,15 @@
 Only `redoxfs pack` writes. It has no deadline for the whole of an upload; obstore repeats each part, with pauses, until
 `RETRY_S` are over. A store shows an object only when it is complete.
 
-Any thread may call anything here. Errors are `ObjectError`.
+Any thread may call anything here. Errors are `ObjectError`. Ctrl-C ends all but `put_parts`, which only a process that
+can be ended should call.
 """
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from redoxfs.objects.address import Address
 from redoxfs.objects.client import Client, Version, obstore, open_store
@@ -26,6 +27,8 @@ PARTS_IN_FLIGHT = 4
 """Of one upload: 64 MiB of memory."""
 
 RETRY_S = 180.0
+
+Result = TypeVar("Result")
 
 
 class Writer:
@@ -46,7 +49,7 @@ class Writer:
 
     def put(self, name: str, data: bytes | Path) -> None:
         """Write an object, or replace it."""
-        self._call(name, lambda: obstore().put(self._store, name, data, chunk_size=PART_BYTES))
+        self._run(name, self._put(name, data, chunk_size=PART_BYTES))
 
     def put_parts(self, name: str, parts: Iterator[bytes]) -> str | None:
         """Write an object of the bytes that ``parts`` yields. Returns its ETag. Raises what ``parts`` raises."""
@@ -81,7 +84,7 @@ class Writer:
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Write a new object. False if there is one; a store that cannot tell replaces it."""
         try:
-            self._call(name, lambda: obstore().put(self._store, name, data, mode="create"))
+            self._run(name, self._put(name, data, mode="create"))
         except ObjectError as error:
             if error.errno == errno.EEXIST:
                 return False
@@ -112,24 +115,33 @@ class Writer:
     def names(self, below: str | None = None, *, most: int | None = None) -> list[str]:
         """The objects in the folder, or below one in it."""
 
-        def listed() -> list[str]:
+        async def listed() -> list[str]:
             found: list[str] = []
-            for batch in obstore().list(self._store, below, chunk_size=1000 if most is None else most):
+            async for batch in obstore().list(self._store, below, chunk_size=1000 if most is None else most):
                 found += [entry["path"] for entry in batch]
                 if most is not None and len(found) >= most:
                     break
             return found
 
-        found: list[str] = self._call(below or "", listed)
-        return found
+        return self._run(below or "", listed())
 
     def delete_below(self, folder: str) -> None:
         """Remove all objects below a folder."""
         names = self.names(folder)
-        if names:
-            self._call(folder, lambda: obstore().delete(self._store, names))
 
-    def _call(self, name: str, call: Any) -> Any:
+        async def deleted() -> None:
+            await obstore().delete_async(self._store, names)
+
+        if names:
+            self._run(folder, deleted())
+
+    async def _put(self, name: str, data: bytes | Path, **options: Any) -> None:
+        await obstore().put_async(self._store, name, data, **options)
+
+    def _run(self, name: str, work: Coroutine[Any, Any, Result]) -> Result:
+        return self._call(name, lambda: self._client.run(work))
+
+    def _call(self, name: str, call: Callable[[], Result]) -> Result:
         try:
             return call()
         except Exception as error:

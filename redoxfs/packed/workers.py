@@ -2,7 +2,7 @@
 
 Shards do not depend on each other, and all facts about them lie in memory-mapped arrays. So a worker is a process that
 opens these arrays and receives numbers of shards. Processes rather than threads, because tar headers and file names are
-work for Python, which threads would do one after the other. A single worker runs in this process.
+work for Python, which threads would do one after the other. A single worker runs in this process, unless it may hang.
 
 Workers count their work in shared memory, which the caller reads at any time. They end with the process that started
 them, however it ends, and leave Ctrl-C to it.
@@ -11,6 +11,8 @@ them, however it ends, and leave Ctrl-C to it.
 import multiprocessing
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -22,6 +24,9 @@ from typing import Any, Generic, TypeVar
 from redoxfs.linux.parent import signal_at_the_parents_end
 
 PROGRESS_EVERY_S = 0.2
+
+STOP_S = 3.0
+"""How long a worker that may hang has to stop."""
 
 State = TypeVar("State")
 Result = TypeVar("Result")
@@ -59,11 +64,15 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Work(Generic[State, Result]):
-    """``prepare`` makes a worker's state, once; ``carry_out`` does one shard with it. Both are module functions."""
+    """``prepare`` makes a worker's state, once; ``carry_out`` does one shard with it. Both are module functions.
+
+    ``may_hang``: ``carry_out`` may wait for a server, and does not notice that it has to stop.
+    """
 
     prepare: Callable[[Any], State]
     argument: Any
     carry_out: Callable[[State, int, Tally], Result]
+    may_hang: bool = False
 
 
 def each_shard(
@@ -77,7 +86,7 @@ def each_shard(
     shared = spawn.Array("q", 3)
     tally = Tally(shared)
     pool: ProcessPoolExecutor | ThreadPoolExecutor
-    if min(jobs, len(shards)) <= 1:
+    if min(jobs, len(shards)) <= 1 and not work.may_hang:
         _enter(work, tally)
         pool = ThreadPoolExecutor(1)
     else:
@@ -126,7 +135,17 @@ def _begin(work: Work[Any, Any], shared: "SynchronizedArray[int]", parent: int) 
     if os.getppid() != parent:
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _enter(work, Tally(shared))
+    tally = Tally(shared)
+    if work.may_hang:
+        threading.Thread(target=_end_in_time, args=(tally,), daemon=True).start()
+    _enter(work, tally)
+
+
+def _end_in_time(tally: Tally) -> None:
+    while not tally.stopping():
+        time.sleep(PROGRESS_EVERY_S)
+    time.sleep(STOP_S)
+    os._exit(1)
 
 
 def _one(shard: int) -> Any:
