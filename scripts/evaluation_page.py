@@ -133,12 +133,14 @@ def render(docs: Path, sections: Sequence[Section]) -> str:
 
 
 def _wrapped(line: str) -> str:
-    """A line of running text in lines of 120 characters; all else as it is."""
-    if line.startswith(("|", "#", "!", " ", "-", "*")):
+    """A line of running text, or an item of a list, in lines of 120 characters; all else as it is."""
+    if line.startswith(("|", "#", "!", " ", "*")):
         return line
+    indent = "  " if line.startswith("- ") else ""
     # A line that began with "256." would be an item of a list.
     kept = re.sub(r" (?=\d+\. )", "\0", line)
-    return textwrap.fill(kept, 120, break_long_words=False, break_on_hyphens=False).replace("\0", " ")
+    lines = textwrap.fill(kept, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return lines.replace("\0", " ")
 
 
 def _section(section: Section, module: ModuleType, result: Any, docs: Path) -> str:
