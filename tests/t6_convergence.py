@@ -186,7 +186,7 @@ def test_the_page_says_what_was_found_and_what_is_not_ruled_out() -> None:
     told = findings(report)
     assert told[0].startswith("1 setting of a mount differs from plain reading with p < 0.05: slot, K=64, 5% (-9.93)")
     assert "slot, K=64, 5%: -10." in told[1]
-    assert "Successive epochs of the slot have a rank correlation of 0.200 to 0.200" in " ".join(told)
+    assert "Successive epochs of the slot have a rank correlation of 0.200; two" in " ".join(told)
     text = page(report)
     assert text.startswith("## Convergence")
     for sentence in told:

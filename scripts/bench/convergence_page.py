@@ -119,10 +119,15 @@ def _of_laps(report: dict[str, Any]) -> list[str]:
             of_kind.setdefault(row["kind"], []).append(row["rank_correlation"])
     by_chance = 1 / (report["images"] - 1) ** 0.5
     return [
-        f"Successive epochs of the {kind} have a rank correlation of {min(values):.3f} to {max(values):.3f}; "
-        f"two random shuffles have 0 ± {by_chance:.3f}."
+        f"Successive epochs of the {kind} have a rank correlation of {_span(values)}; two random shuffles have "
+        f"0 ± {by_chance:.3f}."
         for kind, values in of_kind.items()
     ]
+
+
+def _span(values: list[float]) -> str:
+    """The least and the most, or one number if both read the same."""
+    return " to ".join(dict.fromkeys(f"{value:.3f}" for value in (min(values), max(values))))
 
 
 def _is_low(value: float | None) -> bool:
@@ -155,12 +160,13 @@ def page(report: dict[str, Any]) -> str:
         "",
         "K is the number of samples in a chunk; the percentage is the share of the samples in memory. The label of an "
         'image is its directory, except with "labels in files", where each image may stand in for any other. The files '
-        "lie class by class, but redoxfs builds chunks of several classes. The settings without K are controls: "
-        'another shuffle; one shuffle for all epochs; "class shards, buffer", the method of WebDataset on shards of '
-        "one class, with a buffer of a tenth of the images; and the order of a directory. *Redirected* is the share of "
-        "opens that returned another file. *Class mix* is how far the classes of a batch are from their shares in the "
-        "dataset: 1 as in a random order, more if batches have few classes."
-        + (f' "former pool" is the pool of commit {former}.' if former else ""),
+        "lie class by class, but redoxfs builds chunks of several classes.",
+        "",
+        "The settings without K are controls. They read in another random order, in one random order for all epochs, "
+        'or in the order of a directory. "class shards, buffer" is the method of WebDataset, on shards of one class, '
+        "with a buffer of a tenth of the images. *Redirected* is the share of opens that returned another file. *Class "
+        "mix* compares the classes of a batch with their shares in the dataset. A random order has 1, and batches of "
+        "few classes have more." + (f' "former pool" is the pool of commit {former}.' if former else ""),
         "",
         _markdown(*table(report)),
         "",
@@ -189,7 +195,7 @@ def page(report: dict[str, Any]) -> str:
 
 
 def _counted(seeds: int) -> str:
-    return "one seed, which cannot show a difference as small as chance" if seeds == 1 else f"{seeds} seeds"
+    return "one seed, which is too few to tell a small difference from chance" if seeds == 1 else f"{seeds} seeds"
 
 
 def _markdown(headings: list[str], lines: list[list[str]]) -> str:

@@ -27,7 +27,6 @@ LIMITS = {
     "bytes": "the cap on the storage's bytes",
     "compute": "the GPUs",
     "CPU": "the processors of this machine, which all nodes share",
-    "waits": "waits: nothing is used fully",
 }
 
 Row = Mapping[str, Any]
@@ -89,14 +88,18 @@ def _why(row: Row, setting: Row, mine: Sequence[Row], key: str, other: str, pape
     used = row["used"]
     text = (
         f"**{setting['name']}** ({setting['where']}, {row['model']}): {row[key]:.2f} times {WAYS[other]}, in the paper "
-        f"{paper:.2f}. The limit was {LIMITS[row['limit']]}"
+        f"{paper:.2f}. "
     )
-    text += f" ({used[row['limit']]:.0%} of it used). " if row["limit"] in used else ". "
+    text += (
+        f"The limit was {LIMITS[row['limit']]} ({used[row['limit']]:.0%} of it used). "
+        if row["limit"] in used
+        else f"No resource was used to {FULL:.0%}. "
+    )
     needed_s = beside["seconds"] / paper
     if ideal and needed_s < ideal["seconds"]:
         text += (
-            f"To reach the paper's figure, an epoch would have to take {needed_s:.1f} s, less than the "
-            f"{ideal['seconds']:.1f} s of No-I/O here. "
+            f"To reach the paper's figure, an epoch would have to take {needed_s:.2f} s, less than the "
+            f"{ideal['seconds']:.2f} s of No-I/O here. "
         )
     if row["limit"] == "bytes":
         most = row["amplification"] * needed_s / row["seconds"]
@@ -231,7 +234,7 @@ def page(report: Row) -> str:
                 lines += [f"{WAYS[row['way']]} refused to mount: {row['refused'].removeprefix('redoxfs: ')}", ""]
     measured = {setting["name"] for setting in report["settings"]}
     if others := [name for name in SETTINGS if name not in measured]:
-        lines += [f"Not measured for this page: {', '.join(others)}; `--only` takes each.", ""]
+        lines += [f"This page lacks some settings: {', '.join(others)}. To measure one, pass its name to `--only`.", ""]
     bad = wrong(report["rows"])
     lines.append(
         f"{len(bad)} rows had samples that came not once, or under a wrong label."

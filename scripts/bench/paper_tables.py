@@ -68,9 +68,9 @@ def breakdown(result: dict[str, Any]) -> str:
             "in requests comes from these values, and not from our implementation."
         ]
     text = (
-        f"How much does each of the paper's optimizations save? A simulated epoch of ResNet-50 over "
-        f"{files or PAPER_FILES:,} files on three nodes, without some of them. *Loads* counts "
-        "chunks that a node loads, *remote requests* the requests to other nodes. Redox is the policy `slot`."
+        "How much does each of the paper's optimizations save? Each row is a simulated epoch of ResNet-50 over "
+        f"{files or PAPER_FILES:,} files on three nodes. Redox is the policy `slot`, with all optimizations; the other "
+        "rows lack some or all. *Loads* counts chunks that a node loads, *remote requests* the requests to other nodes."
     )
     return "\n\n".join(["## Breakdown (§5.3)", text, table(headings, cells), *told])
 
@@ -121,8 +121,8 @@ def remote_memory(result: dict[str, Any]) -> str:
             "for the node's own chunks."
         ]
     text = (
-        "How much memory do the samples from other nodes need? Three simulated nodes with "
-        f"{files or PAPER_FILES:,} files, and a limit on that memory."
+        "How much memory do the samples from other nodes need? The simulation limits that memory on three nodes with "
+        f"{files or PAPER_FILES:,} files."
     )
     return "\n\n".join(["## Memory for samples from other nodes (§5.4)", text, table(headings, cells), *told])
 
@@ -194,10 +194,11 @@ def randomness(result: dict[str, Any]) -> str:
         for row in rows
     ]
     claim = (
-        f"How random is the order? For its example (chunks of {bound['chunk_size']}, {bound['files']:,} files, "
-        f"{bound['virtual_chunks']:,} virtual chunks), the paper gives {PAPER_BOUND} orders as the bound. That is the "
-        f"number of orders that redirection maps to one, {bound['most_mapped_to_one']} here. The bound itself is "
-        f"larger: at least {bound['randomness_at_least']} orders remain."
+        "How random is the order? The paper gives a lower bound on the number of orders that remain: "
+        f"{PAPER_BOUND} for its example (chunks of {bound['chunk_size']}, {bound['files']:,} files, "
+        f"{bound['virtual_chunks']:,} virtual chunks). But that is the most orders that redirection maps to "
+        f"one, {bound['most_mapped_to_one']} here. The bound itself is larger: at least {bound['randomness_at_least']} "
+        "orders remain."
     )
     text = (
         "A number of orders does not show how well a policy shuffles, so this table measures it. *Displacement* is how "

@@ -86,9 +86,9 @@ def _setting(report: Report) -> list[str]:
         f"{report['files']:,} files of {report['sample_bytes'] / 1000:g} kB on {nodes}, whose memory holds "
         f"{report['resident']:.0%} of the files. A chunk has {report['chunk_size']} files.",
         "",
-        "- *File reads* are random. *Chunk reads*, of a chunk or of a shard, are sequential. *Storage time* is "
+        "- *File reads* are random. *Chunk reads*, of a chunk or of a shard, are sequential. *Storage time* counts "
         f"{report['seek_time_s'] * 1000:g} ms for each read, and its bytes at {report['bytes_per_s'] / 1e6:g} MB/s, "
-        "one read after the other. It is not the time of an epoch.",
+        "with one read after the other. It is not the time of an epoch.",
         "- *Memory* is the largest share of the files that all nodes together hold. Streaming and partial shuffle use "
         "local disks as well; their reads count as reads of the same storage.",
         "- *Displacement* and *rank correlation* compare successive epochs. *Mates* are pairs of samples of one chunk "
