@@ -81,7 +81,7 @@ METRICS: tuple[Metric, ...] = (
         COUNTER,
         "samples_reread",
         "Samples read again for one open: memory was short, the first read had failed, or a daemon had died. "
-        "On a mount for a sampler, those of them that it drew.",
+        "On a mount for a sampler, only samples that the sampler drew count.",
     ),
     Metric("demand_loads", COUNTER, "demand_loads", "Opens that started a load."),
     Metric("in_flight_waits", COUNTER, "in_flight_waits", "Opens that waited for a read already in progress."),
