@@ -2,6 +2,7 @@
 
 import errno
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ from redoxfs.objects import Address, AddressError, is_address, parse_address
 from redoxfs.objects.client import PART_BYTES, Client, Version
 from redoxfs.objects.credentials import ProfileError, absolute_files, aws_settings, credential_files
 from redoxfs.objects.errors import ObjectError
-from redoxfs.objects.index import NotPackedError, fetch, load
+from redoxfs.objects.index import UNUSED_S, NotPackedError, fetch, load
 from redoxfs.objects.store import ObjectStore
 from redoxfs.packed import DamagedDatasetError, Index
 from redoxfs.testing import CHUNK_SIZE, GROUPS, StoreTests, Subject, make_source, payloads
@@ -227,6 +228,22 @@ def test_a_fetch_removes_what_a_killed_one_left_days_ago(server: Server, tmp_pat
     fetch(client_of(server), tmp_path)
     assert not old.exists()
     assert young.exists()
+
+
+def test_a_fetch_removes_the_index_of_a_dataset_that_was_not_mounted_for_months(server: Server, tmp_path: Path) -> None:
+    kept = fetch(client_of(server), tmp_path).folder
+    unused, other = kept.with_name("0" * 32), kept.with_name("of-somebody")
+    for folder in (unused, other):
+        folder.mkdir()
+        os.utime(folder, (0, 0))
+    os.utime(kept, (time.time() - UNUSED_S / 2,) * 2)
+    for _ in range(2):
+        again = fetch(client_of(server), tmp_path)
+        assert again.was_kept
+        # In use, so young again.
+        assert time.time() - again.folder.stat().st_mtime < UNUSED_S / 4
+    assert not unused.exists()
+    assert other.exists()
 
 
 def test_requests_in_flight_hold_what_the_line_carries_in_time(server: Server, tmp_path: Path) -> None:

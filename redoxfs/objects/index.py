@@ -50,6 +50,9 @@ PARTS_IN_FLIGHT = 8
 LEFT_S = 2 * 24 * 3600.0
 """The age at which a temporary folder is a leftover."""
 
+UNUSED_S = 90 * 24 * 3600.0
+"""How long an index is kept that nobody mounts. A later mount fetches it again."""
+
 _CHECKSUM = re.compile(r"[0-9a-f]{32}")
 
 
@@ -90,7 +93,7 @@ async def _fetch(client: Client, cache: Path) -> Fetched:
     text = await _manifest_text(client)
     indexes = cache / INDEXES
     indexes.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _remove_leftovers(indexes)
+    _remove_old(indexes)
     fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=indexes))
     try:
         durable.write_file(fresh / MANIFEST, text)
@@ -109,6 +112,7 @@ async def _fetch(client: Client, cache: Path) -> Fetched:
         versions = await _versions(client, shards)
         total = sum(sizes.values())
         if _is_whole(place, sizes):
+            os.utime(place)
             return Fetched(place, True, versions, total)
         await _arrays(client, fresh / FOLDER, sizes)
         try:
@@ -122,13 +126,18 @@ async def _fetch(client: Client, cache: Path) -> Fetched:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-def _remove_leftovers(indexes: Path) -> None:
-    """Remove what a killed process has left. Whoever still works there may not take so long."""
-    for pattern in (".new-*", ".old-*"):
-        for folder in indexes.glob(pattern):
-            with suppress(OSError):
-                if time.time() - folder.stat().st_mtime > LEFT_S:
-                    shutil.rmtree(folder, ignore_errors=True)
+def _remove_old(indexes: Path) -> None:
+    """Remove what a killed process has left, and what nobody has mounted for long.
+
+    Whoever still works in a temporary folder may not take so long. A mount that has an index keeps its files open.
+    """
+    for folder in indexes.iterdir():
+        is_temporary = folder.name.startswith((".new-", ".old-"))
+        if not is_temporary and not _CHECKSUM.fullmatch(folder.name):
+            continue
+        with suppress(OSError):
+            if time.time() - folder.stat().st_mtime > (LEFT_S if is_temporary else UNUSED_S):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 async def _manifest_text(client: Client) -> bytes:
