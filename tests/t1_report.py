@@ -270,10 +270,14 @@ def test_a_file_that_is_no_input_is_one_line(tmp_path: Path, capfd: pytest.Captu
 
 def test_a_page_replaces_an_older_one(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.json").write_text(json.dumps(history()))
-    (tmp_path / "report.html").write_text("old")
-    assert main(["report", str(tmp_path / "a.json"), "-o", str(tmp_path / "report.html")]) == 0
-    assert capfd.readouterr().out.startswith(f"{tmp_path / 'report.html'}: 1 mount; ")
-    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+    for _ in range(2):
+        assert main(["report", str(tmp_path / "a.json"), "-o", str(tmp_path / "report.html")]) == 0
+        assert capfd.readouterr().out.startswith(f"{tmp_path / 'report.html'}: 1 mount; ")
+        assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+    (tmp_path / "train.py").write_text("import torch")
+    assert main(["report", str(tmp_path / "a.json"), "-o", str(tmp_path / "train.py")]) == 4
+    assert "is there, and is no page of redoxfs report" in capfd.readouterr().err
+    assert (tmp_path / "train.py").read_text() == "import torch"
     assert main(["report", str(tmp_path / "a.json"), "-o", str(tmp_path / "none" / "report.html")]) == 2
     assert main(["report", str(tmp_path / "a.json"), "-o", str(tmp_path)]) == 4
     assert capfd.readouterr().err.count("\n") == 2

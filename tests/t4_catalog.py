@@ -204,6 +204,17 @@ def test_an_export_goes_where_it_can_and_nowhere_else(machine: Machine, source: 
     assert sorted(path.name for path in source.iterdir()) == ["cat", "dog"]
 
 
+def test_an_export_replaces_a_catalog_and_no_other_file(machine: Machine, source: Path, tmp_path: Path) -> None:
+    file = tmp_path / "a.catalog"
+    for _ in range(2):
+        machine.ok("catalog", "export", source, file)
+    file.write_text("import torch")
+    done = machine.run("catalog", "export", source, file)
+    assert (done.returncode, done.stderr.count("\n")) == (4, 1)
+    assert "is there, and is no catalog" in done.stderr
+    assert file.read_text() == "import torch"
+
+
 def test_a_file_overwritten_after_the_scan_is_served_as_it_is(machine: Machine, source: Path) -> None:
     """Its directory has not changed, so the next mount does not notice it before it reads the file."""
     for directory in (source, source / "cat", source / "dog"):

@@ -242,6 +242,20 @@ def test_a_bad_or_foreign_state_is_refused_in_one_line(machine: Machine, source:
     assert machine.nothing_is_left()
 
 
+def test_no_other_file_is_replaced_by_a_state(machine: Machine, source: Path, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch")
+    done = machine.run("mount", source, machine.mnt, "--state", script)
+    assert (done.returncode, done.stderr.count("\n")) == (4, 1)
+    machine.ok("mount", source, machine.mnt)
+    for less in ([], ["--less", "1"]):
+        done = machine.run("state", "save", machine.mnt, script, *less)
+        assert (done.returncode, done.stderr.count("\n")) == (4, 1)
+        assert "train.py: is there, and is no state file" in done.stderr
+    assert script.read_text() == "import torch"
+    machine.ok("umount", machine.mnt)
+
+
 def test_the_state_is_kept_in_the_file_of_the_option(machine: Machine, source: Path, order: list[str]) -> None:
     kept = machine.folder / "kept"
     kept.mkdir()

@@ -4,6 +4,8 @@ Only `main` is public. Each verb is a module. It imports the rooms below only wh
 mistyped option answer at once.
 """
 
+import signal
+import sys
 from collections.abc import Sequence
 
 __all__ = ["main"]
@@ -11,6 +13,14 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit codes are the table in `redoxfs.cli.exits`."""
-    from redoxfs.cli.program import run
-
-    return run(argv)
+    try:
+        from redoxfs.cli.program import run
+    except KeyboardInterrupt:
+        # Imports may take seconds on a network filesystem.
+        print("redoxfs: interrupted", file=sys.stderr)
+        return 130
+    code = run(argv)
+    if argv is None:
+        # The command is done, and has said so. A Ctrl-C from now on would break off the interpreter's end.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return code

@@ -9,7 +9,7 @@ from typing import Any
 
 from redoxfs.cli.options import CatalogExportOptions, CatalogShowOptions
 from redoxfs.cli.table import print_table
-from redoxfs.launch.catalogs import export_catalog, open_catalog
+from redoxfs.launch.catalogs import check_is_catalog, export_catalog, open_catalog
 from redoxfs.launch.errors import DestinationError, SourceUnusableError
 from redoxfs.launch.path_status import path_status
 from redoxfs.launch.say import say
@@ -44,14 +44,13 @@ def _export(options: CatalogExportOptions) -> int:
 def _destination(asked: str, source: Path) -> Path:
     """The file to be written. Refused now rather than after the scan."""
     path = Path(os.path.realpath(asked))
-    if os.path.lexists(path) and not path.is_file():
-        raise DestinationError(f"{asked}: is not a regular file")
     if source in path.parents:
         raise DestinationError(f"{asked}: lies inside SOURCE ({source}), and would be a part of the dataset")
     if not path.parent.is_dir():
         raise DestinationError(f"{asked}: {path.parent} is not a directory")
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise DestinationError(f"{asked}: {path.parent} cannot be written to")
+    check_is_catalog(path, asked)
     return path
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from redoxfs.cli.options import DebugOptions
 from redoxfs.doctor.bundle import Bundle, collect
 from redoxfs.launch.errors import DestinationError
+from redoxfs.launch.outputs import outside
 from redoxfs.launch.path_status import our_mount_at
-from redoxfs.launch.resume import outside
 from redoxfs.launch.sizes import counted, format_bytes
 
 

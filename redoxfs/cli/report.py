@@ -11,17 +11,18 @@ from redoxfs.cli.options import ReportOptions
 from redoxfs.launch.control import live_mount, send_control
 from redoxfs.launch.deadline import MOST_BYTES, look, read_file
 from redoxfs.launch.errors import DaemonError, DestinationError, MountpointError, UsageError
+from redoxfs.launch.outputs import check_replaceable, outside
 from redoxfs.launch.path_status import CONTROL_FOLDER
-from redoxfs.launch.resume import outside
 from redoxfs.launch.runtime_paths import control_path
 from redoxfs.launch.sizes import counted, format_bytes
 from redoxfs.linux import durable
-from redoxfs.report import Input, MountRun, UnknownInputError, page, recognized
+from redoxfs.report import BEGIN, Input, MountRun, UnknownInputError, page, recognized
 
 
 def run(options: ReportOptions) -> int:
     """Write the page."""
     path = outside(options.output, options.timeout_s)
+    check_replaceable(path, f"-o {options.output}", BEGIN.encode(), "page of redoxfs report")
     inputs = [_input(asked, options.timeout_s) for asked in options.inputs]
     try:
         text = page(inputs).encode()
@@ -84,8 +85,6 @@ def _of_mount(asked: str, timeout_s: float, *, is_socket: bool) -> bytes:
 
 def _write(path: Path, asked: str, text: bytes) -> None:
     try:
-        if path.is_dir():
-            raise IsADirectoryError(0, "is a directory")
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             durable.replace(folder, path.name, text)

@@ -12,8 +12,8 @@ from pathlib import Path
 from redoxfs.cli.options import StateLoadOptions, StateSaveOptions
 from redoxfs.launch.control import ask_daemon, live_mount
 from redoxfs.launch.errors import UsageError
+from redoxfs.launch.outputs import check_replaceable, outside
 from redoxfs.launch.path_status import PathStatus
-from redoxfs.launch.resume import outside
 
 
 def run(options: StateSaveOptions | StateLoadOptions) -> int:
@@ -21,6 +21,9 @@ def run(options: StateSaveOptions | StateLoadOptions) -> int:
     mount = live_mount(options.mountpoint, options.timeout_s)
     path = outside(options.file, options.timeout_s)
     if isinstance(options, StateSaveOptions):
+        from redoxfs.node.state import MAGIC
+
+        check_replaceable(path, options.file, MAGIC, "state file")
         print(f"saved: {_save(mount, path, options.less)}")
     else:
         answer = ask_daemon(mount, "state-load", _read(path, options.file))

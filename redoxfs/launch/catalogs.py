@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from redoxfs.launch.errors import DestinationError, SourceUnusableError, UsageError
 from redoxfs.launch.options import DatasetOptions
+from redoxfs.launch.outputs import check_replaceable
 from redoxfs.launch.path_status import PathStatus
 from redoxfs.launch.say import say
 from redoxfs.launch.sizes import counted, format_seconds
@@ -20,6 +21,13 @@ LATEST_S = 1 << 37
 
 _TABLE = "table"
 """Stands for the path of a table, which another machine need not have."""
+
+
+def check_is_catalog(path: Path, asked: str) -> None:
+    """Refuse to replace a file that is no catalog. Raises DestinationError."""
+    from redoxfs.dataset.catalog_file import FORMAT
+
+    check_replaceable(path, asked, FORMAT, "catalog")
 
 
 def export_catalog(path: Path, catalog: "Catalog", source: PathStatus, options: DatasetOptions) -> int:

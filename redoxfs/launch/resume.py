@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from redoxfs.launch.control import send_control
 from redoxfs.launch.errors import UsageError
-from redoxfs.launch.path_status import PathStatus, path_status
+from redoxfs.launch.outputs import check_replaceable, outside
+from redoxfs.launch.path_status import PathStatus
 from redoxfs.launch.runtime_paths import control_path_of_daemon, kept_path
 from redoxfs.launch.say import say
 from redoxfs.launch.source import Dataset, fingerprint_of, layout_of
@@ -36,12 +37,13 @@ def settings_of(dataset: Dataset, seed: int, plan: "Plan") -> dict[str, str]:
 def state_file_of(asked: str | None, source: PathStatus, target: PathStatus, timeout_s: float) -> "StateFile | None":
     """The file where the mount keeps its state; None, with a line on stderr, where there can be none.
 
-    Raises UsageError if the file ``asked`` for cannot be used.
+    Raises UsageError, DestinationError if the file ``asked`` for cannot be used.
     """
-    from redoxfs.node.state import StateFile
+    from redoxfs.node.state import MAGIC, StateFile
 
     if asked is not None:
         path = outside(asked, timeout_s, option="--state ")
+        check_replaceable(path, f"--state {asked}", MAGIC, "state file")
         for of in (source, target):
             if of.path in path.parents:
                 raise UsageError(f"--state {asked}: lies inside {of.path}, which will be served; choose another place")
@@ -117,16 +119,3 @@ def resume(file: "StateFile | None", plan: "Plan", settings: Mapping[str, str], 
             "may be served again"
         )
     return data
-
-
-def outside(name: str, timeout_s: float, option: str = "") -> Path:
-    """The absolute path of a file, in a folder outside every redoxfs mount: its daemon would wait for itself."""
-    path = os.path.abspath(name)
-    folder = path_status(os.path.dirname(path), timeout_s)
-    if not os.path.basename(path) or name.endswith("/"):
-        raise UsageError(f"{option}{name}: is not a file name")
-    if folder.ours is not None:
-        raise UsageError(f"{option}{name}: lies in the redoxfs mount at {folder.ours.mountpoint}; choose another place")
-    if folder.trouble is not None:
-        raise UsageError(f"{option}{name}: {folder.path}: {folder.trouble}")
-    return folder.path / os.path.basename(path)

@@ -6,10 +6,10 @@ Data in, HTML out: nothing here reads a file or a clock. All text that comes fro
 ``charts``   draws: SVG and HTML, readable without JavaScript, at any width
 ``mounts``   the charts of a mount, of its laps, and of several mounts
 ``figures``  tables of simulations and benchmarks
-``page``     puts it together
+``page``     puts it together; each page starts with ``BEGIN``
 """
 
 from redoxfs.report.inputs import Figures, Input, MountRun, UnknownInputError, recognized
-from redoxfs.report.page import page
+from redoxfs.report.page import BEGIN, page
 
-__all__ = ["Figures", "Input", "MountRun", "UnknownInputError", "page", "recognized"]
+__all__ = ["BEGIN", "Figures", "Input", "MountRun", "UnknownInputError", "page", "recognized"]

@@ -68,6 +68,10 @@ KINDS = (
 )  # fmt: skip
 
 
+BEGIN = '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="generator" content="redoxfs">'
+"""Of each page."""
+
+
 def page(inputs: Sequence[Input]) -> str:
     """A whole HTML document, which needs nothing else: no network, no script."""
     runs = [Run(each.history) for each in inputs if isinstance(each, MountRun)]
@@ -89,10 +93,10 @@ def page(inputs: Sequence[Input]) -> str:
         for kind in KINDS
     )
     head = (
-        '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f'<link rel="icon" href="data:,"><title>{escaped(title)}</title><style>{STYLE}{colors}</style>'
     )
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>{tag("main", joined(parts))}</body></html>\n'
+    return f"{BEGIN}{head}</head>\n<body>{tag('main', joined(parts))}</body></html>\n"
 
 
 def _result(result: Figures) -> Html:
