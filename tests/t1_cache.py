@@ -10,17 +10,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from caches import Cached, cached, flip
 from packs import opened
 
-from redoxfs.cache import InUseError, Root, verify
+from redoxfs.cache import CacheStore, InUseError, Root, verify
 from redoxfs.cache import writer as writer_module
 from redoxfs.cache.segments import KEPT, encoded, encoded_bytes, read_batches, seed_of
 from redoxfs.cache.store import LEAST_FAILURES
 from redoxfs.cache.writer import Disk
 from redoxfs.chunks import DirectoryStore
+from redoxfs.cli import warmup
 from redoxfs.launch.cache import open_cache
 from redoxfs.launch.errors import DestinationError
 from redoxfs.launch.options import CacheOptions
@@ -571,3 +574,25 @@ def test_what_is_found_damaged_by_verify_does_not_count(source: Path, cache: Pat
         assert here.copies.number == SAMPLES - 1
         assert not here.store.has(int(here.catalog.sample_of[entry]))
         here.check_epoch()
+
+
+def test_an_interrupted_warmup_keeps_what_was_read(
+    source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with cached(source, cache) as here:
+        copied: list[int] = []
+        original = CacheStore.copy
+
+        def copy(store: CacheStore, chunk: int, samples: Sequence[int]) -> list[OSError]:
+            if len(copied) > SAMPLES // 2:
+                raise KeyboardInterrupt
+            copied.extend(samples)
+            return original(store, chunk, samples)
+
+        monkeypatch.setattr(CacheStore, "copy", copy)
+        dataset: Any = SimpleNamespace(catalog=here.catalog, cells=here.cells)
+        with pytest.raises(KeyboardInterrupt):
+            warmup._filled(dataset, here.store, 1)
+        assert f"in the cache: {len(copied)} of {SAMPLES} samples" in capsys.readouterr().err
+    with cached(source, cache) as here:
+        assert {sample for sample in all_samples(here) if here.store.has(sample)} == set(copied)

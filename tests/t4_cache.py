@@ -151,7 +151,7 @@ def test_what_is_on_a_full_disk_is_served(machine: Machine, data: Path, small_di
     where = small_disk / "copies"
     options = ("--cache", str(where), "--cache-size", "1GiB")
     done = machine.run("warmup", data, *options)
-    assert (done.returncode, done.stderr.splitlines()[-1].count("its disk fails")) == (4, 1), done.stderr
+    assert (done.returncode, done.stderr.count("given up: No space left on device")) == (4, 1), done.stderr
     subprocess.run(["mount", "-o", "remount,size=32m", small_disk], check=True)
     machine.ok("warmup", data, *options)
     with (small_disk / "rest").open("wb", buffering=0) as file:
@@ -162,6 +162,21 @@ def test_what_is_on_a_full_disk_is_served(machine: Machine, data: Path, small_di
     read_all(machine.mnt)
     stats = machine.stats()
     assert stats["bytes_read"] == stats["cache"]["read_bytes"] > 0
+
+
+def test_a_mount_whose_cache_has_no_room_says_so(machine: Machine, data: Path, small_disk: Path) -> None:
+    with (small_disk / "rest").open("wb", buffering=0) as file:
+        file.write(bytes(64 << 20))
+    done = machine.ok("mount", data, machine.mnt, *MEMORY, "--cache", small_disk / "copies")
+    assert done.stderr.count(f"no cache: --cache {small_disk}/copies: its disk is full\n") == 1
+    read_all(machine.mnt)
+
+
+def test_without_classes_there_is_nothing_to_keep(machine: Machine, data: Path, where: Path) -> None:
+    done = machine.ok("mount", data, machine.mnt, "--classes", "none", "--cache", where)
+    assert done.stderr.count("no cache: it would keep samples of classes") == 1
+    done = machine.run("warmup", data, "--classes", "none", "--cache", where)
+    assert (done.returncode, "samples of classes" in done.stderr) == (3, True)
 
 
 @pytest.mark.parametrize("options", ["size=1m,nr_inodes=1", "ro"], ids=["full", "read-only"])
@@ -305,4 +320,8 @@ def test_a_folder_that_cannot_be_a_cache_is_one_line(machine: Machine, data: Pat
         assert (done.returncode, done.stderr.splitlines()[-1].count("--cache")) == (4, 1), done.stderr
     assert machine.run("mount", data, machine.mnt, "--cache-size", "1GiB").returncode == 2
     assert machine.run("cache", "ls", tmp_path / "nowhere").returncode == 4
+    for verb, *more in (["ls"], ["verify"], ["rm", "--all"]):
+        done = machine.run("cache", verb, data, *more)
+        assert (done.returncode, done.stderr.count("\n")) == (4, 1)
+        assert "no mount has used it with --cache" in done.stderr
     assert not os.path.ismount(machine.mnt)

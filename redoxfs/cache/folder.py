@@ -97,6 +97,10 @@ class Root:
             if makes:
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileExistsError:
+            raise CacheError(f"{self.name}: is not a folder") from None
+        except FileNotFoundError:
+            raise CacheError(f"{self.name}: {'cannot be created' if makes else 'no such folder'}") from None
         except OSError as failure:
             raise CacheError.of(self.name, failure) from None
         self.path = Path(f"/proc/self/fd/{self.fd}")
@@ -129,6 +133,11 @@ class Root:
             yield
         finally:
             os.close(fd)
+
+    @property
+    def is_cache(self) -> bool:
+        """Whether a mount has used it."""
+        return (self.path / "lock").exists() or any(True for _ in self._folders())
 
     def entries(self) -> list[Entry]:
         """The datasets in DIR, in the order of last use. Raises CacheError."""

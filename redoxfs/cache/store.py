@@ -115,6 +115,11 @@ class CacheStore:
             "writes": writer.failure is None and not writer.is_full,
         }
 
+    @property
+    def failure(self) -> OSError | None:
+        """Why the writer gave up, if it did."""
+        return self._writer.failure
+
     def flush(self) -> None:
         """Wait until all samples that were read are written, or given up."""
         self._writer.flush()

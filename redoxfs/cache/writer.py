@@ -325,7 +325,7 @@ class Writer:
                 self.is_full = True
                 self.left_out += len(samples) - len(kept)
                 self._changed.notify_all()
-            log.info("%s: the cache is full; other samples are read from SOURCE", self.name)
+            log.warning("%s: the cache is full; other samples are read from SOURCE", self.name)
         return kept
 
 

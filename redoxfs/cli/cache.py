@@ -22,6 +22,8 @@ def run(options: CacheListOptions | CacheVerifyOptions | CacheRemoveOptions) -> 
 
     try:
         root = Root(Path(options.folder), makes=False)
+        if not root.is_cache:
+            raise DestinationError(f"{root.name}: is no cache: no mount has used it with --cache")
         match options:
             case CacheListOptions():
                 return _list(root, options)
@@ -48,7 +50,7 @@ def _list(root: "Root", options: CacheListOptions) -> int:
             entry.key,
             [
                 ("source", entry.source or "unknown"),
-                ("content", f"{counted(entry.files, 'file')}, {format_bytes(entry.size)}"),
+                ("content", f"{counted(entry.files, 'copy', 'copies')}, {format_bytes(entry.size)}"),
                 ("last used", f"{used}{', in use now' if entry.is_in_use else ''}"),
             ],
         )
@@ -85,12 +87,14 @@ def _verify(root: "Root", options: CacheVerifyOptions) -> int:
                 "damaged_index_bytes": checked.index_bytes,
             }
         )
-        say(
-            f"{entry.key}: {counted(checked.files, 'file')}, {format_bytes(checked.size)}, "
-            f"{checked.damaged:,} of them damaged, and {format_bytes(checked.index_bytes)} of the index"
-        )
+        trouble = f"{checked.damaged:,} of them damaged, and {format_bytes(checked.index_bytes)} of the index"
+        is_whole = not checked.damaged and not checked.index_bytes
+        content = f"{counted(checked.files, 'copy', 'copies')}, {format_bytes(checked.size)}"
+        say(f"{entry.key}: {content}, {'none damaged' if is_whole else trouble}")
     if options.json:
         print(json.dumps(found, indent=2))
+    elif not found:
+        say(f"{root.name}: contains no dataset")
     if damaged:
         raise DamagedError(f"{root.name}: has damaged copies, which are given up; mounts read these files from SOURCE")
     return 0

@@ -47,6 +47,8 @@ def run(options: WarmupOptions) -> int:
         is_cached=True,
     )
     say_verdict(dataset.catalog.verdict)
+    if not len(dataset.catalog.class_of):
+        raise SourceUnusableError(f"{source.name}: a cache keeps samples of classes, and there is none; see --classes")
     store = open_cache(
         dataset.store(memory_bytes=_MEMORY_BYTES, timeout_s=options.timeout_s),
         dataset,
@@ -65,34 +67,39 @@ def _filled(dataset: Dataset, store: "CacheStore", jobs: int) -> int:
     room = _Room(_READ_BYTES)
     done = failed = size = 0
     first: OSError | None = None
-    with showing("warmup") as progress:
 
-        def copy(chunk: int, members: list[int]) -> None:
-            nonlocal done, failed, size, first
-            if not store.is_writing:
-                return
-            bytes_read = int(sizes[members].sum())
-            with room.taken(bytes_read):
-                errors = store.copy(chunk, members)
-            with lock:
-                done += len(members)
-                size += bytes_read
-                failed += len(errors)
-                first = first or (errors[0] if errors else None)
-                progress(done, size, total)
+    def copy(chunk: int, members: list[int]) -> None:
+        nonlocal done, failed, size, first
+        if not store.is_writing:
+            return
+        bytes_read = int(sizes[members].sum())
+        with room.taken(bytes_read):
+            errors = store.copy(chunk, members)
+        with lock:
+            done += len(members)
+            size += bytes_read
+            failed += len(errors)
+            first = first or (errors[0] if errors else None)
+            progress(done, size, total)
 
-        with ThreadPoolExecutor(jobs) as pool:
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        with showing("warmup") as progress:
             for _ in pool.map(lambda each: copy(*each), wanted):
                 pass
+    finally:
+        # After Ctrl-C as well, so that what was read is kept. A second Ctrl-C breaks this off.
+        pool.shutdown(cancel_futures=True)
         store.flush()
-    stats = store.cache_stats()
-    store.end()
-    there = f"{stats['samples']:,} of {counted(len(sizes), 'sample')}, {format_bytes(int(stats['size_bytes']))}"
-    say(f"in the cache: {there}")
+        stats, failure = store.cache_stats(), store.failure
+        store.end()
+        there = f"{stats['samples']:,} of {counted(len(sizes), 'sample')}, {format_bytes(int(stats['size_bytes']))}"
+        say(f"in the cache: {there}")
     if first is not None:
         raise SourceUnusableError(f"{counted(failed, 'file')} could not be read; the first: {first}")
     if not stats["writes"]:
-        raise DestinationError("the cache is full, or its disk fails; mounts read the other samples from SOURCE")
+        why = "the cache is full (--cache-size)" if failure is None else f"the cache was given up: {failure.strerror}"
+        raise DestinationError(f"{why}; mounts read the other samples from SOURCE")
     if (changed := len(sizes) - int(stats["samples"])) > 0:
         say(f"{counted(changed, 'sample')} changed since the scan and are not kept (--rescan)")
     return 0

@@ -23,6 +23,8 @@ _WAITING_BYTES = (32 << 20, 256 << 20)
 
 _DEFAULT_SHARE = 0.9
 
+_LEAST_FREE_BYTES = 1 << 16
+
 log = logging.getLogger(__name__)
 
 
@@ -47,13 +49,21 @@ def resolved_cache(cache: CacheOptions) -> CacheOptions:
 
 
 def check_cache(cache: CacheOptions, *apart: tuple[str, Path]) -> None:
-    """Refuse a DIR that lies in one of the folders ``apart``, each with its name. Raises DestinationError."""
+    """Make DIR. Refuse one that lies in one of the folders ``apart``, each with its name. Raises DestinationError."""
     if cache.cache is None:
         return
+    from redoxfs.cache import CacheError, Root
+
     path = Path(cache.cache)
     for what, folder in apart:
         if folder in (path, *path.parents):
             raise DestinationError(f"--cache {path}: lies inside {what} ({folder})")
+    try:
+        # Now rather than after the scan.
+        Root(path).close()
+    except CacheError as error:
+        if not error.is_disk:
+            raise DestinationError(f"--cache {error}") from None
 
 
 def with_cache(
@@ -64,6 +74,9 @@ def with_cache(
     If the disk of DIR is full or fails, it prints one line and returns ``store`` as it is.
     """
     if cache.cache is None:
+        return store
+    if not len(dataset.catalog.class_of):
+        say("no cache: it would keep samples of classes, and there is none here (see --classes)")
         return store
     try:
         return open_cache(store, dataset, cache, source=source, memory_bytes=memory_bytes)
@@ -111,6 +124,8 @@ def open_cache(
             copies = Copies(dataset.catalog, dataset.cells, folder)
             opened.callback(copies.close)
             copies.load()
+            if not copies.number and root.free_bytes() < _LEAST_FREE_BYTES:
+                raise DiskError(f"--cache {cache.cache}: its disk is full")
             needs = int(dataset.catalog.sample_bytes.sum()) - copies.size
             for entry in root.make_room(needs, most, key):
                 size = format_bytes(entry.size)
