@@ -13,6 +13,7 @@ import subprocess
 import termios
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -206,6 +207,36 @@ def test_umount_refuses_while_somebody_reads_and_lazy_does_not(machine: Machine,
         machine.ok("umount", "--lazy", machine.mnt)
         log.process.send_signal(signal.SIGINT)
         log.process.wait(PATIENCE_S)
+    assert all(map(has_ended, processes))
+    assert machine.nothing_is_left()
+
+
+def has_open(pid: int, path: Path) -> bool:
+    for fd in Path(f"/proc/{pid}/fd").glob("*"):
+        with suppress(FileNotFoundError):
+            if os.readlink(fd) == str(path):
+                return True
+    return False
+
+
+def test_a_profile_ends_with_a_mount_that_is_detached(machine: Machine, source: Path) -> None:
+    """It may be the last user, whom daemon and keeper wait for."""
+    serve(machine, source)
+    processes = machine.watched()
+    command = machine.command("profile", machine.mnt, "--json")
+    with subprocess.Popen(command, env=machine.environment, stdout=subprocess.PIPE, text=True) as profile:
+        try:
+            deadline = time.monotonic() + PATIENCE_S
+            while not has_open(profile.pid, log_of(machine.mnt)):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            (machine.mnt / "README").read_bytes()
+            machine.ok("umount", "--lazy", machine.mnt)
+            told = profile.communicate(timeout=PATIENCE_S)[0]
+        finally:
+            profile.kill()
+    assert profile.returncode == 0
+    assert json.loads(told)["opens"] == 1
     assert all(map(has_ended, processes))
     assert machine.nothing_is_left()
 

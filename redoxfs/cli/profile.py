@@ -25,6 +25,7 @@ from redoxfs.launch.errors import DaemonError, MountpointError, UsageError
 from redoxfs.launch.path_status import CONTROL_FOLDER, STALE_ERRORS, path_status
 from redoxfs.launch.say import say
 from redoxfs.launch.sizes import counted, format_time
+from redoxfs.linux.mount_table import read_mounts
 from redoxfs.telemetry.access_log import BATCH, lost_of, parse
 from redoxfs.telemetry.open_profile import OpenProfile, Times, by_time
 
@@ -37,6 +38,9 @@ LONGEST_LINE_BYTES = 1 << 20
 
 PORTION_S = 0.05
 """Between two reads of a mount's log: each costs the daemon more than the lines of some opens."""
+
+LOOK_S = 1.0
+"""Between two looks whether the mount is still there."""
 
 DRAIN_S = 1.0
 """After `--seconds`, how long to read what was opened before: programs may open faster than this reads."""
@@ -207,6 +211,9 @@ def texts(fd: int, interrupt: int, options: ProfileOptions, began_s: float) -> I
     Empty whenever the profile is to be shown.
     """
     end_s = float("inf") if options.seconds_s is None else began_s + options.seconds_s
+    of = os.fstat(fd).st_dev
+    device = f"{os.major(of)}:{os.minor(of)}"
+    look_s = began_s
     interrupted, waiting = select.poll(), select.poll()
     interrupted.register(interrupt, select.POLLIN)
     waiting.register(interrupt, select.POLLIN)
@@ -216,10 +223,16 @@ def texts(fd: int, interrupt: int, options: ProfileOptions, began_s: float) -> I
         if now_s >= show_s:
             show_s = now_s + options.interval_s
             yield b""
-        wait_s = min(show_s, end_s) - now_s
+        if now_s >= look_s:
+            # A mount that was detached ends with its last user, which may be this one.
+            look_s = now_s + LOOK_S
+            if not any(mount.device == device for mount in read_mounts()):
+                say(f"{options.path}: the mount was detached")
+                break
+        wait_s = min(show_s, end_s, look_s) - now_s
         if interrupted.poll(min(wait_s, PORTION_S) * 1000 if _is_last(text) else 0):
             break
-        waiting.poll(max(1, int((min(show_s, end_s) - time.monotonic()) * 1000)))
+        waiting.poll(max(1, int((min(show_s, end_s, look_s) - time.monotonic()) * 1000)))
         try:
             # Whatever poll says: another daemon does not know who waits.
             text = os.read(fd, READ_BYTES)
