@@ -107,6 +107,15 @@ def test_a_busy_mount_stays_and_lazy_lets_its_users_finish(machine: Machine, sou
     assert machine.nothing_is_left()
 
 
+def test_a_mountpoint_that_is_not_empty_is_told(machine: Machine, source: Path) -> None:
+    (machine.mnt / "precious").touch()
+    done = machine.ok("mount", source, machine.mnt)
+    assert done.stderr.count("is not empty; what is there is hidden until the mount ends\n") == 1
+    assert not (machine.mnt / "precious").exists()
+    machine.ok("umount", machine.mnt)
+    assert (machine.mnt / "precious").exists()
+
+
 def test_sigterm_ends_the_daemon_and_its_mount(machine: Machine, source: Path) -> None:
     machine.ok("mount", source, machine.mnt)
     machine.kill(signal.SIGTERM, machine.mnt)

@@ -13,6 +13,7 @@ import resource
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -300,6 +301,10 @@ def _paths(options: MountOptions) -> tuple[PathStatus, PathStatus]:
     for own in (sys.prefix, sys.base_prefix, os.path.dirname(__file__)):
         if target.path in [Path(os.path.realpath(own)), *Path(os.path.realpath(own)).parents]:
             raise MountpointError(f"{target.asked}: holds redoxfs or its Python ({own}); mount over another folder")
+    if source.path != target.path:
+        with suppress(OSError), os.scandir(target.path) as entries:
+            if next(entries, None) is not None:
+                say(f"MOUNTPOINT {target.asked}: is not empty; what is there is hidden until the mount ends")
     return source, target
 
 
