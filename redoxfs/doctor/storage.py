@@ -62,6 +62,9 @@ FILE_BYTES, BLOCK_BYTES, LONG_BYTES = 16 << 20, 4096, 4 << 20
 SWEEPS = 8
 """Long reads in flight, as of the packed store."""
 
+LEAST_HUNG_S = 2.0
+"""A round that gets less time, after others that had answers, says nothing by having none."""
+
 GRACE_S = 1.0
 """For a child to report, beyond its time."""
 
@@ -146,9 +149,10 @@ def probe(folder: Path, seconds: float = DEFAULT_PROBE_S) -> Probe:
     budget = _Budget(time.monotonic() + seconds)
     at_random = random.Random(0)
     # The child looks at the time between two calls, and then has to answer.
-    choose_s = seconds / 3 + GRACE_S
+    patience_s = seconds / 2
+    choose_s = patience_s + GRACE_S
     try:
-        found = _in_child(lambda: _choose(folder, seconds * ROUND_SHARE * 2, at_random), choose_s)
+        found = _in_child(lambda: _choose(folder, seconds * ROUND_SHARE * 2, patience_s, at_random), choose_s)
     except OSError as failure:
         if isinstance(failure, PermissionError):
             return _refused(folder, str(failure.strerror))
@@ -159,7 +163,9 @@ def probe(folder: Path, seconds: float = DEFAULT_PROBE_S) -> Probe:
     if not files and found["complete"]:
         return Probe(trouble="there is no file below it", mend=f"ls -la {shlex.quote(os.fspath(folder))}")
     if not files:
-        return Probe(is_packed=found["packed"], trouble=found["failure"] or "no file was found in this time")
+        mend = f"redoxfs doctor --probe-seconds {6 * seconds:g} {shlex.quote(os.fspath(folder))}"
+        trouble = found["failure"] or f"no file was found within {patience_s:.1f} s"
+        return Probe(is_packed=found["packed"], trouble=trouble, mend=mend)
     rounds, trouble = _rounds(folder, files, found["packed"], seconds, budget)
     long_per_s = None
     if trouble is None and budget.left_s > 0:
@@ -203,10 +209,15 @@ def _rounds(
         most_s = min(seconds / 3, budget.left_s)
         if most_s < seconds * ROUND_SHARE or budget.bytes <= 0:
             break
+        says_nothing = bool(rounds) and most_s < LEAST_HUNG_S
         try:
             measured = one(depth, most_s)
         except OSError as failure:
+            if says_nothing and isinstance(failure, TimeoutError):
+                break
             return rounds, _words(failure, most_s)
+        if not measured.reads and not measured.failed and says_nothing:
+            break
         if not measured.reads:
             return [*rounds, measured], measured.failure or f"no read ended within {most_s:.1f} s"
         if number == 0:
@@ -304,16 +315,19 @@ def _in_child(work: Callable[[], Any], timeout_s: float) -> Any:
     return json.loads(run_in_child(lambda: json.dumps(work()).encode("ascii"), timeout_s))
 
 
-def _choose(folder: Path, most_s: float, at_random: random.Random) -> dict[str, Any]:
-    """Files below ``folder``, from folders in random order: the shards of a packed dataset, else any."""
-    until = time.monotonic() + most_s
+def _choose(folder: Path, most_s: float, patience_s: float, at_random: random.Random) -> dict[str, Any]:
+    """Files below ``folder``, from folders in random order: the shards of a packed dataset, else any.
+
+    It looks for ``most_s`` seconds, and for ``patience_s`` if it has found none.
+    """
+    began = time.monotonic()
     root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     packed = is_packed(root)
     os.close(root)
     folders: list[str] = [os.fspath(folder)]
     files: list[str] = []
     failure = refused = None
-    while folders and len(files) < MOST_FILES and time.monotonic() < until:
+    while folders and len(files) < MOST_FILES and time.monotonic() - began < (most_s if files else patience_s):
         inner = folders.pop(at_random.randrange(len(folders)))
         here: list[str] = []
         try:
