@@ -237,7 +237,7 @@ def test_any_text_is_a_host_and_a_port_or_refused(text: str) -> None:
         ("--storage local --policy slot --nodes a,b", "--storage local is for --policy pool"),
         ("--sampler torch-distributed --nodes a,b", "--sampler is for --policy slot"),
         ("--prefetch-window 1 --nodes a,b", "--prefetch-window is for --policy slot"),
-        ("--remote-memory much --nodes a,b", "not an amount of memory"),
+        ("--remote-memory much --nodes a,b", "not a size"),
         ("--node-rank 0", "--node-rank needs --nodes"),
         ("--node-count 2", "--node-count needs --nodes"),
         ("--exchange 0.5", "--exchange needs --nodes"),

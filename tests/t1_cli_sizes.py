@@ -58,7 +58,7 @@ def test_an_invalid_size_is_refused_in_one_line(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("lots", "--memory lots: not an amount"), ("0", "--memory 0: less than one"), ("", "--memory '': not an amount")],
+    [("lots", "--memory lots: not a size"), ("0", "--memory 0: less than one"), ("", "--memory '': not a size")],
 )
 def test_an_invalid_size_names_its_option(text: str, words: str) -> None:
     with pytest.raises(UsageError, match=re.escape(words)):

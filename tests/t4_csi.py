@@ -116,7 +116,7 @@ def test_another_pods_target_is_refused(node: Node, pod: Pod) -> None:
     ("attributes", "words"),
     [
         ({"chunk_size": "0"}, "'0' is not a whole number from 1"),
-        ({"memory": "banana"}, "--memory banana: not an amount of memory"),
+        ({"memory": "banana"}, "--memory banana: not a size"),
         ({"remote_memory": "0"}, "less than one byte"),
         ({"policy": "lifo"}, "invalid choice: 'lifo'"),
         ({"resume": "yes"}, '\'yes\' is neither "true" nor "false"'),

@@ -28,6 +28,9 @@ STALE_ERRORS = frozenset({errno.ENOTCONN, errno.ECONNABORTED})
 # Mounts can be stacked, but not so high. A mount that cannot be detached must not be tried forever.
 _MOST_STALE = 64
 
+_SHOWN = 3
+"""Mounts to name of those that were not meant."""
+
 
 @dataclass(frozen=True, slots=True)
 class PathStatus:
@@ -121,7 +124,8 @@ def our_mount_at(asked: str, timeout_s: float) -> PathStatus:
     if found.trouble is not None:
         raise MountpointError(f"MOUNTPOINT {asked}: {found.trouble}")
     ours = sorted({mount.mountpoint for mount in read_mounts() if mount.ours})
-    known = f"; other redoxfs mounts: {', '.join(ours)}" if ours else ""
+    more = ["…"] * (len(ours) > _SHOWN)
+    known = f"; other redoxfs mounts: {', '.join(ours[:_SHOWN] + more)}" if ours else ""
     raise MountpointError(f"{asked}: no redoxfs mount is there{known}")
 
 

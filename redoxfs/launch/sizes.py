@@ -22,12 +22,12 @@ def parse_size(text: str, available_bytes: int, option: str = "") -> int:
     shown = f"{option} {shlex.quote(text)}" if option else repr(text)
     match = _SIZE.fullmatch(text)
     if match is None or (match[4] and not (match[3] and match[5])):
-        raise UsageError(f"{shown}: not an amount of memory; write it like 4GiB, 512MiB, 2G, 10% or plain bytes")
+        raise UsageError(f"{shown}: not a size; write it like 4GiB, 512MiB, 2G, 10% or plain bytes")
     number, percent, letter, binary, byte = match.groups()
     value = Decimal(number)
     if percent:
         if value > 100:
-            raise UsageError(f"{shown}: more than all memory; write 100% or less")
+            raise UsageError(f"{shown}: more than all there is; write 100% or less")
         size = value * available_bytes / 100
     else:
         base = 1000 if byte and letter and not binary else 1024

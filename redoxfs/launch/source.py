@@ -202,7 +202,9 @@ def _open_packed(
 
     given = [option for name, option in _FIXED_BY_PACK.items() if getattr(options, name)]
     if given:
-        raise UsageError(f"{source.asked} is a packed dataset: {' '.join(given)} was fixed by redoxfs pack")
+        needless = {"--rescan", "--catalog"} & {*given}
+        why = f"it needs no {' '.join(needless)}" if needless else f"{' '.join(given)} was fixed by redoxfs pack"
+        raise UsageError(f"{source.asked} is a packed dataset: {why}")
     begin = time.monotonic()
     objects = None
     if source.address is not None:
