@@ -198,8 +198,23 @@ def test_a_bad_class_table_names_the_line(
         refused(done, 6, *words)
 
 
-def test_a_missing_class_table(redoxfs: Redoxfs, source: Path, tmp_path: Path) -> None:
-    refused(redoxfs("inspect", source, "--classes", tmp_path / "none.csv"), 6, "none.csv")
+def test_a_mistake_in_an_option_is_found_before_the_scan(
+    redoxfs: Redoxfs, source: Path, mnt: Path, tmp_path: Path
+) -> None:
+    """A scan of slow storage takes minutes."""
+    (tmp_path / "script.py").write_text("import torch")
+    for code, *words in (
+        (6, "--classes", "dri"),
+        (6, "--classes", str(tmp_path / "none.csv")),
+        (6, "--classes", str(tmp_path / "script.py")),
+        (6, "--groups", "{"),
+        (4, "--cache", str(tmp_path / "script.py")),
+        (4, "--cache", "/proc/none"),
+        (4, "--state", str(tmp_path / "script.py")),
+    ):
+        done = redoxfs("mount", source, mnt, *words)
+        refused(done, code, words[1])
+        assert "catalog: " not in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from redoxfs.dataset import array_files
 from redoxfs.dataset.beside import Beside, look_beside
 from redoxfs.dataset.cache import ChangedError, Scan, check_unchanged, default_cache_dir, load_or_scan
-from redoxfs.dataset.catalog import TURN_OFF, Catalog, Verdict, build_catalog
+from redoxfs.dataset.catalog import TURN_OFF, Catalog, Verdict, build_catalog, check_options
 from redoxfs.dataset.catalog_file import CatalogFile, DamagedCatalogError, at_source, read_catalog, write_catalog
 from redoxfs.dataset.errors import ClassesError, SourceError, show
 from redoxfs.dataset.evidence import Finding
@@ -28,6 +28,7 @@ __all__ = [
     "array_files",
     "at_source",
     "build_catalog",
+    "check_options",
     "check_unchanged",
     "default_cache_dir",
     "fingerprint",

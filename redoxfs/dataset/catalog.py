@@ -24,10 +24,13 @@ from redoxfs.dataset.errors import show
 from redoxfs.dataset.evidence import Finding, judge
 from redoxfs.dataset.groups import Groups, check_groups, make_groups
 from redoxfs.dataset.samples import sample_mask
-from redoxfs.dataset.table import label_groups, read_table
+from redoxfs.dataset.table import check_table, label_groups, read_table
 from redoxfs.dataset.tree import CONTROL_NAME, Tree
 
 Mode = Literal["dir", "any", "sampler", "none", "csv"]
+
+NAMED = ("auto", "dir", "any", "sampler", "none")
+"""All else is the path of a table."""
 
 # Class trees named in the verdict's line before "and N more". It has to stay one line.
 TREES_SHOWN = 4
@@ -107,6 +110,13 @@ class Catalog:
     def is_for_sampler(self) -> bool:
         """Whether each open returns its own file, and a sampler asks for the order."""
         return self.verdict.mode == "sampler"
+
+
+def check_options(classes: str, groups: str | None) -> None:
+    """Find what is wrong with options of `build_catalog` before there is a tree. Raises ClassesError."""
+    check_groups(groups)
+    if classes not in NAMED:
+        check_table(classes)
 
 
 def build_catalog(

@@ -330,10 +330,11 @@ def catalog_of(source: PathStatus, root_fd: int, options: DatasetOptions, *, tim
 
     Raises SourceUnusableError if it holds no file, and the dataset's own SourceError and ClassesError.
     """
-    from redoxfs.dataset import build_catalog, default_cache_dir, load_or_scan
+    from redoxfs.dataset import build_catalog, check_options, default_cache_dir, load_or_scan
 
     if options.catalog is not None:
         return catalog_from_file(source, root_fd, options)
+    check_options(options.classes or "auto", options.groups)
     beside = _look_beside(source, root_fd, options, timeout_s)
     begin = time.monotonic()
     try:
