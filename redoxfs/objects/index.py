@@ -112,7 +112,8 @@ async def _fetch(client: Client, cache: Path) -> Fetched:
         versions = await _versions(client, shards)
         total = sum(sizes.values())
         if _is_whole(place, sizes):
-            os.utime(place)
+            with suppress(OSError):
+                os.utime(place)
             return Fetched(place, True, versions, total)
         await _arrays(client, fresh / FOLDER, sizes)
         try:
