@@ -1,11 +1,14 @@
 """The mount table: parsing, and which mount a path is on, against a small model of mounting."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from redoxfs.linux import mount_table
 from redoxfs.linux.mount_table import Mount, mount_of, parse_mountinfo, read_mounts, source_text, topmost_at
 
 SAMPLE = rb"""22 27 0:21 / /proc rw,relatime shared:5 - proc proc rw
@@ -100,3 +103,13 @@ def test_every_line_of_this_machines_table_is_parsed() -> None:
     proc = topmost_at(Path("/proc"), mounts)
     assert proc is not None
     assert proc.fstype == "proc"
+
+
+def test_a_new_mount_with_the_number_of_one_that_has_ended_is_not_taken_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = Mount(1, 0, "0:50", "/", "/mnt", "fuse.redoxfs", "/data", frozenset())
+    new = replace(ended, mount_id=2, mountpoint="/other", source="/more")
+    bound = replace(ended, mount_id=3, mountpoint="/bound")
+    monkeypatch.setattr(mount_table, "read_mounts", lambda: (new,))
+    assert mount_table.also_mounted(ended) is None
+    monkeypatch.setattr(mount_table, "read_mounts", lambda: (new, bound))
+    assert mount_table.also_mounted(ended) == "it is also mounted at /bound"

@@ -41,6 +41,10 @@ class Mount:
         """Whether a redoxfs daemon made it, alive or dead."""
         return self.fstype == OUR_TYPE
 
+    def shares(self, other: "Mount") -> bool:
+        """Whether both are mounts of one filesystem. A new one may get the number of one that has just ended."""
+        return (self.device, self.source) == (other.device, other.source)
+
     @property
     def job(self) -> str | None:
         """The job that the mount was made for."""
@@ -76,7 +80,7 @@ def also_mounted(mount: Mount) -> str | None:
 
     Another mount namespace is visible through any process in it that we may inspect.
     """
-    here = [other.mountpoint for other in read_mounts() if other.ours and other.device == mount.device]
+    here = [other.mountpoint for other in read_mounts() if other.ours and other.shares(mount)]
     if here:
         return f"it is also mounted at {', '.join(here)}"
     own = _namespace("self")
@@ -89,7 +93,7 @@ def also_mounted(mount: Mount) -> str | None:
         except OSError:
             continue
         for other in mounts:
-            if other.ours and other.device == mount.device:
+            if other.ours and other.shares(mount):
                 return (
                     f"process {process.name} ({name}) has it mounted at {other.mountpoint} in another mount namespace"
                 )
