@@ -213,7 +213,7 @@ def texts(fd: int, interrupt: int, options: ProfileOptions, began_s: float) -> I
     end_s = float("inf") if options.seconds_s is None else began_s + options.seconds_s
     of = os.fstat(fd).st_dev
     device = f"{os.major(of)}:{os.minor(of)}"
-    look_s = began_s
+    look_s = began_s if _is_mounted(device) else float("inf")
     interrupted, waiting = select.poll(), select.poll()
     interrupted.register(interrupt, select.POLLIN)
     waiting.register(interrupt, select.POLLIN)
@@ -226,7 +226,7 @@ def texts(fd: int, interrupt: int, options: ProfileOptions, began_s: float) -> I
         if now_s >= look_s:
             # A mount that was detached ends with its last user, which may be this one.
             look_s = now_s + LOOK_S
-            if not any(mount.device == device for mount in read_mounts()):
+            if not _is_mounted(device):
                 say(f"{options.path}: the mount was detached")
                 break
         wait_s = min(show_s, end_s, look_s) - now_s
@@ -250,6 +250,10 @@ def texts(fd: int, interrupt: int, options: ProfileOptions, began_s: float) -> I
             yield text
             if _is_last(text):
                 break
+
+
+def _is_mounted(device: str) -> bool:
+    return any(mount.device == device for mount in read_mounts())
 
 
 def _is_last(text: bytes) -> bool:
