@@ -141,8 +141,20 @@ REASONS = {
 """Reasons that the table does not show. Each is a property of the loader, not of this run."""
 
 
+IN_MEMORY = {
+    "webdataset": "Its recipe keeps 1,000 decoded images of 600 kB in a buffer, beside those of its workers.",
+    "ffcv": "Its recipe for large datasets holds twice as many pages of 8 MiB as a batch has images: 1 GiB.",
+}
+"""Why a loader may need more memory than it has."""
+
+
 def _left_out(report: Row) -> str:
-    lines = [f"- {row['title']} is left out: {row['left_out']}" for row in report["rows"] if row["left_out"]]
+    lines = []
+    for row in report["rows"]:
+        if row["left_out"]:
+            is_memory = "out of memory" in row["left_out"] and row["loader"] in IN_MEMORY
+            why = f". It has {report['cap_mb']} MiB, as all others. {IN_MEMORY[row['loader']]}" if is_memory else ""
+            lines.append(f"- {row['title']} is left out: {row['left_out']}{why}")
     return "\n".join(lines + [f"- {line}" for line in WITHOUT.values()])
 
 
