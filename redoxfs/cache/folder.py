@@ -136,8 +136,11 @@ class Root:
 
     @property
     def is_cache(self) -> bool:
-        """Whether a mount has used it."""
-        return (self.path / "lock").exists() or any(True for _ in self._folders())
+        """Whether a mount has used it. Raises CacheError."""
+        try:
+            return (self.path / "lock").exists() or bool(self._folders())
+        except OSError as failure:
+            raise CacheError.of(self.name, failure) from None
 
     def entries(self) -> list[Entry]:
         """The datasets in DIR, in the order of last use. Raises CacheError."""

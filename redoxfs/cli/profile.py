@@ -213,7 +213,7 @@ def texts(fd: int, interrupt: int, options: ProfileOptions, began_s: float) -> I
     end_s = float("inf") if options.seconds_s is None else began_s + options.seconds_s
     of = os.fstat(fd).st_dev
     device = f"{os.major(of)}:{os.minor(of)}"
-    look_s = began_s if _is_mounted(device) else float("inf")
+    look_s = began_s + LOOK_S if _is_mounted(device) else float("inf")
     interrupted, waiting = select.poll(), select.poll()
     interrupted.register(interrupt, select.POLLIN)
     waiting.register(interrupt, select.POLLIN)

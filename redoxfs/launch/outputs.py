@@ -22,9 +22,9 @@ def outside(name: str, timeout_s: float, option: str = "") -> Path:
 
 
 def check_replaceable(path: Path, asked: str, begin: bytes, what: str) -> None:
-    """Refuse to replace what is no file of the same kind: one that begins with ``begin``. An empty file is replaced.
+    """Refuse to replace a file, unless it is empty or begins with ``begin``, as all files of its kind do.
 
-    Raises DestinationError, which calls the kind ``what``.
+    Raises DestinationError. Its text calls the kind ``what``.
     """
     try:
         # Neither the open of a FIFO nor that of a device may wait.

@@ -202,7 +202,7 @@ def _open_packed(
 
     given = [option for name, option in _FIXED_BY_PACK.items() if getattr(options, name)]
     if given:
-        needless = {"--rescan", "--catalog"} & {*given}
+        needless = [option for option in given if option in ("--rescan", "--catalog")]
         why = f"it needs no {' '.join(needless)}" if needless else f"{' '.join(given)} was fixed by redoxfs pack"
         raise UsageError(f"{source.asked} is a packed dataset: {why}")
     begin = time.monotonic()

@@ -142,6 +142,7 @@ def _begin(work: Work[Any, Any], shared: "SynchronizedArray[int]", parent: int) 
 
 
 def _end_in_time(tally: Tally) -> None:
+    """End this process soon after it has to stop, whatever it waits for."""
     while not tally.stopping():
         time.sleep(PROGRESS_EVERY_S)
     time.sleep(STOP_S)
