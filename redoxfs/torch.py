@@ -107,6 +107,7 @@ def track(loader: Loader, root: str | os.PathLike[str]) -> Loader:
     tracker = _Tracker(inner, _mount_at(root))
     tracker.check()
     _derive(inner, "_index_sampler", _ordered)
+    _derive(inner, "_get_iterator", _watching)
     _derive(loader, "__iter__", _counting)
     inner.__dict__[_ATTRIBUTE] = loader.__dict__[_ATTRIBUTE] = tracker
     return loader
@@ -549,6 +550,23 @@ def _ordered(cls: type) -> Any:
     return property(lambda self: _Order(_tracker_of(self), cls._index_sampler.fget(self)))  # type: ignore[attr-defined]
 
 
+def _watching(cls: type) -> Any:
+    """A ``_get_iterator`` whose workers end with the training process.
+
+    The loader keeps its own ``worker_init_fn``: Lightning seeds the workers only where it is None.
+    """
+
+    def get_iterator(self: Any) -> Any:
+        own = self.worker_init_fn
+        self.worker_init_fn = partial(_begin_worker, own)
+        try:
+            return cls._get_iterator(self)  # type: ignore[attr-defined]
+        finally:
+            self.worker_init_fn = own
+
+    return get_iterator
+
+
 def _tracker_of(loader: Any) -> _Tracker:
     tracker = vars(loader).get(_ATTRIBUTE)
     if not isinstance(tracker, _Tracker):
@@ -574,15 +592,15 @@ class _Numbered:
         return _arrive, self._number
 
 
-_watched: int | None = None
+def _begin_worker(own: Callable[[int], None] | None, worker: int) -> None:
+    """The ``worker_init_fn`` of tracked loaders, before the user's ``own``."""
+    _end_with_parent()
+    if own is not None:
+        own(worker)
 
 
 def _arrive(marks: str | None, iteration: int, number: int, index: Any) -> Any:
     """Runs in a worker when it receives a batch, before it opens any file for it."""
-    global _watched
-    if _watched != os.getpid():
-        _watched = os.getpid()
-        _end_with_parent()
     _mark(marks, iteration, number)
     return index
 
@@ -596,7 +614,8 @@ def _mark(marks: str | None, iteration: int, number: int) -> None:
 def _end_with_parent() -> None:
     """End this worker as soon as the training process has ended.
 
-    PyTorch's workers notice that after some seconds. Meanwhile they may open files that the next job should get.
+    PyTorch's workers notice that after some seconds. Meanwhile they may open files that the next job should get. One
+    that is still starting then never notices: it compares its parent with the one that it found when it had started.
     """
     parent = multiprocessing.parent_process()
     if parent is None or parent.pid is None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from machine import Machine, has_ended
+from machine import PATIENCE_S, Machine, has_ended
 from resuming_job import Files, Job, killed_runs, make_files
 
 pytest.importorskip("torch")
@@ -321,6 +321,46 @@ def test_workers_end_with_the_training_process(mounted: Machine, tmp_path: Path)
         rank.kill()
         rank.communicate()
     assert all(has_ended(worker) for worker in workers)
+
+
+STARTING_WORKER = """
+import os, signal, time
+from torch.utils.data import DataLoader
+import redoxfs.torch
+
+def start(worker):
+    print(os.getpid(), flush=True)
+    os.write(begun, b"x")
+    time.sleep(1)
+
+class Killed:
+    def __len__(self):
+        return 8
+
+    def __iter__(self):
+        os.read(seen, 1)
+        os.kill(os.getpid(), signal.SIGKILL)
+        yield 0
+
+seen, begun = os.pipe()
+loader = DataLoader(range(8), sampler=Killed(), num_workers=1, worker_init_fn=start)
+next(iter(redoxfs.torch.track(loader, "/")))
+"""
+
+
+def test_a_worker_that_is_starting_when_the_training_process_is_killed_ends(machine: Machine) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", STARTING_WORKER], env=machine.environment, stdout=subprocess.PIPE, text=True
+    ) as job:
+        try:
+            assert job.stdout is not None
+            worker = int(job.stdout.readline())
+            # The worker holds the pipe until it ends.
+            assert job.communicate(timeout=PATIENCE_S)[0] == ""
+            assert job.returncode == -signal.SIGKILL
+        except subprocess.TimeoutExpired:
+            os.kill(worker, signal.SIGKILL)
+            raise
 
 
 @pytest.mark.parametrize("ranks", [(3,), (3, 1)], ids=str)
