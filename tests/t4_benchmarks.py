@@ -249,8 +249,11 @@ def test_loaders_reads_complete_epochs_and_says_what_is_left_out(tmp_path: Path)
         assert row["bytes_2"]["cold_per_s"] > 0
         assert row["bytes_2"]["warm_per_s"] > 0
         assert row["decoded_2"] is None
-        assert 0.2 < row["displacement"] < 0.45
         assert row["prepared_bytes"] > 0.9 * found["bytes"]
+    # Its buffer has room for all images. The pool has room for few chunks of so few, so its order varies more.
+    assert 0.25 < rows["webdataset"]["displacement"] < 0.41
+    assert 0 < rows["packed"]["displacement"] < 0.67
+    assert rows["webdataset"]["mate_pairs"] < 1.2 < rows["packed"]["mate_pairs"]
     assert rows["packed"]["lines_changed"] == 0
     assert rows["packed"]["bytes_2"]["mount_s"] > 0
     assert rows["webdataset"]["lines_changed"] > 0
