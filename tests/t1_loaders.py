@@ -102,6 +102,7 @@ def row(loader: str, title: str, **more: Any) -> dict[str, Any]:
         "loader": loader,
         "title": title,
         "left_out": None,
+        "cap_mb": 768,
         "bytes_4": cell,
         "bytes_2": None,
         "decoded_4": {"cold_per_s": 50.0, "first_batch_s": 2.0, "mount_s": 0.0},
@@ -135,7 +136,7 @@ def test_the_page_has_all_rows_and_what_is_faster() -> None:
         report(
             row("plain", "plain files"),
             row("packed", "redoxfs, packed", bytes_4=FAST, prepare_s=3.5, prepared_bytes=150_000_000),
-            row("webdataset", "WebDataset", bytes_4=FAST | {"cold_per_s": 600.0}, repeated=2, missing=1),
+            row("webdataset", "WebDataset", bytes_4=FAST | {"cold_per_s": 600.0}, repeated=2, missing=1, cap_mb=2048),
             row("ffcv", "FFCV") | {"left_out": "No module named 'ffcv'", "bytes_4": None, "decoded_4": None},
         )
     )
@@ -143,6 +144,10 @@ def test_the_page_has_all_rows_and_what_is_faster() -> None:
     assert "| redoxfs, packed | 400 | 50 | 800 | 12 s + 1.0 s |" in text
     assert "| redoxfs, packed | 3.5 s | 0.15 GB | 0 | - | yes | 0.333 | -0.004 | 1.00 |" in text
     assert "1 missing, 2 twice" in text
+    assert [line for line in text.splitlines() if "of memory: " in line] == [
+        "WebDataset has 2,048 MiB of memory: its recipe keeps 1,000 decoded images of 600 kB in a buffer, beside those "
+        "of its workers."
+    ]
     assert "redoxfs, packed reads 4.0 times the samples of plain files; faster are WebDataset (1.50 x)." in text
     assert "- FFCV is left out: No module named 'ffcv'" in text
 

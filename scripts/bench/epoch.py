@@ -3,9 +3,10 @@
     scripts/bench/epoch.py [--files 20480] [--profiles nas,hdd,none] [--ways plain,directory,packed,sweep] [--json]
     scripts/bench/epoch.py --profiles latency [--readers 4,8,16] [--rounds 1] [--json]
 
-8 processes share the epoch, as the workers of one job do. They read each file whole, from a cold cache. A cap limits
-the storage's reads and bytes a second, and another the memory of all processes together, page cache included. The
-profiles are those of scripts/bench/throttle.py, which needs root. Scanning, packing (once for a dataset) and
+8 processes share the epoch, as the workers of one job do. They read each file whole. The kernel has cached no pages of
+them, but their names and inodes: a plain job lists them before its epoch, and a mount of redoxfs scans them. A cap
+limits the storage's reads and bytes a second, and another the memory of all processes together, page cache included.
+The profiles are those of scripts/bench/throttle.py, which needs root. Scanning, packing (once for a dataset) and
 mounting are not timed.
 
 The profile "latency" has no caps. A filesystem (scripts/slow_store.c) delays each open and each read by 2 ms, and keeps
@@ -28,6 +29,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +62,7 @@ class Storage:
     """Processes that are measured call it between fork and exec."""
     read_bytes: Callable[[], int] | None = None
     forget: Callable[[], None] = lambda: None
-    """Drops all that the kernel keeps of the storage."""
+    """Drops all pages of it that the kernel keeps. Names and inodes stay, as after any job or scan that listed them."""
     leave: Callable[[int], None] = lambda _more_bytes: None
     """Caps the memory of the processes and their page cache: so much beside what the processes hold now."""
 
@@ -82,7 +84,8 @@ def storage(profile: throttle.Profile, work: Path, cap_bytes: int | None) -> Ite
                 group.limit_memory(group.used_bytes() + more_bytes)
 
             data, packed = work / "data", work / "packed"
-            yield Storage(data, packed, group.enter, group.read_bytes, throttle.drop_caches, leave)
+            forget = partial(throttle.drop_caches, names=False)
+            yield Storage(data, packed, group.enter, group.read_bytes, forget, leave)
         return
     slow = work / "slow"
     program = mounts.compiled(mounts.HERE.parent / "slow_store.c", work)

@@ -2,9 +2,9 @@
 
     scripts/bench/loaders.py [--only plain,packed,webdataset] [--quick] [--json FILE] [--plot FILE.svg]
 
-Needs root. All loaders have the same images, storage, memory and workers. The 20,000 JPEGs follow from a seed. Each
-loader reads them with a script that follows its documentation (scripts/bench/loader_jobs, which cites the pages), in
-random order, in batches of 64:
+Needs root. All loaders have the same images, storage, memory and workers; only WebDataset and FFCV have the 2 GiB that
+their recipes take. The 20,000 JPEGs follow from a seed. Each loader reads them with a script that follows its
+documentation (scripts/bench/loader_jobs, which cites the pages), in random order, in batches of 64:
 
 - bytes: each worker reads the images, and keeps the number of each. With four workers, two whole epochs: with a cold
   cache, and after that. They also show whether each image came exactly once, and how well the order was shuffled.
@@ -68,6 +68,11 @@ class Way:
     server: Server | None = None
     is_prepared_for_each: bool = False
     """Whether its format differs with and without decoding."""
+    least_cap_mb: int = 0
+    """The memory that its recipe takes, if --cap-mb is less."""
+
+    def cap_mb(self, given: int) -> int:
+        return max(given, self.least_cap_mb)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +98,14 @@ WAYS = {
     "plain": Way("plain files", "plain"),
     "directory": Way("redoxfs, directory", "plain", SERVERS["directory"]),
     "packed": Way("redoxfs, packed", "plain", SERVERS["packed"]),
-    "webdataset": Way("WebDataset", "webdataset_shards"),
+    "webdataset": Way("WebDataset", "webdataset_shards", least_cap_mb=2048),
     "litdata-raw": Way("LitData, raw", "litdata_raw"),
     "litdata": Way("LitData, optimized", "litdata_optimized"),
     "mosaicml": Way("MosaicML Streaming", "mosaicml"),
     "spdl": Way("SPDL", "spdl_threads"),
     "hf": Way("Hugging Face datasets", "hugging_face"),
     "hf-stream": Way("Hugging Face datasets, streaming", "hugging_face_stream"),
-    "ffcv": Way("FFCV", "ffcv_beton", is_prepared_for_each=True),
+    "ffcv": Way("FFCV", "ffcv_beton", is_prepared_for_each=True, least_cap_mb=2048),
     "ratarmount": Way("ratarmount", "plain", SERVERS["ratarmount"]),
     "rclone": Way("rclone mount, S3", "plain", SERVERS["rclone"]),
     "objects": Way("redoxfs, packed, S3", "plain", SERVERS["objects"]),
@@ -226,7 +231,7 @@ def asked(place: Place, way: Way, cell: Cell, epochs: int, seconds: float | None
 
 def measure(place: Place, name: str, way: Way, cell: Cell) -> dict[str, Any]:
     """Run a loader once, from a cold cache. Returns its script's result, ``mount_s``, and a mount's counters."""
-    profile, cap_bytes = throttle.PROFILES[place.arguments.profile], place.arguments.cap_mb << 20
+    profile, cap_bytes = throttle.PROFILES[place.arguments.profile], way.cap_mb(place.arguments.cap_mb) << 20
     seconds = None if cell.whole else place.arguments.seconds
     with ExitStack() as stack:
         group = stack.enter_context(throttle.throttled(profile, cap_bytes, place.work))
@@ -333,7 +338,7 @@ def measure_all(work: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         if name not in arguments.only:
             continue
         console.print(f"{way.title} …")
-        row: dict[str, Any] = {"loader": name, "title": way.title, **NOTHING}
+        row: dict[str, Any] = {"loader": name, "title": way.title, "cap_mb": way.cap_mb(arguments.cap_mb), **NOTHING}
         try:
             row |= row_of(place, name, way, cells)
         except LeftOutError as error:

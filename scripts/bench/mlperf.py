@@ -14,7 +14,7 @@ counted. The utilisation is DLIO's: computation divided by time.
 
 It searches the highest number of accelerators. First the readers run without computation, which gives a first guess.
 Then it tries one accelerator more or less, until one number passes and the next does not. Each try is an epoch on a
-fresh mount, with cold caches, and ends after --limit seconds at the latest.
+fresh mount, without cached pages, and ends after --limit seconds at the latest.
 
 The storage is that of scripts/bench/epoch.py: its profiles need root, "latency" needs gcc and libfuse3-dev. A cap
 limits the memory for data, page cache included, to a fifth of the dataset, as MLPerf's rules require. What all

@@ -77,7 +77,7 @@ def _about(result: dict[str, Any]) -> str:
         f"barrier after each batch. The first batch does not count. redoxfs has {result['memory_mb']} MiB of memory. "
         f"All processes together, page cache included, have {result['cap_mb']} MiB beside what they hold before they "
         f"read. The storage with latency has no such limit, because the kernel caches none of its pages. Each number "
-        f"comes from an epoch, or from its first {result['limit_s']:g} s, on a fresh mount with cold caches."
+        f"comes from an epoch, or from its first {result['limit_s']:g} s, on a fresh mount without cached pages."
     )
 
 

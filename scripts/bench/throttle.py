@@ -194,14 +194,17 @@ class _V2:
         return 0
 
 
-def drop_caches(*, pages: bool = True) -> None:
-    """Drop all cached names, and pages unless told otherwise, so that they have to be read again. Raises OSError."""
+def drop_caches(*, pages: bool = True, names: bool = True) -> None:
+    """Drop what the kernel has cached, pages or names with their inodes, so that it has to be read again.
+
+    Raises OSError.
+    """
     os.sync()
-    Path("/proc/sys/vm/drop_caches").write_text("3" if pages else "2")
+    Path("/proc/sys/vm/drop_caches").write_text(str(pages + 2 * names))
 
 
 def can_drop_caches(*, pages: bool = True) -> bool:
-    """As `drop_caches`. False if that is not permitted."""
+    """As `drop_caches`, names and perhaps pages. False if that is not permitted."""
     try:
         drop_caches(pages=pages)
     except OSError:
