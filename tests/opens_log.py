@@ -61,6 +61,13 @@ class Tail(AbstractContextManager["Tail"]):
         line, _, self._text = self._text.partition(b"\n")
         return line + b"\n"
 
+    def wait_for_a_read(self) -> None:
+        """Wait until it waits for more lines. It sleeps nowhere else once it has written what it read."""
+        deadline = time.monotonic() + PATIENCE_S
+        while Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
     def accesses(self, count: int) -> list[Access]:
         """The next opens. Remarks between them are in ``remarks``."""
         found: list[Access] = []

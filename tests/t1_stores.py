@@ -321,7 +321,8 @@ def test_descriptors_are_closed_even_after_errors(root: Path, root_fd: int, cata
         store.open_file(catalog.tree.find(b"cat/2.jpg"))
     for sample in range(len(catalog.class_of)):
         read(store, sample)
-    assert set(os.listdir("/proc/self/fd")) == before
+    # Garbage of other tests may have held one before.
+    assert set(os.listdir("/proc/self/fd")) <= before
 
 
 def test_an_error_names_its_reason_and_the_file(store: DirectoryStore, catalog: Catalog, root: Path) -> None:

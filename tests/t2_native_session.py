@@ -713,7 +713,8 @@ def test_sessions_leave_no_descriptors_and_no_threads_behind() -> None:
         with helped(helpers):
             pass
     gc.collect()
-    assert held() == before
+    # Other tests may have left an idle thread, or garbage, that ends meanwhile.
+    assert all(now <= then for now, then in zip(held(), before, strict=True))
 
 
 # The relay ---------------------------------------------------------------------------------------------------------

@@ -195,7 +195,8 @@ def test_relays_come_and_go_without_a_trace(tmp_path: Path) -> None:
     before = descriptors()
     for number in range(5):
         trio.run(main, tmp_path / str(number))
-    assert descriptors() == before
+    # Garbage of other tests may have held one before.
+    assert descriptors() <= before
 
 
 def test_a_cancelled_relay_can_be_closed(tmp_path: Path) -> None:

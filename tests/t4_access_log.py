@@ -244,6 +244,8 @@ def test_a_profile_ends_with_a_mount_that_is_detached(machine: Machine, source: 
 def test_the_end_of_the_daemon_ends_the_log(machine: Machine, source: Path) -> None:
     serve(machine, source, "--no-keeper")
     with Tail(machine.mnt) as log:
+        # A read that comes when the daemon has ended fails.
+        log.wait_for_a_read()
         machine.kill(signal.SIGTERM)
         assert log.line() == b""
         assert log.process.wait(PATIENCE_S) == 0
