@@ -101,6 +101,14 @@ def test_a_ratio_below_that_of_the_paper_has_its_reason() -> None:
     assert "It read 7.17 times the dataset in 40 loads; with the paper's figure it could read 5.74 times" in reason
 
 
+def test_a_cap_on_reads_is_explained_by_how_it_counts_them() -> None:
+    slot = row("slot", [2.0, 2.0, 2.0], storage_reads=590, storage_bytes=118_000_000)
+    (reason,) = overall_page.short_of_paper(report(PLAIN, CACHED, slot))
+    assert "the cap on the storage's reads (98% of it used). 40 loads took 590 reads of 200 kB on average." in reason
+    # 64 files of 100 kB: 6.4 MB, or 6.1 MiB.
+    assert "a whole chunk of 6.4 MB takes 7 of them" in reason
+
+
 def test_the_page_has_each_row_and_the_ratio_of_the_paper() -> None:
     slot = row("slot", [1.0, 1.0, 1.0], compute_s=0.95)
     text = overall_page.page(report(PLAIN, CACHED, slot))
