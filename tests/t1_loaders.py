@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scripts/bench"))
 
 import jpegs
 import loader_scripts
+import loaders
 import loaders_page
 
 JOBS = Path(loaders_page.__file__).with_name("loader_jobs")
@@ -102,6 +103,7 @@ def row(loader: str, title: str, **more: Any) -> dict[str, Any]:
         "loader": loader,
         "title": title,
         "left_out": None,
+        "run": 0,
         "cap_mb": 768,
         "bytes_4": cell,
         "bytes_2": None,
@@ -150,6 +152,23 @@ def test_the_page_has_all_rows_and_what_is_faster() -> None:
     ]
     assert "redoxfs, packed reads 4.0 times the samples of plain files; faster are WebDataset (1.50 x)." in text
     assert "- FFCV is left out: No module named 'ffcv'" in text
+
+
+def test_rows_of_an_earlier_run_are_kept_beside_new_ones() -> None:
+    earlier = report(row("plain", "plain files"), row("litdata", "LitData"), row("ffcv", "FFCV", left_out="gone"))
+    now = report(row("ffcv", "FFCV"), row("plain", "plain files"))
+    found = loaders.beside(now, earlier)
+    assert [(row["loader"], row["run"], row["left_out"]) for row in found["rows"]] == [
+        ("plain", 1, None),
+        ("litdata", 0, None),
+        ("ffcv", 1, None),
+    ]
+    assert "One run measured plain files, FFCV; an earlier one the others." in loaders_page.page(found)
+    assert "an earlier one" not in loaders_page.page(now)
+    again = loaders.beside(report(row("litdata", "LitData")), found)
+    assert [row["run"] for row in again["rows"]] == [1, 2, 1]
+    with pytest.raises(SystemExit, match="--beside: seconds was 15, and is 6 here"):
+        loaders.beside(now | {"seconds": 6}, earlier)
 
 
 def test_a_page_without_any_loader_says_why() -> None:

@@ -263,6 +263,7 @@ def test_a_queued_read_can_be_cancelled(store: DirectoryStore) -> None:
     assert reader.take(10) == []
     assert reader.counts() | {"read_ns": 0} == dict.fromkeys(("queued", "running", "done", "read_ns"), 0) | {
         "reads": 4,
+        "amount": 4,
         "threads": 1,
     }
     reader.close(60)
@@ -306,7 +307,7 @@ def observe(depth: Depth, seconds: float, rate_at: Callable[[int], float], *, sh
         now_s += 0.1
         reads += 0.1 * rate_at(depth.threads)
         read_ns += 0.1e9 * share * depth.threads
-        found.append(depth.observe(now_s, int(reads), int(read_ns)))
+        found.append(depth.observe(now_s, int(reads), int(read_ns), int(reads)))
     return found
 
 
@@ -326,6 +327,18 @@ def test_storage_that_is_full_at_the_start_keeps_its_depth() -> None:
     found = observe(Depth(32, 128), 600, lambda threads: min(threads / 0.02, 1600))
     assert found.count(32) / len(found) > 1 - 6 * WINDOW_S / PAUSE_S
     assert found.count(16) < found.count(32) / 10
+
+
+def test_shorter_reads_are_no_gain() -> None:
+    depth, found = Depth(8, 32), []
+    reads = read_ns = 0
+    for tenth in range(1, 51):
+        # At any depth 1,000 files a second, in reads that are the shorter the more there are.
+        reads += 10 * depth.threads
+        read_ns += int(0.1e9) * depth.threads
+        found.append(depth.observe(tenth / 10, reads, read_ns, 100 * tenth))
+    assert set(found) == {8, 16, 4}
+    assert found[-1] == 4
 
 
 def test_without_demand_nothing_is_tried() -> None:

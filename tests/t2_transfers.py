@@ -142,12 +142,12 @@ def test_counts_are_of_reads_and_their_bytes_and_time(transfers: Transfers) -> N
     reads[0].finish()
     reads[1].finish()
     counts = transfers.counts()
-    assert {name: counts[name] for name in ("queued", "running", "done", "reads", "size", "threads")} == {
+    assert {name: counts[name] for name in ("queued", "running", "done", "reads", "amount", "threads")} == {
         "queued": 0,
         "running": 1,
         "done": 2,
         "reads": 2,
-        "size": 80,
+        "amount": 80,
         "threads": 2,
     }
     assert transfers.counts()["read_ns"] > counts["read_ns"] > 0

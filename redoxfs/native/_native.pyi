@@ -162,8 +162,8 @@ class Reader:
         """How many reads may be in flight from now on, at least 1."""
 
     def counts(self) -> dict[str, int]:
-        """``queued``, ``running``, ``done`` (not taken yet), ``threads``, ``read_ns`` (the total time of all reads so
-        far) and ``reads`` (how many were carried out)."""
+        """``queued``, ``running``, ``done`` (not taken yet), ``threads``; of all reads so far: ``reads`` (how many),
+        ``amount`` (of how many files), ``read_ns`` (their time)."""
 
     def close(self, wait_s: float, /) -> None:
         """End the threads. Queued reads are dropped; reads in progress get ``wait_s``. Threads that storage holds are

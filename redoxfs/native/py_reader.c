@@ -506,9 +506,10 @@ static PyObject *reader_counts(PyObject *self, PyObject *no_args) {
         return NULL;
     }
     redox_pool_counts counts = redox_pool_count(pool);
-    return Py_BuildValue("{snsnsnsnsnsK}", "queued", (Py_ssize_t)counts.queued, "running", (Py_ssize_t)counts.running,
-                         "done", (Py_ssize_t)counts.done, "reads", (Py_ssize_t)counts.reads, "threads",
-                         (Py_ssize_t)counts.threads, "read_ns", (unsigned long long)counts.read_ns);
+    return Py_BuildValue("{snsnsnsnsnsnsK}", "queued", (Py_ssize_t)counts.queued, "running", (Py_ssize_t)counts.running,
+                         "done", (Py_ssize_t)counts.done, "reads", (Py_ssize_t)counts.reads, "amount",
+                         (Py_ssize_t)counts.files, "threads", (Py_ssize_t)counts.threads, "read_ns",
+                         (unsigned long long)counts.read_ns);
 }
 
 static void close_pool(reader_object *self, double wait_s) {

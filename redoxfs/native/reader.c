@@ -39,7 +39,7 @@ struct redox_pool {
     bool signalled;  // the eventfd
     bool abandoned;  // nobody takes results any more
     uint64_t read_ns;
-    size_t reads, processors;
+    size_t reads, files, processors;
     int waited_share;
 };
 
@@ -182,6 +182,7 @@ static void carry_out(redox_pool *pool, redox_read *read) {
     pool->waited_share += ((waited ? WAITED : 0) - pool->waited_share) / AVERAGE_OVER;
     pool->read_ns += took;
     pool->reads++;
+    pool->files += read->count;
     if (pool->abandoned) {
         redox_read_free(read);
         return;
@@ -345,6 +346,7 @@ redox_pool_counts redox_pool_count(redox_pool *pool) {
         .running = pool->running,
         .done = length(pool->done),
         .reads = pool->reads,
+        .files = pool->files,
         .threads = pool->threads,
         .read_ns = pool->read_ns,
     };

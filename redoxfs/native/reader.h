@@ -57,7 +57,7 @@ typedef struct redox_read {
 typedef struct redox_pool redox_pool;
 
 typedef struct redox_pool_counts {
-    size_t queued, running, done, reads, threads;
+    size_t queued, running, done, reads, files, threads;
     uint64_t read_ns;  // the time of all reads, summed over the threads
 } redox_pool_counts;
 

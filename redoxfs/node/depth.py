@@ -47,12 +47,11 @@ class Depth:
         self._grows = True
         self._try_at = 0.0
 
-    def observe(self, now_s: float, reads: int, read_ns: int, size: int | None = None) -> int:
+    def observe(self, now_s: float, reads: int, read_ns: int, amount: int) -> int:
         """``reads`` were carried out so far and took ``read_ns``, summed over the threads. Returns `threads`.
 
-        ``size``: their bytes, where reads differ too much in length to be counted.
+        ``amount``: what they read. Some reads are much longer than others, so their number is no rate.
         """
-        amount = reads if size is None else size
         if self._began is None:
             self._began = (now_s, reads, read_ns, amount)
             return self.threads
@@ -68,7 +67,7 @@ class Depth:
         return self.threads
 
     def _judge(self, now_s: float, rate: float) -> None:
-        """The storage has given ``rate`` reads, or bytes, a second at this depth."""
+        """The storage has given ``rate`` a second at this depth."""
         if self._before is not None:
             threads, rate_before = self._before
             self._before = None

@@ -192,7 +192,7 @@ class Loader:
 
     def _follow(self, depth: Depth, now_s: float) -> None:
         counts, before = self._reader.counts(), depth.threads
-        if depth.observe(now_s, counts["reads"], counts["read_ns"], counts.get("size")) != before:
+        if depth.observe(now_s, counts["reads"], counts["read_ns"], counts["amount"]) != before:
             self._reader.set_threads(depth.threads)
 
     async def _deliver_by_itself(self) -> None:

@@ -100,7 +100,7 @@ class Transfers:
 
     def counts(self) -> dict[str, int]:
         """``queued``, ``running``, ``done`` (not taken yet), ``threads`` (the limit); of all reads so far: ``reads``
-        (how many), ``size`` (the bytes that they held), ``read_ns`` (their time).
+        (how many), ``amount`` (the bytes that they held), ``read_ns`` (their time).
         """
         with self._lock:
             now_ns = monotonic_ns()
@@ -110,7 +110,7 @@ class Transfers:
                 "done": sum(map(len, self._done)),
                 "threads": self._most,
                 "reads": self._reads,
-                "size": self._size,
+                "amount": self._size,
                 # Those in flight too: the window of an observation may be shorter than a read.
                 "read_ns": self._read_ns + sum(now_ns - began_ns for began_ns in self._under_way.values()),
             }

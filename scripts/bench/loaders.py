@@ -1,6 +1,6 @@
 """Compares redoxfs with other loaders, each in its own script.
 
-    scripts/bench/loaders.py [--only plain,packed,webdataset] [--quick] [--json FILE] [--plot FILE.svg]
+    scripts/bench/loaders.py [--only plain,packed,webdataset] [--quick] [--json FILE] [--plot FILE.svg] [--beside FILE]
 
 Needs root. All loaders have the same images, storage, memory and workers; only WebDataset and FFCV have the 2 GiB that
 their recipes take. The 20,000 JPEGs follow from a seed. Each loader reads them with a script that follows its
@@ -18,8 +18,9 @@ separate. Conversions read the images from the page cache, and are not throttled
 
 If a loader is not installed, or fails, its row says why. To install most of them:
 pip install 'redoxfs[torch,programs,peers]'. Install others in folders below `--peers`, if they need other versions of
-the same packages: pip install --target FOLDER/mosaicml mosaicml-streaming. The exit code is 1 if redoxfs or the plain
-script lost, repeated or mislabeled a sample.
+the same packages: pip install --target FOLDER/mosaicml mosaicml-streaming. To measure some loaders again, pass the
+result of a run with the same settings as --beside: its other rows are kept, and the page says so. The exit code is 1 if
+redoxfs or the plain script lost, repeated or mislabeled a sample.
 """
 
 import argparse
@@ -338,7 +339,13 @@ def measure_all(work: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         if name not in arguments.only:
             continue
         console.print(f"{way.title} …")
-        row: dict[str, Any] = {"loader": name, "title": way.title, "cap_mb": way.cap_mb(arguments.cap_mb), **NOTHING}
+        row: dict[str, Any] = {
+            "loader": name,
+            "title": way.title,
+            "run": 0,
+            "cap_mb": way.cap_mb(arguments.cap_mb),
+            **NOTHING,
+        }
         try:
             row |= row_of(place, name, way, cells)
         except LeftOutError as error:
@@ -360,6 +367,17 @@ def measure_all(work: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         "seconds": arguments.seconds,
         "rows": rounded(rows),
     }
+
+
+def beside(result: dict[str, Any], former: dict[str, Any]) -> dict[str, Any]:
+    """``result`` with the rows of a ``former`` one for loaders that it lacks. Raises SystemExit if settings differ."""
+    for name in result.keys() - {"rows"}:
+        if former[name] != result[name]:
+            raise SystemExit(f"--beside: {name} was {former[name]}, and is {result[name]} here")
+    rows = {row["loader"]: {"run": 0, "cap_mb": former["cap_mb"], **row} for row in former["rows"]}
+    run = 1 + max(row["run"] for row in rows.values())
+    rows |= {row["loader"]: {**row, "run": run} for row in result["rows"]}
+    return {**result, "rows": [rows[name] for name in WAYS if name in rows]}
 
 
 def storage(profile: throttle.Profile) -> str:
@@ -396,6 +414,7 @@ def parsed() -> argparse.Namespace:
     )
     parser.add_argument("--folder", type=Path, help="where to draw the images, on the disk to measure")
     parser.add_argument("--quick", action="store_true", help="2,000 images, two workers, bytes, six loaders")
+    parser.add_argument("--beside", type=Path, metavar="FILE", help="keep this result's rows of other loaders")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg")
     arguments = quick.parsed(parser, only=QUICK_WAYS, cells=["bytes_2"], files=2_000, seconds=3)
@@ -416,6 +435,8 @@ def main() -> int:
         # Caches of all programs that keep some.
         os.environ.update(dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "HF_HOME"), work))
         result = measure_all(Path(work), arguments)
+    if arguments.beside:
+        result = beside(result, json.loads(arguments.beside.read_text()))
     if arguments.json:
         write(result, arguments.json)
     if arguments.plot:

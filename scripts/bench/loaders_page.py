@@ -78,6 +78,7 @@ def _tables(report: Row) -> list[str]:
         "on. The time to the first batch begins after the imports, and includes the listing of the files and the start "
         "of the workers. With a mount, the first number is the time to mount. FFCV also compiles its pipeline then.",
         *_more_memory(report, rows),
+        *_runs(rows),
         table(cost[0], cost[1:]),
         "Preparation runs without the caps, from a warm cache. difflib counts the lines in which a script differs from "
         "the plain one. A random order has displacement 0.333 and rank correlation 0. Neighbors are images that lie "
@@ -155,6 +156,15 @@ def _more_memory(report: Row, rows: list[Row]) -> list[str]:
         for row in rows
         if row["cap_mb"] > report["cap_mb"]
     ]
+
+
+def _runs(rows: list[Row]) -> list[str]:
+    """The rows of the last run, if others are of an earlier one."""
+    last = max(row["run"] for row in rows)
+    titles = [row["title"] for row in rows if row["run"] == last]
+    if len(titles) == len(rows):
+        return []
+    return [f"One run measured {', '.join(titles)}; an earlier one the others."]
 
 
 def _left_out(report: Row) -> str:

@@ -1,6 +1,7 @@
 """The section of the evaluation on simulated accelerators, and its figure, from a result of mlperf.py."""
 
 import importlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ def page(result: dict[str, Any]) -> str:
     for accelerator in accelerators:
         parts += [f"Accelerators that one node feeds, {accelerator}, and how busy they are:", _fed(result, accelerator)]
     parts += ["Samples a second that the eight readers of one accelerator read if nothing computes:", _bare(result)]
-    parts += [" ".join(_findings(result))]
+    parts.append(_findings(result))
     if "dlio" in result:
         parts.append(_dlio(result))
     return "\n\n".join(parts)
@@ -103,27 +104,35 @@ def _cell(row: dict[str, Any]) -> str:
     return f"{least}{row['accelerators']} ({row['utilisation'] * 100:.0f} %)"
 
 
-def _findings(result: dict[str, Any]) -> list[str]:
-    """The findings for each storage, with reasons."""
+def _findings(result: dict[str, Any]) -> str:
+    """A bullet for each storage: the rates beside plain files, with the reason."""
     told = []
     for profile in _profiles(result):
         rates = {way: row["bare_samples_per_s"] for way, row in _rows(result, profile).items()}
         if "plain" not in rates:
             continue
         ratios = {way: rate / rates["plain"] for way, rate in rates.items() if way != "plain"}
-        known = throttle.PROFILES[profile]
         words = " and ".join(f"{ratio:.2f} times {FROM[way]}" for way, ratio in ratios.items())
-        told.append(f"With {_storage(profile)}, redoxfs delivers samples at {words} the rate of plain files.")
-        if known.reads_per_s and ratios.get("directory", 9) < 1 + ALIKE:
-            told.append("There each file costs a read, with redoxfs or without, so only a packed copy saves reads.")
-        if not known.reads_per_s and known.delay_ms is None and max(ratios.values(), default=9) < 1:
-            told.append("There storage costs little, so the requests through FUSE cost more than the reads they save.")
-        if known.delay_ms is not None and ratios.get("directory", 0) > 1:
-            told.append(
-                "More accelerators have more readers. Without redoxfs these hide more of the latency; with redoxfs, "
-                "its one daemon shares the processor with all of them."
-            )
-    return told
+        line = f"- With {_storage(profile)}, redoxfs delivers samples at {words} the rate of plain files."
+        told.append(" ".join([line, *_reasons(result, throttle.PROFILES[profile], ratios)]))
+    return "\n".join(told)
+
+
+def _reasons(result: dict[str, Any], known: throttle.Profile, ratios: dict[str, float]) -> Iterator[str]:
+    if known.reads_per_s and ratios.get("directory", 9) < 1 + ALIKE:
+        yield "There each file costs a read, with redoxfs or without, so only a packed copy saves reads."
+        held = (result["memory_mb"] << 20) // result["sample_bytes"]
+        yield (
+            f"A try of {result['limit_s']:g} s has up to {round(known.reads_per_s * result['limit_s']):,} reads, and "
+            f"the first {held:,} or so fill the memory of redoxfs: what a job gets only later."
+        )
+    if not known.reads_per_s and known.delay_ms is None and max(ratios.values(), default=9) < 1:
+        yield "There storage costs little, so the requests through FUSE cost more than the reads they save."
+    if known.delay_ms is not None and ratios.get("directory", 0) > 1:
+        yield (
+            "More accelerators have more readers. Without redoxfs these hide more of the latency; with redoxfs, its "
+            "one daemon shares the processor with all of them."
+        )
 
 
 def _dlio(result: dict[str, Any]) -> str:
