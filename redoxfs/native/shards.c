@@ -29,7 +29,7 @@
 enum {
     PARTS = IOV_MAX,
     // A longer gap takes the same piece of scratch several times.
-    SCRATCH_BYTES = 1 << 20,
+    SCRATCH_BYTES = 1 << 18,
 };
 
 // Where a sweep is: file number `file` follows, from its byte `offset`; `at` is the position in the shard.

@@ -10,6 +10,7 @@ DALI that PyPI does not have. Without DALI it works, in a venv of its own:
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -101,8 +102,14 @@ def _version(python: str) -> str:
     """Imports DLIO as a run does. Returns its version. Raises DlioError."""
     asked = subprocess.run([python, "-c", ASK], capture_output=True, text=True, check=False)
     if asked.returncode:
-        raise DlioError((asked.stderr.strip().splitlines() or [f"{python} ended with {asked.returncode}"])[-1])
+        raise DlioError(_reason(asked.stderr) or f"{python} ended with {asked.returncode}")
     return asked.stdout.split()[-1]
+
+
+def _reason(said: str) -> str:
+    """The last line that names an error; else the last line. Hydra ends with advice."""
+    lines = said.strip().splitlines()
+    return next((line for line in reversed(lines) if re.match(r"[\w.]*(Error|Exception)\b", line)), (lines or [""])[-1])
 
 
 def _dlio(
@@ -126,7 +133,7 @@ def _dlio(
     except subprocess.TimeoutExpired:
         raise DlioError(f"a run took more than {PATIENCE_S} s") from None
     if done.returncode:
-        raise DlioError(((done.stderr or done.stdout).strip().splitlines() or ["it failed without a word"])[-1])
+        raise DlioError(_reason(done.stderr or done.stdout) or "it failed without a word")
     summary = output / "summary.json"
     found: dict[str, Any] = json.loads(summary.read_text()) if summary.exists() else {}
     return found
