@@ -19,6 +19,7 @@ import epoch
 import mounts
 import throttle
 
+VERSION = "2.0.0"
 PROFILE = "nas"
 ACCELERATOR, COMPUTE_S = "H100", 0.224
 CLASSES = 16
@@ -103,7 +104,11 @@ def _version(python: str) -> str:
     asked = subprocess.run([python, "-c", ASK], capture_output=True, text=True, check=False)
     if asked.returncode:
         raise DlioError(_reason(asked.stderr) or f"{python} ended with {asked.returncode}")
-    return asked.stdout.split()[-1]
+    version = asked.stdout.split()[-1]
+    if version != VERSION:
+        # With a name that it does not know, it takes its own setting: files of 140 MB, until the disk is full.
+        raise DlioError(f"DLIO {version} may have other names for its settings: install {VERSION}")
+    return version
 
 
 def _reason(said: str) -> str:
