@@ -145,7 +145,8 @@ def _dlio(result: dict[str, Any]) -> str:
     text = (
         f"DLIO {dlio['version']} itself, with its PyTorch loader and one simulated {dlio['accelerator']}, on "
         f"{_storage(dlio['profile'])}: {dlio['files']:,} files that it made (npz, one sample each), one epoch. "
-        f"Each of its {result['readers']} workers reads a batch, so several batches arrive at a time:"
+        f"Each of its {result['readers']} workers reads a batch, so several batches arrive at a time. NumPy asks for "
+        "an npz file in pieces, and each piece is a read of the storage. redoxfs reads the file at once:"
     )
     return f"{text}\n\n{table(['', 'utilisation', 'samples/s'], rows)}"
 
