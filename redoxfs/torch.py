@@ -553,7 +553,7 @@ def _ordered(cls: type) -> Any:
 def _watching(cls: type) -> Any:
     """A ``_get_iterator`` whose workers end with the training process.
 
-    The loader keeps its own ``worker_init_fn``: Lightning seeds the workers only where it is None.
+    Between calls the loader has its own ``worker_init_fn``: Lightning seeds the workers only if it is None.
     """
 
     def get_iterator(self: Any) -> Any:
@@ -614,8 +614,8 @@ def _mark(marks: str | None, iteration: int, number: int) -> None:
 def _end_with_parent() -> None:
     """End this worker as soon as the training process has ended.
 
-    PyTorch's workers notice that after some seconds. Meanwhile they may open files that the next job should get. One
-    that is still starting then never notices: it compares its parent with the one that it found when it had started.
+    PyTorch's workers notice that after some seconds. Meanwhile they may open files that the next job should get. A
+    worker that is still starting then never notices, because PyTorch looks up its parent only later.
     """
     parent = multiprocessing.parent_process()
     if parent is None or parent.pid is None:

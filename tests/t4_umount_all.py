@@ -21,9 +21,9 @@ from redoxfs.linux.mount_table import read_mounts, topmost_at
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts of other types, and other users, need root")
 
-# Of nobody, and in no range that systems give away.
 USER = 600_000 + os.getpid() % 100_000
-"""Of this process alone: another one may end all mounts of its own user at the same time."""
+"""A user that does not exist, in no range that systems give away. Each process has its own: a test ends all mounts of
+its user."""
 
 
 @pytest.fixture

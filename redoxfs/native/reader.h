@@ -57,7 +57,8 @@ typedef struct redox_read {
 typedef struct redox_pool redox_pool;
 
 typedef struct redox_pool_counts {
-    size_t queued, running, done, reads, files, threads;
+    size_t queued, running, done, threads;
+    size_t reads, files;  // carried out so far, and the files in them
     uint64_t read_ns;  // the time of all reads, summed over the threads
 } redox_pool_counts;
 

@@ -50,7 +50,7 @@ class Depth:
     def observe(self, now_s: float, reads: int, read_ns: int, amount: int) -> int:
         """``reads`` were carried out so far and took ``read_ns``, summed over the threads. Returns `threads`.
 
-        ``amount``: what they read. Some reads are much longer than others, so their number is no rate.
+        ``amount``: the files or bytes that they read. Their rate decides, since reads differ in length.
         """
         if self._began is None:
             self._began = (now_s, reads, read_ns, amount)
@@ -67,7 +67,7 @@ class Depth:
         return self.threads
 
     def _judge(self, now_s: float, rate: float) -> None:
-        """The storage has given ``rate`` a second at this depth."""
+        """The storage has delivered ``rate`` files or bytes a second at this depth."""
         if self._before is not None:
             threads, rate_before = self._before
             self._before = None

@@ -42,8 +42,8 @@ class PackedStore(ShardedStore):
     depth = 8
     """Sweeps in flight. One saturates a disk, a few saturate network storage. Each holds the memory of a chunk."""
 
-    most_depth: int | None = 32
-    """What storage gains from that takes milliseconds for each piece of a sweep."""
+    most_depth = 32
+    """Storage with a latency of milliseconds gains from more sweeps."""
 
     def __init__(self, index: Index, folder: Path, speed: StorageSpeed) -> None:
         self._fds: list[int] = []

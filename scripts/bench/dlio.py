@@ -79,7 +79,7 @@ def trained(python: str, work: Path, result: dict[str, Any], *, steps: int) -> d
             epoch.reading(stored, way, work, result["memory_mb"]) as folder,
         ):
             stored.forget()
-            # DLIO's own libraries would come from the slow storage, for minutes.
+            # Otherwise the run reads DLIO's libraries from the slow storage, for minutes.
             _version(python)
             training = {**settings, "workflow.generate_data": False, "workflow.train": True}
             metric = _dlio(python, work, training, folder, stored)["metric"]
@@ -103,18 +103,18 @@ def _version(python: str) -> str:
     """Imports DLIO as a run does. Returns its version. Raises DlioError."""
     asked = subprocess.run([python, "-c", ASK], capture_output=True, text=True, check=False)
     if asked.returncode:
-        raise DlioError(_reason(asked.stderr) or f"{python} ended with {asked.returncode}")
+        raise DlioError(_reason(asked.stderr))
     version = asked.stdout.split()[-1]
     if version != VERSION:
-        # With a name that it does not know, it takes its own setting: files of 140 MB, until the disk is full.
+        # It ignores a setting whose name it does not know, and then makes files of 140 MB until the disk is full.
         raise DlioError(f"DLIO {version} may have other names for its settings: install {VERSION}")
     return version
 
 
 def _reason(said: str) -> str:
     """The last line that names an error; else the last line. Hydra ends with advice."""
-    lines = said.strip().splitlines()
-    return next((line for line in reversed(lines) if re.match(r"[\w.]*(Error|Exception)\b", line)), (lines or [""])[-1])
+    errors = [line for line in said.splitlines() if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    return mounts.last_line(errors[-1] if errors else said)
 
 
 def _dlio(
@@ -138,7 +138,7 @@ def _dlio(
     except subprocess.TimeoutExpired:
         raise DlioError(f"a run took more than {PATIENCE_S} s") from None
     if done.returncode:
-        raise DlioError(_reason(done.stderr or done.stdout) or "it failed without a word")
+        raise DlioError(_reason(done.stderr or done.stdout))
     summary = output / "summary.json"
     found: dict[str, Any] = json.loads(summary.read_text()) if summary.exists() else {}
     return found

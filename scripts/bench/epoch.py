@@ -3,11 +3,11 @@
     scripts/bench/epoch.py [--files 20480] [--profiles nas,hdd,none] [--ways plain,directory,packed,sweep] [--json]
     scripts/bench/epoch.py --profiles latency [--readers 4,8,16] [--rounds 1] [--json]
 
-8 processes share the epoch, as the workers of one job do. They read each file whole. The kernel has cached no pages of
-them, but their names and inodes: a plain job lists them before its epoch, and a mount of redoxfs scans them. A cap
-limits the storage's reads and bytes a second, and another the memory of all processes together, page cache included.
-The profiles are those of scripts/bench/throttle.py, which needs root. Scanning, packing (once for a dataset) and
-mounting are not timed.
+8 processes share the epoch, as the workers of one job do. They read each file whole. At first no file is in the
+page cache. Names and inodes are cached, since a plain job lists the files before its epoch, and redoxfs scans them. A
+cap limits the storage's reads and bytes a second, and another the memory of all processes together, page cache
+included. The profiles are those of scripts/bench/throttle.py, which needs root. Scanning, packing (once for a dataset)
+and mounting are not timed.
 
 The profile "latency" has no caps. A filesystem (scripts/slow_store.c) delays each open and each read by 2 ms, and keeps
 no pages from one open to the next. It serves many requests at a time, as storage behind a network does, so more
@@ -62,7 +62,7 @@ class Storage:
     """Processes that are measured call it between fork and exec."""
     read_bytes: Callable[[], int] | None = None
     forget: Callable[[], None] = lambda: None
-    """Drops all pages of it that the kernel keeps. Names and inodes stay, as after any job or scan that listed them."""
+    """Drops all pages of it that the kernel has cached. Names and inodes stay, as if a job had just listed them."""
     leave: Callable[[int], None] = lambda _more_bytes: None
     """Caps the memory of the processes and their page cache: so much beside what the processes hold now."""
 

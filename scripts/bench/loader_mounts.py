@@ -74,12 +74,7 @@ def ran(command: list[str], environment: dict[str, str] | None = None) -> None:
     """Run a program. Raises LeftOutError with its last line."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
-        raise LeftOutError(f"{' '.join(command[:4])}: {last_line(done.stderr)}")
-
-
-def last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "it failed without a word"
+        raise LeftOutError(f"{' '.join(command[:4])}: {mounts.last_line(done.stderr)}")
 
 
 @contextmanager
@@ -91,7 +86,7 @@ def _mounted(
         with mounts.served_by(command, place.mounted, group.enter, environment):
             yield time.monotonic() - began
     except SystemExit as error:
-        raise LeftOutError(last_line(str(error))) from None
+        raise LeftOutError(mounts.last_line(str(error))) from None
 
 
 # redoxfs

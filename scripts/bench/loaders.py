@@ -18,9 +18,9 @@ separate. Conversions read the images from the page cache, and are not throttled
 
 If a loader is not installed, or fails, its row says why. To install most of them:
 pip install 'redoxfs[torch,programs,peers]'. Install others in folders below `--peers`, if they need other versions of
-the same packages: pip install --target FOLDER/mosaicml mosaicml-streaming. To measure some loaders again, pass the
-result of a run with the same settings as --beside: its other rows are kept, and the page says so. The exit code is 1 if
-redoxfs or the plain script lost, repeated or mislabeled a sample.
+the same packages: pip install --target FOLDER/mosaicml mosaicml-streaming. To measure only some loaders
+again, pass the result of an earlier run with the same settings as --beside. The new result keeps its other rows, and
+the page says which. The exit code is 1 if redoxfs or the plain script lost, repeated or mislabeled a sample.
 """
 
 import argparse
@@ -44,7 +44,7 @@ import numpy as np
 import quick
 import throttle
 from jpegs import in_order, in_random_order, make_images, number_of
-from loader_mounts import SERVERS, LeftOutError, Place, Server, last_line
+from loader_mounts import SERVERS, LeftOutError, Place, Server
 from loader_scripts import changed_lines, preparation_lines
 from loaders_page import page, plot
 from results import check_plot, rounded, write
@@ -193,7 +193,7 @@ class Script:
     def _reason(self) -> str:
         code = self._process.wait()
         said = self._log.read_text(errors="replace")
-        return "the kernel killed it: out of memory" if code == -signal.SIGKILL else last_line(said)[:300]
+        return "the kernel killed it: out of memory" if code == -signal.SIGKILL else mounts.last_line(said)[:300]
 
 
 def prepare(place: Place, name: str, way: Way, cell: Cell) -> tuple[float, int]:
@@ -305,9 +305,8 @@ def row_of(place: Place, name: str, way: Way, cells: dict[str, Cell]) -> dict[st
         told = measure(place, name, way, cell)
         first_s = told["epochs"][0]["first_batch_s"]
         if first_s is None:
-            raise LeftOutError(
-                f"it yielded nothing: {last_line((place.work / 'log').read_text(errors='replace'))[:300]}"
-            )
+            said = (place.work / "log").read_text(errors="replace")
+            raise LeftOutError(f"it yielded nothing: {mounts.last_line(said)[:300]}")
         rates = [rate(epoch) for epoch in told["epochs"]]
         row[title] = {"cold_per_s": rates[0], "first_batch_s": first_s, "mount_s": told["mount_s"]}
         row[title] |= {"warm_per_s": rates[1]} if len(rates) > 1 else {}
@@ -334,6 +333,20 @@ def measure_all(work: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     cells = {
         name: cell for name, cell in (QUICK_CELLS if arguments.quick else CELLS).items() if name in arguments.cells
     }
+    settings = {
+        "machine": mounts.machine(),
+        "files": arguments.files,
+        "classes": arguments.classes,
+        "bytes": total,
+        "profile": arguments.profile,
+        "storage": storage(throttle.PROFILES[arguments.profile]),
+        "cap_mb": arguments.cap_mb,
+        "memory": arguments.memory,
+        "batch": BATCH_SIZE,
+        "seconds": arguments.seconds,
+    }
+    if arguments.beside is not None:
+        check_same(settings, arguments.beside)
     rows = []
     for name, way in WAYS.items():
         if name not in arguments.only:
@@ -354,28 +367,21 @@ def measure_all(work: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         finally:
             shutil.rmtree(place.prepared, ignore_errors=True)
         rows.append(row)
-    return {
-        "machine": mounts.machine(),
-        "files": arguments.files,
-        "classes": arguments.classes,
-        "bytes": total,
-        "profile": arguments.profile,
-        "storage": storage(throttle.PROFILES[arguments.profile]),
-        "cap_mb": arguments.cap_mb,
-        "memory": arguments.memory,
-        "batch": BATCH_SIZE,
-        "seconds": arguments.seconds,
-        "rows": rounded(rows),
-    }
+    result = {**settings, "rows": rounded(rows)}
+    return result if arguments.beside is None else beside(result, arguments.beside)
+
+
+def check_same(settings: dict[str, Any], former: dict[str, Any]) -> None:
+    """Raises SystemExit if a ``former`` result has other settings."""
+    for name, value in settings.items():
+        if former[name] != value:
+            raise SystemExit(f"--beside: {name} was {former[name]}, and is {value} here")
 
 
 def beside(result: dict[str, Any], former: dict[str, Any]) -> dict[str, Any]:
-    """``result`` with the rows of a ``former`` one for loaders that it lacks. Raises SystemExit if settings differ."""
-    for name in result.keys() - {"rows"}:
-        if former[name] != result[name]:
-            raise SystemExit(f"--beside: {name} was {former[name]}, and is {result[name]} here")
-    rows = {row["loader"]: {"run": 0, "cap_mb": former["cap_mb"], **row} for row in former["rows"]}
-    run = 1 + max(row["run"] for row in rows.values())
+    """``result``, with the rows of a ``former`` one for the loaders that it lacks."""
+    rows = {row["loader"]: row for row in former["rows"]}
+    run = 1 + max(row["run"] for row in former["rows"])
     rows |= {row["loader"]: {**row, "run": run} for row in result["rows"]}
     return {**result, "rows": [rows[name] for name in WAYS if name in rows]}
 
@@ -388,6 +394,14 @@ def storage(profile: throttle.Profile) -> str:
 
 def _names(text: str) -> list[str]:
     return text.split(",")
+
+
+def _result(path: str) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(Path(path).read_text())
+    except (OSError, ValueError) as failure:
+        raise argparse.ArgumentTypeError(f"{path} is no result: {failure}") from None
+    return found
 
 
 def parsed() -> argparse.Namespace:
@@ -414,7 +428,7 @@ def parsed() -> argparse.Namespace:
     )
     parser.add_argument("--folder", type=Path, help="where to draw the images, on the disk to measure")
     parser.add_argument("--quick", action="store_true", help="2,000 images, two workers, bytes, six loaders")
-    parser.add_argument("--beside", type=Path, metavar="FILE", help="keep this result's rows of other loaders")
+    parser.add_argument("--beside", type=_result, metavar="FILE", help="keep this result's rows of other loaders")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg")
     arguments = quick.parsed(parser, only=QUICK_WAYS, cells=["bytes_2"], files=2_000, seconds=3)
@@ -435,8 +449,6 @@ def main() -> int:
         # Caches of all programs that keep some.
         os.environ.update(dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "HF_HOME"), work))
         result = measure_all(Path(work), arguments)
-    if arguments.beside:
-        result = beside(result, json.loads(arguments.beside.read_text()))
     if arguments.json:
         write(result, arguments.json)
     if arguments.plot:

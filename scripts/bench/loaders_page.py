@@ -77,8 +77,9 @@ def _tables(report: Row) -> list[str]:
         table(speed[0], speed[1:]),
         f"Cold: the page cache is empty. Warm: the next epoch of the same script. Epochs of {_title(whole)} "
         f"are whole; the others end {read_s:.0f} s after their first batch. Rates are measured from the first batch "
-        "on. The time to the first batch begins after the imports, and includes the listing of the files and the start "
-        "of the workers. With a mount, the first number is the time to mount. FFCV also compiles its pipeline then.",
+        "on. The time to the first batch begins after the imports. It includes the listing of the files, the start of "
+        "the workers, and the time in which FFCV compiles its pipeline. With a mount, the first number is the time to "
+        "mount.",
         *_more_memory(report, rows),
         *_runs(rows),
         table(cost[0], cost[1:]),
@@ -156,23 +157,24 @@ MORE_MEMORY = {
 
 
 def _more_memory(report: Row, rows: list[Row]) -> list[str]:
-    """Sentences on loaders that have more memory: what that gives them, and the epoch without it."""
-    told = []
+    """A paragraph for each loader that has more memory: why, what that gives it, and the time of a whole epoch."""
     ours = next((row for row in rows if row["loader"] == PACKED and row.get(WHOLE)), None)
+    told = []
     for row in rows:
-        if row["cap_mb"] > report["cap_mb"]:
-            text = f"{row['title']} has {row['cap_mb']:,} MiB of memory: {MORE_MEMORY[row['loader']]}."
-            if row.get(WHOLE) and ours:
-                text += (
-                    " So it reads much of the dataset before the rate counts, and its second epoch finds the files in "
-                    f"the page cache. With the time to the first batch, the first epoch takes {_epoch_s(report, row)}, "
-                    f"and {_epoch_s(report, ours)} through redoxfs, packed."
-                )
-            told.append(text)
+        if row["cap_mb"] <= report["cap_mb"]:
+            continue
+        told.append(f"{row['title']} has {row['cap_mb']:,} MiB of memory: {MORE_MEMORY[row['loader']]}.")
+        if row.get(WHOLE) and ours:
+            told[-1] += (
+                " With so much memory, it can read ahead before its first batch, when the rate does not count, and "
+                "find files in the page cache in the second epoch. From its start to its end, the first epoch takes "
+                f"{_epoch(report, row)}; that of {ours['title']} takes {_epoch(report, ours)} after the mount."
+            )
     return told
 
 
-def _epoch_s(report: Row, row: Row) -> str:
+def _epoch(report: Row, row: Row) -> str:
+    """The time of a whole first epoch, with that to its first batch. A mount comes before it."""
     cell = row[WHOLE]
     return _seconds(cell["first_batch_s"] + (report["files"] - report["batch"]) / cell["cold_per_s"])
 
@@ -183,7 +185,7 @@ def _runs(rows: list[Row]) -> list[str]:
     titles = [row["title"] for row in rows if row["run"] == last]
     if len(titles) == len(rows):
         return []
-    return [f"One run measured {', '.join(titles)}; an earlier one the others."]
+    return [f"These rows are of the last run: {'; '.join(titles)}. The others are of an earlier run."]
 
 
 def _left_out(report: Row) -> str:

@@ -123,8 +123,8 @@ def _reasons(result: dict[str, Any], known: throttle.Profile, ratios: dict[str, 
         yield "There each file costs a read, with redoxfs or without, so only a packed copy saves reads."
         held = (result["memory_mb"] << 20) // result["sample_bytes"]
         yield (
-            f"A try of {result['limit_s']:g} s has up to {round(known.reads_per_s * result['limit_s']):,} reads, and "
-            f"the first {held:,} or so fill the memory of redoxfs: what a job gets only later."
+            f"A try of {result['limit_s']:g} s has up to {round(known.reads_per_s * result['limit_s']):,} reads. About "
+            f"{held:,} of them fill the memory of redoxfs, and the job gets these samples only later."
         )
     if not known.reads_per_s and known.delay_ms is None and max(ratios.values(), default=9) < 1:
         yield "There storage costs little, so the requests through FUSE cost more than the reads they save."
@@ -145,8 +145,9 @@ def _dlio(result: dict[str, Any]) -> str:
     text = (
         f"DLIO {dlio['version']} itself, with its PyTorch loader and one simulated {dlio['accelerator']}, on "
         f"{_storage(dlio['profile'])}: {dlio['files']:,} files that it made (npz, one sample each), one epoch. "
-        f"Each of its {result['readers']} workers reads a batch, so several batches arrive at a time. NumPy asks for "
-        "an npz file in pieces, and each piece is a read of the storage. redoxfs reads the file at once:"
+        f"Each of its {result['readers']} workers reads a batch, so several batches arrive at a time. NumPy reads an "
+        "npz file in several pieces. On the plain directory, each is a read of the storage; redoxfs reads the whole "
+        "file at once:"
     )
     return f"{text}\n\n{table(['', 'utilisation', 'samples/s'], rows)}"
 

@@ -42,6 +42,12 @@ for _each in ENDS:
     signal.signal(_each, _end)
 
 
+def last_line(said: str) -> str:
+    """The last line of what a program that failed has said."""
+    lines = [line for line in said.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "it failed without a word"
+
+
 @contextmanager
 def served_by(
     command: list[str],

@@ -6,7 +6,7 @@ The settings keep each ratio that an epoch time depends on:
   with PyTorch take 1.61 h for 1.28 million files (Table 4): 74 files a second and node. With Redox they load 126,000
   chunks of 64 files of 105 kB in 0.71 h: 110 MB/s a node. So the storage does at least 1.5 MB in the time of a small
   file, and `nas` here has caps of R reads and R x 1.5 MB a second. (The profile `nas` of the other benchmarks has 0.4
-  MB.) The cap counts each MiB of a longer read, though, so less than 1.0 MB can be had in the time of a small file.
+  MB.) But the cap counts each MiB of a longer read, so this storage delivers at most 1 MiB in the time of a small file.
 - *compute to storage*: No-I/O's share of PyTorch's epoch. Table 1 has it for three models on three P100 nodes. For the
   other models the paper does not give it; `Model.source` names the substitute. A step of the GPU is a sleep of
   this share of 1/R for each sample.

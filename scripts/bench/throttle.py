@@ -204,7 +204,7 @@ def drop_caches(*, pages: bool = True, names: bool = True) -> None:
 
 
 def can_drop_caches(*, pages: bool = True) -> bool:
-    """As `drop_caches`, names and perhaps pages. False if that is not permitted."""
+    """As `drop_caches`, always with the names. False if that is not permitted."""
     try:
         drop_caches(pages=pages)
     except OSError:
