@@ -122,10 +122,16 @@ def test_sigterm_ends_the_daemon_and_its_mount(machine: Machine, source: Path) -
     assert machine.nothing_is_left()
 
 
+KEEPER = pytest.mark.parametrize("keeper", [["--no-keeper"], ["--keeper"]], ids=lambda words: words[0][2:])
+
+
+@KEEPER
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_foreground_mount_cleanly(machine: Machine, source: Path, how: signal.Signals) -> None:
+def test_a_signal_ends_a_foreground_mount_cleanly(
+    machine: Machine, source: Path, how: signal.Signals, keeper: list[str]
+) -> None:
     with subprocess.Popen(
-        machine.command("mount", source, machine.mnt, "-f"),
+        machine.command("mount", source, machine.mnt, "-f", *keeper),
         env=machine.environment,
         stderr=subprocess.PIPE,
         text=True,
@@ -134,7 +140,8 @@ def test_a_signal_ends_a_foreground_mount_cleanly(machine: Machine, source: Path
         for line in running.stderr:
             if line.startswith("to end it"):
                 break
-        assert machine.pid(machine.mnt) == running.pid
+        stats = machine.stats()
+        assert (stats["keeper"] or stats)["pid"] == running.pid
         running.send_signal(how)
         rest = running.stderr.read()
         assert running.wait(PATIENCE_S) == 0, rest
@@ -142,14 +149,17 @@ def test_a_signal_ends_a_foreground_mount_cleanly(machine: Machine, source: Path
     assert machine.nothing_is_left()
 
 
+@KEEPER
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_right_after_the_mount_leaves_nothing(machine: Machine, source: Path, how: signal.Signals) -> None:
+def test_a_signal_right_after_the_mount_leaves_nothing(
+    machine: Machine, source: Path, how: signal.Signals, keeper: list[str]
+) -> None:
     """The kernel lists the mount before the daemon serves it."""
     changes = select.poll()
     with open("/proc/self/mountinfo") as table:
         # The kernel reports a change of the table as an error.
         changes.register(table, select.POLLERR | select.POLLPRI)
-        command = machine.command("mount", source, machine.mnt, "-f")
+        command = machine.command("mount", source, machine.mnt, "-f", *keeper)
         with subprocess.Popen(command, env=machine.environment, stderr=subprocess.PIPE, text=True) as running:
             while not machine.mounts():
                 assert changes.poll(PATIENCE_S * 1000)

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -48,7 +49,7 @@ if child == 0:
     ctypes.CDLL(None).pthread_exit(None)
 os.set_inheritable(lock, True)
 os.dup2(ours.fileno(), 0)
-os.execv(keeper, [keeper, str(child), str(lock), "/nowhere.sock", "/nowhere", "/bin/false"])
+os.execv(keeper, [keeper, "background", str(child), str(lock), "/nowhere.sock", "/nowhere", "/bin/false"])
 """
 
 
@@ -394,10 +395,76 @@ def test_a_daemon_that_cannot_start_is_given_up(machine: Machine, source: Path, 
     assert machine.nothing_is_left()
 
 
-def test_a_keeper_is_refused_in_the_foreground(machine: Machine, source: Path) -> None:
-    done = machine.run("mount", "--keeper", "-f", source, machine.mnt)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "in the background" in done.stderr
+@pytest.fixture
+def in_front(machine: Machine, source: Path) -> Iterator[subprocess.Popen[str]]:
+    """A mount with a keeper in the foreground, which answers."""
+    command = machine.command("mount", "--keeper", "-f", source, machine.mnt)
+    with subprocess.Popen(command, env=machine.environment, stderr=subprocess.PIPE, text=True) as running:
+        try:
+            assert running.stderr is not None
+            assert any(line.startswith("to end it") for line in running.stderr)
+            yield running
+        finally:
+            running.kill()
+
+
+def test_a_command_in_the_foreground_is_the_keeper(
+    in_front: subprocess.Popen[str], machine: Machine, source: Path
+) -> None:
+    assert keeper(machine) == in_front.pid
+    whole, first = contents(source), machine.pid()
+    with open(machine.mnt / "train/n02121808/cat3.jpg", "rb") as held:
+        machine.kill(signal.SIGKILL)
+        assert held.read() in whole
+        assert contents(machine.mnt) == whole
+    machine.ok("restart", machine.mnt)
+    assert machine.stats()["keeper"]["restarts"] == 2
+    # The turn of a command ends when the mount answers, although the process lives on.
+    assert "a live redoxfs mount is there already" in machine.run("mount", source, machine.mnt, "--seed", "1").stderr
+    machine.ok("umount", machine.mnt)
+    assert in_front.wait(PATIENCE_S) == 0
+    assert in_front.stderr is not None
+    log = in_front.stderr.read()
+    assert f"ERROR redoxfs.keeper: the daemon (pid {first}) was killed by SIGKILL; starting another\n" in log
+    assert log.count("serving") == 2
+    assert machine.nothing_is_left()
+
+
+def test_a_daemon_goes_on_without_a_command_that_was_its_keeper(
+    in_front: subprocess.Popen[str], machine: Machine, source: Path
+) -> None:
+    in_front.kill()
+    in_front.wait(PATIENCE_S)
+    assert contents(machine.mnt) == contents(source)
+    assert machine.stats()["keeper"]["pid"] is None
+    machine.ok("umount", machine.mnt)
+    assert machine.nothing_is_left()
+
+
+def test_the_third_death_in_a_minute_ends_a_command_in_the_foreground(
+    in_front: subprocess.Popen[str], machine: Machine
+) -> None:
+    for _ in range(3):
+        machine.kill(signal.SIGKILL)
+    assert in_front.wait(PATIENCE_S) == 1
+    assert in_front.stderr is not None
+    assert "the third in a minute; giving up: the mount is dead" in in_front.stderr.read()
+    machine.ok("umount", machine.mnt)
+    assert machine.nothing_is_left()
+
+
+def test_a_mistake_is_the_same_line_and_code_with_a_keeper_in_the_foreground(machine: Machine, source: Path) -> None:
+    """One that only the daemon finds: another program has the port."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        nodes = ["--nodes", f"127.0.0.1:{port},127.0.0.1:1", "--node-rank", "0", "--insecure"]
+        done, same = (
+            machine.run("mount", word, "-f", *nodes, source, machine.mnt) for word in ("--keeper", "--no-keeper")
+        )
+    (said, same_said) = ([line for line in run.stderr.splitlines() if "redoxfs: " in line] for run in (done, same))
+    assert (done.returncode, said) == (same.returncode, same_said)
+    assert (done.returncode, len(said)) == (10, 1)
+    assert "already in use" in said[0]
     assert machine.nothing_is_left()
 
 

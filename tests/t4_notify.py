@@ -38,18 +38,36 @@ def foreground(machine: Machine, *arguments: str | Path, **variables: str) -> It
             running.kill()
 
 
-@pytest.mark.parametrize("kind", ["file", "abstract"])
-def test_ready_is_sent_when_the_mount_answers(machine: Machine, source: Path, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "keeper"), [("file", False), ("abstract", False), ("file", True)])
+def test_ready_is_sent_when_the_mount_answers(machine: Machine, source: Path, kind: str, keeper: bool) -> None:
     address = f"@{uuid.uuid4()}" if kind == "abstract" else str(machine.sockets / "notify")
-    with listening(address) as listener, foreground(machine, source, machine.mnt, NOTIFY_SOCKET=address) as running:
+    words = ["--keeper" if keeper else "--no-keeper", source, machine.mnt]
+    with listening(address) as listener, foreground(machine, *words, NOTIFY_SOCKET=address) as running:
         news = heard(listener)
-        # It answers at that moment, and the news are of the process that systemd knows.
-        assert machine.stats()["pid"] == running.pid
+        # It answers at that moment, and the process that systemd knows is the daemon or its keeper.
+        stats = machine.stats()
+        assert (stats["keeper"] or stats)["pid"] == running.pid
         assert news.pop("READY") == "1"
         assert news.pop("STATUS").startswith(f"{source} is served at {machine.mnt}; 40 samples")
         assert not news
         running.send_signal(signal.SIGTERM)
         assert heard(listener) == {"STOPPING": "1"}
+        assert running.wait(PATIENCE_S) == 0
+    assert machine.nothing_is_left()
+
+
+def test_a_daemon_that_is_replaced_does_not_say_that_the_mount_stops(machine: Machine, source: Path) -> None:
+    address = str(machine.sockets / "notify")
+    words = ["--keeper", source, machine.mnt]
+    with listening(address) as listener, foreground(machine, *words, NOTIFY_SOCKET=address) as running:
+        assert heard(listener)["READY"] == "1"
+        machine.ok("restart", machine.mnt)
+        machine.kill(signal.SIGKILL)
+        assert machine.stats()["keeper"]["restarts"] == 2
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            heard(listener)
+        running.send_signal(signal.SIGTERM)
         assert running.wait(PATIENCE_S) == 0
     assert machine.nothing_is_left()
 

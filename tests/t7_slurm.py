@@ -205,17 +205,26 @@ def script_killed(job: Job) -> str:
     return "FAILED"
 
 
-def daemon_killed(job: Job) -> str:
+def kill_daemon(job: Job) -> None:
+    """Until another daemon begins."""
+    node = job.slurm.workers[1]
+    killed = daemon_of(node)
+    os.kill(killed, signal.SIGKILL)
+    job.slurm.until(lambda: [pid for pid in daemons_of(node) if pid != killed], "another daemon begins")
+
+
+def daemons_killed(job: Job) -> str:
+    """The third within a minute has no successor."""
+    kill_daemon(job)
+    kill_daemon(job)
     os.kill(daemon_of(job.slurm.workers[1]), signal.SIGKILL)
     return "FAILED"
 
 
 def daemon_replaced(job: Job) -> str:
     """Its readers wait, and read on, until somebody cancels the job."""
-    node, before = job.slurm.workers[1], len(job.given())
-    killed = daemon_of(node)
-    os.kill(killed, signal.SIGKILL)
-    job.slurm.until(lambda: [pid for pid in daemons_of(node) if pid != killed], "another daemon begins")
+    before = len(job.given())
+    kill_daemon(job)
     job.slurm.until(lambda: len(job.given()) > before, "the job goes on")
     job.slurm.ok("scancel", job.id)
     return "CANCELLED"
@@ -228,7 +237,7 @@ def daemon_stopped(job: Job) -> str:
     return "CANCELLED"
 
 
-@pytest.mark.parametrize("end", [cancelled, timed_out, script_killed, daemon_killed, daemon_stopped])
+@pytest.mark.parametrize("end", [cancelled, timed_out, script_killed, daemon_replaced, daemons_killed, daemon_stopped])
 def test_the_example_leaves_nothing_however_it_ends(plain: Slurm, end: Callable[[Job], str]) -> None:
     job = Job(plain, example(plain, ENDLESS))
     job.until_training()

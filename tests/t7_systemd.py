@@ -193,25 +193,41 @@ def test_the_pages_commands_start_and_stop_the_service(host: Host) -> None:
     assert host.ok("cat /mnt/set/train/n02121808/cat3.jpg").startswith("cat ")
     assert host.show("ActiveState") == "active"
     assert f"is served at {host.mnt}" in host.show("StatusText")
+    # The process that systemd watches is the keeper.
     assert host.show("MainPID") in host.ok("sed -n 's/^ *\"pid\": //p' /mnt/set/.redoxfs/stats.json")
     host.ok("systemctl stop redoxfs@mnt-set.service")
     assert host.show("Result") == "success"
     assert not host.is_mounted()
-    assert host.run("pgrep -f '[m]ount --foreground'").returncode == 1
+    assert host.run("pgrep -f 'redoxfs-[k]eeper|[m]ount --foreground'").returncode == 1
 
 
-def test_a_killed_daemon_is_restarted_and_its_mount_cleared(host: Host) -> None:
+@pytest.mark.parametrize("signal", ["SIGKILL", "SIGSEGV"])
+def test_programs_and_systemd_go_on_when_the_daemon_is_killed(host: Host, signal: str) -> None:
+    install(host)
+    host.ok("systemctl start redoxfs@mnt-set.service")
+    keeper = host.show("MainPID")
+    # An open file shows that the mount is the same.
+    host.ok(f"exec 3< /mnt/set/train/n02121808/cat3.jpg; pkill -{signal} -P {keeper}; head -c 4 <&3 | grep -q '^cat '")
+    assert host.ok("cat /mnt/set/train/n02121808/cat4.jpg").startswith("cat ")
+    assert (host.show("MainPID"), host.show("NRestarts")) == (keeper, "0")
+    assert (host.show("ActiveState"), host.show("Result")) == ("active", "success")
+    assert f"was killed by {signal}; starting another" in host.log()
+    host.ok("systemctl stop redoxfs@mnt-set.service")
+    assert host.show("Result") == "success"
+    assert not host.is_mounted()
+
+
+def test_a_keeper_that_is_killed_is_restarted_and_its_mount_ended(host: Host) -> None:
     install(host)
     host.ok("systemctl start redoxfs@mnt-set.service")
     before = host.show("MainPID")
-    # The wait is for the next start job: it ends when the mount answers again.
+    # systemd ends the daemon, which unmounts. The wait is for the next start job: it ends when the mount answers again.
     host.ok("systemctl kill --signal=SIGKILL --kill-whom=main redoxfs@mnt-set.service")
     deadline_s = time.monotonic() + PATIENCE_S
     while host.show("NRestarts") != "1" or host.show("ActiveState") != "active":
         assert time.monotonic() < deadline_s, host.log()
     assert host.show("MainPID") != before
     assert host.ok("cat /mnt/set/train/n02121808/cat3.jpg").startswith("cat ")
-    assert "cleared the stale mount that a killed daemon left" in host.log()
     assert host.ok("grep -c ' /mnt/set fuse.redoxfs ' /proc/self/mounts").strip() == "1"
 
 

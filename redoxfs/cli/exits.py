@@ -5,7 +5,9 @@ other rooms by text: the module of a raised exception is imported already, so lo
 `redoxfs --help` need not load numpy to know that a class table can be wrong.
 """
 
+import os
 import sys
+import traceback
 from dataclasses import dataclass
 
 from redoxfs.launch.errors import UNEXPECTED, CommandError, ReportedError
@@ -102,6 +104,14 @@ def line_of(error: BaseException) -> str:
 def described(error: BaseException) -> tuple[int, str]:
     """The exit code of an exception, and its line without what it begins with."""
     return code_of(error), line_of(error).removeprefix("redoxfs: ")
+
+
+def reported(error: BaseException) -> int:
+    """The exit code of an exception, once stderr has its line."""
+    if os.environ.get("REDOXFS_DEBUG") == "1":
+        traceback.print_exception(error)
+    print(line_of(error), file=sys.stderr)
+    return code_of(error)
 
 
 def table_text() -> str:

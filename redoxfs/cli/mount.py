@@ -11,7 +11,7 @@ from functools import partial
 from typing import TextIO
 
 from redoxfs.cli.arguments import rendered
-from redoxfs.cli.exits import described
+from redoxfs.cli.exits import described, reported
 from redoxfs.cli.status import ALL_IN_MEMORY
 from redoxfs.launch.background import Work, start
 from redoxfs.launch.daemon import LiveMountError, Prepared, job_of, prepare, work_of
@@ -96,30 +96,54 @@ def _absolute(dataset: DatasetOptions) -> DatasetOptions:
 
 
 def _serve_here(prepared: Prepared, work: Work) -> None:
-    target, log = prepared.target.path, _log(prepared.options)
-    if prepared.options.log is None:
-        log(sys.stderr)
+    options, target, log_fd = prepared.options, prepared.target.path, sys.stderr.fileno()
+    if options.log is None:
+        _log(options)(sys.stderr)
     else:
-        log_fd, _ = open_log(prepared.options.log, target)
-        log(os.fdopen(log_fd, "a", errors="backslashreplace"))
+        log_fd, _ = open_log(options.log, target)
+        _log(options)(os.fdopen(log_fd, "a", errors="backslashreplace"))
 
     def on_ready() -> None:
         lines = summary(prepared)
         for line in lines:
             say(line)
         say(f"to end it: Ctrl-C, or redoxfs umount {target}")
-        os.close(prepared.turn)
+        if prepared.keeper is None:
+            # Whoever runs this command may have asked for a signal at its own end.
+            os.close(prepared.turn)
+        else:
+            end_turn(prepared.turn)
         stats = target / CONTROL_FOLDER / "stats.json"
-        notify_when_readable(stats, prepared.options.timeout_s, READY=1, STATUS="; ".join(lines))
+        notify_when_readable(stats, options.timeout_s, READY=1, STATUS="; ".join(lines))
 
     def on_news(line: str) -> None:
         say(line)
         notify(STATUS=line)
 
-    try:
-        work(on_ready, on_news)
-    finally:
-        notify(STOPPING=1)
+    if prepared.keeper is None:
+        try:
+            work(on_ready, on_news)
+        finally:
+            notify(STOPPING=1)
+        return
+    command = os.getpid()
+
+    def be_daemon() -> int:
+        # A Ctrl-C is for the keeper too, which passes it on as SIGTERM.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        os.chdir("/")
+        try:
+            take_part(prepared.turn, command)
+            code = work(on_ready, on_news)
+        except BaseException as error:
+            code = reported(error)
+        if code == 0:
+            notify(STOPPING=1)
+        logging.shutdown()
+        return code
+
+    with forked(be_daemon, signal.SIGTERM) as daemon:
+        prepared.keeper.become(daemon, log_fd, options.log_format, is_foreground=True)
 
 
 def _log(options: MountOptions) -> Callable[[TextIO], None]:
@@ -138,8 +162,7 @@ def _serve_behind(prepared: Prepared, work: Work) -> None:
         take_part(prepared.turn, parent, KEEPER)
         parent = os.getpid()
         with forked(be_daemon, signal.SIGTERM) as daemon:
-            os.environ["REDOXFS_KEEPER_LOG"] = options.log_format
-            keeper.become(daemon, log_fd)
+            keeper.become(daemon, log_fd, options.log_format, is_foreground=False)
 
     def daemon_work(on_ready: Callable[[], None], on_news: Callable[[str], None]) -> int:
         def ready() -> None:
@@ -186,7 +209,7 @@ def step_notice(environ: Mapping[str, str]) -> str | None:
         return None
     return (
         f"this mount ends with step {job}.{step} of Slurm, which started this command; to have it for the whole job, "
-        "run it in a step of its own: srun --overlap --ntasks-per-node=1 redoxfs mount -f … &"
+        "run it in a step of its own: srun --overlap --ntasks-per-node=1 redoxfs mount -f --keeper … &"
     )
 
 

@@ -7,12 +7,11 @@ where, and what to type next.
 import importlib
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from typing import TextIO
 
 from redoxfs.cli.arguments import parse
-from redoxfs.cli.exits import code_of, line_of
+from redoxfs.cli.exits import reported
 from redoxfs.launch.errors import UsageError
 
 # Each verb is a module with a `run(options) -> int`, imported when chosen: mount and inspect load numpy.
@@ -56,10 +55,7 @@ def run(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), sys.stdout.fileno())
         return 0
     except (Exception, KeyboardInterrupt) as error:  # the last place where a bug can become one line
-        if os.environ.get("REDOXFS_DEBUG") == "1":
-            traceback.print_exc()
-        print(line_of(error), file=sys.stderr)
-        return code_of(error)
+        return reported(error)
 
 
 def _dispatch(argv: Sequence[str] | None) -> int:

@@ -73,7 +73,7 @@ class Prepared:
     """All that was decided in the foreground.
 
     ``turn`` is the descriptor of `await_turn`, ``receive`` that of `prepare_received`; then ``target`` is the socket.
-    ``keeper`` is what the process between the command and the daemon becomes, if it was asked for. ``metrics`` has its
+    ``keeper`` is what the process that forks the daemon becomes, if there is to be a keeper. ``metrics`` has its
     port already.
     """
 

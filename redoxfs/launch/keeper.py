@@ -1,6 +1,7 @@
 """The keeper, as the processes around it see it: `redoxfs mount`, the daemon, and those who look for it.
 
-    redoxfs mount      forks a process, which forks the daemon and becomes the keeper (native/keeper/keeper.c)
+    redoxfs mount      forks a process, which forks the daemon and becomes the keeper (native/keeper/keeper.c); with -f,
+                       it forks the daemon and becomes the keeper itself
     daemon             sends the keeper what to hold, when it has mounted
     keeper             is the daemon's parent. When the daemon dies, it starts another, which gets all that is held
     another daemon     `redoxfs.launch.successor`
@@ -28,7 +29,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from redoxfs.launch.addresses import split_address
-from redoxfs.launch.errors import DaemonError, UsageError
+from redoxfs.launch.errors import DaemonError
 from redoxfs.launch.options import MountOptions
 from redoxfs.launch.recipe import LAYOUT, RecipeMemory
 from redoxfs.launch.runtime_paths import control_path
@@ -180,18 +181,9 @@ def layouts() -> dict[str, int]:
 
 
 def has_keeper(options: MountOptions) -> bool:
-    """Whether a mount is to have a keeper. Raises UsageError if it is asked for one that it cannot have."""
-    why_not = _why_not(options)
-    if options.keeper and why_not is not None:
-        raise UsageError(f"--keeper {why_not}")
-    return why_not is None if options.keeper is None else options.keeper
-
-
-def _why_not(options: MountOptions) -> str | None:
-    """Why a mount cannot have a keeper; None if it can."""
-    if options.foreground:
-        return "is for a daemon in the background: with -f, the program that runs it starts it again"
-    return None
+    """Whether a mount is to have a keeper."""
+    # The program that runs a command with -f may expect it to be the daemon.
+    return not options.foreground if options.keeper is None else options.keeper
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -216,16 +208,18 @@ class NewKeeper:
         os.close(self.ours_fd)
         return Keeper(socket.socket(fileno=self.daemons_fd), self.mountpoint, self.held)
 
-    def become(self, daemon: int, log_fd: int) -> NoReturn:
-        """Become the keeper of the child ``daemon``. Called in the process between the command and the daemon."""
+    def become(self, daemon: int, log_fd: int, log_format: str, *, is_foreground: bool) -> NoReturn:
+        """Become the keeper of the child ``daemon``. Called in the process that forked it."""
         program = program_path()
         os.chdir("/")
         os.set_inheritable(self.turn, True)
         for fd, number in ((self.ours_fd, 0), (log_fd, 1), (log_fd, 2)):
             os.dup2(fd, number)
-        arguments = [program.name, str(daemon), str(self.turn), str(self.control_path), str(self.mountpoint)]
+        place = "foreground" if is_foreground else "background"
+        arguments = [place, str(daemon), str(self.turn), str(self.control_path), str(self.mountpoint)]
         command, environment = restart_command(self.mountpoint)
-        os.execve(program, [*arguments, *command], environment)
+        environment["REDOXFS_KEEPER_LOG"] = log_format
+        os.execve(program, [program.name, *arguments, *command], environment)
 
 
 def new_keeper(

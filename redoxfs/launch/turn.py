@@ -6,6 +6,8 @@ inherit it. The process that mounts locks one byte until the mount answers, and 
 outlives a process that is killed. A keeper, which comes between the two, locks a third. There is no deadline: the
 process that has the turn may be scanning.
 
+A keeper in the foreground was the process that mounts, and has the first byte until the mount answers.
+
 `redoxfs restart` takes its turn as well. Beyond these bytes, the keeper of a mount locks the one with the number of the
 mount's device, for as long as it lives: so other commands find it also while no daemon serves.
 
@@ -30,7 +32,7 @@ from redoxfs.linux.mount_table import Mount
 from redoxfs.linux.parent import signal_at_the_parents_end
 
 # The bytes that are locked, whether or not the file has them.
-_COMMAND, KEEPER, DAEMON = 0, 1, 2  # keeper.c has the second
+_COMMAND, KEEPER, DAEMON = 0, 1, 2  # keeper.c has the first two
 
 # The byte of the keeper of a mount with device number 0:0.
 _KEEPERS = 16

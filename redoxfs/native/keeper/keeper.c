@@ -1,7 +1,9 @@
 // redoxfs-keeper: holds the descriptors of a mount, and starts another daemon when one dies.
 //
-//     redoxfs-keeper PID LOCK SOCKET MOUNTPOINT COMMAND…
+//     redoxfs-keeper PLACE PID LOCK SOCKET MOUNTPOINT COMMAND…
 //
+// PLACE       "background": leave the session of the command that mounts, and outlive it once the mount is there.
+//             "foreground": this process was that command
 // PID         the first daemon, a child of this process
 // LOCK        the descriptor of the file of redoxfs/launch/turn.py
 // SOCKET      the path of the daemon's control socket
@@ -44,7 +46,9 @@ enum {
     DEATHS_WITHIN_S = 60,
     START_S = 10,  // for a daemon that is told to end before it serves
     LOOK_S = 5,    // between two looks for a daemon that cannot end
-    DAEMON_BYTE = 1,  // of LOCK, while the command that mounts runs
+    // Of LOCK: the turn of the command that mounts, and the part of this process in it. turn.py has both.
+    COMMAND_BYTE = 0,
+    KEEPER_BYTE = 1,
 };
 
 static pid_t daemon_pid;
@@ -57,7 +61,7 @@ static int held_count;
 static char text[MOST_TEXT];
 static size_t text_bytes;
 
-static bool is_serving, is_ending, has_crashed, is_half_dead;
+static bool is_foreground, is_serving, is_ending, has_crashed, is_half_dead;
 static long restarts;
 static long long deaths_at_s[MOST_DEATHS];
 static long deaths;
@@ -163,9 +167,10 @@ static void take_hold(const char *data, size_t bytes, const int *descriptors, in
     if (!is_first)
         return;
     // From here on the mount outlives the command that made it.
-    prctl(PR_SET_PDEATHSIG, 0);
+    if (!is_foreground)
+        prctl(PR_SET_PDEATHSIG, 0);
     lock_byte(F_WRLCK, strtoll(text, NULL, 10));
-    lock_byte(F_UNLCK, DAEMON_BYTE);
+    lock_byte(F_UNLCK, KEEPER_BYTE);
     send(connection, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
@@ -207,6 +212,8 @@ static bool take_message(void)
         close(descriptors[i]);
     if (data[0] == 'S') {
         is_serving = true;
+        if (is_foreground)
+            lock_byte(F_UNLCK, COMMAND_BYTE);
         has_socket = lstat(socket_path, &own_socket) == 0;
     } else {
         say("ERROR", "cannot hold what the daemon sent: when it dies, the mount is dead");
@@ -380,7 +387,7 @@ static void end_daemon(int code)
 
 int main(int count, char **arguments)
 {
-    if (count < 6) {
+    if (count < 7) {
         fputs("redoxfs mount runs this program\n", stderr);
         return 2;
     }
@@ -393,12 +400,14 @@ int main(int count, char **arguments)
     signals = signalfd(-1, &noticed, SFD_NONBLOCK | SFD_CLOEXEC);
     // It may allocate, so it is called before anything is kept.
     tzset();
-    setsid();
-    daemon_pid = (pid_t)strtol(arguments[1], NULL, 10);
-    lock_file = (int)strtol(arguments[2], NULL, 10);
-    socket_path = arguments[3];
-    mountpoint = arguments[4];
-    command = arguments + 5;
+    is_foreground = !strcmp(arguments[1], "foreground");
+    if (!is_foreground)
+        setsid();
+    daemon_pid = (pid_t)strtol(arguments[2], NULL, 10);
+    lock_file = (int)strtol(arguments[3], NULL, 10);
+    socket_path = arguments[4];
+    mountpoint = arguments[5];
+    command = arguments + 6;
     // For tests that kill many daemons.
     const char *most = getenv("REDOXFS_KEEPER_DEATHS");
     gives_up = !most || strcmp(most, "0");
