@@ -41,7 +41,7 @@ def foreground(machine: Machine, *arguments: str | Path, **variables: str) -> It
 @pytest.mark.parametrize(("kind", "keeper"), [("file", False), ("abstract", False), ("file", True)])
 def test_ready_is_sent_when_the_mount_answers(machine: Machine, source: Path, kind: str, keeper: bool) -> None:
     address = f"@{uuid.uuid4()}" if kind == "abstract" else str(machine.sockets / "notify")
-    words = ["--keeper" if keeper else "--no-keeper", source, machine.mnt]
+    words: list[str | Path] = ["--keeper" if keeper else "--no-keeper", source, machine.mnt]
     with listening(address) as listener, foreground(machine, *words, NOTIFY_SOCKET=address) as running:
         news = heard(listener)
         # It answers at that moment, and the process that systemd knows is the daemon or its keeper.
@@ -58,7 +58,7 @@ def test_ready_is_sent_when_the_mount_answers(machine: Machine, source: Path, ki
 
 def test_a_daemon_that_is_replaced_does_not_say_that_the_mount_stops(machine: Machine, source: Path) -> None:
     address = str(machine.sockets / "notify")
-    words = ["--keeper", source, machine.mnt]
+    words: list[str | Path] = ["--keeper", source, machine.mnt]
     with listening(address) as listener, foreground(machine, *words, NOTIFY_SOCKET=address) as running:
         assert heard(listener)["READY"] == "1"
         machine.ok("restart", machine.mnt)

@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts/bench"))
 
 import convergence
-from convergence import claimed, holm, paired, row_of
+from convergence import claimed, halves, holm, paired, row_of, together
 from convergence_page import findings, page
 from recorded_orders import BUFFER, ONE, PLAIN, SORTED, Recorded, Setting, class_mix, draw, faults, shuffles
 from small_resnet import Images
@@ -163,6 +163,31 @@ def test_a_sample_that_comes_twice_or_with_another_label_is_a_fault(
     assert "pool, K=16, 10%: 0 wrong labels, 3 samples not once." in capfd.readouterr().out
 
 
+def test_later_seeds_are_told_apart_from_the_first() -> None:
+    plain = runs([0.90, 0.91, 0.92, 0.90, 0.91])
+    rows = [
+        row_of(PLAIN, plain, plain),
+        row_of(Setting("pool", 4, "10%"), runs([0.89, 0.91, 0.91, 0.905, 0.917]), plain),
+        row_of(Setting("pool", 16, "10%"), runs([0.90, 0.91, 0.925]), plain[:3]),
+        row_of(Setting("slot", 16, "10%"), runs([0.90, 0.91, 0.925]), plain[:3]),
+    ]
+    for row in rows[1:]:
+        row["accuracy_less_plain"]["holm_p"] = row["accuracy_less_plain"]["t_p"]
+    halves(rows)
+    assert [[half["seeds"] for half in row["halves"]] for row in rows[1:]] == [[3, 2], [3], [3]]
+    first, others = (half["accuracy_less_plain"]["mean"] for half in rows[1]["halves"])
+    assert (first, others) == (pytest.approx(-0.02 / 3), pytest.approx(0.006))
+    both = together(rows, "pool")
+    assert both is not None
+    # The means of the first three seeds of both: 0.895, 0.91, 0.9175.
+    assert (both["seeds"], both["accuracy_less_plain"]["mean"]) == (3, pytest.approx(-0.0075 / 3))
+    assert together(rows, "slot") is None
+    told = findings({"rows": rows, "together": [both], "images": 1000})
+    assert "pool, K=4, 10% has more seeds than other settings. The first 3 differ" in told[2]
+    assert "the other 2 by +0.60 points (p 0.105)" in told[2]
+    assert "in 3 seeds" in told[3]
+
+
 def test_the_page_says_what_was_found_and_what_is_not_ruled_out() -> None:
     plain = runs([0.90, 0.91, 0.92])
     alike, worse = Setting("pool", 16, "10%"), Setting("slot", 64, "5%")
@@ -173,6 +198,7 @@ def test_the_page_says_what_was_found_and_what_is_not_ruled_out() -> None:
     ]
     for row in rows[1:]:
         row["accuracy_less_plain"]["holm_p"] = row["accuracy_less_plain"]["t_p"]
+    halves(rows)
     machine = {"cores": 2, "cpu": "CPU", "kernel": "6", "python": "3", "torch": "2"}
     numbers = {"images": 1000, "test_images": 100, "epochs": 2, "seeds": 3}
     report = {

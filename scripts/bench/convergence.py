@@ -267,13 +267,33 @@ def row_of(setting: Setting, runs: Sequence[dict[str, Any]], plain: Sequence[dic
 
 
 def together(rows: Sequence[dict[str, Any]], kind: str) -> dict[str, Any] | None:
-    """All settings of a policy as one: the mean of their accuracies for each seed, less that of plain reading."""
+    """All settings of a policy as one: the mean of their accuracies for each seed, less that of plain reading.
+
+    Only of the seeds that all of them have.
+    """
     of_kind = [row for row in rows if row["kind"] == kind]
-    plain = rows[0]["accuracy"]["all"]
-    if len(of_kind) < 2 or any(row["seeds"] != len(plain) for row in of_kind):
+    if len(of_kind) < 2:
         return None
-    means = np.mean([row["accuracy"]["all"] for row in of_kind], axis=0).tolist()
-    return {"kind": kind, "settings": len(of_kind), "accuracy_less_plain": paired(means, plain)}
+    seeds = min(row["seeds"] for row in of_kind)
+    means = np.mean([row["accuracy"]["all"][:seeds] for row in of_kind], axis=0).tolist()
+    less = paired(means, rows[0]["accuracy"]["all"][:seeds])
+    return {"kind": kind, "settings": len(of_kind), "seeds": seeds, "accuracy_less_plain": less}
+
+
+def halves(rows: Sequence[dict[str, Any]]) -> None:
+    """Of a setting with more seeds than others, also the differences of the seeds that all have, and of the rest.
+
+    A setting that differs in a few seeds may get more of them. Only those are a test of that difference.
+    """
+    plain = rows[0]["accuracy"]["all"]
+    mounted = [row for row in rows if row["chunk_size"]]
+    seeds = min((row["seeds"] for row in mounted), default=0)
+    for row in mounted:
+        values = row["accuracy"]["all"]
+        parts = [(values[:seeds], plain[:seeds]), (values[seeds:], plain[seeds : len(values)])]
+        row["halves"] = [
+            {"seeds": len(part), "accuracy_less_plain": paired(part, beside)} for part, beside in parts if part
+        ]
 
 
 def summarized(settings: Sequence[Setting], arguments: argparse.Namespace) -> dict[str, Any]:
@@ -294,6 +314,7 @@ def summarized(settings: Sequence[Setting], arguments: argparse.Namespace) -> di
     mounted = [row for row in rows if row["chunk_size"]]
     for row, corrected in zip(mounted, holm([row["accuracy_less_plain"]["t_p"] for row in mounted]), strict=True):
         row["accuracy_less_plain"]["holm_p"] = corrected
+    halves(rows)
     checkouts = [this_checkout(), *([other_checkout(arguments.against)] if arguments.against else [])]
     return {
         "machine": {**mounts.machine(), "torch": torch.__version__},

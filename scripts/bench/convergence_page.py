@@ -80,12 +80,14 @@ def findings(report: dict[str, Any]) -> list[str]:
             "With one seed there is no interval, so these accuracies do not show whether mounts differ from plain "
             "reading."
         )
+    found += [_of_halves(row) for row in mounted if len(row["halves"]) > 1]
     for both in report["together"]:
         less = both["accuracy_less_plain"]
         if less["low"] is not None:
             found.append(
                 f"The {both['settings']} settings of the {both['kind']} together: {less['mean'] * 100:+.2f} points, "
-                f"compared with plain reading ({interval(less, 100, 2)}, p {_p(less['t_p'])})."
+                f"compared with plain reading in {_counted(both['seeds'])} ({interval(less, 100, 2)}, "
+                f"p {_p(less['t_p'])})."
             )
     found += _of_laps(report)
     found += [
@@ -108,6 +110,18 @@ def _of_mounts(rows: list[dict[str, Any]]) -> str:
     return (
         f"{counted} from plain reading with p < {SIGNIFICANT}: {names}; {by_chance}. "
         f"Corrected for the number of settings: {len(corrected) or 'none'}."
+    )
+
+
+def _of_halves(row: dict[str, Any]) -> str:
+    first, others = (
+        f"{half['accuracy_less_plain']['mean'] * 100:+.2f} points (p {_p(half['accuracy_less_plain']['t_p']) or '-'})"
+        for half in row["halves"]
+    )
+    seeds = [half["seeds"] for half in row["halves"]]
+    return (
+        f"{row['setting']} has more seeds than other settings. The first {seeds[0]} differ from plain reading by "
+        f"{first}, the other {seeds[1]} by {others}."
     )
 
 
@@ -144,7 +158,8 @@ def _of_control(row: dict[str, Any]) -> str:
 def page(report: dict[str, Any]) -> str:
     """The section of docs/evaluation.md."""
     on, rows = report["machine"], report["rows"]
-    seeds = max(row["seeds"] for row in rows)
+    seeds, fewest = (extreme(row["seeds"] for row in rows) for extreme in (max, min))
+    few = f"{fewest} to " if fewest < seeds else ""
     former = report["commits"].get("against")
     hours = sum((row["record_s"] + row["train_s"]) * row["seeds"] for row in rows) / 3600
     lines = [
@@ -152,10 +167,10 @@ def page(report: dict[str, Any]) -> str:
         "",
         "Does redirection change the accuracy of a trained network? This experiment trains a small ResNet on "
         f"{report['images']:,} images of {report['data']} and tests it on {report['test_images']:,} others, for "
-        f"{report['epochs']} epochs with {_counted(seeds)}. It first records the orders of the samples through mounts, "
-        "with an ordinary DataLoader of two workers, and then trains from memory in these orders. For the network only "
-        "the order matters. The seed sets the first weights, the order of the loader and the chunks. Each setting is "
-        "compared with plain reading of the same seed. The processes ran for "
+        f"{report['epochs']} epochs with {few}{_counted(seeds)}. It first records the orders of the samples through "
+        "mounts, with an ordinary DataLoader of two workers, and then trains from memory in these orders. For the "
+        "network only the order matters. The seed sets the first weights, the order of the loader and the chunks. "
+        "Each setting is compared with plain reading of the same seed. The processes ran for "
         f"{hours:.1f} hours in all, on {on['cores']} cores, {on['cpu']}.",
         "",
         "K is the number of samples in a chunk; the percentage is the share of the samples in memory. The label of an "
