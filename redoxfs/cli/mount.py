@@ -104,15 +104,15 @@ def _serve_here(prepared: Prepared, work: Work) -> None:
         _log(options)(os.fdopen(log_fd, "a", errors="backslashreplace"))
 
     def on_ready() -> None:
-        lines = summary(prepared)
-        for line in lines:
-            say(line)
-        say(f"to end it: Ctrl-C, or redoxfs umount {target}")
         if prepared.keeper is None:
             # Whoever runs this command may have asked for a signal at its own end.
             os.close(prepared.turn)
         else:
             end_turn(prepared.turn)
+        lines = summary(prepared)
+        for line in lines:
+            say(line)
+        say(f"to end it: Ctrl-C, or redoxfs umount {target}")
         stats = target / CONTROL_FOLDER / "stats.json"
         notify_when_readable(stats, options.timeout_s, READY=1, STATUS="; ".join(lines))
 
