@@ -138,7 +138,7 @@ def _reasons(result: dict[str, Any], known: throttle.Profile, ratios: dict[str, 
 def _dlio(result: dict[str, Any]) -> str:
     dlio = result["dlio"]
     if "missing" in dlio:
-        return f"DLIO itself did not run: {dlio['missing']}."
+        return f"DLIO itself did not run: {dlio['missing'].rstrip('.')}."
     rows = [
         [WAYS[row["way"]], f"{row['utilisation'] * 100:.1f} %", f"{row['samples_per_s']:,.0f}"] for row in dlio["rows"]
     ]
