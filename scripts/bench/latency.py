@@ -1,6 +1,6 @@
 """How long an open of a resident sample takes, idle and under load: median, p99, p99.9 and longest, in µs.
 
-    scripts/bench/latency.py [--files 60000] [--mode default|page_cache|direct_io] [--json]
+    scripts/bench/latency.py [--files 60000] [--rounds 5] [--mode default|page_cache|direct_io] [--json]
 
 One process calls os.open and os.close, one after the other, and both are timed. The close waits for nothing, but the
 next open meets the daemon at its RELEASE, as it does in a training job. It needs FUSE and `find`.
@@ -11,6 +11,8 @@ own turn, so each of the others can be opened once without a wait, whatever redo
 are for the four rows; each of these files is opened once and never again. The rest are for two processes that read any
 of them, over and over, so that from their first pass on every few opens start a load. One row is idle, in one a process
 lists the mount, in one the two processes read, and in one both happen.
+
+Each round has a mount of its own. The figures are medians of the rounds, but "longest" is the longest of all.
 
 The script fails if the daemon's counters show an open that waited in a row without readers, or no load in a row with
 readers.
@@ -166,11 +168,34 @@ def measure(work: Path, count: int, mode: str) -> dict[str, Any]:
     return {"machine": mounts.machine(), "mode": mode, "files": count, "file_bytes": FILE_BYTES, "rows": rows}
 
 
+def combined(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    """The result of all rounds: as `measure`, with the p99 of each round."""
+    first = rounds[0]
+    rows = []
+    for i, row in enumerate(first["rows"]):
+        same = [each["rows"][i] for each in rounds]
+        rows.append(
+            {
+                "load": row["load"],
+                "opens": row["opens"],
+                "p99_of_rounds": [each["open_us"]["p99"] for each in same],
+                "daemon": {key: sum(each["daemon"][key] for each in same) for key in row["daemon"]},
+                **{where: _medians([each[where] for each in same]) for where in ("open_us", "underneath_us")},
+            }
+        )
+    return {**first, "rounds": len(rounds), "rows": rows}
+
+
+def _medians(found: list[dict[str, float]]) -> dict[str, float]:
+    medians = {key: statistics.median(each[key] for each in found) for key in found[0]}
+    return {**medians, "max": max(each["max"] for each in found)}
+
+
 def show(result: dict[str, Any]) -> None:
     console = Console()
     on = result["machine"]
     console.print(f"{on['cores']} cores, {on['cpu']}, Linux {on['kernel']}")
-    table = Table(title=f"µs for an open of a resident sample, {result['mode']}")
+    table = Table(title=f"µs for an open of a resident sample, {result['mode']}, {result['rounds']} rounds")
     for head in ("load", "opens", "", "median", "p99", "p99.9", "longest", "loads"):
         table.add_column(head, justify="right" if head not in ("load", "") else "left")
     for row in result["rows"]:
@@ -189,11 +214,15 @@ def show(result: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=60_000)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--mode", choices=MODES, default="default")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    with mounts.work_folder() as folder:
-        result = measure(folder, arguments.files, arguments.mode)
+    rounds = []
+    for _ in range(max(arguments.rounds, 1)):
+        with mounts.work_folder() as folder:
+            rounds.append(measure(folder, arguments.files, arguments.mode))
+    result = combined(rounds)
     print(json.dumps(result, indent=2)) if arguments.json else show(result)
 
 
