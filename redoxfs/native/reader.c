@@ -123,7 +123,6 @@ static void drop(redox_pool *pool) {
     pthread_cond_destroy(&pool->ended);
     pthread_cond_destroy(&pool->work);
     pthread_mutex_destroy(&pool->lock);
-    close(pool->fd);
     free(pool);
 }
 
@@ -273,6 +272,7 @@ redox_pool *redox_pool_new(unsigned threads) {
     int failure = start_thread(pool);
     pthread_mutex_unlock(&pool->lock);
     if (failure) {
+        close(pool->fd);
         drop(pool);
         errno = failure;
         return NULL;
@@ -368,6 +368,8 @@ redox_read *redox_pool_close(redox_pool *pool, double wait_s, size_t *left_behin
     }
     *left_behind = pool->running;
     pool->abandoned = true;
+    // Not in `drop`: a thread that storage holds, or that is about to end, still has a reference to the pool.
+    close(pool->fd);
     pthread_mutex_unlock(&pool->lock);
     drop(pool);
     return rest.first;

@@ -1,5 +1,7 @@
 // The pool of reading threads: its order, its ends, and its bookkeeping under load.
 #include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
 #include <string.h>
@@ -256,8 +258,10 @@ static void test_a_read_that_hangs_is_left_behind_and_frees_itself(void) {
     redox_pool_submit(pool, reads, 4, true);
     until_begun(&held, 2);
     size_t left_behind;
+    int fd = redox_pool_fd(pool);
     redox_read *rest = redox_pool_close(pool, 0.01, &left_behind);
     CHECK(left_behind == 2);
+    CHECK(fcntl(fd, F_GETFD) < 0 && errno == EBADF);
     CHECK(rest && rest->next && !rest->next->next);
     redox_read_free(rest->next);
     redox_read_free(rest);
