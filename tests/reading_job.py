@@ -11,6 +11,7 @@ The content of a file is a function of its name, and its name is the first line.
 served, and whether they are whole and of one sample.
 """
 
+import faulthandler
 import json
 import mmap
 import multiprocessing
@@ -183,7 +184,9 @@ class Reader:
             if not self._job.whole and self._board.may_stop():
                 break
             # Near the end of a lap, all samples that are left may be reserved for others. Then a stat promises nothing.
-            self._may_stat = place < len(share) // 2
+            # Another reader may have closed the first file a moment ago, and redoxfs has not heard of it yet. Then the
+            # kernel answers a stat with the size that the other reader saw. After one open, redoxfs has heard of all.
+            self._may_stat = 0 < place < len(share) // 2
             name = self._asked = name_of(number, self._job.classes)
             way = WAYS[self._own.choice(ways)]
             try:
@@ -412,6 +415,8 @@ WAYS: dict[str, Callable[[Reader, str], bytes]] = {
 
 def read(job: Job, number: int, board: Board, meeting: Any, folder: Path) -> None:
     """A reader's life. BrokenBarrierError: another one has died."""
+    # If a read of a mapped file fails, the kernel kills the reader. Then this says which.
+    faulthandler.enable()
     reader = Reader(job, number, board)
     epoch = 0
     try:

@@ -25,7 +25,7 @@ from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.fs.handlers import handler
 from redoxfs.fs.inodes import DATA, EXACT, branch_and_entry, inode_of
 from redoxfs.fs.operations import TEXT_HANDLES, Operations
-from redoxfs.node import Node, OpenFile, plan_slot
+from redoxfs.node import Node, OpenBefore, OpenFile, plan_slot
 from redoxfs.node.callers import Callers
 from redoxfs.node.kernel import Kernel
 
@@ -81,6 +81,9 @@ class Notices:
 
     def __init__(self) -> None:
         self.sized_while_free: set[int] = set()
+
+    def reopened(self, handle: OpenBefore) -> None:
+        raise AssertionError(f"no node before this one had {handle}")
 
     def turned(self, entries: Sequence[int]) -> None:
         for entry in entries:

@@ -29,7 +29,7 @@ from redoxfs.chunks import (
 from redoxfs.dataset import Catalog
 from redoxfs.linux import beneath
 from redoxfs.native import Buffer
-from redoxfs.node import Kernel, Node, plan_slot
+from redoxfs.node import Kernel, Node, OpenBefore, plan_slot
 from redoxfs.node.callers import Callers
 
 
@@ -320,6 +320,9 @@ def call_flips_bits(data: memoryview, done: int) -> int:
 
 class NoKernel:
     """A kernel that caches nothing and ignores all notices."""
+
+    def reopened(self, handle: OpenBefore) -> None:
+        pass
 
     def turned(self, entries: Sequence[int]) -> None:
         pass

@@ -215,6 +215,21 @@ def test_an_open_file_is_read_after_it_was_reopened(mount: Mount) -> None:
     assert wire.parse_attributes(mount.device.receive().body).attr.size == 5
 
 
+def test_the_next_session_does_not_void_the_size_of_an_open_file(mount: Mount) -> None:
+    mount.device.send(wire.getattr_(FILE), 7)
+    mount.session.stat(mount.events()[0][1], FIRST, 77, False)
+    event = mount.event(wire.open_(FILE))
+    assert mount.session.opened(event[1], FILE, 7, 1, Buffer(b"12345"), 5, False, True)
+    assert [reply.is_notice for reply in mount.device.waiting()] == [False, True, False]
+    mount.go_on()
+    mount.session.reopened(1, FILE, 7, 5, True)
+    mount.session.bind(FIRST, 5)
+    mount.session.turned([FIRST, FIRST + 1])
+    # The kernel may have asked for the other one's size before.
+    (notice,) = mount.device.waiting()
+    assert wire.parse_invalidated_inode(notice.body)[0] == OTHER
+
+
 def test_reads_without_bytes_are_delivered_again(mount: Mount) -> None:
     mount.open(FILE, 1)
     mount.session.shed(FIRST)

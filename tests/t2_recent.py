@@ -40,6 +40,19 @@ def test_the_last_turns_are_kept_in_their_order() -> None:
     assert recent.last(5).tolist() == []
 
 
+def test_a_turn_that_a_former_daemon_did_not_get_to_is_added_once(memory: int) -> None:
+    former = RecentTurns(memory)
+    former.forget(given=100)
+    for sample in range(3):
+        former.note(sample, 1, thread=0)
+    recent = RecentTurns(memory)
+    recent.complete(2, 1, 0, given=103)
+    assert len(recent.last(9)) == 3
+    for _ in range(2):
+        recent.complete(7, 2, 0, given=104)
+        assert recent.last(9).tolist() == [[0, 1], [1, 1], [2, 1], [7, 2]]
+
+
 def test_no_more_turns_are_promised_than_are_kept() -> None:
     recent = RecentTurns()
     for sample in range(TURNS + 5):

@@ -5,13 +5,15 @@ the kernel. What the programs see is one mount that never stopped.
 import errno
 import math
 import os
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import repeat
+from itertools import product, repeat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,6 +39,7 @@ from redoxfs.node import (
 )
 from redoxfs.node.callers import TICKS_PER_S, Callers
 from redoxfs.node.journal import CLOSED, EXACT, FAILED, OPEN, OPENED, Entry, Shared
+from redoxfs.node.recent import TURNS, RecentTurns
 from redoxfs.node.recovery import Recovered
 
 CLASSES, PER_CLASS, WORKERS = 3, 8, 4
@@ -346,12 +349,17 @@ def mounted(
 ) -> Mount:
     """``lives``: how long each process lives; they live for ever if it is None."""
 
+    turns_fd = os.memfd_create("turns")
+
     def make(kernel: MortalKernel, journal: Journal) -> Node:
         callers = Callers(dataset.root / "proc", clock_s, signal=lambda *_: None)
-        plan = plan_of(dataset, policy, share)
-        return Node(dataset.catalog, plan, dataset.store, timeout_s=20, kernel=kernel, callers=callers, journal=journal)
+        plan, recent = plan_of(dataset, policy, share), RecentTurns(turns_fd, dataset.root / "proc")
+        options: dict[str, Any] = {"timeout_s": 20, "kernel": kernel, "callers": callers}
+        return Node(dataset.catalog, plan, dataset.store, journal=journal, recent=recent, **options)
 
-    return Mount(make, repeat(math.inf) if lives is None else lives)
+    mount = Mount(make, repeat(math.inf) if lives is None else lives)
+    weakref.finalize(mount, os.close, turns_fd)
+    return mount
 
 
 def lives_of(random: np.random.Generator, most: int) -> Iterator[float]:
@@ -489,6 +497,8 @@ def test_every_sample_comes_once_an_epoch_over_kills(
                     assert set(served.values()) == {1}
                     assert len(served) == CLASSES * PER_CLASS
                 assert mount.node.given == 3 * CLASSES * PER_CLASS
+                turns = sorted(map(tuple, mount.node.recent.last(TURNS).tolist()))
+                assert turns == list(product(range(CLASSES * PER_CLASS), (1, 2, 3)))
                 assert mount.node.binding.counts()["bound"] == mount.node.stats()["open_files"] == 0
                 mount.end()
                 return mount.deaths

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import mmap
 import os
 import signal
 import socket
@@ -258,6 +259,53 @@ def test_restart_replaces_the_daemon_under_open_files(kept: Machine, source: Pat
     assert stats["keeper"]["last_death"] is None
     assert "redoxfs.keeper: the daemon" in kept.log()
     assert "ERROR" not in kept.log()
+
+
+# Opens the small file until the large one answers it, while the kernel still has the small one's size. Prints a line,
+# waits for one, asks fstat for the size, and reads that much of a mapping.
+MAPS = """
+import ctypes, mmap, os, sys
+small, large = sys.argv[1:3]
+while True:
+    fd = os.open(small, os.O_RDONLY)
+    if os.pread(fd, 1, 0) == b"l":
+        break
+    os.close(fd)
+    with open(large, "rb") as file:
+        file.read()
+print("open", flush=True)
+sys.stdin.readline()
+size = os.fstat(fd).st_size
+# mmap.mmap would ask for the size again.
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+at = libc.mmap(None, ctypes.c_size_t(size), mmap.PROT_READ, mmap.MAP_PRIVATE, fd, ctypes.c_size_t(0))
+print(size, len(ctypes.string_at(at, size).strip(b"l")), flush=True)
+"""
+
+
+def test_a_mapping_has_the_size_that_was_asked_for_while_no_daemon_served(
+    machine: Machine, tmp_path: Path, stop: Path
+) -> None:
+    source, size = tmp_path / "pairs", 5 * mmap.PAGESIZE
+    for folder, name, image in (("one", "small", b"s"), ("one", "large", b"l" * size), ("two", "third", b"t")):
+        (source / folder).mkdir(parents=True, exist_ok=True)
+        (source / f"{folder}/{name}.jpg").write_bytes(image)
+        (source / f"{folder}/{name}.txt").write_bytes(b"a caption")
+    options = ("--classes", "dir", "--groups", "stem", "-o", "direct_io")
+    machine.ok("mount", "--keeper", source, machine.mnt, *options)
+    command = [sys.executable, "-c", MAPS, *(str(machine.mnt / f"one/{name}.jpg") for name in ("small", "large"))]
+    program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert program.stdout is not None
+    assert program.stdout.readline() == "open\n"
+    successor = stopped_successor(machine, stop)
+    print(file=program.stdin, flush=True)
+    while Path(f"/proc/{program.pid}/wchan").read_text() != "request_wait_answer":
+        assert program.poll() is None
+        os.sched_yield()
+    os.kill(successor, signal.SIGCONT)
+    assert program.communicate(timeout=2 * PATIENCE_S)[0] == f"{size} 0\n"
+    assert program.returncode == 0
 
 
 def test_restarts_on_purpose_are_no_deaths(kept: Machine) -> None:

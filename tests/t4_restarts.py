@@ -58,7 +58,7 @@ def job(machine: Machine, case: Case = CASES[0], seed: int = 0) -> Job:
 
 def nobody_noticed(machine: Machine, found: Found, deaths: int, *, has_traceback: bool = False) -> None:
     """All readers read whole epochs of right bytes, and the mount ends as any other."""
-    assert found.problems == []
+    assert found.problems == [], machine.log()
     assert (found.errors, found.wrong, found.not_once) == (0, 0, 0)
     assert len(found.told) == READERS
     assert len(found.deaths) == deaths

@@ -41,7 +41,7 @@ from redoxfs.native import (
     STAT,
     Session,
 )
-from redoxfs.node import ExpectedOpen, Journal, Node, OpenFile, Recovered
+from redoxfs.node import ExpectedOpen, Journal, Node, OpenBefore, OpenFile, Recovered
 from redoxfs.telemetry import Outcome
 
 log = logging.getLogger(__name__)
@@ -86,6 +86,11 @@ class KernelCaches:
     def bytes_served(self) -> int:
         """The bytes that programs have read without the node."""
         return 0 if self._session is None else self._session.counts()["bytes_served"]
+
+    def reopened(self, handle: OpenBefore) -> None:
+        if self._session is not None:
+            inode = inode_of(Branch(handle.branch), handle.entry)
+            self._session.reopened(handle.handle, inode, handle.thread, handle.size, handle.shares_pages)
 
     def turned(self, entries: Sequence[int]) -> None:
         if self._session is not None:
@@ -179,9 +184,6 @@ class Requests:
         A request that processes were at when they crashed may be the cause. It fails if there were `MOST_CRASHES`.
         """
         session = self._session
-        for handle in recovered.handles:
-            inode = inode_of(Branch(handle.branch), handle.entry)
-            session.reopened(handle.handle, inode, handle.thread, handle.size, handle.shares_pages)
         shares_pages = {handle.handle: handle.shares_pages for handle in recovered.handles}
         for request in session.waiting():
             if request in recovered.answered:

@@ -265,6 +265,7 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
             "state-hand-over": state.hand_over,
         }
         if past is None:
+            recent.forget(node.given)
             node.checkpoint()
         with (
             _signals_noted() as noted,

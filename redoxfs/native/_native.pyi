@@ -383,7 +383,8 @@ class Session:
         """
 
     def reopened(self, handle: int, inode: int, thread: int, size: int, shares_pages: bool, /) -> None:
-        """A file that a former session opened: as `opened`, without bytes and without an answer. Before `take`."""
+        """A file that a former session opened: as `opened`, without bytes and without an answer. Call it before `take`,
+        `bind` and `turned`."""
 
     def answered(self, unique: int, handle: int, shares_pages: bool, /) -> None:
         """Answer an OPEN whose file a former session had opened. The kernel may have the answer already."""

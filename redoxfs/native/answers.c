@@ -28,9 +28,23 @@ static int open_handle(redox_core *core, const redox_opening *opening, bool *bou
                                              opening->data, opening->size, !opening->shares_pages, bound_here);
 }
 
+// As `redox_handles_turn`, of the file in the tree that an opening binds; false if it binds none.
+static bool turn(redox_core *core, const redox_opening *opening) {
+    uint64_t entry = opening->inode - 1;
+    return opening->size >= 0 && entry < core->tree->entries &&
+           redox_handles_turn(&core->handles, &core->tree->flags[entry]);
+}
+
 int redox_session_reopened(redox_session *session, const redox_opening *opening) {
+    redox_core *core = redox_core_of(session);
     bool bound_here;
-    return open_handle(redox_core_of(session), opening, &bound_here);
+    int error = open_handle(core, opening, &bound_here);
+    if (!error) {
+        // The former session has voided older sizes. A second notice could void the size that an fstat waits for: the
+        // program would get that size, but the kernel would keep the older one and map the file with it.
+        turn(core, opening);
+    }
+    return error;
 }
 
 void redox_session_answered(redox_session *session, uint64_t unique, uint64_t handle, bool shares_pages) {
@@ -67,6 +81,11 @@ int redox_session_opened(redox_session *session, const redox_opening *opening) {
     if (error) {
         return error;
     }
+    if (turn(core, opening)) {
+        // A size from before the file was bound may still be on its way to the kernel, which drops it then. This comes
+        // before the note, which tells the next session that it is done.
+        make_void(session, opening->inode, true);
+    }
     note(core, &(redox_note){
                    .kind = REDOX_NOTE_OPENED,
                    .file = (uint8_t)(opening->inode >> REDOX_BRANCH_SHIFT),
@@ -77,11 +96,6 @@ int redox_session_opened(redox_session *session, const redox_opening *opening) {
                    .request = opening->unique,
                    .value = opening->size,
                });
-    uint64_t entry = opening->inode - 1;
-    if (opening->size >= 0 && entry < core->tree->entries) {
-        // A size from before the file was bound may still be on its way to the kernel, which drops it then.
-        redox_session_turned(session, (size_t)entry);
-    }
     struct fuse_open_out out = {
         .fh = opening->handle,
         .open_flags = (opening->shares_pages ? 0 : FOPEN_DIRECT_IO) | (opening->keep_pages ? FOPEN_KEEP_CACHE : 0),

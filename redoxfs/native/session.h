@@ -101,7 +101,8 @@ int redox_session_opened(redox_session *session, const redox_opening *opening);
 
 // Going on after a former session, before the first `take`:
 
-// Puts an open file into the tables, without bytes and without a reply. As `redox_session_opened` otherwise.
+// As `redox_session_opened`, but without bytes and without a reply. It voids no size either: the kernel has the right
+// one, or waits for it. Before any `bind` or `turned`.
 int redox_session_reopened(redox_session *session, const redox_opening *opening);
 
 // Answers an OPEN whose file a former session had opened. The kernel may have the answer already.

@@ -3,11 +3,16 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from redoxfs.node.recovery import OpenBefore
+
 
 class Kernel(Protocol):
     """What stands between programs and the node: it caches sizes and pages, and serves reads of bytes that it was
     given. The node reports here what is out of date.
     """
+
+    def reopened(self, handle: OpenBefore) -> None:
+        """The process before this one opened a file that is still open. Called before all others except `ask`."""
 
     def turned(self, entries: Sequence[int]) -> None:
         """Files get an answer: sizes that were reported before are invalid, also those that are still on the way."""

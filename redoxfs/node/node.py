@@ -426,7 +426,7 @@ class Node:
     def _replace(self, plan: Plan) -> None:
         self._plan = plan
         self._lowest = None
-        self.recent.forget()
+        self.recent.forget(plan.policy.given)
         self.binding.renew(plan.policy)
         self.memory.renew(plan.claims_bytes, keeps_remote=not plan.reads_any)
         self.supply.cancel_unwanted()
@@ -846,13 +846,12 @@ class Node:
         changed since. Laps, reservations and holds are as they were. The request loop then does this, in this order,
         before it takes the first request:
 
-        1. Attach the kernel, before this call: it gets `bind`, `ask` and `turned`.
-        2. Call `Session.reopened` for each of ``handles``.
-        3. Give opens whose number is in ``answered`` or ``failed`` the same reply again, without `open`.
-        4. With other nodes, join them again (`node.cluster`).
-        5. Deliver the other waiting requests again, in the order of their receipt. Set `Journal.request` to the number
+        1. Attach the kernel, before this call: it gets `reopened`, `bind`, `ask` and `turned`.
+        2. Give opens whose number is in ``answered`` or ``failed`` the same reply again, without `open`.
+        3. With other nodes, join them again (`node.cluster`).
+        4. Deliver the other waiting requests again, in the order of their receipt. Set `Journal.request` to the number
            of each.
-        6. Call `release_pins`. Opens that were decided and not answered keep their paths open until then.
+        5. Call `release_pins`. Opens that were decided and not answered keep their paths open until then.
 
         Between two requests it calls `Journal.checkpoint_if_due`. A new mount calls `Journal.checkpoint` once instead
         of this. Before it ends requests without an answer, it calls `freeze`.
@@ -864,6 +863,9 @@ class Node:
             RecoveryError: the journal is of another scan of the dataset, or damaged. The node is of no use then.
         """
         recovered = self._succession.recover(past)
+        if self._plan.sharing is None and recovered.last_turn is not None:
+            sample, thread = recovered.last_turn
+            self.recent.complete(sample, self._plan.policy.lap_of(sample), thread, self.given)
 
         def release_pins() -> None:
             recovered.release_pins()

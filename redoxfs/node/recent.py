@@ -9,9 +9,10 @@ A worker *marks* the beginning of each batch: it looks up a name in `.redoxfs/ba
 to that batch until its next mark. Batches have numbers within an iteration of a loader, and a loader has a token.
 
 If there is a keeper, the tables are in memory that outlives the process. A new daemon continues them, so checkpoints do
-not contain them. A daemon may die between a turn and its row here. Then one row is missing, or there is one too many.
+not contain them. A daemon may die after the journal has a turn, and before the turn has its row here. The policy counts
+turns too, so a new daemon notices, and adds the row (`complete`).
 
-    head    int64[4]: layout, turns so far, marks so far, 0
+    head    int64[4]: layout, turns so far, marks so far, the policy's count of turns before the first row
     turns   int64[TURNS, 2]: sample | lap << 32, number of the mark or -1
     marks   int64[MARKS, 5]: process, token, iteration, batch, turns so far at the mark
 
@@ -33,7 +34,7 @@ MARKS = 1 << 14
 """Enough for the batches of these turns, if a batch has at least 4 samples."""
 
 NO_MARK = -1
-LAYOUT = 1
+LAYOUT = 2
 
 _HEAD = 4
 _TURN = 2
@@ -106,11 +107,23 @@ class RecentTurns:
             # Forget processes that ended long ago.
             self._mark_of = {process: at for process, at in self._mark_of.items() if at > number - MARKS}
 
-    def forget(self) -> None:
-        """Forget all turns, and which batch each process was at: the laps are others from now on."""
+    def forget(self, given: int = 0) -> None:
+        """Forget all turns, and which batch each process was at: the laps are others from now on.
+
+        ``given``: how many turns they have had, by the policy's count.
+        """
         self._head[1] = 0
         self._head[2] = 0
+        self._head[3] = given
         self._mark_of.clear()
+
+    def complete(self, sample: int, lap: int, thread: int, given: int) -> None:
+        """`note` the last turn of a former daemon if its row is missing: the policy has counted one more (``given``).
+
+        Only for laps of one node: with others, the policy also counts turns that it gave to them.
+        """
+        if self._head[3] + self._head[1] == given - 1:
+            self.note(sample, lap, thread)
 
     def last(self, count: int) -> Int64:
         """The last turns, int64[n, 2] of sample and lap: ``count``, or all since laps began. Raises ForgottenError."""

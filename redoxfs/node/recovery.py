@@ -71,7 +71,7 @@ class RecoveryError(Exception):
 
 
 class OpenBefore(NamedTuple):
-    """A handle of the former process, for `redoxfs.native.Session.reopened`.
+    """A handle of the former process, for `Kernel.reopened`.
 
     ``branch``  DATA or EXACT
     ``size``    in bytes, -1 if the file is not redirected
@@ -103,6 +103,7 @@ class Recovered:
     ``answered``  by the number of a request, which may still be there: the handle that it was answered with
     ``failed``    likewise: the errno
     ``turned``    the samples whose opens took a turn since the checkpoint
+    ``last_turn`` of a single node, since the checkpoint: the sample, and the thread that opened (0: a sampler)
 
     ``release_pins`` is called when no request of the former process waits any more.
     """
@@ -111,6 +112,7 @@ class Recovered:
     answered: Mapping[int, int]
     failed: Mapping[int, int]
     turned: Sequence[int]
+    last_turn: tuple[int, int] | None
     release_pins: Callable[[], None]
 
 
@@ -295,6 +297,7 @@ class Former:
     ``changed``  by entry: the size
     ``heard``    by thread: when, in ns since boot, the latest last
     ``turned``   the samples whose opens took a turn since the checkpoint
+    ``last_turn`` the last sample that had a turn since then, and the thread that opened it
     ``blocks``   of samplers
     """
 
@@ -312,6 +315,7 @@ class Former:
     changed: dict[int, int] = field(default_factory=dict)
     heard: dict[int, int] = field(default_factory=dict)
     turned: list[int] = field(default_factory=list)
+    last_turn: tuple[int, int] | None = None
     blocks: Blocks = field(default_factory=Blocks)
     _numbers: list[int] = field(default_factory=list)
     _stamps_noted: list[tuple[int, Stamp]] = field(default_factory=list)
@@ -393,6 +397,7 @@ class Former:
             opened = self.replay.open(path, file, thread, sample, preempted=bool(flags & PREEMPTED))
             if opened.turn is not None:
                 self.turned.append(path)
+                self.last_turn = sample, thread
             before = self.unanswered.pop(request, None)
             self.unanswered[request] = Unanswered(path, file, thread)
             if before is not None:
@@ -406,6 +411,7 @@ class Former:
             self.replay.stat(path, file, thread, sample, is_new=bool(flags & NEW))
         elif kind == DRAWN and isinstance(self.replay, Replay):
             self.replay.draw(sample)
+            self.last_turn = sample, 0
             self.blocks.add(request, value, sample)
         elif kind == FORGET:
             self.replay.end(thread)

@@ -96,6 +96,8 @@ class Succession:
         self.blocks = former.blocks
         self.callers.resume({thread: heard_ns / 1e9 for thread, heard_ns in former.heard.items()})
         self.supply.resume(former.changed)
+        for handle in former.handles.values():
+            self.kernel.reopened(handle)
         for entry in self.exact.changed_states:
             self.kernel.ask(entry, not self.exact.is_as_scanned(entry))
         files: list[tuple[int, Handle | ExactFile]] = []
@@ -115,6 +117,7 @@ class Succession:
             answered={request: at for request, at in former.answered.items() if at in self.files},
             failed=former.failed,
             turned=former.turned,
+            last_turn=former.last_turn,
             release_pins=self.release_pins,
         )
 
