@@ -100,8 +100,7 @@ MpiDefault=none
 MailProg=/bin/true
 ReturnToService=2
 KillWait=20
-SlurmdTimeout=5
-MessageTimeout=5
+SlurmdTimeout=30
 UnkillableStepTimeout=30
 {more}
 {nodes}
@@ -260,8 +259,10 @@ class Slurm:
         self.until(lambda: not self.left(), "nothing is left")
 
     def log(self) -> str:
-        """The logs of Slurm's daemons, and the output of jobs."""
-        files = [*sorted((self.folder / "log").iterdir()), *sorted(self.home.glob("*.out"))]
+        """The ends of the logs of Slurm's daemons, and of the output of jobs."""
+        # The controller's first: it says why a job ended.
+        logs = sorted((self.folder / "log").iterdir(), reverse=True)
+        files = [*logs, *sorted(self.home.glob("*.out"))]
         return "".join(f"--- {path.name}\n{path.read_text(errors='replace')[-4000:]}\n" for path in files)
 
     def _run_in(self, name: str, *words: str) -> None:

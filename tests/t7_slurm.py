@@ -92,8 +92,13 @@ class Job:
         return sorted(pid for pid, words in node.processes().items() if words[-1].endswith(name))
 
     def until_training(self) -> None:
-        """Until every rank has finished `EPOCHS` epochs."""
-        self.slurm.until(lambda: any(epoch >= EPOCHS for epoch, _, _ in self.given()), f"job {self.id} trains")
+        """Until every rank has finished `EPOCHS` epochs. AssertionError: the job ended before."""
+
+        def trains() -> bool:
+            assert self.slurm.state(self.id) in ("PENDING", "CONFIGURING", "RUNNING"), self.slurm.log()
+            return any(epoch >= EPOCHS for epoch, _, _ in self.given())
+
+        self.slurm.until(trains, f"job {self.id} trains")
 
     def check_samples(self) -> None:
         given = self.given()
@@ -171,6 +176,7 @@ def test_two_jobs_share_the_nodes_and_one_may_be_cancelled(plain: Slurm) -> None
     assert [len(node.mounts()) for node in plain.workers] == [1, 1, 1]
     before = len(endless.given())
     plain.until(lambda: len(endless.given()) > before, "the other job goes on")
+    endless.until_training()
     plain.ok("scancel", endless.id)
     endless.until_ended("CANCELLED")
     endless.check_samples()
@@ -317,6 +323,7 @@ def test_two_jobs_have_their_own_mounts(site: Slurm) -> None:
     site.until(lambda: len(site.workers[0].mounts()) == 1, "the short job's mount ends")
     before = len(endless.given())
     site.until(lambda: len(endless.given()) > before, "the other job goes on")
+    endless.until_training()
     endless.until_ended(cancelled(endless))
     endless.check_samples()
 
