@@ -1,14 +1,18 @@
-"""Settings that every tier shares, and the markers that follow from a tier."""
+"""Settings that every tier shares, the markers that follow from a tier, and what each test costs."""
 
 import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
+import forks
 import ports
 import pytest
+import seclusion
+import spent
 from hypothesis import HealthCheck, settings
 from machine import Machine
 
@@ -34,13 +38,82 @@ NEEDS = {
 }
 
 
+NOT_FAST = {"slow", "timed", "long"}
+
+PROCESSOR_S = "processor_s"
+"""The property of a test's last report, and of the JUnit file, that has what it cost, in seconds."""
+
+MOST_LISTED = 10
+
+COST_S = pytest.StashKey[float]()
+
+cost_so_far_s: Callable[[], float] = spent.of_ended_processes_s
+counted_s = 0.0
+costs_s: Counter[str] = Counter()
+not_secluded: str | None = None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    global cost_so_far_s, counted_s, not_secluded
+    if config.getoption("numprocesses", None):
+        return  # This process only hands tests out.
+    cost_so_far_s = spent.meter()
+    not_secluded = seclusion.seclude()
+    forks.take_over()
+    counted_s = cost_so_far_s()
+
+
+def pytest_report_header() -> str | None:
+    return not_secluded
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Count what the test cost. One that costs too much has failed."""
+    global counted_s
+    report = yield
+    before_s, counted_s = counted_s, cost_so_far_s()
+    item.stash[COST_S] = item.stash.get(COST_S, 0.0) + counted_s - before_s
+    if call.when != "teardown":
+        return report
+    cost_s = item.stash[COST_S]
+    report.user_properties.append((PROCESSOR_S, round(cost_s, 3)))
+    if report.passed and cost_s > spent.MOST_S:
+        name = f"{item.path.name}::{getattr(item, 'originalname', item.name)}"
+        if name not in spent.costly() and cost_s / spent.slowness() > spent.MOST_S:
+            report.outcome = "failed"
+            report.longrepr = (
+                f"it took {cost_s:.1f} s of processor time, more than {spent.MOST_S:g} on a quiet machine: "
+                f"make it cheaper, or give the reason in {spent.COSTLY.name}"
+            )
+    return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    costs_s[report.nodeid] = dict(report.user_properties).get(PROCESSOR_S, 0.0)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    terminalreporter.section("processor time")
+    for nodeid, cost_s in costs_s.most_common(MOST_LISTED):
+        terminalreporter.write_line(f"{cost_s:6.1f} s  {nodeid}")
+    failed = {report.nodeid for report in terminalreporter.getreports("failed")}
+    flaky = {report.nodeid for report in terminalreporter.getreports("rerun")} - failed
+    if flaky:
+        terminalreporter.section("flaky: failed, and then passed; each is a bug", sep="!", red=True, bold=True)
+        for nodeid in sorted(flaky):
+            terminalreporter.write_line(nodeid)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     needs = {name for names in NEEDS.values() for name in names}
     for item in items:
         own = {mark.name for mark in item.iter_markers()}
         if not own & needs:
             for name in NEEDS[item.path.name[:2]]:
-                if name != "fast" or "slow" not in own:
+                if name != "fast" or not own & NOT_FAST:
                     item.add_marker(name)
 
 

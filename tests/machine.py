@@ -51,9 +51,11 @@ class Machine:
             home.mkdir(mode=0o700)
         homes["XDG_RUNTIME_DIR"] = self.sockets
         self.environment = os.environ | {name: str(home) for name, home in homes.items()}
+        self.before: Sequence[str] = ()
+        """Words before each command, such as `forks.EXECUTED`."""
 
     def command(self, *arguments: str | Path) -> list[str]:
-        return [sys.executable, "-m", "redoxfs", *map(str, arguments)]
+        return [*self.before, sys.executable, "-m", "redoxfs", *map(str, arguments)]
 
     def run(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

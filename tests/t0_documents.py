@@ -20,23 +20,41 @@ PARTS = ["Promise", "Exceptions", "Tests"]
 
 
 @cache
-def names_in(file: Path) -> list[str]:
-    """The names of a file's tests."""
+def lanes_in(file: Path) -> dict[str, bool]:
+    """The names of a file's tests, and whether each runs on every change."""
     nodes = ast.walk(ast.parse(file.read_text()))
-    return [node.name for node in nodes if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+    tests = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+    return {test.name: "pytest.mark.long" not in map(ast.unparse, test.decorator_list) for test in tests}
+
+
+def cited(file: str, test: str, ellipsis: str) -> dict[str, bool]:
+    """The tests of a citation, as `lanes_in` has them. A file may be cited as a whole."""
+    path = TESTS / f"{file}.py"
+    known = lanes_in(path) if path.is_file() else {}
+    return {
+        name: lane for name, lane in known.items() if not test or name == test or (ellipsis and name.startswith(test))
+    }
 
 
 def exists(file: str, test: str, ellipsis: str) -> bool:
-    path = TESTS / f"{file}.py"
-    if not path.is_file():
-        return False
-    return not test or any(name == test or (ellipsis and name.startswith(test)) for name in names_in(path))
+    return bool(cited(file, test, ellipsis)) if test else (TESTS / f"{file}.py").is_file()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_a_cited_test_exists(document: Path) -> None:
     citations: list[tuple[str, str, str]] = CITATION.findall(document.read_text())
     assert not [citation for citation in citations if not exists(*citation)]
+
+
+@pytest.mark.parametrize("name", ["SEMANTICS.md", "docs/RELIABILITY.md"])
+def test_what_shows_a_promise_runs_on_every_change(name: str) -> None:
+    citations: list[tuple[str, str, str]] = CITATION.findall((ROOT / name).read_text())
+    rare = [test for citation in citations if citation[1] for test, often in cited(*citation).items() if not often]
+    assert rare == []
+    # A file that is cited as a whole may have some that run rarely.
+    assert not [
+        file for file, test, _ in citations if not test and not any((cited(file, "", "") or {"": True}).values())
+    ]
 
 
 @pytest.mark.parametrize("name", ["ARCHITECTURE.md", "SEMANTICS.md", "docs/RELIABILITY.md"])

@@ -58,7 +58,7 @@ def load(accelerators: ModuleType, number: int, **more: float) -> Any:
     return accelerators.Load(accelerators=number, **settings)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("number", [1, 3])
 def test_accelerators_share_an_epoch(accelerators: ModuleType, folder: Path, number: int) -> None:
     found = accelerators.feed(folder, load(accelerators, number))
@@ -67,7 +67,7 @@ def test_accelerators_share_an_epoch(accelerators: ModuleType, folder: Path, num
     assert found.samples_per_s == pytest.approx(96 / found.seconds)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_samples_left_over_are_not_read(accelerators: ModuleType, folder: Path) -> None:
     found = accelerators.feed(folder, load(accelerators, 1, batch=40))
     assert (found.steps, found.wrong_labels, found.not_once) == (2, 0, None)
@@ -75,14 +75,14 @@ def test_samples_left_over_are_not_read(accelerators: ModuleType, folder: Path) 
         accelerators.feed(folder, load(accelerators, 3, batch=40))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_try_ends_at_its_limit(accelerators: ModuleType, folder: Path) -> None:
     # Two batches, as the first is not counted.
     found = accelerators.feed(folder, load(accelerators, 2, limit_s=0.0))
     assert (found.steps, found.not_once) == (2, None)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_wrong_sample_is_counted(accelerators: ModuleType, folder: Path) -> None:
     first, second, *_ = sorted(folder.glob("class*/*"))
     second.write_bytes(first.read_bytes())
@@ -94,7 +94,7 @@ def test_a_wrong_sample_is_counted(accelerators: ModuleType, folder: Path) -> No
     assert accelerators.feed(folder, load(accelerators, 1, batch=48)).wrong_labels >= 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("number", [1, 3])
 def test_a_read_that_fails_ends_all(accelerators: ModuleType, folder: Path, number: int) -> None:
     broken = sorted(folder.glob("class*/*"))[50]
@@ -123,7 +123,7 @@ def has_open(pid: int, wanted: Path) -> bool:
     return False
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("by_accelerators", [False, True])
 def test_a_reader_that_is_killed_ends_all(accelerators: ModuleType, folder: Path, *, by_accelerators: bool) -> None:
     """As the kernel does where a cap on memory is too low."""

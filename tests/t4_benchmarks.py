@@ -30,7 +30,7 @@ def result(name: str, *arguments: str | Path) -> dict[str, Any]:
     return told
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_full_path_reads_complete_epochs_in_all_ways(tmp_path: Path) -> None:
     found = result(
         "full_path.py", "--files", "1024", "--sizes", "2000", "--readers", "1,3", "--rounds", "2", "--folder", tmp_path
@@ -53,7 +53,7 @@ def test_full_path_names_a_checkout_that_it_cannot_run(tmp_path: Path) -> None:
     assert f"{tmp_path} has no redoxfs that runs" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("compiler")
 def test_cache_reads_complete_epochs_and_keeps_their_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work = tmp_path / "work"
@@ -102,7 +102,7 @@ def test_a_cache_survives_deaths_of_the_daemon(tmp_path: Path) -> None:
     assert list(work.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("compiler")
 def test_epoch_reads_complete_epochs_from_storage_with_latency(tmp_path: Path) -> None:
     found = result(
@@ -124,7 +124,7 @@ def test_epoch_reads_complete_epochs_from_storage_with_latency(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0 or not Path("/dev/loop-control").exists(), reason="needs root and loop devices")
 def test_overall_trains_complete_epochs_on_three_nodes(tmp_path: Path) -> None:
     pytest.importorskip("torch")
@@ -148,7 +148,7 @@ def test_overall_trains_complete_epochs_on_three_nodes(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_restarts_counts_what_readers_notice_without_a_keeper(tmp_path: Path) -> None:
     """With a keeper they notice nothing: t4_restarts."""
     path = tmp_path / "result.json"
@@ -168,7 +168,7 @@ def test_restarts_counts_what_readers_notice_without_a_keeper(tmp_path: Path) ->
         assert row["wrong_bytes"] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("compiler")
 def test_estimates_are_compared_with_complete_epochs(tmp_path: Path) -> None:
     found = result(
@@ -195,7 +195,7 @@ def test_estimates_are_compared_with_complete_epochs(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_telemetry_compares_every_way_to_look_with_nothing(tmp_path: Path) -> None:
     found = result("telemetry.py", "--files", "200", "--rounds", "1", "--seconds", "1.5", "--folder", tmp_path)
     rows = {row["setting"]: row for row in found["rows"]}
@@ -221,7 +221,7 @@ def control_groups() -> None:
         pytest.skip("throttling storage needs root and control groups")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("control_groups")
 def test_loaders_reads_complete_epochs_and_says_what_is_left_out(tmp_path: Path) -> None:
     for name in ("torch", "torchvision", "webdataset"):
@@ -329,6 +329,7 @@ def has_process(group: int) -> bool:
     return True
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -365,7 +366,7 @@ def test_a_benchmark_that_is_terminated_leaves_nothing_behind(machine: Machine, 
         bench.kill()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("compiler")
 def test_scan_lists_again_only_what_changed(tmp_path: Path) -> None:
     found = result("scan.py", "--files", "3000", "--delayed-files", "1000", "--delay-ms", "0.1", "--folder", tmp_path)
@@ -381,7 +382,7 @@ def test_scan_lists_again_only_what_changed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("compiler")
 def test_mlperf_finds_how_many_accelerators_are_fed(tmp_path: Path) -> None:
     work, path = tmp_path / "work", tmp_path / "result.json"

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from forks import EXECUTED
 from machine import PATIENCE_S, Machine
 
 POLICIES = ("pool", "slot")
@@ -85,6 +86,7 @@ def highest_rss_bytes(pid: int) -> int:
 def mounted(machine: Machine, source: Path, policy: str, memory: int, *options: str) -> tuple[int, list[str]]:
     """The daemon, and all its files."""
     every = ("--classes", "dir", "--policy", policy, "--memory", str(memory), *options)
+    machine.before = EXECUTED
     machine.ok("mount", source, machine.mnt, *every)
     pid = machine.pid()
     assert rss_bytes(pid) <= PROGRAM_BYTES

@@ -35,7 +35,7 @@ def mnist(folder: Path, part: str, count: int) -> None:
             file.write(head + data)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_orders_from_mounts_are_replayed_and_kept(tmp_path: Path) -> None:
     data, runs, work = (tmp_path / name for name in ("data", "runs", "work"))
     data.mkdir()

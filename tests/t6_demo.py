@@ -72,6 +72,7 @@ def test_the_demo_compares_two_trainings_and_checks_labels(temporary: Path) -> N
     assert left_in(temporary) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("number", "folder"), [(signal.SIGINT, "redoxfs"), (signal.SIGTERM, "slow")])
 def test_a_signal_ends_the_demo_and_leaves_nothing(temporary: Path, number: signal.Signals, folder: str) -> None:
     """While the training script and its workers read either mount."""

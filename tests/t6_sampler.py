@@ -459,6 +459,7 @@ def test_an_image_and_its_annotation_belong_together(reachable: Machine, tmp_pat
 BENCH = Path(__file__).parents[1] / "scripts/bench/sampler.py"
 
 
+@pytest.mark.long
 def test_the_benchmark_finds_exact_labels_and_a_random_order(tmp_path: Path) -> None:
     found = tmp_path / "found.json"
     done = subprocess.run([sys.executable, BENCH, "--quick", "--json", found], capture_output=True, text=True)

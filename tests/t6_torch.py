@@ -394,6 +394,7 @@ def test_a_killed_job_that_saved_less_repeats_at_most_that(mounted: Machine, tmp
     assert [sum(epoch.values()) for epoch in job.trained_on()] == [FILES, FILES]
 
 
+@pytest.mark.long
 def test_the_benchmark_counts_what_killed_jobs_trained_on(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, BENCH, "--kills", "1", "--files", "120", "--json", tmp_path / "resume.json"],

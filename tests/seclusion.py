@@ -1,0 +1,41 @@
+"""A mount namespace, and folders for sockets, caches and logs, of each process that runs tests.
+
+So no test sees what another one, or anybody else on the machine, has mounted or keeps open; and what this process
+mounts ends with it. Without root it stays where it is.
+"""
+
+import atexit
+import ctypes
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from redoxfs.linux.libc import last_error, libc
+from redoxfs.linux.mount_table import read_mounts
+
+CLONE_NEWNS = 0x20000
+MS_REC, MS_PRIVATE = 0x4000, 0x40000
+MNT_DETACH = 2
+
+HOMES = ("XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CACHE_HOME")
+
+
+def seclude() -> str | None:
+    """Before any test is imported. Returns why the mount namespace is still the machine's, if it is."""
+    folder = Path(tempfile.mkdtemp(prefix="redoxfs-tests-"))
+    # Forks of this process run the exit handlers too.
+    owner = os.getpid()
+    atexit.register(lambda: os.getpid() == owner and shutil.rmtree(folder, ignore_errors=True))
+    for name in HOMES:
+        os.environ[name] = str(folder / name.lower())
+        Path(os.environ[name]).mkdir(mode=0o700)
+    if libc.unshare(CLONE_NEWNS) != 0:
+        return f"no mount namespace of their own, so tests see each other's mounts: {last_error().strerror}"
+    if libc.mount(b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None) != 0:
+        raise last_error("/")
+    # A copy of a mount would keep it busy for its owner.
+    for mount in reversed(read_mounts()):
+        if mount.ours:
+            libc.umount2(os.fsencode(mount.mountpoint), MNT_DETACH)
+    return None
