@@ -14,6 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 import trio
+from patience import PATIENCE_S
 
 import redoxfs.native._native as native_module
 from redoxfs.chunks import (
@@ -105,7 +106,7 @@ async def running_node(
     *,
     chunk_size: int,
     share: float,
-    timeout_s: float = 60.0,
+    timeout_s: float = PATIENCE_S,
     callers: Callers | None = None,
 ) -> AsyncIterator[Node]:
     """A node over ``store`` with the slot policy, and memory for ``share`` of the samples."""
@@ -115,11 +116,17 @@ async def running_node(
     node = Node(catalog, plan, store, timeout_s=timeout_s, kernel=kernel, callers=callers)
     node.start()
     try:
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             yield node
     finally:
         store.gate.set()
         node.stop()
+
+
+async def all_arrived(node: Node) -> None:
+    """Wait until no read is on its way."""
+    while node.supply._expected:
+        await trio.sleep(0.001)
 
 
 class HeldFile:
@@ -195,6 +202,7 @@ def raises(read: Read) -> Sequence[Payload]:
 
 def is_slow(read: Read) -> Sequence[Payload]:
     """The read takes 20 ms longer."""
+    # Slow storage is what it stands for. No test needs it to be faster or slower than anything.
     time.sleep(0.02)
     return read.run()
 

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
-from stores import HeldStore, NoKernel
+from patience import PATIENCE_S
+from stores import HeldStore, NoKernel, all_arrived
 from t2_recover import Killed, Mount
 
 from redoxfs.chunks import build_cells
@@ -51,10 +52,10 @@ def plan_of(catalog: Catalog, samples: int) -> Plan:
 
 @asynccontextmanager
 async def running(catalog: Catalog, store: HeldStore, samples: int = 40) -> AsyncIterator[tuple[Node, Drawing]]:
-    node = Node(catalog, plan_of(catalog, samples), store, timeout_s=60, kernel=NoKernel())
+    node = Node(catalog, plan_of(catalog, samples), store, timeout_s=PATIENCE_S, kernel=NoKernel())
     node.start()
     try:
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             yield node, Drawing(node, catalog, fingerprint(catalog), seed=1)
     finally:
         store.gate.set()
@@ -112,7 +113,7 @@ def test_what_was_drawn_waits_in_memory(catalog: Catalog) -> None:
         store = HeldStore()
         async with running(catalog, store) as (node, drawing):
             (sample,) = await draw(drawing, 1)
-            await trio.testing.wait_all_tasks_blocked(0.05)
+            await all_arrived(node)
             reads = store.reads_made.count(sample)
             assert reads == 1
             assert isinstance(node.open(int(catalog.members[sample]), 100), OpenFile)
@@ -131,7 +132,7 @@ def test_what_does_not_fit_is_read_again_at_its_open_and_counted(catalog: Catalo
                 await trio.testing.wait_all_tasks_blocked()
                 assert node.memory.claims_bytes <= node.plan.claims_bytes
             assert sorted(drawn) == list(range(SPLITS["train"]))
-            await trio.testing.wait_all_tasks_blocked(0.1)
+            await all_arrived(node)
             assert [await whole(node, catalog, sample) for sample in drawn] == drawn
             room = node.plan.claims_bytes // SIZE
             assert SPLITS["train"] > node.stats()["samples_reread"] >= SPLITS["train"] - room
@@ -282,7 +283,7 @@ def test_draws_outlive_a_daemon(catalog: Catalog, steps: int) -> None:
     lives = itertools.chain([50.0], (float(steps + 4 * number) for number in itertools.count()))
 
     def make(kernel: Any, journal: Any) -> Node:
-        return Node(catalog, plan_of(catalog, 40), HeldStore(), timeout_s=60, kernel=kernel, journal=journal)
+        return Node(catalog, plan_of(catalog, 40), HeldStore(), timeout_s=PATIENCE_S, kernel=kernel, journal=journal)
 
     async def main() -> None:
         mount = Mount(make, lives)

@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
-from stores import HeldStore, NoKernel, running_node
+from patience import PATIENCE_S
+from stores import HeldStore, NoKernel, all_arrived, running_node
 
 from redoxfs.chunks import Read, build_cells
 from redoxfs.chunks.store import Payload
@@ -30,6 +31,7 @@ from redoxfs.node.loader import SLICE_S, Loader
 from redoxfs.node.waits import Waits
 
 CLASSES, PER_CLASS = 4, 16
+TIMEOUT_S = 10.0
 
 
 @pytest.fixture
@@ -50,7 +52,7 @@ async def running(
     store: HeldStore,
     *,
     share: float = 0.25,
-    timeout_s: float = 60.0,
+    timeout_s: float = PATIENCE_S,
     callers: Callers | None = None,
 ) -> AsyncIterator[Node]:
     catalog, _ = source
@@ -119,7 +121,7 @@ def test_open_and_read_of_a_resident_sample_never_suspend(source: tuple[Catalog,
         async with running(source, store) as node:
             order = entries(source)
             await whole(node, order[0], 100)
-            await trio.testing.wait_all_tasks_blocked(0.05)
+            await all_arrived(node)
             direct = 0
             for entry in order[1:]:
                 loads = node.counters.demand_loads
@@ -130,7 +132,7 @@ def test_open_and_read_of_a_resident_sample_never_suspend(source: tuple[Catalog,
                 else:
                     assert node.counters.demand_loads > loads
                     await opening
-                await trio.testing.wait_all_tasks_blocked(0.005)
+                await all_arrived(node)
             assert direct > 5
 
     trio.run(main)
@@ -253,15 +255,30 @@ def test_an_open_that_waits_too_long_fails_at_its_deadline(source: tuple[Catalog
     async def main() -> None:
         store = HeldStore()
         store.gate.clear()
-        async with running(source, store, timeout_s=0.2) as node:
-            with pytest.raises(trio.TooSlowError):
-                await opened_by(node, entries(source)[0], 100)
+        async with running(source, store, timeout_s=TIMEOUT_S) as node, trio.open_nursery() as nursery:
+            failed = trio.Event()
+
+            async def opened_in_vain() -> None:
+                with pytest.raises(trio.TooSlowError):
+                    await opened_by(node, entries(source)[0], 100)
+                failed.set()
+
+            nursery.start_soon(opened_in_vain)
+            await trio.testing.wait_all_tasks_blocked()
+            clock.jump(TIMEOUT_S - 1)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not failed.is_set()
+            clock.jump(1)
+            await trio.testing.wait_all_tasks_blocked()
+            assert failed.is_set()
             assert node.stats()["bound"] == node.stats()["open_files"] == 0
             store.gate.set()
             assert await whole(node, entries(source)[0], 100) in range(PER_CLASS * CLASSES)
             assert node.counters.errors == 1
 
-    trio.run(main)
+    # Its time stands still, so the second open has all the time that it takes.
+    clock = trio.testing.MockClock()
+    trio.run(main, clock=clock)
 
 
 def test_waits_are_capped() -> None:
@@ -314,7 +331,7 @@ def test_reserved_samples_stay_within_memory(source: tuple[Catalog, int]) -> Non
                 for number, entry in enumerate(entries(source)):
                     node.stat(entry, 1000 * round_number + number)
                 await whole(node, entries(source)[round_number], 99_000 + round_number)
-                await trio.testing.wait_all_tasks_blocked(0.01)
+                await all_arrived(node)
                 stats = node.stats()
                 assert stats["memory_used_bytes"] <= stats["memory_limit_bytes"]
             served = [await whole(node, entry, 99_999) for entry in entries(source)]
@@ -363,7 +380,7 @@ def test_awaited_reads_go_first_and_in_order() -> None:
         loader.submit([reads[3]], awaited=True)
         loader.hasten(reads[8])
         gate.set()
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             await done.wait()
         loader.close()
         assert [number for number in order if number] == [1, 2, 3, 8, 9]
@@ -392,20 +409,20 @@ def test_results_come_in_slices_awaited_ones_first() -> None:
         loader = Loader(deliver, threads=1)
         reads = [read(number) for number in range(104)]
         loader.submit(reads[:100], awaited=False)
-        assert was_begun[99].wait(60)
+        assert was_begun[99].wait(PATIENCE_S)
         loader.submit(reads[100:101], awaited=True)
-        assert was_begun[100].wait(60)
+        assert was_begun[100].wait(PATIENCE_S)
         loader.submit(reads[101:102], awaited=True)
-        assert was_begun[101].wait(60)
+        assert was_begun[101].wait(PATIENCE_S)
         loader.submit(reads[102:103], awaited=False)
-        assert was_begun[102].wait(60)
+        assert was_begun[102].wait(PATIENCE_S)
         loader.hasten(reads[60])  # here
         loader.hasten(reads[102])  # in progress
         gate.set()
         loader.submit(reads[103:], awaited=False)
-        assert was_begun[103].wait(60)
+        assert was_begun[103].wait(PATIENCE_S)
         most = 0
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             while len(delivered) < 104:
                 before = len(delivered)
                 await trio.lowlevel.checkpoint()
@@ -434,7 +451,7 @@ def test_a_loop_ends_cleanly_with_results_pending() -> None:
 
         loader = Loader(deliver, threads=1)
         loader.submit([*(Read((number,), lambda: [()]) for number in range(9)), Read((9,), begin)], awaited=False)
-        assert was_begun.wait(60)
+        assert was_begun.wait(PATIENCE_S)
         return loader
 
     loader = trio.run(main)
@@ -574,13 +591,13 @@ def test_ended_threads_are_found_at_intervals() -> None:
 
     def live() -> None:
         ids.append(threading.get_native_id())
-        both_there.wait(60)
-        over.wait(60)
+        both_there.wait(PATIENCE_S)
+        over.wait(PATIENCE_S)
 
     helpers = [threading.Thread(target=live) for _ in range(2)]
     for helper in helpers:
         helper.start()
-    both_there.wait(60)
+    both_there.wait(PATIENCE_S)
     assert callers.gone([*ids, threading.get_native_id()]) == []
     over.set()
     for helper, number in zip(helpers, ids, strict=True):
