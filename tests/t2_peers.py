@@ -1,6 +1,7 @@
 """Nodes connected over loopback, with fakes for decisions and reads."""
 
 import errno
+import itertools
 import logging
 import random
 import socket
@@ -22,6 +23,7 @@ import trio.testing
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import PATIENCE_S
 from ports import reserve
 from stores import bytes_in_buffers
 
@@ -41,8 +43,10 @@ from redoxfs.protocol.events import Answer, Message
 
 pytestmark = pytest.mark.slow
 
-PATIENCE_S = 60
-CALL_S = 20.0
+CALL_S = PATIENCE_S / 3
+SILENCE_S = PATIENCE_S / 3
+"""Nothing in these tests takes so long, so a peer is lost only where a test has moved the clock."""
+
 MOST_BYTES = 64 << 20
 IDENTITY = Identity("d1", {"chunk_size": "64", "seed": "0"})
 
@@ -243,7 +247,7 @@ def quiet(_missing: Sequence[str]) -> None:
 async def running(view: View, node: int, host: FakeService, **options: Any) -> AsyncIterator[Peers]:
     """A node that has started and not yet joined."""
     identity = options.pop("identity", IDENTITY)
-    settings = {"timeout_s": CALL_S, "max_answer_bytes": MOST_BYTES, **options}
+    settings = {"timeout_s": CALL_S, "silence_s": SILENCE_S, "max_answer_bytes": MOST_BYTES, **options}
     peers = Peers(view, node, identity, host, host, **settings)
     await peers.start()
     try:
@@ -251,6 +255,18 @@ async def running(view: View, node: int, host: FakeService, **options: Any) -> A
             yield peers
     finally:
         peers.close()
+
+
+def moved_clock() -> trio.testing.MockClock:
+    """The time of day, until a test moves it on. The deadlines of gRPC are not moved."""
+    return trio.testing.MockClock(rate=1.0)
+
+
+async def jump_once(clock: trio.testing.MockClock, happened: Callable[[], object], seconds: float) -> None:
+    """Let ``seconds`` pass once something has happened."""
+    while not happened():
+        await trio.sleep(0.001)
+    clock.jump(seconds)
 
 
 async def join_all(*nodes: Peers) -> None:
@@ -632,6 +648,7 @@ def test_a_restarted_node_is_detected_and_served() -> None:
                 asking.follow(2, np.array([4, 0, 9]))
                 await home.until(lambda: home.traces == [(1, 2, [4, 0, 9])])
             asking.send(take(0, 1))
+            await jump_once(clock, lambda: asking._clients[0]._is_unreached, SILENCE_S)
             while asking.stats()["peers"][view.addresses[0]]["state"] != "unreachable":
                 await trio.sleep(0.001)
             again = FakeService(home.shelf)
@@ -644,7 +661,8 @@ def test_a_restarted_node_is_detected_and_served() -> None:
                 assert asking.stats()["peers"][view.addresses[0]]["state"] == "ready"
                 assert asking.stats()["retries"] > 0
 
-    trio.run(main)
+    clock = moved_clock()
+    trio.run(main, clock=clock)
 
 
 def test_another_answer_after_a_restart_fails_missing_samples() -> None:
@@ -821,14 +839,25 @@ def test_a_join_timeout_names_the_missing_nodes() -> None:
     async def main() -> None:
         view = View(1, addresses(3))
         reports: list[list[str]] = []
-        async with running(view, 0, FakeService()) as here, running(view, 1, FakeService()):
-            with pytest.raises(JoinTimeoutError) as error:
-                await here.join(lambda missing: reports.append(list(missing)), 0.5)
-            assert error.value.missing == view.addresses[2:]
-            assert str(error.value).startswith(f"no answer within 0.5 s from {view.addresses[2]} (connection refused)")
-        assert reports == [list(view.addresses[1:]), list(view.addresses[2:])]
+        async with (
+            running(view, 0, FakeService()) as here,
+            running(view, 1, FakeService()),
+            trio.open_nursery() as nursery,
+        ):
 
-    trio.run(main)
+            def only_one_is_missing() -> bool:
+                return reports[-1:] == [[view.addresses[2]]] and here._clients[2].reason == "connection refused"
+
+            nursery.start_soon(jump_once, clock, only_one_is_missing, 20)
+            with pytest.raises(JoinTimeoutError) as error:
+                await here.join(lambda missing: reports.append(list(missing)), 20)
+            assert error.value.missing == view.addresses[2:]
+            assert str(error.value).startswith(f"no answer within 20 s from {view.addresses[2]} (connection refused)")
+        # A wait of REPORT_S or more is reported again.
+        assert [key for key, _ in itertools.groupby(reports)] == [list(view.addresses[1:]), list(view.addresses[2:])]
+
+    clock = moved_clock()
+    trio.run(main, clock=clock)
 
 
 def test_each_change_is_reported_during_a_join() -> None:
@@ -923,7 +952,7 @@ def test_close_leaves_no_thread_and_no_waiting_sample() -> None:
 
     trio.run(main)
     for thread in set(threading.enumerate()) - before:
-        thread.join(1)
+        thread.join(PATIENCE_S)
     assert set(threading.enumerate()) == before | {
         thread for thread in threading.enumerate() if thread.name.startswith("Trio thread")
     }

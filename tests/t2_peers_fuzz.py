@@ -17,8 +17,9 @@ import trio
 from grpc_health.v1 import health_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import PATIENCE_S
 from t0_local_first import nodes_of
-from t2_peers import CALL_S, MOST_BYTES, PATIENCE_S, addresses, file, take
+from t2_peers import CALL_S, MOST_BYTES, addresses, file, take
 
 from redoxfs.chunks import build_cells, deal, fit
 from redoxfs.chunks.store import Payload

@@ -5,9 +5,9 @@ from typing import Any
 import grpc
 import pytest
 import trio
+from patience import PATIENCE_S
 from t2_peers import (
     CALL_S,
-    PATIENCE_S,
     FakeService,
     Losing,
     Lossy,
@@ -15,6 +15,8 @@ from t2_peers import (
     file,
     first,
     join_all,
+    jump_once,
+    moved_clock,
     quiet,
     running,
     take,
@@ -153,17 +155,19 @@ def test_a_too_long_file_is_not_fetched(caplog: pytest.LogCaptureFixture) -> Non
         view = View(1, addresses(2))
         host = keeping(bytes(LONGEST_BYTES + 1))
         async with (
-            running(view, 0, keeping(b"0"), timeout_s=1.0, **RESUMES) as here,
+            running(view, 0, keeping(b"0"), timeout_s=20.0, **RESUMES) as here,
             running(view, 1, host, **RESUMES) as there,
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(there.join, quiet, PATIENCE_S)
+            nursery.start_soon(jump_once, clock, lambda: "malformed reply to Turns" in caplog.text, 20)
             with pytest.raises(JoinTimeoutError, match="no answer within"):
-                await here.join(quiet, 1.0)
+                await here.join(quiet, 20)
             assert here.stats()["bytes_in"] == 0
             nursery.cancel_scope.cancel()
 
-    trio.run(main)
+    clock = moved_clock()
+    trio.run(main, clock=clock)
     assert f"malformed reply to Turns: {PART_BYTES} bytes of {LONGEST_BYTES + 1} from 0" in caplog.text
 
 
@@ -172,15 +176,18 @@ def test_a_peer_that_does_not_send_its_turns_is_named() -> None:
         view = View(1, addresses(2))
         losing = Losing("Turns", lambda: True, before=True)
         async with (
-            running(view, 0, keeping(b"0"), timeout_s=0.5) as here,
+            running(view, 0, keeping(b"0"), timeout_s=20.0) as here,
             running(view, 1, keeping(b"1"), transport=Lossy(losing)) as there,
+            trio.open_nursery() as nursery,
         ):
             await join_all(here, there)
+            nursery.start_soon(jump_once, clock, lambda: losing.lost, 20)
             with pytest.raises(TimeoutError) as error:
                 await here.turns()
             assert error.value.args[0] == [view.addresses[1]]
 
-    trio.run(main)
+    clock = moved_clock()
+    trio.run(main, clock=clock)
 
 
 def test_a_part_of_no_current_file_is_empty() -> None:
@@ -268,7 +275,7 @@ def test_a_node_in_a_later_view_does_not_use_its_own_file() -> None:
 def test_a_refused_node_is_accepted_with_the_same_state() -> None:
     async def main() -> None:
         view = View(2, addresses(2))
-        loaded = {"renews": True, "start_point": "the state ab", "silence_s": CALL_S}
+        loaded = {"renews": True, "start_point": "the state ab"}
         async with running(view, 0, keeping(b"0"), **loaded) as here, trio.open_nursery() as nursery:
             nursery.start_soon(here.join, quiet, PATIENCE_S)
             async with running(view, 1, keeping(b"1"), **{**loaded, "start_point": "the state cd"}) as other:
