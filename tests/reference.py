@@ -18,6 +18,7 @@ from typing import Any, Self
 
 import pyfuse3
 import trio
+from patience import PATIENCE_S
 from pyfuse3 import EntryAttributes, FileHandleT, FileInfo, InodeT, RequestContext
 
 from redoxfs.chunks import DirectoryStore, build_cells, memory_for_share
@@ -57,7 +58,12 @@ class Mounted:
         memory_bytes = memory_for_share(cells, catalog.sample_bytes, self.share)
         plan = plan_slot(catalog, cells, memory_bytes=memory_bytes, seed=self.seed)
         node = Node(
-            catalog, plan, DirectoryStore(catalog, root_fd), timeout_s=60, kernel=kernel, callers=immortal_callers()
+            catalog,
+            plan,
+            DirectoryStore(catalog, root_fd),
+            timeout_s=PATIENCE_S,
+            kernel=kernel,
+            callers=immortal_callers(),
         )
         node.start()
         try:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from machine import PATIENCE_S
+from patience import PATIENCE_S
 
 from redoxfs.cli.options import ProfileOptions
 from redoxfs.cli.profile import LONGEST_LINE_BYTES, Seen, texts

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import PATIENCE_S
 from ports import reserve
 
 from redoxfs.cli import cluster, main, status
@@ -30,9 +31,6 @@ from redoxfs.launch.members import (
 )
 from redoxfs.launch.options import MountOptions
 from redoxfs.launch.rendezvous import rendezvous
-
-PATIENCE_S = 30.0
-"""Far more than any of it takes; a test that reaches it has failed."""
 
 
 class Clock:
@@ -586,7 +584,7 @@ def test_node_0_names_the_missing_nodes_at_the_deadline(port: int) -> None:
 
 def test_the_others_also_learn_which_nodes_are_missing(port: int) -> None:
     is_over = threading.Event()
-    at = Here(clock=lambda: 100.0 if is_over.is_set() else 0.0)
+    at = Here(clock=lambda: 2 * PATIENCE_S if is_over.is_set() else 0.0)
     with ThreadPoolExecutor(1) as threads:
         first = threads.submit(
             rendezvous, f"127.0.0.1:{port}", rank=0, nodes=3, port=port, timeout_s=PATIENCE_S, here=at

@@ -14,6 +14,7 @@ import pytest
 import trio
 import trio.testing
 from packs import catalog_of, opened
+from patience import PATIENCE_S
 from stores import FaultyCalls, bytes_in_buffers
 
 from redoxfs.chunks import DirectoryStore, FileBytes, NativeRead, Payload, Read
@@ -96,7 +97,7 @@ def test_awaited_files_are_read_and_delivered_first(store: DirectoryStore) -> No
             gate.open()
             until_done(loader._reader, 8)
         loader.hasten(reads[7])
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             while len(delivered) < 8:
                 await trio.lowlevel.checkpoint()
         loader.hasten(reads[0])
@@ -120,7 +121,7 @@ def test_reads_of_copies_and_of_the_source_are_delivered_in_turn(store: Director
         assert loader._copies is not None
         until_done(loader._copies, 8)
         until_done(loader._reader, 8)
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             while len(delivered) < 16:
                 await trio.lowlevel.checkpoint()
         assert [isinstance(read, CopyRead) for read in delivered] == [True, False] * 8
@@ -137,7 +138,7 @@ def test_delivery_is_cut_into_slices(store: DirectoryStore, monkeypatch: pytest.
         loader = Loader(lambda _read, payloads: delivered.append(number_in(payloads)), threads=4)
         loader.submit(reads_of(store, range(FILES)), awaited=False)
         until_done(loader._reader, FILES)
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             while len(delivered) < FILES:
                 before = len(delivered)
                 await trio.lowlevel.checkpoint()
@@ -148,8 +149,10 @@ def test_delivery_is_cut_into_slices(store: DirectoryStore, monkeypatch: pytest.
     trio.run(main)
 
 
-def test_the_owner_of_the_descriptor_delivers(store: DirectoryStore) -> None:
+def test_the_owner_of_the_descriptor_delivers(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
+        # One slice has time for all results.
+        monkeypatch.setattr(loader_module, "SLICE_S", PATIENCE_S)
         delivered: list[int] = []
         loader = Loader(lambda _read, payloads: delivered.append(number_in(payloads)), threads=2)
         await trio.testing.wait_all_tasks_blocked()
@@ -160,7 +163,7 @@ def test_the_owner_of_the_descriptor_delivers(store: DirectoryStore) -> None:
         until_done(loader._reader, 5)
         await trio.testing.wait_all_tasks_blocked()
         assert delivered == []
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             await trio.lowlevel.wait_readable(fd)
         assert loader.deliver_some()
         assert sorted(delivered) == list(range(5))
@@ -185,7 +188,7 @@ def test_a_bug_in_delivery_is_logged_and_the_rest_arrives(
 
         loader = Loader(deliver, threads=2)
         loader.submit(reads_of(store, range(5)), awaited=False)
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             while len(delivered) < 5:
                 await trio.lowlevel.checkpoint()
         loader.close()

@@ -21,6 +21,7 @@ import trio
 import wire
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import PATIENCE_S
 from reference import Mounted, Reference
 from served import serving
 from wire import Device, Opcode, Reply, Request
@@ -413,7 +414,7 @@ def pick(choices: Sequence[T], number: int) -> T | None:
 
 
 async def answer(device: Device, unique: int) -> Reply:
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         while (reply := device.reply_now(unique)) is None:
             await trio.lowlevel.wait_readable(device.kernel_fd)
     return reply

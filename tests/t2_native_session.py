@@ -16,7 +16,7 @@ import pytest
 import wire
 from hypothesis import given
 from hypothesis import strategies as st
-from machine import PATIENCE_S
+from patience import PATIENCE_S
 from small_tree import FILES, FIRST, FOLDER, LINK, NAMES, PLAIN, ROOT, small_tree
 from stores import bytes_in_buffers
 from wire import Device, Opcode, Reply, Request

@@ -393,6 +393,7 @@ def test_results_come_in_slices_awaited_ones_first() -> None:
         was_begun, gate, delivered = [threading.Event() for _ in range(104)], threading.Event(), list[int]()
 
         def deliver(read: Read, _payloads: Sequence[Payload]) -> None:
+            # Five of them take a slice, or fewer where a sleep takes longer.
             time.sleep(SLICE_S / 5)
             delivered.extend(read.samples)
 
@@ -439,6 +440,7 @@ def test_a_loop_ends_cleanly_with_results_pending() -> None:
     delivered: list[int] = []
 
     def deliver(read: Read, _payloads: Sequence[Payload]) -> None:
+        # Each result takes a slice, so most are left when the loop ends.
         time.sleep(SLICE_S)
         delivered.extend(read.samples)
 

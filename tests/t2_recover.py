@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import trio
 from packs import Options, pack_here, store_of
+from patience import PATIENCE_S
 from stores import NoKernel
 
 from redoxfs.chunks import Cells, ChunkStore, build_cells
@@ -183,7 +184,7 @@ class Mount:
                         await self.begin_request(number, request)
                 self._journal.checkpoint_if_due()
                 if self._waiting and not self.node.supply.deliver_some():
-                    with trio.fail_after(20):
+                    with trio.fail_after(PATIENCE_S):
                         await trio.lowlevel.wait_readable(self._arrivals)
             except Killed:
                 await self.restart()
@@ -354,7 +355,7 @@ def mounted(
     def make(kernel: MortalKernel, journal: Journal) -> Node:
         callers = Callers(dataset.root / "proc", clock_s, signal=lambda *_: None)
         plan, recent = plan_of(dataset, policy, share), RecentTurns(turns_fd, dataset.root / "proc")
-        options: dict[str, Any] = {"timeout_s": 20, "kernel": kernel, "callers": callers}
+        options: dict[str, Any] = {"timeout_s": PATIENCE_S, "kernel": kernel, "callers": callers}
         return Node(dataset.catalog, plan, dataset.store, journal=journal, recent=recent, **options)
 
     mount = Mount(make, repeat(math.inf) if lives is None else lives)

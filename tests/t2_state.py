@@ -16,6 +16,7 @@ import trio.testing
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import PATIENCE_S
 
 from redoxfs.node.state import (
     MAGIC,
@@ -32,7 +33,6 @@ from redoxfs.protocol import PoolPolicy
 from redoxfs.protocol.turns import LAST_LAP, Turns, merged
 
 ABOUT = {"dataset": "fedcba", "--policy": "pool"}
-PATIENCE_S = 60
 SAMPLES = 20
 
 

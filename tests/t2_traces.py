@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import trio
+from patience import PATIENCE_S
 
 from redoxfs.node.cluster.epochs import EpochTracker, Orders, orders_of, place_in_epochs, requests_of
 from redoxfs.protocol import SlotNode, SlotPolicy, homes_by_vc
@@ -15,7 +16,6 @@ from redoxfs.protocol.turns import Turns
 SAMPLES = 40
 # What is told of orders, and to whom.
 NOBODY: tuple[Any, ...] = (lambda _epoch, _order: None, lambda: None, lambda: None)
-PATIENCE_S = 60
 
 
 @dataclass(frozen=True, slots=True)

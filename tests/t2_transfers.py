@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import trio
+from patience import PATIENCE_S
 
 from redoxfs.chunks import BackgroundRead, FileBytes, Payload, Stamp
 from redoxfs.node.loader import Loader
@@ -162,7 +163,7 @@ def test_a_loader_delivers_what_a_store_carries_out_by_itself() -> None:
         assert loader.cancel(reads[3])
         for number in (1, 0, 2):
             await trio.to_thread.run_sync(reads[number].finish)
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             while len(delivered) < 3:
                 await trio.lowlevel.checkpoint()
         assert sorted(delivered) == [0, 1, 2]

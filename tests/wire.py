@@ -24,6 +24,8 @@ from enum import IntEnum
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from patience import PATIENCE_S
+
 
 class Opcode(IntEnum):
     LOOKUP = 1
@@ -430,7 +432,7 @@ class Device:
     def send_raw(self, message: bytes) -> None:
         self._kernel.send(message)
 
-    def receive(self, timeout_s: float = 10.0) -> Reply:
+    def receive(self, timeout_s: float = PATIENCE_S) -> Reply:
         """The next message that is not a notice. Raises EOFError if the served end was closed."""
         if self._early:
             return self._early.pop(next(iter(self._early)))
@@ -441,7 +443,7 @@ class Device:
             elif not reply.is_of_interrupt:
                 return reply
 
-    def reply_to(self, unique: int, timeout_s: float = 10.0) -> Reply:
+    def reply_to(self, unique: int, timeout_s: float = PATIENCE_S) -> Reply:
         """The reply to one request. Replies to others that arrive before it stay for their own calls."""
         while unique not in self._early:
             reply = self._next(timeout_s)
@@ -458,7 +460,7 @@ class Device:
         except TimeoutError:
             return None
 
-    def ask(self, request: Request, thread: int = 0, timeout_s: float = 10.0) -> Reply:
+    def ask(self, request: Request, thread: int = 0, timeout_s: float = PATIENCE_S) -> Reply:
         """Send a request that something else serves meanwhile, and return its reply."""
         return self.reply_to(self.send(request, thread), timeout_s)
 
