@@ -12,9 +12,10 @@ from pathlib import Path
 import netspaces
 import pytest
 from images import make_images, path_in
-from machine import PATIENCE_S, Machine
+from machine import Machine
 from netspaces import Network
-from t5_lost_nodes import IN_TIME_S, OPTIONS, SLOT, names_of, states, until
+from patience import PATIENCE_S, until
+from t5_lost_nodes import IN_TIME_S, OPTIONS, PATIENT, SLOT, names_of, states
 
 NODES = 3
 READERS = 2
@@ -208,7 +209,7 @@ def test_opens_end_in_time_when_two_nodes_reach_only_a_third(
 def test_opens_end_in_time_over_a_slow_link_each_sample_once(
     machine: Machine, network: Network, large: Path, options: tuple[str, ...]
 ) -> None:
-    mountpoints = start(machine, network, large, options)
+    mountpoints = start(machine, network, large, (*options, *PATIENT))
     names = names_of(large)
     network.slow(2, SLOW_MBIT)
     began = time.monotonic()
@@ -218,6 +219,5 @@ def test_opens_end_in_time_over_a_slow_link_each_sample_once(
     carried_bytes = max(told["remote_bytes_in"], told["remote_bytes_out"])
     assert 0 < carried_bytes * 8 / (SLOW_MBIT * 1_000_000) * SURELY < taken_s, "the link was not slow"
     assert job.longest_s() < IN_TIME_S
-    if "is unreachable" not in machine.log():
-        assert job.failed() == 0
-        assert job.turns() == dict.fromkeys(names, 1)
+    assert job.failed() == 0
+    assert job.turns() == dict.fromkeys(names, 1)
