@@ -5,11 +5,10 @@ import fcntl
 import os
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
-from machine import PATIENCE_S
+from patience import until
 
 BLOCK_BYTES = 4096
 FIBMAP = 1
@@ -41,9 +40,7 @@ class Disk:
     def detach(self) -> None:
         self._run("umount", self.place).check_returncode()
         # Another test may just have made a mount namespace, with a copy of the mount. Then the device is still in use.
-        deadline = time.monotonic() + PATIENCE_S
-        while self._run("losetup", "--associated", self.image).stdout:
-            assert time.monotonic() < deadline
+        until(lambda: not self._run("losetup", "--associated", self.image).stdout, "the device is in use")
 
     def lose(self, from_byte: int) -> None:
         """Cut off the device after ``from_byte``."""

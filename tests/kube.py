@@ -20,7 +20,8 @@ from typing import Any
 
 import grpc
 import pytest
-from machine import OTHERS_CLEARED, PATIENCE_S
+from machine import OTHERS_CLEARED
+from patience import PATIENCE_S
 
 from redoxfs.csi.v1 import csi_pb2 as pb
 from redoxfs.linux.mount_table import Mount, parse_mountinfo, topmost_at

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from machine import PATIENCE_S
+from patience import PATIENCE_S, until
 
 from redoxfs.telemetry.access_log import HEADER, Access, parse
 
@@ -63,10 +63,8 @@ class Tail(AbstractContextManager["Tail"]):
 
     def wait_for_a_read(self) -> None:
         """Wait until it waits for more lines. It sleeps nowhere else once it has written what it read."""
-        deadline = time.monotonic() + PATIENCE_S
-        while Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        stat = Path(f"/proc/{self.process.pid}/stat")
+        until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S")
 
     def accesses(self, count: int) -> list[Access]:
         """The next opens. Remarks between them are in ``remarks``."""

@@ -3,7 +3,7 @@
 from typing import Any
 from urllib.request import urlopen
 
-from machine import PATIENCE_S
+from patience import PATIENCE_S
 from prometheus_client.parser import text_string_to_metric_families
 
 from redoxfs.native import Histogram

@@ -21,8 +21,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from machine import PATIENCE_S
 from netspaces import Network
+from patience import PATIENCE_S
 
 import redoxfs
 from redoxfs.linux.mount_table import parse_mountinfo

@@ -21,7 +21,8 @@ import kubernetes_validate
 import pytest
 import yaml
 from kube import Node, Pod
-from machine import OTHERS_CLEARED, PATIENCE_S
+from machine import OTHERS_CLEARED
+from patience import PATIENCE_S
 
 from redoxfs.cli.arguments import mount_options, parse
 from redoxfs.cli.csi import check

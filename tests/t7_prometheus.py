@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,8 @@ from urllib.request import urlopen
 import pytest
 from dashboards import ALERTS, ALERTS_TEST, FOLDER, Query, alert_queries, may_be_empty, panel_queries, variables
 from images import make_images
-from machine import PATIENCE_S, Machine
+from machine import Machine
+from patience import FACTOR, PATIENCE_S, until
 from ports import reserve, reserve_two
 from scrapes import text_of
 
@@ -29,6 +29,8 @@ from redoxfs.telemetry import When
 PAGE = (Path(__file__).parents[1] / "docs/metrics.md").read_text()
 
 READERS, EPOCHS = 4, 3
+# No node is lost in these tests, and a slow one must not be taken for lost.
+PATIENT = ("--peer-timeout", "3600")
 
 # Reads every file EPOCHS times in an order of its own, and prints how many files, how many bytes, and the longest open.
 READER = """
@@ -106,10 +108,7 @@ class Prometheus:
 
     def await_value(self, text: str, expected: float) -> None:
         """Until a scrape has brought it."""
-        deadline = time.monotonic() + PATIENCE_S
-        while (value := self.value(text)) != expected:
-            assert time.monotonic() < deadline, (text, value, expected)
-            time.sleep(0.1)
+        until(lambda: self.value(text) == expected, f"{text} is not {expected}")
 
 
 @contextmanager
@@ -128,15 +127,16 @@ def prometheus(folder: Path, *ports: int) -> Iterator[Prometheus]:
     with (folder / "prometheus.log").open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output)
     try:
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
+
+        def is_ready() -> bool:
+            assert process.poll() is None, (folder / "prometheus.log").read_text()
             try:
                 with urlopen(f"http://127.0.0.1:{port}/-/ready", timeout=PATIENCE_S):
-                    break
+                    return True
             except URLError:
-                assert process.poll() is None, (folder / "prometheus.log").read_text()
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+                return False
+
+        until(is_ready, "Prometheus is not ready")
         yield Prometheus(port)
     finally:
         process.terminate()
@@ -172,6 +172,8 @@ def read_from_outside(root: Path) -> tuple[int, int, float]:
     return sum(map(int, files)), sum(map(int, sizes)), max(map(float, longest))
 
 
+# The duration of an open inside is compared with that outside. A daemon without a processor may note a reply late.
+@pytest.mark.timed
 def test_values_agree_with_what_outside_readers_counted(machine: Machine, images: Path, tmp_path: Path) -> None:
     (port,) = reserve(1)
     # Without the kernel's pages, each read of a program is a read of the mount.
@@ -193,7 +195,7 @@ def test_values_agree_with_what_outside_readers_counted(machine: Machine, images
         server.await_value(f"redoxfs_opens_redirected_total{of_mount}", stats["redirected"])
         # No open took longer from receipt to reply than the longest took from outside. A reply is noted when it is
         # sent, and its program may have run before: so a bucket more.
-        below = 2.0 ** (math.ceil(math.log2(longest_s * 1e9)) + 1) / 1e9
+        below = 2.0 ** (math.ceil(math.log2(longest_s * FACTOR * 1e9)) + 1) / 1e9
         server.await_value(f'sum(redoxfs_open_duration_seconds_bucket{{le="{below!r}"}})', files)
     machine.ok("umount", machine.mnt)
 
@@ -216,7 +218,7 @@ def test_the_queries_of_the_page_have_answers(machine: Machine, images: Path, tm
 
 def test_the_exposition_has_nothing_that_promtool_complains_of(machine: Machine, images: Path) -> None:
     port = reserve_two()
-    machine.ok("cluster", "up", "--nodes", "2", images, machine.mnt, "--metrics", str(port))
+    machine.ok("cluster", "up", "--nodes", "2", images, machine.mnt, *PATIENT, "--metrics", str(port))
     text = text_of(port)
     checked = subprocess.run(
         ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False, env=os.environ
@@ -273,22 +275,25 @@ def at_the_last_scrape(server: Prometheus, mount: Path) -> None:
 
 def settled(server: Prometheus, machine: Machine, mount: Path) -> dict[str, Any]:
     """The statistics of a mount that nobody reads, once it does nothing more and all of them are scraped."""
-    deadline = time.monotonic() + PATIENCE_S
     # A daemon that has just started has no state file yet.
     names = {
         "remote_samples": "remote_samples_total",
         "bytes_read": "storage_read_bytes_total",
         "turns_kept": "turns_kept",
     }
-    while True:
-        stats = machine.stats(mount)
+    stats: dict[str, Any] = {}
+
+    def is_settled() -> bool:
+        stats.update(machine.stats(mount))
         scraped = {name: server.value(f'redoxfs_{text}{{mount="{mount}"}}') for name, text in names.items()}
-        if not stats["loads_in_flight"] and all(stats[name] == value for name, value in scraped.items()):
-            return stats
-        assert time.monotonic() < deadline, (stats, scraped)
-        time.sleep(0.1)
+        return not stats["loads_in_flight"] and all(stats[name] == value for name, value in scraped.items())
+
+    until(is_settled, "not all that the mount counts is scraped")
+    return stats
 
 
+# As above.
+@pytest.mark.timed
 def test_the_dashboard_shows_what_outside_readers_counted(machine: Machine, images: Path, tmp_path: Path) -> None:
     (port,) = reserve(1)
     machine.ok("mount", "--keeper", images, machine.mnt, "--metrics", str(port), "-o", "direct_io")
@@ -321,7 +326,7 @@ def test_the_dashboard_shows_what_outside_readers_counted(machine: Machine, imag
         assert dashboard.count("Bytes to programs") <= (size + more) * 1.001
         assert dashboard.value("What opens waited for") == pytest.approx(1)
         assert 0 < dashboard.value("Redirected opens") <= 1
-        assert dashboard.value("p99 of opens") <= 2 * max(longest_s, longer_s)
+        assert dashboard.value("p99 of opens") <= 2 * FACTOR * max(longest_s, longer_s)
         assert dashboard.value("Memory for samples", "{{instance}} {{mount}} used") == stats["memory_used_bytes"]
         assert dashboard.value("Restarts", "{{instance}} {{mount}} restarts") == 1
         server.at_s = None
@@ -357,7 +362,9 @@ def test_the_dashboard_counts_exactly_what_one_daemon_served(machine: Machine, i
 @pytest.mark.parametrize("policy", ["pool", "slot"])
 def test_the_dashboard_shows_two_nodes(machine: Machine, images: Path, tmp_path: Path, policy: str) -> None:
     port = reserve_two()
-    machine.ok("cluster", "up", "--nodes", "2", images, machine.mnt, "--metrics", str(port), "--policy", policy)
+    machine.ok(
+        "cluster", "up", "--nodes", "2", images, machine.mnt, *PATIENT, "--metrics", str(port), "--policy", policy
+    )
     nodes = [machine.mnt / str(node) for node in range(2)]
     with prometheus(tmp_path, port, port + 1) as server:
         server.await_value("sum(redoxfs_opens_total)", 0)
@@ -414,10 +421,7 @@ def test_prometheus_takes_the_alerts(machine: Machine, images: Path, tmp_path: P
     with prometheus(tmp_path, port) as server:
         server.await_value("redoxfs_opens_total", 0)
         read_from_outside(machine.mnt)
-        deadline = time.monotonic() + PATIENCE_S
-        while {rule["health"] for rule in server.rules()} != {"ok"}:
-            assert time.monotonic() < deadline, server.rules()
-            time.sleep(0.1)
+        until(lambda: {rule["health"] for rule in server.rules()} == {"ok"}, "a rule is not healthy")
         assert {rule["name"] for rule in server.rules()} == {query.of for query in alert_queries()}
         # None fires on a mount that does well.
         assert server.query('ALERTS{alertstate="firing"}') == []

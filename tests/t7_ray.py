@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from typing import Any
 
 import pytest
 from images import make_full_images
-from machine import PATIENCE_S
+from patience import PATIENCE_S, until
 from ports import reserve
 
 from redoxfs.linux.mount_table import parse_mountinfo
@@ -160,13 +159,10 @@ class Cluster:
         return [pid for name in names for pid in self.processes(name, node)]
 
     def check_nothing_is_left(self, *nodes: int) -> None:
-        deadline = time.monotonic() + PATIENCE_S
         # Ray may end a process a moment after it has said so.
-        while any(map(self._processes_of_redoxfs, nodes or range(NODES))) and time.monotonic() < deadline:
-            pass
+        until(lambda: not any(map(self._processes_of_redoxfs, nodes or range(NODES))), "a process is left")
         for node in nodes or range(NODES):
             assert not self.mounts(node)
-            assert not self._processes_of_redoxfs(node)
             assert not [*(self.folder / str(node)).rglob("*.sock"), *(self.folder / str(node)).rglob("*.owner")]
 
     @contextmanager

@@ -220,7 +220,7 @@ def kill_daemon(job: Job) -> None:
 
 
 def daemons_killed(job: Job) -> str:
-    """The third within a minute has no successor."""
+    """The third within a minute has no successor. A minute is the keeper's; two successors begin in some seconds."""
     kill_daemon(job)
     kill_daemon(job)
     os.kill(daemon_of(job.slurm.workers[1]), signal.SIGKILL)

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 from images import make_full_images
-from machine import PATIENCE_S
 from netspaces import Network, why_not
+from patience import PATIENCE_S
 
 from redoxfs.linux.mount_table import parse_mountinfo
 
