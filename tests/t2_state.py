@@ -198,10 +198,15 @@ def no_file_longer_than(limit: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-async def kept(writer: StateWriter, turns: int) -> None:
-    with trio.fail_after(PATIENCE_S * 1000):
-        while writer.stats()["turns_kept"] != turns:
-            await trio.sleep(0.1)
+async def let_pass(clock: trio.testing.MockClock, seconds: int) -> None:
+    """Let seconds pass, each after the writes of the one before: threads have no part in trio's time."""
+    threads = trio.to_thread.current_default_thread_limiter()
+    for _ in range(seconds):
+        clock.jump(1)
+        await trio.testing.wait_all_tasks_blocked()
+        while threads.borrowed_tokens:
+            await trio.testing.wait_all_tasks_blocked(0.001)
+        await trio.testing.wait_all_tasks_blocked()
 
 
 def test_a_turn_is_in_the_file_within_a_second(tmp_path: Path) -> None:
@@ -212,17 +217,18 @@ def test_a_turn_is_in_the_file_within_a_second(tmp_path: Path) -> None:
         writer = StateWriter(StateFile(path), lambda: ABOUT, SAMPLES, node)
         async with trio.open_nursery() as nursery:
             await nursery.start(writer.run)
-            await trio.sleep(10)
+            await let_pass(clock, 10)
             assert not path.exists(), "nothing has changed"
             for turn in range(1, 30, 7):
                 while node.given < turn:
                     node.request(0)
-                await kept(writer, turn)
+                await let_pass(clock, 1)
+                assert writer.stats()["turns_kept"] == turn
                 inode = path.stat().st_ino
                 state = decode(read_bytes(path))
                 assert state.turns.given == turn
                 assert state.turns.had.tolist() == node.turns().had.tolist()
-                await trio.sleep(10)
+                await let_pass(clock, 10)
                 assert path.stat().st_ino == inode, "nothing has changed"
             node.request(0)
             nursery.cancel_scope.cancel()
@@ -232,7 +238,8 @@ def test_a_turn_is_in_the_file_within_a_second(tmp_path: Path) -> None:
         writer.final()
         assert path.stat().st_ino == inode
 
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.001))
+    clock = trio.testing.MockClock()
+    trio.run(main, clock=clock)
 
 
 def test_a_full_disk_is_one_line_and_retried(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -245,18 +252,21 @@ def test_a_full_disk_is_one_line_and_retried(tmp_path: Path, caplog: pytest.LogC
         async with trio.open_nursery() as nursery:
             await nursery.start(writer.run)
             node.request(0)
-            await kept(writer, 1)
+            await let_pass(clock, 1)
+            assert writer.stats()["turns_kept"] == 1
             with no_file_longer_than(10):
                 node.request(0)
-                await trio.sleep(20)
+                await let_pass(clock, 20)
                 writer.final()
             assert decode(read_bytes(path)).turns.given == 1
             assert writer.stats()["turns"] == 2
-            await kept(writer, 2)
+            await let_pass(clock, 1)
+            assert writer.stats()["turns_kept"] == 2
             nursery.cancel_scope.cancel()
         assert os.listdir(tmp_path) == ["state"]
 
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.001))
+    clock = trio.testing.MockClock()
+    trio.run(main, clock=clock)
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
     assert "retrying every second: File too large" in caplog.text
 
@@ -312,13 +322,14 @@ def test_a_handed_over_file_is_written_once_more(tmp_path: Path) -> None:
             node.request(0)
             await writer.hand_over(asked(tmp_path / "another"))
             assert not path.exists(), "the path is another file's"
-            await kept(writer, 1)
+            await let_pass(clock, 1)
+            assert writer.stats()["turns_kept"] == 1
             node.request(0)
             await writer.hand_over(asked(path))
             assert decode(read_bytes(path)).turns.given == 2
             path.write_bytes(b"another's")
             node.request(0)
-            await trio.sleep(10)
+            await let_pass(clock, 10)
             assert (writer.stats()["turns"], writer.stats()["turns_kept"]) == (3, 2)
             await writer.begin_anew()
             writer.final()
@@ -333,7 +344,8 @@ def test_a_handed_over_file_is_written_once_more(tmp_path: Path) -> None:
         late.final()
         assert path.read_bytes() == b"another's"
 
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.001))
+    clock = trio.testing.MockClock()
+    trio.run(main, clock=clock)
 
 
 def test_several_nodes_keep_their_own_and_save_all(tmp_path: Path) -> None:
