@@ -13,12 +13,15 @@ from scrapes import series_of, text_of, value_of
 from redoxfs.telemetry import METRICS, When, missing, undeclared
 from redoxfs.telemetry.history import read
 
+# No node is lost in these tests, and a slow one must not be taken for lost.
+PATIENT = ("--peer-timeout", "3600")
+
 
 @pytest.mark.parametrize("policy", ["pool", "slot"])
 def test_stats_of_three_nodes_has_every_declared_field_and_no_other(
     machine: Machine, source: Path, policy: str
 ) -> None:
-    machine.ok("cluster", "up", "--nodes", "3", source, machine.mnt, "--policy", policy, "--chunk-size", "2")
+    machine.ok("cluster", "up", "--nodes", "3", source, machine.mnt, *PATIENT, "--policy", policy, "--chunk-size", "2")
     present = {When.ALWAYS, When.NODES} | ({When.SLOT, When.SLOT_NODES} if policy == "slot" else set())
     for node in range(3):
         for path in (machine.mnt / str(node)).rglob("*.jpg"):
@@ -31,7 +34,7 @@ def test_stats_of_three_nodes_has_every_declared_field_and_no_other(
 
 def test_each_node_serves_its_metrics_at_a_port_of_its_own(machine: Machine, source: Path) -> None:
     port = reserve_two()
-    machine.ok("cluster", "up", "--nodes", "2", source, machine.mnt, "--metrics", str(port))
+    machine.ok("cluster", "up", "--nodes", "2", source, machine.mnt, *PATIENT, "--metrics", str(port))
     for node in range(2):
         found = series_of(text_of(port + node))
         labels = {"mount": str(machine.mnt / str(node)), "node": str(node)}
@@ -45,7 +48,7 @@ def test_each_node_serves_its_metrics_at_a_port_of_its_own(machine: Machine, sou
 def test_laps_of_a_node_are_its_share_of_the_epochs(machine: Machine, tmp_path: Path, policy: str) -> None:
     source = tmp_path / "data"
     make_images(source, {"n00000001": 300, "n00000002": 300})
-    machine.ok("cluster", "up", "--nodes", "2", source, machine.mnt, "--classes", "dir", "--policy", policy)
+    machine.ok("cluster", "up", "--nodes", "2", source, machine.mnt, *PATIENT, "--classes", "dir", "--policy", policy)
     names = [path.relative_to(source) for path in source.rglob("*.png")]
     for _ in range(3):
         random.shuffle(names)
