@@ -15,6 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
+from patience import PATIENCE_S
+
 STATUS_503, CUT_SHORT, SILENT, SLOW, OTHER_BYTES, REFUSED = "503", "cut short", "silent", "slow", "other bytes", "403"
 
 _RANGE = re.compile(r"bytes=(\d+)-(\d+)?$")
@@ -192,7 +194,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _forwarded(self, fault: str | None) -> int:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        there = http.client.HTTPConnection("127.0.0.1", self.of.behind, timeout=60)
+        there = http.client.HTTPConnection("127.0.0.1", self.of.behind, timeout=PATIENCE_S)
         try:
             there.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
             for name, value in self.headers.items():
@@ -233,6 +235,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(data[at : at + PIECE_BYTES])
             self.wfile.flush()
             if fault == SLOW:
+                # What a slow server is. The tests state no time for it.
                 time.sleep(0.2)
         self.wfile.flush()
         return len(data)

@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sysconfig
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,11 +12,10 @@ from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
 from object_server import environment
+from patience import PATIENCE_S, until
 from ports import reserve
 
 BUCKET, KEY, SECRET = "bucket", "someone", "hunter2hunter2"
-
-PATIENCE_S = 60
 
 
 def program() -> str | None:
@@ -72,11 +70,7 @@ class Seaweed:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
             )
-        until = time.monotonic() + PATIENCE_S
-        while not self._answers():
-            has_ended = self._process.poll() is not None or time.monotonic() > until
-            assert not has_ended, (self.folder / "log").read_text()[-2000:]
-            time.sleep(0.1)
+        until(self._answers, "the server does not answer")
 
     @property
     def pid(self) -> int | None:
@@ -105,8 +99,10 @@ class Seaweed:
         assert "created bucket" in done.stdout, done.stdout + done.stderr
 
     def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self.folder / "log").read_text()[-2000:]
         try:
-            urlopen(f"http://{self.host}:{self.port}/", timeout=5).close()
+            urlopen(f"http://{self.host}:{self.port}/", timeout=PATIENCE_S).close()
         except HTTPError:
             return True
         except (URLError, OSError):

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 from images import make_images, path_in, read_each
-from machine import PATIENCE_S, Machine
+from machine import Machine
 from object_server import CUT_SHORT, REFUSED, SILENT, SLOW, STATUS_503, Server, serving, times
+from patience import FACTOR, PATIENCE_S, until
 from ports import reserve
 from seaweed import BUCKET, Seaweed, program, seaweed, settings
 
@@ -30,6 +31,14 @@ PACK = ("--chunk-size", "8", "--shard-size", "8MiB")
 MEMORY_BYTES = 24 << 20
 SPEED = ("--storage-speed", "1000,100MiB")
 MEMORY = ("--memory", "16MiB", *SPEED)
+DEADLINE_S = 10 * FACTOR
+"""Enough for a read of a server that answers, and soon over at one that does not."""
+
+NEVER = "3600"
+"""As a deadline: longer than any test."""
+
+PATIENT = ("--peer-timeout", NEVER)
+"""No node is lost, and a slow one must not be taken for lost."""
 
 
 @pytest.fixture(scope="module")
@@ -156,13 +165,13 @@ def test_ctrl_c_ends_a_pack_to_a_silent_store(
         return SILENT
 
     proxy.fault = fault
-    command = machine.command("pack", source, dst, *PACK, "--jobs", jobs)
+    # No deadline of a request ends the pack meanwhile.
+    command = machine.command("pack", source, dst, *PACK, "--jobs", jobs, "--timeout", NEVER)
     with subprocess.Popen(command, env=machine.environment, stderr=subprocess.PIPE, text=True) as pack:
         try:
             assert is_silent.wait(PATIENCE_S)
             pack.send_signal(signal.SIGINT)
-            # Less than the deadline of a request, which is followed by others.
-            told = pack.communicate(timeout=15)[1]
+            told = pack.communicate(timeout=PATIENCE_S)[1]
         finally:
             pack.kill()
     assert pack.returncode == 130
@@ -216,7 +225,7 @@ def test_an_epoch_is_exact_and_reads_each_byte_once(
 def test_three_nodes_read_each_byte_once_together(machine: Machine, packed: str, source: Path, proxy: Server) -> None:
     size = size_of_shards(machine)
     addresses = [f"127.0.0.1:{port}" for port in reserve(3)]
-    mountpoints = machine.mount_nodes(packed, addresses, "--memory", f"{MEMORY_BYTES}", *SPEED, "--insecure")
+    mountpoints = machine.mount_nodes(packed, addresses, "--memory", f"{MEMORY_BYTES}", *SPEED, "--insecure", *PATIENT)
     before = proxy.traffic.sent
     for epoch in range(2):
         assert read_all(*mountpoints, seed=epoch) == expected(source)
@@ -225,13 +234,13 @@ def test_three_nodes_read_each_byte_once_together(machine: Machine, packed: str,
 
 def until_kept(machine: Machine, source: Path, copies: Path, *mountpoints: Path) -> None:
     """Read epochs until all samples are in the cache: what a writer could not take in one, it takes in a later one."""
-    for _ in range(PATIENCE_S):
+
+    def are_kept() -> bool:
         assert read_all(*mountpoints) == expected(source)
         (told,) = json.loads(machine.ok("cache", "ls", copies, "--json").stdout)
-        if told["files"] >= FILES:
-            break
-    else:
-        raise AssertionError(told)
+        return int(told["files"]) >= FILES
+
+    until(are_kept)
     # Of this epoch, some samples were asked of the store before their copies were written.
     assert read_all(*mountpoints) == expected(source)
 
@@ -277,7 +286,7 @@ def test_nodes_with_local_storage_share_the_requests_and_then_make_none(
     size = size_of_shards(machine)
     addresses = [f"127.0.0.1:{port}" for port in reserve(3)]
     local = ("--storage", "local", "--insecure", "--cache", str(tmp_path / "copies"))
-    mountpoints = machine.mount_nodes(packed, addresses, "--memory", f"{MEMORY_BYTES}", *SPEED, *local)
+    mountpoints = machine.mount_nodes(packed, addresses, "--memory", f"{MEMORY_BYTES}", *SPEED, *local, *PATIENT)
     before = proxy.traffic.sent
     assert read_all(*mountpoints) == expected(source)
     assert proxy.traffic.sent - before <= 1.02 * size + 3 * MEMORY_BYTES
@@ -304,7 +313,7 @@ def test_an_epoch_survives_faults_that_pass(
 def test_a_server_that_is_killed_and_started_again_costs_no_sample(
     machine: Machine, packed: str, source: Path, s3: Seaweed, proxy: Server
 ) -> None:
-    machine.ok("mount", packed, machine.mnt, *MEMORY)
+    machine.ok("mount", packed, machine.mnt, *MEMORY, "--timeout", NEVER)
     seen = []
 
     def kill(method: str, _path: str) -> None:
@@ -327,17 +336,14 @@ def test_a_server_that_is_killed_and_started_again_costs_no_sample(
 
 
 def test_a_silent_server_ends_an_open_at_the_deadline(machine: Machine, packed: str, proxy: Server) -> None:
-    machine.ok("mount", packed, machine.mnt, *MEMORY, "--timeout", "3")
+    machine.ok("mount", packed, machine.mnt, *MEMORY, "--timeout", str(DEADLINE_S))
     proxy.fault = lambda method, _path: SILENT if method == "GET" else None
     path = next(machine.mnt.glob("train/*/*"))
     with pytest.raises(OSError):
         path.read_bytes()
     # Reads that are under way still hang; the opens that wait for them end with them.
     proxy.fault = lambda _method, _path: None
-    left = 20
-    while left and not is_readable(path):
-        left -= 1
-    assert left
+    until(lambda: is_readable(path))
 
 
 def test_wrong_keys_are_one_line(machine: Machine, packed: str) -> None:
