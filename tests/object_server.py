@@ -149,7 +149,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.end_headers()
                 return
             if fault == SILENT:
-                self.of.released.wait(60)
+                self.of.released.wait(2 * PATIENCE_S)
                 self.close_connection = True
                 return
             sent = self._forwarded(fault) if self.of.behind is not None else self._from_folder(fault, range_text)

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[1]
 NATIVE = ROOT / "redoxfs/native"
@@ -78,7 +79,7 @@ def run(program: Path) -> subprocess.CompletedProcess[str]:
         cwd=program.parent,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
         check=False,
     )
 

@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent
 MADE = ("peers/v1/peers_pb2.py", "peers/v1/peers_pb2.pyi", "csi/v1/csi_pb2.py", "csi/v1/csi_pb2.pyi")
@@ -28,7 +29,7 @@ def test_the_generated_code_is_what_the_script_makes(tmp_path: Path) -> None:
     if version != wanted_version():
         pytest.skip(f"grpcio-tools {version} may make other code than {wanted_version()}")
     subprocess.run(
-        [ROOT / "scripts/proto", tmp_path], check=True, env={**os.environ, "PYTHON": sys.executable}, timeout=60
+        [ROOT / "scripts/proto", tmp_path], check=True, env={**os.environ, "PYTHON": sys.executable}, timeout=PATIENCE_S
     )
     for name in MADE:
         assert (tmp_path / name).read_bytes() == (ROOT / "redoxfs" / name).read_bytes()

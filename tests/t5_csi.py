@@ -42,7 +42,8 @@ def test_sidecars_that_meet_by_dns_serve_every_sample_once(node: Node, network: 
     assert node.run("mount", "--bind", hosts, "/etc/hosts").returncode == 0
     pods = [Pod(node) for _ in range(NODES)]
     for pod in pods:
-        pod.publish(nodes="dns:train-nodes", node_count=str(NODES), insecure="true")
+        # No node is lost, and a slow one must not be taken for lost.
+        pod.publish(nodes="dns:train-nodes", node_count=str(NODES), insecure="true", peer_timeout="3600")
     with ThreadPoolExecutor(NODES) as pool:
         # Each waits for all others.
         list(pool.map(lambda rank: pods[rank].serving(within=network.inside(rank)), range(NODES)))
