@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Self
 
 import netspaces
-from machine import PATIENCE_S, Machine, has_ended
+from machine import Machine, has_ended
+from patience import PATIENCE_S
 from ports import reserve
 from reading_job import Board, Job, Told
 
@@ -36,11 +37,9 @@ LONGEST_RUN = 1000
 """The most opens between two deaths; half of an epoch, if that is less. Their logarithms are uniform, so short runs are
 as likely as long ones."""
 
-ANSWERED_BEFORE_S = 0.03
-"""An open that ends so soon after a death was answered before it: no daemon starts as fast. Its reader had to wait for
-a processor."""
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
-START_TICKS = round(0.5 * os.sysconf("SC_CLK_TCK"))
+START_TICKS = round(0.5 * TICKS_PER_S)
 """About the processor time that a daemon takes to start, in the kernel's ticks."""
 
 RESTART = "restart"
@@ -54,6 +53,10 @@ TOGETHER_EVERY = 4
 """Of several nodes: one in so many times, two die at once."""
 
 CHECK_S = 0.002
+"""Between two looks at the board, which disturb nobody: runs of a few opens are to end in a death, too."""
+
+ASK_S = 0.02
+"""Between two looks at the statistics of a daemon, which has other things to do."""
 
 MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
 """The hierarchy of version 1 that limits memory."""
@@ -172,13 +175,28 @@ def ticks_of(pid: int) -> int:
     return int(fields[11]) + int(fields[12])
 
 
-@dataclass(frozen=True, slots=True)
+def born_ns(pid: int) -> int:
+    """When a process began, by CLOCK_MONOTONIC; 0 if it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    asleep_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+    return int(fields[19]) * 1_000_000_000 // TICKS_PER_S - asleep_ns
+
+
+@dataclass(slots=True)
 class Death:
-    """One end of a node's daemon. ``at_ns`` is of CLOCK_MONOTONIC."""
+    """One end of a node's daemon. Times are of CLOCK_MONOTONIC.
+
+    ``succeeded_ns`` is when its successor began, if one did. An open that ends between the two was answered before the
+    death: its reader had to wait for a processor.
+    """
 
     at_ns: int
     how: str
     node: int = 0
+    succeeded_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +254,7 @@ class Found:
             if death.how == RESTART:
                 continue
             of_node = ends[death.node]
-            place = bisect_right(of_node, death.at_ns + ANSWERED_BEFORE_S * 1e9, key=itemgetter(0))
+            place = bisect_right(of_node, max(death.at_ns, death.succeeded_ns), key=itemgetter(0))
             if place < len(of_node):
                 end, told = of_node[place]
                 found.setdefault((death.node, end), []).append(death)
@@ -334,8 +352,8 @@ class Storm:
         self._wait(lambda: self._board.epochs > ended or self.is_broken, "end of an epoch")
 
     def wait_until(self, is_so: Callable[[], bool], what: str) -> None:
-        """Wait for something that the readers bring about, or until they cannot."""
-        self._wait(lambda: self.is_broken or is_so(), what)
+        """Wait for something that the readers bring about and a daemon tells, or until they cannot."""
+        self._wait(lambda: self.is_broken or is_so(), what, ASK_S)
 
     def kill(self, times: int) -> None:
         """SIGKILL at random moments, one in `STARTING_EVERY` of them while a daemon starts."""
@@ -400,12 +418,17 @@ class Storm:
     def end_daemons(self, how: str, end: Callable[[], object], *nodes: int) -> None:
         """Let ``end`` end the daemons of ``nodes``; wait for their successors, or until the readers cannot go on."""
         before = [os.pidfd_open(self.nodes[node].daemon) for node in nodes]
-        self._found.deaths += [Death(time.monotonic_ns(), how, node) for node in nodes]
+        deaths = [Death(time.monotonic_ns(), how, node) for node in nodes]
+        self._found.deaths += deaths
         end()
         assert all(has_ended(each) for each in before), f"{how} did not end a daemon"
-        for node in map(self.nodes.__getitem__, nodes):
+        for death in deaths:
+            node = self.nodes[death.node]
             self._wait(lambda node=node: bool(node.successors()) or self.is_broken, "another daemon")  # type: ignore[misc]
-            node.daemon = max(node.successors(), default=node.daemon)
+            successors = node.successors()
+            if successors:
+                node.daemon = max(successors)
+                death.succeeded_ns = born_ns(node.daemon)
         self._last = nodes[-1]
 
     def finish(self) -> Found:
@@ -455,7 +478,7 @@ class Storm:
                     # A daemon that has just taken over greets the others first.
                     if "joining" not in peers or time.monotonic() > deadline_s:
                         break
-                    time.sleep(CHECK_S)
+                    time.sleep(ASK_S)
             except OSError as error:
                 yield f"node {number}: {error}"
                 continue
@@ -463,14 +486,14 @@ class Storm:
             if wrong or peers != ["ready"] * (len(self.nodes) - 1) or stats["view"] != 1:
                 yield f"node {number}: {wrong}, view {stats['view']}, peers {peers}"
 
-    def _wait(self, is_so: Callable[[], bool], what: str) -> None:
+    def _wait(self, is_so: Callable[[], bool], what: str, pause_s: float = CHECK_S) -> None:
         deadline_s, opens = 0.0, -1
         while not is_so():
             if opens < (opens := self._board.opens):
                 deadline_s = time.monotonic() + PATIENCE_S
             if time.monotonic() > deadline_s:
-                raise StalledError(f"no {what}, and {PATIENCE_S} s without an open after {opens}")
-            time.sleep(CHECK_S)
+                raise StalledError(f"no {what}, and {PATIENCE_S:g} s without an open after {opens}")
+            time.sleep(pause_s)
 
     def _end_mounts(self) -> None:
         """Kill each keeper before its daemon, which it would start again, and remove the mounts."""
