@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import tarfile
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,11 +20,15 @@ from certificates import Authority
 from deaths import parts_of
 from images import make_images, path_in
 from machine import Machine, has_ended
+from patience import FACTOR, PATIENCE_S
 from ports import reserve
 
 NODES = 3
-# Much longer than a successor takes to start, also on a busy machine.
-OPTIONS = ("--nodes", str(NODES), "--classes", "dir", "--peer-timeout", "120")
+# Much longer than a successor takes to start, also on a busy machine: no test ends later for it.
+PATIENT = ("--peer-timeout", str(2 * PATIENCE_S))
+OPTIONS = ("--nodes", str(NODES), "--classes", "dir", *PATIENT)
+# Where a node must be lost: half of it is how long a live one may be silent on a busy machine.
+LOSING = ("--peer-timeout", str(20 * FACTOR))
 
 # Runs when a Python begins. In a successor it notes whether the port whose number is in the file $TAKE is free, and
 # listens there, if there is such a file.
@@ -147,7 +152,8 @@ def test_a_death_in_the_middle_of_a_change_leaves_one_list(machine: Machine, sou
     try:
         # Its port is closed for the change, or the change is over.
         while "view 2" not in logs[1].read_text() and listens(nodes[1]) and changing.poll() is None:
-            pass
+            # A pause of `until` would be longer than the change, and each moment of it is one to die in.
+            time.sleep(0.001)
         os.kill(daemon, signal.SIGKILL)
     finally:
         changing.wait()
@@ -247,7 +253,7 @@ def node_of(parts: list[Path], served: str) -> int:
 
 
 def test_bytes_of_another_node_are_sent_again_after_a_death(machine: Machine, source: Path, parts: list[Path]) -> None:
-    mountpoints = mounted_apart(machine, parts, "--peer-timeout", "120")
+    mountpoints = mounted_apart(machine, parts, *PATIENT)
     names = sorted(str(path.relative_to(source)) for path in source.glob("train/*/*"))
     files = [*opened(mountpoints[0], names[:40])]
     elsewhere = [each for each in files if node_of(parts, each.served) != 0]
@@ -266,7 +272,7 @@ def test_bytes_of_another_node_are_sent_again_after_a_death(machine: Machine, so
 
 
 def test_without_the_other_node_only_its_bytes_are_errors(machine: Machine, source: Path, parts: list[Path]) -> None:
-    mountpoints = mounted_apart(machine, parts, "--peer-timeout", "8")
+    mountpoints = mounted_apart(machine, parts, *LOSING)
     names = sorted(str(path.relative_to(source)) for path in source.glob("train/*/*"))
     files = [*opened(mountpoints[0], names[:40])]
     lies_at = {each.served: node_of(parts, each.served) for each in files}

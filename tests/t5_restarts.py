@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from deaths import Case, Found, Storm, serve
 from machine import Machine
+from patience import FACTOR, PATIENCE_S
 from reading_job import Job, make_files
 
 NODES = 3
@@ -25,7 +26,7 @@ CLASSES = 4
 LARGEST_BYTES = 20_000
 KILLS = 9
 # Much longer than a successor takes to start, also on a busy machine: a node that is taken for lost fails the test.
-PATIENT = ("--peer-timeout", "120")
+PATIENT = ("--peer-timeout", str(2 * PATIENCE_S))
 # Other nodes send ahead what a node asks for next.
 IN_ORDER = "torch-distributed,no_shuffle"
 POOL = Case("pool", "directory", sharing=("--exchange", "0.3", *PATIENT))
@@ -179,7 +180,8 @@ def test_readers_do_not_notice_a_death_in_the_middle_of_a_request(
 @pytest.mark.parametrize("case", [POOL, SLOT], ids=str)
 def test_a_node_without_a_keeper_is_lost_to_the_others(machine: Machine, sources: dict[bool, Path], case: Case) -> None:
     """The readers of this file do notice what there is to notice."""
-    case = replace(case, sharing=(*case.sharing, "--peer-timeout", "8"))
+    # A slow node that is taken for lost gives the readers more of the same to notice.
+    case = replace(case, sharing=(*case.sharing, "--peer-timeout", str(8 * FACTOR)))
     serve(machine, sources[False], case, nodes=NODES, has_keeper=False)
     with Storm(machine, job(machine, case, 0), has_keeper=False) as running:
         running.run_by_chance()
