@@ -12,11 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from patience import PATIENCE_S as PATIENCE_S
+from patience import until
+
 from redoxfs.linux.detach import detach
 from redoxfs.linux.mount_table import read_mounts
-
-PATIENCE_S = 60
-"""Much longer than any step takes; a test that reaches it has failed."""
 
 OTHERS_CLEARED = r"""
 awk '($3 ~ /^fuse/ || $1 ~ /^.dev.loop/) && $2 != ENVIRON["MNT"] {print $2}' /proc/self/mounts |
@@ -168,9 +168,14 @@ class Machine:
 
     def clear(self) -> None:
         # A keeper may start another daemon meanwhile.
-        while daemons := self.daemons():
-            for pid in daemons:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        until(self._kills_the_last, lambda: f"processes that SIGKILL does not end: {self.daemons()}")
         for mountpoint in reversed(self.mounts()):
             detach(Path(mountpoint))
+
+    def _kills_the_last(self) -> bool:
+        """Kill all daemons; whether there was none."""
+        daemons = self.daemons()
+        for pid in daemons:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not daemons
