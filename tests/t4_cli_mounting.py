@@ -208,6 +208,7 @@ def test_no_command_hangs_with_a_hung_daemon(machine: Machine, source: Path) -> 
     pid = machine.pid(machine.mnt)
     os.kill(pid, signal.SIGSTOP)
     try:
+        # A stopped daemon answers within no limit, so none is too short. What mounts knows the mount from the table.
         done = machine.run("status", machine.mnt, "--timeout", "0.5")
         assert (done.returncode, done.stderr.count("\n")) == (1, 1)
         assert "did not answer" in done.stderr
@@ -230,6 +231,7 @@ def test_a_hung_daemon_can_be_unmounted(machine: Machine, source: Path, keeper: 
     processes = machine.watched()
     os.kill(pid, signal.SIGSTOP)
     try:
+        # A stopped daemon neither answers nor ends within any limit, so these cannot be too short.
         assert machine.run("status", machine.mnt, "--timeout", "0.2").returncode == 1
         done = machine.run("umount", machine.mnt, "--timeout", "0.2")
         assert done.returncode == code
