@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,8 @@ from pathlib import Path
 
 import pytest
 from images import identity, image, make_full_images, path_in
-from machine import PATIENCE_S, Machine
+from machine import Machine
+from patience import PATIENCE_S, until
 
 from redoxfs.chunks import DirectoryStore
 from redoxfs.fs.operations import Operations
@@ -170,18 +170,46 @@ def hanging(machine: Machine, source: Path, tmp_path: Path) -> tuple[Path, int]:
     return under / ".redoxfs/exact", machine.pid(under)
 
 
+LATER = """
+import os, sys, time
+from functools import partial
+import trio
+from redoxfs.cli import main
+
+class Later(trio.abc.Clock):
+    def start_clock(self):
+        pass
+
+    def current_time(self):
+        return time.monotonic() + os.stat(sys.argv[1]).st_size
+
+    def deadline_to_sleep_time(self, deadline):
+        return deadline - self.current_time()
+
+trio.run = partial(trio.run, clock=Later())
+sys.exit(main(sys.argv[2:]))
+"""
+"""The program, whose daemon is as many seconds ahead as a file has bytes."""
+
+TIMEOUT_S = 3600
+"""Far more than the test takes: a deadline passes when the test says so, and not before."""
+
+
 def test_hung_storage_fails_opens_at_the_deadline(machine: Machine, hanging: tuple[Path, int]) -> None:
     storage, pid = hanging
     # The slot policy, which reads only on demand: with a pool, samples read ahead would need no storage.
     options = (*OPTIONS, "--policy", "slot")
     memory = machine.inspect(storage, *options)["memory_for"]["25%"]
-    machine.ok("mount", storage, machine.mnt, *options, "--memory", str(memory), "--timeout", "10")
+    ahead = machine.folder / "ahead"
+    ahead.touch()
+    program = [sys.executable, "-c", LATER, str(ahead), "mount", str(storage), str(machine.mnt), *options]
+    mount = [*program, "--memory", str(memory), "--timeout", str(TIMEOUT_S)]
+    subprocess.run(mount, env=machine.environment, check=True, capture_output=True)
     paths = sorted((machine.mnt / "train").glob("*/*.png"))
     with open(paths[0], "rb", buffering=0) as held:
         os.kill(pid, signal.SIGSTOP)
         try:
             errors: list[int] = []
-            began = time.monotonic()
 
             def open_one(path: Path) -> None:
                 try:
@@ -193,12 +221,21 @@ def test_hung_storage_fails_opens_at_the_deadline(machine: Machine, hanging: tup
             waiting = [threading.Thread(target=open_one, args=(path,)) for path in (paths[1:] * 2)[:120]]
             for thread in waiting:
                 thread.start()
-            while machine.stats()["waiting_opens"] < 60:
-                assert time.monotonic() - began < 10, "the opens did not start to wait"
+            until(lambda: machine.stats()["waiting_opens"] >= 60, machine.stats)
             assert path_in(held.read()).startswith("train/cat/")
             assert os.listdir(machine.mnt) == ["train"]
-            for thread in waiting:
-                thread.join()
+            os.truncate(ahead, TIMEOUT_S // 2)
+            assert machine.stats()["waiting_opens"] >= 60
+            assert errors == []
+
+            def have_ended() -> bool:
+                """Whether all have, after another deadline: a thread that was late may begin to wait only now."""
+                os.truncate(ahead, ahead.stat().st_size + TIMEOUT_S)
+                # A request wakes the daemon, which looks at its clock.
+                machine.stats()
+                return not any(thread.is_alive() for thread in waiting)
+
+            until(have_ended, machine.stats)
             assert set(errors) == {errno.EIO}
         finally:
             os.kill(pid, signal.SIGCONT)
@@ -210,17 +247,17 @@ def test_hung_storage_fails_opens_at_the_deadline(machine: Machine, hanging: tup
 
 def test_a_mount_over_hung_storage_can_be_ended(machine: Machine, hanging: tuple[Path, int]) -> None:
     storage, pid = hanging
-    machine.ok("mount", storage, machine.mnt, *OPTIONS, "--timeout", "60")
+    machine.ok("mount", storage, machine.mnt, *OPTIONS, "--timeout", str(TIMEOUT_S))
     path = next((machine.mnt / "train").glob("*/*.png"))
     os.kill(pid, signal.SIGSTOP)
     try:
         reader = subprocess.Popen(
             [sys.executable, "-c", f"open({str(path)!r}, 'rb').read()"], stderr=subprocess.DEVNULL
         )
-        while not machine.stats()["waiting_opens"]:
-            assert reader.poll() is None
+        until(lambda: machine.stats()["waiting_opens"], reader.poll)
+        assert reader.poll() is None
         machine.kill(signal.SIGTERM)
-        assert reader.wait(30) != 0
+        assert reader.wait(PATIENCE_S) != 0
     finally:
         os.kill(pid, signal.SIGCONT)
     assert not os.path.ismount(machine.mnt)
@@ -238,7 +275,7 @@ def test_a_killed_daemon_is_loud_and_the_next_mount_clears_it(machine: Machine, 
 
 def test_killed_readers_leave_nothing_open(machine: Machine, root: Path) -> None:
     script = (
-        "import sys, time; files = [open(p, 'rb') for p in sys.argv[1:]]; print('open', flush=True); time.sleep(60)"
+        "import signal, sys; files = [open(p, 'rb') for p in sys.argv[1:]]; print('open', flush=True); signal.pause()"
     )
     paths = [str(path) for path in sorted(root.glob("*/*.png"))]
     readers = [
@@ -252,9 +289,12 @@ def test_killed_readers_leave_nothing_open(machine: Machine, root: Path) -> None
     for reader in readers:
         reader.kill()
         reader.communicate()
-    deadline = time.monotonic() + 30
-    while machine.stats()["open_files"] or machine.stats()["bound"]:
-        assert time.monotonic() < deadline
+
+    def has_closed_all() -> bool:
+        stats = machine.stats()
+        return not stats["open_files"] and not stats["bound"]
+
+    until(has_closed_all, machine.stats)
     served, errors = epoch(root)
     assert not errors
     assert len(served) == len(paths)
@@ -277,16 +317,14 @@ def test_descriptors_and_threads_do_not_grow(machine: Machine, root: Path) -> No
     for _ in range(5):
         served, errors = epoch(root)
         assert (len(served), errors) == (sum(CLASSES.values()), [])
-    deadline = time.monotonic() + 30
 
-    def has_grown() -> bool:
+    def has_not_grown() -> bool:
         """A descriptor that is open for a moment may be in the first count, and is in none after it."""
         after = held()
-        return after[0] > before[0] or after[1] != before[1]
+        return after[0] <= before[0] and after[1] == before[1]
 
     # A thread that has just started does not have its name yet.
-    while has_grown():
-        assert time.monotonic() < deadline, (before, held())
+    until(has_not_grown, lambda: (before, held()))
 
 
 BREAKABLE = """
@@ -390,9 +428,12 @@ def test_the_mount_survives_a_bug_in_any_handler(machine: Machine, source: Path,
         before = machine.log()
         (broken / name).touch()
         assert (name, errno_of(call.make, machine.mnt)) == (name, errno.EIO if call.tells else 0)
-        deadline = time.monotonic() + PATIENCE_S
-        while f"ZeroDivisionError: {name}" not in (told := machine.log().removeprefix(before)):
-            assert time.monotonic() < deadline, name
+
+        def is_told(before: str = before, name: str = name) -> str:
+            told = machine.log().removeprefix(before)
+            return told if f"ZeroDivisionError: {name}" in told else ""
+
+        told = until(is_told, name)
         assert told.count("a bug in redoxfs: please report it") == told.count("Traceback") == 1
         assert len([line for line in told.splitlines() if " ERROR " in line or " WARNING " in line]) <= 1
         assert not list(broken.iterdir())

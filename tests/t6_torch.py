@@ -325,14 +325,16 @@ def test_workers_end_with_the_training_process(mounted: Machine, tmp_path: Path)
 
 
 STARTING_WORKER = """
-import os, signal, time
+import os, signal
 from torch.utils.data import DataLoader
 import redoxfs.torch
 
 def start(worker):
     print(os.getpid(), flush=True)
+    os.close(living)
     os.write(begun, b"x")
-    time.sleep(1)
+    # Ends with the last process that can write: the one that trains.
+    os.read(end, 1)
 
 class Killed:
     def __len__(self):
@@ -344,6 +346,7 @@ class Killed:
         yield 0
 
 seen, begun = os.pipe()
+end, living = os.pipe()
 loader = DataLoader(range(8), sampler=Killed(), num_workers=1, worker_init_fn=start)
 next(iter(redoxfs.torch.track(loader, "/")))
 """
