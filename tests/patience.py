@@ -38,6 +38,8 @@ def until(holds: Callable[[], T], what: object = "", *, patience_s: float = PATI
 async def until_in_trio(holds: Callable[[], T], what: object = "", *, patience_s: float = PATIENCE_S) -> T:
     """The same in a task. Real time passes, whatever the clock of the run: threads and the kernel have no other."""
     deadline_s = time.monotonic() + patience_s
+    # Others have a turn also where it holds at once.
+    await trio.lowlevel.checkpoint()
     while not (found := holds()):
         _give_up_after(deadline_s, what, patience_s)
         await trio.to_thread.run_sync(time.sleep, PAUSE_S)

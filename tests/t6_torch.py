@@ -325,16 +325,17 @@ def test_workers_end_with_the_training_process(mounted: Machine, tmp_path: Path)
 
 
 STARTING_WORKER = """
-import os, signal
+import os, select, signal
 from torch.utils.data import DataLoader
 import redoxfs.torch
 
 def start(worker):
     print(os.getpid(), flush=True)
-    os.close(living)
+    ended = select.poll()
+    ended.register(os.pidfd_open(os.getppid()), select.POLLIN)
     os.write(begun, b"x")
-    # Ends with the last process that can write: the one that trains.
-    os.read(end, 1)
+    # Until the training process has ended, and this one has another parent.
+    ended.poll()
 
 class Killed:
     def __len__(self):
@@ -346,7 +347,6 @@ class Killed:
         yield 0
 
 seen, begun = os.pipe()
-end, living = os.pipe()
 loader = DataLoader(range(8), sampler=Killed(), num_workers=1, worker_init_fn=start)
 next(iter(redoxfs.torch.track(loader, "/")))
 """
