@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -19,10 +19,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import trio
+import trio.testing
 from disks import BLOCK_BYTES, Disk, is_possible
 from images import identity, make_full_images
-from machine import PATIENCE_S, Machine
+from machine import Machine
 from packs import catalog_of, opened, pack_here, store_of
+from patience import PATIENCE_S, until_in_trio
 from stores import (
     FaultyCalls,
     FaultyStore,
@@ -41,7 +43,7 @@ from stores import (
 
 from redoxfs.chunks import ChunkStore, DirectoryStore, Payload, Read, build_cells
 from redoxfs.dataset import Catalog
-from redoxfs.node import Node, OpenFile, plan_pool, plan_slot, pool_memory_for, slot_memory_for
+from redoxfs.node import ExpectedOpen, Node, OpenFile, plan_pool, plan_slot, pool_memory_for, slot_memory_for
 from redoxfs.packed import PackedStore, load_index
 
 POLICIES = ("pool", "slot")
@@ -71,15 +73,19 @@ def catalog(tree: Path) -> Catalog:
     return catalog_of(tree)
 
 
+TIMEOUT_S = PATIENCE_S / 10
+"""The deadline of an open. A test that lets it pass has ten of them."""
+
+
 @asynccontextmanager
-async def serving(catalog: Catalog, store: ChunkStore, policy: str, *, timeout_s: float = 60) -> AsyncIterator[Node]:
+async def serving(catalog: Catalog, store: ChunkStore, policy: str) -> AsyncIterator[Node]:
     cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=8, seed=0)
     memory_for, plan_for = (pool_memory_for, plan_pool) if policy == "pool" else (slot_memory_for, plan_slot)
     plan = plan_for(catalog, cells, memory_bytes=memory_for(catalog, cells, 0.25), seed=0)
-    node = Node(catalog, plan, store, timeout_s=timeout_s, kernel=NoKernel())
+    node = Node(catalog, plan, store, timeout_s=TIMEOUT_S, kernel=NoKernel())
     node.start()
     try:
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             yield node
     finally:
         node.stop()
@@ -92,6 +98,8 @@ class Epochs:
         self._catalog = catalog
         self._node = node
         self._epoch = 0
+        self._reading = 0
+        self._waits_for: dict[int, int] = {}
 
     async def one(self) -> tuple[Counter[int], list[Exception]]:
         """The served samples, each whole, and the errors."""
@@ -101,11 +109,13 @@ class Epochs:
         raised: list[Exception] = []
 
         async def read(entries: Sequence[int], thread: int) -> None:
+            self._reading += 1
             for entry in entries:
                 try:
                     served[await self._whole(entry, thread)] += 1
                 except Exception as error:
                     raised.append(error)
+            self._reading -= 1
 
         async with trio.open_nursery() as nursery:
             for reader in range(READERS):
@@ -116,7 +126,12 @@ class Epochs:
         """Open, read, close. Return the number of the served sample."""
         node, catalog = self._node, self._catalog
         opening = node.open(entry, thread)
-        file = opening if isinstance(opening, OpenFile) else await opening
+        if isinstance(opening, ExpectedOpen):
+            self._waits_for[thread] = opening.content.sample
+        try:
+            file = opening if isinstance(opening, OpenFile) else await opening
+        finally:
+            self._waits_for.pop(thread, None)
         try:
             reading = node.read(file.handle, 0, 1 << 20)
             data = bytes(reading if isinstance(reading, bytes | memoryview) else await reading)
@@ -131,6 +146,10 @@ class Epochs:
         sample = int(catalog.sample_of[answer])
         assert catalog.class_of[sample] == catalog.class_of[catalog.sample_of[entry]]
         return sample
+
+    def waits_only_for(self, samples: Collection[int]) -> bool:
+        """Whether every reader of an epoch that has begun waits for the bytes of one of these."""
+        return 0 < self._reading == len(self._waits_for) and set(self._waits_for.values()) <= set(samples)
 
     async def exact(self) -> None:
         """An epoch without errors."""
@@ -200,11 +219,22 @@ def test_with_every_nth_read_hanging_only_its_opens_time_out(catalog: Catalog, p
 
     async def main() -> None:
         store = FaultyStore(HeldStore(catalog), hangs)
-        async with serving(catalog, store, policy, timeout_s=1) as node:
+        async with serving(catalog, store, policy) as node, trio.open_nursery() as nursery:
+            epochs = Epochs(catalog, node)
+
+            async def let_deadlines_pass() -> None:
+                """No deadline passes before all other reads have ended, however long they take."""
+                while True:
+                    await until_in_trio(lambda: released.is_set() or epochs.waits_only_for(store.hit), store.hit)
+                    if released.is_set():
+                        return
+                    clock.jump(TIMEOUT_S)
+                    await trio.testing.wait_all_tasks_blocked()
+
             try:
-                epochs = Epochs(catalog, node)
                 await epochs.exact()
                 store.every = 30
+                nursery.start_soon(let_deadlines_pass)
                 served, raised = await epochs.one()
                 missing = set(range(SAMPLES)) - set(served)
                 assert served == dict.fromkeys(served, 1)
@@ -218,7 +248,8 @@ def test_with_every_nth_read_hanging_only_its_opens_time_out(catalog: Catalog, p
                 await epochs.exact()
             assert node.counters.errors == len(raised)
 
-    trio.run(main)
+    clock = trio.testing.MockClock()
+    trio.run(main, clock=clock)
 
 
 # Below the stores
