@@ -64,7 +64,7 @@ class Tail(AbstractContextManager["Tail"]):
     def wait_for_a_read(self) -> None:
         """Wait until it waits for more lines. It sleeps nowhere else once it has written what it read."""
         stat = Path(f"/proc/{self.process.pid}/stat")
-        until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S")
+        until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S", stat.read_text)
 
     def accesses(self, count: int) -> list[Access]:
         """The next opens. Remarks between them are in ``remarks``."""

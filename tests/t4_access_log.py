@@ -10,6 +10,7 @@ import select
 import signal
 import struct
 import subprocess
+import sys
 import termios
 import time
 from collections import Counter
@@ -18,8 +19,9 @@ from pathlib import Path
 
 import pytest
 import slow_store
-from machine import PATIENCE_S, Machine, has_ended
+from machine import Machine, has_ended
 from opens_log import Tail, agree, log_of, read_by
+from patience import PATIENCE_S, until
 
 from redoxfs.fs.access_log import MOST_READERS
 from redoxfs.fs.slow_opens import LINES
@@ -47,6 +49,23 @@ def samples(source: Path) -> list[bytes]:
 
 def serve(machine: Machine, source: Path, *options: str) -> None:
     machine.ok("mount", source, machine.mnt, "--classes", "dir", *options)
+
+
+WITH_A_CONSTANT = """
+import sys
+from importlib import import_module
+from redoxfs.cli import main
+setattr(import_module(sys.argv[1]), sys.argv[2], float(sys.argv[3]))
+sys.exit(main(sys.argv[4:]))
+"""
+"""The program, with another value of a constant of a module."""
+
+
+def serve_with(constant: tuple[str, str, float], machine: Machine, source: Path, *options: str) -> None:
+    """As `serve`, with this value of a constant: (module, name, value)."""
+    program = [sys.executable, "-c", WITH_A_CONSTANT, *map(str, constant)]
+    mount = [*program, "mount", str(source), str(machine.mnt), "--classes", "dir", *options]
+    subprocess.run(mount, env=machine.environment, check=True, capture_output=True)
 
 
 def open_nonblocking(mountpoint: Path) -> int:
@@ -131,14 +150,13 @@ def test_exact_and_failed_opens_have_their_lines(machine: Machine, source: Path)
 
 
 def test_a_reader_that_waits_ends_at_once_with_a_signal(machine: Machine, source: Path) -> None:
-    serve(machine, source)
+    # A line without an open would end the read as well, and comes after longer than the test waits for the end.
+    serve_with(("redoxfs.fs.access_log", "IDLE_S", 2 * PATIENCE_S), machine, source)
     for how in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         with Tail(machine.mnt) as log:
-            began_s = time.monotonic()
+            log.wait_for_a_read()
             log.process.send_signal(how)
             assert log.process.wait(PATIENCE_S) == -how
-            # A line without an open would come then, and end the read as well.
-            assert time.monotonic() - began_s < 9
     machine.ok("umount", machine.mnt)
 
 
@@ -226,10 +244,7 @@ def test_a_profile_ends_with_a_mount_that_is_detached(machine: Machine, source: 
     command = machine.command("profile", machine.mnt, "--json")
     with subprocess.Popen(command, env=machine.environment, stdout=subprocess.PIPE, text=True) as profile:
         try:
-            deadline = time.monotonic() + PATIENCE_S
-            while not has_open(profile.pid, log_of(machine.mnt)):
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            until(lambda: has_open(profile.pid, log_of(machine.mnt)))
             (machine.mnt / "README").read_bytes()
             machine.ok("umount", "--lazy", machine.mnt)
             told = profile.communicate(timeout=PATIENCE_S)[0]
@@ -282,7 +297,9 @@ def test_slow_opens_are_logged_in_bounded_number(machine: Machine, source: Path,
     delay_ms = 30
     with slow_store.served(program, source, slow, delay_ms):
         small = ("--memory", "16KiB", "--chunk-size", "2")
-        serve(machine, slow, *small, "--slow-open", f"{delay_ms}ms")
+        # One window, however long the opens take: each has lines of its own.
+        window = ("redoxfs.fs.slow_opens", "WINDOW_S", 10 * PATIENCE_S)
+        serve_with(window, machine, slow, *small, "--slow-open", f"{delay_ms}ms")
         with Tail(machine.mnt) as log:
             paths = samples(source)[:40]
             read_by(machine.mnt, [paths])
@@ -324,9 +341,7 @@ def test_a_saved_log_and_a_live_mount_have_one_profile(machine: Machine, source:
     try:
         with Tail(machine.mnt) as log:
             # Until the program reads: what it gets is what `cat` gets.
-            while len(list(Path(f"/proc/{live.pid}/fd").glob("*"))) == 0 or not _reads_the_log(live.pid):
-                assert live.poll() is None
-                time.sleep(0.01)
+            until(lambda: has_open(live.pid, log_of(machine.mnt)), live.poll)
             got = read_by(machine.mnt, [samples(source)] * 2)
             lines = [log.line() for _ in range(2 * len(samples(source)))]
         saved.write_bytes(HEADER + b"".join(lines))
@@ -346,16 +361,6 @@ def test_a_saved_log_and_a_live_mount_have_one_profile(machine: Machine, source:
         assert (each["lines_lost"], each["lines_damaged"]) == (0, 0)
     assert [group["opens"] for group in told["directories"]] == [120, 120, 120]
     machine.ok("umount", machine.mnt)
-
-
-def _reads_the_log(pid: int) -> bool:
-    for fd in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            if os.readlink(fd).endswith("/.redoxfs/accesslog"):
-                return True
-        except FileNotFoundError:
-            pass
-    return False
 
 
 def test_a_profile_prints_once_and_on_a_terminal_again_and_again(machine: Machine, source: Path) -> None:
@@ -434,9 +439,7 @@ def test_a_profile_of_a_mount_that_ends_is_printed(machine: Machine, source: Pat
         text=True,
     )
     try:
-        while not _reads_the_log(live.pid):
-            assert live.poll() is None
-            time.sleep(0.01)
+        until(lambda: has_open(live.pid, log_of(machine.mnt)), live.poll)
         machine.kill(signal.SIGTERM)
         text, error = live.communicate(timeout=PATIENCE_S)
     finally:
