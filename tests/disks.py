@@ -40,7 +40,7 @@ class Disk:
     def detach(self) -> None:
         self._run("umount", self.place).check_returncode()
         # Another test may just have made a mount namespace, with a copy of the mount. Then the device is still in use.
-        until(lambda: not self._run("losetup", "--associated", self.image).stdout, "the device is in use")
+        until(lambda: not self._run("losetup", "--associated", self.image).stdout, "the device is still in use")
 
     def lose(self, from_byte: int) -> None:
         """Cut off the device after ``from_byte``."""

@@ -12,6 +12,7 @@ import pytest
 import trio
 import trio.testing
 import wire
+from patience import until_in_trio
 from stores import HeldStore, NoKernel, running_node
 from wire import Device, Reply, Request
 
@@ -65,8 +66,7 @@ class Serving:
         """Send an OPEN that has to wait for storage; returns its number."""
         self.store.gate.clear()
         unique = self.device.send(wire.open_(inode_of(DATA, entry)), THREAD)
-        while not self.node.stats()["waiting_opens"]:
-            await trio.lowlevel.checkpoint()
+        await until_in_trio(lambda: self.node.stats()["waiting_opens"], self.node.stats)
         return unique
 
 
@@ -247,8 +247,7 @@ def test_an_open_is_counted_by_what_it_waited_for(catalog: Catalog) -> None:
             entry = int(catalog.members[0])
             first = await it.wait_for_an_open(entry)
             second = it.device.send(wire.open_(inode_of(DATA, entry)), THREAD + 1)
-            while it.node.stats()["waiting_opens"] < 2:
-                await trio.lowlevel.checkpoint()
+            await until_in_trio(lambda: it.node.stats()["waiting_opens"] == 2, it.node.stats)
             assert counts() == {}
             it.store.gate.set()
             for unique in (first, second):
@@ -267,6 +266,5 @@ def test_an_open_is_counted_by_what_it_waited_for(catalog: Catalog) -> None:
 
 async def settled(counts: Callable[[], dict[str, int]], expected: dict[str, int]) -> dict[str, int]:
     """The counts once there are as many as expected: an open is counted just after its reply."""
-    while sum(counts().values()) < sum(expected.values()):
-        await trio.lowlevel.checkpoint()
+    await until_in_trio(lambda: sum(counts().values()) >= sum(expected.values()), counts)
     return counts()

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from machine import PATIENCE_S, Machine, has_ended
+from machine import Machine, has_ended
+from patience import PATIENCE_S, until
 
 from redoxfs.launch.turn import keeper_of
 from redoxfs.linux.detach import detach
@@ -115,8 +116,7 @@ def stopped(stop: Path) -> int:
     """The pid of the daemon that stops next."""
     pid = int(stop.read_text())
     stop.unlink()
-    while fields(pid)[0] != "T":
-        os.sched_yield()
+    until(lambda: fields(pid)[0] == "T", lambda: fields(pid))
     return pid
 
 
@@ -300,9 +300,8 @@ def test_a_mapping_has_the_size_that_was_asked_for_while_no_daemon_served(
     assert program.stdout.readline() == "open\n"
     successor = stopped_successor(machine, stop)
     print(file=program.stdin, flush=True)
-    while Path(f"/proc/{program.pid}/wchan").read_text() != "request_wait_answer":
-        assert program.poll() is None
-        os.sched_yield()
+    asleep_in = Path(f"/proc/{program.pid}/wchan")
+    until(lambda: asleep_in.read_text() == "request_wait_answer", asleep_in.read_text)
     os.kill(successor, signal.SIGCONT)
     assert program.communicate(timeout=2 * PATIENCE_S)[0] == f"{size} 0\n"
     assert program.returncode == 0

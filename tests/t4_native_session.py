@@ -8,14 +8,13 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic
 
 import pytest
-from machine import PATIENCE_S
+from patience import until
 from small_tree import FILES, FIRST, FOLDER, NAMES, PLAIN, small_tree
 from stores import bytes_in_buffers
 
@@ -119,7 +118,7 @@ class Filesystem:
 
     def end(self) -> None:
         """All files are closed."""
-        wait_until(lambda: not self.session.counts()["handles"] and not self._bound)
+        until(lambda: not self.session.counts()["handles"] and not self._bound)
         self._ending = True
         self.go_on()
         self.thread.join()
@@ -128,14 +127,6 @@ class Filesystem:
         self._device.end()
         for fd in (self._wake, self._woken):
             os.close(fd)
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    """For what another thread does soon."""
-    until = monotonic() + PATIENCE_S
-    while not condition():
-        assert monotonic() < until
-        os.sched_yield()
 
 
 @contextmanager
@@ -170,7 +161,7 @@ def test_every_open_reads_one_whole_answer(tmp_path: Path, direct_io: bool, help
                 done.result()
         assert it.session.counts()["bytes_served"] > 0
         assert it.session.counts()["malformed"] == 0
-        wait_until(lambda: not it.session.counts()["bound"])
+        until(lambda: not it.session.counts()["bound"])
     assert Buffer.total_bytes() == before
 
 
@@ -184,7 +175,7 @@ def test_the_opener_knows_the_size_and_others_ask(tmp_path: Path) -> None:
             assert (os.fstat(file.fileno()).st_size, path.stat().st_size) == (size, size)
             assert it.events[STAT] == 1
         # The size lasts as long as the answer.
-        wait_until(lambda: not it.session.counts()["bound"])
+        until(lambda: not it.session.counts()["bound"])
         assert path.stat().st_size == 12_345
 
 
@@ -251,11 +242,11 @@ def test_a_program_that_is_killed_while_it_waits_closes_its_file(tmp_path: Path)
         )
         assert program.stdout is not None
         assert program.stdout.read(1) == b"x"
-        wait_until(lambda: it.events[OPEN])
+        until(lambda: it.events[OPEN])
         program.kill()
         it.go_on()
         program.communicate()
-        wait_until(lambda: it.events[RELEASE])
+        until(lambda: it.events[RELEASE])
         assert it.session.counts()["handles"] == 0
 
 

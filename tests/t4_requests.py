@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from images import make_images
-from machine import PATIENCE_S, Machine
+from machine import Machine
+from patience import until
 from PIL import Image
 
 from redoxfs.fs.page_cache import BETWEEN_PROBES, WINDOW
@@ -40,12 +40,16 @@ def counted(machine: Machine, source: Path, what: str, *options: str) -> Iterato
 
 def settled(log: Path, start: int) -> Counter[str]:
     """The requests since ``start``, once each OPEN has its RELEASE, which is sent in the background."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        counts = Counter(log.read_bytes()[start:].decode().split())
-        if counts["open"] == counts["release"]:
-            return counts
-        assert time.monotonic() < deadline, f"opens without a release: {counts}"
+
+    def counted() -> Counter[str]:
+        return Counter(log.read_bytes()[start:].decode().split())
+
+    def are_released() -> bool:
+        counts = counted()
+        return counts["open"] == counts["release"]
+
+    until(are_released, lambda: f"opens without a release: {counted()}")
+    return counted()
 
 
 def requests(log: Path, action: Callable[[], object]) -> Counter[str]:

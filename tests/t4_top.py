@@ -4,16 +4,14 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
-from machine import PATIENCE_S, Machine
-
-LOOK_EVERY_S = 0.05
+from machine import Machine
+from patience import PATIENCE_S, until
 
 
 class Terminal:
@@ -44,11 +42,12 @@ class Terminal:
 
     def until(self, holds: Callable[[list[str]], object]) -> list[str]:
         """The screen, once this holds of it."""
-        deadline_s = time.monotonic() + PATIENCE_S
-        while not holds(lines := self.screen()):
-            assert time.monotonic() < deadline_s, "\n".join(lines)
-            time.sleep(LOOK_EVERY_S)
-        return lines
+
+        def look() -> list[str]:
+            lines = self.screen()
+            return lines if holds(lines) else []
+
+        return until(look, lambda: "\n".join(self.screen()))
 
     def until_exists(self, path: Path) -> str:
         """The text of a file, once it is there."""
