@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 from images import identity, image, make_full_images
-from machine import PATIENCE_S, Machine
+from machine import Machine
 from packs import files_in, shards_of
+from patience import PATIENCE_S, until
 
 from redoxfs.cli import program
 from redoxfs.packed import MANIFEST, load_index
@@ -332,10 +333,45 @@ def packing(machine: Machine, source: Path, dst: Path, *options: str) -> Iterato
 
 Moment = Callable[[Path], bool]
 
+HOLDS = """
+import os, time
+from functools import wraps
+from importlib import import_module
+from pathlib import Path
+if "HOLD" in os.environ:
+    # The package has a function of the same name.
+    pack = import_module("redoxfs.packed.pack")
+    shards_first, hold = int(os.environ["SHARDS_FIRST"]), Path(os.environ["HOLD"])
+    carry_out = pack._carry_out
+
+    @wraps(carry_out)
+    def held(state, shard, tally):
+        while hold.exists() and len(list(state.dst.glob("*.tar"))) >= shards_first and not tally.stopping():
+            time.sleep(0.01)
+        return carry_out(state, shard, tally)
+
+    pack._carry_out = held
+"""
+"""Runs when a Python begins: a pack and its workers make so many shards, and wait while a file exists."""
+
+SHARDS_FIRST: dict[Moment, int] = {draft_is_saved: 0, a_shard_is_done: 1, some_shards_are_done: 5}
+"""What a pack has made at each moment. Without this it might have made all before a test looks."""
+
+
+def hold_at(moment: Moment, machine: Machine) -> Path:
+    """Packs wait at this moment until the file that is returned is removed, or until they have to stop."""
+    site, hold = machine.folder / "site", machine.folder / "hold"
+    site.mkdir(exist_ok=True)
+    (site / "sitecustomize.py").write_text(HOLDS)
+    hold.touch()
+    held = {"PYTHONPATH": f"{site}:{os.environ.get('PYTHONPATH', '')}", "HOLD": str(hold)}
+    machine.environment |= held | {"SHARDS_FIRST": str(SHARDS_FIRST[moment])}
+    return hold
+
 
 def reach(moment: Moment, process: subprocess.Popen[str], dst: Path) -> None:
-    while not moment(dst):
-        assert process.poll() is None, process.communicate()[1]
+    until(lambda: moment(dst) or process.poll() is not None, moment)
+    assert process.poll() is None, process.communicate()[1]
 
 
 @pytest.mark.parametrize("moment", [draft_is_saved, some_shards_are_done], ids=lambda m: m.__name__)
@@ -343,11 +379,13 @@ def test_a_killed_pack_leaves_no_process_and_resumes(
     machine: Machine, source: Path, tmp_path: Path, moment: Moment
 ) -> None:
     dst = tmp_path / "dst"
+    hold = hold_at(moment, machine)
     with packing(machine, source, dst, *MANY_SHARDS, "--jobs", "2") as process:
         reach(moment, process, dst)
         pids = family(process.pid)
         os.kill(process.pid, signal.SIGKILL)
         wait_for_the_end(pids)
+    hold.unlink()
     assert process.returncode == -signal.SIGKILL
     assert not (dst / MANIFEST).exists()
     finished = {shard: (shard.stat().st_ino, shard.stat().st_mtime_ns) for shard in shards_of(dst)}
@@ -370,6 +408,7 @@ def test_ctrl_c_is_one_line_and_leaves_no_process(
     machine: Machine, source: Path, tmp_path: Path, moment: Moment, jobs: str
 ) -> None:
     dst = tmp_path / "dst"
+    hold_at(moment, machine)
     with packing(machine, source, dst, *MANY_SHARDS, "--jobs", jobs) as process:
         reach(moment, process, dst)
         pids = family(process.pid)
@@ -388,6 +427,7 @@ def test_every_verb_refuses_an_unfinished_pack(
     machine: Machine, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], moment: Moment
 ) -> None:
     dst = tmp_path / "dst"
+    hold_at(moment, machine)
     with packing(machine, source, dst, *MANY_SHARDS, "--jobs", "1") as process:
         reach(moment, process, dst)
     for words in (["mount", str(dst), str(machine.mnt)], ["inspect", str(dst)], ["verify", str(dst)]):
@@ -400,10 +440,12 @@ def test_a_source_that_changes_fails_the_pack_by_name(machine: Machine, source: 
     for name, begins in (("notes.txt", "redoxfs: notes.txt has changed"), ("new", "redoxfs: . has changed")):
         dst = tmp_path / f"dst-{name}"
         # A scan made 2 s after the source is cached, and rewriting notes.txt does not invalidate it.
+        hold = hold_at(a_shard_is_done, machine)
         with packing(machine, source, dst, *MANY_SHARDS, "--jobs", "1", "--rescan") as process:
             # Files of no class are packed last.
             reach(a_shard_is_done, process, dst)
             (source / name).write_text("another")
+            hold.unlink()
             told = process.communicate(timeout=PATIENCE_S)[1]
         assert process.returncode == 3, told
         assert _last(told).startswith(begins)
