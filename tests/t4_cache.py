@@ -13,9 +13,10 @@ import pytest
 from caches import flip
 from disks import BLOCK_BYTES, Disk, is_possible
 from images import make_images, path_in, read_each
-from machine import PATIENCE_S, Machine
+from machine import Machine
 from object_server import serving
 from packs import Options, pack_here
+from patience import until
 
 from redoxfs.telemetry import METRICS, When, missing, undeclared
 
@@ -50,11 +51,12 @@ def cache_of(machine: Machine, mountpoint: Path | None = None) -> dict[str, Any]
 
 def until_kept(machine: Machine, mountpoint: Path | None = None, *, least: int = SAMPLES) -> None:
     """Read epochs until so many samples are kept: what the writer could not take in one, it takes in a later one."""
-    for _ in range(PATIENCE_S):
+
+    def are_kept() -> bool:
         read_all(mountpoint or machine.mnt)
-        if cache_of(machine, mountpoint)["samples"] >= least:
-            return
-    raise AssertionError(cache_of(machine, mountpoint))
+        return int(cache_of(machine, mountpoint)["samples"]) >= least
+
+    until(are_kept, lambda: cache_of(machine, mountpoint))
 
 
 def test_later_epochs_and_mounts_read_no_source(machine: Machine, data: Path, where: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from machine import OTHERS_CLEARED, Machine
+from machine import OTHERS_CLEARED, PATIENCE_S, Machine
 
 from redoxfs.dataset import read_catalog, write_catalog
 
@@ -103,7 +103,7 @@ def test_a_catalog_serves_in_a_mount_namespace_of_its_own(
         env=machine.environment | {"PYTHON": machine.command()[0], "MNT": str(here)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=2 * PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

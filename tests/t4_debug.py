@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from machine import PATIENCE_S, Machine
+from machine import Machine
 
 from redoxfs.doctor.bundle import LOG_BYTES, Bundle, processes, tail
 from redoxfs.launch import stacks
@@ -216,7 +216,8 @@ def test_a_file_in_the_place_of_the_memory_is_not_emptied(tmp_path: Path, monkey
 
 
 def test_a_process_that_does_not_expect_the_signal_is_left_alone() -> None:
-    with subprocess.Popen(["sleep", str(PATIENCE_S)]) as other:
+    # As long as no test takes; it is killed.
+    with subprocess.Popen(["sleep", "infinity"]) as other:
         try:
             with pytest.raises(NoStacksError, match="does not answer"):
                 stacks_of(other.pid)

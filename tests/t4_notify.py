@@ -89,6 +89,7 @@ def test_a_mount_that_waits_for_a_node_says_so_and_is_not_ready(machine: Machine
     assert machine.nothing_is_left()
 
 
+# Nothing answers within any limit, so none is too short.
 WAITS = """
 import signal, sys
 from pathlib import Path

@@ -100,6 +100,7 @@ def test_the_daemon_stays_within_memory_over_epochs(machine: Machine, source: Pa
             reader.stdin.write(paths)
             reader.stdin.close()
         for reader in readers:
+            # Every look counts, so this is no wait for one event.
             while _runs(reader):
                 assert machine.stats()["memory_used_bytes"] <= memory
         assert all(reader.returncode == 0 for reader in readers)
