@@ -13,15 +13,14 @@ if TYPE_CHECKING:
 
 __all__ = ["served", "served_many"]
 
+# As in pyproject.toml. importlib.metadata would need longer to find it than most commands run.
+__version__ = "0.1.0"
+
 
 def __getattr__(name: str) -> Any:
-    """The public names and ``__version__``, looked up when they are asked for: a short command needs none of them."""
-    if name in __all__:
-        from redoxfs import served_files
-
-        return getattr(served_files, name)
-    if name != "__version__":
+    """The public names, looked up when they are asked for: a short command needs none of them."""
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib.metadata import version
+    from redoxfs import served_files
 
-    return version("redoxfs")
+    return getattr(served_files, name)

@@ -38,8 +38,9 @@ from ray.util.placement_group import get_placement_group, placement_group, remov
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from redoxfs.cli.arguments import parse, rendered
-from redoxfs.cli.options import flat
-from redoxfs.launch.addresses import DEFAULT_PORT, MOST_NODES, joined, split_address
+from redoxfs.cli.options.building import flat
+from redoxfs.launch.addresses import joined, split_address
+from redoxfs.launch.defaults import DEFAULT_PORT, MOST_NODES
 from redoxfs.launch.errors import UNEXPECTED, ReportedError, UsageError
 from redoxfs.launch.members import check_sharing
 from redoxfs.launch.options import MountOptions

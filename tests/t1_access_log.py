@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from patience import PATIENCE_S
 
-from redoxfs.cli.options import ProfileOptions
+from redoxfs.cli.options.watching import ProfileOptions
 from redoxfs.cli.profile import LONGEST_LINE_BYTES, Seen, texts
 from redoxfs.telemetry import Outcome
 from redoxfs.telemetry.access_log import (

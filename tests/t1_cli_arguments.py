@@ -13,15 +13,14 @@ from hypothesis import strategies as st
 from redoxfs.cli import main
 from redoxfs.cli.arguments import parse, parser, rendered
 from redoxfs.cli.exits import EXITS, code_of, line_of
-from redoxfs.cli.options import ClusterUpOptions
+from redoxfs.cli.options.nodes import ClusterUpOptions
 from redoxfs.cli.program import _VERBS
 from redoxfs.launch.daemon import default_fuse_threads
 from redoxfs.launch.deadline import look, read_file, run_in_child
+from redoxfs.launch.defaults import POLICIES, STORAGES
 from redoxfs.launch.errors import CommandError, MountpointError, ReportedError, UsageError
 from redoxfs.launch.fuse_options import parse_fuse_options
 from redoxfs.launch.options import (
-    POLICIES,
-    STORAGES,
     CacheOptions,
     ClusterOptions,
     DatasetOptions,

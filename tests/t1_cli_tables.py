@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from redoxfs.cli import inspect, status
-from redoxfs.cli.table import print_table
+from redoxfs.cli.table import _print_rich, print_table
 from redoxfs.linux.detach import _ask_helper
 
 
@@ -18,6 +18,16 @@ def test_off_a_terminal_no_line_folds_or_ends_in_blanks(capsys: pytest.CaptureFi
     assert lines[0] == "a title"
     assert any("y" * 300 in line for line in lines)
     assert any("[b]" in line for line in lines)
+
+
+@pytest.mark.parametrize("rows", [[("name", "value")], [("a", ""), ("bcd", "x" * 300), ("", "[b]")], [("é", "数")], []])
+def test_off_a_terminal_a_table_looks_as_on_a_wide_one(
+    rows: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _print_rich("title " * 50 + "end", rows)
+    wide = capsys.readouterr().out
+    print_table("title " * 50 + "end", rows)
+    assert capsys.readouterr().out == wide
 
 
 def test_status_shows_laps_and_waits_in_words() -> None:

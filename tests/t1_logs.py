@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redoxfs.launch.logs import LEVELS, log_to, quoted
+from redoxfs.launch.defaults import LOG_LEVELS
+from redoxfs.launch.logs import log_to, quoted
 
 log = logging.getLogger("redoxfs.test")
 
@@ -75,13 +76,13 @@ def test_a_bug_has_its_traceback() -> None:
             assert stream.getvalue().rstrip().endswith("ZeroDivisionError: a bug")
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", LOG_LEVELS)
 def test_a_level_leaves_out_what_is_below_it(level: str) -> None:
     stream = logged("text", level)
-    for each in LEVELS:
+    for each in LOG_LEVELS:
         log.log(logging.getLevelNamesMapping()[each.upper()], each)
     shown = [line.rsplit(" ", 1)[1] for line in stream.getvalue().splitlines()]
-    assert shown == list(LEVELS[LEVELS.index(level) :])
+    assert shown == list(LOG_LEVELS[LOG_LEVELS.index(level) :])
 
 
 @pytest.mark.parametrize(

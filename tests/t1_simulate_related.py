@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from redoxfs.chunks import StorageSpeed
-from redoxfs.cli.options import RELATED_SYSTEMS
+from redoxfs.cli.options.simulations import RELATED_SYSTEMS
 from redoxfs.simulate.orders import orders
 from redoxfs.simulate.policies import Dataset, measure
 from redoxfs.simulate.related import SYSTEMS, Epoch, Row, Setting, compare, report

@@ -4,49 +4,26 @@ Options have no defaults here, but in the dataclasses that `parse` makes.
 """
 
 import argparse
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redoxfs.cli import values
 from redoxfs.cli.cache_arguments import add_cache, add_cache_options, add_warmup
 from redoxfs.cli.catalog_arguments import add_catalog, add_catalog_option
 from redoxfs.cli.exits import table_text
 from redoxfs.cli.open_arguments import add_profile, add_slow_open
-from redoxfs.cli.options import (
-    ClusterDownOptions,
-    ClusterStatusOptions,
-    ClusterUpOptions,
-    CsiOptions,
-    DebugOptions,
-    DoctorOptions,
-    InspectOptions,
-    InstallHelperOptions,
-    LogLevelOptions,
-    NodesOptions,
-    PackOptions,
-    ReportOptions,
-    RestartOptions,
-    ServeOptions,
-    StatusOptions,
-    TraceOptions,
-    UmountOptions,
-    VerifyOptions,
-    built,
-    default_of,
-    flat,
-)
+from redoxfs.cli.options.building import built, default_of, flat
 from redoxfs.cli.parser import HelpAll, Parser, Verbs, add_verb
 from redoxfs.cli.policy_arguments import add_layout, add_policy, add_sharing
-from redoxfs.cli.report_arguments import add_report
-from redoxfs.cli.simulate_arguments import add_simulate
-from redoxfs.cli.state_arguments import add_state
 from redoxfs.cli.telemetry_arguments import add_metrics, add_metrics_of_mount, add_stats, add_top
-from redoxfs.launch.addresses import DEFAULT_PORT
+from redoxfs.launch.defaults import DEFAULT_PORT, DEFAULT_TIMEOUT_S, LOG_FORMATS, LOG_LEVELS
 from redoxfs.launch.errors import UsageError
-from redoxfs.launch.logs import FORMATS, LEVELS
-from redoxfs.launch.options import DEFAULT_TIMEOUT_S, MountOptions
+
+if TYPE_CHECKING:
+    from redoxfs.launch.options import MountOptions
 
 _ADVANCED = "advanced"
 
@@ -64,7 +41,8 @@ class Command:
 
 def parse(argv: Sequence[str] | None = None) -> Command:
     """A command line, by default that of this process. Raises UsageError; exits by itself after --help."""
-    given = vars(parser().parse_args(argv))
+    words = sys.argv[1:] if argv is None else list(argv)
+    given = vars(_grammar(_verbs_of(words)).parse_args(words))
     if given["verb"] is None:
         return Command(None, None, "version" in given)
     for name in _PATHS:
@@ -74,9 +52,21 @@ def parse(argv: Sequence[str] | None = None) -> Command:
     return Command(given["verb"], built(given["makes"], given | {"given": frozenset(given)}), "version" in given)
 
 
-@cache
 def parser() -> argparse.ArgumentParser:
     """The whole grammar."""
+    return _grammar(tuple(_ADDED))
+
+
+def _verbs_of(words: Sequence[str]) -> tuple[str, ...]:
+    """The verbs whose grammar a command line needs. Making all of them takes longer than most verbs do."""
+    if words and words[0] in _ADDED:
+        return (words[0],)
+    return () if words == ["--version"] else tuple(_ADDED)
+
+
+@cache
+def _grammar(names: tuple[str, ...]) -> argparse.ArgumentParser:
+    """The grammar of a command line with one of these verbs, or none."""
     top = Parser(
         prog="redoxfs",
         usage="%(prog)s VERB …",
@@ -85,36 +75,14 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="store_true", help="print the version and exit")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", title="verbs", prog="redoxfs")
-    _add_mount(verbs)
-    _add_umount(verbs)
-    _add_install_helper(verbs)
-    _add_status(verbs)
-    _add_timeout(add_top(verbs))
-    _add_timeout(add_stats(verbs))
-    _add_timeout(add_profile(verbs))
-    add_metrics(verbs)
-    _add_timeout(add_report(verbs), default_of(ReportOptions, "timeout_s"))
-    _add_restart(verbs)
-    _add_log_level(verbs)
-    _add_inspect(verbs)
-    _add_doctor(verbs)
-    _add_debug(verbs)
-    _add_pack(verbs)
-    _add_verify(verbs)
-    _add_catalog(verbs)
-    add_cache(verbs)
-    _add_warmup(verbs)
-    add_state(verbs, _add_timeout)
-    _add_nodes(verbs)
-    _add_cluster(verbs)
-    _add_trace(verbs)
-    add_simulate(verbs)
-    _add_serve(verbs)
-    _add_csi(verbs)
+    for name in names:
+        _ADDED[name](verbs)
     return top
 
 
 def _add_mount(verbs: "Verbs[Parser]") -> None:
+    from redoxfs.launch.options import MountOptions
+
     text = "serve SOURCE read-only at MOUNTPOINT, or over itself"
     verb = add_verb(verbs, "mount", MountOptions, text, usage="%(prog)s [OPTIONS] SOURCE [MOUNTPOINT]")
     _add_help_all(verb)
@@ -122,6 +90,8 @@ def _add_mount(verbs: "Verbs[Parser]") -> None:
 
 
 def _add_serve(verbs: "Verbs[Parser]") -> None:
+    from redoxfs.cli.options.kubernetes import ServeOptions
+
     text = "serve SOURCE to a mount that another process made, as in a container without privileges"
     verb = add_verb(verbs, "serve", ServeOptions, text, usage="%(prog)s [OPTIONS] --fd-socket PATH SOURCE")
     _add_help_all(verb)
@@ -139,6 +109,8 @@ def _add_serve(verbs: "Verbs[Parser]") -> None:
 
 
 def _add_csi(verbs: "Verbs[Parser]") -> None:
+    from redoxfs.cli.options.kubernetes import CsiOptions
+
     verb = add_verb(verbs, "csi", CsiOptions, "run the node plugin of Kubernetes, which mounts for redoxfs serve")
     verb.add_argument("--endpoint", metavar="URL", required=True, help="where to listen, as unix:///csi/csi.sock")
     verb.add_argument("--node-id", metavar="NAME", required=True, help="the name of this node in Kubernetes")
@@ -252,8 +224,10 @@ def _add_advanced(verb: Parser) -> None:
 
 def _add_logging(group: "argparse._ActionsContainer") -> list[argparse.Action]:
     return [
-        group.add_argument("--log-format", choices=FORMATS, help="json: an object on each line (default: text)"),
-        group.add_argument("--log-level", choices=LEVELS, help="what is logged, from this level on (default: info)"),
+        group.add_argument("--log-format", choices=LOG_FORMATS, help="json: an object on each line (default: text)"),
+        group.add_argument(
+            "--log-level", choices=LOG_LEVELS, help="what is logged, from this level on (default: info)"
+        ),
     ]
 
 
@@ -262,6 +236,8 @@ def _add_help_all(verb: Parser) -> None:
 
 
 def _add_install_helper(verbs: "Verbs[Parser]") -> None:
+    from redoxfs.cli.options.mounts import InstallHelperOptions
+
     text = "link the helper of mount(8), for mount -t redoxfs and /etc/fstab"
     verb = add_verb(verbs, "install-helper", InstallHelperOptions, text)
     default = default_of(InstallHelperOptions, "directory")
@@ -270,6 +246,8 @@ def _add_install_helper(verbs: "Verbs[Parser]") -> None:
 
 
 def _add_umount(verbs: "Verbs[Parser]") -> None:
+    from redoxfs.cli.options.mounts import UmountOptions
+
     text = "unmount, and wait until the daemon has ended"
     usage = "%(prog)s [OPTIONS] (MOUNTPOINT | --all [--job ID])"
     verb = add_verb(verbs, "umount", UmountOptions, text, usage=usage)
@@ -281,6 +259,8 @@ def _add_umount(verbs: "Verbs[Parser]") -> None:
 
 
 def _add_restart(verbs: "Verbs[Parser]") -> None:
+    from redoxfs.cli.options.mounts import RestartOptions
+
     text = "put a daemon of the installed version in the place of a mount's, while programs use the mount"
     verb = add_verb(verbs, "restart", RestartOptions, text)
     verb.add_argument("mountpoint", metavar="MOUNTPOINT", help="a mount that has a keeper")
@@ -288,13 +268,17 @@ def _add_restart(verbs: "Verbs[Parser]") -> None:
 
 
 def _add_log_level(verbs: "Verbs[Parser]") -> None:
+    from redoxfs.cli.options.mounts import LogLevelOptions
+
     verb = add_verb(verbs, "log-level", LogLevelOptions, "show what a mount's daemon logs, or log more or less")
     verb.add_argument("mountpoint", metavar="MOUNTPOINT")
-    verb.add_argument("level", metavar="LEVEL", nargs="?", help=f"{', '.join(LEVELS)}")
+    verb.add_argument("level", metavar="LEVEL", nargs="?", help=f"{', '.join(LOG_LEVELS)}")
     _add_timeout(verb)
 
 
 def _add_status(verbs: "Verbs[Parser]") -> None:
+    from redoxfs.cli.options.watching import StatusOptions
+
     verb = add_verb(verbs, "status", StatusOptions, "show what a mount has done so far")
     verb.add_argument("mountpoint", metavar="MOUNTPOINT")
     verb.add_argument("--json", action="store_true", help="print .redoxfs/stats.json as it is")
@@ -302,6 +286,8 @@ def _add_status(verbs: "Verbs[Parser]") -> None:
 
 
 def _add_cluster(verbs: "Verbs[Parser]") -> None:
+    from redoxfs.cli.options.nodes import ClusterDownOptions, ClusterStatusOptions, ClusterUpOptions
+
     cluster = add_verb(verbs, "cluster", None, "run nodes on all machines of a Ray cluster, or several on this one")
     actions = cluster.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
     verb = add_verb(
@@ -358,6 +344,8 @@ def _add_ray(verb: Parser) -> None:
 
 
 def _add_trace(verbs: "Verbs[Parser]") -> None:
+    from redoxfs.cli.options.nodes import TraceOptions
+
     verb = add_verb(verbs, "trace", TraceOptions, "tell a mount the order in which this node will read the next epoch")
     verb.add_argument("mountpoint", metavar="MOUNTPOINT")
     verb.add_argument("file", metavar="FILE", help="a path on each line, absolute or below MOUNTPOINT; - for stdin")
@@ -365,6 +353,8 @@ def _add_trace(verbs: "Verbs[Parser]") -> None:
 
 
 def _add_nodes(verbs: "Verbs[Parser]") -> None:
+    from redoxfs.cli.options.nodes import NodesOptions
+
     verb = add_verb(verbs, "nodes", NodesOptions, "show which nodes share the dataset, or set a new list of them")
     verb.add_argument("mountpoint", metavar="MOUNTPOINT")
     verb.add_argument(
@@ -378,6 +368,8 @@ def _add_nodes(verbs: "Verbs[Parser]") -> None:
 
 
 def _add_inspect(verbs: "Verbs[Parser]") -> None:
+    from redoxfs.cli.options.examining import InspectOptions
+
     verb = add_verb(verbs, "inspect", InspectOptions, "show how mount would serve SOURCE, and why")
     verb.add_argument("source", metavar="SOURCE")
     _add_json(verb)
@@ -390,6 +382,8 @@ def _add_inspect(verbs: "Verbs[Parser]") -> None:
 
 
 def _add_doctor(verbs: "Verbs[Parser]") -> None:
+    from redoxfs.cli.options.examining import DoctorOptions
+
     text = "find what is wrong here, under SOURCE or with a mount, and what mends it"
     verb = add_verb(verbs, "doctor", DoctorOptions, text, usage="%(prog)s [OPTIONS] [SOURCE | MOUNTPOINT]")
     verb.add_argument("path", metavar="PATH", nargs="?", help="SOURCE or MOUNTPOINT (default: only this machine)")
@@ -407,6 +401,8 @@ def _add_doctor(verbs: "Verbs[Parser]") -> None:
 
 
 def _add_debug(verbs: "Verbs[Parser]") -> None:
+    from redoxfs.cli.options.examining import DebugOptions
+
     text = "write what a report of a fault needs to an archive, also if the daemon hangs or is dead"
     verb = add_verb(verbs, "debug", DebugOptions, text)
     verb.add_argument("mountpoint", metavar="MOUNTPOINT")
@@ -423,6 +419,8 @@ def _add_debug(verbs: "Verbs[Parser]") -> None:
 
 
 def _add_pack(verbs: "Verbs[Parser]") -> None:
+    from redoxfs.cli.options.datasets import PackOptions
+
     verb = add_verb(verbs, "pack", PackOptions, "write SOURCE to DST as tar shards that are read in whole chunks")
     verb.add_argument("source", metavar="SOURCE", help="the directory with the training files")
     verb.add_argument("dst", metavar="DST", help="a new folder or address, or that of an interrupted pack")
@@ -434,6 +432,8 @@ def _add_pack(verbs: "Verbs[Parser]") -> None:
 
 
 def _add_verify(verbs: "Verbs[Parser]") -> None:
+    from redoxfs.cli.options.datasets import VerifyOptions
+
     verb = add_verb(verbs, "verify", VerifyOptions, "read a packed dataset and check every byte of it")
     verb.add_argument("source", metavar="DST", help="a folder or address that redoxfs pack wrote")
     _add_json(verb)
@@ -453,6 +453,68 @@ def _add_warmup(verbs: "Verbs[Parser]") -> None:
     add_catalog_option(verb)
     add_layout(verb)
     _add_timeout(verb)
+
+
+def _add_top(verbs: "Verbs[Parser]") -> None:
+    _add_timeout(add_top(verbs))
+
+
+def _add_stats(verbs: "Verbs[Parser]") -> None:
+    _add_timeout(add_stats(verbs))
+
+
+def _add_profile(verbs: "Verbs[Parser]") -> None:
+    _add_timeout(add_profile(verbs))
+
+
+def _add_report(verbs: "Verbs[Parser]") -> None:
+    from redoxfs.cli.options.examining import ReportOptions
+    from redoxfs.cli.report_arguments import add_report
+
+    _add_timeout(add_report(verbs), default_of(ReportOptions, "timeout_s"))
+
+
+def _add_state(verbs: "Verbs[Parser]") -> None:
+    from redoxfs.cli.state_arguments import add_state
+
+    add_state(verbs, _add_timeout)
+
+
+def _add_simulate(verbs: "Verbs[Parser]") -> None:
+    from redoxfs.cli.simulate_arguments import add_simulate
+
+    add_simulate(verbs)
+
+
+_ADDED: dict[str, Callable[["Verbs[Parser]"], None]] = {
+    "mount": _add_mount,
+    "umount": _add_umount,
+    "install-helper": _add_install_helper,
+    "status": _add_status,
+    "top": _add_top,
+    "stats": _add_stats,
+    "profile": _add_profile,
+    "metrics": add_metrics,
+    "report": _add_report,
+    "restart": _add_restart,
+    "log-level": _add_log_level,
+    "inspect": _add_inspect,
+    "doctor": _add_doctor,
+    "debug": _add_debug,
+    "pack": _add_pack,
+    "verify": _add_verify,
+    "catalog": _add_catalog,
+    "cache": add_cache,
+    "warmup": _add_warmup,
+    "state": _add_state,
+    "nodes": _add_nodes,
+    "cluster": _add_cluster,
+    "trace": _add_trace,
+    "simulate": _add_simulate,
+    "serve": _add_serve,
+    "csi": _add_csi,
+}
+"""What adds each verb to the grammar, in the order of `redoxfs --help`."""
 
 
 # Options of several verbs
@@ -533,8 +595,10 @@ def mount_options() -> list[tuple[str, str, str]]:
 # Back to a command line
 
 
-def rendered(options: MountOptions) -> list[str]:
+def rendered(options: "MountOptions") -> list[str]:
     """The arguments of `redoxfs mount` that `parse` makes these options of: no more than differ from the defaults."""
+    from redoxfs.launch.options import MountOptions
+
     given, defaults = flat(options), flat(MountOptions(source=""))
     words: list[str] = []
     for action in mount_parser()._actions:

@@ -5,7 +5,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redoxfs.cli.options import CacheListOptions, CacheRemoveOptions, CacheVerifyOptions
+from redoxfs.cli.options.caches import CacheListOptions, CacheRemoveOptions, CacheVerifyOptions
 from redoxfs.cli.progress import showing
 from redoxfs.cli.table import print_table
 from redoxfs.launch.errors import DamagedError, DestinationError, StillInUseError, UsageError

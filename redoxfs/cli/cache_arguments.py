@@ -3,7 +3,7 @@
 import argparse
 
 from redoxfs.cli import values
-from redoxfs.cli.options import CacheListOptions, CacheRemoveOptions, CacheVerifyOptions, WarmupOptions, default_of
+from redoxfs.cli.options.building import default_of
 from redoxfs.cli.parser import Parser, Verbs, add_verb
 
 
@@ -21,6 +21,8 @@ def add_cache_options(group: "argparse._ActionsContainer", *, required: bool = F
 
 def add_cache(verbs: "Verbs[Parser]") -> None:
     """`redoxfs cache`."""
+    from redoxfs.cli.options.caches import CacheListOptions, CacheRemoveOptions, CacheVerifyOptions
+
     cache = add_verb(verbs, "cache", None, "list, check or remove the datasets that mounts with --cache DIR have kept")
     actions = cache.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
     listing = add_verb(actions, "ls", CacheListOptions, "list the datasets in DIR")
@@ -38,6 +40,8 @@ def add_cache(verbs: "Verbs[Parser]") -> None:
 
 def add_warmup(verbs: "Verbs[Parser]") -> Parser:
     """`redoxfs warmup`, which lacks the options of several verbs."""
+    from redoxfs.cli.options.caches import WarmupOptions
+
     verb = add_verb(verbs, "warmup", WarmupOptions, "read SOURCE into a cache before a job needs it")
     verb.add_argument("source", metavar="SOURCE", help="a directory, a packed dataset, or an address: s3://…")
     add_cache_options(verb, required=True)

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from redoxfs.cli.options import CatalogExportOptions, CatalogShowOptions
+from redoxfs.cli.options.datasets import CatalogExportOptions, CatalogShowOptions
 from redoxfs.cli.table import print_table
 from redoxfs.launch.catalogs import check_is_catalog, export_catalog, open_catalog
 from redoxfs.launch.errors import DestinationError, SourceUnusableError

@@ -2,12 +2,13 @@
 
 import argparse
 
-from redoxfs.cli.options import CatalogExportOptions, CatalogShowOptions
 from redoxfs.cli.parser import Parser, Verbs, add_verb
 
 
 def add_catalog(verbs: "Verbs[Parser]") -> Parser:
     """`redoxfs catalog`; returns its action `export`, which lacks the options of several verbs."""
+    from redoxfs.cli.options.datasets import CatalogExportOptions, CatalogShowOptions
+
     catalog = add_verb(verbs, "catalog", None, "keep a scan in a file, so that other mounts need not scan")
     actions = catalog.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
     export = add_verb(actions, "export", CatalogExportOptions, "scan SOURCE and write its catalog to FILE")

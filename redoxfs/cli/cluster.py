@@ -22,7 +22,8 @@ from typing import Any
 from redoxfs.cli import cluster_ray, status, umount
 from redoxfs.cli.arguments import rendered
 from redoxfs.cli.exits import INTERRUPTED, code_of, line_of
-from redoxfs.cli.options import ClusterDownOptions, ClusterStatusOptions, ClusterUpOptions, UmountOptions
+from redoxfs.cli.options.mounts import UmountOptions
+from redoxfs.cli.options.nodes import ClusterDownOptions, ClusterStatusOptions, ClusterUpOptions
 from redoxfs.cli.table import print_table
 from redoxfs.launch.errors import CommandError, MountpointError, ReportedError, UsageError
 from redoxfs.launch.members import check_sharing

@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from redoxfs.cli.options import ClusterDownOptions, ClusterUpOptions
+from redoxfs.cli.options.nodes import ClusterDownOptions, ClusterUpOptions
 from redoxfs.launch.errors import UNEXPECTED, CommandError, MountpointError, ReportedError, UsageError
 from redoxfs.launch.say import say
 from redoxfs.launch.sizes import counted

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from redoxfs.cli.arguments import mount_options, parse
-from redoxfs.cli.options import CsiOptions
+from redoxfs.cli.options.kubernetes import CsiOptions
 from redoxfs.launch.fuse_options import parse_fuse_options
 from redoxfs.launch.logs import log_to
 from redoxfs.launch.options import MountOptions

@@ -6,7 +6,7 @@ import tarfile
 import time
 from pathlib import Path
 
-from redoxfs.cli.options import DebugOptions
+from redoxfs.cli.options.examining import DebugOptions
 from redoxfs.doctor.bundle import Bundle, collect
 from redoxfs.launch.errors import DestinationError
 from redoxfs.launch.outputs import outside

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from redoxfs.cli.options import DoctorOptions
+from redoxfs.cli.options.examining import DoctorOptions
 from redoxfs.doctor.machine import check_machine, check_open_files
 from redoxfs.doctor.mount import addresses_of, check_daemon, check_mount, source_of
 from redoxfs.doctor.network import check_nodes

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from redoxfs.cli.options import InspectOptions
+from redoxfs.cli.options.examining import InspectOptions
 from redoxfs.cli.table import print_table
 from redoxfs.launch.path_status import path_status
 from redoxfs.launch.sizes import counted, format_bytes, format_needed

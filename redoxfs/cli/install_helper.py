@@ -9,7 +9,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from redoxfs.cli.options import InstallHelperOptions
+from redoxfs.cli.options.mounts import InstallHelperOptions
 from redoxfs.launch.errors import CommandError, DestinationError
 from redoxfs.launch.say import say
 

@@ -3,16 +3,16 @@
 A daemon that takes the place of another begins with the level of the mount's own `--log-level`.
 """
 
-from redoxfs.cli.options import LogLevelOptions
+from redoxfs.cli.options.mounts import LogLevelOptions
 from redoxfs.launch.control import ask_daemon, live_mount
+from redoxfs.launch.defaults import LOG_LEVELS
 from redoxfs.launch.errors import UsageError
-from redoxfs.launch.logs import LEVELS
 
 
 def run(options: LogLevelOptions) -> int:
     """Print the level, or set it; returns 0 once the daemon has it."""
-    if options.level not in (None, *LEVELS):
-        raise UsageError(f"{options.level!r} is not a level of the log: {', '.join(LEVELS)}")
+    if options.level not in (None, *LOG_LEVELS):
+        raise UsageError(f"{options.level!r} is not a level of the log: {', '.join(LOG_LEVELS)}")
     mount = live_mount(options.mountpoint, options.timeout_s)
     answer = ask_daemon(mount, "log-level", (options.level or "").encode(), options.timeout_s)
     if options.level is None:

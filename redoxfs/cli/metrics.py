@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from redoxfs.cli.options import MetricsOptions
+from redoxfs.cli.options.watching import MetricsOptions
 from redoxfs.launch.addresses import joined
 from redoxfs.launch.control import send_control
 from redoxfs.launch.errors import CommandError

@@ -16,12 +16,13 @@ from redoxfs.cli.status import ALL_IN_MEMORY
 from redoxfs.launch.background import Work, start
 from redoxfs.launch.daemon import LiveMountError, Prepared, job_of, prepare, work_of
 from redoxfs.launch.deadline import read_file
+from redoxfs.launch.defaults import DEFAULT_SLOW_OPEN_S
 from redoxfs.launch.errors import DaemonError
 from redoxfs.launch.forks import forked
 from redoxfs.launch.fuse_options import parse_fuse_options
 from redoxfs.launch.logs import log_to
 from redoxfs.launch.notify import notify, notify_when_readable
-from redoxfs.launch.options import DEFAULT_SLOW_OPEN_S, DatasetOptions, MountOptions
+from redoxfs.launch.options import DatasetOptions, MountOptions
 from redoxfs.launch.path_status import CONTROL_FOLDER, PathStatus
 from redoxfs.launch.runtime_paths import open_log
 from redoxfs.launch.say import say, say_by

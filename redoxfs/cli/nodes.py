@@ -6,7 +6,7 @@ given the new list, in any order. Laps begin anew.
 
 import json
 
-from redoxfs.cli.options import NodesOptions
+from redoxfs.cli.options.nodes import NodesOptions
 from redoxfs.launch.control import ask_daemon, live_mount
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.members import Listed, parse_nodes

@@ -3,14 +3,14 @@
 import argparse
 
 from redoxfs.cli import values
-from redoxfs.cli.options import ProfileOptions, default_of
+from redoxfs.cli.options.building import default_of
 from redoxfs.cli.parser import Parser, Verbs, add_verb
-from redoxfs.launch.options import MountOptions
-from redoxfs.launch.sizes import format_time
 
 
 def add_profile(verbs: "Verbs[Parser]") -> Parser:
     """`redoxfs profile`, but for --timeout."""
+    from redoxfs.cli.options.watching import ProfileOptions
+
     text = "show what the time of opens goes to, by outcome and directory"
     verb = add_verb(verbs, "profile", ProfileOptions, text, usage="%(prog)s [OPTIONS] (MOUNTPOINT | LOGFILE)")
     verb.add_argument("path", metavar="PATH", help="a mount; or a copy of its .redoxfs/accesslog, with - for stdin")
@@ -47,6 +47,9 @@ def add_profile(verbs: "Verbs[Parser]") -> Parser:
 
 def add_slow_open(group: "argparse._ActionsContainer") -> argparse.Action:
     """--slow-open."""
+    from redoxfs.launch.options import MountOptions
+    from redoxfs.launch.sizes import format_time
+
     default = format_time(default_of(MountOptions, "slow_open_s")).replace(" ", "")
     return group.add_argument(
         "--slow-open",

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redoxfs.cli.options import PackOptions
+from redoxfs.cli.options.datasets import PackOptions
 from redoxfs.cli.progress import showing
 from redoxfs.launch.errors import DestinationError, SourceUnusableError, UsageError
 from redoxfs.launch.path_status import path_status

@@ -14,13 +14,16 @@ from typing import Any, NoReturn
 
 from redoxfs.launch.errors import UsageError
 
+_ANY_WIDTH = 80
+
 
 class Parser(argparse.ArgumentParser):
     """``--help`` leaves out groups that are advanced; ``--help-all``, which such a parser has, shows them."""
 
+    _is_shown = False
+
     def __init__(self, **keywords: Any) -> None:
         super().__init__(allow_abbrev=False, argument_default=argparse.SUPPRESS, **keywords)
-        self.formatter_class = _Formatter
         self._advanced: list[argparse.Action] = []
 
     def error(self, message: str) -> NoReturn:
@@ -48,10 +51,18 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         with self._hidden():
-            return super().format_help()
+            return self.format_all_help()
 
     def format_all_help(self) -> str:
-        return super().format_help()
+        self._is_shown = True
+        try:
+            return super().format_help()
+        finally:
+            self._is_shown = False
+
+    def _get_formatter(self) -> argparse.HelpFormatter:
+        # argparse makes one for each argument, too. Only a text needs the width of the terminal.
+        return _Formatter(self.prog, None if self._is_shown else _ANY_WIDTH)
 
     @contextmanager
     def _hidden(self) -> Iterator[None]:
@@ -68,8 +79,8 @@ class Parser(argparse.ArgumentParser):
 class _Formatter(argparse.RawDescriptionHelpFormatter):
     """A help text starts beside all but the longest options, so that most take one line."""
 
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=27)
+    def __init__(self, prog: str, width: int | None) -> None:
+        super().__init__(prog, max_help_position=27, width=width)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         # Option names and templates contain hyphens, and stay whole.

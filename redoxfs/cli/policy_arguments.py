@@ -4,8 +4,8 @@ import argparse
 from typing import Any
 
 from redoxfs.cli import values
-from redoxfs.cli.options import default_of
-from redoxfs.launch.options import POLICIES, STORAGES, SharingOptions
+from redoxfs.cli.options.building import default_of
+from redoxfs.launch.defaults import POLICIES, STORAGES
 
 
 def add_layout(
@@ -43,6 +43,8 @@ def add_policy(verb: "argparse._ActionsContainer") -> list[argparse.Action]:
 
 
 def add_sharing(group: "argparse._ActionsContainer") -> list[argparse.Action]:
+    from redoxfs.launch.options import SharingOptions
+
     def default(name: str) -> Any:
         return default_of(SharingOptions, name)
 

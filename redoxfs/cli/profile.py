@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from redoxfs.cli.options import ProfileOptions
+from redoxfs.cli.options.watching import ProfileOptions
 from redoxfs.launch.control import live_mount
 from redoxfs.launch.deadline import run_in_child
 from redoxfs.launch.errors import DaemonError, MountpointError, UsageError

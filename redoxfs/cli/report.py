@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from redoxfs.cli.options import ReportOptions
+from redoxfs.cli.options.examining import ReportOptions
 from redoxfs.launch.control import live_mount, send_control
 from redoxfs.launch.deadline import MOST_BYTES, look, read_file
 from redoxfs.launch.errors import DaemonError, DestinationError, MountpointError, UsageError

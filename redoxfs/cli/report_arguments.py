@@ -1,6 +1,6 @@
 """The arguments of `redoxfs report`."""
 
-from redoxfs.cli.options import ReportOptions
+from redoxfs.cli.options.examining import ReportOptions
 from redoxfs.cli.parser import Parser, Verbs, add_verb
 
 

@@ -10,7 +10,7 @@ import time
 from contextlib import ExitStack
 from typing import Any
 
-from redoxfs.cli.options import RestartOptions
+from redoxfs.cli.options.mounts import RestartOptions
 from redoxfs.launch.control import ask_daemon, live_mount, send_control
 from redoxfs.launch.errors import DaemonError, MountpointError
 from redoxfs.launch.keeper import layouts

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from redoxfs.cli.arguments import parse
 from redoxfs.cli.mount import summary
-from redoxfs.cli.options import ServeOptions, built, flat
+from redoxfs.cli.options.building import built, flat
+from redoxfs.cli.options.kubernetes import ServeOptions
 from redoxfs.launch.daemon import prepare_received, work_of
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.handover import receive_mount, receive_settings

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from redoxfs.chunks.storage_speed import StorageSpeed
-from redoxfs.cli.options import (
+from redoxfs.cli.options.simulations import (
     BreakdownOptions,
     ChunkSizeOptions,
     PoliciesOptions,

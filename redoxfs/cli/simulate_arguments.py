@@ -1,7 +1,8 @@
 """The grammar of `redoxfs simulate`."""
 
 from redoxfs.cli import values
-from redoxfs.cli.options import (
+from redoxfs.cli.options.building import default_of
+from redoxfs.cli.options.simulations import (
     QUICK_FILES,
     RELATED_SYSTEMS,
     BreakdownOptions,
@@ -10,10 +11,9 @@ from redoxfs.cli.options import (
     RandomnessOptions,
     RelatedOptions,
     RemoteMemoryOptions,
-    default_of,
 )
 from redoxfs.cli.parser import Parser, Verbs, add_verb
-from redoxfs.launch.options import POLICIES
+from redoxfs.launch.defaults import POLICIES
 
 
 def add_simulate(verbs: "Verbs[Parser]") -> None:

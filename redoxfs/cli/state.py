@@ -9,7 +9,7 @@ load both together. With several nodes, any node saves the progress of all, and 
 import os
 from pathlib import Path
 
-from redoxfs.cli.options import StateLoadOptions, StateSaveOptions
+from redoxfs.cli.options.states import StateLoadOptions, StateSaveOptions
 from redoxfs.launch.control import ask_daemon, live_mount
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.outputs import check_replaceable, outside

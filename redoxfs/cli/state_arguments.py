@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Callable
 
-from redoxfs.cli.options import StateLoadOptions, StateSaveOptions
+from redoxfs.cli.options.states import StateLoadOptions, StateSaveOptions
 from redoxfs.cli.parser import Parser, Verbs, add_verb
 from redoxfs.cli.values import whole_number
 

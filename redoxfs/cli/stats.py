@@ -8,7 +8,7 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
-from redoxfs.cli.options import StatsOptions
+from redoxfs.cli.options.watching import StatsOptions
 from redoxfs.cli.status import read_stats
 from redoxfs.launch.errors import DaemonError, MountpointError
 from redoxfs.launch.sizes import format_bytes, format_time

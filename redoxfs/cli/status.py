@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from redoxfs.cli.options import StatusOptions
+from redoxfs.cli.options.watching import StatusOptions
 from redoxfs.cli.table import print_table
 from redoxfs.launch.control import live_mount, send_control
 from redoxfs.launch.deadline import look, read_file

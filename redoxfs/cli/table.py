@@ -3,7 +3,8 @@
 On a terminal, long values fold at its width. Elsewhere nothing folds, because `grep` cannot find a path in two lines.
 """
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 
 # Wider than any row; the table itself is only as wide as its widest.
 _UNFOLDED_COLUMNS = 1 << 16
@@ -11,6 +12,34 @@ _UNFOLDED_COLUMNS = 1 << 16
 
 def print_table(title: str, rows: Iterable[tuple[str, str]]) -> None:
     """Print `rows` under `title`. Values are text, never markup."""
+    rows = list(rows)
+    if (
+        rows
+        and not sys.stdout.isatty()
+        and sys.stdout.encoding.lower() == "utf-8"
+        and _is_plain(title, *map("".join, rows))
+    ):
+        print("\n".join(_plain(title, rows)))
+    else:
+        _print_rich(title, rows)
+
+
+def _is_plain(*texts: str) -> bool:
+    """Whether each character takes one column."""
+    return all(text.isascii() and text.isprintable() for text in texts)
+
+
+def _plain(title: str, rows: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """What rich prints off a terminal, without rich, whose import takes longer than all else of a short command."""
+    names, values = (max(len(row[column]) for row in rows) for column in (0, 1))
+    yield title
+    yield f"┌─{'─' * names}─┬─{'─' * values}─┐"
+    for name, value in rows:
+        yield f"│ {name:{names}} │ {value:{values}} │"
+    yield f"└─{'─' * names}─┴─{'─' * values}─┘"
+
+
+def _print_rich(title: str, rows: Iterable[tuple[str, str]]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

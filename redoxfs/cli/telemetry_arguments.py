@@ -3,12 +3,14 @@
 import argparse
 
 from redoxfs.cli import values
-from redoxfs.cli.options import MetricsOptions, StatsOptions, TopOptions, default_of
+from redoxfs.cli.options.building import default_of
 from redoxfs.cli.parser import Parser, Verbs, add_verb
 
 
 def add_stats(verbs: "Verbs[Parser]") -> Parser:
     """`redoxfs stats`, but for --timeout."""
+    from redoxfs.cli.options.watching import StatsOptions
+
     verb = add_verb(verbs, "stats", StatsOptions, "print a line every second with what a mount does")
     verb.add_argument("mountpoint", metavar="MOUNTPOINT")
     verb.add_argument(
@@ -27,6 +29,8 @@ def add_stats(verbs: "Verbs[Parser]") -> Parser:
 
 def add_top(verbs: "Verbs[Parser]") -> Parser:
     """`redoxfs top`, but for --timeout."""
+    from redoxfs.cli.options.watching import TopOptions
+
     verb = add_verb(verbs, "top", TopOptions, "show on one screen what mounts do, every second")
     verb.add_argument(
         "mountpoints",
@@ -47,6 +51,8 @@ def add_top(verbs: "Verbs[Parser]") -> Parser:
 
 def add_metrics(verbs: "Verbs[Parser]") -> None:
     """`redoxfs metrics`."""
+    from redoxfs.cli.options.watching import MetricsOptions
+
     text = "serve the metrics of all mounts of this user that have no --metrics, for Prometheus"
     verb = add_verb(verbs, "metrics", MetricsOptions, text)
     verb.add_argument(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redoxfs.cli.metrics import own_mounts
-from redoxfs.cli.options import TopOptions
+from redoxfs.cli.options.watching import TopOptions
 from redoxfs.cli.stats import COLUMNS, LINES_TO_A_HEADER, cells_of, joined
 from redoxfs.cli.top_asker import Answer, Asker
 from redoxfs.cli.top_view import MountView, State

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from redoxfs.cli.exits import code_of, line_of
-from redoxfs.cli.options import UmountOptions
+from redoxfs.cli.options.mounts import UmountOptions
 from redoxfs.launch.deadline import run_in_child
 from redoxfs.launch.errors import (
     CommandError,

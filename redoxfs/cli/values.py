@@ -6,12 +6,13 @@ The functions that read a text are types of argparse: they raise argparse.Argume
 import argparse
 import math
 import re
+from typing import TYPE_CHECKING
 
-from redoxfs.launch.addresses import MOST_NODES
+from redoxfs.launch.defaults import MOST_NODES
 from redoxfs.launch.errors import UsageError
-from redoxfs.launch.metrics import parse_listen
-from redoxfs.launch.options import SamplerSpec
-from redoxfs.launch.sizes import parse_size
+
+if TYPE_CHECKING:
+    from redoxfs.launch.options import SamplerSpec
 
 # What each kind of sampler takes, and what it needs.
 _SAMPLERS = {
@@ -54,6 +55,8 @@ def window(text: str) -> int:
 
 
 def listen(text: str) -> str:
+    from redoxfs.launch.metrics import parse_listen
+
     try:
         parse_listen(text)
     except UsageError as error:
@@ -127,6 +130,8 @@ def skew(text: str) -> float:
 
 
 def bandwidth(text: str) -> float:
+    from redoxfs.launch.sizes import parse_size
+
     try:
         return float(parse_size(text, 0))
     except UsageError:
@@ -134,6 +139,8 @@ def bandwidth(text: str) -> float:
 
 
 def storage_speed(text: str) -> tuple[float, int]:
+    from redoxfs.launch.sizes import parse_size
+
     reads, comma, size = text.partition(",")
     try:
         if not comma or not (0 < float(reads) <= 1e9):
@@ -145,7 +152,9 @@ def storage_speed(text: str) -> tuple[float, int]:
         ) from None
 
 
-def sampler(text: str) -> SamplerSpec:
+def sampler(text: str) -> "SamplerSpec":
+    from redoxfs.launch.options import SamplerSpec
+
     kind, *words = text.split(",")
     if kind not in _SAMPLERS:
         raise argparse.ArgumentTypeError(f"{kind!r} is not a known sampler; known are {', '.join(_SAMPLERS)}")
@@ -178,6 +187,8 @@ def sampler(text: str) -> SamplerSpec:
 
 def text_of(value: object) -> str:
     """The text that stands for a value on a command line."""
+    from redoxfs.launch.options import SamplerSpec
+
     if isinstance(value, SamplerSpec):
         words = [value.kind, f"seed={value.seed}"]
         words += [f"ranks={value.ranks}"] if value.ranks is not None else []

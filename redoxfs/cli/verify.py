@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from redoxfs.cli.exits import EXITS
-from redoxfs.cli.options import VerifyOptions
+from redoxfs.cli.options.datasets import VerifyOptions
 from redoxfs.cli.progress import showing
 from redoxfs.launch.errors import SourceUnusableError
 from redoxfs.launch.objects import verify_objects

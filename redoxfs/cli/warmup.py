@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from redoxfs.cli.options import WarmupOptions
+from redoxfs.cli.options.caches import WarmupOptions
 from redoxfs.cli.progress import showing
 from redoxfs.launch.cache import check_cache, open_cache, resolved_cache
 from redoxfs.launch.errors import DestinationError, SourceUnusableError

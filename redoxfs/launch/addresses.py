@@ -11,13 +11,8 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
+from redoxfs.launch.defaults import DEFAULT_PORT, MOST_NODES
 from redoxfs.launch.errors import UsageError
-
-# IANA has not assigned this port.
-DEFAULT_PORT = 7420
-
-# Nodes are numbered in seven bits.
-MOST_NODES = 127
 
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?", re.ASCII)
 

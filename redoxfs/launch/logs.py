@@ -14,8 +14,6 @@ from typing import Any, TextIO
 
 TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
-FORMATS = ("text", "json")
-LEVELS = ("debug", "info", "warning", "error")
 
 # A value that needs no quotes: no blank, no quote, no equals sign, nothing that ends a line.
 _PLAIN = re.compile(r"[^\s\"'=\\]+")

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from redoxfs.launch.addresses import (
-    DEFAULT_PORT,
-    MOST_NODES,
     RETRY_S,
     Here,
     check_members,
@@ -28,8 +26,9 @@ from redoxfs.launch.addresses import (
     port_of,
     split_address,
 )
+from redoxfs.launch.defaults import DEFAULT_PORT, DEFAULT_PREFETCH_WINDOW, MOST_NODES
 from redoxfs.launch.errors import UsageError
-from redoxfs.launch.options import DEFAULT_PREFETCH_WINDOW, ClusterOptions, SharingOptions
+from redoxfs.launch.options import ClusterOptions, SharingOptions
 from redoxfs.launch.rendezvous import rendezvous
 from redoxfs.launch.sizes import format_bytes, parse_size
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from redoxfs.launch.addresses import joined, port_of
 from redoxfs.launch.errors import UsageError
-from redoxfs.telemetry import METRICS
 
 LOCALHOST = "127.0.0.1"
 
@@ -56,6 +55,8 @@ def moved(address: str, by: int) -> str:
 
 def labels_of(texts: Sequence[str]) -> dict[str, str]:
     """The labels of NAME=VALUE texts. Raises UsageError."""
+    from redoxfs.telemetry import METRICS
+
     taken = {"mount", "node", "le", *(label for metric in METRICS for label in metric.labels)}
     labels: dict[str, str] = {}
     for text in texts:

@@ -6,24 +6,13 @@ has its default here; a value that depends on SOURCE or on the machine is None u
 
 from dataclasses import dataclass, field
 
-# Slow storage answers within seconds, even a parallel filesystem under load; lost storage never does. A minute tells
-# one from the other.
-DEFAULT_TIMEOUT_S = 60.0
-
-# All nodes of a job start at once, but some wait for an image to be pulled or a disk to be mounted.
-DEFAULT_JOIN_TIMEOUT_S = 300.0
-
-# A peer answers in milliseconds unless its storage is slow. One that takes this long is better skipped.
-DEFAULT_PEER_TIMEOUT_S = 10.0
-
-# No storage that is well takes as long, not even under load.
-DEFAULT_SLOW_OPEN_S = 10.0
-
-# The paper's own choice of P (section 5).
-DEFAULT_PREFETCH_WINDOW = 6000
-
-POLICIES = ("pool", "slot")
-STORAGES = ("shared", "local")
+from redoxfs.launch.defaults import (
+    DEFAULT_JOIN_TIMEOUT_S,
+    DEFAULT_PEER_TIMEOUT_S,
+    DEFAULT_PREFETCH_WINDOW,
+    DEFAULT_SLOW_OPEN_S,
+    DEFAULT_TIMEOUT_S,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from redoxfs.launch.addresses import MOST_NODES, RETRY_S, Here, is_literal, is_loopback, joined, split_address
+from redoxfs.launch.addresses import RETRY_S, Here, is_literal, is_loopback, joined, split_address
+from redoxfs.launch.defaults import MOST_NODES
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.say import say
 

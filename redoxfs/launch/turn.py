@@ -22,14 +22,17 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from redoxfs.launch.errors import DaemonError
-from redoxfs.launch.options import MountOptions
 from redoxfs.launch.path_status import path_status
 from redoxfs.launch.runtime_paths import control_path, control_path_of_daemon
 from redoxfs.launch.say import say
 from redoxfs.linux.mount_table import Mount
 from redoxfs.linux.parent import signal_at_the_parents_end
+
+if TYPE_CHECKING:
+    from redoxfs.launch.options import MountOptions
 
 # The bytes that are locked, whether or not the file has them.
 _COMMAND, KEEPER, DAEMON = 0, 1, 2  # keeper.c has the first two
@@ -41,7 +44,7 @@ _KEEPERS = 16
 _FLOCK = struct.Struct("@hhqqi4x")
 
 
-def await_turn(options: MountOptions) -> int:
+def await_turn(options: "MountOptions") -> int:
     """The descriptor of a lock that makes this the only process that is about to mount there."""
     asked = options.source if options.mountpoint is None else options.mountpoint
     path = path_status(asked, options.timeout_s).path
