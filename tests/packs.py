@@ -16,7 +16,7 @@ from redoxfs.chunks import Cells, StorageSpeed, build_cells
 from redoxfs.dataset import Catalog, Tree, Verdict, array_files, build_catalog, read_tree
 from redoxfs.packed import MANIFEST, Index, PackedStore, load_index, pack
 from redoxfs.packed.index import FOLDER, arrays_of, block_offsets, describe, save_arrays, seal, tree_of
-from redoxfs.packed.pack import Packed
+from redoxfs.packed.packing import Packed
 from redoxfs.packed.positions import assign_positions
 
 SPEED = StorageSpeed(seek_s=0.002, bytes_per_s=200e6)

@@ -16,7 +16,7 @@ from packs import Options, catalog_of, files_in, opened, pack_here, reseal, shar
 from redoxfs.dataset import SourceError
 from redoxfs.packed import MANIFEST, DamagedDatasetError, PackError, is_packed, load_index, verify
 from redoxfs.packed.index import FOLDER, PACKING
-from redoxfs.packed.pack import DRAFT, LOCK
+from redoxfs.packed.packing import DRAFT, LOCK
 
 pytestmark = pytest.mark.slow
 

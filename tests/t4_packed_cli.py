@@ -23,7 +23,7 @@ from patience import PATIENCE_S, until
 from redoxfs.cli import program
 from redoxfs.packed import MANIFEST, load_index
 from redoxfs.packed.index import FOLDER, PACKING
-from redoxfs.packed.pack import DRAFT
+from redoxfs.packed.packing import DRAFT
 
 CLASSES = {"cat": 40, "dog": 30}
 OPTIONS = ["--classes", "dir", "--chunk-size", "4"]

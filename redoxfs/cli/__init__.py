@@ -4,6 +4,7 @@ Only `main` is public. Each verb is a module. It imports the rooms below only wh
 mistyped option answer at once.
 """
 
+import gc
 import signal
 import sys
 from collections.abc import Sequence
@@ -13,6 +14,9 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit codes are the table in `redoxfs.cli.exits`."""
+    if argv is None:
+        # Imports make no garbage, and so many objects that the collector would go through them again and again.
+        gc.disable()
     try:
         from redoxfs.cli.program import run
     except KeyboardInterrupt:

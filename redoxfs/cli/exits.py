@@ -38,7 +38,7 @@ EXITS = (
     Exit(
         3,
         "SOURCE cannot be used: missing, not a directory, no permission, no files, or itself a redoxfs mount",
-        (_HERE + "SourceUnusableError", "redoxfs.dataset:SourceError"),
+        (_HERE + "SourceUnusableError", "redoxfs.dataset.errors:SourceError"),
     ),
     Exit(
         4,
@@ -49,7 +49,7 @@ EXITS = (
             _HERE + "MountpointError",
             "redoxfs.fs:OccupiedError",
             _HERE + "DestinationError",
-            "redoxfs.packed:PackError",
+            "redoxfs.packed.packing:PackError",
         ),
     ),
     Exit(
@@ -60,7 +60,7 @@ EXITS = (
     Exit(
         6,
         "--classes, --samples or --groups cannot be applied to this SOURCE",
-        ("redoxfs.dataset:ClassesError",),
+        ("redoxfs.dataset.errors:ClassesError",),
     ),
     Exit(
         7,
@@ -71,7 +71,11 @@ EXITS = (
     Exit(
         9,
         "a packed dataset, a catalog or a cache is damaged, or has another format version",
-        (_HERE + "DamagedError", "redoxfs.packed:DamagedDatasetError", "redoxfs.dataset:DamagedCatalogError"),
+        (
+            _HERE + "DamagedError",
+            "redoxfs.packed.index:DamagedDatasetError",
+            "redoxfs.dataset.catalog_file:DamagedCatalogError",
+        ),
     ),
     Exit(
         10,

@@ -18,7 +18,7 @@ from redoxfs.launch.source import DEFAULT_CHUNK_SIZE, catalog_of, cells_of, chec
 from redoxfs.objects import Address, AddressError, is_address, parse_address
 
 if TYPE_CHECKING:
-    from redoxfs.packed.pack import Packed
+    from redoxfs.packed.packing import Packed
 
 
 def run(options: PackOptions) -> int:

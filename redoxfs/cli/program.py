@@ -4,6 +4,7 @@ A traceback is for debugging redoxfs: REDOXFS_DEBUG=1 prints it. Everybody else 
 where, and what to type next.
 """
 
+import gc
 import importlib
 import os
 import sys
@@ -70,6 +71,10 @@ def _dispatch(argv: Sequence[str] | None) -> int:
     # numpy's linear algebra, unused here, would start a thread for each core before our forks.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     verb = importlib.import_module(_VERBS[command.verb])
+    if not gc.isenabled():
+        # Modules never become garbage. Left out of all collections, they also stay shared with what we fork.
+        gc.freeze()
+        gc.enable()
     code: int = verb.run(command.options)
     sys.stdout.flush()
     return code

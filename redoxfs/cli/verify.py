@@ -18,7 +18,7 @@ from redoxfs.launch.sizes import counted, format_bytes, format_seconds
 from redoxfs.launch.source import check_source, open_root
 
 if TYPE_CHECKING:
-    from redoxfs.packed.verify import Verified
+    from redoxfs.packed.verifying import Verified
     from redoxfs.packed.workers import Done
 
 _DAMAGED = next(exit_.code for exit_ in EXITS if any("DamagedDatasetError" in name for name in exit_.raised_as))

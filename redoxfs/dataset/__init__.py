@@ -1,15 +1,33 @@
 """The source directory: its tree, its samples, and the classes within which samples may stand in for each other."""
 
-from redoxfs.dataset import array_files
-from redoxfs.dataset.beside import Beside, look_beside
-from redoxfs.dataset.cache import ChangedError, Scan, check_unchanged, default_cache_dir, load_or_scan
-from redoxfs.dataset.catalog import TURN_OFF, Catalog, Verdict, build_catalog, check_options
-from redoxfs.dataset.catalog_file import CatalogFile, DamagedCatalogError, at_source, read_catalog, write_catalog
-from redoxfs.dataset.errors import ClassesError, SourceError, show
-from redoxfs.dataset.evidence import Finding
-from redoxfs.dataset.fingerprint import fingerprint
-from redoxfs.dataset.scan import read_tree
-from redoxfs.dataset.tree import CONTROL_NAME, Tree
+from typing import TYPE_CHECKING
+
+from redoxfs import late
+
+if TYPE_CHECKING:
+    from redoxfs.dataset import array_files
+    from redoxfs.dataset.beside import Beside, look_beside
+    from redoxfs.dataset.cache import ChangedError, Scan, check_unchanged, default_cache_dir, load_or_scan
+    from redoxfs.dataset.catalog import TURN_OFF, Catalog, Finding, Verdict
+    from redoxfs.dataset.catalog_file import CatalogFile, DamagedCatalogError, at_source, read_catalog, write_catalog
+    from redoxfs.dataset.decision import build_catalog, check_options
+    from redoxfs.dataset.errors import ClassesError, SourceError, show
+    from redoxfs.dataset.fingerprints import fingerprint
+    from redoxfs.dataset.scan import read_tree
+    from redoxfs.dataset.tree import CONTROL_NAME, Tree
+else:
+    __getattr__ = late.names_of(
+        __name__,
+        beside="Beside look_beside",
+        cache="ChangedError Scan check_unchanged default_cache_dir load_or_scan",
+        catalog="TURN_OFF Catalog Finding Verdict",
+        catalog_file="CatalogFile DamagedCatalogError at_source read_catalog write_catalog",
+        decision="build_catalog check_options",
+        errors="ClassesError SourceError show",
+        fingerprints="fingerprint",
+        scan="read_tree",
+        tree="CONTROL_NAME Tree",
+    )
 
 __all__ = [
     "CONTROL_NAME",

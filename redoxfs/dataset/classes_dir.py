@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from redoxfs.dataset.catalog import Finding
 from redoxfs.dataset.class_trees import Unnamed, is_single, place_of, possible_classes
 from redoxfs.dataset.errors import show
-from redoxfs.dataset.evidence import Finding, parts_within, scene_of
+from redoxfs.dataset.evidence import parts_within, scene_of
 from redoxfs.dataset.groups import Groups
 from redoxfs.dataset.label_files import label_files
 from redoxfs.dataset.scene import Scene

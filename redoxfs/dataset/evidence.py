@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from redoxfs.dataset import mirrors, series
 from redoxfs.dataset.beside import Beside
+from redoxfs.dataset.catalog import Finding
 from redoxfs.dataset.class_trees import find_trees, is_single, possible_classes
 from redoxfs.dataset.directory_names import numbered, role_directories, sensors
 from redoxfs.dataset.label_files import arrays_beside, label_files, label_files_beside
@@ -34,17 +35,6 @@ from redoxfs.dataset.samples import hidden
 from redoxfs.dataset.scene import Against, Check, Doubt, Scene, hint
 from redoxfs.dataset.splits import is_split
 from redoxfs.dataset.tree import Tree
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result for one split, or for the whole source (".")."""
-
-    split: str
-    redirected: bool
-    because: str  # a clause
-    directories: int  # that hold samples
-    samples: int  # files
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from redoxfs.dataset.catalog import Catalog, Verdict
+from redoxfs.dataset.catalog import Catalog, Finding, Verdict
 from redoxfs.dataset.errors import show
-from redoxfs.dataset.evidence import Finding
 from redoxfs.dataset.groups import MEMBERS_MAX
 from redoxfs.dataset.tree import CONTROL_NAME, Tree
 

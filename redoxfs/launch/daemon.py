@@ -7,6 +7,7 @@ mount waits forever.
 """
 
 import errno
+import gc
 import logging
 import os
 import resource
@@ -168,6 +169,7 @@ def _prepared(
         if state_file is not None:
             state_file.number(members.rank, len(members.addresses))
     transport = None if members is None else transport_of(options.cluster.sharing, members)
+    _import_all()
     dataset = open_dataset(
         source,
         root_fd,
@@ -219,6 +221,7 @@ def _prepared(
 def succeeding(recipe: Recipe, dataset: Dataset, state_fd: int, receive: "Callable[[], Channel]") -> Prepared:
     """What a former daemon of the mount had prepared. It has chosen already; nothing is checked or scanned again."""
     _allow_open_files()
+    _import_all()
     options = recipe.options
     members = recipe.members
     state_file = None if recipe.state_path is None else state_file_in(state_fd, recipe.state_path)
@@ -246,6 +249,16 @@ def succeeding(recipe: Recipe, dataset: Dataset, state_fd: int, receive: "Callab
         receive=receive,
         metrics=_metrics_again(options),
     )
+
+
+def _import_all() -> None:
+    """Import what the daemon runs: after all checks that are cheap, and before the scan."""
+    gc.disable()
+    import redoxfs.fs  # noqa: F401
+
+    # Modules never become garbage. A collection in the daemon would copy each page of theirs that the fork shares.
+    gc.freeze()
+    gc.enable()
 
 
 def _metrics(options: MountOptions) -> "Metrics | None":

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from redoxfs.objects.client import Version
     from redoxfs.objects.index import Fetched
     from redoxfs.packed import Index
-    from redoxfs.packed.verify import Verified
+    from redoxfs.packed.verifying import Verified
     from redoxfs.packed.workers import Done
 
 Result = TypeVar("Result")

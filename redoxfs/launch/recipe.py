@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from redoxfs.peers import Transport
 
-LAYOUT = 2
+LAYOUT = 3
 """Of the head, and of every type that is pickled. Another one cannot be read."""
 
 ALIGNMENT = 64

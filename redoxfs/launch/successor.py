@@ -4,6 +4,7 @@ Only the keeper runs it. It gets all that it needs from the keeper, and looks at
 answers until it serves itself. MOUNTPOINT is there for people who list processes.
 """
 
+import gc
 import logging
 import os
 import sys
@@ -12,6 +13,10 @@ from pathlib import Path
 
 # numpy's linear algebra, unused here, would start a thread for each core.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+if __name__ == "__main__":
+    # As in `redoxfs.cli.main`.
+    gc.disable()
 
 from redoxfs.launch.daemon import succeeding, work_of
 from redoxfs.launch.errors import UNEXPECTED, CommandError

@@ -14,7 +14,7 @@ from redoxfs.objects.index import Fetched, load
 from redoxfs.objects.writer import Writer
 from redoxfs.packed.index import Index
 from redoxfs.packed.shard import ShardMap, check_bytes
-from redoxfs.packed.verify import Verified, verified
+from redoxfs.packed.verifying import Verified, verified
 from redoxfs.packed.workers import Done, Tally, Work, each_shard
 
 AHEAD = 8
@@ -29,7 +29,7 @@ def verify(
     timeout_s: float,
     on_progress: Callable[[Done, int], None] = lambda _done, _size: None,
 ) -> Verified:
-    """As `redoxfs.packed.verify`, of an index that was fetched."""
+    """As `redoxfs.packed.verifying`, of an index that was fetched."""
     index = load(fetched)
     tree, names = index.catalog.tree, index.positions.shard_names
     size = int(tree.size[tree.kind_mask(0o100000)].sum())

@@ -50,7 +50,7 @@ from redoxfs.packed.index import (
     save_arrays,
     seal,
 )
-from redoxfs.packed.pack import (
+from redoxfs.packed.packing import (
     DRAFT,
     Packed,
     PackError,
@@ -88,7 +88,7 @@ def pack_to(
     timeout_s: float,
     on_progress: Callable[[Done, Totals], None] = lambda _done, _totals: None,
 ) -> Packed:
-    """As `redoxfs.packed.pack`, to an address. ``timeout_s``: the deadline of a request."""
+    """As `redoxfs.packed.packing`, to an address. ``timeout_s``: the deadline of a request."""
     tree = catalog.tree
     positions = assign_positions(catalog, cells, shard_bytes=shard_bytes)
     manifest = describe(catalog, cells, positions, seed=seed, asked=asked)

@@ -4,17 +4,30 @@
 ``positions``  the shard and offset of each entry
 ``index``      the folder on disk: its arrays and its manifest, checked before use
 ``shard``      writes one shard, and checks one
-``pack``       `redoxfs pack`: all shards, on all cores, resumable
-``verify``     `redoxfs verify`
+``packing``    `redoxfs pack`: all shards, on all cores, resumable
+``verifying``  `redoxfs verify`
 ``workers``    spreads shards over processes
 ``sharded``    what every store of shards has in common
 ``store``      the chunk store that reads shards in a folder
 """
 
-from redoxfs.packed.index import MANIFEST, DamagedDatasetError, Index, is_packed, load_index, shards_at
-from redoxfs.packed.pack import PackError, pack
-from redoxfs.packed.store import PackedStore
-from redoxfs.packed.verify import verify
+from typing import TYPE_CHECKING
+
+from redoxfs import late
+
+if TYPE_CHECKING:
+    from redoxfs.packed.index import MANIFEST, DamagedDatasetError, Index, is_packed, load_index, shards_at
+    from redoxfs.packed.packing import PackError, pack
+    from redoxfs.packed.store import PackedStore
+    from redoxfs.packed.verifying import verify
+else:
+    __getattr__ = late.names_of(
+        __name__,
+        index="MANIFEST DamagedDatasetError Index is_packed load_index shards_at",
+        packing="PackError pack",
+        store="PackedStore",
+        verifying="verify",
+    )
 
 __all__ = [
     "MANIFEST",
