@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import redoxfs
@@ -9,6 +10,9 @@ import redoxfs
 assert redoxfs.__file__ is not None
 PACKAGE = Path(redoxfs.__file__).parent
 ROOT = PACKAGE.parent
+
+BELOW_ALL = {"arrays", "late"}
+"""Modules that every room may import, and that import no room."""
 
 ROOM = re.compile(r"^      (\w+)/ .*→ (.+)$", re.MULTILINE)
 """A line of the table of rooms: its name, and what its arrow points to."""
@@ -23,21 +27,29 @@ def said() -> dict[str, set[str]]:
 
 def imported(room: str) -> set[str]:
     """The rooms that the modules of a room import, wherever in them."""
+    return imported_by((PACKAGE / room).rglob("*.py")) - BELOW_ALL - {room}
+
+
+def imported_by(sources: Iterable[Path]) -> set[str]:
     modules: set[str] = set()
-    for source in (PACKAGE / room).rglob("*.py"):
+    for source in sources:
         for node in ast.walk(ast.parse(source.read_text())):
             if isinstance(node, ast.Import):
                 modules |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
                 assert node.level == 0, source
                 modules.add(node.module or "")
-    return {parts[1] for module in modules if (parts := module.split("."))[0] == "redoxfs" and len(parts) > 1} - {room}
+    return {parts[1] for module in modules if (parts := module.split("."))[0] == "redoxfs" and len(parts) > 1}
 
 
 def test_each_room_imports_the_rooms_that_its_arrow_points_to() -> None:
     rooms = said()
     assert set(rooms) == {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     assert {room: imported(room) for room in rooms} == rooms
+
+
+def test_what_lies_below_all_rooms_imports_none() -> None:
+    assert imported_by(PACKAGE / f"{name}.py" for name in BELOW_ALL) == set()
 
 
 def test_arrows_point_down() -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from redoxfs.arrays import distinct, is_in
 from redoxfs.cache.folder import Folder
 from redoxfs.cache.segments import KEPT, TAKEN_BACK, Batch, blocks_of, read_batches
 from redoxfs.chunks import Cells, NativeRead, Read, StorageSpeed
@@ -163,7 +164,7 @@ class Copies(ShardedStore):
         fits &= self._regular[known] & (self._tree_size[known] == sizes)
         fits &= (self._shard[known] < 0) & (self._sample_of[known] >= 0)
         if taken_back := self._taken_back.get(signed(segment.name)):
-            fits &= ~np.isin(at, np.fromiter(taken_back, np.int64))
+            fits &= ~is_in(at, np.fromiter(taken_back, np.int64))
         rows = self._whole(np.flatnonzero(fits), entries, batch_of)
         entries, at, blocks, first = entries[rows], at[rows], blocks[rows], first[rows]
         within = np.arange(int(blocks.sum())) - np.repeat(np.cumsum(blocks) - blocks, blocks)
@@ -171,7 +172,7 @@ class Copies(ShardedStore):
         self._at[entries] = at
         self._shard[entries] = number
         samples = self._sample_of[entries]
-        self._note(samples if self._are_single else np.unique(samples))
+        self._note(samples if self._are_single else distinct(samples))
 
     def _whole(
         self, rows: npt.NDArray[np.intp], entries: npt.NDArray[np.int64], batch_of: npt.NDArray[np.intp]

@@ -25,6 +25,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from redoxfs.arrays import distinct
+
 Ints = npt.NDArray[np.integer]
 Int8 = npt.NDArray[np.int8]
 Int32 = npt.NDArray[np.int32]
@@ -236,7 +238,7 @@ def build_cells(
     random = np.random.default_rng(seed)
     tree_of = np.zeros(len(class_of), np.int32) if tree_of_class is None else tree_of_class[class_of]
     cells, starts = [np.empty((0, chunk_size), np.int32)], [np.zeros(1, np.int64)]
-    for tree in np.unique(tree_of).tolist():
+    for tree in distinct(tree_of).tolist():
         samples = np.flatnonzero(tree_of == tree).astype(np.int32)
         of_tree, start = _cells_of_tree(class_of[samples], sample_bytes[samples], chunk_size, random)
         cells.append(np.where(of_tree < 0, np.int32(-1), samples[of_tree]))

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from redoxfs import late
+from redoxfs.late import names_of
 
 if TYPE_CHECKING:
     from redoxfs.dataset import array_files
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from redoxfs.dataset.scan import read_tree
     from redoxfs.dataset.tree import CONTROL_NAME, Tree
 else:
-    __getattr__ = late.names_of(
+    __getattr__ = names_of(
         __name__,
         beside="Beside look_beside",
         cache="ChangedError Scan check_unchanged default_cache_dir load_or_scan",

@@ -33,6 +33,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from redoxfs.arrays import distinct
 from redoxfs.dataset.catalog import Catalog
 from redoxfs.dataset.errors import SourceError, show
 from redoxfs.dataset.stored import (
@@ -268,7 +269,7 @@ def at_source(catalog: Catalog, root_fd: int, roots: tuple[bytes, ...]) -> AtSou
 
 def _spread(entries: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     """Some of the entries, the first and the last among them."""
-    return entries[np.unique(np.linspace(0, len(entries) - 1, min(count, len(entries))).astype(np.int64))]
+    return entries[distinct(np.linspace(0, len(entries) - 1, min(count, len(entries))).astype(np.int64))]
 
 
 def _differs(path: bytes, how: str) -> SourceError:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from redoxfs.arrays import distinct, is_in
 from redoxfs.dataset.access import readers_of
 from redoxfs.dataset.errors import ClassesError, show
 from redoxfs.dataset.groups import Groups
@@ -51,7 +52,7 @@ def label_by_directory(tree: Tree, groups: Groups) -> Labels:
     # The directory has the split already. A file's own name can add one: train_1.jpg beside val_1.jpg.
     code, _, added = _splits(tree, groups.first)
     split, texts = _numbered(code, added)
-    names = {entry: show(tree.path(entry)) for entry in np.unique(label).tolist()}
+    names = {entry: show(tree.path(entry)) for entry in distinct(label).tolist()}
     return Labels(label, split, names, texts, True)
 
 
@@ -189,7 +190,7 @@ def refuse_two_labels(tree: Tree, groups: Groups, labels: Labels) -> None:
 
 def _refuse_links(tree: Tree, groups: Groups) -> None:
     members = groups.members
-    at = np.flatnonzero(np.isin(tree.inode[members], tree.link_inode))
+    at = np.flatnonzero(is_in(tree.inode[members], tree.link_inode))
     found = {(int(tree.device[members[m]]), int(tree.inode[members[m]])): m for m in at.tolist()}
     for link, device, inode in zip(
         tree.link_entry.tolist(), tree.link_device.tolist(), tree.link_inode.tolist(), strict=True

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from redoxfs.arrays import distinct
 from redoxfs.dataset.catalog import Finding
 from redoxfs.dataset.class_trees import Unnamed, is_single, place_of, possible_classes
 from redoxfs.dataset.errors import show
@@ -42,7 +43,7 @@ def apply_classes_dir(
 ) -> ClassesDir:
     """Apply `--classes dir` to the samples `groups`; `mask`, `grouped` and `root_fd` as for `evidence.judge`."""
     place = tree.parent[groups.first].astype(np.int64)
-    directories, rest = possible_classes(tree, np.unique(place))
+    directories, rest = possible_classes(tree, distinct(place))
     sizes = np.bincount(place, minlength=len(tree))
     others = int(sizes.sum() - sizes[directories].sum())
     seen = mask.copy()

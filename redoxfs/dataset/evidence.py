@@ -23,6 +23,7 @@ from operator import or_
 import numpy as np
 from numpy.typing import NDArray
 
+from redoxfs.arrays import distinct
 from redoxfs.dataset import mirrors, series
 from redoxfs.dataset.beside import Beside
 from redoxfs.dataset.catalog import Finding
@@ -112,10 +113,12 @@ def scene_of(
 ) -> Scene:
     """The input of the checks. Arguments as for `judge`."""
     samples = np.flatnonzero(mask)
-    holders = np.unique(tree.parent[samples]).astype(np.int64)
-    above = np.unique(tree.parent[holders]).astype(np.int64)
+    holders = distinct(tree.parent[samples]).astype(np.int64)
+    above = distinct(tree.parent[holders]).astype(np.int64)
     trees = find_trees(tree, holders)
-    classified = samples[~np.isin(tree.parent[samples], trees.flat)]
+    is_flat = np.zeros(len(tree), np.bool_)
+    is_flat[trees.flat] = True
+    classified = samples[~is_flat[tree.parent[samples]]]
     return Scene(tree, samples, classified, holders, above, trees, hidden(tree), grouped, beside or Beside(), root_fd)
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from redoxfs.arrays import distinct
 from redoxfs.dataset.errors import ClassesError, show
 from redoxfs.dataset.samples import hidden
 from redoxfs.dataset.tree import Tree
@@ -119,7 +120,7 @@ def _by_stem(tree: Tree, mask: NDArray[np.bool_]) -> Groups:
     linked = two_alike = 0
     shown = ~hidden(tree)
     is_file, is_link = tree.kind_mask(stat.S_IFREG), tree.kind_mask(stat.S_IFLNK)
-    holds_samples = np.unique(tree.parent[np.flatnonzero(mask)])
+    holds_samples = distinct(tree.parent[np.flatnonzero(mask)])
     for directory in holds_samples.tolist():
         children = tree.children_of(directory)
         span = slice(children.start, children.stop)

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from redoxfs.arrays import distinct, is_in
 from redoxfs.dataset.splits import SPLIT_WORDS
 from redoxfs.dataset.stems import Stems, hash_text, stems_of
 from redoxfs.dataset.tree import Tree
@@ -76,7 +77,7 @@ def across(tree: Tree, entries: NDArray[np.int64], group: NDArray[np.int32] | No
     size = np.bincount(tree.parent[entries])
     at = run_at[twin]
     at = at[whole[at] | (size[parent[at]] > 1)]
-    twins = np.unique(of[at])
+    twins = distinct(of[at])
     count = np.bincount(tree.parent[twins], minlength=len(size))
     mirrored = np.flatnonzero((count > 0) & (count >= MIRRORED_SHARE * size))
     if not len(mirrored):
@@ -104,7 +105,7 @@ def within(tree: Tree, entries: NDArray[np.int64]) -> Pair | None:
     files = np.bincount(run)[run]
     part = (files > 1) & (files <= PARTS_MAX)
     size = np.bincount(tree.parent[entries])
-    count = np.bincount(tree.parent[np.unique(of[part])], minlength=len(size))
+    count = np.bincount(tree.parent[distinct(of[part])], minlength=len(size))
     paired = np.flatnonzero((count > 1) & (count >= MIRRORED_SHARE * size))
     if not len(paired):
         return None
@@ -197,9 +198,9 @@ def _rows_within(stems: Stems) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     tail = place[last] + 1
     ends = stems.end[owner[last]]
     # train_01 and val_01 are of two splits (see places.nested_splits), not parts of one sample.
-    role = last[(ends > tail) & ~stems.any_digit(tail, ends) & ~np.isin(stems.hash_of(tail, ends), _SPLITS)]
+    role = last[(ends > tail) & ~stems.any_digit(tail, ends) & ~is_in(stems.hash_of(tail, ends), _SPLITS)]
     heads = stems.start[owner[first]]
-    lead = first[~stems.any_digit(heads, place[first]) & ~np.isin(stems.hash_of(heads, place[first]), _SPLITS)]
+    lead = first[~stems.any_digit(heads, place[first]) & ~is_in(stems.hash_of(heads, place[first]), _SPLITS)]
     keys = np.concatenate(
         (
             stems.whole(),

@@ -20,7 +20,7 @@ def shape(scene: Scene) -> Doubt | None:
     if scene.holders[0] == 0:
         entry = scene.samples[np.argmax(tree.parent[scene.samples] == 0)]
         return Doubt(f"{scene.path(entry)} lies at the top, in no class directory")
-    both = np.intersect1d(scene.holders, scene.above)
+    both = np.intersect1d(scene.holders, scene.above, assume_unique=True)
     if len(both):
         return Doubt(f"{scene.path(both[0])} holds both samples and directories of samples")
     if not classes:

@@ -14,6 +14,7 @@ from fnmatch import translate
 import numpy as np
 from numpy.typing import NDArray
 
+from redoxfs.arrays import is_in
 from redoxfs.dataset.tree import Tree
 
 IMAGES = frozenset(
@@ -36,7 +37,7 @@ def hidden(tree: Tree) -> NDArray[np.bool_]:
     first[named] = tree.names[tree.name_at[:-1][named]]
     mask: NDArray[np.bool_] = first == ord(".")
     directories = np.flatnonzero(tree.kind_mask(stat.S_IFDIR))
-    for directory in directories[np.isin(first[directories], np.frombuffer(b"@#l", np.uint8))].tolist():
+    for directory in directories[is_in(first[directories], np.frombuffer(b"@#l", np.uint8))].tolist():
         mask[directory] = tree.name(directory) in APPLIANCE_DIRECTORIES
     # Parents come before children and a level is contiguous, so one pass per level reaches everything.
     while True:

@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from redoxfs.arrays import is_in
 from redoxfs.dataset.errors import SourceError, show
 from redoxfs.dataset.new_tree import ROW, UNCHANGED, Found, NewTree
 from redoxfs.dataset.tree import Tree
@@ -112,7 +113,7 @@ def _with_new_links(tree: Tree) -> Tree:
     regular = tree.kind_mask(stat.S_IFREG)
     many = np.flatnonzero(regular & (tree.nlink > 1))
     one = np.flatnonzero(regular & (tree.nlink <= 1))
-    one = one[np.isin(tree.inode[one], tree.inode[many])]
+    one = one[is_in(tree.inode[one], tree.inode[many])]
     if not len(one):
         return tree
     links = dict(zip(_files(tree, many), tree.nlink[many].tolist(), strict=True))

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from redoxfs.arrays import is_in
+
 # From this length on, a word of hexadecimal digits with some of 0 to 9 is a random number rather than a word.
 HEX_MIN_BYTES = 8
 # Hashing takes about 60 bytes of memory per byte of names, so names are hashed in pieces.
@@ -84,8 +86,8 @@ class Stems:
         text = self.text
         long = np.flatnonzero(self.end - self.start >= 3)
         end = self.end[long]
-        scaled = np.isin(text[end - 1], np.frombuffer(b"2348", np.uint8))
-        scaled &= np.isin(text[end - 2], np.frombuffer(b"xX", np.uint8))
+        scaled = _is_one(text[end - 1], b"2348")
+        scaled &= _is_one(text[end - 2], b"xX")
         scaled &= (_DIGIT | _SEPARATOR)[text[end - 3]]
         owner, end = long[scaled], end[scaled] - 2
         return owner, end - (_SEPARATOR[text[end - 1]] & (end - 1 > self.start[owner]))
@@ -135,7 +137,7 @@ class Stems:
         """Mark 10140303196_b88d3d6cec_n: a photo, its secret (10 hexadecimal digits), and the downloaded size."""
         end = self.end[self.end - self.start >= 14]
         secret = end[:, None] - np.arange(12, 2, -1)
-        found = np.isin(self.text[end - 1], np.frombuffer(b"sqtmnwzclbhko", np.uint8))
+        found = _is_one(self.text[end - 1], b"sqtmnwzclbhko")
         found &= (self.text[end - 2] == ord("_")) & (self.text[end - 13] == ord("_")) & _DIGIT[self.text[end - 14]]
         end = end[found & _HEX_DIGIT[self.text[secret]].all(axis=1)]
         numbers[end[:, None] - np.arange(12, 0, -1)] = True
@@ -184,7 +186,7 @@ class Stems:
     def any_letter(self, start: NDArray[np.int64], end: NDArray[np.int64], but: tuple[bytes, ...]) -> NDArray[np.bool_]:
         """Whether text[start:end] holds a letter that is not in one of the words `but`, elementwise."""
         _, first, last = self.words()
-        known = np.isin(self.hash_of(first, last), np.array([hash_text(word) for word in but], np.uint64))
+        known = is_in(self.hash_of(first, last), np.array([hash_text(word) for word in but], np.uint64))
         edges = np.zeros(len(self.text) + 1, np.int64)
         edges[first[known]] += 1
         edges[last[known]] -= 1
@@ -239,3 +241,10 @@ def hashed(
     sums = np.zeros(len(text) + 1, np.uint64)
     np.cumsum(_CODES[text] * np.multiply.accumulate(power)[:-1], out=sums[1:])
     return Stems(entries, text, start, end, sums, np.multiply.accumulate(unshift))
+
+
+def _is_one(letters: NDArray[np.uint8], of: bytes) -> NDArray[np.bool_]:
+    """For each byte whether it is one ``of`` these."""
+    known = np.zeros(256, np.bool_)
+    known[list(of)] = True
+    return known[letters]

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
+from redoxfs.arrays import distinct
 from redoxfs.dataset import Catalog
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class Drawing:
         known = (entries >= 0) & (entries < len(self._catalog.sample_of))
         samples = np.full(len(entries), -1, np.int32)
         samples[known] = self._catalog.sample_of[entries[known]]
-        classes = np.unique(self._catalog.class_of[samples[samples >= 0]])
+        classes = distinct(self._catalog.class_of[samples[samples >= 0]])
         return {
             "samples": base64.b64encode(samples.astype("<i4").tobytes()).decode(),
             "classes": classes.tolist(),

@@ -27,6 +27,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from redoxfs.arrays import is_in
+
 TURNS = 1 << 16
 """Enough for the loaders of a machine: 16 ranks with 8 workers, two batches each of 256 files."""
 
@@ -153,7 +155,7 @@ class RecentTurns:
         if begun < self._head[1] - TURNS:
             raise ForgottenError(f"the loader is further ahead than the last {TURNS:,} opens, which are kept")
         numbers = np.arange(begun, self._head[1])
-        return self._rows(numbers[np.isin(self._turn_rows[numbers % TURNS, 1], wanted)])
+        return self._rows(numbers[is_in(self._turn_rows[numbers % TURNS, 1], wanted)])
 
     def _rows(self, numbers: Int64) -> Int64:
         packed = self._turn_rows[numbers % TURNS, 0]

@@ -13,7 +13,7 @@
 
 from typing import TYPE_CHECKING
 
-from redoxfs import late
+from redoxfs.late import names_of
 
 if TYPE_CHECKING:
     from redoxfs.packed.index import MANIFEST, DamagedDatasetError, Index, is_packed, load_index, shards_at
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from redoxfs.packed.store import PackedStore
     from redoxfs.packed.verifying import verify
 else:
-    __getattr__ = late.names_of(
+    __getattr__ = names_of(
         __name__,
         index="MANIFEST DamagedDatasetError Index is_packed load_index shards_at",
         packing="PackError pack",

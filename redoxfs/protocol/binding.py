@@ -38,6 +38,7 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
+from redoxfs.arrays import distinct
 from redoxfs.protocol.events import Closed, Opened, Pending, Policy, Served, SharedPolicy, StatResult, ThreadEnded
 from redoxfs.protocol.tables import BindingTables, bits_of, column, rows, signed
 
@@ -213,7 +214,7 @@ class Binding:
             opened = np.asarray(self._opened)
             at_rest = (np.asarray(self._answer) >= 0) & (opened != np.asarray(self._all_opened))
             kept = np.concatenate([kept, np.flatnonzero(at_rest)])
-        kept = np.unique(kept)
+        kept = distinct(kept)
         bits = opened[kept] if opened.size else np.zeros(len(kept), np.uint64)
         reservations = self._reservations.items()
         return BindingTables(

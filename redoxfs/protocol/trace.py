@@ -11,6 +11,8 @@ order. A sample that the order has several times (padding, sampling with replace
 import numpy as np
 import numpy.typing as npt
 
+from redoxfs.arrays import distinct
+
 Ints = npt.NDArray[np.integer]
 
 OFF_TRACE = -1
@@ -32,7 +34,7 @@ class OwnTrace:
         self._spent: memoryview[int] = self._is_spent.view(np.uint8).data
         homes = home_of[order]
         place = np.empty(len(order), np.int32)
-        for home in np.unique(homes):
+        for home in distinct(homes):
             at_home = homes == home
             place[at_home] = np.arange(np.count_nonzero(at_home), dtype=np.int32)
         # The requests of one sample form a chain: its first, and from each the next of the same sample.

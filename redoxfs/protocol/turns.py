@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from redoxfs.arrays import distinct
+
 if TYPE_CHECKING:
     from redoxfs.protocol.lap_progress import LapProgress
 
@@ -157,7 +159,7 @@ class Ledger:
     def begin_anew(self, samples: Flags) -> None:
         """The laps of ``samples``, bool[S], begin again with the first."""
         self._had_array[samples] = 0
-        self._laps[np.unique(self._unit_array[samples])] = 1
+        self._laps[distinct(self._unit_array[samples])] = 1
         self._replaced()
 
     def _replaced(self) -> None:

@@ -13,6 +13,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from redoxfs.arrays import distinct
+
 Counts = npt.NDArray[np.uint16]
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -109,7 +111,7 @@ class ChunkOrder:
         if len(misplaced) > len(self.this_lap) // SORTED_FOR_ONE:
             self._sort()
         else:
-            for chunk in np.unique(misplaced).tolist():
+            for chunk in distinct(misplaced).tolist():
                 self.file(chunk)
 
     def _count(self, samples: Flags) -> Int64:

@@ -1,0 +1,31 @@
+"""Questions to numpy arrays, answered without numpy.ma.
+
+`np.unique` and `np.isin` ask numpy.ma whether an array is masked. Its import takes longer than the scan of a small
+dataset, and must not happen in a daemon that serves.
+"""
+
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+def distinct(values: NDArray[Scalar]) -> NDArray[Scalar]:
+    """The distinct values, ascending: `np.unique`."""
+    if not bool((values[1:] >= values[:-1]).all()):
+        values = np.sort(values)
+    is_first = np.ones(len(values), np.bool_)
+    np.not_equal(values[1:], values[:-1], out=is_first[1:])
+    return values[is_first]
+
+
+def is_in(values: NDArray[Any], known: NDArray[Any]) -> NDArray[np.bool_]:
+    """For each value whether it is one of ``known``: `np.isin`."""
+    if not len(known):
+        return np.zeros(len(values), np.bool_)
+    known = np.sort(known)
+    at = np.minimum(np.searchsorted(known, values), len(known) - 1)
+    found: NDArray[np.bool_] = known[at] == values
+    return found

@@ -1,0 +1,26 @@
+"""`redoxfs.arrays` answers as numpy does."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from redoxfs.arrays import distinct, is_in
+
+KINDS = st.sampled_from([np.int16, np.int32, np.int64, np.uint64, np.float64])
+NUMBERS = st.lists(st.integers(0, 9) | st.integers(0, 30000), max_size=20)
+
+
+@given(KINDS, NUMBERS)
+def test_distinct_values_are_those_of_numpy(kind: type, numbers: list[int]) -> None:
+    values = np.array(numbers, kind)
+    found = distinct(values)
+    assert_array_equal(found, np.unique(values), strict=True)
+    assert_array_equal(distinct(found), found, strict=True)
+    assert_array_equal(values, np.array(numbers, kind))
+
+
+@given(KINDS, NUMBERS, NUMBERS)
+def test_membership_is_that_of_numpy(kind: type, numbers: list[int], others: list[int]) -> None:
+    values, known = np.array(numbers, kind), np.array(others, kind)
+    assert_array_equal(is_in(values, known), np.isin(values, known), strict=True)
