@@ -14,7 +14,8 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 def distinct(values: NDArray[Scalar]) -> NDArray[Scalar]:
     """The distinct values, ascending: `np.unique`."""
-    if not bool((values[1:] >= values[:-1]).all()):
+    neighbours: tuple[NDArray[Any], NDArray[Any]] = values[:-1], values[1:]
+    if np.greater(*neighbours).any():
         values = np.sort(values)
     is_first = np.ones(len(values), np.bool_)
     np.not_equal(values[1:], values[:-1], out=is_first[1:])

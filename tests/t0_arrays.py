@@ -1,9 +1,12 @@
 """`redoxfs.arrays` answers as numpy does."""
 
+from typing import Any
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
+from numpy.typing import NDArray
 
 from redoxfs.arrays import distinct, is_in
 
@@ -13,7 +16,7 @@ NUMBERS = st.lists(st.integers(0, 9) | st.integers(0, 30000), max_size=20)
 
 @given(KINDS, NUMBERS)
 def test_distinct_values_are_those_of_numpy(kind: type, numbers: list[int]) -> None:
-    values = np.array(numbers, kind)
+    values: NDArray[Any] = np.array(numbers, kind)
     found = distinct(values)
     assert_array_equal(found, np.unique(values), strict=True)
     assert_array_equal(distinct(found), found, strict=True)
@@ -22,5 +25,6 @@ def test_distinct_values_are_those_of_numpy(kind: type, numbers: list[int]) -> N
 
 @given(KINDS, NUMBERS, NUMBERS)
 def test_membership_is_that_of_numpy(kind: type, numbers: list[int], others: list[int]) -> None:
-    values, known = np.array(numbers, kind), np.array(others, kind)
+    values: NDArray[Any] = np.array(numbers, kind)
+    known: NDArray[Any] = np.array(others, kind)
     assert_array_equal(is_in(values, known), np.isin(values, known), strict=True)

@@ -1,5 +1,7 @@
 """What a command imports before it does anything: nothing that it does not need."""
 
+import ast
+import importlib
 import json
 import os
 import subprocess
@@ -104,3 +106,53 @@ def test_the_grammar_of_one_verb_reads_a_line_as_the_whole_grammar_does(
             result = end.code
         seen.append((result, capsys.readouterr().out))
     assert seen[0] == seen[1]
+
+
+# What is imported when it is asked for (`redoxfs.late`)
+
+LATE = sorted(path.parent for path in (ROOT / "redoxfs").rglob("__init__.py") if "names_of(" in path.read_text())
+
+
+def names_for_types(source: ast.Module) -> dict[str, set[str]]:
+    """By module, the names that a room's `__init__` imports for type checkers."""
+    block = next(node for node in source.body if isinstance(node, ast.If))
+    found = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {(node.module or "").rpartition(".")[2]: {alias.name for alias in node.names} for node in found}
+
+
+def names_at_run_time(source: ast.Module) -> dict[str, set[str]]:
+    """By module, the names that it passes to `names_of`."""
+    block = next(node for node in source.body if isinstance(node, ast.If))
+    call = next(node for node in ast.walk(block.orelse[0]) if isinstance(node, ast.Call))
+    return {str(word.arg): set(ast.literal_eval(word.value).split()) for word in call.keywords}
+
+
+@pytest.mark.parametrize("room", LATE, ids=lambda room: room.name)
+def test_a_room_has_the_same_names_at_run_time_as_for_type_checkers(room: Path) -> None:
+    source = ast.parse((room / "__init__.py").read_text())
+    modules = {path.stem for path in room.glob("*.py")}
+    at_run_time, for_types = names_at_run_time(source), names_for_types(source)
+    for_types.pop(room.name, None)  # modules of the room, which need no `__getattr__`
+    assert at_run_time == for_types
+    assert modules.isdisjoint(set().union(*at_run_time.values()))
+    imported = importlib.import_module(f"redoxfs.{room.name}")
+    assert all(hasattr(imported, name) for name in imported.__all__)
+    assert not hasattr(imported, "no_such_name")
+
+
+# Of numpy, these ask whether an array is masked, and import numpy.ma for that (`redoxfs.arrays`).
+ASKING = {"in1d", "isin", "setdiff1d", "setxor1d", "union1d", "unique_values"}
+WITHOUT_ASKING = {"unique": "return_", "intersect1d": "assume_unique"}
+OF_A_DAEMON = ("cache", "chunks", "dataset", "fs", "node", "peers", "protocol", "telemetry")
+
+
+def test_a_daemon_calls_nothing_of_numpy_that_imports_more_of_it() -> None:
+    sources = [path for room in OF_A_DAEMON for path in (ROOT / "redoxfs" / room).rglob("*.py")]
+    calls = [node for path in sources for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    of_numpy = [(call.func.attr, call) for call in calls if isinstance(call.func, ast.Attribute)]
+    assert len(of_numpy) > 1000
+    for name, call in of_numpy:
+        assert name not in ASKING, ast.unparse(call)
+        if name in WITHOUT_ASKING:
+            given = [word.arg or "" for word in call.keywords]
+            assert any(word.startswith(WITHOUT_ASKING[name]) for word in given), ast.unparse(call)

@@ -9,7 +9,6 @@ import os
 import random
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from redoxfs.chunks.storage_speed import UNKNOWN_SPEED, StorageSpeed, even_bytes, speed_of_reads
@@ -58,6 +57,8 @@ def _read(fd: int, at: int, size: int) -> int:
 
 def _seconds_each(next_read: Callable[[], Callable[[], int]]) -> float:
     """Seconds per read, over many reads at once."""
+    from concurrent.futures import ThreadPoolExecutor
+
     begin = time.monotonic()
 
     def work(first: Callable[[], int]) -> int:

@@ -11,9 +11,8 @@ import stat
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from redoxfs.cli.options.watching import StatusOptions
 from redoxfs.cli.table import print_table
 from redoxfs.launch.control import live_mount, send_control
 from redoxfs.launch.deadline import look, read_file
@@ -22,11 +21,15 @@ from redoxfs.launch.path_status import CONTROL_FOLDER
 from redoxfs.launch.runtime_paths import control_path
 from redoxfs.launch.sizes import counted, format_bytes, format_seconds
 
+if TYPE_CHECKING:
+    # `redoxfs mount` imports this module, too.
+    from redoxfs.cli.options.watching import StatusOptions
+
 # What `mount` and `status` print where the slot policy has one chunk for each virtual chunk.
 ALL_IN_MEMORY = "memory for all samples: each chunk is read once an epoch, nothing needs redirecting"
 
 
-def run(options: StatusOptions) -> int:
+def run(options: "StatusOptions") -> int:
     """Print the status of the mount at MOUNTPOINT."""
     path, text = read_stats(options.mountpoint, options.timeout_s)
     if options.json:

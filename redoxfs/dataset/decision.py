@@ -13,7 +13,6 @@ from redoxfs.dataset.errors import show
 from redoxfs.dataset.evidence import judge
 from redoxfs.dataset.groups import Groups, check_groups, make_groups
 from redoxfs.dataset.samples import sample_mask
-from redoxfs.dataset.table import check_table, label_groups, read_table
 from redoxfs.dataset.tree import CONTROL_NAME, Tree
 
 NAMED = ("auto", "dir", "any", "sampler", "none")
@@ -27,6 +26,8 @@ def check_options(classes: str, groups: str | None) -> None:
     """Find what is wrong with options of `build_catalog` before there is a tree. Raises ClassesError."""
     check_groups(groups)
     if classes not in NAMED:
+        from redoxfs.dataset.table import check_table
+
         check_table(classes)
 
 
@@ -67,6 +68,8 @@ def build_catalog(
         mode = "any" if classes == "any" else "sampler"
     nothing = _no_samples(mode, samples, groups)
     if mode == "csv":
+        from redoxfs.dataset.table import label_groups, read_table
+
         table = read_table(tree, classes)
         sample_files = int(np.count_nonzero(mask | (table.label >= 0)))
         if not samples:

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redoxfs import __version__
-from redoxfs.launch.addresses import joined
 from redoxfs.launch.background import Work
 from redoxfs.launch.cache import check_cache, resolved, with_cache, with_cache_again
 from redoxfs.launch.deadline import Look
@@ -29,10 +28,7 @@ from redoxfs.launch.errors import MountpointError, SourceUnusableError, TooLittl
 from redoxfs.launch.fuse_access import check_fuse
 from redoxfs.launch.fuse_options import FuseOptions, parse_fuse_options
 from redoxfs.launch.keeper import Keeper, NewKeeper, has_keeper, import_path_below, new_keeper
-from redoxfs.launch.members import Membership, check_nodes, membership, remote_memory_of, transport_of
-from redoxfs.launch.metrics import labels_of, listen
-from redoxfs.launch.objects import hidden_credentials
-from redoxfs.launch.options import MountOptions
+from redoxfs.launch.options import ClusterOptions, MountOptions
 from redoxfs.launch.path_status import PathStatus, address_status, path_status, path_status_cleared
 from redoxfs.launch.recipe import Recipe, RecipeMemory
 from redoxfs.launch.resume import resume, settings_of, state_file_in, state_file_of, take_over
@@ -57,6 +53,7 @@ if TYPE_CHECKING:
     from redoxfs.dataset import Catalog
     from redoxfs.fs import Channel
     from redoxfs.fs.metrics import Metrics
+    from redoxfs.launch.members import Membership
     from redoxfs.node import Plan, Share
     from redoxfs.node.cluster import ClusterConfig
     from redoxfs.node.state import StateFile
@@ -85,7 +82,7 @@ class Prepared:
     memory_bytes: int
     dataset: Dataset
     plan: "Plan"
-    members: Membership | None
+    members: "Membership | None"
     transport: "Transport | None"
     turn: int
     state_file: "StateFile | None"
@@ -112,7 +109,7 @@ def prepare(options: MountOptions) -> Prepared:
     """Check, scan and decide. Progress and decisions go to stderr. Raises CommandError, and errors of the dataset."""
     _allow_open_files()
     fuse = parse_fuse_options(options.fuse_options)
-    check_nodes(options.cluster, options.memory.policy)
+    _check_nodes(options)
     options = resolved(options)
     is_kept = has_keeper(options)
     if options.mountpoint is None and is_address(options.source):
@@ -137,7 +134,7 @@ def prepare_received(options: MountOptions, receive: "Callable[[], Channel]") ->
     """
     _allow_open_files()
     fuse = parse_fuse_options(options.fuse_options)
-    check_nodes(options.cluster, options.memory.policy)
+    _check_nodes(options)
     assert options.mountpoint is not None
     mountpoint = options.mountpoint
     options = resolved(options)
@@ -163,12 +160,12 @@ def _prepared(
     metrics = _metrics(options)
     state_file = state_file_of(options.state, source, target, options.timeout_s)
     memory_bytes = memory_of(options.memory.memory_size)
-    members = membership(options.cluster, options.memory.policy)
+    members = _membership(options)
     if members is not None:
         say(f"this is node {members.rank}, {members.addresses[members.rank]}, of {', '.join(members.addresses)}")
         if state_file is not None:
             state_file.number(members.rank, len(members.addresses))
-    transport = None if members is None else transport_of(options.cluster.sharing, members)
+    transport = None if members is None else _transport(options, members)
     _import_all()
     dataset = open_dataset(
         source,
@@ -251,6 +248,30 @@ def succeeding(recipe: Recipe, dataset: Dataset, state_fd: int, receive: "Callab
     )
 
 
+# What several nodes need is imported for several nodes alone.
+
+
+def _check_nodes(options: MountOptions) -> None:
+    if options.cluster != ClusterOptions():
+        from redoxfs.launch.members import check_nodes
+
+        check_nodes(options.cluster, options.memory.policy)
+
+
+def _membership(options: MountOptions) -> "Membership | None":
+    if options.cluster == ClusterOptions():
+        return None
+    from redoxfs.launch.members import membership
+
+    return membership(options.cluster, options.memory.policy)
+
+
+def _transport(options: MountOptions, members: "Membership") -> "Transport":
+    from redoxfs.launch.members import transport_of
+
+    return transport_of(options.cluster.sharing, members)
+
+
 def _import_all() -> None:
     """Import what the daemon runs: after all checks that are cheap, and before the scan."""
     gc.disable()
@@ -263,6 +284,11 @@ def _import_all() -> None:
 
 def _metrics(options: MountOptions) -> "Metrics | None":
     """What serves metrics, with its port. Raises UsageError."""
+    if options.metrics is None and not options.metrics_label:
+        return None
+    from redoxfs.launch.addresses import joined
+    from redoxfs.launch.metrics import labels_of, listen
+
     labels = labels_of(options.metrics_label)
     if options.metrics is None:
         return None
@@ -306,11 +332,13 @@ def _paths(options: MountOptions) -> tuple[PathStatus, PathStatus]:
         raise MountpointError(
             f"{target.asked}: lies inside SOURCE ({source.path}); mount over SOURCE itself, or elsewhere"
         )
-    hidden = None if source.address is None else hidden_credentials(source.address, target.path)
-    if hidden is not None:
-        raise MountpointError(
-            f"{target.asked}: would hide {hidden}, where redoxfs looks for credentials; mount over another folder"
-        )
+    if source.address is not None:
+        from redoxfs.launch.objects import hidden_credentials
+
+        if (hidden := hidden_credentials(source.address, target.path)) is not None:
+            raise MountpointError(
+                f"{target.asked}: would hide {hidden}, where redoxfs looks for credentials; mount over another folder"
+            )
     for own in (sys.prefix, sys.base_prefix, os.path.dirname(__file__)):
         if target.path in [Path(os.path.realpath(own)), *Path(os.path.realpath(own)).parents]:
             raise MountpointError(f"{target.asked}: holds redoxfs or its Python ({own}); mount over another folder")
@@ -341,7 +369,7 @@ def _check_writable(target: PathStatus) -> None:
         raise MountpointError(f"{target.asked}: not writable for you, which fusermount3 requires")
 
 
-def _plan(dataset: Dataset, memory_bytes: int, options: MountOptions, members: Membership | None) -> "Plan":
+def _plan(dataset: Dataset, memory_bytes: int, options: MountOptions, members: "Membership | None") -> "Plan":
     from redoxfs.chunks import MemoryTooSmallError
     from redoxfs.node import plan_pool, plan_slot
 
@@ -370,6 +398,7 @@ def _largest_sample(catalog: "Catalog", needed_bytes: int) -> str:
 
 
 def _share(dataset: Dataset, options: MountOptions, node: int, nodes: int, memory_bytes: int) -> "Share":
+    from redoxfs.launch.members import remote_memory_of
     from redoxfs.node import Share
 
     sharing = options.cluster.sharing
@@ -389,6 +418,7 @@ def _share(dataset: Dataset, options: MountOptions, node: int, nodes: int, memor
 def _cluster_config(prepared: Prepared, on_news: Callable[[str], None]) -> "ClusterConfig | None":
     if prepared.members is None or prepared.transport is None:
         return None
+    from redoxfs.launch.members import Membership
     from redoxfs.node.cluster import ClusterConfig
     from redoxfs.peers import View
 

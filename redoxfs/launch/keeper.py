@@ -28,7 +28,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from redoxfs.launch.addresses import split_address
 from redoxfs.launch.errors import DaemonError
 from redoxfs.launch.options import MountOptions
 from redoxfs.launch.recipe import LAYOUT, RecipeMemory
@@ -249,6 +248,8 @@ def _port_held(address: str) -> int:
     gRPC's sockets have SO_REUSEADDR as well, so one of them can still listen there, and no connection gets this port as
     its own.
     """
+    from redoxfs.launch.addresses import split_address
+
     host, port = split_address(address)
     try:
         family, kind, protocol, _, name = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

@@ -26,13 +26,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redoxfs.launch.members import Membership
 from redoxfs.launch.options import MountOptions
 from redoxfs.launch.source import Dataset
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from redoxfs.launch.members import Membership
     from redoxfs.peers import Transport
 
 LAYOUT = 3
@@ -71,7 +71,7 @@ class Recipe:
     control_path: Path
     state_path: Path | None
     request: tuple[str, ...]
-    members: Membership | None = None
+    members: "Membership | None" = None
     transport: "Transport | None" = None
 
 

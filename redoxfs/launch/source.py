@@ -17,7 +17,6 @@ from redoxfs.launch.catalogs import catalog_from_file
 from redoxfs.launch.deadline import run_in_child
 from redoxfs.launch.errors import SourceUnusableError, UsageError
 from redoxfs.launch.memory import available_memory, default_memory
-from redoxfs.launch.objects import Objects, nowhere, open_objects
 from redoxfs.launch.options import DatasetOptions, MemoryOptions
 from redoxfs.launch.path_status import EXACT_FOLDER, PathStatus
 from redoxfs.launch.say import say
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from redoxfs.chunks import Cells, ChunkStore, StorageSpeed
     from redoxfs.dataset import Beside, Catalog, Scan, Verdict
     from redoxfs.launch.members import Membership
+    from redoxfs.launch.objects import Objects
     from redoxfs.packed import Index
 
 DEFAULT_CHUNK_SIZE = 64
@@ -209,6 +209,8 @@ def _open_packed(
     objects = None
     if source.address is not None:
         measures = measure_storage and memory.storage_speed is None
+        from redoxfs.launch.objects import open_objects
+
         objects, index = open_objects(source.address, timeout_s=timeout_s, measures=measures)
     elif members is not None and is_storage_local:
         index = load_index(source.path, shards_at(members.rank, len(members.addresses)))
@@ -298,6 +300,8 @@ def open_root(source: PathStatus) -> int:
     For an object store, which no descriptor stands for, it is that of an empty folder.
     """
     if source.address is not None:
+        from redoxfs.launch.objects import nowhere
+
         return nowhere()
     try:
         root_fd = os.open(source.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -3,11 +3,25 @@
 Nothing here does I/O, but for the server of `prometheus`. The values come from stats.json, as one snapshot.
 """
 
-from redoxfs.telemetry.distribution import Distribution, as_json
-from redoxfs.telemetry.metric import EACH, PREFIX, Kind, Metric, When, missing, undeclared
-from redoxfs.telemetry.outcome import Outcome
-from redoxfs.telemetry.rates import Rates
-from redoxfs.telemetry.registry import METRICS
+from typing import TYPE_CHECKING
+
+from redoxfs.late import names_of
+
+if TYPE_CHECKING:
+    from redoxfs.telemetry.distribution import Distribution, as_json
+    from redoxfs.telemetry.metric import EACH, PREFIX, Kind, Metric, When, missing, undeclared
+    from redoxfs.telemetry.outcome import Outcome
+    from redoxfs.telemetry.rates import Rates
+    from redoxfs.telemetry.registry import METRICS
+else:
+    __getattr__ = names_of(
+        __name__,
+        distribution="Distribution as_json",
+        metric="EACH PREFIX Kind Metric When missing undeclared",
+        outcome="Outcome",
+        rates="Rates",
+        registry="METRICS",
+    )
 
 __all__ = [
     "EACH",
