@@ -12,22 +12,23 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
-from images import identity, image, make_images, path_in, pixels_in
+from images import identity, image, make_full_images, make_images, path_in, pixels_in
 from machine import Machine
 from PIL import Image
 
 CLASSES = {"cat": 60, "dog": 45, "eel": 7}
 OPTIONS = ["--classes", "dir", "--chunk-size", "4"]
+SAMPLES = sum(CLASSES.values())
 HANDLES = 10_000
 MAPS_DIRECT_IO = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) >= (6, 6)
 
 
-@pytest.fixture(params=["default", "page_cache", "direct_io"])
+@pytest.fixture(scope="module", params=["default", "page_cache", "direct_io"])
 def mode(request: pytest.FixtureRequest) -> list[str]:
     return [] if request.param == "default" else ["-o", request.param]
 
@@ -49,9 +50,9 @@ def memory(source: Path, tmp_path_factory: pytest.TempPathFactory) -> int:
     return int(told["memory_for"]["25%"])
 
 
-@pytest.fixture
-def root(machine: Machine, source: Path, memory: int, mode: list[str]) -> Iterator[Path]:
-    """The mounted class tree, with memory for a quarter of the samples; after the test the log must be clean."""
+@contextmanager
+def mounted(machine: Machine, source: Path, memory: int, mode: list[str]) -> Iterator[Path]:
+    """The class tree, mounted with memory for a quarter of the samples; after the block the log must be clean."""
     machine.ok("mount", source, machine.mnt, *OPTIONS, *mode, "--memory", str(memory))
     yield machine.mnt / "train"
     assert machine.stats()["errors"] == 0
@@ -60,8 +61,35 @@ def root(machine: Machine, source: Path, memory: int, mode: list[str]) -> Iterat
     assert machine.log() == ""
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, source: Path, memory: int, mode: list[str]) -> Iterator[Machine]:
+    """One mount for all tests that read whole laps."""
+    machine = Machine(tmp_path_factory.mktemp("machine"))
+    try:
+        with mounted(machine, source, memory, mode):
+            yield machine
+    finally:
+        machine.clear()
+
+
+@pytest.fixture
+def root(shared: Machine) -> Iterator[Path]:
+    """The class tree of the shared mount, at the beginning of a lap."""
+    yield shared.mnt / "train"
+    stats = shared.stats()
+    assert stats["errors"] == 0
+    assert stats["turns"] % SAMPLES == 0, "the next test begins with a lap"
+
+
 def images_of(root: Path) -> list[Path]:
     return sorted(root.glob("*/*.png"))
+
+
+def read_all_but(root: Path, opened: set[Path]) -> None:
+    """Read to the end of a lap in which these were ``opened``."""
+    for path in images_of(root):
+        if path not in opened:
+            path.read_bytes()
 
 
 def read_by_stat(path: Path) -> bytes:
@@ -169,17 +197,20 @@ def two_epochs(root: Path, reader: Callable[[Path], bytes]) -> None:
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.__name__)
 def test_every_way_of_reading_gives_whole_samples_once_each(
-    root: Path, machine: Machine, reader: Callable[[Path], bytes]
+    root: Path, shared: Machine, reader: Callable[[Path], bytes]
 ) -> None:
+    before = shared.stats()
     two_epochs(root, reader)
-    stats = machine.stats()
-    assert stats["redirected"] > stats["exact"]
+    stats = shared.stats()
+    assert stats["turns"] - before["turns"] == 2 * SAMPLES
+    assert stats["redirected"] - before["redirected"] > stats["exact"] - before["exact"]
 
 
 def test_shared_mmap_works_but_for_direct_io_on_an_old_kernel(root: Path, mode: list[str]) -> None:
     if "direct_io" in mode and not MAPS_DIRECT_IO:
         with pytest.raises(OSError, match="No such device"):
             read_by_shared_mmap(root / "cat/train-cat-1.png")
+        read_all_but(root, {root / "cat/train-cat-1.png"})
     else:
         two_epochs(root, read_by_shared_mmap)
 
@@ -193,12 +224,15 @@ def test_pillow_decodes_a_sample_of_the_class(root: Path) -> None:
             label, number = pixels_in(path.read_bytes())
             assert sorted(CLASSES)[label] == path.parent.name
             seen.add((label, number))
+        else:
+            assert path.read_bytes() == b""
     assert len(seen) >= sum(CLASSES.values()) - 2
 
 
-def test_an_open_never_overtakes_the_closes_before_it(root: Path, machine: Machine) -> None:
+def test_an_open_never_overtakes_the_closes_before_it(root: Path, shared: Machine) -> None:
     """Many files are closed at once, and another thread opens them at once: each open is a turn of its own."""
     paths = images_of(root)
+    before = shared.stats()
 
     def open_all() -> None:
         with ExitStack() as stack:
@@ -209,56 +243,66 @@ def test_an_open_never_overtakes_the_closes_before_it(root: Path, machine: Machi
         thread = threading.Thread(target=open_all)
         thread.start()
         thread.join()
-    assert machine.stats()["joined"] == 0
-    assert machine.stats()["lap"] == {"train": 10}
+    stats = shared.stats()
+    assert stats["joined"] == before["joined"]
+    assert stats["turns"] - before["turns"] == 10 * SAMPLES
+    assert stats["lap"] == {"train": stats["turns"] // SAMPLES}
 
 
 def test_64_files_open_at_once(root: Path) -> None:
+    paths = images_of(root)[:64]
     with ExitStack() as stack:
-        opened = [stack.enter_context(open(path, "rb")) for path in images_of(root)[:64]]
+        opened = [stack.enter_context(open(path, "rb")) for path in paths]
         random.Random(1).shuffle(opened)
         contents = [identity(file.read(), "train", CLASSES) for file in opened]
         assert [label for label, _ in contents] == [Path(file.name).parent.name for file in opened]
         assert len({sample for _, sample in contents}) == 64
+    read_all_but(root, {*paths})
 
 
 def test_a_handle_keeps_its_bytes_to_the_end_of_the_lap(root: Path) -> None:
-    with open(root / "eel/train-eel-1.png", "rb") as held:
+    path = root / "eel/train-eel-1.png"
+    with path.open("rb") as held:
         first = held.read(20)
         for _ in range(3):
-            for path in images_of(root):
-                if path.parent.name == "eel" and path.name != "train-eel-1.png":
-                    path.read_bytes()
+            read_all_but(root, {path})
+        for number in (2, 3):
+            path.with_name(f"train-eel-{number}.png").read_bytes()
         rest = held.read()
     assert identity(first + rest, "train", CLASSES)[0] == "eel"
 
 
-def test_walking_the_tree_with_stats_loads_nothing(root: Path, machine: Machine) -> None:
-    sizes = [os.stat(os.path.join(folder, name)).st_size for folder, _, names in os.walk(machine.mnt) for name in names]
-    assert len(sizes) == sum(CLASSES.values()) + 1
-    stats = machine.stats()
-    assert (stats["chunk_loads"], stats["samples_loaded"], stats["bytes_read"]) == (0, 0, 0)
-    two_epochs(root, Path.read_bytes)
+def test_walking_the_tree_with_stats_loads_nothing(
+    machine: Machine, source: Path, memory: int, mode: list[str]
+) -> None:
+    with mounted(machine, source, memory, mode) as root:
+        walked = [os.path.join(folder, name) for folder, _, names in os.walk(machine.mnt) for name in names]
+        assert len([os.stat(path).st_size for path in walked]) == SAMPLES + 1
+        stats = machine.stats()
+        assert (stats["chunk_loads"], stats["samples_loaded"], stats["bytes_read"]) == (0, 0, 0)
+        two_epochs(root, Path.read_bytes)
 
 
-def test_a_copy_of_exact_equals_the_source(machine: Machine, source: Path, root: Path, tmp_path: Path) -> None:
-    (root / "cat/train-cat-3.png").read_bytes()
-    subprocess.run(["cp", "-r", machine.mnt / ".redoxfs/exact", tmp_path / "copy"], check=True)
+def test_a_copy_of_exact_equals_the_source(shared: Machine, source: Path, root: Path, tmp_path: Path) -> None:
+    path = root / "cat/train-cat-3.png"
+    path.read_bytes()
+    subprocess.run(["cp", "-r", shared.mnt / ".redoxfs/exact", tmp_path / "copy"], check=True)
     subprocess.run(["diff", "-r", source, tmp_path / "copy"], check=True)
-    assert shutil.disk_usage(machine.mnt).total > 0
+    assert shutil.disk_usage(shared.mnt).total > 0
+    read_all_but(root, {path})
 
 
-def test_served_names_the_file_whose_bytes_came(machine: Machine, root: Path) -> None:
+def test_served_names_the_file_whose_bytes_came(shared: Machine, root: Path) -> None:
     for path in images_of(root):
         _, sample = identity(path.read_bytes(), "train", CLASSES)
-        served = machine.mnt / ".redoxfs/served" / path.relative_to(machine.mnt)
+        served = shared.mnt / ".redoxfs/served" / path.relative_to(shared.mnt)
         assert served.read_text() == sample + "\n"
-    assert (machine.mnt / ".redoxfs/served/train/notes").read_text() == "train/notes\n"
+    assert (shared.mnt / ".redoxfs/served/train/notes").read_text() == "train/notes\n"
 
 
-def test_the_control_folder_exists_and_is_never_listed(machine: Machine, root: Path) -> None:
-    assert ".redoxfs" not in os.listdir(machine.mnt)
-    assert sorted(os.listdir(machine.mnt / ".redoxfs")) == [
+def test_the_control_folder_exists_and_is_never_listed(shared: Machine, root: Path) -> None:
+    assert ".redoxfs" not in os.listdir(shared.mnt)
+    assert sorted(os.listdir(shared.mnt / ".redoxfs")) == [
         "accesslog",
         "batches",
         "exact",
@@ -267,7 +311,7 @@ def test_the_control_folder_exists_and_is_never_listed(machine: Machine, root: P
         "served-by-inode",
         "stats.json",
     ]
-    assert sorted(os.listdir(machine.mnt / ".redoxfs/exact/train")) == sorted([*CLASSES, "notes"])
+    assert sorted(os.listdir(shared.mnt / ".redoxfs/exact/train")) == sorted([*CLASSES, "notes"])
     assert not (root / ".redoxfs").exists()
 
 
@@ -300,14 +344,17 @@ def test_every_mutation_is_erofs(root: Path) -> None:
     assert told == dict.fromkeys(MUTATIONS, errno.EROFS)
 
 
-def test_10_000_handles_under_a_small_budget(machine: Machine, tmp_path: Path, mode: list[str]) -> None:
-    source, classes = tmp_path / "data", {"cat": 900, "dog": 850, "eel": 750}
-    make_images(source, classes, typical_bytes=4000)
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_full_images(tmp_path_factory.mktemp("many"), {"cat": 450, "dog": 425, "eel": 375})
+
+
+def test_10_000_handles_under_a_small_budget(machine: Machine, many: Path, mode: list[str]) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     soft_before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, HANDLES + 1000), hard))
-    memory = machine.inspect(source, "--classes", "dir")["memory_for"]["least"]
-    machine.ok("mount", source, machine.mnt, "--classes", "dir", *mode, "--memory", str(memory))
+    memory = machine.inspect(many, "--classes", "dir")["memory_for"]["least"]
+    machine.ok("mount", many, machine.mnt, "--classes", "dir", *mode, "--memory", str(memory))
     paths = images_of(machine.mnt / "train")
     handles = []
     try:
@@ -317,7 +364,7 @@ def test_10_000_handles_under_a_small_budget(machine: Machine, tmp_path: Path, m
         stats = machine.stats()
         assert stats["open_files"] == HANDLES
         assert stats["memory_used_bytes"] <= memory < stats["bytes_read"]
-        served = [identity(os.pread(fd, 1 << 23, 0), "train", classes)[1] for fd in handles]
+        served = [path_in(os.pread(fd, 1 << 16, 0)) for fd in handles]
         assert Counter(served) == dict.fromkeys(served, HANDLES // len(paths))
         assert len(set(served)) == len(paths)
     finally:
@@ -331,15 +378,20 @@ def test_10_000_handles_under_a_small_budget(machine: Machine, tmp_path: Path, m
 # Groups: an image and its caption are one sample
 
 
-@pytest.fixture
-def captioned(machine: Machine, tmp_path: Path, mode: list[str]) -> Path:
-    source = tmp_path / "data"
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = tmp_path_factory.mktemp("pairs")
     make_images(source, CLASSES)
     for path in source.glob("*/*/*.png"):
         path.with_suffix(".txt").write_text(path.relative_to(source).as_posix() if path.stat().st_size else "empty")
+    return source
+
+
+@pytest.fixture
+def captioned(machine: Machine, pairs: Path, mode: list[str]) -> Path:
     options = ["--classes", "dir", "--groups", "stem", "--chunk-size", "4"]
-    memory = machine.inspect(source, *options)["memory_for"]["25%"]
-    machine.ok("mount", source, machine.mnt, *options, *mode, "--memory", str(memory))
+    memory = machine.inspect(pairs, *options)["memory_for"]["25%"]
+    machine.ok("mount", pairs, machine.mnt, *options, *mode, "--memory", str(memory))
     return machine.mnt / "train"
 
 
