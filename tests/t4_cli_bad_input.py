@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE_S
 
 from redoxfs.launch.sizes import parse_size
 
@@ -57,7 +58,7 @@ def redoxfs(tmp_path: Path) -> Redoxfs:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
 
