@@ -12,6 +12,7 @@ import trio
 import trio.testing
 from resuming_nodes import (
     ALL,
+    NODES,
     PEER_TIMEOUT_S,
     POLICIES,
     PREFETCHES,
@@ -55,6 +56,10 @@ def test_nodes_that_end_lose_nothing(tmp_path: Path, dataset: Dataset, policy: s
                 line = "resumed: lap" if done else "there is nothing to resume at any node"
                 assert all(line in life.said[0] and len(life.said) == 1 for life in lives)
                 assert sum(life.node.given for life in lives) == done
+                if policy == PREFETCHES:
+                    made, at_each = done % SAMPLES // NODES, SAMPLES // NODES
+                    place = done // SAMPLES, at_each - made, at_each
+                    assert [life.membership.place()["epochs"] for life in lives] == [place] * NODES
                 for part in parts:
                     served += await job.read(lives, part)
                     done += len(part)
