@@ -4,8 +4,9 @@ import os
 import shutil
 import signal
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Generator, Iterator
+from heapq import nlargest
+from operator import itemgetter
 from pathlib import Path
 
 import forks
@@ -49,7 +50,7 @@ COST_S = pytest.StashKey[float]()
 
 cost_so_far_s: Callable[[], float] = spent.of_ended_processes_s
 counted_s = 0.0
-costs_s: Counter[str] = Counter()
+costs_s: dict[str, float] = {}
 not_secluded: str | None = None
 
 
@@ -92,12 +93,14 @@ def pytest_runtest_makereport(
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    costs_s[report.nodeid] = dict(report.user_properties).get(PROCESSOR_S, 0.0)
+    for name, value in report.user_properties:
+        if name == PROCESSOR_S:
+            costs_s[report.nodeid] = float(str(value))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.section("processor time")
-    for nodeid, cost_s in costs_s.most_common(MOST_LISTED):
+    for nodeid, cost_s in nlargest(MOST_LISTED, costs_s.items(), key=itemgetter(1)):
         terminalreporter.write_line(f"{cost_s:6.1f} s  {nodeid}")
     failed = {report.nodeid for report in terminalreporter.getreports("failed")}
     flaky = {report.nodeid for report in terminalreporter.getreports("rerun")} - failed

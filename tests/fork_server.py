@@ -149,10 +149,10 @@ def become(asked: dict[str, Any], descriptors: list[int]) -> None:
     os.environ.update(asked["environment"])
     tempfile.tempdir = None
     name_process(asked["command"])
-    sys.stdin, sys.stdout, sys.stderr = (
-        stream(fd, like) for fd, like in enumerate((sys.stdin, sys.stdout, sys.stderr))
-    )
-    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        made = stream(fd, getattr(sys, name))
+        setattr(sys, name, made)
+        setattr(sys, f"__{name}__", made)
     signal.signal(signal.SIGINT, signal.SIG_IGN if asked["ignores_interrupt"] else signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, asked["blocked"])
 
@@ -164,7 +164,7 @@ def stream(fd: int, like: TextIO) -> TextIO:
     # Unbuffered, if PYTHONUNBUFFERED says so.
     through = like.write_through
     return io.TextIOWrapper(
-        io.BufferedReader(raw) if fd == 0 else raw if through else io.BufferedWriter(raw),  # type: ignore[arg-type]
+        io.BufferedReader(raw) if fd == 0 else raw if through else io.BufferedWriter(raw),
         like.encoding,
         like.errors,
         newline=None if fd == 0 else "\n",

@@ -18,7 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, AnyStr
 
@@ -99,7 +99,7 @@ def server(modules: str) -> Server:
 
 def program(command: list[str]) -> bytes | None:
     """The text of the Python program that a fork can be; None if it must be a new process."""
-    if command[0] != sys.executable:
+    if command[:1] != [sys.executable]:
         return None
     match command[1:]:
         case ["-m", "redoxfs", *_]:
@@ -123,41 +123,28 @@ class Popen(subprocess.Popen[AnyStr]):
     _end: socket.socket | None = None
 
     def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, *others: Any) -> None:
-        (
-            close_fds,
-            pass_fds,
-            cwd,
-            env,
-            _,
-            _,
-            shell,
-            *pipes,
-            restore_signals,
-            gid,
-            gids,
-            uid,
-            umask,
-            new_session,
-            group,
-        ) = others
-        command = [] if shell or isinstance(args, (str, bytes, os.PathLike)) else [os.fsdecode(word) for word in args]
+        close_fds, cwd, env, shell = others[0], others[2], others[3], others[6]
+        pass_fds: Sequence[int] = others[1]
+        pipes: Sequence[int] = others[7:13]
+        restore_signals, gid, gids, uid, umask, new_session, group = others[13:]
+        command: list[str] = []
+        if not shell and not isinstance(args, (str, bytes, os.PathLike)):
+            command = [os.fsdecode(word) for word in args]
         net = None
         if command[:1] == ["nsenter"] and command[1].startswith("--net="):
-            net = command[1].removeprefix("--net=")
-            command = command[2:]
-        text = program(command) if command else None
+            net, command = command[1].removeprefix("--net="), command[2:]
+        variables = os.environ if env is None else env
+        environment = {os.fsdecode(name): os.fsdecode(value) for name, value in variables.items()}
+        text = program(command)
         plain = (executable, preexec_fn, gid, gids, uid, umask, group) == (None, None, None, None, None, -1, -1)
-        environment = {
-            os.fsdecode(name): os.fsdecode(value) for name, value in (os.environ if env is None else env).items()
-        }
         forks = None
         if text is not None and plain and close_fds and restore_signals:
             forks = server(MODULES_OF_TORCH if NEEDS_TORCH.search(text) else MODULES)
         if forks is None or not forks.starts_alike(environment):
             super()._execute_child(args, executable, preexec_fn, *others)  # type: ignore[misc]
             return
-        read, _, _, write, _, write_error = pipes
-        given = [number if fd == -1 else fd for number, fd in enumerate((read, write, write_error))]
+        # What is not redirected is this process's own.
+        streams: list[int] = [own if fd == -1 else fd for own, fd in enumerate((pipes[0], pipes[3], pipes[5]))]
         directory = os.open(cwd or ".", os.O_PATH | os.O_DIRECTORY)
         try:
             self.pid, self._end = forks.fork(
@@ -171,7 +158,7 @@ class Popen(subprocess.Popen[AnyStr]):
                     "ignores_interrupt": signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
                     "blocked": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])],
                 },
-                [directory, *given, *pass_fds],
+                [directory, *streams, *pass_fds],
             )
         finally:
             os.close(directory)

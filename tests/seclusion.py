@@ -26,7 +26,7 @@ def seclude() -> str | None:
     folder = Path(tempfile.mkdtemp(prefix="redoxfs-tests-"))
     # Forks of this process run the exit handlers too.
     owner = os.getpid()
-    atexit.register(lambda: os.getpid() == owner and shutil.rmtree(folder, ignore_errors=True))
+    atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == owner else None)
     for name in HOMES:
         os.environ[name] = str(folder / name.lower())
         Path(os.environ[name]).mkdir(mode=0o700)

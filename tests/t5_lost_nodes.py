@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 from images import make_images, path_in
 from machine import Machine
-from patience import FACTOR, PATIENCE_S
-from patience import until as until  # t5_resume takes it from here
+from patience import PATIENCE_S, SLOWNESS, until
 
 NODES = 3
-PEER_TIMEOUT_S = 20 * FACTOR
+PEER_TIMEOUT_S = 20 * SLOWNESS
 """A node is lost after half of it without an answer. A live one is silent for less, on a busy machine too: its requests
 and Hellos are answered by threads that wait for nothing but a processor."""
 

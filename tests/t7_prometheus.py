@@ -20,7 +20,7 @@ import pytest
 from dashboards import ALERTS, ALERTS_TEST, FOLDER, Query, alert_queries, may_be_empty, panel_queries, variables
 from images import make_images
 from machine import Machine
-from patience import FACTOR, PATIENCE_S, until
+from patience import PATIENCE_S, SLOWNESS, until
 from ports import reserve, reserve_two
 from scrapes import text_of
 
@@ -195,7 +195,7 @@ def test_values_agree_with_what_outside_readers_counted(machine: Machine, images
         server.await_value(f"redoxfs_opens_redirected_total{of_mount}", stats["redirected"])
         # No open took longer from receipt to reply than the longest took from outside. A reply is noted when it is
         # sent, and its program may have run before: so a bucket more.
-        below = 2.0 ** (math.ceil(math.log2(longest_s * FACTOR * 1e9)) + 1) / 1e9
+        below = 2.0 ** (math.ceil(math.log2(longest_s * SLOWNESS * 1e9)) + 1) / 1e9
         server.await_value(f'sum(redoxfs_open_duration_seconds_bucket{{le="{below!r}"}})', files)
     machine.ok("umount", machine.mnt)
 
@@ -326,7 +326,7 @@ def test_the_dashboard_shows_what_outside_readers_counted(machine: Machine, imag
         assert dashboard.count("Bytes to programs") <= (size + more) * 1.001
         assert dashboard.value("What opens waited for") == pytest.approx(1)
         assert 0 < dashboard.value("Redirected opens") <= 1
-        assert dashboard.value("p99 of opens") <= 2 * FACTOR * max(longest_s, longer_s)
+        assert dashboard.value("p99 of opens") <= 2 * SLOWNESS * max(longest_s, longer_s)
         assert dashboard.value("Memory for samples", "{{instance}} {{mount}} used") == stats["memory_used_bytes"]
         assert dashboard.value("Restarts", "{{instance}} {{mount}} restarts") == 1
         server.at_s = None
