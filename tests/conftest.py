@@ -51,21 +51,20 @@ COST_S = pytest.StashKey[float]()
 cost_so_far_s: Callable[[], float] = spent.of_ended_processes_s
 counted_s = 0.0
 costs_s: dict[str, float] = {}
-not_secluded: str | None = None
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    global cost_so_far_s, counted_s, not_secluded
+    global cost_so_far_s, counted_s
     if config.getoption("numprocesses", None):
         return  # This process only hands tests out.
     cost_so_far_s = spent.meter()
-    not_secluded = seclusion.seclude()
+    seclusion.seclude()
     forks.take_over()
     counted_s = cost_so_far_s()
 
 
 def pytest_report_header() -> str | None:
-    return not_secluded
+    return seclusion.why_not()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -76,7 +75,9 @@ def pytest_runtest_makereport(
     global counted_s
     report = yield
     before_s, counted_s = counted_s, cost_so_far_s()
-    item.stash[COST_S] = item.stash.get(COST_S, 0.0) + counted_s - before_s
+    # A second try counts by itself.
+    earlier_s = 0.0 if call.when == "setup" else item.stash[COST_S]
+    item.stash[COST_S] = earlier_s + counted_s - before_s
     if call.when != "teardown":
         return report
     cost_s = item.stash[COST_S]

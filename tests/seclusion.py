@@ -8,6 +8,7 @@ import atexit
 import ctypes
 import os
 import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -21,8 +22,18 @@ MNT_DETACH = 2
 HOMES = ("XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CACHE_HOME")
 
 
-def seclude() -> str | None:
-    """Before any test is imported. Returns why the mount namespace is still the machine's, if it is."""
+def why_not() -> str | None:
+    """Why this user's processes stay in the machine's mount namespace; None if they need not."""
+    try:
+        subprocess.run(["unshare", "--mount", "true"], check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        reason = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else str(error)
+        return f"no mount namespace of their own, so tests see each other's mounts: {reason}"
+    return None
+
+
+def seclude() -> None:
+    """Before any test is imported."""
     folder = Path(tempfile.mkdtemp(prefix="redoxfs-tests-"))
     # Forks of this process run the exit handlers too.
     owner = os.getpid()
@@ -31,11 +42,10 @@ def seclude() -> str | None:
         os.environ[name] = str(folder / name.lower())
         Path(os.environ[name]).mkdir(mode=0o700)
     if libc.unshare(CLONE_NEWNS) != 0:
-        return f"no mount namespace of their own, so tests see each other's mounts: {last_error().strerror}"
+        return
     if libc.mount(b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None) != 0:
         raise last_error("/")
     # A copy of a mount would keep it busy for its owner.
     for mount in reversed(read_mounts()):
         if mount.ours:
             libc.umount2(os.fsencode(mount.mountpoint), MNT_DETACH)
-    return None
