@@ -20,7 +20,7 @@ from certificates import Authority
 from deaths import parts_of
 from images import make_images, path_in
 from machine import Machine, has_ended
-from patience import FACTOR, PATIENCE_S
+from patience import PATIENCE_S, SLOWNESS
 from ports import reserve
 
 NODES = 3
@@ -28,7 +28,7 @@ NODES = 3
 PATIENT = ("--peer-timeout", str(2 * PATIENCE_S))
 OPTIONS = ("--nodes", str(NODES), "--classes", "dir", *PATIENT)
 # Where a node must be lost: half of it is how long a live one may be silent on a busy machine.
-LOSING = ("--peer-timeout", str(20 * FACTOR))
+LOSING = ("--peer-timeout", str(20 * SLOWNESS))
 
 # Runs when a Python begins. In a successor it notes whether the port whose number is in the file $TAKE is free, and
 # listens there, if there is such a file.

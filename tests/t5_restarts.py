@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from deaths import Case, Found, Storm, serve
 from machine import Machine
-from patience import FACTOR, PATIENCE_S
+from patience import PATIENCE_S, SLOWNESS
 from reading_job import Job, make_files
 
 NODES = 3
@@ -181,7 +181,7 @@ def test_readers_do_not_notice_a_death_in_the_middle_of_a_request(
 def test_a_node_without_a_keeper_is_lost_to_the_others(machine: Machine, sources: dict[bool, Path], case: Case) -> None:
     """The readers of this file do notice what there is to notice."""
     # A slow node that is taken for lost gives the readers more of the same to notice.
-    case = replace(case, sharing=(*case.sharing, "--peer-timeout", str(8 * FACTOR)))
+    case = replace(case, sharing=(*case.sharing, "--peer-timeout", str(8 * SLOWNESS)))
     serve(machine, sources[False], case, nodes=NODES, has_keeper=False)
     with Storm(machine, job(machine, case, 0), has_keeper=False) as running:
         running.run_by_chance()

@@ -18,7 +18,7 @@ import pytest
 from images import make_images, path_in, read_each
 from machine import Machine
 from object_server import CUT_SHORT, REFUSED, SILENT, SLOW, STATUS_503, Server, serving, times
-from patience import FACTOR, PATIENCE_S, until
+from patience import PATIENCE_S, SLOWNESS, until
 from ports import reserve
 from seaweed import BUCKET, Seaweed, program, seaweed, settings
 
@@ -31,7 +31,7 @@ PACK = ("--chunk-size", "8", "--shard-size", "8MiB")
 MEMORY_BYTES = 24 << 20
 SPEED = ("--storage-speed", "1000,100MiB")
 MEMORY = ("--memory", "16MiB", *SPEED)
-DEADLINE_S = 10 * FACTOR
+DEADLINE_S = 10 * SLOWNESS
 """Enough for a read of a server that answers, and soon over at one that does not."""
 
 NEVER = "3600"
