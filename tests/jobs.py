@@ -178,14 +178,15 @@ class Station:
 
     def deliver(self, delivered: Sequence[Delivered]) -> None:
         paths = {ticket: path for path, ticket in self.undecided.items()}
+        self.binding.revoke_preempted(delivered)
         for ticket, served in delivered:
             if ticket in self.promises:
                 path, thread = self.promises.pop(ticket)
-                if served.preempted:
-                    self.binding.revoke(served.sample)
-                self.binding.promise(path, thread, served.sample)
+                if served is not None:
+                    self.binding.promise(path, thread, served.sample)
                 self.promised.append(ticket)
                 continue
+            assert served is not None
             path = paths[ticket]
             del self.undecided[path]
             self.binding.decide(path, served)

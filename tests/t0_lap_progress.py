@@ -160,6 +160,7 @@ class Nodes:
             assert answer is not None
             for delivered in self.nodes[node].receive(answer) or ():
                 if isinstance(turn, Pending) and delivered.ticket == turn.ticket:
+                    assert delivered.served is not None
                     turn = delivered.served
         pytest.fail("no node has a sample")
 

@@ -227,6 +227,7 @@ class Pools:
         for ticket, served in delivered:
             worker = self.waiting.pop((take.requester, ticket))
             worker.ticket = None
+            assert served is not None
             if not worker.reserves:
                 self.serve(worker, served)
                 continue
@@ -408,6 +409,7 @@ def first(nodes: list[LocalFirst], number: int) -> Served:
     if isinstance(turn, Served):
         return turn
     ((_, served),) = node.receive(given_by(nodes[1 - number].handle(taken(node)))) or ()
+    assert served is not None
     return served
 
 
@@ -522,6 +524,7 @@ def test_an_open_preempts_a_local_reservation() -> None:
     pending = node.request(0)
     assert isinstance(pending, Pending)
     ((ticket, served),) = node.receive(given_by(peer.handle(taken(node)))) or ()
+    assert served is not None
     assert (ticket, served.sample, served.preempted, served.is_demanded) == (pending.ticket, 0, True, True)
 
 
@@ -545,6 +548,7 @@ def test_a_take_counts_the_rounds_without_an_answer() -> None:
     assert isinstance(pending, Pending)
     assert nodes[1].receive(last) == ((pending.ticket, Served(2, remote=True)),)
     ((_, served),) = nodes[0].receive(given_by(nodes[1].handle(take))) or ()
+    assert served is not None
     assert (served.sample, served.remote) == (1, False)
     assert nodes[0].laps(samples).tolist() == [2, 2, 2], "all are done, and the next lap begins"
 
@@ -575,7 +579,9 @@ def answered(nodes: list[LocalFirst], node: LocalFirst) -> dict[int, Served]:
         message: Message = node.outbox.pop()
         answer = nodes[message.home].handle(message).answer
         assert answer is not None
-        delivered |= dict(node.receive(answer) or ())
+        for ticket, turn in node.receive(answer) or ():
+            assert turn is not None
+            delivered[ticket] = turn
     return delivered
 
 

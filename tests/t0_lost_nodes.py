@@ -328,7 +328,10 @@ class FailingNodes(Generic[N]):
         for ticket, served in delivered:
             (worker,) = (w for w in self.workers if w.node == number and w.ticket == ticket)
             worker.ticket = None
-            if worker.reserves:
+            if served is None:
+                assert worker.reserves
+                assert self.processes[number].lost == {n for n in range(len(self.processes)) if n != number}
+            elif worker.reserves:
                 assert not served.loads
                 self.note_reserved(worker, served.sample, preempted=served.preempted, remote=served.remote)
             else:

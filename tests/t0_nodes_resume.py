@@ -197,6 +197,7 @@ class Job:
         at = message.requester
         for ticket, served in self.nodes[at].receive(answer) or ():
             path, reserves = self.waiting.pop((at, ticket))
+            assert served is not None
             if not reserves:
                 self.serve(at, path, served)
                 continue
@@ -390,6 +391,7 @@ def test_samples_of_a_home_s_old_process_count_in_no_lap() -> None:
         answer = other.handle(message).answer
         assert answer is not None
         ((_, served),) = here.receive(answer) or ()
+        assert served is not None
         return served.sample
 
     ask(int(theirs[0]), home)

@@ -71,6 +71,7 @@ def read(requester: SlotNode, home: SlotNode, sample: int) -> tuple[int, tuple[i
     """A request that needs a message: the sample served, and those prefetched."""
     answer = answer_of(home, sent_by(requester, sample))
     ((_, served),) = received(requester, answer)
+    assert served is not None
     return served.sample, answer.prefetched
 
 
@@ -82,6 +83,7 @@ def reserve_remote(requester: SlotNode, home: SlotNode, sample: int) -> int:
     """A reservation that needs a message; returns the reserved sample."""
     assert isinstance(requester.reserve(sample), Pending)
     ((_, served),) = received(requester, answer_of(home, taken_out(requester)))
+    assert served is not None
     return served.sample
 
 

@@ -188,6 +188,7 @@ class Slots:
         delivered = self.nodes[at].receive(answer)
         assert (delivered is not None) == self.network.note_answered(message)
         for ticket, served in delivered or ():
+            assert served is not None
             assert served.remote
             assert served.sample in answer.samples
             (worker,) = (w for w in self.workers if w.node == at and w.ticket == ticket)

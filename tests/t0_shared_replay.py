@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from jobs import READS, Habits, Job, Thread, saved
+from jobs import READS, Habits, Job, Station, Thread, saved
 from networks import CHUNK_SIZE, parts_of_chunks, pool_node, random_cells
 from watched import Watched
 
@@ -23,6 +23,7 @@ from redoxfs.protocol import (
     NO_SAMPLE,
     UNDECIDED,
     Answer,
+    Binding,
     Given,
     Hit,
     LocalFirst,
@@ -411,3 +412,76 @@ def test_a_stat_and_an_open_of_one_path_share_an_answer_of_one_sample() -> None:
     assert station.receive(answer)
     assert station.decided == [0]
     assert station.turns == list(answer.samples)
+
+
+def node_0_of_2(
+    *, class_of: list[int], part_of: list[int], reservations: int = 12, seed: int = 0
+) -> tuple[LocalFirst, Station]:
+    """A node with the samples of part 0 in every lap, and what asks it."""
+    samples = len(class_of)
+    policy = pool_node(
+        0,
+        2,
+        cells=np.arange(samples, dtype=np.int32).reshape(samples, 1),
+        class_of=np.array(class_of, np.int32),
+        part_of=np.array(part_of, np.int8),
+        sample_bytes=np.ones(samples, np.int64),
+        rotates=False,
+        resident=1,
+        remote_memory_bytes=samples,
+        seed=seed,
+    )
+    return policy, Station(Binding(policy, np.ones(samples, np.int64), reservations=reservations), policy)
+
+
+def test_a_lost_peer_leaves_each_sample_to_one_open_or_stat() -> None:
+    """The next lap has a sample for the open that waited, one for the oldest stat, and none for the other stats."""
+    opened = set()
+    for seed in range(8):
+        policy, station = node_0_of_2(class_of=[0] * 4, part_of=[0, 0, 1, 1], seed=seed)
+        for path in range(2):
+            station.open(path, 0, path + 1)
+            station.close(path)
+        assert station.open(2, 0, 3) == UNDECIDED
+        tickets = [station.stat(path, 0, thread) for path, thread in ((3, 4), (1, 5), (0, 6))]
+        station.hear(policy.lost(1))
+        assert (station.decided, station.promised) == ([2], tickets)
+        (other,) = {0, 1}.difference(station.turns[2:])
+        assert station.binding.tables().reservations[:, :2].tolist() == [[3, other]]
+        assert tuple(policy.reserved(0)) == (other,)
+        assert station.stat(1, 0, 5) is None, "a stat that is repeated does not wait again"
+        opened.add(1 - other)
+    assert opened == {0, 1}
+
+
+def test_a_stat_that_preempted_another_is_repeated() -> None:
+    job = PoolJob(0, nodes=2, samples=2, classes=1, rotates=False)
+    job.cells, job.part_of = np.array([[0], [1]], np.int32), np.array([0, 1], np.int8)
+    job.stations = [job.new_station(0), job.new_station(1)]
+    station, home = job.stations
+    assert station.stat(0, 0, 1) is None
+    assert home.open(1, 0, 1) == 1
+    ticket = station.stat(1, 0, 2)
+    (take,) = station.policy.outbox
+    station.policy.outbox.clear()
+    answer = home.handle(take)
+    assert isinstance(answer, Given)
+    assert station.receive(answer)
+    assert station.promised == [ticket]
+    assert station.binding.tables().reservations[:, :2].tolist() == [[1, 0]]
+    job.continued(0)
+
+
+def test_a_promise_puts_no_sample_back_that_was_preempted_with_it() -> None:
+    policy, station = node_0_of_2(class_of=[0, 0, 1, 1], part_of=[0, 1, 0, 1], reservations=1)
+    assert station.stat(2, 0, 1) is None
+    assert station.binding.reserved_samples() == (2,)
+    assert station.open(0, 0, 2) == 0
+    ticket = station.stat(1, 0, 1)
+    assert station.open(3, 0, 3) == UNDECIDED
+    # The stat gets a sample of the next lap, and so its path has the one reservation that there may be. The open
+    # preempts the reservation that there was.
+    station.hear(policy.lost(1))
+    assert (station.promised, station.decided, station.turns) == ([ticket], [3], [0, 2])
+    assert station.binding.reserved_samples() == (0,) == tuple(policy.reserved(0))
+    assert tuple(policy.reserved(2)) == ()

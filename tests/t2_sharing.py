@@ -4,7 +4,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import trio
+import trio.testing
 from patience import PATIENCE_S
 from ports import reserve
 from stores import NoKernel
@@ -223,6 +224,54 @@ def test_an_impossible_lap_of_a_peer_is_refused(tmp_path: Path, policy: str) -> 
         trio.run(main)
     lines = [str(error) for error in refused.value.exceptions]
     assert any("cannot use its state: lap 536870913, where laps are 1 to 536870912" in line for line in lines)
+
+
+# A lost node
+
+
+def test_all_that_waits_for_a_lost_node_is_answered_without_it(tmp_path: Path) -> None:
+    """Opens that waited get a sample each. Stats that waited get what is left, or else a file's own size."""
+    root = fill(tmp_path / "data")
+
+    async def main() -> None:
+        async with sharing([root, root], policy="pool") as (member, other):
+            node, catalog = member.node, member.catalog
+            *opened, last = [int(catalog.members[catalog.member_at[s]]) for s in np.flatnonzero(catalog.class_of == 0)]
+            handles: dict[int, int] = {}
+            sizes: list[int] = []
+
+            async def keep_open(entry: int) -> None:
+                handles[entry] = await member.open(entry, 1000 + entry)
+
+            async def ask(entry: int) -> None:
+                stating = node.stat(entry, 2000 + entry)
+                assert isinstance(stating, Coroutine)
+                sizes.append((await stating)[0])
+
+            # It answers no messages from now on.
+            other.node.freeze()
+            node.stat(last, 1)
+            assert node.binding.counts()["reservations"] == 1
+            async with trio.open_nursery() as nursery:
+                for entry in opened:
+                    nursery.start_soon(keep_open, entry)
+                await trio.testing.wait_all_tasks_blocked()
+                # One of those that wait will preempt the reservation. The others need all but one of the samples that
+                # this node has in the next lap.
+                waiting = len(node._pending.undecided)
+                while len(handles) < len(opened) - waiting:
+                    await trio.lowlevel.checkpoint()
+                closed = list(handles)[:3]
+                for entry in closed:
+                    node.close(handles.pop(entry))
+                    nursery.start_soon(ask, entry)
+                await trio.testing.wait_all_tasks_blocked()
+                assert (len(handles), sizes) == (len(opened) - waiting - 3, [])
+                member.membership._messages.lost(1)
+            assert (len(handles), sizes) == (len(opened) - 3, [FILE_BYTES] * 3)
+            assert node.binding.counts()["reservations"] == 1
+
+    trio.run(main)
 
 
 # Statistics

@@ -71,6 +71,7 @@ from redoxfs.protocol import (
     Answer,
     Binding,
     Closed,
+    Delivered,
     DrawnBinding,
     Message,
     Opened,
@@ -496,9 +497,9 @@ class Node:
         if self._journal is not None:
             self._journal.event(RECEIVED, packed((numbers_of(answer),), self.shared_policy.chosen))
 
-    def delivered(self, ticket: int, served: Served) -> None:
-        """Another node answered ``ticket`` with ``served``."""
-        self._pending.delivered(ticket, served)
+    def delivered(self, delivered: Sequence[Delivered]) -> None:
+        """Requests that waited for other nodes are answered."""
+        self._pending.delivered(delivered)
 
     def _ask_for(self, path: int, opened: Opened) -> Undecided | None:
         """After an open on several nodes: send messages. Returns what to wait for if the path is undecided."""

@@ -8,14 +8,14 @@ plan asks for all of them again.
 Used from the node's task alone.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import trio
 
 from redoxfs.node.memory import Memory
 from redoxfs.node.plan import Plan, SharedServingPolicy
-from redoxfs.protocol import Binding, Pending, Served
+from redoxfs.protocol import Binding, Delivered, Pending, Served
 
 
 @dataclass(slots=True)
@@ -83,20 +83,18 @@ class PendingTurns:
             self._policy.cancel(ticket)
         return True
 
-    def delivered(self, ticket: int, served: Served) -> None:
-        """Another node answered ``ticket`` with ``served``."""
-        waiting = self._waiting.pop(ticket)
-        if isinstance(waiting, Undecided):
-            self._decide(waiting, served)
-            return
-        if served.preempted:
-            self._binding.revoke(served.sample)
-        result = self._binding.promise(waiting.path, waiting.thread, served.sample)
-        for sample in result.unloaded:
-            self._unload(sample)
-        if result.reserved:
-            self._memory.reserve(served.sample, remote=served.remote)
-        waiting.over.set()
+    def delivered(self, delivered: Sequence[Delivered]) -> None:
+        """Tickets were answered."""
+        self._binding.revoke_preempted(delivered)
+        for ticket, served in delivered:
+            waiting = self._waiting.pop(ticket)
+            if isinstance(waiting, Promise):
+                if served is not None:
+                    self._keep_promise(waiting, served)
+                waiting.over.set()
+            else:
+                assert served is not None
+                self._decide(waiting, served)
 
     def ask_again(self) -> None:
         """Another policy decides: undecided paths are asked for again. Promised stats ask again by themselves."""
@@ -166,6 +164,13 @@ class PendingTurns:
             undecided = self.undecided.pop(path)
             del self._waiting[undecided.ticket]
             self._policy.cancel(undecided.ticket)
+
+    def _keep_promise(self, promise: Promise, served: Served) -> None:
+        result = self._binding.promise(promise.path, promise.thread, served.sample)
+        for sample in result.unloaded:
+            self._unload(sample)
+        if result.reserved:
+            self._memory.reserve(served.sample, remote=served.remote)
 
     def _decide(self, undecided: Undecided, served: Served) -> None:
         path = undecided.path

@@ -39,7 +39,17 @@ import numpy as np
 import numpy.typing as npt
 
 from redoxfs.arrays import distinct
-from redoxfs.protocol.events import Closed, Opened, Pending, Policy, Served, SharedPolicy, StatResult, ThreadEnded
+from redoxfs.protocol.events import (
+    Closed,
+    Delivered,
+    Opened,
+    Pending,
+    Policy,
+    Served,
+    SharedPolicy,
+    StatResult,
+    ThreadEnded,
+)
 from redoxfs.protocol.tables import BindingTables, bits_of, column, rows, signed
 
 UNDECIDED = -2
@@ -278,14 +288,25 @@ class Binding:
     def ask_again(self, path: int) -> Served | Pending:
         """Another turn, for an undecided path whose first turn was lost with the policy before."""
         assert self._answer[path] == UNDECIDED
-        return self._policy.request(path)
+        turn = self._policy.request(path)
+        if isinstance(turn, Served) and turn.preempted:
+            self.revoke(turn.sample)
+        return turn
+
+    def revoke_preempted(self, delivered: Iterable[Delivered]) -> None:
+        """End the reservations that ``delivered`` preempts. Before `decide` or `promise` is called for any of them.
+
+        They are over at the policy. Of too many reservations `promise` puts one back there, which must not be one of
+        these.
+        """
+        for each in delivered:
+            if each.served is not None and each.served.preempted:
+                self.revoke(each.served.sample)
 
     def decide(self, path: int, served: Served) -> None:
         """Set the answer that ``path`` waited for. Only while it is open and undecided."""
         assert path in self._handles
         assert self._answer[path] == UNDECIDED
-        if served.preempted:
-            self.revoke(served.sample)
         self._answer[path] = served.sample
 
     def stat(self, path: int, file: int, thread: int) -> StatResult:

@@ -195,10 +195,13 @@ class Handled(NamedTuple):
 
 
 class Delivered(NamedTuple):
-    """The turn, or the reserved sample, that ``ticket`` waited for."""
+    """The turn, or the reserved sample, that ``ticket`` waited for.
+
+    ``served`` is None for a stat that no other node can answer any more: repeat it, as one that comes now.
+    """
 
     ticket: int
-    served: Served
+    served: Served | None
 
 
 class SharedState(NamedTuple):
@@ -223,6 +226,9 @@ class SharedPolicy(Protocol):
     The caller likewise takes out ``unloaded`` and ``revoked`` before it acts on what the method returned. ``unloaded``
     are samples that were dropped unserved, including those that other nodes gave; their bytes may go. ``revoked`` are
     samples whose reservation is void. ``missed``: how many samples, as far as this node knows, laps ended without.
+
+    `Delivered` come several at a time. The caller ends all reservations that they preempt before it acts on any of them
+    (`Binding.revoke_preempted`): to act on one may put samples back.
 
     A new process continues as the same node from a `state` and a record of the events since: `resume`, then each event
     again, with what was ``chosen`` in it, then `settle`. ``chosen`` has the samples that the policy beneath, which

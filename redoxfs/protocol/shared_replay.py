@@ -109,9 +109,10 @@ class SharedReplay:
     def received(self, answer: Answer, chosen: Sequence[int]) -> None:
         """A peer's answer was taken in. Raises ReplayError."""
         self._policy.expect(chosen)
-        delivered = self._policy.receive(answer)
+        delivered = self._policy.receive(answer) or ()
         self._void()
-        for each in delivered or ():
+        self._binding.revoke_preempted(delivered)
+        for each in delivered:
             self._deliver(each)
 
     def cancelled(self, ticket: int) -> None:
@@ -137,12 +138,11 @@ class SharedReplay:
         ticket, served = delivered
         promise = self.promises.pop(ticket, None)
         if promise is not None:
-            if served.preempted:
-                self._binding.revoke(served.sample)
-            self._binding.promise(*promise, served.sample)
+            if served is not None:
+                self._binding.promise(*promise, served.sample)
             return
         path = next((path for path, waits_for in self.undecided.items() if waits_for == ticket), None)
-        if path is None:
+        if path is None or served is None:
             raise ReplayError(f"an answer in the journal is for ticket {ticket}, which nothing waits for")
         del self.undecided[path]
         self._binding.decide(path, served)

@@ -164,4 +164,5 @@ class SlotCluster:
         delivered = node.receive(answer)
         assert delivered is not None
         ((_, turn),) = delivered
+        assert turn is not None
         return turn.sample

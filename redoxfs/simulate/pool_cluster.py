@@ -89,5 +89,7 @@ class PoolCluster:
             counts.remote_samples += len(samples)
             counts.demand_loads += any(load.samples[0] in samples for load in handled.loads)
             self._reads.count(handled.loads, counts)
-            delivered |= dict(node.receive(handled.answer) or ())
+            for ticket, turn in node.receive(handled.answer) or ():
+                assert turn is not None
+                delivered[ticket] = turn
         return delivered

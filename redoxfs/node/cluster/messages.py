@@ -203,10 +203,9 @@ class Messages:
         self.flush()
 
     def _take_in(self, delivered: Sequence[Delivered]) -> None:
-        """Other nodes answered these tickets."""
+        """These tickets are answered."""
         self._void()
-        for ticket, served in delivered:
-            self._node.delivered(ticket, served)
+        self._node.delivered(delivered)
 
     def flush(self) -> None:
         """Send the messages in the policy's outbox."""

@@ -359,32 +359,35 @@ class LocalFirst(NodeState):
         """Answer waiting requests in turn, then stats, as far as there are samples for them.
 
         None of these preempts what another reserved here: the caller knows nothing of that reservation yet.
+
+        Without peers no stat waits on. Its caller repeats it, and gets what a stat gets that comes now.
         """
-        delivered: dict[Ticket, Served] = {}
+        delivered: dict[Ticket, Served | None] = {}
         promised: set[int] = set()
         waiting = self._waiting.pop(cls)
         for ticket in sorted(waiting, key=lambda ticket: ticket.reserves):
             served = self._promise(cls, promised) if ticket.reserves else self._serve(cls)
-            if served is not None:
+            if served is not None or (ticket.reserves and not self._there):
                 delivered[ticket] = served
+            if served is not None and ticket.reserves:
                 promised.add(served.sample)
         self._waiting.put_back(cls, [ticket for ticket in waiting if ticket not in delivered])
         return [Delivered(ticket.number, served) for ticket, served in delivered.items()]
 
     def _promise(self, cls: int, promised: set[int]) -> Served | None:
         """Reserve a sample for a waiting stat. After an empty round of peers it preempts another reservation, but none
-        of ``promised`` while there are peers to ask.
+        of ``promised``.
         """
         served = self._reserve_one(cls)
-        if served is not None or cls not in self._reservations:
+        if served is not None or cls not in self._reservations or not self._there:
             return served
         if not self._empty_rounds(cls) and not self._is_rest_reserved(cls):
             return None
         victims = [sample for sample in self._reservations.of_class(cls) if sample not in promised]
-        if not victims and self._there:
+        if not victims:
             # A peer is asked again.
             return None
-        sample = self.choose_victim(victims or promised)
+        sample = self.choose_victim(victims)
         is_taken = self._reservations.remove_taken(cls, sample) or not self._reservations.remove_own(cls, sample)
         self._reservations.add(cls, sample, is_taken=is_taken)
         return Served(sample, (), preempted=True, remote=is_taken)
