@@ -25,6 +25,7 @@ from redoxfs.node.cluster import ClusterConfig, Membership, joined
 from redoxfs.node.state import StateWriter, encode
 from redoxfs.peers import Identity, Plaintext, View
 from redoxfs.peers.bounds import LAST_PEER_LAP
+from redoxfs.protocol import Take
 
 pytestmark = pytest.mark.slow
 
@@ -270,6 +271,26 @@ def test_all_that_waits_for_a_lost_node_is_answered_without_it(tmp_path: Path) -
                 member.membership._messages.lost(1)
             assert (len(handles), sizes) == (len(opened) - 3, [FILE_BYTES] * 3)
             assert node.binding.counts()["reservations"] == 1
+
+    trio.run(main)
+
+
+def test_a_later_lap_of_a_peer_ends_reservations_before_anything_can_be_sent(tmp_path: Path) -> None:
+    """A node that takes the place of another answers messages before it knows its peers."""
+    root = fill(tmp_path / "data")
+
+    async def main() -> None:
+        async with sharing([root, root], policy="pool") as (member, _):
+            node, messages, peers = member.node, member.membership._messages, member.membership._peers
+            first = int(np.flatnonzero(member.catalog.class_of == 0)[0])
+            node.stat(int(member.catalog.members[member.catalog.member_at[first]]), 1)
+            assert node.binding.counts()["reservations"] == 1
+            messages.attach(None)
+            reply = await messages.handle(Take(1, 0, 0, 0, 0, 3, 1, FILE_BYTES, 0, 0))
+            assert reply is not None
+            messages.release(reply)
+            assert node.binding.counts()["reservations"] == 0
+            messages.attach(peers)
 
     trio.run(main)
 

@@ -73,6 +73,8 @@ class Messages:
         handled = self._policy.handle(message)
         if handled.answer is not None and not handled.repeated:
             self._node.handled(message, handled.answer)
+        # Also while nothing can be sent: a checkpoint has to find the same reservations here and at the policy.
+        self._void()
         self.flush()
         for sample in handled.preempted:
             self._node.binding.revoke(sample)
