@@ -414,6 +414,25 @@ def test_a_stat_and_an_open_of_one_path_share_an_answer_of_one_sample() -> None:
     assert station.turns == list(answer.samples)
 
 
+def test_a_state_does_not_depend_on_answers_that_are_forgotten() -> None:
+    job = PoolJob(0, nodes=2, samples=4, classes=2, rotates=False)
+    job.part_of[:] = 1
+    job.class_of[:] = 0, 0, 1, 1
+    station = job.stations[0] = job.new_station(0)
+
+    def nothing_left(classes: Sequence[int]) -> None:
+        takes = {message.cls: message for message in station.policy.outbox if isinstance(message, Take)}
+        station.policy.outbox.clear()
+        for cls in classes:
+            assert station.receive(Given(1, takes[cls].number, cls, 1, (), left=0, done=0))
+
+    assert station.open(0, 0, 1) == station.open(2, 0, 2) == UNDECIDED
+    nothing_left([0, 1])
+    station.hear(station.policy.restarted(1))
+    nothing_left([1, 0])
+    job.continued(0)
+
+
 def node_0_of_2(
     *, class_of: list[int], part_of: list[int], reservations: int = 12, seed: int = 0
 ) -> tuple[LocalFirst, Station]:

@@ -219,7 +219,7 @@ class NodeState:
             "reserved": self._reservations.table(),
             "waiting": self._waiting.table(),
             "asked": rows(((cls, *asked) for cls, asked in self._asked.items()), 3),
-            "empty_answers": rows(((cls, *each) for cls, of_peers in empty for each in of_peers.items()), 3),
+            "empty_answers": rows(sorted((cls, *each) for cls, of_peers in empty for each in of_peers.items()), 3),
             "sought": rows(((cls,) for cls in sorted(self._sought)), 1),
             "accounts": self._exchange.bits(),
         }
