@@ -54,12 +54,18 @@ costs_s: dict[str, float] = {}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    global cost_so_far_s, counted_s
+    global cost_so_far_s
     if config.getoption("numprocesses", None):
         return  # This process only hands tests out.
     cost_so_far_s = spent.meter()
     seclusion.seclude()
     forks.take_over()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """No test is to blame for what the collection of all cost."""
+    global counted_s
     counted_s = cost_so_far_s()
 
 
@@ -82,7 +88,7 @@ def pytest_runtest_makereport(
         return report
     cost_s = item.stash[COST_S]
     report.user_properties.append((PROCESSOR_S, round(cost_s, 3)))
-    if report.passed and cost_s > spent.MOST_S:
+    if report.passed and cost_s > spent.MOST_S and not any(map(item.get_closest_marker, ("long", "engines"))):
         name = f"{item.path.name}::{getattr(item, 'originalname', item.name)}"
         if name not in spent.costly() and cost_s / spent.slowness() > spent.MOST_S:
             report.outcome = "failed"
@@ -104,11 +110,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for nodeid, cost_s in nlargest(MOST_LISTED, costs_s.items(), key=itemgetter(1)):
         terminalreporter.write_line(f"{cost_s:6.1f} s  {nodeid}")
     failed = {report.nodeid for report in terminalreporter.getreports("failed")}
-    flaky = {report.nodeid for report in terminalreporter.getreports("rerun")} - failed
+    flaky = {report.nodeid: report for report in terminalreporter.getreports("rerun") if report.nodeid not in failed}
     if flaky:
         terminalreporter.section("flaky: failed, and then passed; each is a bug", sep="!", red=True, bold=True)
-        for nodeid in sorted(flaky):
+        for nodeid, report in sorted(flaky.items()):
             terminalreporter.write_line(nodeid)
+            terminalreporter.write_line(report.longreprtext)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import spent
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
@@ -85,3 +86,10 @@ def test_a_file_that_the_architecture_names_exists() -> None:
     assert not [
         name for name in sorted(named) if not (ROOT / name).is_file() and not (ROOT / "redoxfs" / name).is_file()
     ]
+
+
+def test_what_may_cost_more_exists_and_has_its_reason() -> None:
+    for name, reason in spent.costly().items():
+        file, test = name.split("::")
+        assert test == "runTest" or test in lanes_in(TESTS / file), name
+        assert reason.strip(), name

@@ -339,8 +339,7 @@ from functools import wraps
 from importlib import import_module
 from pathlib import Path
 if "HOLD" in os.environ:
-    # The package has a function of the same name.
-    pack = import_module("redoxfs.packed.pack")
+    pack = import_module("redoxfs.packed.packing")
     shards_first, hold = int(os.environ["SHARDS_FIRST"]), Path(os.environ["HOLD"])
     carry_out = pack._carry_out
 
