@@ -10,6 +10,7 @@ demo_check.py can tell which file it was given.
 import math
 import sys
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -85,14 +86,15 @@ def picture(shape: Shape, random: np.random.Generator) -> Image.Image:
 def main() -> None:
     folder = Path(sys.argv[1])
     images = int(sys.argv[2]) if len(sys.argv) > 2 else TRAINING_IMAGES
-    # First number and count for each class. Each number is in one split: equal names could be parts of one sample.
-    splits = {"train": (0, images), "val": (images, images // VALIDATION_SHARE)}
+    splits = {"train": images, "val": images // VALIDATION_SHARE}
     random = np.random.default_rng(0)
-    for split, (first, count) in splits.items():
+    for split, count in splits.items():
+        # Numbers run through the classes in mixed order. In order, equal ones could be parts of one sample.
+        numbers = iter(random.permutation(count * len(SHAPES)).tolist())
         for name, shape in SHAPES.items():
             (folder / split / name).mkdir(parents=True)
-            for number in range(count):
-                path = f"{split}/{name}/{name}-{number + first:04}.png"
+            for number in islice(numbers, count):
+                path = f"{split}/{name}/{name}-{number:04}.png"
                 note = PngInfo()
                 note.add_text("path", path)
                 picture(shape, random).save(folder / path, pnginfo=note, compress_level=1)

@@ -10,6 +10,7 @@ import sys
 import wave
 from collections import Counter
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +97,11 @@ def make_samples(root: Path, suffix: str, kind: str, write: Any) -> Samples:
     random = np.random.default_rng(0)
     paths = {}
     for split, count in COUNTS.items():
+        # Numbers run through the labels in mixed order. In order, equal ones could be parts of one sample.
+        numbers = iter(random.permutation(count * len(LABELS)).tolist())
         for label in LABELS:
             (root / split / label).mkdir(parents=True)
-            for number in range(count):
+            for number in islice(numbers, count):
                 path = f"{split}/{label}/{split}-{label}-{number}.{suffix}"
                 noise = random.integers(-(2**15), 2**15, random.integers(150, 1000)).astype(kind)
                 write(root / path, noise)
