@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from t1_auto_verdicts import ANY, DIR, catalog, check_redirected, check_refused, imagenet, imagenet_s, make
+from t1_auto_verdicts import ANY, DIR, catalog, check_redirected, check_refused, imagenet, imagenet_s, make, numbers
 
 from redoxfs.dataset import Beside, build_catalog, look_beside, read_tree
 from redoxfs.dataset.beside import NAMES_MAX
@@ -16,9 +16,9 @@ Build = Callable[[Path], None]
 
 
 def pets(root: Path) -> None:
-    for at, split in enumerate(("train", "val")):
+    for split in ("train", "val"):
         for name in ("cat", "dog"):
-            make(root, *(f"{split}/{name}/{name}_{at}{i}.jpg" for i in range(6)))
+            make(root, *(f"{split}/{name}/{name}_{i:05d}.jpg" for i in numbers(split + name, 6)))
 
 
 @pytest.fixture
@@ -60,7 +60,12 @@ def test_siblings_do_not_matter_if_the_source_is_not_a_split(root: Path) -> None
     check_refused(root / "pictures_of_pets", "there is no second split", {DIR, ANY})
     make(
         root / "test_of_all",
-        *(f"{split}/{name}/{number}.jpg" for split in ("train", "val") for number, name in enumerate("xyz")),
+        *(
+            f"{split}/{name}/{number}.jpg"
+            for split in ("train", "val")
+            for name in "xyz"
+            for number in numbers(split + name, 3)
+        ),
     )
     make(root, "test_of_none/x/1.jpg", "labels.csv")
     check_redirected(root / "test_of_all", "6 class directories", {"train": True, "val": True})

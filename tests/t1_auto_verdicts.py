@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import string
 import uuid
 from collections.abc import Callable
@@ -27,6 +28,11 @@ def catalog(root: Path, classes: str = "auto", groups: str | None = None) -> Cat
         return build_catalog(tree, classes=classes, groups=groups, root_fd=fd, beside=look_beside(fd))
     finally:
         os.close(fd)
+
+
+def numbers(key: str, count: int) -> list[int]:
+    """Numbers without meaning, other ones for each key: 0 and others below 100,000, ascending."""
+    return sorted(random.Random(key).sample(range(100_000), count))
 
 
 def imagenet(root: Path) -> None:
@@ -88,12 +94,16 @@ def imagenette_with_noisy_labels(root: Path) -> None:
     make(root, "noisy_imagenette.csv")
 
 
+def random_uuid(key: str) -> uuid.UUID:
+    return uuid.UUID(int=random.Random(key).getrandbits(128), version=4)
+
+
 def inaturalist(root: Path) -> None:
     for at, name in enumerate(
         ("00000_Animalia_Annelida_Lumbricus_terrestris", "00001_Plantae_Tracheophyta_Acer_rubrum")
     ):
         for split in ("train", "val"):
-            make(root, *(f"{split}/{name}/{uuid.UUID(int=1 << 127 | at << 64 | i, version=4)}.jpg" for i in range(8)))
+            make(root, *(f"{split}/{name}/{random_uuid(f'{split}{at}{i}')}.jpg" for i in range(8)))
     make(root, *(f"public_test/{uuid.UUID(int=1 << 126 | i, version=4)}.jpg" for i in range(8)))
 
 
@@ -155,29 +165,24 @@ def dogs_vs_cats(root: Path) -> None:
 
 def roboflow(root: Path) -> None:
     make(root, "README.dataset.txt", "README.roboflow.txt")
-    for at, split in enumerate(("train", "valid", "test")):
+    for split in ("train", "valid", "test"):
         for name in ("rust", "healthy"):
-            make(
-                root,
-                *(
-                    f"{split}/{name}/{name}-{at}{i}_jpg.rf.{uuid.uuid5(uuid.NAMESPACE_URL, f'{name}{at}{i}').hex}.jpg"
-                    for i in range(6)
-                ),
-            )
+            for i in numbers(split + name, 6):
+                make(root, f"{split}/{name}/{name}-{i}_jpg.rf.{random_uuid(f'{name}{i}').hex}.jpg")
 
 
 def unpacked_twice(root: Path) -> None:
     """Kaggle's archives: each folder lies in one of the same name."""
-    for at, split in enumerate(("training_set", "test_set")):
+    for split in ("training_set", "test_set"):
         for name in ("cats", "dogs"):
-            make(root, *(f"{split}/{split}/{name}/{name[:3]}.{at * 4000 + i}.jpg" for i in range(8)))
+            make(root, *(f"{split}/{split}/{name}/{name[:3]}.{i}.jpg" for i in numbers(split + name, 8)))
         make(root, f"{split}/{split}/_DS_Store")
 
 
 def intel(root: Path) -> None:
-    for at, split in enumerate(("seg_train", "seg_test")):
-        for k, name in enumerate(("buildings", "sea")):
-            make(root, *(f"{split}/{split}/{name}/{at * 1000 + k * 100 + i * 7}.jpg" for i in range(8)))
+    for split in ("seg_train", "seg_test"):
+        for name in ("buildings", "sea"):
+            make(root, *(f"{split}/{split}/{name}/{i}.jpg" for i in numbers(split + name, 8)))
 
 
 def asl_alphabet(root: Path) -> None:
@@ -187,9 +192,9 @@ def asl_alphabet(root: Path) -> None:
 
 
 def svhn_like(root: Path) -> None:
-    for at, split in enumerate(("train", "trainval", "extra")):
+    for split in ("train", "trainval", "extra"):
         for name in ("house", "number"):
-            make(root, *(f"{split}/{name}/{name}_{at}{i}.png" for i in range(6)))
+            make(root, *(f"{split}/{name}/{name}_{i}.png" for i in numbers(split + name, 6)))
 
 
 def mnist_png(root: Path) -> None:
@@ -273,7 +278,22 @@ def cifar_equal_names(root: Path) -> None:
             make(root, *(f"{split}/{name}/{i:04d}.png" for i in range(10)))
 
 
-def cifar_distinct_names(root: Path) -> None:
+def cifar_mixed_numbers(root: Path) -> None:
+    """Numbered through the whole split, in the order of the dataset's arrays."""
+    for split in ("train", "test"):
+        order = random.Random(split).sample(range(30), 30)
+        for at, name in enumerate(("airplane", "automobile", "bird")):
+            make(root, *(f"{split}/{name}/{i:04d}.png" for i in order[at * 10 : at * 10 + 10]))
+
+
+def cifar_running_numbers(root: Path) -> None:
+    """Numbered through the whole split, class after class. Classes of one size would look like offset pairs."""
+    for split in ("train", "test"):
+        for first, last, name in ((0, 10, "airplane"), (10, 22, "automobile"), (22, 30, "bird")):
+            make(root, *(f"{split}/{name}/{i:04d}.png" for i in range(first, last)))
+
+
+def offset_pairs(root: Path) -> None:
     for split in ("train", "test"):
         for at, name in enumerate(("airplane", "automobile", "bird")):
             make(root, *(f"{split}/{name}/{at * 10 + i:04d}.png" for i in range(10)))
@@ -297,8 +317,9 @@ def cats_and_dogs(root: Path) -> None:
         "train/cats/.cache/7.jpg",
     )
     for name in ("cats", "dogs"):
-        make(root, *(f"train/{name}/{name[:3]}.{i}.jpg" for i in range(8)))
-        make(root, *(f"validation/{name}/{name[:3]}.{2000 + i}.jpg" for i in range(4)))
+        make(root, f"train/{name}/{name[:3]}.{len(name) if name == 'dogs' else 0}.jpg")
+        make(root, *(f"train/{name}/{name[:3]}.{i}.jpg" for i in numbers("train" + name, 7)))
+        make(root, *(f"validation/{name}/{name[:3]}.{i}.jpg" for i in numbers("validation" + name, 4)))
 
 
 def coco(root: Path) -> None:
@@ -490,8 +511,8 @@ REDIRECTED: list[tuple[Callable[[Path], None], str, dict[str, bool]]] = [
     (imagenet_as_downloaded, "2 class directories (train 2)", {"train": True, "val": False, "test": False}),
     (imagenette, "6 class directories", {"train": True, "val": True}),
     (inaturalist, "4 class directories (train 2, val 2)", {"train": True, "val": True, "public_test": False}),
-    (cifar_distinct_names, "6 class directories (test 3, train 3)", {"train": True, "test": True}),
-    (class_named_files, "4 class directories", {"train": True, "val": True}),
+    (cifar_mixed_numbers, "6 class directories (test 3, train 3)", {"train": True, "test": True}),
+    (cifar_running_numbers, "6 class directories (test 3, train 3)", {"train": True, "test": True}),
     (cats_and_dogs, "4 class directories (train 2, validation 2)", {"train": True, "validation": True}),
     (roboflow, "6 class directories", {"train": True, "valid": True, "test": True}),
     (unpacked_twice, "4 class directories", {"training_set/training_set": True, "test_set/test_set": True}),
@@ -517,20 +538,20 @@ REFUSED: list[tuple[Callable[[Path], None], str, set[str]]] = [
     (imagenette_with_noisy_labels, "noisy_imagenette.csv looks like a label table", {DIR}),
     (places365, "train/airfield/00000001.jpg and train/airplane_cabin/00000001.jpg", {DIR}),
     (places365_with_lists, "train.txt looks like a label table", {DIR}),
-    (eurosat, "nothing shows that 2750/AnnualCrop and 2750/Forest are classes: there is no second split", {DIR, ANY}),
+    (eurosat, "nothing shows that 2750/AnnualCrop and 2750/Forest are classes: there is no second split", {DIR}),
     (flower_photos, "nothing shows that daisy and dandelion are classes: there is no second split", {DIR, ANY}),
     (oxford_pets, "annotations/list.txt looks like a label table", set()),
     (visual_genome, "VG_100K and VG_100K_2 are named like numbered things", {ANY}),
-    (msr_vtt, "TestVideo and TrainValVideo are named like splits", {ANY}),
+    (msr_vtt, "nothing shows that TestVideo and TrainValVideo are classes", {ANY}),
     (aflw, "nothing shows that flickr/0 and flickr/2 are classes", {DIR, ANY}),
-    (redcaps, "nothing shows that earthporn and itookapicture are classes", {DIR, ANY}),
+    (redcaps, "nothing shows that earthporn and itookapicture are classes", {DIR}),
     (dogs_vs_cats, "test1/1.jpg lies directly in the split test1", set()),
     (sign_language, "nothing shows that A and B are classes", {DIR, ANY}),
-    (asl_alphabet, "no other split has the same directories", {DIR, ANY}),
-    (mnist_png, "the names of all their directories are numbers", {DIR, ANY}),
-    (other_classes_to_test, "test/eel and test/fox are classes: no other split has the same directories", {DIR, ANY}),
-    (two_trainings, "no other split has the same directories", {DIR, ANY}),
-    (cities, "no other split has the same directories", {DIR, ANY}),
+    (asl_alphabet, "no other split has the same directories", {DIR}),
+    (mnist_png, "the names of all their directories are numbers", {DIR}),
+    (other_classes_to_test, "test/eel and test/fox are classes: no other split has the same directories", {DIR}),
+    (two_trainings, "no other split has the same directories", {DIR}),
+    (cities, "no other split has the same directories", {DIR}),
     (labels_line_by_line, "classes.txt looks like a label table", {DIR}),
     (list_of_other_names, "classes.txt looks like a label table", {DIR}),
     (label_beside_the_image, "train/cats/cat.0.txt looks like a label table", {DIR}),
@@ -538,6 +559,8 @@ REFUSED: list[tuple[Callable[[Path], None], str, set[str]]] = [
     (flat_masks, "test/000.jpg and test_masks/000.png may be parts of one sample", set()),
     (camera_rig, "train/ring_front_left and train/ring_rear_right are named like cameras or sensors", set()),
     (sensor_suite, "train/CAM_FRONT and train/LIDAR_TOP are named like cameras or sensors", set()),
+    (offset_pairs, "airplane/0000.png and test/airplane/0001.png are numbered in a row", {DIR, ANY}),
+    (class_named_files, "airplane_0000.png and train/automobile/automobile_0000.png may be parts", {DIR}),
     (cifar_equal_names, "test/airplane/0000.png and test/automobile/0000.png may be parts of one sample", {DIR}),
     (coco, "annotations/instances_train2017.json looks like a label table", set()),
     (coco_without_annotations, "train2017/000000000000.jpg lies directly in the split", {ANY}),
@@ -551,19 +574,19 @@ REFUSED: list[tuple[Callable[[Path], None], str, set[str]]] = [
     (symlinks_by_class, "by_class/cat/0001.jpg is a symlink", {ANY}),
     (hub_cache, "is a symlink", set()),
     (rgb_and_depth, "depth is named like a part of each sample", set()),
-    (unnamed_pair, "first/0000.png and second/0000.png may be parts of one sample", set()),
-    (pair_with_own_words, "one/img_0000.png and two/seg_0000.png may be parts of one sample", set()),
-    (partial_pair, "may be parts of one sample", set()),
-    (hard_links, "train/cats/again.jpg has a second name (hard link)", {DIR, ANY}),
+    (unnamed_pair, "and the script does not pair first/0000.png and second/0000.png: --classes dir", {DIR}),
+    (pair_with_own_words, "the script does not pair one/img_0000.png and two/seg_0000.png: --classes dir", {DIR}),
+    (partial_pair, "and the script does not pair first/0000.png and second/0000.png: --classes dir", {DIR}),
+    (hard_links, "train/cats/again.jpg has a second name (hard link)", {DIR}),
     (pix2pix, "two sides of a pair", set()),
     (cyclegan, "trainA is named like a part", set()),
     (busi, "benign/benign (0).png and benign (0)_mask.png may be parts of one sample", set()),
     (two_formats, "cat/00.jpg and 00.png may be parts of one sample", {STEM, DIR}),
     (unknown_beside, "cat/00.points is not a sample and may hold labels", set()),
     (arrays_beside, "answers.npz may hold labels", {DIR}),
-    (name_splits, "name different splits", set()),
+    (name_splits, "the script does not use train and 00 in cat/train_00.jpg: --classes dir", {DIR}),
     (split_inside_class, "lies directly in the split cat/train", {ANY}),
-    (domains, "cartoon holds directories of samples but is not named like a split", {DIR, ANY}),
+    (domains, "cartoon holds directories of samples but is not named like a split", {DIR}),
     (uneven_depth, "train/dogs holds both samples and directories of samples", {DIR, ANY}),
     (one_class, "cats is the only directory with samples in .", {ANY}),
     (empty, "the source holds no files", set()),
@@ -644,9 +667,11 @@ def test_equal_names_in_sibling_classes_are_redirected_on_request(tmp_path: Path
 
 
 def test_a_few_chance_twins_are_no_doubt(tmp_path: Path) -> None:
+    """Two classes of 30 of 1,000 numbers share one by chance."""
+    drawn = random.Random(0).sample(range(1000), 62)
     for split in ("train", "val"):
-        make(tmp_path, *(f"{split}/cat/{i:04d}.jpg" for i in range(30)))
-        make(tmp_path, *(f"{split}/dog/{i:04d}.jpg" for i in range(29, 59)))
+        make(tmp_path, *(f"{split}/cat/{i:04d}.jpg" for i in drawn[:30]))
+        make(tmp_path, *(f"{split}/dog/{i:04d}.jpg" for i in drawn[29:59]))
     assert catalog(tmp_path).verdict.mode == "dir"
-    make(tmp_path, "train/dog/0001.jpg", "train/dog/0002.jpg", "train/dog/0003.jpg")
+    make(tmp_path, *(f"train/dog/{i:04d}.jpg" for i in drawn[:3]))
     assert catalog(tmp_path).verdict.mode == "none"

@@ -1,11 +1,12 @@
 """`--classes auto`: for each split, proof that the directory is the label, or a doubt.
 
 Without a doubt there is still no proof: a tree of cameras, cities or speakers may look like a tree of classes, with the
-labels in a file outside SOURCE. So a split is redirected only with proof of its own (see proof). And any doubt stops
-the redirection of all splits: if one part of the data is not what it seems, the others may not be either. Each check
-below looks for one other meaning of the tree and returns it as a Doubt. A fact about one split only, such as samples
-directly in it, is not a doubt. Reasons for and against are not weighed: a wrong "none" costs the user one option, a
-wrong "dir" costs a training run with wrong labels and no sign of it.
+labels in a file outside SOURCE. So a split is redirected only with proof of its own (see proof), and only if its file
+names say nothing (see identities). And any doubt stops the redirection of all splits: if one part of the data is not
+what it seems, the others may not be either. Each check below looks for one other meaning of the tree and returns it as
+a Doubt. A fact about one split only, such as samples directly in it, is not a doubt. Reasons for and against are not
+weighed: a wrong "none" costs the user one option, a wrong "dir" costs a training run with wrong labels and no sign of
+it.
 
 A check is a function from the Scene to a Doubt or None. To add a check, add it to CHECKS (cheap and frequent ones
 first) and add a row to the table in docs/classes.md.
@@ -16,22 +17,23 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
 
 import numpy as np
 from numpy.typing import NDArray
 
-from redoxfs.arrays import distinct
-from redoxfs.dataset import mirrors, series
+from redoxfs.arrays import distinct, is_in
+from redoxfs.dataset import identities, mirrors
 from redoxfs.dataset.beside import Beside
 from redoxfs.dataset.catalog import Finding
 from redoxfs.dataset.class_trees import find_trees, is_single, possible_classes
 from redoxfs.dataset.directory_names import numbered, role_directories, sensors
 from redoxfs.dataset.label_files import arrays_beside, label_files, label_files_beside
-from redoxfs.dataset.places import nested_splits, parallel_beside, parallel_splits, shape, split_classes
+from redoxfs.dataset.places import parallel_beside, shape, splits_of_one_part
 from redoxfs.dataset.proof import Proof, prove
+from redoxfs.dataset.randomness import Told
 from redoxfs.dataset.samples import hidden
 from redoxfs.dataset.scene import Against, Check, Doubt, Scene, hint
 from redoxfs.dataset.splits import is_split
@@ -59,9 +61,13 @@ def judge(
     checks = CHECKS if len(scene.samples) else (links, no_samples)
     doubts = [found for check in checks if (found := check(scene)) is not None]
     proofs = prove(scene)
+    told = telling_names(scene, proofs) if len(scene.samples) else None
+    if told is not None and any(proof.holds for proof in proofs.values()):
+        files = " and ".join(map(scene.path, told.entries))
+        doubts.append(Doubt(f"{files} {told.what}", told.against, told.instead))
     taken = [split for split, proof in proofs.items() if proof.holds] if not doubts else []
     directories = np.array(sorted(entry for split in taken for entry in scene.trees.classes[split]), np.int64)
-    refusal = None if taken else _refusal(scene, doubts, proofs)
+    refusal = None if taken else _refusal(scene, doubts, proofs, told)
     return Judgement(directories, tuple(_findings(scene, doubts, proofs)), refusal)
 
 
@@ -82,15 +88,16 @@ def _findings(scene: Scene, doubts: list[Doubt], proofs: dict[int, Proof]) -> It
         yield Finding(scene.path(split), is_taken, because, len(holders), int(sizes[holders].sum()))
 
 
-def _refusal(scene: Scene, doubts: list[Doubt], proofs: dict[int, Proof]) -> str:
+def _refusal(scene: Scene, doubts: list[Doubt], proofs: dict[int, Proof], told: Told | None) -> str:
     """The line for the user: the first doubt, or the missing proof, and the options that no doubt speaks against."""
     doubt = doubts[0] if doubts else _unproven(scene, proofs)
     against = reduce(or_, (found.against for found in doubts), Against.NOTHING)
     if not scene.tree.kind_mask(stat.S_IFREG).any():
         return doubt.what
-    if not len(scene.samples) or series.several(scene.tree, scene.samples) is not None:
-        # Also for samples directly in a split: the label may be in the name.
+    if not len(scene.samples):
         against |= Against.ANY
+    if told is not None:
+        against |= told.against
     directories, _ = possible_classes(scene.tree, scene.holders)
     options = hint(
         against,
@@ -98,6 +105,7 @@ def _refusal(scene: Scene, doubts: list[Doubt], proofs: dict[int, Proof]) -> str
         has_directories=len(directories) > 0,
         is_single=is_single(scene.tree, directories),
         instead=doubt.instead,
+        read="" if told is None else f"{told.read} {' and '.join(map(scene.path, told.entries))}",
     )
     return f"{doubt.what}; {options}"
 
@@ -116,10 +124,7 @@ def scene_of(
     holders = distinct(tree.parent[samples]).astype(np.int64)
     above = distinct(tree.parent[holders]).astype(np.int64)
     trees = find_trees(tree, holders)
-    is_flat = np.zeros(len(tree), np.bool_)
-    is_flat[trees.flat] = True
-    classified = samples[~is_flat[tree.parent[samples]]]
-    return Scene(tree, samples, classified, holders, above, trees, hidden(tree), grouped, beside or Beside(), root_fd)
+    return Scene(tree, samples, holders, above, trees, hidden(tree), grouped, beside or Beside(), root_fd)
 
 
 def links(scene: Scene) -> Doubt | None:
@@ -167,27 +172,21 @@ def parts_within(scene: Scene) -> Doubt | None:
     )
 
 
-def parts_across(scene: Scene) -> Doubt | None:
-    """No directory may hold the stems of a sibling: image and mask, left and right, two frames."""
-    pair = mirrors.across(scene.tree, scene.classified)
-    if pair is None:
-        return None
-    return Doubt(
-        f"{scene.path(pair[0])} and {scene.path(pair[1])} may be parts of one sample (their names match)",
-        Against.DIR_UNPROVEN | Against.ANY,
-    )
-
-
-def named_differently(scene: Scene) -> Doubt | None:
-    """No directory may hold files with several kinds of names, which say more than the directory does."""
-    pair = series.several(scene.tree, scene.classified)
-    if pair is None:
-        return None
-    return Doubt(
-        f"{scene.path(pair[0])} and {scene.name(pair[1])} lie in one directory and are named differently, so the label"
-        " may be in the name",
-        Against.DIR_UNPROVEN | Against.ANY,
-    )
+def telling_names(scene: Scene, proofs: dict[int, Proof]) -> Told | None:
+    """What file names say beside the class: in the splits with proof, or anywhere if none has proof."""
+    parent = scene.tree.parent[scene.samples]
+    for directories in splits_of_one_part(scene):
+        found = identities.told(scene.tree, scene.samples[is_in(parent, directories)], known=False)
+        if found is not None and len(found.entries) > 1 and found.against:
+            return replace(found, against=Against.DIR | Against.ANY)
+    proven = [split for split, proof in proofs.items() if proof.holds]
+    flat = [] if proven else [[split] for split in scene.trees.flat]
+    for directories in [*(scene.trees.classes[split] for split in proven or proofs), *flat]:
+        known = bool(proven) and all(proofs[split].known for split in proven)
+        found = identities.told(scene.tree, scene.samples[is_in(parent, directories)], known=known)
+        if found is not None:
+            return found
+    return None
 
 
 CHECKS: tuple[Check, ...] = (
@@ -199,13 +198,8 @@ CHECKS: tuple[Check, ...] = (
     arrays_beside,
     role_directories,
     shape,
-    split_classes,
-    nested_splits,
     numbered,
     sensors,
     parallel_beside,
     parts_within,
-    parallel_splits,
-    parts_across,
-    named_differently,
 )

@@ -24,6 +24,7 @@ class Proof:
 
     holds: bool
     because: str
+    known: bool = False  # the classes are WordNet ids
 
 
 def prove(scene: Scene) -> dict[int, Proof]:
@@ -44,7 +45,7 @@ def _prove(scene: Scene, split: int, names: frozenset[bytes], alike: list[int]) 
     if not is_split(own):
         return Proof(False, f"{what}: there is no second split (train, val, …) with the same directories")
     if is_split_word(own) and all(map(_WORDNET.fullmatch, names)):
-        return Proof(True, f"its {len(names):,} class directories are WordNet ids")
+        return Proof(True, f"its {len(names):,} class directories are WordNet ids", known=True)
     if not all(_shares_part(own, _name(scene, other)) for other in alike):
         because = f"{len(alike)} splits have the same {len(names):,} class directories"
     elif split == 0 and (twin := _twin_beside(scene, names)) is not None:

@@ -40,7 +40,6 @@ class Scene:
 
     tree: Tree
     samples: NDArray[np.int64]  # entries, ascending
-    classified: NDArray[np.int64]  # the samples that do not lie directly in a directory named like a split
     holders: NDArray[np.int64]  # P, ascending
     above: NDArray[np.int64]  # G, ascending
     trees: ClassTrees
@@ -65,16 +64,20 @@ class Scene:
 Check = Callable[[Scene], Doubt | None]
 
 
-def hint(against: Against, *, is_proven: bool, has_directories: bool, is_single: bool, instead: str = "") -> str:
+def hint(
+    against: Against, *, is_proven: bool, has_directories: bool, is_single: bool, instead: str = "", read: str = ""
+) -> str:
     """The options that no doubt speaks against, as the end of a line. A sampler and a table always fit.
 
     `is_single`: all class directories lie in one tree, so the script has to split it, and no name shows how.
+    `read`: what the script could do with names.
     """
     fits = [instead] if instead else []
     dir_is_out = Against.DIR in against or (Against.DIR_UNPROVEN in against and not is_proven)
     if has_directories and not dir_is_out:
         caution = " (but a split that the script makes itself, such as random_split or validation_split, would mix)"
-        fits.append(f"if the directory is the label: --classes dir{caution if is_single else ''}")
+        only = f" and the script does not {read}" if read else ""
+        fits.append(f"if the directory is the label{only}: --classes dir{caution if is_single else ''}")
     if Against.ANY not in against:
         fits.append("if there are no labels: --classes any")
     fits.append("if the script can take a sampler: --classes sampler")

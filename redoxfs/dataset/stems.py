@@ -17,10 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from redoxfs.arrays import is_in
-
-# From this length on, a word of hexadecimal digits with some of 0 to 9 is a random number rather than a word.
-HEX_MIN_BYTES = 8
 # Hashing takes about 60 bytes of memory per byte of names, so names are hashed in pieces.
 PIECE_BYTES = 2 << 20
 
@@ -33,10 +29,6 @@ _LETTER = np.zeros(256, bool)
 _LETTER[[*range(ord("a"), ord("z") + 1), *range(ord("A"), ord("Z") + 1)]] = True
 _DIGIT = np.zeros(256, bool)
 _DIGIT[ord("0") : ord("9") + 1] = True
-_HEX_DIGIT = _DIGIT.copy()
-_HEX_DIGIT[[*range(ord("a"), ord("f") + 1), *range(ord("A"), ord("F") + 1)]] = True
-_WORD = _LETTER | _DIGIT
-_WORD[128:] = True
 _SEPARATOR = np.zeros(256, bool)
 _SEPARATOR[list(b"_-. ()")] = True
 
@@ -70,28 +62,6 @@ class Stems:
         inside = (place > self.start[owner]) & (place < self.end[owner])
         return owner[inside], place[inside]
 
-    def leads(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """The first word of a stem, up to a separator or digit: (index of the stem, its end, start of the rest)."""
-        place = np.arange(len(self.text))
-        separator = _SEPARATOR[self.text]
-        # Backwards: the first cut from each index on.
-        cut = np.minimum.accumulate(np.where(separator | _DIGIT[self.text], place, len(place))[::-1])[::-1]
-        end = np.append(cut, len(place))[self.start + 1]
-        owner = np.flatnonzero(~(separator | _DIGIT[self.text])[self.start] & (end < self.end))
-        end = end[owner]
-        return owner, end, end + separator[end]
-
-    def scales(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Stems that end with a scale (0001x4, img_x2): (index of the stem, its end without the scale)."""
-        text = self.text
-        long = np.flatnonzero(self.end - self.start >= 3)
-        end = self.end[long]
-        scaled = _is_one(text[end - 1], b"2348")
-        scaled &= _is_one(text[end - 2], b"xX")
-        scaled &= (_DIGIT | _SEPARATOR)[text[end - 3]]
-        owner, end = long[scaled], end[scaled] - 2
-        return owner, end - (_SEPARATOR[text[end - 1]] & (end - 1 > self.start[owner]))
-
     def words(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Runs of letters that begin a stem or follow a separator: (index of the stem, start, end)."""
         letter = _LETTER[self.text]
@@ -109,88 +79,9 @@ class Stems:
         taken = opens & (start < self.end[owner])
         return owner[taken], start[taken], end[taken]
 
-    def numbers(self) -> NDArray[np.bool_]:
-        """Which bytes of the text belong to a number: a run of digits, a hexadecimal word, a UUID, Flickr's ending."""
-        digit, word = _DIGIT[self.text], _WORD[self.text]
-        first = np.ones(len(word), bool)
-        first[1:] = word[1:] != word[:-1]
-        first[self.start] = True
-        at = np.flatnonzero(first)
-        length = np.diff(np.append(at, len(word)))
-        is_hex = np.add.reduceat(_HEX_DIGIT[self.text], at, dtype=np.int64) == length
-        is_hex &= (length >= HEX_MIN_BYTES) & np.logical_or.reduceat(digit, at)
-        digit |= np.repeat(is_hex, length)
-        self._mark_uuids(digit)
-        self._mark_flickr(digit)
-        return digit
-
-    def _mark_uuids(self, numbers: NDArray[np.bool_]) -> None:
-        """Mark 8-4-4-4-12 hexadecimal digits. Alone, the groups of 4 are too short to be told from words."""
-        dash = self.text == ord("-")
-        inside = np.concatenate(([False], _HEX_DIGIT[self.text] | dash, [False]))
-        at, stop = (np.flatnonzero(inside[1:] & ~inside[:-1]), np.flatnonzero(inside[:-1] & ~inside[1:]))
-        at = at[stop - at == 36]
-        at = at[dash[at[:, None] + [8, 13, 18, 23]].all(axis=1)]
-        numbers[at[:, None] + np.arange(36)] = True
-
-    def _mark_flickr(self, numbers: NDArray[np.bool_]) -> None:
-        """Mark 10140303196_b88d3d6cec_n: a photo, its secret (10 hexadecimal digits), and the downloaded size."""
-        end = self.end[self.end - self.start >= 14]
-        secret = end[:, None] - np.arange(12, 2, -1)
-        found = _is_one(self.text[end - 1], b"sqtmnwzclbhko")
-        found &= (self.text[end - 2] == ord("_")) & (self.text[end - 13] == ord("_")) & _DIGIT[self.text[end - 14]]
-        end = end[found & _HEX_DIGIT[self.text[secret]].all(axis=1)]
-        numbers[end[:, None] - np.arange(12, 0, -1)] = True
-
-    def heads(self) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-        """The part before the number at the end of a stem: (index of the stem, hash), for stems that end with a number.
-
-        Separators around the number do not count: cat_01, cat-2 and cat (3) have one head.
-        """
-        place = np.arange(len(self.text))
-        numbers = self.numbers()
-        not_separator = np.maximum.accumulate(np.where(_SEPARATOR[self.text], -1, place))
-        not_number = np.maximum.accumulate(np.where(numbers, -1, place))
-        last = not_separator[self.end - 1]
-        owner = np.flatnonzero((last >= self.start) & numbers[np.maximum(last, 0)])
-        start = self.start[owner]
-        cut = np.maximum(not_number[last[owner]] + 1, start)
-        stop = np.maximum(not_separator[np.maximum(cut - 1, 0)] + 1, start)
-        return owner, self.hash_of(start, np.minimum(stop, cut))
-
-    def skeletons(self) -> NDArray[np.uint64]:
-        """The hash of each stem with all numbers equal: n01_7 and n222_13 both become n#_#."""
-        numbers = self.numbers()
-        length = np.diff(np.append(self.start, len(self.text)))
-        owner = np.repeat(np.arange(len(self.start)), length)
-        again = numbers.copy()
-        again[1:] &= numbers[:-1]
-        again[self.start] = False
-        kept = ~again & (np.arange(len(self.text)) < self.end[owner])
-        text = np.where(numbers, np.uint8(ord("#")), self.text)[kept]
-        stop = np.cumsum(np.bincount(owner[kept], minlength=len(self.start)))
-        start = np.append(0, stop)[:-1]
-        return hashed(self.entry, text, start, stop).whole()
-
     def any_digit(self, start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether text[start:end] holds a digit, elementwise."""
         return _any(_DIGIT[self.text], start, end)
-
-    def splits_number(self, owner: NDArray[np.int64], place: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether a cut before text[place] of the stem `owner` falls between two digits, elementwise."""
-        digit = np.append(_DIGIT[self.text], False)
-        inside: NDArray[np.bool_] = (place > self.start[owner]) & (place < self.end[owner])
-        inside &= digit[place - 1] & digit[place]
-        return inside
-
-    def any_letter(self, start: NDArray[np.int64], end: NDArray[np.int64], but: tuple[bytes, ...]) -> NDArray[np.bool_]:
-        """Whether text[start:end] holds a letter that is not in one of the words `but`, elementwise."""
-        _, first, last = self.words()
-        known = is_in(self.hash_of(first, last), np.array([hash_text(word) for word in but], np.uint64))
-        edges = np.zeros(len(self.text) + 1, np.int64)
-        edges[first[known]] += 1
-        edges[last[known]] -= 1
-        return _any(_LETTER[self.text] & (np.cumsum(edges)[:-1] == 0), start, end)
 
 
 def _any(mask: NDArray[np.bool_], start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.bool_]:

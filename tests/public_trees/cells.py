@@ -43,7 +43,6 @@ INSIDE = [
         label=parent,
         split=below({"Training": drawn}, part(0)),
         ideal="Testing",
-        blind="many scripts hold a fifth of Training back; the tree is that of Brain-Tumor-MRI-Dataset",
     ),
     public(
         "brain-tumor-classification-mri",

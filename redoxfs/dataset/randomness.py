@@ -1,0 +1,273 @@
+"""Whether identities look as if they were drawn at random, or say something by themselves (see identities).
+
+- `shared`: do two classes share identities, or differences of them? So do the two sides of a pair.
+- `counted`: do the integers of a class count, come in bursts, or have digits that are not random?
+
+Bounds allow for chance: a dataset has thousands of classes, and none of them may look odd by accident.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from redoxfs.arrays import distinct
+from redoxfs.dataset.mirrors import MIRRORED_SHARE, SCATTER
+from redoxfs.dataset.scene import Against
+
+# The share of a range from which on its numbers run without gaps.
+DENSE = 0.9
+# Two classes may share this much, or what chance explains.
+SHARED_SHARE = 0.01
+# Pairs of equal identities that are counted one by one. Of more, a sample by hash is counted.
+PAIRS_MAX = 4_000_000
+# Fewer equal numbers are chance, whatever their share.
+TWINS_MIN = 3
+# Ids may be denser in some parts of their range than in others.
+PARTS_OF_RANGE = 64
+# Differences in a row that identify a series. Two classes with such a series in common are offset copies.
+WINDOW = 8
+# Of the differences of random numbers, 14 % are below this share of the mean. In bursts most are.
+BURST_SHARE = 0.15
+BURST_MIN_FILES = 40
+# Chi-squared of ten digits is 9 on average, and exceeds this once in 10**7. Real ids are a little uneven.
+ODD_CHI = 50
+ODD_SHARE = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What names may say: `what` is a clause about the files `entries`, `read` what a script could do with them."""
+
+    entries: tuple[int, ...]
+    what: str
+    read: str
+    against: Against = Against.NOTHING
+    instead: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Identities:
+    """The identities of n files in classes of two or more, by class."""
+
+    entry: NDArray[np.int64]
+    group: NDArray[np.int64]  # the class, 0 … ascending
+    key: NDArray[np.uint64]  # equal for equal identities
+    value: NDArray[np.int64]  # of an integer; -1 for others
+
+
+def counted(ids: Identities) -> Told | None:
+    """What the integers of a class may say alone: they count, they come in bursts, their digits are not random."""
+    numbers = ids.value >= 0
+    entry, group, value = ids.entry[numbers], ids.group[numbers], ids.value[numbers]
+    if not len(entry):
+        return None
+    order = np.lexsort((value, group))
+    entry, group, value = entry[order], group[order], value[order]
+    groups = int(group[-1]) + 1
+    size = np.bincount(group, minlength=groups)
+    low = np.full(groups, np.iinfo(np.int64).max)
+    high = np.full(groups, -1)
+    np.minimum.at(low, group, value)
+    np.maximum.at(high, group, value)
+    reach = np.where(size > 0, high - low + 1, 1)
+    density = size / reach
+    inner = group[1:] == group[:-1]
+    gaps, gap_group = np.diff(value)[inner], group[1:][inner]
+    order = np.lexsort((gaps, gap_group))
+    gaps, gap_group = gaps[order], gap_group[order]
+    count = np.bincount(gap_group, minlength=groups)
+
+    def named(bad: NDArray[np.bool_], what: str, read: str) -> Told | None:
+        found = np.flatnonzero(bad)
+        if not len(found):
+            return None
+        there = entry[group == found[0]]
+        return Told((int(there[0]), int(there[1])), what, read)
+
+    # The commonest difference. Of random numbers, a share like the density of the numbers.
+    new = np.append(True, (gaps[1:] != gaps[:-1]) | (gap_group[1:] != gap_group[:-1]))[: len(gaps)]
+    at = np.flatnonzero(new)
+    runs = np.diff(np.append(at, len(gaps)))
+    most = np.zeros(groups, np.int64)
+    np.maximum.at(most, gap_group[at], runs)
+    bound = np.minimum(density + 5 * np.sqrt(density / np.maximum(count, 1)) + 0.1, DENSE)
+    stepped = (most >= 3) & (most > bound * count)
+    row = "are numbered in a row, which may be an order", "use the order of"
+    if stepped.any() and not _runs_on(low, high, size):
+        return named(stepped, *row)
+    # Classes of a few files are judged together.
+    expected = (density * count).sum()
+    if not stepped.any() and (gaps == 1).sum() > 3 + expected + 5 * np.sqrt(expected) + 0.1 * len(gaps):
+        return named((size > 1) & (density == density[size > 1].max()), *row)
+    if _leads(value):
+        return named(
+            size > 1,
+            "have numbers whose first digit has few values, as a part of the data has",
+            "use the first digit of",
+        )
+    mean = (high - low) / np.maximum(count, 1)
+    close = np.bincount(gap_group, weights=gaps < BURST_SHARE * mean[gap_group], minlength=groups)
+    burst = (count >= BURST_MIN_FILES) & ~stepped & (close > 0.5 * count)
+    if len(gaps) >= BURST_MIN_FILES and close.sum() > 0.4 * len(gaps):
+        burst |= close == close.max()
+    odd = _odd_digits(value, group, reach)
+    return named(burst, "have numbers that come in bursts, as times do", "use the numbers of") or named(
+        odd, "have numbers whose digits are not random, as measurements do", "use the numbers of"
+    )
+
+
+def _leads(value: NDArray[np.int64]) -> bool:
+    """Whether numbers of one length fill the ranges of the first digits 1 to 8 or fewer: a fold before a number."""
+    low, high = int(value.min()), int(value.max())
+    unit = 10 ** (len(str(low)) - 1)
+    first, last = low // unit, high // unit
+    # The numbers at both ends are as far from them as random numbers are.
+    near = 5 * (high - low) / len(value)
+    fills = low - first * unit <= near and (last + 1) * unit - high <= near and near < unit / 4
+    return first >= 1 and first < last <= 9 and (first, last) != (1, 9) and unit >= 10 and fills
+
+
+def _runs_on(low: NDArray[np.int64], high: NDArray[np.int64], size: NDArray[np.int64]) -> bool:
+    """Whether one numbering runs through all classes, one after the other, and they are not offset copies."""
+    some = size > 0
+    order = np.argsort(low[some])
+    low, high, size = low[some][order], high[some][order], size[some][order]
+    together = size.sum() >= DENSE * (high[-1] - low[0] + 1)
+    return bool(len(low) > 1 and together and (low[1:] > high[:-1]).all() and len(distinct(size)) > 1)
+
+
+def _odd_digits(value: NDArray[np.int64], group: NDArray[np.int64], reach: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """The classes whose numbers end in some digits more often than chance explains; judged together, and one by one.
+
+    A digit is judged if the range of its class is so large that it says nothing about the place in the range.
+    """
+    groups = len(reach)
+    odd = np.zeros(groups, bool)
+    for place in range(4):
+        wide = reach >= 3 * 10 ** (place + 1)
+        taken = wide[group]
+        digit = value[taken] // 10**place % 10
+        seen = np.bincount(group[taken] * 10 + digit, minlength=groups * 10).reshape(groups, 10)
+        together = _is_odd(seen.sum(axis=0, keepdims=True))
+        odd |= wide & (_is_odd(seen) | together)
+    return odd
+
+
+def _is_odd(seen: NDArray[np.int64]) -> NDArray[np.bool_]:
+    n = seen.sum(axis=1)
+    chi = (seen**2).sum(axis=1) * 10 / np.maximum(n, 1) - n
+    odd: NDArray[np.bool_] = (chi > ODD_CHI) & (chi > ODD_SHARE * n)
+    return odd
+
+
+def shared(ids: Identities) -> Told | None:
+    """Two classes that share identities, or a series of differences, as the parts of pairs do."""
+    pair = _shared_keys(ids) or _shared_series(ids)
+    if pair is None:
+        return None
+    one, other = sorted(int(ids.entry[row]) for row in pair)
+    what = "may be parts of one sample (two directories share numbers, or their differences)"
+    return Told((one, other), what, "pair", Against.ANY)
+
+
+def _pairs(key: NDArray[np.uint64], group: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """All pairs of rows with equal keys in two groups, as two arrays of rows."""
+    order = np.lexsort((group, key))
+    ones, others = [], []
+    live = np.arange(len(order))
+    step = 0
+    while len(live):
+        step += 1
+        live = live[live + step < len(order)]
+        live = live[key[order[live]] == key[order[live + step]]]
+        differ = group[order[live]] != group[order[live + step]]
+        ones.append(order[live[differ]])
+        others.append(order[live[differ] + step])
+    return np.concatenate(ones or [order[:0]]), np.concatenate(others or [order[:0]])
+
+
+def _shared_keys(ids: Identities) -> tuple[int, int] | None:
+    """Two rows of classes that share more identities than chance explains."""
+    key, group, value = ids.key, ids.group, ids.value
+    rows = np.arange(len(key))
+    _, times = np.unique(key, return_counts=True)
+    rate = max(1, int((times.astype(float) ** 2).sum() / 2 // PAIRS_MAX))
+    if rate > 1:
+        rows = rows[(key * SCATTER >> np.uint64(40)) % np.uint64(rate) == 0]
+    groups = int(group.max()) + 1
+    size = np.bincount(group[rows], minlength=groups).astype(float)
+    ones, others = _pairs(key[rows], group[rows])
+    if not len(ones):
+        return None
+    pair = group[rows[ones]] * groups + group[rows[others]]
+    pairs, first, shared = np.unique(pair, return_index=True, return_counts=True)
+    a, b = pairs // groups, pairs % groups
+    low = np.full(groups, np.iinfo(np.int64).max)
+    high = np.full(groups, -1)
+    np.minimum.at(low, group, value)
+    np.maximum.at(high, group, value)
+    reach = (high - low + 1).astype(float)
+    common = np.maximum(np.minimum(high[a], high[b]) - np.maximum(low[a], low[b]) + 1, 0)
+    # `rate` counts once: of the equal numbers of two classes, both are in the sample or neither.
+    chance = np.where(low[a] >= 0, rate * size[a] * size[b] * common / (reach[a] * reach[b]), 0)
+    less = np.minimum(size[a], size[b])
+    # Of many pairs of classes, some share a few numbers more than most do.
+    by_chance = np.where(low[a] >= 0, 1.25 * chance + 5 * np.sqrt(chance) + 2 + np.log10(groups * groups), 0)
+    # In a small range chance explains much, but that is the range of years and of ages.
+    tenth = MIRRORED_SHARE * less
+    mirrored = (shared >= TWINS_MIN) & (shared >= tenth + (5 * np.sqrt(tenth) if rate > 1 else 0))
+    bad = np.flatnonzero(mirrored | (shared > np.maximum(SHARED_SHARE * less, by_chance)))
+    total = rate * _shared_by_chance(value[rows], group[rows], groups)
+    if not len(bad) and shared.sum() > 1.25 * total + 5 * np.sqrt(total) + 2 + SHARED_SHARE * size.sum():
+        bad = np.array([int(np.argmax(shared - chance))])
+    if not len(bad):
+        return None
+    return int(rows[ones[first[bad[0]]]]), int(rows[others[first[bad[0]]]])
+
+
+def _shared_by_chance(value: NDArray[np.int64], group: NDArray[np.int64], groups: int) -> float:
+    """How many equal numbers all pairs of classes have by chance: numbers of every part of the range mix at random."""
+    number = value >= 0
+    if not number.any():
+        return 0.0
+    low, reach = value[number].min(), int(np.ptp(value[number])) + 1
+    parts = min(PARTS_OF_RANGE, reach)
+    part = ((value[number] - low) / reach * parts).astype(np.int64)
+    held = np.bincount(group[number] * parts + part, minlength=groups * parts).reshape(groups, parts).astype(float)
+    return float(((held.sum(axis=0) ** 2).sum() - (held**2).sum()) / 2 / (reach / parts))
+
+
+def _shared_series(ids: Identities) -> tuple[int, int] | None:
+    """Two rows of classes with a series of differences in common: pairs whose numbers have an offset."""
+    rows = np.flatnonzero(ids.value >= 0)
+    rows = rows[np.lexsort((ids.value[rows], ids.group[rows]))]
+    if len(rows) < 2:
+        return None
+    group, value = ids.group[rows], ids.value[rows]
+    gap = np.append(np.diff(value), 0)
+    size = np.bincount(group)
+    window = np.minimum(WINDOW, size - 1)[group]
+    last = np.cumsum(size)[group] - 1
+    whole = (np.arange(len(rows)) + window <= last) & (window >= 3)
+    key = window.astype(np.uint64)
+    even = np.ones(len(rows), bool)
+    for step in range(WINDOW):
+        at = np.minimum(np.arange(len(rows)) + step, len(rows) - 1)
+        here = step < window
+        key = np.where(here, (key + gap[at].astype(np.uint64)) * SCATTER, key)
+        even &= ~here | (gap[at] == gap)
+    taken = np.flatnonzero(whole & ~even)
+    ones, others = _pairs(key[taken], group[taken])
+    if not len(ones):
+        return None
+    groups = int(group.max()) + 1
+    pair = group[taken[ones]] * groups + group[taken[others]]
+    pairs, first, shared = np.unique(pair, return_index=True, return_counts=True)
+    windows = np.bincount(group[whole & ~even], minlength=groups)
+    bad = np.flatnonzero(shared >= 0.1 * np.minimum(windows[pairs // groups], windows[pairs % groups]))
+    if not len(bad):
+        return None
+    return int(rows[taken[ones[first[bad[0]]]]]), int(rows[taken[others[first[bad[0]]]]])
