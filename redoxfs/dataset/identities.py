@@ -32,6 +32,7 @@ from redoxfs.dataset.tree import Tree
 DIGITS_MAX = 18
 HEX_MIN_BYTES = 8
 RANDOM_MIN_BYTES = 6
+EXAMPLES_MAX = 100_000
 
 _DIGITS, _HEXES, _LOWER, _UPPER, _LINKS = (
     is_in(np.arange(256, dtype=np.uint8), np.frombuffer(text, np.uint8))
@@ -93,6 +94,21 @@ def _joined(pieces: list[Identities]) -> Identities:
     return Identities(entry, np.concatenate(groups), key, value)
 
 
+def _unlike(tree: Tree, entries: NDArray[np.int64], rows: NDArray[np.int64]) -> tuple[int, int]:
+    """Two of `rows` as an example of what varies: of the rarest and the commonest form, or the first and the last.
+
+    Of a large directory, the first names are looked at.
+    """
+    forms: dict[bytes, list[int]] = {}
+    for row in rows[:EXAMPLES_MAX].tolist():
+        form = re.sub(rb"[0-9a-fA-F]{4,}|\d+", b"#", tree.name(int(entries[row])))
+        forms.setdefault(form, []).append(row)
+    rarest, commonest = min(forms.values(), key=len), max(forms.values(), key=len)
+    if len(rarest) < len(commonest):
+        return rarest[0], commonest[0]
+    return int(rows[0]), int(rows[-1])
+
+
 def _varying(one: bytes, other: bytes) -> bytes:
     """The words and numbers of a name in which another name differs: `034201 and 14` of `034201_age14`."""
     words, others = (re.findall(rb"\d+|[^\W\d_]+", text) for text in (one, other))
@@ -129,10 +145,8 @@ def _read(tree: Tree, entries: NDArray[np.int64]) -> Identities | Told:
     kind = _kinds(left, inside, size, first, at)
     none = np.flatnonzero(kind == 0)
     if len(none):
-        # The first and the last name of the directory, as an example of what varies.
-        rows = np.flatnonzero(group == none[0])[[0, -1]]
-        at_text = start[rows] + first[rows]
-        one, other = (text[begin : begin + size[row]].tobytes() for begin, row in zip(at_text, rows, strict=True))
+        rows = _unlike(tree, entries, np.flatnonzero(group == none[0]))
+        one, other = (text[start[row] + first[row] :][: size[row]].tobytes() for row in rows)
         varying = show(_varying(one, other))
         what = f"has more in its name than an identity ({varying})"
         return Told((int(entries[rows[0]]),), what, f"use {varying} in", Against.ANY)
