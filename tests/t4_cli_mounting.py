@@ -161,10 +161,13 @@ def test_a_signal_right_after_the_mount_leaves_nothing(
         changes.register(table, select.POLLERR | select.POLLPRI)
         command = machine.command("mount", source, machine.mnt, "-f", *keeper)
         with subprocess.Popen(command, env=machine.environment, stderr=subprocess.PIPE, text=True) as running:
-            while not machine.mounts():
-                assert changes.poll(PATIENCE_S * 1000)
-            running.send_signal(how)
-            _, err = running.communicate(timeout=PATIENCE_S)
+            try:
+                while not machine.mounts():
+                    assert changes.poll(PATIENCE_S * 1000)
+                running.send_signal(how)
+                _, err = running.communicate(timeout=PATIENCE_S)
+            finally:
+                running.kill()
     assert running.returncode == 0, err
     assert "Traceback" not in err
     assert machine.nothing_is_left()
