@@ -3,6 +3,7 @@
 import errno
 import os
 import pwd
+import resource
 import shutil
 import socket
 from pathlib import Path
@@ -123,6 +124,12 @@ def test_a_user_without_a_name_cannot_use_the_helper(tmp_path: Path) -> None:
         found = check_helper(lambda: str(helper), is_root=is_root, proc=tmp_path, named=lambda: False)
         assert found.level is level
     assert check_helper(lambda: str(helper), is_root=False, proc=tmp_path, named=lambda: True).level is Level.OK
+    (tmp_path / "self").mkdir()
+    # All rights but CAP_SYS_ADMIN, or that one alone, by which a process mounts without the helper.
+    for held, level in ((0x1FFFFDFFFFF, Level.PROBLEM), (0x200000, Level.OK)):
+        (tmp_path / "self/status").write_text(f"CapPrm:\t{1 << 21:016x}\nCapEff:\t{held:016x}\n")
+        found = check_helper(lambda: str(helper), is_root=False, proc=tmp_path, named=lambda: False)
+        assert found.level is level
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -214,6 +221,16 @@ def test_few_threads_of_a_control_group_are_a_warning(tmp_path: Path, version: i
     assert check_processes(groups.proc).level is Level.OK
     groups.set(pids_max=300, pids_current=100)
     assert check_processes(groups.proc).values == {"left": 200}
+
+
+def test_few_threads_of_a_user_are_a_warning_by_the_soft_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which a daemon does not raise."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(resource, "getrlimit", {resource.RLIMIT_NPROC: (100, 1 << 20)}.__getitem__)
+    found = check_processes(Groups(tmp_path, version=2).proc)
+    assert found.level is Level.WARNING
+    assert found.found == "at most 100 processes and threads of this user"
+    assert found.command == "ulimit -u 4096"
 
 
 MEMORY_STAT = """anon 1610612736
