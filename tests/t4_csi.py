@@ -10,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -25,7 +26,7 @@ from patience import PATIENCE_S
 
 from redoxfs.csi.v1 import csi_pb2 as pb
 from redoxfs.launch.errors import FuseUnavailableError
-from redoxfs.launch.handover import receive_mount, receive_settings
+from redoxfs.launch.handover import RETRY_S, receive_mount, receive_settings
 from redoxfs.linux.fuse_device import MAX_READ_BYTES
 
 pytestmark = [pytest.mark.mount, pytest.mark.skipif(bool(kube.why_not()), reason=str(kube.why_not()))]
@@ -601,6 +602,16 @@ def test_a_pod_that_hangs_its_mount_cannot_fill_the_plugin(node: Node, pod: Pod)
     pod.unpublish()
     node.end(hanging)
     assert not node.leftovers()
+
+
+def test_the_plugin_pauses_after_each_request_of_a_pod(pod: Pod) -> None:
+    """So a pod that asks without end takes neither the processor nor the log for itself."""
+    pod.publish()
+    asked = 5
+    begin_s = time.monotonic()
+    for _ in range(asked):
+        receive_settings(pod.empty_dir / "socket", PATIENCE_S)
+    assert time.monotonic() - begin_s >= (asked - 1) * RETRY_S
 
 
 def test_a_silent_client_delays_neither_publish_nor_unpublish(node: Node, pod: Pod) -> None:
