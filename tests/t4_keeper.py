@@ -39,6 +39,24 @@ else:
     os.register_at_fork(after_in_child=lambda: os.getppid() != command and stop())
 """
 
+# The daemon kills its command, the keeper, at the line that says that the mount serves.
+KILLING = """
+import os, signal, sys
+command = os.getpid()
+class Telling:
+    def __init__(self, own):
+        self._own = own
+    def __getattr__(self, name):
+        return getattr(self._own, name)
+    def write(self, text):
+        written = self._own.write(text)
+        if text.startswith("to end it") and os.getppid() == command:
+            os.kill(command, signal.SIGKILL)
+            while os.getppid() == command:
+                os.sched_yield()
+        return written
+sys.stderr = Telling(sys.stderr)
+"""
 
 # Becomes the keeper of a child whose first thread has ended, and whose second ends with stdin.
 HALF_DEAD = """
@@ -479,11 +497,18 @@ def test_a_command_in_the_foreground_is_the_keeper(
     assert machine.nothing_is_left()
 
 
+@pytest.fixture
+def killing(machine: Machine, tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text(KILLING)
+    machine.environment["PYTHONPATH"] = str(tmp_path / "site")
+
+
+@pytest.mark.usefixtures("killing")
 def test_a_daemon_goes_on_without_a_command_that_was_its_keeper(
     in_front: subprocess.Popen[str], machine: Machine, source: Path
 ) -> None:
-    in_front.kill()
-    in_front.wait(PATIENCE_S)
+    assert in_front.wait(PATIENCE_S) == -signal.SIGKILL
     assert contents(machine.mnt) == contents(source)
     assert machine.stats()["keeper"]["pid"] is None
     machine.ok("umount", machine.mnt)
