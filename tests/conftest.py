@@ -46,56 +46,55 @@ PROCESSOR_S = "processor_s"
 
 MOST_LISTED = 10
 
+BILL = pytest.StashKey[Callable[[], tuple[float, float]]]()
 COST_S = pytest.StashKey[float]()
 
-cost_so_far_s: Callable[[], float] = spent.of_ended_processes_s
-counted_s = 0.0
+meter: spent.Meter
 costs_s: dict[str, float] = {}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    global cost_so_far_s
+    global meter
     if config.getoption("numprocesses", None):
         return  # This process only hands tests out.
-    cost_so_far_s = spent.meter()
+    meter = spent.Meter()
     seclusion.seclude()
     forks.take_over()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtestloop() -> None:
-    """No test is to blame for what the collection of all cost."""
-    global counted_s
-    counted_s = cost_so_far_s()
 
 
 def pytest_report_header() -> str | None:
     return seclusion.why_not()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.stash[BILL] = meter.bill()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """A test that costs too much has failed."""
+    try:
+        result = yield
+    finally:
+        item.stash[COST_S], of_others = item.stash[BILL]()
+    name = f"{item.path.name}::{getattr(item, 'originalname', item.name)}"
+    is_free = name in spent.costly() or any(map(item.get_closest_marker, ("long", "engines")))
+    if item.stash[COST_S] > spent.MOST_S and of_others < spent.MOST_OF_OTHERS and not is_free:
+        raise spent.CostError(
+            f"it took {item.stash[COST_S]:.1f} s of processor time, more than {spent.MOST_S:g}: "
+            f"make it cheaper, or give the reason in {spent.COSTLY.name}"
+        )
+    return result
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Count what the test cost. One that costs too much has failed."""
-    global counted_s
     report = yield
-    before_s, counted_s = counted_s, cost_so_far_s()
-    # A second try counts by itself.
-    earlier_s = 0.0 if call.when == "setup" else item.stash[COST_S]
-    item.stash[COST_S] = earlier_s + counted_s - before_s
-    if call.when != "teardown":
-        return report
-    cost_s = item.stash[COST_S]
-    report.user_properties.append((PROCESSOR_S, round(cost_s, 3)))
-    if report.passed and cost_s > spent.MOST_S and not any(map(item.get_closest_marker, ("long", "engines"))):
-        name = f"{item.path.name}::{getattr(item, 'originalname', item.name)}"
-        if name not in spent.costly() and cost_s / spent.slowness() > spent.MOST_S:
-            report.outcome = "failed"
-            report.longrepr = (
-                f"it took {cost_s:.1f} s of processor time, more than {spent.MOST_S:g} on a quiet machine: "
-                f"make it cheaper, or give the reason in {spent.COSTLY.name}"
-            )
+    if call.when == "teardown":
+        report.user_properties.append((PROCESSOR_S, f"{item.stash[COST_S]:.3f}"))
     return report
 
 

@@ -1,7 +1,7 @@
 """The processor time of each test, with that of all processes that it starts.
 
 A process that runs tests has a cgroup of its own, so daemons count too. Where it may not make one, only children that
-ended count. What a fixture of a module costs counts for the first test that needs it.
+ended count, and no test is judged. What a fixture of a module costs counts for the first test that needs it.
 """
 
 import atexit
@@ -13,15 +13,18 @@ from contextlib import suppress
 from pathlib import Path
 
 MOST_S = 5.0
-"""Of a test that COSTLY does not list, on a quiet machine. It is some ten times what a test with a mount needs."""
+"""Of a test that COSTLY does not list. It is some ten times what a test with a mount needs."""
 
-LOOP_S = 0.05
-"""The processor time of `slowness`'s loop on the machine that MOST_S was chosen on. Others that share a core, or that
-the host runs beside this machine, slow processors down, and what they do takes more processor time."""
+MOST_OF_OTHERS = 0.2
+"""No test is judged while others take a larger part of the machine: what shares a core with it makes it cost more."""
 
 COSTLY = Path(__file__).with_name("costly.txt")
 
 MOUNTED_AT = Path("/sys/fs/cgroup")
+
+
+class CostError(AssertionError):
+    """A test cost too much."""
 
 
 def costly() -> dict[str, str]:
@@ -30,7 +33,58 @@ def costly() -> dict[str, str]:
     return {name: reason for name, _, reason in (line.partition("  ") for line in lines if line[:1] not in ("", "#"))}
 
 
-def hierarchies() -> Iterator[tuple[Path, str]]:
+class Meter:
+    """What this process, and all that it starts, spends from now on. It moves this process into a cgroup."""
+
+    def __init__(self) -> None:
+        self._usage: Path | None = None
+        for parent, file in _hierarchies():
+            own = parent / f"redoxfs-tests-{os.getpid()}"
+            try:
+                # Runs that were killed leave theirs, and an empty one can be removed.
+                for left in parent.glob("redoxfs-tests-*"):
+                    with suppress(OSError):
+                        left.rmdir()
+                own.mkdir()
+                (own / "cgroup.procs").write_text(str(os.getpid()))
+            except OSError:
+                continue
+            atexit.register(_leave, own, os.getpid())
+            self._usage = own / file
+            break
+
+    def bill(self) -> Callable[[], tuple[float, float]]:
+        """A function that tells what was spent since now, in seconds of processor time, and the part of others."""
+        cost_s, others_s, began_s = self._cost_s(), self._of_others_s(), time.monotonic()
+
+        def told() -> tuple[float, float]:
+            elapsed_s = time.monotonic() - began_s
+            of_others = (self._of_others_s() - others_s) / (elapsed_s * (os.cpu_count() or 1))
+            return self._cost_s() - cost_s, 1.0 if self._usage is None else of_others
+
+        return told
+
+    def _cost_s(self) -> float:
+        if self._usage is not None:
+            return _usage_s(self._usage)
+        spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        return sum(each.ru_utime + each.ru_stime for each in spent)
+
+    def _of_others_s(self) -> float:
+        """What the machine's processors have done that no test asked for."""
+        if self._usage is None:
+            return 0.0
+        # proc_stat(5): user, nice, system, idle, iowait, irq, softirq.
+        fields = list(map(int, Path("/proc/stat").read_text().split(maxsplit=8)[1:8]))
+        busy_s = (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
+        of_tests_s = 0.0
+        for usage in self._usage.parent.parent.glob(f"redoxfs-tests-*/{self._usage.name}"):
+            with suppress(OSError):
+                of_tests_s += _usage_s(usage)
+        return busy_s - of_tests_s
+
+
+def _hierarchies() -> Iterator[tuple[Path, str]]:
     """This process's cgroups that count processor time, each with the name of its file that tells it: of v1, of v2."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -40,42 +94,14 @@ def hierarchies() -> Iterator[tuple[Path, str]]:
             yield MOUNTED_AT / path.lstrip("/"), "cpu.stat"
 
 
-def meter() -> Callable[[], float]:
-    """A function that tells the processor time spent so far, in seconds."""
-    for parent, file in hierarchies():
-        own = parent / f"redoxfs-tests-{os.getpid()}"
-        try:
-            # Runs that were killed leave theirs, and an empty one can be removed.
-            for left in parent.glob("redoxfs-tests-*"):
-                with suppress(OSError):
-                    left.rmdir()
-            own.mkdir()
-            (own / "cgroup.procs").write_text(str(os.getpid()))
-        except OSError:
-            continue
-        atexit.register(leave, own, os.getpid())
-        if file == "cpu.stat":
-            return lambda: int((own / file).read_text().split()[1]) / 1e6
-        return lambda: int((own / file).read_text()) / 1e9
-    return of_ended_processes_s
+def _usage_s(usage: Path) -> float:
+    words = usage.read_text().split()
+    return int(words[0]) / 1e9 if usage.name == "cpuacct.usage" else int(words[1]) / 1e6
 
 
-def slowness() -> float:
-    """How many times slower a processor is now than a quiet one that MOST_S was chosen on; 1 if it is quicker."""
-    began_s, found = time.thread_time(), 0
-    for number in range(1_000_000):
-        found += number & 7
-    return max(1.0, (time.thread_time() - began_s) / LOOP_S)
-
-
-def leave(own: Path, process: int) -> None:
+def _leave(own: Path, process: int) -> None:
     # Forks run the exit handlers too.
     if os.getpid() == process:
         with suppress(OSError):
             (own.parent / "cgroup.procs").write_text(str(process))
             own.rmdir()
-
-
-def of_ended_processes_s() -> float:
-    spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in spent)

@@ -286,7 +286,7 @@ OPTIONS = st.builds(
     st.none() | TEXTS,
     st.lists(VALUES).map(tuple),
     st.none() | st.integers(0, 63),
-    st.none() | st.from_regex(r"[A-Za-z0-9._:-]{0,128}", fullmatch=True),
+    st.none() | st.from_regex(r"[A-Za-z0-9._:-]{0,128}", fullmatch=True).filter(lambda text: text != "--"),
     st.booleans(),
     slow_open_s=st.just(0.0) | st.floats(1e-3, 86_400),
 )

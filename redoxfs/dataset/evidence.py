@@ -176,14 +176,14 @@ def telling_names(scene: Scene, proofs: dict[int, Proof]) -> Told | None:
     """What file names say beside the class: in the splits with proof, or anywhere if none has proof."""
     parent = scene.tree.parent[scene.samples]
     for directories in splits_of_one_part(scene):
-        found = identities.told(scene.tree, scene.samples[is_in(parent, directories)], known=False)
+        found = identities.told(scene.tree, scene.samples[is_in(parent, np.array(directories))], known=False)
         if found is not None and len(found.entries) > 1 and found.against:
             return replace(found, against=Against.DIR | Against.ANY)
     proven = [split for split, proof in proofs.items() if proof.holds]
     flat = [] if proven else [[split] for split in scene.trees.flat]
     for directories in [*(scene.trees.classes[split] for split in proven or proofs), *flat]:
         known = bool(proven) and all(proofs[split].known for split in proven)
-        found = identities.told(scene.tree, scene.samples[is_in(parent, directories)], known=known)
+        found = identities.told(scene.tree, scene.samples[is_in(parent, np.array(directories))], known=known)
         if found is not None:
             return found
     return None
