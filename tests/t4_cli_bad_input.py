@@ -166,7 +166,7 @@ def test_too_little_memory_names_an_amount_that_suffices(redoxfs: Redoxfs, sourc
 
 @pytest.mark.parametrize("policy", ["pool", "slot"])
 def test_a_large_sample_that_needs_more_memory_is_named(redoxfs: Redoxfs, source: Path, mnt: Path, policy: str) -> None:
-    large = sorted(source.glob("train/*"))[0] / "large.jpg"
+    large = sorted(source.glob("train/*"))[0] / "dog99.jpg"
     large.touch()
     os.truncate(large, 3 << 30)
     done = redoxfs("mount", "--memory", "5GiB", "--policy", policy, source, mnt)
