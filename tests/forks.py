@@ -47,10 +47,9 @@ LIMITS = [value for name, value in vars(resource).items() if name.startswith("RL
 
 
 class Server:
-    """A fork server, which starts with the first request."""
+    """A running fork server that has imported ``modules`` (as `fork_server.load` reads them)."""
 
     def __init__(self, modules: str) -> None:
-        self._modules = modules
         self._environment = dict(os.environ)
         self._limits = {limit: resource.getrlimit(limit) for limit in LIMITS}
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -92,6 +91,7 @@ _servers: dict[str, Server] = {}
 
 
 def server(modules: str) -> Server:
+    """The one of this process; the first request for it starts it."""
     if modules not in _servers:
         _servers[modules] = Server(modules)
     return _servers[modules]
