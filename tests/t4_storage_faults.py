@@ -203,7 +203,8 @@ def test_with_every_nth_read_slow_only_time_is_lost(catalog: Catalog, policy: st
             epochs = Epochs(catalog, node)
             for _ in range(3):
                 await epochs.exact()
-            assert len(store.hit) >= 3 * SAMPLES // 7
+            # What the memory holds at a turn, a quarter at most, need not be read again.
+            assert len(store.hit) >= (SAMPLES + 2 * (SAMPLES - SAMPLES // 4)) // 7
             assert node.counters.errors == 0
 
     trio.run(main)
