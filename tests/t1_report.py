@@ -1,6 +1,5 @@
 """A report recognizes its inputs, escapes what it shows, and needs nothing from outside the page."""
 
-import ast
 import html.parser
 import json
 import re
@@ -13,11 +12,8 @@ from t1_history import QUALITY, stats, written
 from redoxfs.cli import main
 from redoxfs.report import Figures, MountRun, UnknownInputError, page, recognized
 from redoxfs.report.html import NONE, escaped, number, seconds, share, size, tag
-from redoxfs.report.inputs import SHAPES
 from redoxfs.telemetry import METRICS, Kind
 from redoxfs.telemetry.history import History, row_of, stats_of
-
-ROOT = Path(__file__).parents[1]
 
 HOSTILE = "/data/<script>alert('&\"')</script>"
 
@@ -150,89 +146,50 @@ def test_several_mounts_are_beside_each_other() -> None:
     assert text.count("Epochs of train") == text.count("Epochs of val") == 1
 
 
-SIMULATED = {
-    "breakdown": "breakdown --files 3000",
-    "policies": "policies --files 2000 --classes 10",
-    "chunk-size": "chunk-size --files 1000",
-    "remote-memory": "remote-memory --files 3000",
-    "related": "related --files 3000 --classes 10",
-    "randomness": "randomness --files 1500 --classes 5 --policy slot --chunk-size 8 --resident 20%",
-}
+ROWS = [{"way": "plain", "files_per_s": 1234.5}, {"way": "<packed>", "files_per_s": 10, "open_us": {"p99": 1.5}}]
+
+
+@pytest.mark.parametrize(
+    ("value", "headings", "first"),
+    [
+        (ROWS, ["way", "files per s", "open us.p99"], ["plain", "1,234", NONE]),
+        ({"machine": {"cores": 2}, "files": 2048, "rows": ROWS}, ["way", "files per s", "open us.p99"], None),
+        ({"files": 7, "local": {"cold": {"s": 3.0}, "warm": {"s": 1}}}, ["", "s"], ["cold", "3"]),
+        ({"asked": {"a": {"b": 1}}, "rows": [{"c": True}]}, ["c"], ["yes"]),
+        ({"policy": "pool", "loads_per_chunk": 1.25}, ["policy", "loads per chunk"], ["pool", "1.25"]),
+    ],
+)
+def test_rows_of_figures_are_a_table(value: Any, headings: list[str], first: list[str] | None) -> None:
+    found = recognized("a.json", value)
+    assert isinstance(found, Figures)
+    assert found.table.headings == headings
+    assert first is None or found.table.rows[0] == first
+    assert not {"script", "packed"} & set(seen(value).elements)
+
+
+def test_a_table_is_shown_with_its_machine_and_settings() -> None:
+    machine = {"cpu": "<fast>", "cores": 2, "kernel": "6.1", "python": "3.11"}
+    text = " ".join(seen({"machine": machine, "files": 2048, "cap_mb": 9, "rows": ROWS}).words)
+    assert "0.json" in text
+    assert "2 cores, <fast>, Linux 6.1" in text
+    assert "files: 2,048, cap mb: 9" in text
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("table", SIMULATED)
-def test_a_simulation_is_recognized(table: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", *SIMULATED[table].split(), "--json"]) == 0
-    value = json.loads(capfd.readouterr().out)
-    found = recognized("a.json", value)
-    assert isinstance(found, Figures)
-    assert found.title == f"redoxfs simulate {table}"
-    assert None not in found.lengths
-    assert f"redoxfs simulate {table}" in " ".join(seen(value).words)
-
-
-def names_in(source: Path) -> set[str]:
-    """Texts, names and keywords of a module, which the fields of its results are among."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(source.read_text())):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found.add(node.value)
-        elif isinstance(node, ast.Name):
-            found.add(node.id)
-        elif isinstance(node, ast.keyword) and node.arg:
-            found.add(node.arg)
-    return found
-
-
-BENCHMARKS = {shape.title: shape for shape in SHAPES if shape.title.startswith("scripts/")}
-
-
-def test_each_benchmark_with_json_has_a_shape() -> None:
-    with_json = {
-        f"scripts/bench/{path.name}"
-        for path in (ROOT / "scripts/bench").glob("*.py")
-        if 'add_argument("--json"' in path.read_text()
-    }
-    assert with_json == set(BENCHMARKS)
-
-
-@pytest.mark.parametrize("title", BENCHMARKS)
-def test_a_benchmark_has_the_fields_that_a_report_shows(title: str) -> None:
-    names = names_in(ROOT / title)
-    if title.endswith("peers.py"):
-        names |= {f"{kind}_{name}" for kind in ("peers", "tcp") for name in names}
-    if title.endswith("convergence.py"):
-        names |= {f"{measure}_less_plain" for measure in names}
-    # What `Shape.rows` makes of a result.
-    names |= {"policy", "kind", "readers", "files_per_s", "cpu_us", "tree", "program", "where"}
-    fields = {part for _, path, _ in BENCHMARKS[title].columns for part in path.split(".")}
-    assert BENCHMARKS[title].fields | fields <= names
-
-
-def test_a_benchmark_is_shown_with_its_machine_and_units() -> None:
-    row = {"way": "plain", "profile": "nas", "readers": 8, "files_per_s": 1234.5, "mb_per_s": 120.0}
-    value = {
-        "machine": {"cpu": "<fast>", "cores": 2, "kernel": "6.1", "python": "3.11"},
-        "files": 2048,
-        "cap_mb": 9,
-        "rows": [{**row, "amplification": None}, {**row, "files_per_s": 10, "amplification": 1.5}],
-    }
-    text = " ".join(seen(value).words).replace("\N{NO-BREAK SPACE}", " ")
-    assert "scripts/bench/epoch.py" in text
-    assert "2 cores, <fast>, Linux 6.1" in text
-    assert "files: 2,048" in text
-    assert "1,234 /s" in text
-    assert "120 MB/s" in text
+def test_what_a_simulation_prints_is_a_table(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "policies", "--files", "2000", "--classes", "10", "--json"]) == 0
+    text = " ".join(seen(json.loads(capfd.readouterr().out)).words)
+    assert "read amplification" in text
 
 
 @pytest.mark.parametrize(
     ("value", "line"),
     [
-        ([], "is no history.json, and no result"),
-        ({"a": 1}, "is no history.json, and no result"),
-        (5, "is no history.json, and no result"),
-        ([{"rows": 1}], "is no history.json, and no result"),
+        ([], "is no history.json, and has no rows"),
+        ({}, "is no history.json, and has no rows"),
+        (5, "is no history.json, and has no rows"),
+        ([1, {"rows": 1}], "is no history.json, and has no rows"),
+        ({str(number): number for number in range(100)}, "is no history.json, and has no rows"),
         ({"open_seconds": {}, "pid": 1}, "stats.json"),
         ({"format": 9, "stats": {}, "points": {}, "laps": {}}, "its format is 9"),
     ],
@@ -242,12 +199,9 @@ def test_another_json_is_refused_with_a_line(value: Any, line: str) -> None:
         recognized("a.json", value)
 
 
-BREAKDOWN = ("remote_requests", "paper_loads", "paper_remote_requests")
-
-
 def test_a_file_that_is_no_input_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     page_path = tmp_path / "report.html"
-    (tmp_path / "a.json").write_text('{"a": 1}')
+    (tmp_path / "a.json").write_text('{"a": []}')
     (tmp_path / "b.json").write_text("no JSON")
     broken = history()
     broken["points"]["values"]["opens"] = [None] * len(broken["points"]["time"])
@@ -256,8 +210,7 @@ def test_a_file_that_is_no_input_is_one_line(tmp_path: Path, capfd: pytest.Captu
     late["points"]["time"] = [1e17 for _ in late["points"]["time"]]
     (tmp_path / "d.json").write_text(json.dumps(late))
     (tmp_path / "e.json").write_text('[{"resident_share": 1, "loads_per_chunk": 1' + "0" * 400 + "}]")
-    many = {"rows": [{"variant": "a", "loads": 10**400} | dict.fromkeys(BREAKDOWN, 1)]}
-    (tmp_path / "f.json").write_text(json.dumps(many))
+    (tmp_path / "f.json").write_text(json.dumps({"rows": [{"variant": "a", "loads": 10**400}]}))
     with (tmp_path / "g.json").open("wb") as large:
         large.truncate(1 << 30)
     for name in (*(f"{letter}.json" for letter in "abcdefg"), "missing.json"):
@@ -304,15 +257,3 @@ def test_figures_have_units_and_three_digits() -> None:
 def test_a_history_recognizes_itself() -> None:
     assert isinstance(recognized("a", history()), MountRun)
     assert stats_of(row_of(whole(3)))["opens"] == 3
-
-
-def test_scans_and_object_stores_are_tables() -> None:
-    found = {"seconds": 3.0, "cpu_s": 2.0, "find_s": 4.0, "find_cpu_s": 1.0, "of_find": 0.75, "peak_mib": 200}
-    scans = {"files": 7, "cold": True, "local": {"first, cold": found, "export": {"bytes": 5}}, "delayed": {"files": 7}}
-    row = {"nodes": 3, "mb_per_s": 120.0, "bare_mb_per_s": 150.0, "share": 0.8, "depth": 16, "fetched_share": 1.02}
-    objects = {"machine": {"cores": 2, "kernel": "6"}, "shards_bytes": 9, "pack_mb_per_s": 1.5, "rows": [row]}
-    text = " ".join(seen(scans, objects).words).replace("\N{NO-BREAK SPACE}", " ")
-    assert "scripts/bench/scan.py" in text
-    assert "first, cold" in text
-    assert "2 cores, Linux 6" in text
-    assert "150 MB/s" in text

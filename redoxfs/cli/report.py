@@ -1,4 +1,4 @@
-"""`redoxfs report`: one page of HTML about mounts, simulations and benchmarks."""
+"""`redoxfs report`: one page of HTML about mounts, and tables of figures."""
 
 import errno
 import json
@@ -34,7 +34,7 @@ def run(options: ReportOptions) -> int:
     mounts = sum(isinstance(each, MountRun) for each in inputs)
     told = [counted(mounts, "mount")] if mounts else []
     if len(inputs) > mounts:
-        told.append(counted(len(inputs) - mounts, "result"))
+        told.append(counted(len(inputs) - mounts, "table"))
     print(f"{options.output}: {', '.join(told)}; {format_bytes(len(text))}")
     return 0
 

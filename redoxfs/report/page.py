@@ -1,9 +1,9 @@
-"""The page: what happened, mounts beside each other, each mount, simulations and benchmarks."""
+"""The page: what happened, mounts beside each other, each mount, tables of figures."""
 
 from collections.abc import Sequence
 
 from redoxfs import __version__
-from redoxfs.report.charts import bars
+from redoxfs.report.charts import scrolled, written
 from redoxfs.report.html import Html, escaped, joined, tag
 from redoxfs.report.inputs import Figures, Input, MountRun
 from redoxfs.report.mounts import compared, facts, of_mount
@@ -100,11 +100,9 @@ def page(inputs: Sequence[Input]) -> str:
 
 
 def _result(result: Figures) -> Html:
-    rows = list(zip(result.table.rows, result.lengths, strict=True))
     return tag(
         "section",
-        tag("h2", result.title),
-        tag("p", f"{result.name}. {result.about}" if result.about else result.name, class_="facts"),
-        tag("p", f"The bars compare the column “{result.by}”.", class_="about"),
-        bars(result.table.headings, rows, result.by_kind),
+        tag("h2", result.name),
+        tag("p", result.about, class_="facts") if result.about else Html(),
+        scrolled(written(result.table)),
     )
