@@ -28,9 +28,9 @@ from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-BENCH = ROOT / "scripts/bench"
+SIMULATE = "scripts/research/simulate.py"
 # The benchmarks and their pages import each other by name.
-sys.path.insert(0, str(BENCH))
+sys.path[:0] = [str(ROOT / "scripts/bench"), str(ROOT / "scripts/research")]
 
 from results import rounded, write  # noqa: E402 - it lies there
 
@@ -79,8 +79,8 @@ class Section:
 
     @property
     def is_simulation(self) -> bool:
-        """Whether it prints its result, as `redoxfs simulate --json` does."""
-        return self.commands[0][0] == "redoxfs"
+        """Whether it prints its result, as `simulate.py --json` does."""
+        return self.commands[0][0] == SIMULATE
 
 
 def _script(name: str, minutes: int) -> Section:
@@ -90,7 +90,7 @@ def _script(name: str, minutes: int) -> Section:
 def _simulation(
     name: str, *options: tuple[str, ...], quick: tuple[str, ...], minutes: int, plots: bool, page: str | None = None
 ) -> Section:
-    commands = tuple(("redoxfs", "simulate", name, *words) for words in options or ((),))
+    commands = tuple((SIMULATE, name, *words) for words in options or ((),))
     return Section(name, page or f"paper_tables.{name.replace('-', '_')}", commands, quick, minutes, plots)
 
 
@@ -105,7 +105,7 @@ SECTIONS = (
     _simulation("chunk-size", ("--policy", "slot"), ("--policy", "pool"), quick=_files(10_000), minutes=4, plots=True),
     _script("convergence", 120),
     _simulation("randomness", quick=_files(10_000, 100), minutes=2, plots=False),
-    _simulation("related", quick=("--quick",), minutes=10, plots=True, page="redoxfs.simulate.related.page.page"),
+    _simulation("related", quick=("--quick",), minutes=10, plots=True, page="related.page.page"),
     _script("loaders", 60),
     _script("mlperf", 12),
 )
@@ -204,9 +204,8 @@ def run(section: Section, folder: Path, *, quick: bool) -> None:
         for number, words in enumerate(section.commands):
             plot = ["--plot", str(new.with_suffix(".svg"))] if section.plots and number == 0 else []
             output = ["--json"] if section.is_simulation else ["--json", str(new)]
-            start = ["-P", "-m"] if section.is_simulation else []
             more = [*(section.quick if quick else ()), *output, *plot]
-            command = [sys.executable, *start, *words, *more]
+            command = [sys.executable, *words, *more]
             done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
             if done.returncode:
                 raise ProblemError(f"{section.name}: {' '.join([*words, *more])} ended with {done.returncode}")

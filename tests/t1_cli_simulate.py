@@ -1,4 +1,4 @@
-"""`redoxfs simulate`: shapes of what it prints, and what it refuses."""
+"""`redoxfs simulate` and scripts/research/simulate.py: shapes of what they print, and what they refuse."""
 
 import json
 import sys
@@ -6,14 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import simulate
 
-from redoxfs.cli import main
+from redoxfs import cli
 
 pytestmark = pytest.mark.slow
 
 
+def run(line: str, *more: str) -> int:
+    """The exit code of a table: `policies` is a command of redoxfs, the others are the script's."""
+    words = [*line.split(), *more]
+    return cli.main(["simulate", *words]) if line.startswith("policies") else simulate.main(words)
+
+
 def told(line: str, capfd: pytest.CaptureFixture[str]) -> Any:
-    assert main(["simulate", *line.split(), "--json"]) == 0
+    assert run(line, "--json") == 0
     out, err = capfd.readouterr()
     assert err == ""
     return json.loads(out)
@@ -85,7 +92,7 @@ def test_quick_simulates_fewer_files(capfd: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_without_json_there_is_a_table(line: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", *line.split()]) == 0
+    assert run(line) == 0
     out, err = capfd.readouterr()
     assert err == ""
     assert "━" in out
@@ -121,10 +128,10 @@ def test_without_json_there_is_a_table(line: str, capfd: pytest.CaptureFixture[s
     ],
 )
 def test_a_bad_value_is_one_line_and_exit_code_2(line: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", *line.split()]) == 2
+    assert run(line) == 2
     out, err = capfd.readouterr()
     assert out == ""
-    assert err.startswith("redoxfs: ")
+    assert err.startswith(("redoxfs: ", "simulate.py: "))
     assert err.count("\n") == 1
 
 
@@ -133,7 +140,7 @@ def test_without_matplotlib_the_error_says_what_to_install(
 ) -> None:
     # None stands for a module that cannot be imported.
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert main(["simulate", "chunk-size", "--plot", "x.png"]) == 2
+    assert run("chunk-size --plot x.png") == 2
     assert "pip install 'redoxfs[plot]'" in capfd.readouterr().err
 
 
@@ -147,7 +154,7 @@ def test_without_matplotlib_the_error_says_what_to_install(
 )
 def test_a_plot_is_a_picture(line: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
-    assert main(["simulate", *line.split(), "--plot", str(tmp_path / "x.png")]) == 0
+    assert run(line, "--plot", str(tmp_path / "x.png")) == 0
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
-    assert main(["simulate", *line.split(), "--plot", str(tmp_path / "x.nonsense")]) == 2
+    assert run(line, "--plot", str(tmp_path / "x.nonsense")) == 2
     assert capfd.readouterr().err.count("\n") == 1

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/evaluation.md"
 
 BREAKDOWN = {
-    "command": "redoxfs simulate breakdown",
+    "command": "scripts/research/simulate.py breakdown",
     "rows": [
         {
             "variant": "Redox",
@@ -91,7 +91,7 @@ def test_numbers_are_those_of_the_result(tmp_path: Path) -> None:
 
 
 def test_a_small_simulation_is_not_compared_with_the_paper(tmp_path: Path) -> None:
-    kept(tmp_path, "breakdown", {**BREAKDOWN, "command": "redoxfs simulate breakdown --files 20000"})
+    kept(tmp_path, "breakdown", {**BREAKDOWN, "command": "scripts/research/simulate.py breakdown --files 20000"})
     assert evaluation("--dir", tmp_path).returncode == 0
     text = (tmp_path / "evaluation.md").read_text()
     assert "| Redox | 126,126 | 41,041 |\n" in text

@@ -4,22 +4,22 @@ import math
 
 import numpy as np
 import pytest
+from breakdown import VARIANTS, breakdown
+from chunk_size import chunk_sizes
 from hypothesis import given
 from hypothesis import strategies as st
+from paper_layout import plain_layout
+from randomness import bound, randomness, shuffle_buffer
+from remote_memory import remote_memory
 
 from redoxfs.chunks.layout import build_cells
 from redoxfs.chunks.storage_speed import StorageSpeed
 from redoxfs.protocol import Load, SlotPolicy, homes_by_vc
-from redoxfs.simulate.breakdown import PAPER, VARIANTS, Scale, breakdown
-from redoxfs.simulate.chunk_size import chunk_sizes
 from redoxfs.simulate.classes import class_table
-from redoxfs.simulate.cluster import Counts, OneNode, Reads, SlotCluster
+from redoxfs.simulate.cluster import PAPER, Counts, OneNode, Reads, Scale, SlotCluster
 from redoxfs.simulate.orders import orders
-from redoxfs.simulate.plain import plain_layout
 from redoxfs.simulate.policies import CLUSTERS, POLICIES, WARM_EPOCHS, Dataset, measure, one_node
 from redoxfs.simulate.pool_cluster import PoolCluster
-from redoxfs.simulate.randomness import bound, randomness, shuffle_buffer
-from redoxfs.simulate.remote_memory import remote_memory
 from redoxfs.telemetry.quality import mate_pairs, quality
 
 pytestmark = pytest.mark.slow

@@ -11,9 +11,8 @@ import numpy.typing as npt
 
 from redoxfs.chunks.layout import Layout, build_cells, fit, memory_for_share
 from redoxfs.protocol import Policy, PoolPolicy, SlotPolicy
-from redoxfs.simulate.breakdown import PAPER
 from redoxfs.simulate.classes import class_table
-from redoxfs.simulate.cluster import Counts, OneNode, SlotCluster
+from redoxfs.simulate.cluster import PAPER, Counts, OneNode, SlotCluster
 from redoxfs.simulate.orders import orders
 from redoxfs.simulate.pool_cluster import PoolCluster
 

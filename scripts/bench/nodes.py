@@ -6,8 +6,8 @@ Each node is a real mount in its own network namespace. tc caps its link in both
 iproute2. The readers on each node follow its part of a DistributedSampler's order, and all nodes wait for each other
 between epochs. The first epoch warms up and is not counted.
 
-How to read the result: beside the bytes on the wire stands what `redoxfs simulate` computes for the same files. Every
-file holds its own name: each must come once in each epoch, with the label of the path that was opened.
+How to read the result: beside the bytes on the wire stands what `redoxfs simulate policies` computes for the same
+files. Every file holds its own name: each must come once in each epoch, with the label of the path that was opened.
 """
 
 import argparse

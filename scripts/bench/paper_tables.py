@@ -1,4 +1,4 @@
-"""Sections of the evaluation for the paper's tables that `redoxfs simulate` computes: each function returns one.
+"""Sections of the evaluation for the paper's tables of `scripts/research/simulate.py`: each function returns one.
 
 The paper's numbers that are not in the results stand here, with the section that has them.
 """

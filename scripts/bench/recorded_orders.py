@@ -5,6 +5,7 @@ To record an order, an ordinary DataLoader reads files that contain their number
 
 import json
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -19,7 +20,9 @@ from full_path import Checkout
 from small_resnet import Images
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
-from redoxfs.simulate.randomness import shuffle_buffer
+sys.path.append(str(Path(__file__).parents[1] / "research"))
+
+from randomness import shuffle_buffer
 
 UInt16 = npt.NDArray[np.uint16]
 Ints = npt.NDArray[np.integer]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,9 @@ def write(result: Any, path: Path) -> None:
 
 def check_plot() -> None:
     """Exits where no figure can be drawn. Call it before minutes of measurements."""
-    # It takes memory, which the processes that are measured must not have.
-    from redoxfs.simulate import plots
-
-    try:
-        plots.check()
-    except plots.NoPlotsError as missing:
-        raise SystemExit(str(missing)) from None
+    # Importing it takes memory, which the processes that are measured must not have.
+    if find_spec("matplotlib") is None:
+        raise SystemExit("--plot needs matplotlib; to install it: pip install 'redoxfs[plot]'")
 
 
 def rounded(value: Any, digits: int = 6) -> Any:

@@ -11,7 +11,7 @@ Each system is a generator of epochs (`System`) in about a page, and cites the s
 ``page``         the section of docs/evaluation.md
 """
 
-from redoxfs.simulate.related.comparison import SYSTEMS, Row, compare, report
-from redoxfs.simulate.related.epoch import Epoch, Setting
+from related.comparison import SYSTEMS, Row, compare, report
+from related.epoch import Epoch, Setting
 
 __all__ = ["SYSTEMS", "Epoch", "Row", "Setting", "compare", "report"]

@@ -11,7 +11,7 @@ from itertools import count
 import numpy as np
 import numpy.typing as npt
 
-from redoxfs.simulate.related.epoch import Epoch, Int8, Int32, Orders, Setting, are_remote, in_step, side_by_side
+from related.epoch import Epoch, Int8, Int32, Orders, Setting, are_remote, in_step, side_by_side
 
 NOPFS_EPOCHS = 90
 """How many epochs NoPFS plans for: those of the paper's convergence run (§5.6)."""

@@ -6,12 +6,12 @@ The cluster is that of the breakdown (§5.3), with the limit in bytes of samples
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from chunk_size import SAMPLE_BYTES
+from paper_layout import plain_layout
+
 from redoxfs.protocol import SlotPolicy
-from redoxfs.simulate.breakdown import PAPER, Scale
-from redoxfs.simulate.chunk_size import SAMPLE_BYTES
-from redoxfs.simulate.cluster import SlotCluster
+from redoxfs.simulate.cluster import PAPER, Scale, SlotCluster
 from redoxfs.simulate.orders import orders
-from redoxfs.simulate.plain import plain_layout
 
 LIMITS_BYTES = (50_000_000, 500_000_000, 1_000_000_000, 1_500_000_000, 2_000_000_000, 3_000_000_000)
 """The paper's limits."""

@@ -9,11 +9,12 @@ file by itself, once.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from paper_layout import plain_layout
+
 from redoxfs.chunks import StorageSpeed
 from redoxfs.protocol import SlotPolicy
 from redoxfs.simulate.cluster import OneNode
 from redoxfs.simulate.orders import orders
-from redoxfs.simulate.plain import plain_layout
 from redoxfs.simulate.policies import WARM_EPOCHS, Dataset, one_node
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)

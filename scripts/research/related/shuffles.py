@@ -10,10 +10,10 @@ from itertools import count
 
 import numpy as np
 import numpy.typing as npt
+from chunk_size import SAMPLE_BYTES
+from randomness import SHARD_SAMPLES
 
-from redoxfs.simulate.chunk_size import SAMPLE_BYTES
-from redoxfs.simulate.randomness import SHARD_SAMPLES
-from redoxfs.simulate.related.epoch import Epoch, Int8, Int32, Orders, Setting, in_step, side_by_side
+from related.epoch import Epoch, Int8, Int32, Orders, Setting, in_step, side_by_side
 
 Int64 = npt.NDArray[np.int64]
 

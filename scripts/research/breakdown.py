@@ -9,46 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from paper_layout import plain_layout
 
 from redoxfs.protocol import SlotPolicy
 from redoxfs.protocol.slot import Flags
-from redoxfs.simulate.cluster import SlotCluster
+from redoxfs.simulate.cluster import PAPER, Scale, SlotCluster
 from redoxfs.simulate.orders import orders
-from redoxfs.simulate.plain import plain_layout
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """The sizes of a simulated cluster.
-
-    ``window``                  P, in requests at one home
-    ``remote_memory_samples``   the limit of a node's remote VCs
-    """
-
-    files: int = 1_281_167
-    chunk_size: int = 64
-    chunks_per_vc: int = 10
-    nodes: int = 3
-    window: int = 6_000
-    remote_memory_samples: int = 14_000
-
-    def shrunk_to(self, files: int) -> "Scale":
-        """The same cluster with fewer files: window and remote memory shrink in proportion.
-
-        VCs do not depend on each other, so loads shrink in proportion too, and so do messages without prefetch. With
-        prefetch messages shrink less: a home with fewer VCs is asked less often, and finds more to send each time.
-        """
-        return Scale(
-            files=files,
-            chunk_size=self.chunk_size,
-            chunks_per_vc=self.chunks_per_vc,
-            nodes=self.nodes,
-            window=max(1, round(self.window * files / self.files)),
-            remote_memory_samples=round(self.remote_memory_samples * files / self.files),
-        )
-
-
-PAPER = Scale()
 
 
 class RandomSelection(SlotPolicy):

@@ -7,8 +7,8 @@ from itertools import count
 import numpy as np
 import numpy.typing as npt
 
-from redoxfs.simulate.related.caches import coordl
-from redoxfs.simulate.related.epoch import Epoch, Int32, Orders, Setting, are_remote, in_step, side_by_side
+from related.caches import coordl
+from related.epoch import Epoch, Int32, Orders, Setting, are_remote, in_step, side_by_side
 
 QUIVER_LOOKUP = 10
 """Batches of indices that Quiver looks up to fill one with hits."""

@@ -4,7 +4,9 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from redoxfs.simulate import chunk_size, related, remote_memory
+import chunk_size
+import related
+import remote_memory
 
 _DPI = 150
 

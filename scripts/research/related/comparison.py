@@ -1,6 +1,6 @@
 """Compares all systems on the same cluster: how much an epoch reads, sends and holds, and how well it is shuffled.
 
-The storage model is that of `redoxfs.simulate.chunk_size`: a read costs ``seek_s`` and its bytes, one read after the
+The storage model is that of `chunk_size`: a read costs ``seek_s`` and its bytes, one read after the
 other. A chunk or a shard is one read, as in a packed dataset.
 """
 
@@ -10,15 +10,15 @@ from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
+from chunk_size import SAMPLE_BYTES
+from randomness import MEASURED_EPOCHS
 
 from redoxfs.chunks import StorageSpeed
-from redoxfs.simulate.chunk_size import SAMPLE_BYTES
 from redoxfs.simulate.orders import orders
 from redoxfs.simulate.policies import WARM_EPOCHS
-from redoxfs.simulate.randomness import MEASURED_EPOCHS
-from redoxfs.simulate.related import caches, redox, shuffles, substitutes
-from redoxfs.simulate.related.epoch import Epoch, Int32, Setting, System
 from redoxfs.telemetry.quality import mean_mate_pairs, quality
+from related import caches, redox, shuffles, substitutes
+from related.epoch import Epoch, Int32, Setting, System
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
-"""The section of docs/evaluation.md on related systems, from what `redoxfs simulate related --json` printed."""
+"""The section of docs/evaluation.md on related systems, from what `simulate.py related --json` printed."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from redoxfs.simulate.related.shuffles import WEBDATASET_SHARDS
+from related.shuffles import WEBDATASET_SHARDS
 
 Report = Mapping[str, Any]
 Row = Mapping[str, Any]
@@ -81,8 +81,9 @@ def page(report: Report) -> str:
 def _setting(report: Report) -> list[str]:
     nodes = "one node" if report["nodes"] == 1 else f"{report['nodes']} nodes"
     return [
-        "How much does each system read, send and hold, and how well does it shuffle? `redoxfs simulate related` "
-        "simulates the access policy of each system, without data. The table shows an epoch in the steady state: "
+        "How much does each system read, send and hold, and how well does it shuffle? "
+        "`scripts/research/simulate.py related` simulates the access policy of each system, without data. The "
+        "table shows an epoch in the steady state: "
         f"{report['files']:,} files of {report['sample_bytes'] / 1000:g} kB on {nodes}, whose memory holds "
         f"{report['resident']:.0%} of the files. A chunk has {report['chunk_size']} files.",
         "",

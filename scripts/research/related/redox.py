@@ -8,7 +8,7 @@ import numpy as np
 from redoxfs.simulate.cluster import Counts, OneNode, SlotCluster
 from redoxfs.simulate.policies import Dataset, one_node, pool_cluster, slot_cluster
 from redoxfs.simulate.pool_cluster import PoolCluster
-from redoxfs.simulate.related.epoch import Epoch, Int8, Int32, Orders, Setting
+from related.epoch import Epoch, Int8, Int32, Orders, Setting
 
 Read = Callable[[Counts], tuple[int, int]]
 
