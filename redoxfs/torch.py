@@ -51,6 +51,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, Subset
 from redoxfs.launch.control import ask_daemon
 from redoxfs.launch.errors import CommandError
 from redoxfs.launch.path_status import PathStatus, our_mount_at
+from redoxfs.linux.ends import end_of
 from redoxfs.linux.mount_table import mount_of, read_mounts
 from redoxfs.sampler import Draws, Files, SamplerError, mount_of_files
 
@@ -621,7 +622,7 @@ def _end_with_parent() -> None:
     if parent is None or parent.pid is None:
         return
     try:
-        pidfd = os.pidfd_open(parent.pid)
+        pidfd = end_of(parent.pid)
     except ProcessLookupError:
         os._exit(1)
     except OSError:

@@ -162,7 +162,9 @@ def test_the_session_takes_no_more_than_the_kernel_offers() -> None:
 @pytest.mark.parametrize("version", [(6, 40), (7, 30)])
 def test_an_older_kernel_is_refused(version: tuple[int, int]) -> None:
     with served(begun=False) as it:
-        assert it.ask(wire.init(*version)).error == errno.EPROTO
+        unique = it.device.send(wire.init(*version))
+        assert it.events() == [(INIT, 0, 0, 0, version[1], 0)]
+        assert it.device.reply_to(unique, 0).error == errno.EPROTO
         assert it.session.counts()["malformed"] == 1
 
 

@@ -33,6 +33,7 @@ from redoxfs.launch.options import ClusterOptions
 from redoxfs.launch.path_status import PathStatus, path_status
 from redoxfs.launch.say import say
 from redoxfs.launch.sizes import counted, parse_size
+from redoxfs.linux.ends import end_of
 from redoxfs.linux.mount_table import read_mounts, topmost_at
 
 # Numbers in stats.json that are no counters to add up: they identify the node, its dataset and its plan.
@@ -222,7 +223,7 @@ def _start(command: Sequence[str], node: int, mountpoint: Path) -> _Start:
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
     assert process.stderr is not None
     os.set_blocking(process.stderr.fileno(), False)
-    return _Start(node, mountpoint, process, os.pidfd_open(process.pid))
+    return _Start(node, mountpoint, process, end_of(process.pid))
 
 
 def _await(starts: Sequence[_Start]) -> None:

@@ -18,6 +18,7 @@ from redoxfs.launch.path_status import PathStatus
 from redoxfs.launch.runtime_paths import control_path_of_daemon
 from redoxfs.launch.say import say
 from redoxfs.launch.turn import own_turn
+from redoxfs.linux.ends import end_of
 
 # A new daemon takes ten times as long to begin, or longer.
 _LOOK_EVERY_S = 0.05
@@ -58,7 +59,7 @@ def check(mount: PathStatus, stats: dict[str, Any]) -> None:
 def _held(pid: int, mount: PathStatus, held: ExitStack) -> int:
     """A descriptor of a process, until ``held`` ends. Raises DaemonError if the process has ended."""
     try:
-        fd = os.pidfd_open(pid)
+        fd = end_of(pid)
     except ProcessLookupError:
         raise DaemonError(f"{mount.path}: its daemon or its keeper has just ended; see redoxfs status") from None
     held.callback(os.close, fd)

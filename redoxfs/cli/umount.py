@@ -32,6 +32,7 @@ from redoxfs.launch.say import say
 from redoxfs.launch.sizes import counted
 from redoxfs.launch.turn import keeper_of
 from redoxfs.linux.detach import detach, unmount
+from redoxfs.linux.ends import end_of
 from redoxfs.linux.mount_table import Mount, also_mounted, mount_of, read_mounts
 
 # A daemon has little to do at its end: it abandons loads in flight. One that takes longer than this hangs.
@@ -146,7 +147,7 @@ def _daemon_of(mount: Mount, timeout_s: float) -> _Daemon:
     keeper = keeper_of(mount)
     if keeper is not None:
         with suppress(ProcessLookupError):
-            pidfd = os.pidfd_open(keeper)
+            pidfd = end_of(keeper)
             # Then the number was not given to another process.
             if keeper_of(mount) == keeper:
                 return _Daemon(pidfd)
@@ -162,7 +163,7 @@ def _daemon_of(mount: Mount, timeout_s: float) -> _Daemon:
             return file.read(_MOST_STATS_BYTES)
 
     try:
-        return _Daemon(os.pidfd_open(int(json.loads(run_in_child(read, timeout_s))["pid"])))
+        return _Daemon(end_of(int(json.loads(run_in_child(read, timeout_s))["pid"])))
     except OSError as failure:
         return _Daemon(None, is_dead=failure.errno in STALE_ERRORS)
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):

@@ -21,8 +21,8 @@ from redoxfs.linux.detach import find_helper
 
 PROC = Path("/proc")
 
-OLDEST_KERNEL = (5, 3)
-"""pidfd_open, without which no child has a deadline."""
+OLDEST_KERNEL = (5, 4)
+"""Version 7.31 of FUSE. Distributions bring it into older kernels, so only a mount can tell."""
 
 FEATURES = {
     (5, 6): "openat2",
@@ -148,7 +148,12 @@ def check_kernel(release: str | None = None, openat2: Callable[[], bool] = has_o
     text = os.uname().release if release is None else release
     version = version_of(text)
     if version < OLDEST_KERNEL:
-        return problem("kernel", f"Linux {text} is older than {OLDEST_KERNEL[0]}.{OLDEST_KERNEL[1]}")
+        oldest = f"{OLDEST_KERNEL[0]}.{OLDEST_KERNEL[1]}"
+        return warning(
+            "kernel",
+            f"Linux {text} is older than {oldest}: a mount says if it lacks what redoxfs needs of FUSE",
+            f"try a mount; else use Linux {oldest} or newer",
+        )
     missing = [what for since, what in FEATURES.items() if version < since]
     if version >= (5, 6) and not openat2():
         return warning(

@@ -133,6 +133,8 @@ class Requests:
         times: how long opens took.
         access_log: whose readers get a line for each open.
         recorder: looks at the samples that were served.
+
+    ``refused_minor``  FUSE's minor version of a kernel that is too old, whose mount was refused; else 0
     """
 
     def __init__(
@@ -155,6 +157,7 @@ class Requests:
         self._recorder = recorder
         self._recovered: Recovered | None = None
         self._answering = answering
+        self.refused_minor = 0
         self._handlers: dict[int, Callable[[int, int, int, int, int], None]] = {
             OPEN: self._open,
             RELEASE: self._release,
@@ -251,7 +254,10 @@ class Requests:
         for kind, unique, number, thread, offset, size in events:
             if outlives:
                 self._session.deciding(unique)
-            if kind == INIT:
+            if kind == INIT and offset:
+                self.refused_minor = offset
+                self.stop()
+            elif kind == INIT:
                 if not number:
                     self._page_cache.cannot_map()
                 self._answering()

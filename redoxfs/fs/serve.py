@@ -31,7 +31,7 @@ from redoxfs.fs.recorder import Recorder
 from redoxfs.fs.relay import Relay
 from redoxfs.fs.requests import KernelCaches, Requests
 from redoxfs.fs.slow_opens import SlowOpens
-from redoxfs.linux.fuse_device import MAX_READ_BYTES, clone, mount
+from redoxfs.linux.fuse_device import MAX_READ_BYTES, MountError, clone, mount
 from redoxfs.linux.mount_table import source_text
 from redoxfs.native import Session, Shared, Tree
 from redoxfs.node import Journal, Node, Past, Plan, Verb, serve_control
@@ -300,6 +300,11 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
             finally:
                 # The other nodes, and the end of this one, may still find something out of date.
                 caches.detach()
+        if requests.refused_minor:
+            raise MountError(
+                f"Linux {os.uname().release} has version 7.{requests.refused_minor} of FUSE; redoxfs needs 7.31, which "
+                "Linux 5.4 has"
+            )
 
 
 async def _run(

@@ -24,7 +24,7 @@ MOST_BYTES = 32 << 20
 _ANSWER, _FAILURE = b"+", b"-"
 
 # Far more than the end of a process takes unless the kernel holds it.
-_END_WAIT_S = 1.0
+_END_WAIT_S, _LOOK_S = 1.0, 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,14 @@ def _answer(call: Callable[[], bytes], write_end: int) -> int:
 
 def _await_end(child: int) -> None:
     """Wait until a child is gone that ends, so that it keeps no mount busy; give up if the kernel holds it."""
-    process = os.pidfd_open(child)
+    try:
+        process = os.pidfd_open(child)
+    except OSError:
+        # Before Linux 5.3, or under a seccomp filter. No thread may be here when the caller forks, so look.
+        give_up_s = time.monotonic() + _END_WAIT_S
+        while os.waitpid(child, os.WNOHANG) == (0, 0) and time.monotonic() < give_up_s:
+            time.sleep(_LOOK_S)
+        return
     try:
         ended = select.poll()
         ended.register(process, select.POLLIN)

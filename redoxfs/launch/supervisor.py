@@ -34,6 +34,7 @@ from redoxfs.launch.errors import CommandError, MountpointError
 from redoxfs.launch.path_status import STALE_ERRORS, clear_stale, path_status
 from redoxfs.launch.runtime_paths import control_path
 from redoxfs.linux.detach import detach
+from redoxfs.linux.ends import end_of
 from redoxfs.linux.parent import signal_at_the_parents_end
 
 # The prefixes of two lines of `redoxfs mount`: the reason why it ended, and the line that says that the mount answers.
@@ -170,7 +171,7 @@ def _end_with_parent(parent: int) -> Callable[[], None]:
 def _watch(process: "subprocess.Popen[bytes]") -> tuple[int, str]:
     """Pass its lines on until it has ended, or is asked to, or the owner has ended."""
     assert process.stderr is not None
-    ended = os.pidfd_open(process.pid)
+    ended = end_of(process.pid)
     asked, ask = os.pipe()
     os.set_blocking(ask, False)
     signal.set_wakeup_fd(ask)

@@ -186,7 +186,8 @@ INTERRUPT: Final[int]
 Event = tuple[int, int, int, int, int, int]
 """(kind, unique, number, thread, offset, size).
 
-INIT     the kernel has accepted the mount. number: 1 if programs can map files that bypass the page cache, else 0
+INIT     the kernel has accepted the mount. number: 1 if programs can map files that bypass the page cache, else 0.
+         offset: 0; or FUSE's minor version of a kernel that is too old, which was refused
 OPEN     number: inode; offset: open flags; size: when it was received, in ns of the monotonic clock.
          To be answered by `opened` (`log_opened` for the access log) or `failed`
 STAT     number: entry, redirected and not known to be held by the thread.  `stat` or `failed`

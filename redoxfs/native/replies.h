@@ -1,11 +1,11 @@
 // What goes to the kernel: replies, attributes, notifications. Any thread may call these.
 #pragma once
 
-#include <linux/fuse.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernel.h"
 #include "shared.h"
 #include "tree.h"
 

@@ -164,9 +164,9 @@ static bool begin(redox_core *core, redox_request *request, redox_event *event) 
         refuse(core, request, EIO);
         return false;
     }
-    struct fuse_init_in in = {0};
+    redox_init_in in = {0};
     memcpy(&in, request->body, request->body_bytes < sizeof in ? request->body_bytes : sizeof in);
-    struct fuse_init_out out = {.major = FUSE_KERNEL_VERSION, .minor = FUSE_KERNEL_MINOR_VERSION};
+    redox_init_out out = {.major = FUSE_KERNEL_VERSION, .minor = REDOX_FUSE_MINOR};
     if (in.major > FUSE_KERNEL_VERSION) {
         // The kernel then sends another INIT, of this version.
         redox_reply(&core->devices, request->ticket, &out, sizeof out);
@@ -174,7 +174,8 @@ static bool begin(redox_core *core, redox_request *request, redox_event *event) 
     }
     if (in.major < FUSE_KERNEL_VERSION || in.minor < OLDEST_MINOR) {
         refuse(core, request, EPROTO);
-        return false;
+        event->offset = in.minor;
+        return true;
     }
     // As libfuse and pyfuse3 choose: READDIRPLUS always, pages void when the mtime or the size changes. Besides, several
     // lookups and listings in one directory at a time, and symlinks that the kernel keeps, since the tree does not

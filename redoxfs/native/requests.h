@@ -1,13 +1,13 @@
 // Parses a request and answers it. The session's loop calls these; any of its threads may.
 #pragma once
 
-#include <linux/fuse.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "handles.h"
+#include "kernel.h"
 #include "relay.h"
 #include "replies.h"
 #include "session.h"

@@ -1,7 +1,6 @@
 #include "shared.h"
 
 #include <errno.h>
-#include <linux/fuse.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>

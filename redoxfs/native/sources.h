@@ -1,9 +1,9 @@
 // The places that a `redox_pool` reads files from.
 #pragma once
 
-#include <linux/openat2.h>
 #include <sys/uio.h>
 
+#include "kernel.h"
 #include "reader.h"
 #include "tree.h"
 
