@@ -46,7 +46,7 @@ def offer(minor: int) -> None:
     def changed(self: requests.Requests, events: Sequence[tuple[int, int, int, int, int, int]]) -> None:
         handle(self, [(INIT, 0, 0, 0, minor, 0) if event[0] == INIT else event for event in events])
 
-    requests.Requests._handle = changed  # type: ignore[assignment,method-assign]
+    requests.Requests._handle = changed  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -96,6 +96,16 @@ def test_the_core_is_clean_under_a_sanitizer(core: tuple[str, list[Path]], sourc
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("page_bytes", [16 << 10, 64 << 10])
+def test_buffers_keep_to_their_memory_with_larger_pages(page_bytes: int, tmp_path: Path) -> None:
+    options = (f"-DREDOX_PAGE_BYTES={page_bytes}", f"-I{NATIVE}")
+    sources = [ROOT / "tests/native/test_buffer.c", NATIVE / "buffer.c"]
+    program = tmp_path / "test_buffer"
+    subprocess.run(["gcc", "-pthread", *all_compiled(options, tmp_path, sources), "-o", program], check=True)
+    done = run(program)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_sanitizers_report_what_they_are_for(tmp_path: Path) -> None:
     faults = {
         "memory": "char *p = malloc(4); free(p); return p[0];",

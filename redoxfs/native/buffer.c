@@ -6,11 +6,11 @@
 // 100 kB takes 9 us in pages that are there, and 70 us more in pages that are not (2 cores of a virtual machine, Linux
 // 6.18). So pages are reused as long as little is kept that nobody uses, and returned to the system beyond that:
 //
-// - A buffer above 32 KiB has a *span*: addresses for 2^n pages, of which only those that it needs get memory.
+// - A buffer above 8 pages has a *span*: addresses for 2^n pages, of which only those that it needs get memory.
 //   Addresses cost nothing, so spans are neither split nor joined, and nothing is left over between them. A dropped
 //   buffer's span waits with its pages, sorted by their number, for a buffer that needs about as many.
 // - Smaller buffers share a span, a *slab* of objects of equal size: 8 of them or little more, since a single one is
-//   enough to keep their pages.
+//   enough to keep their pages. Where pages are large, fewer: as few as fill their pages to 15 parts of 16.
 // - A sixteenth of what is needed (256 MiB at most) and 8 MiB may be neither needed nor returned. Beyond it each drop
 //   returns about as much as it frees: from the spans that wait, and if there are none, the pages of the object that it
 //   drops.
@@ -61,13 +61,16 @@
 enum {
     // Steps from one power of two to the next: rounding up to a step adds an eighth at most, 6 % on average.
     STEPS = 8,
-    // Up to here buffers share slabs. A larger one has pages of its own; the rest of the last page is 6 % at most.
-    SMALL_BYTES = 32 << 10,
+    // Buffers of up to so many pages share slabs. A larger one has pages of its own; the rest of the last page is 6 % on
+    // average.
+    SMALL_PAGES = 8,
     // The grain of small buffers, with their header.
     GRAIN_BYTES = 16,
     // A slab holds few objects: one of them is enough to keep it. But it has its own cost, so it is not too small.
     SLAB_OBJECTS = 8,
     SLAB_BYTES = 16 << 10,
+    // Objects above it share a slab only where pages are large.
+    LARGE_OBJECT_BYTES = (32 << 10) + 1,
     // Above it a buffer is mapped and unmapped by itself.
     LARGE_BYTES = 16 << 20,
     // Address space is reserved by this much at least.
@@ -80,7 +83,7 @@ enum {
 
     ORDERS = 14,                  // spans of 1, 2, 4 … 4096 pages of 4 kB
     BINS = (ORDERS - 3) * STEPS,  // steps of pages
-    CLASSES = 10 * STEPS,         // steps of grains
+    CLASSES = 14 * STEPS,         // steps of grains, up to `SMALL_PAGES` of 64 kB
 };
 
 // Addresses of 2^order pages, of which the first `resident` have memory.
@@ -118,6 +121,9 @@ static struct {
     span *slabs[CLASSES];  // with room
 } memory = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
+#ifdef REDOX_PAGE_BYTES  // of another machine, for tests: a multiple of this one's
+static size_t page_bytes(void) { return REDOX_PAGE_BYTES; }
+#else
 static size_t page_bytes(void) {
     static atomic_size_t known;
     size_t bytes = atomic_load_explicit(&known, memory_order_relaxed);
@@ -127,6 +133,7 @@ static size_t page_bytes(void) {
     }
     return bytes;
 }
+#endif
 
 static size_t pages_of(size_t bytes) { return (bytes + page_bytes() - 1) / page_bytes(); }
 
@@ -155,7 +162,7 @@ static void subtract(atomic_size_t *counter, size_t bytes) {
 
 static size_t object_bytes(unsigned class) { return step_size(class) * GRAIN_BYTES; }
 
-static bool is_small(size_t size) { return size <= SMALL_BYTES - sizeof(redox_buffer); }
+static bool is_small(size_t size) { return size <= SMALL_PAGES * page_bytes() - sizeof(redox_buffer); }
 
 static unsigned class_of(size_t size) {
     return step_of((sizeof(redox_buffer) + size + GRAIN_BYTES - 1) / GRAIN_BYTES);
@@ -331,9 +338,21 @@ static void unlink_slab(span *slab) {
     }
 }
 
+// The pages of a slab: for `SLAB_OBJECTS`, or for fewer large ones if these leave no more than a sixteenth over.
+static size_t slab_pages(unsigned class) {
+    size_t object = object_bytes(class), bytes = SLAB_OBJECTS * object;
+    size_t most = pages_of(bytes < SLAB_BYTES ? SLAB_BYTES : bytes);
+    for (size_t pages = object < LARGE_OBJECT_BYTES ? most : pages_of(object); pages < most; pages++) {
+        size_t all = pages * page_bytes();
+        if (all % object <= all / 16) {
+            return pages;
+        }
+    }
+    return most;
+}
+
 static span *new_slab(unsigned class) {
-    size_t bytes = SLAB_OBJECTS * object_bytes(class);
-    size_t pages = pages_of(bytes < SLAB_BYTES ? SLAB_BYTES : bytes);
+    size_t pages = slab_pages(class);
     span *slab = take_span(pages);
     if (!slab) {
         return NULL;
