@@ -471,3 +471,17 @@ def test_a_file_rewritten_since_a_cached_scan_asks_for_rescan(machine: Machine, 
     assert "train/cat/train-cat-5.png has changed" in line
     assert "--rescan" in line
     machine.ok("pack", source, tmp_path / "again", *OPTIONS, "--jobs", "1", "--rescan")
+
+
+def test_a_copy_that_would_redirect_nothing_is_written_only_if_it_is_asked_for(
+    machine: Machine, source: Path, tmp_path: Path
+) -> None:
+    dst = tmp_path / "copy"
+    # What `inspect` needs is there, but its classes are no proof: one of them alone.
+    only = source / "train/cat"
+    done = machine.run("pack", only, dst)
+    assert done.returncode == 6
+    assert "a mount of this copy would redirect nothing" in done.stderr.splitlines()[-1]
+    assert not dst.exists()
+    machine.ok("pack", only, dst, "--classes", "none")
+    machine.ok("verify", dst)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from redoxfs.cli.options.datasets import PackOptions
 from redoxfs.cli.progress import showing
+from redoxfs.dataset.errors import ClassesError
 from redoxfs.launch.errors import DestinationError, SourceUnusableError, UsageError
 from redoxfs.launch.path_status import path_status
 from redoxfs.launch.say import say
@@ -39,6 +40,11 @@ def run(options: PackOptions) -> int:
     asked = options.dataset
     catalog = catalog_of(source, root_fd, asked, timeout_s=options.timeout_s)
     say_verdict(catalog.verdict)
+    if not len(catalog.class_of) and asked.classes not in ("none", "sampler"):
+        raise ClassesError(
+            f"a mount of this copy would redirect nothing; redoxfs inspect {source.asked} says why, and which "
+            "--classes would; to copy it as it is: --classes none"
+        )
     cells = cells_of(catalog, asked.chunk_size or DEFAULT_CHUNK_SIZE, asked.seed)
     try:
         with showing("packing") as show:
@@ -71,8 +77,6 @@ def run(options: PackOptions) -> int:
         say(f"{counted(packed.rewritten, 'shard')} {_were(packed.rewritten)} damaged and rewritten")
     seconds = time.monotonic() - begin
     say(f"packed {content}, in {format_seconds(seconds)}, {format_bytes(int(packed.size / seconds))}/s")
-    if not len(catalog.class_of) and asked.classes != "none":
-        say(f"a mount of {dst} will redirect nothing; for other classes pack again into a new folder")
     return 0
 
 
