@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redoxfs.cli import main
-from redoxfs.cli.arguments import parse, parser, rendered
+from redoxfs.cli.arguments import _ADDED, parse, parser, rendered
 from redoxfs.cli.exits import EXITS, code_of, line_of
 from redoxfs.cli.options.nodes import ClusterUpOptions
 from redoxfs.cli.program import _VERBS
@@ -334,6 +334,12 @@ def test_version_and_help_go_to_stdout(capfd: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit) as left:
         main(["--help"])
     assert left.value.code == 0
+    told = capfd.readouterr().out
+    assert told.count("\n") <= 50
+    assert max(map(len, told.splitlines())) <= 80
+    assert {line.split()[0] for line in told.splitlines() if line.startswith("  ")} - {"redoxfs"} == {*_ADDED}
+    with pytest.raises(SystemExit):
+        main(["--help-all"])
     told = capfd.readouterr().out
     for exit_ in EXITS:
         assert f"{exit_.code:>3}  {exit_.meaning}" in told

@@ -67,17 +67,44 @@ def _verbs_of(words: Sequence[str]) -> tuple[str, ...]:
 @cache
 def _grammar(names: tuple[str, ...]) -> argparse.ArgumentParser:
     """The grammar of a command line with one of these verbs, or none."""
-    top = Parser(
-        prog="redoxfs",
-        usage="%(prog)s VERB …",
-        description="A read-only FUSE filesystem that speeds up training on millions of small files.",
-        epilog=f"redoxfs VERB --help describes a verb.\n\n{table_text()}",
-    )
+    top = _Top(prog="redoxfs", usage="%(prog)s VERB …", description=_DESCRIPTION, epilog=_EPILOG)
+    top.add_argument("--help-all", action=HelpAll, help="also show the exit codes")
     top.add_argument("--version", action="store_true", help="print the version and exit")
-    verbs = top.add_subparsers(dest="verb", metavar="VERB", title="verbs", prog="redoxfs")
+    verbs = top.add_subparsers(dest="verb", metavar="VERB", prog="redoxfs", parser_class=Parser)
     for name in names:
         _ADDED[name](verbs)
     return top
+
+
+_DESCRIPTION = "A read-only FUSE filesystem that speeds up training on millions of small files."
+
+_CONDITION = """\
+An open may return another file's bytes: a sample of the same class, each once
+an epoch. That is right for scripts that take the label from the directory."""
+
+_EPILOG = """\
+redoxfs VERB --help describes a verb, and redoxfs --help-all the exit codes.
+
+  redoxfs doctor /data/set                   # would it help here?
+  redoxfs inspect /data/set                  # what would be redirected, why?
+  redoxfs pack /data/set /data/set-packed    # one file for thousands of samples
+  redoxfs mount /data/set-packed /mnt/set    # the same tree, for the script"""
+
+
+class _Top(Parser):
+    """Its help has the verbs in groups, on one screen."""
+
+    def format_help(self) -> str:
+        (verbs,) = (action for action in self._actions if isinstance(action, argparse._SubParsersAction))
+        texts = {verb.dest: verb.help or "" for verb in verbs._choices_actions}
+        lines = [self.format_usage().rstrip(), "", _DESCRIPTION, *_CONDITION.splitlines()]
+        for title, names in _GROUPS.items():
+            lines += ["", f"{title}:"]
+            lines += [f"  {name:<15} {texts[name]}" for name in names if name in texts]
+        return "\n".join([*lines, "", _EPILOG, ""])
+
+    def format_all_help(self) -> str:
+        return f"{self.format_help()}\n{table_text()}\n"
 
 
 def _add_mount(verbs: "Verbs[Parser]") -> None:
@@ -92,7 +119,7 @@ def _add_mount(verbs: "Verbs[Parser]") -> None:
 def _add_serve(verbs: "Verbs[Parser]") -> None:
     from redoxfs.cli.options.kubernetes import ServeOptions
 
-    text = "serve SOURCE to a mount that another process made, as in a container without privileges"
+    text = "serve SOURCE to a mount that another process made"
     verb = add_verb(verbs, "serve", ServeOptions, text, usage="%(prog)s [OPTIONS] --fd-socket PATH SOURCE")
     _add_help_all(verb)
     verb.add_argument("source", metavar="SOURCE", help="the directory with the training files")
@@ -111,7 +138,7 @@ def _add_serve(verbs: "Verbs[Parser]") -> None:
 def _add_csi(verbs: "Verbs[Parser]") -> None:
     from redoxfs.cli.options.kubernetes import CsiOptions
 
-    verb = add_verb(verbs, "csi", CsiOptions, "run the node plugin of Kubernetes, which mounts for redoxfs serve")
+    verb = add_verb(verbs, "csi", CsiOptions, "run the node plugin of Kubernetes, which mounts for serve")
     verb.add_argument("--endpoint", metavar="URL", required=True, help="where to listen, as unix:///csi/csi.sock")
     verb.add_argument("--node-id", metavar="NAME", required=True, help="the name of this node in Kubernetes")
     verb.add_argument(
@@ -238,7 +265,7 @@ def _add_help_all(verb: Parser) -> None:
 def _add_install_helper(verbs: "Verbs[Parser]") -> None:
     from redoxfs.cli.options.mounts import InstallHelperOptions
 
-    text = "link the helper of mount(8), for mount -t redoxfs and /etc/fstab"
+    text = "link the helper of mount(8), for /etc/fstab"
     verb = add_verb(verbs, "install-helper", InstallHelperOptions, text)
     default = default_of(InstallHelperOptions, "directory")
     verb.add_argument("--directory", metavar="DIR", help=f"where mount(8) looks (default: {default})")
@@ -261,7 +288,7 @@ def _add_umount(verbs: "Verbs[Parser]") -> None:
 def _add_restart(verbs: "Verbs[Parser]") -> None:
     from redoxfs.cli.options.mounts import RestartOptions
 
-    text = "put a daemon of the installed version in the place of a mount's, while programs use the mount"
+    text = "put another daemon under a mount while programs use it"
     verb = add_verb(verbs, "restart", RestartOptions, text)
     verb.add_argument("mountpoint", metavar="MOUNTPOINT", help="a mount that has a keeper")
     _add_timeout(verb)
@@ -288,7 +315,7 @@ def _add_status(verbs: "Verbs[Parser]") -> None:
 def _add_cluster(verbs: "Verbs[Parser]") -> None:
     from redoxfs.cli.options.nodes import ClusterDownOptions, ClusterStatusOptions, ClusterUpOptions
 
-    cluster = add_verb(verbs, "cluster", None, "run nodes on all machines of a Ray cluster, or several on this one")
+    cluster = add_verb(verbs, "cluster", None, "run nodes on a Ray cluster, or several on this machine")
     actions = cluster.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
     verb = add_verb(
         actions,
@@ -346,7 +373,7 @@ def _add_ray(verb: Parser) -> None:
 def _add_trace(verbs: "Verbs[Parser]") -> None:
     from redoxfs.cli.options.nodes import TraceOptions
 
-    verb = add_verb(verbs, "trace", TraceOptions, "tell a mount the order in which this node will read the next epoch")
+    verb = add_verb(verbs, "trace", TraceOptions, "tell a mount the order of this node's next epoch")
     verb.add_argument("mountpoint", metavar="MOUNTPOINT")
     verb.add_argument("file", metavar="FILE", help="a path on each line, absolute or below MOUNTPOINT; - for stdin")
     _add_timeout(verb)
@@ -384,7 +411,7 @@ def _add_inspect(verbs: "Verbs[Parser]") -> None:
 def _add_doctor(verbs: "Verbs[Parser]") -> None:
     from redoxfs.cli.options.examining import DoctorOptions
 
-    text = "find what is wrong here, under SOURCE or with a mount, and what mends it"
+    text = "say whether redoxfs helps, what is wrong, and what mends it"
     verb = add_verb(verbs, "doctor", DoctorOptions, text, usage="%(prog)s [OPTIONS] [SOURCE | MOUNTPOINT]")
     verb.add_argument("path", metavar="PATH", nargs="?", help="SOURCE or MOUNTPOINT (default: only this machine)")
     verb.add_argument("--nodes", metavar="LIST", help="host:port,…: also try to reach these nodes")
@@ -403,7 +430,7 @@ def _add_doctor(verbs: "Verbs[Parser]") -> None:
 def _add_debug(verbs: "Verbs[Parser]") -> None:
     from redoxfs.cli.options.examining import DebugOptions
 
-    text = "write what a report of a fault needs to an archive, also if the daemon hangs or is dead"
+    text = "write what a report of a fault needs to an archive"
     verb = add_verb(verbs, "debug", DebugOptions, text)
     verb.add_argument("mountpoint", metavar="MOUNTPOINT")
     verb.add_argument("-o", "--output", metavar="FILE", required=True, help="a new file, such as bundle.tar.gz")
@@ -421,7 +448,7 @@ def _add_debug(verbs: "Verbs[Parser]") -> None:
 def _add_pack(verbs: "Verbs[Parser]") -> None:
     from redoxfs.cli.options.datasets import PackOptions
 
-    verb = add_verb(verbs, "pack", PackOptions, "write SOURCE to DST as tar shards that are read in whole chunks")
+    verb = add_verb(verbs, "pack", PackOptions, "write SOURCE to DST as tar shards, read in whole chunks")
     verb.add_argument("source", metavar="SOURCE", help="the directory with the training files")
     verb.add_argument("dst", metavar="DST", help="a new folder or address, or that of an interrupted pack")
     _add_files(verb)
@@ -486,35 +513,49 @@ def _add_simulate(verbs: "Verbs[Parser]") -> None:
     add_simulate(verbs)
 
 
-_ADDED: dict[str, Callable[["Verbs[Parser]"], None]] = {
-    "mount": _add_mount,
-    "umount": _add_umount,
-    "install-helper": _add_install_helper,
-    "status": _add_status,
-    "top": _add_top,
-    "stats": _add_stats,
-    "profile": _add_profile,
-    "metrics": add_metrics,
-    "report": _add_report,
-    "restart": _add_restart,
-    "log-level": _add_log_level,
-    "inspect": _add_inspect,
-    "doctor": _add_doctor,
-    "debug": _add_debug,
-    "pack": _add_pack,
-    "verify": _add_verify,
-    "catalog": _add_catalog,
-    "cache": add_cache,
-    "warmup": _add_warmup,
-    "state": _add_state,
-    "nodes": _add_nodes,
-    "cluster": _add_cluster,
-    "trace": _add_trace,
-    "simulate": _add_simulate,
-    "serve": _add_serve,
-    "csi": _add_csi,
+_GROUPS: dict[str, dict[str, Callable[["Verbs[Parser]"], None]]] = {
+    "look, prepare, serve": {
+        "doctor": _add_doctor,
+        "inspect": _add_inspect,
+        "pack": _add_pack,
+        "mount": _add_mount,
+        "umount": _add_umount,
+    },
+    "watch": {
+        "status": _add_status,
+        "top": _add_top,
+        "stats": _add_stats,
+        "profile": _add_profile,
+        "report": _add_report,
+    },
+    "keep": {
+        "state": _add_state,
+        "cache": add_cache,
+        "warmup": _add_warmup,
+        "catalog": _add_catalog,
+        "verify": _add_verify,
+    },
+    "several nodes": {
+        "cluster": _add_cluster,
+        "nodes": _add_nodes,
+        "trace": _add_trace,
+        "simulate": _add_simulate,
+    },
+    "mend": {
+        "restart": _add_restart,
+        "log-level": _add_log_level,
+        "debug": _add_debug,
+    },
+    "for other programs": {
+        "metrics": add_metrics,
+        "install-helper": _add_install_helper,
+        "serve": _add_serve,
+        "csi": _add_csi,
+    },
 }
-"""What adds each verb to the grammar, in the order of `redoxfs --help`."""
+"""What adds each verb to the grammar, in the groups and in the order of `redoxfs --help`."""
+
+_ADDED = {name: add for verbs in _GROUPS.values() for name, add in verbs.items()}
 
 
 # Options of several verbs

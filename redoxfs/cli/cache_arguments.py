@@ -23,7 +23,7 @@ def add_cache(verbs: "Verbs[Parser]") -> None:
     """`redoxfs cache`."""
     from redoxfs.cli.options.caches import CacheListOptions, CacheRemoveOptions, CacheVerifyOptions
 
-    cache = add_verb(verbs, "cache", None, "list, check or remove the datasets that mounts with --cache DIR have kept")
+    cache = add_verb(verbs, "cache", None, "list, check or remove what mounts with --cache DIR keep")
     actions = cache.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
     listing = add_verb(actions, "ls", CacheListOptions, "list the datasets in DIR")
     listing.add_argument("folder", metavar="DIR")

@@ -12,7 +12,7 @@ MOST_LESS = 1 << 16
 
 
 def add_state(verbs: "Verbs[Parser]", add_timeout: Callable[[Parser], object]) -> None:
-    state = add_verb(verbs, "state", None, "save or load the progress of a mount's epochs, with a checkpoint")
+    state = add_verb(verbs, "state", None, "save or load the progress of a mount's epochs")
     actions = state.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
     for name, makes, text in (
         ("save", StateSaveOptions, "write to FILE which samples were served in the current epoch"),

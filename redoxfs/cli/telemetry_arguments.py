@@ -53,7 +53,7 @@ def add_metrics(verbs: "Verbs[Parser]") -> None:
     """`redoxfs metrics`."""
     from redoxfs.cli.options.watching import MetricsOptions
 
-    text = "serve the metrics of all mounts of this user that have no --metrics, for Prometheus"
+    text = "serve the metrics of this user's mounts, for Prometheus"
     verb = add_verb(verbs, "metrics", MetricsOptions, text)
     verb.add_argument(
         "--listen",

@@ -1,4 +1,4 @@
-"""`redoxfs trace`: tell a mount the order in which this node will read the next epoch.
+"""`redoxfs trace`: tell a mount the order of this node's next epoch.
 
 The order is a hint that lets other nodes read ahead. Paths go to the daemon relative to the mount, otherwise as
 written. The daemon knows which of them are samples.
