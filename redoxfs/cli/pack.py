@@ -10,12 +10,19 @@ from typing import TYPE_CHECKING
 
 from redoxfs.cli.options.datasets import PackOptions
 from redoxfs.cli.progress import showing
-from redoxfs.dataset.errors import ClassesError
 from redoxfs.launch.errors import DestinationError, SourceUnusableError, UsageError
 from redoxfs.launch.path_status import path_status
 from redoxfs.launch.say import say
 from redoxfs.launch.sizes import counted, format_bytes, format_seconds, parse_size
-from redoxfs.launch.source import DEFAULT_CHUNK_SIZE, catalog_of, cells_of, check_source, open_root, say_verdict
+from redoxfs.launch.source import (
+    DEFAULT_CHUNK_SIZE,
+    catalog_of,
+    cells_of,
+    check_redirects,
+    check_source,
+    open_root,
+    say_verdict,
+)
 from redoxfs.objects import Address, AddressError, is_address, parse_address
 
 if TYPE_CHECKING:
@@ -40,11 +47,7 @@ def run(options: PackOptions) -> int:
     asked = options.dataset
     catalog = catalog_of(source, root_fd, asked, timeout_s=options.timeout_s)
     say_verdict(catalog.verdict)
-    if not len(catalog.class_of) and asked.classes not in ("none", "sampler"):
-        raise ClassesError(
-            f"a mount of this copy would redirect nothing; redoxfs inspect {source.asked} says why, and which "
-            "--classes would; to copy it as it is: --classes none"
-        )
+    check_redirects(catalog, asked.classes, source.asked)
     cells = cells_of(catalog, asked.chunk_size or DEFAULT_CHUNK_SIZE, asked.seed)
     try:
         with showing("packing") as show:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from redoxfs.dataset.errors import ClassesError
 from redoxfs.launch.catalogs import catalog_from_file
 from redoxfs.launch.deadline import run_in_child
 from redoxfs.launch.errors import SourceUnusableError, UsageError
@@ -390,6 +391,15 @@ def say_verdict(verdict: "Verdict") -> None:
     say(verdict.line)
     for line in (*evidence(verdict), *verdict.saw):
         say(line)
+
+
+def check_redirects(catalog: "Catalog", classes: str | None, source: str) -> None:
+    """Raises ClassesError if a mount of ``catalog`` would redirect nothing, though that was not asked for."""
+    if not len(catalog.class_of) and classes not in ("none", "sampler"):
+        raise ClassesError(
+            f"a mount of this copy would redirect nothing; redoxfs inspect {source} says why, and which --classes "
+            "would; to copy it as it is: --classes none"
+        )
 
 
 def evidence(verdict: "Verdict") -> list[str]:
