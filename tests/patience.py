@@ -20,7 +20,12 @@ PATIENCE_S = round(300 * SLOWNESS)
 """Much longer than any step takes on a busy machine; a test that reaches it has failed."""
 
 PAUSE_S = 0.02
-"""Between two looks. Looks without a pause would slow the very process that they wait for."""
+"""Between two looks, at first. Looks without a pause would slow the very process that they wait for."""
+
+LONGEST_PAUSE_S = 0.25
+
+PART_OF_WAIT = 0.1
+"""A pause is this part of the wait so far: what takes long is looked for less often, and ends hardly later."""
 
 
 def until(holds: Callable[[], T], what: object = "", *, patience_s: float = PATIENCE_S) -> T:
@@ -28,24 +33,25 @@ def until(holds: Callable[[], T], what: object = "", *, patience_s: float = PATI
 
     ``what`` says what did not come; a function is asked at the end only.
     """
-    deadline_s = time.monotonic() + patience_s
+    began_s = time.monotonic()
     while not (found := holds()):
-        _give_up_after(deadline_s, what, patience_s)
-        time.sleep(PAUSE_S)
+        time.sleep(_pause_s(began_s, what, patience_s))
     return found
 
 
 async def until_in_trio(holds: Callable[[], T], what: object = "", *, patience_s: float = PATIENCE_S) -> T:
     """The same in a task. Real time passes, whatever the clock of the run: threads and the kernel have no other."""
-    deadline_s = time.monotonic() + patience_s
+    began_s = time.monotonic()
     # Others have a turn also where it holds at once.
     await trio.lowlevel.checkpoint()
     while not (found := holds()):
-        _give_up_after(deadline_s, what, patience_s)
-        await trio.to_thread.run_sync(time.sleep, PAUSE_S)
+        await trio.to_thread.run_sync(time.sleep, _pause_s(began_s, what, patience_s))
     return found
 
 
-def _give_up_after(deadline_s: float, what: object, patience_s: float) -> None:
-    if time.monotonic() > deadline_s:
+def _pause_s(began_s: float, what: object, patience_s: float) -> float:
+    """How long to wait until the next look. It raises AssertionError after ``patience_s``."""
+    waited_s = time.monotonic() - began_s
+    if waited_s > patience_s:
         raise AssertionError(f"still not so after {patience_s:g} s: {what() if callable(what) else what}")
+    return min(max(PAUSE_S, waited_s * PART_OF_WAIT), LONGEST_PAUSE_S)
