@@ -53,6 +53,8 @@ class Machine:
         self.environment = os.environ | {name: str(home) for name, home in homes.items()}
         self.before: Sequence[str] = ()
         """Words before each command, such as `forks.EXECUTED`."""
+        self.told: list[str] = []
+        """What each node that was mounted last said on stderr."""
 
     def command(self, *arguments: str | Path) -> list[str]:
         return [*self.before, sys.executable, "-m", "redoxfs", *map(str, arguments)]
@@ -105,23 +107,26 @@ class Machine:
     ) -> list[Path]:
         """Mount ``source`` on nodes that share it, in the folders "0", "1", … of ``mnt``, and return these.
 
-        ``source`` may be one for each node. ``inside`` has the words to put before a node's command.
+        ``source`` may be one for each node. ``inside`` has the words to put before a node's command. `told` has what
+        each node said. `redoxfs cluster up` would start new interpreters, where these are forks.
         """
         mountpoints = [self.mnt / str(node) for node in range(len(addresses))]
         sources = [source] * len(addresses) if isinstance(source, (str, Path)) else source
         started = []
         try:
             for node, mountpoint in enumerate(mountpoints):
-                mountpoint.mkdir()
+                mountpoint.mkdir(exist_ok=True)
                 rank = ("--nodes", ",".join(addresses), "--node-rank", str(node))
                 command = [
                     *(inside(node) if inside else ()),
                     *self.command("mount", sources[node], mountpoint, *options, *rank),
                 ]
                 started.append(subprocess.Popen(command, env=self.environment, stderr=subprocess.PIPE, text=True))
+            self.told = []
             for process in started:
                 _, said = process.communicate(timeout=PATIENCE_S)
                 assert process.returncode == 0, said
+                self.told.append(said)
         finally:
             for process in started:
                 process.kill()

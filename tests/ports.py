@@ -21,6 +21,11 @@ def reserve(count: int) -> list[int]:
     return ports
 
 
+def reserve_addresses(count: int) -> list[str]:
+    """HOST:PORT of such ports, for the nodes of a job."""
+    return [f"127.0.0.1:{port}" for port in reserve(count)]
+
+
 def reserve_two() -> int:
     """A port without a listener, like the next one: the first of the two."""
     while True:
