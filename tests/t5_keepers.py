@@ -21,12 +21,12 @@ from deaths import parts_of
 from images import make_images, path_in
 from machine import Machine, has_ended
 from patience import PATIENCE_S, SLOWNESS
-from ports import reserve
+from ports import reserve_addresses
 
 NODES = 3
 # Much longer than a successor takes to start, also on a busy machine: no test ends later for it.
 PATIENT = ("--peer-timeout", str(2 * PATIENCE_S))
-OPTIONS = ("--nodes", str(NODES), "--classes", "dir", *PATIENT)
+OPTIONS = ("--classes", "dir", *PATIENT)
 # Where a node must be lost: half of it is how long a live one may be silent on a busy machine.
 LOSING = ("--peer-timeout", str(20 * SLOWNESS))
 
@@ -60,8 +60,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def up(machine: Machine, source: Path, *options: str) -> list[Path]:
-    machine.ok("cluster", "up", *OPTIONS, *options, source, machine.mnt)
-    return [machine.mnt / str(node) for node in range(NODES)]
+    return machine.mount_nodes(source, reserve_addresses(NODES), *OPTIONS, *options)
 
 
 def read_all(source: Path, mountpoints: list[Path]) -> None:
@@ -85,12 +84,11 @@ def ends_unnoticed(machine: Machine) -> None:
     assert "was restarted" not in log
 
 
-@pytest.mark.parametrize("policy", ["pool", "slot"])
-def test_a_restarted_daemon_reads_no_file_of_tls(machine: Machine, source: Path, policy: str) -> None:
+def test_a_restarted_daemon_reads_no_file_of_tls(machine: Machine, source: Path) -> None:
     authority = Authority.at(machine.folder / "ca")
     shown = authority.issue("node", "IP:127.0.0.1")
     tls = ("--tls-cert", str(shown.cert), "--tls-key", str(shown.key), "--tls-ca", str(authority.file))
-    mountpoints = up(machine, source, "--policy", policy, *tls)
+    mountpoints = up(machine, source, *tls)
     for path in (shown.cert, shown.key, authority.file):
         path.unlink()
     for mountpoint in mountpoints:
@@ -137,9 +135,8 @@ def test_deaths_right_after_a_change_of_the_list_lose_nothing(machine: Machine, 
     ends_unnoticed(machine)
 
 
-@pytest.mark.parametrize("policy", ["pool", "slot"])
-def test_a_death_in_the_middle_of_a_change_leaves_one_list(machine: Machine, source: Path, policy: str) -> None:
-    mountpoints = up(machine, source, "--policy", policy)
+def test_a_death_in_the_middle_of_a_change_leaves_one_list(machine: Machine, source: Path) -> None:
+    mountpoints = up(machine, source, "--policy", "slot")
     nodes = view(machine, mountpoints[0])["nodes"]
     turned = [*nodes[1:], nodes[0]]
     daemon = machine.pid(mountpoints[1])
@@ -222,8 +219,7 @@ def parts(machine: Machine, source: Path) -> list[Path]:
 
 
 def mounted_apart(machine: Machine, parts: list[Path], *options: str) -> list[Path]:
-    addresses = [f"127.0.0.1:{port}" for port in reserve(NODES)]
-    return machine.mount_nodes(parts, addresses, "--storage", "local", "--exchange", "0.5", *options)
+    return machine.mount_nodes(parts, reserve_addresses(NODES), "--storage", "local", "--exchange", "0.5", *options)
 
 
 @dataclass

@@ -19,7 +19,7 @@ from t5_lost_nodes import IN_TIME_S, OPTIONS, PATIENT, SLOT, names_of, states
 
 NODES = 3
 READERS = 2
-CLASSES = {"c40": 40, "c60": 60, "c100": 100, "c220": 220}
+CLASSES = {"c12": 12, "c18": 18, "c30": 30, "c60": 60}
 SLOW_MBIT = 2
 SLOW_CLASSES = {"c12": 12, "c15": 15, "c21": 21}
 SLOW_BYTES = 66_000

@@ -15,6 +15,7 @@ import pytest
 from images import make_images, path_in
 from machine import Machine
 from patience import PATIENCE_S, SLOWNESS, until
+from ports import reserve_addresses
 
 NODES = 3
 PEER_TIMEOUT_S = 20 * SLOWNESS
@@ -31,7 +32,7 @@ NEVER = "3600"
 PATIENT = ("--peer-timeout", NEVER)
 """For tests that need no node to be taken for lost: none is, however slow it is."""
 
-CLASSES = {"c40": 40, "c60": 60, "c100": 100, "c220": 220}
+CLASSES = {"c12": 12, "c18": 18, "c30": 30, "c60": 60}
 OPTIONS = (
     "--classes",
     "dir",
@@ -54,7 +55,7 @@ PREFETCH = (*SLOT, "--sampler", "torch-distributed,no_shuffle")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("images")
     make_images(root, CLASSES, typical_bytes=4_000)
-    (root / "train/c220/train-c220-0.png").unlink()
+    (root / "train/c60/train-c60-0.png").unlink()
     return root
 
 
@@ -93,8 +94,7 @@ def read(mountpoint: Path, names: Sequence[str], reads: Reads, hold: threading.E
 
 
 def start(machine: Machine, source: Path, options: Sequence[str]) -> list[Path]:
-    machine.ok("cluster", "up", "--nodes", str(NODES), source, machine.mnt, *OPTIONS, *options)
-    mountpoints = [machine.mnt / str(node) for node in range(NODES)]
+    mountpoints = machine.mount_nodes(source, reserve_addresses(NODES), *OPTIONS, *options)
     assert all(machine.stats(mountpoint)["classes"] == len(CLASSES) for mountpoint in mountpoints)
     return mountpoints
 
@@ -122,10 +122,12 @@ def states(machine: Machine, mountpoint: Path) -> list[str]:
     return [peer["state"] for peer in machine.stats(mountpoint)["peers"]]
 
 
-@pytest.mark.parametrize("options", [(), SLOT, PREFETCH])
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(
+    ("how", "options"),
+    [(signal.SIGKILL, ()), (signal.SIGKILL, SLOT), (signal.SIGSTOP, ()), (signal.SIGSTOP, PREFETCH)],
+)
 def test_opens_end_in_time_when_a_node_dies_or_hangs(
-    machine: Machine, source: Path, options: tuple[str, ...], how: signal.Signals
+    machine: Machine, source: Path, how: signal.Signals, options: tuple[str, ...]
 ) -> None:
     mountpoints = start(machine, source, (*options, MORTAL) if how is signal.SIGKILL else options)
     names = names_of(source)

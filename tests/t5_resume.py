@@ -16,6 +16,7 @@ import pytest
 from images import make_full_images
 from machine import Machine
 from patience import PATIENCE_S, until
+from ports import reserve_addresses
 from t5_lost_nodes import MORTAL, PREFETCH, SLOT, Reads, epoch, names_of, read, states, turns
 
 from redoxfs.node.state import decode, read_bytes
@@ -35,8 +36,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def up(machine: Machine, source: Path, *options: str) -> tuple[list[Path], str]:
-    told = machine.ok("cluster", "up", "--nodes", str(NODES), source, machine.mnt, *OPTIONS, *options)
-    return [machine.mnt / str(node) for node in range(NODES)], told.stderr
+    mountpoints = machine.mount_nodes(source, reserve_addresses(NODES), *OPTIONS, *options)
+    return mountpoints, machine.told[0]
 
 
 def files_of(machine: Machine) -> list[Path]:

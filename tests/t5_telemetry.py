@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from images import make_images
 from machine import Machine
-from ports import reserve_two
+from ports import reserve_addresses, reserve_two
 from scrapes import series_of, text_of, value_of
 
 from redoxfs.telemetry import METRICS, When, missing, undeclared
@@ -21,7 +21,7 @@ PATIENT = ("--peer-timeout", "3600")
 def test_stats_of_three_nodes_has_every_declared_field_and_no_other(
     machine: Machine, source: Path, policy: str
 ) -> None:
-    machine.ok("cluster", "up", "--nodes", "3", source, machine.mnt, *PATIENT, "--policy", policy, "--chunk-size", "2")
+    machine.mount_nodes(source, reserve_addresses(3), *PATIENT, "--policy", policy, "--chunk-size", "2")
     present = {When.ALWAYS, When.NODES} | ({When.SLOT, When.SLOT_NODES} if policy == "slot" else set())
     for node in range(3):
         for path in (machine.mnt / str(node)).rglob("*.jpg"):
@@ -47,8 +47,8 @@ def test_each_node_serves_its_metrics_at_a_port_of_its_own(machine: Machine, sou
 @pytest.mark.parametrize("policy", ["pool", "slot"])
 def test_laps_of_a_node_are_its_share_of_the_epochs(machine: Machine, tmp_path: Path, policy: str) -> None:
     source = tmp_path / "data"
-    make_images(source, {"n00000001": 300, "n00000002": 300})
-    machine.ok("cluster", "up", "--nodes", "2", source, machine.mnt, *PATIENT, "--classes", "dir", "--policy", policy)
+    make_images(source, {"n00000001": 100, "n00000002": 100})
+    machine.mount_nodes(source, reserve_addresses(2), *PATIENT, "--classes", "dir", "--policy", policy)
     names = [path.relative_to(source) for path in source.rglob("*.png")]
     for _ in range(3):
         random.shuffle(names)
@@ -56,8 +56,8 @@ def test_laps_of_a_node_are_its_share_of_the_epochs(machine: Machine, tmp_path: 
             (machine.mnt / str(number % 2) / name).read_bytes()
     for node in range(2):
         found = read(json.loads((machine.mnt / str(node) / ".redoxfs/history.json").read_text()))
-        assert found.points[-1].stats["opens"] == 900
+        assert found.points[-1].stats["opens"] == 300
         assert (found.laps[0].first, found.laps[-1].last) == (1, 3)
-        assert sum(lap.grown["opens"] for lap in found.laps) == pytest.approx(900, abs=16)
+        assert sum(lap.grown["opens"] for lap in found.laps) == pytest.approx(300, abs=16)
         assert all(lap.whole for lap in found.laps)
     machine.ok("cluster", "down", machine.mnt)
