@@ -27,7 +27,7 @@ from typing import Self
 import netspaces
 from machine import Machine, has_ended
 from patience import PATIENCE_S
-from ports import reserve
+from ports import reserve_addresses
 from reading_job import Board, Job, Told
 
 MOST_FAILURES = 200
@@ -96,14 +96,21 @@ class Case:
         return ", ".join([self.policy, self.store, self.mode, *told])
 
 
-def mounting(machine: Machine, source: Path, case: Case, *, chunk_size: int = 4) -> list[str | Path]:
-    """The arguments that mount ``source``, or a packed copy of it, with the memory of ``case``."""
+def mounting(
+    machine: Machine, source: Path, case: Case, *, chunk_size: int = 4, packs: Path | None = None
+) -> list[str | Path]:
+    """The arguments that mount ``source``, or a packed copy of it, with the memory of ``case``.
+
+    Copies in the folder ``packs`` are used again.
+    """
     of_dataset = ["--classes", "dir", *(["--groups", "stem"] if case.groups else [])]
     of_mount = ["--policy", case.policy]
     if case.store == "packed":
-        packed = machine.folder / "packed"
         shards = ("--shard-size", "64KiB") if case.is_local else ()
-        machine.ok("pack", source, packed, *of_dataset, "--chunk-size", str(chunk_size), *shards)
+        words = [*of_dataset, "--chunk-size", str(chunk_size), *shards]
+        packed = (packs or machine.folder) / "-".join(["packed", *(word.strip("-") for word in words)])
+        if not packed.exists():
+            machine.ok("pack", source, packed, *words)
         source = packed
     else:
         of_mount += [*of_dataset, "--chunk-size", str(chunk_size)]
@@ -120,19 +127,20 @@ def serve(
     has_keeper: bool = True,
     nodes: int = 1,
     network: netspaces.Network | None = None,
+    packs: Path | None = None,
 ) -> None:
-    """Mount ``source``, with a keeper that never gives up or without one.
+    """Mount ``source``, with a keeper that never gives up or without one. ``packs`` as `mounting` has it.
 
     Several nodes are processes of this network namespace, or of those of ``network``.
     """
     machine.environment["REDOXFS_KEEPER_DEATHS"] = "0"
-    verb, shown, at, *options = map(str, mounting(machine, source, case))
+    verb, shown, at, *options = map(str, mounting(machine, source, case, packs=packs))
     options.append("--keeper" if has_keeper else "--no-keeper")
     sources = parts_of(Path(shown), nodes) if case.is_local else Path(shown)
     if network is not None:
         network.mount(machine, sources, options)
     elif nodes > 1:
-        machine.mount_nodes(sources, [f"127.0.0.1:{port}" for port in reserve(nodes)], *options)
+        machine.mount_nodes(sources, reserve_addresses(nodes), *options)
     else:
         machine.ok(verb, shown, at, *options)
 
@@ -142,10 +150,12 @@ def parts_of(packed: Path, nodes: int) -> list[Path]:
     parts = []
     for node in range(nodes):
         part = packed.with_name(f"{packed.name}-{node}")
+        parts.append(part)
+        if part.exists():
+            continue
         shutil.copytree(packed, part, ignore=shutil.ignore_patterns("samples-*.tar"))
         for shard in sorted(packed.glob("samples-*.tar"))[node::nodes]:
             shutil.copy2(shard, part)
-        parts.append(part)
     return parts
 
 

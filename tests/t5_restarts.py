@@ -21,10 +21,11 @@ from reading_job import Job, make_files
 
 NODES = 3
 READERS = 6
-FILES = 642
+# So many for each reader; one class is larger than another.
+FILES = 29 * READERS
 CLASSES = 4
 LARGEST_BYTES = 20_000
-KILLS = 9
+KILLS = 4
 # Much longer than a successor takes to start, also on a busy machine: a node that is taken for lost fails the test.
 PATIENT = ("--peer-timeout", str(2 * PATIENCE_S))
 # Other nodes send ahead what a node asks for next.
@@ -77,7 +78,8 @@ def job(machine: Machine, case: Case, seed: int) -> Job:
 
 def storm(machine: Machine, sources: dict[bool, Path], case: Case, seed: int = 0) -> Storm:
     """Three nodes, with readers at each."""
-    serve(machine, sources[case.groups], case, nodes=NODES)
+    source = sources[case.groups]
+    serve(machine, source, case, nodes=NODES, packs=source.parent)
     return Storm(machine, job(machine, case, seed))
 
 
@@ -113,9 +115,9 @@ def test_readers_do_not_notice_that_nodes_are_killed(
     nobody_noticed(machine, found, KILLS)
 
 
-@pytest.mark.parametrize("case", ALL, ids=str)
-def test_readers_do_not_notice_that_each_node_crashes(machine: Machine, sources: dict[bool, Path], case: Case) -> None:
-    with storm(machine, sources, case) as running:
+def test_readers_do_not_notice_that_each_node_crashes(machine: Machine, sources: dict[bool, Path]) -> None:
+    """What a successor knows is the same as after a SIGKILL."""
+    with storm(machine, sources, POOL) as running:
         for node in range(NODES):
             running.run_by_chance()
             running.die(node, how=signal.SIGSEGV)
@@ -125,25 +127,19 @@ def test_readers_do_not_notice_that_each_node_crashes(machine: Machine, sources:
 
 @pytest.mark.parametrize("case", ALL, ids=str)
 def test_readers_do_not_notice_that_nodes_die_at_once(machine: Machine, sources: dict[bool, Path], case: Case) -> None:
-    dying: Sequence[tuple[int, ...]] = [(0, 1), (1, 2), (0, 1, 2)]
+    """And that one is restarted on purpose among the others, which have just come back."""
+    dying: Sequence[tuple[int, ...]] = [(0, 1), (0, 1, 2)]
     with storm(machine, sources, case) as running:
         for nodes in dying:
             running.run_by_chance()
             running.die(*nodes)
+        running.restart(1)
         found = running.finish()
-    nobody_noticed(machine, found, sum(map(len, dying)))
+    nobody_noticed(machine, found, sum(map(len, dying)) + 1)
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)
-def test_readers_do_not_notice_a_restart_on_purpose(machine: Machine, sources: dict[bool, Path], case: Case) -> None:
-    with storm(machine, sources, case) as running:
-        running.restart(NODES)
-        found = running.finish()
-    nobody_noticed(machine, found, NODES)
-
-
-@pytest.mark.parametrize("case", ALL, ids=str)
-def test_readers_do_not_notice_a_death_as_an_epoch_begins(
+def test_readers_do_not_notice_a_death_as_an_epoch_begins_or_in_a_request(
     machine: Machine, sources: dict[bool, Path], case: Case
 ) -> None:
     with storm(machine, sources, case) as running:
@@ -151,37 +147,26 @@ def test_readers_do_not_notice_a_death_as_an_epoch_begins(
             running.begin_epoch()
             running.run(opens)
             running.die(node)
-        found = running.finish()
-    nobody_noticed(machine, found, NODES)
-
-
-@pytest.mark.parametrize("who", ["asked", "asking"])
-@pytest.mark.parametrize("case", ALL, ids=str)
-def test_readers_do_not_notice_a_death_in_the_middle_of_a_request(
-    machine: Machine, sources: dict[bool, Path], case: Case, who: str
-) -> None:
-    """Node 1 stops, so that opens at node 0 wait for its answers; then one of the two is killed."""
-    with storm(machine, sources, case) as running:
-        for _ in range(3):
+        # Node 1 stops, so that opens at node 0 wait for its answers; then one of the two is killed.
+        for dies in (0, 1):
             # With an epoch before it, node 0 surely has something to ask for.
             running.begin_epoch()
             stopped = running.nodes[1].daemon
             os.kill(stopped, signal.SIGSTOP)
             try:
                 running.wait_until(lambda: told(machine, 0)["waiting_opens"] > 0, "open that waits for node 1")
-                running.die(0 if who == "asking" else 1)
+                running.die(dies)
             finally:
-                if who == "asking":
+                if dies != 1:
                     os.kill(stopped, signal.SIGCONT)
         found = running.finish()
-    nobody_noticed(machine, found, 3)
+    nobody_noticed(machine, found, NODES + 2)
 
 
-@pytest.mark.parametrize("case", [POOL, SLOT], ids=str)
-def test_a_node_without_a_keeper_is_lost_to_the_others(machine: Machine, sources: dict[bool, Path], case: Case) -> None:
+def test_a_node_without_a_keeper_is_lost_to_the_others(machine: Machine, sources: dict[bool, Path]) -> None:
     """The readers of this file do notice what there is to notice."""
     # A slow node that is taken for lost gives the readers more of the same to notice.
-    case = replace(case, sharing=(*case.sharing, "--peer-timeout", str(8 * SLOWNESS)))
+    case = replace(POOL, sharing=(*POOL.sharing, "--peer-timeout", str(8 * SLOWNESS)))
     serve(machine, sources[False], case, nodes=NODES, has_keeper=False)
     with Storm(machine, job(machine, case, 0), has_keeper=False) as running:
         running.run_by_chance()
