@@ -3,7 +3,8 @@
     python scripts/build_native.py      builds it in place, after a C file was edited
 
 Arguments go to the compiler of the extension. pyproject.toml names this module as a build hook, so `pip install` runs
-it: an editable install builds in place too. The hook skips the build if both were built from the same C files.
+it: an editable install builds in place too. The hook skips the build if both were built from the same C files. It also
+makes the manual page.
 
 setuptools drives the compiler. Rejected: meson-python, which needs a file at the top level, and whose editable installs
 run a build tool at each import, so at the start of each command and each daemon.
@@ -11,6 +12,7 @@ run a build tool at each import, so at the start of each command and each daemon
 
 import importlib.util
 import os
+import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -82,7 +84,7 @@ def build(*options: str) -> None:
 
 
 class NativeBuild(BuildHookInterface[Any]):
-    """Adds the extension to a wheel."""
+    """Adds the extension and the manual page to a wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002 - hatchling's signature
         if not is_current():
@@ -90,6 +92,11 @@ class NativeBuild(BuildHookInterface[Any]):
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
         build_data["artifacts"] += [f"/{built.relative_to(ROOT)}" for built in (MODULE, KEEPER)]
+        page = ROOT / "build/redoxfs.1"
+        page.parent.mkdir(exist_ok=True)
+        # The grammar of the command line needs no other package.
+        page.write_bytes(subprocess.check_output([sys.executable, ROOT / "scripts/man_page.py"]))
+        build_data["shared_data"][str(page)] = "share/man/man1/redoxfs.1"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""Prints redoxfs(1), the manual page, as roff: scripts/man writes it to docs/redoxfs.1.
+"""Prints redoxfs(1), the manual page, as roff. The build of a wheel runs it (scripts/build_native.py).
 
 The page has each verb, argument and option with its help text, in the order of `redoxfs --help`. It is made here
 and not by a library: their pages contain usage lines that argparse formats, which differ between versions of Python.
+
+To read it from a clone: python scripts/man_page.py | man -l -
 """
 
 import argparse
