@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -172,7 +173,6 @@ def hanging(machine: Machine, source: Path, tmp_path: Path) -> tuple[Path, int]:
 
 LATER = """
 import os, sys, time
-from functools import partial
 import trio
 from redoxfs.cli import main
 
@@ -186,7 +186,8 @@ class Later(trio.abc.Clock):
     def deadline_to_sleep_time(self, deadline):
         return deadline - self.current_time()
 
-trio.run = partial(trio.run, clock=Later())
+run = trio.run
+trio.run = lambda *arguments, clock: run(*arguments, clock=Later())
 sys.exit(main(sys.argv[2:]))
 """
 """The program, whose daemon is as many seconds ahead as a file has bytes."""
@@ -243,6 +244,33 @@ def test_hung_storage_fails_opens_at_the_deadline(machine: Machine, hanging: tup
     assert not errors
     assert set(served) <= {path.relative_to(machine.mnt).as_posix() for path in paths}
     machine.ok("umount", machine.mnt)
+
+
+# A process is stopped for longer than a deadline, which the clock of the kernel measures.
+@pytest.mark.timed
+def test_opens_outlive_a_stop_of_the_daemon_past_their_deadline(machine: Machine, hanging: tuple[Path, int]) -> None:
+    storage, storage_pid = hanging
+    options = (*OPTIONS, "--policy", "slot", "--timeout", "4")
+    memory = machine.inspect(storage, *OPTIONS, "--policy", "slot")["memory_for"]["25%"]
+    machine.ok("mount", storage, machine.mnt, *options, "--memory", str(memory))
+    paths = sorted((machine.mnt / "train").glob("*/*.png"))[:12]
+    daemon = machine.pid()
+    os.kill(storage_pid, signal.SIGSTOP)
+    try:
+        with ThreadPoolExecutor(len(paths)) as pool:
+            reads = [pool.submit(path.read_bytes) for path in paths]
+            until(lambda: machine.stats()["waiting_opens"] == len(paths), machine.stats)
+            os.kill(daemon, signal.SIGSTOP)
+            try:
+                os.kill(storage_pid, signal.SIGCONT)
+                time.sleep(6)
+            finally:
+                os.kill(daemon, signal.SIGCONT)
+            served = [path_in(read.result()) for read in reads]
+    finally:
+        os.kill(storage_pid, signal.SIGCONT)
+    assert len(set(served)) == len(paths)
+    assert machine.stats()["errors"] == 0
 
 
 def test_a_mount_over_hung_storage_can_be_ended(machine: Machine, hanging: tuple[Path, int]) -> None:

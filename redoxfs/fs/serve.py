@@ -24,6 +24,7 @@ from redoxfs.chunks import ChunkStore
 from redoxfs.dataset import Catalog
 from redoxfs.dataset.columns import native_tree
 from redoxfs.fs.access_log import Accesses, AccessLog
+from redoxfs.fs.clock import RunningClock
 from redoxfs.fs.open_times import OpenTimes
 from redoxfs.fs.operations import Operations
 from redoxfs.fs.page_cache import PageCache
@@ -172,7 +173,7 @@ def serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
         redoxfs.node.cluster.JoinError: another node does not answer, or does not serve the same.
     """
     _collect_young_garbage_only()
-    trio.run(_serve, spec, on_ready)
+    trio.run(_serve, spec, on_ready, clock=RunningClock())
 
 
 def _collect_young_garbage_only() -> None:

@@ -19,6 +19,7 @@ import concurrent.futures
 import logging
 import os
 import random
+import selectors
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -27,6 +28,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from redoxfs.linux.running_time import TICK_S, RunningTime
 from redoxfs.objects.address import Address
 from redoxfs.objects.credentials import ProfileError, aws_settings
 from redoxfs.objects.errors import ObjectError, changed, described
@@ -291,12 +293,30 @@ _lock = threading.Lock()
 _running: asyncio.AbstractEventLoop | None = None
 
 
+class RunningLoop(asyncio.SelectorEventLoop):
+    """An event loop whose deadlines are of time in which the process ran (`RunningTime`)."""
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._running_time = RunningTime(clock_s)
+        super().__init__(_TickingSelector())
+
+    def time(self) -> float:
+        return self._running_time.now()
+
+
+class _TickingSelector(selectors.EpollSelector):
+    """Returns early, so that the loop looks at its clock."""
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        return super().select(timeout if timeout is None else min(timeout, TICK_S))
+
+
 def _loop() -> asyncio.AbstractEventLoop:
     """The event loop of this process."""
     global _running
     with _lock:
         if _running is None:
-            loop = asyncio.new_event_loop()
+            loop = RunningLoop()
             thread = threading.Thread(target=loop.run_forever, name="redoxfs-objects", daemon=True)
             thread.start()
             _running = loop
