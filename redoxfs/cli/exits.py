@@ -32,7 +32,7 @@ EXITS = (
     Exit(
         UNEXPECTED,
         "unexpected: a bug, or the daemon ended on its own (see its log)",
-        (_HERE + "DaemonError", "redoxfs.native.sources:NotBuiltError"),
+        (_HERE + "DaemonError", "redoxfs.node:NoThreadError", "redoxfs.native.sources:NotBuiltError"),
     ),
     Exit(2, "usage, or a bad value of an option", (_HERE + "UsageError",)),
     Exit(

@@ -4,6 +4,7 @@ The server has a thread of its own. It asks the mount's task for a snapshot, whi
 millisecond, and makes the text by itself.
 """
 
+import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -11,7 +12,10 @@ from typing import Any
 
 import trio
 
+from redoxfs.node.threads import in_thread
 from redoxfs.telemetry.prometheus import MountCollector, Scraped, Server
+
+log = logging.getLogger(__name__)
 
 
 class Metrics:
@@ -32,10 +36,16 @@ class Metrics:
             return [Scraped(snapshot["mountpoint"], snapshot)]
 
         server = Server(self._listening, MountCollector(scrape, self._labels))
-        server.start()
+        try:
+            server.start()
+        except RuntimeError as error:
+            # At a limit of processes. The mount is there already, and programs wait for it.
+            log.warning("no metrics: %s", error)
+            yield
+            return
         try:
             yield
         finally:
             with trio.CancelScope(shield=True):
                 # A scrape may wait for this thread.
-                await trio.to_thread.run_sync(server.stop)
+                await in_thread(server.stop)

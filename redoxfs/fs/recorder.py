@@ -16,6 +16,7 @@ import trio
 
 from redoxfs.dataset import Catalog
 from redoxfs.node import Node
+from redoxfs.node.threads import in_thread
 from redoxfs.telemetry.history import TREES, History, memory_bytes
 from redoxfs.telemetry.lap_watch import Finished, LapWatch
 
@@ -154,7 +155,7 @@ class Recorder:
         stats = self._stats()
         self._history.take_in(stats)
         copy = self._history.copy()
-        return await trio.to_thread.run_sync(lambda: "".join(copy.pieces(stats, self._trees)).encode())
+        return await in_thread(lambda: "".join(copy.pieces(stats, self._trees)).encode())
 
 
 def _mapped(fd: int) -> memoryview:

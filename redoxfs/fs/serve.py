@@ -40,6 +40,7 @@ from redoxfs.node.drawing import Drawing
 from redoxfs.node.opened_ahead import OpenedAhead
 from redoxfs.node.recent import RecentTurns
 from redoxfs.node.state import DATASET, StateFile, StateWriter
+from redoxfs.node.threads import start_spare
 
 if TYPE_CHECKING:
     from redoxfs.fs.metrics import Metrics
@@ -170,9 +171,11 @@ def serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
 
     Raises:
         redoxfs.linux.fuse_device.MountError: the kernel refused the mount, or another redoxfs mount is there.
+        redoxfs.node.NoThreadError: at a limit of processes.
         redoxfs.node.cluster.JoinError: another node does not answer, or does not serve the same.
     """
     _collect_young_garbage_only()
+    start_spare()
     trio.run(_serve, spec, on_ready, clock=RunningClock())
 
 

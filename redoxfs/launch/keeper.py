@@ -35,11 +35,13 @@ from redoxfs.launch.runtime_paths import control_path
 from redoxfs.launch.turn import byte_of_keeper
 from redoxfs.linux.mount_table import read_mounts, topmost_at
 
-# keeper.c has the same three numbers.
+# keeper.c has the same four numbers.
 MOST_DESCRIPTORS = 128
 MOST_TEXT_BYTES = 4096
 AGAIN = 75
 """The exit code of a daemon that asks for another."""
+LATER = 71
+"""The exit code of a daemon that could not begin because the system lacks something for a while."""
 
 _HOLD, _SERVES = b"H", b"S"
 

@@ -20,7 +20,7 @@ if __name__ == "__main__":
 
 from redoxfs.launch.daemon import succeeding, work_of
 from redoxfs.launch.errors import UNEXPECTED, CommandError
-from redoxfs.launch.keeper import Inheritance, Keeper, inherited, let_signals_end
+from redoxfs.launch.keeper import LATER, Inheritance, Keeper, inherited, let_signals_end
 from redoxfs.launch.logs import log_to
 from redoxfs.launch.recipe import RecipeError, read_recipe
 from redoxfs.linux.fuse_device import Device
@@ -38,13 +38,27 @@ def main() -> int:
             log.error("redoxfs: another daemon could not be started: %s", error)  # noqa: TRY400 - its line says all
         else:
             log.exception("redoxfs: another daemon could not be started, or failed")
+        if _lacks_threads(error):
+            return LATER
     return UNEXPECTED
+
+
+def _lacks_threads(error: Exception) -> bool:
+    """Whether this process could not begin because of a limit of processes."""
+    node = sys.modules.get("redoxfs.node")
+    return node is not None and isinstance(error, node.NoThreadError)
 
 
 def _plain_errors() -> tuple[type[Exception], ...]:
     """Errors whose text says all. Of rooms that only some mounts need, those that were imported."""
     cluster = sys.modules.get("redoxfs.node.cluster")
-    return (RecipeError, CommandError, *(() if cluster is None else (cluster.JoinError,)))
+    node = sys.modules.get("redoxfs.node")
+    return (
+        RecipeError,
+        CommandError,
+        *(() if cluster is None else (cluster.JoinError,)),
+        *(() if node is None else (node.NoThreadError,)),
+    )
 
 
 def _serve(given: Inheritance) -> int:

@@ -268,18 +268,16 @@ static int make_helper(redox_session *session, unsigned number) {
     return error;
 }
 
-static int start_helpers(redox_session *session) {
+// Starts as many as the limit of processes allows; the owner answers by itself what no helper does.
+static void start_helpers(redox_session *session) {
     // Signals are the owner's: Python handles them in its main thread.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = 0;
-    for (unsigned i = 1; i < session->workers_count && !error; i++) {
-        error = pthread_create(&session->workers[i].thread, NULL, help, &session->workers[i]);
-        session->workers[i].started = !error;
+    for (unsigned i = 1; i < session->workers_count; i++) {
+        session->workers[i].started = !pthread_create(&session->workers[i].thread, NULL, help, &session->workers[i]);
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return error;
 }
 
 static void end_helpers(redox_session *session) {
@@ -371,7 +369,10 @@ static int set_up(redox_session *session, const redox_session_options *options) 
         error = go_on(session, options->blames);
     }
     // They receive nothing before what waits is delivered again.
-    return error || session->again ? error : start_helpers(session);
+    if (!error && !session->again) {
+        start_helpers(session);
+    }
+    return error;
 }
 
 redox_session *redox_session_new(const redox_session_options *options) {

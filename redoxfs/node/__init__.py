@@ -6,12 +6,14 @@ from redoxfs.node.kernel import Kernel
 from redoxfs.node.node import ExpectedOpen, Node, OpenFile
 from redoxfs.node.plan import Plan, Share, plan_pool, plan_slot, pool_memory_for, slot_memory_for
 from redoxfs.node.recovery import OpenBefore, Past, Recovered, RecoveryError
+from redoxfs.node.threads import NoThreadError
 from redoxfs.node.waits import TooManyWaitingError
 
 __all__ = [
     "ExpectedOpen",
     "Journal",
     "Kernel",
+    "NoThreadError",
     "Node",
     "OpenBefore",
     "OpenFile",

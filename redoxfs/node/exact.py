@@ -17,6 +17,7 @@ import trio
 
 from redoxfs.chunks import ChunkStore, SourceFile, Stamp
 from redoxfs.dataset import Tree
+from redoxfs.node.threads import in_thread
 from redoxfs.node.waits import Waits
 
 THREADS = 16
@@ -81,7 +82,7 @@ class ExactFiles:
         opening = _Opening(lambda: self._store.open_file(entry))
         try:
             with self._opens.one():
-                file = await trio.to_thread.run_sync(opening.run, abandon_on_cancel=True, limiter=self._limiter)
+                file = await in_thread(opening.run, abandon_on_cancel=True, limiter=self._limiter)
         except BaseException:
             opening.abandon()
             raise
@@ -133,9 +134,7 @@ class ExactFiles:
         if file.shares_pages and offset + size > end and self.state(file.entry).size > end:
             raise OSError(errno.ESTALE, "the file was replaced while it was open")
         with self._reads.one():
-            return await trio.to_thread.run_sync(
-                file.file.read, offset, size, abandon_on_cancel=True, limiter=self._limiter
-            )
+            return await in_thread(file.file.read, offset, size, abandon_on_cancel=True, limiter=self._limiter)
 
     def close(self, file: ExactFile) -> bool:
         """Close the handle; True if stat returns something else from now on."""

@@ -65,6 +65,7 @@ from redoxfs.node.recovery import (
 )
 from redoxfs.node.succession import Succession
 from redoxfs.node.supply import Supply
+from redoxfs.node.threads import NoThreadError, in_thread
 from redoxfs.node.waits import WAITING_OPENS, WAITING_READS, TooManyWaitingError, Waits
 from redoxfs.protocol import (
     NO_SAMPLE,
@@ -207,8 +208,11 @@ class Node:
             journal.attach(self._succession.state)
 
     def start(self) -> None:
-        """Start the reading threads; from a trio task."""
-        self.supply.start()
+        """Start the reading threads; from a trio task. Raises NoThreadError."""
+        try:
+            self.supply.start()
+        except BlockingIOError:
+            raise NoThreadError from None
 
     def stop(self) -> None:
         """End the reading threads and close open files."""
@@ -774,7 +778,7 @@ class Node:
             return await self._read_at_owner(opened, stamp, offset, size)
         part = max(0, min(size, stamp.size - offset))
         with self._reads.one():
-            return await trio.to_thread.run_sync(
+            return await in_thread(
                 partial(self.supply.read_range, content.sample, file, stamp, offset, part),
                 abandon_on_cancel=True,
                 limiter=self._rereads,

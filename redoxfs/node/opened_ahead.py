@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import trio
 
 from redoxfs.node.node import Node
 from redoxfs.node.recent import Batch, Int64
 from redoxfs.node.state import State, StateError, StateWriter, decode, encode, read_bytes, replace_file
+from redoxfs.node.threads import in_thread
 from redoxfs.protocol import SlotNode
 from redoxfs.protocol.turns import Numbers, taken_back
 
@@ -75,10 +75,10 @@ class OpenedAhead:
             raise ValueError("expected the absolute path of a file, and turns")
         units = self._node.plan.policy.units
         try:
-            state = await trio.to_thread.run_sync(partial(_read, path))
+            state = await in_thread(partial(_read, path))
             state.check(self._state.about())
             turns = np.frombuffer(rows, "<i8").reshape(-1, 2)
-            again = await trio.to_thread.run_sync(_replace, path, state, units, turns)
+            again = await in_thread(_replace, path, state, units, turns)
         except OSError as error:
             raise ValueError(f"{path}: {error.strerror or error}") from error
         except StateError as error:

@@ -39,6 +39,7 @@ import xxhash
 
 from redoxfs.dataset.array_files import open_plain
 from redoxfs.linux import durable
+from redoxfs.node.threads import begin_in_thread, in_thread
 from redoxfs.protocol.turns import LAST_LAP, Turns
 
 MAGIC = b"RedoxLap"
@@ -326,7 +327,7 @@ class StateWriter:
         self._kept = -1
         self.renumber()
         if self._file is not None:
-            await trio.to_thread.run_sync(self._write, *self._following(), abandon_on_cancel=True)
+            await in_thread(self._write, *self._following(), abandon_on_cancel=True)
 
     def renumber(self) -> None:
         """This node has another number, or is another of several."""
@@ -364,18 +365,15 @@ class StateWriter:
             await trio.sleep(WRITE_EVERY_S)
             following = self._next()
             if following is not None:
-                await trio.to_thread.run_sync(self._write, *following, abandon_on_cancel=True)
+                await in_thread(self._write, *following, abandon_on_cancel=True)
 
     def final(self) -> None:
         """Write the last changes; no sample has a turn any more."""
         following = self._next()
         if self._file is None or following is None:
             return
-        # In a daemon thread, in case the disk does not answer.
-        writing = threading.Thread(target=self._write, args=following, daemon=True)
-        writing.start()
-        writing.join(LONGEST_END_S)
-        if writing.is_alive():
+        # In a thread, in case the disk does not answer.
+        if not begin_in_thread(self._write, *following).wait(LONGEST_END_S):
             log.warning("%s: no answer from its disk: the last turns are not saved", self._file.path)
 
     async def save(self, data: bytes) -> Mapping[str, Any]:
@@ -391,7 +389,7 @@ class StateWriter:
         if turns is None:
             turns = await self._all.turns_of_all()
         try:
-            await trio.to_thread.run_sync(self._save, path, about, turns, abandon_on_cancel=True)
+            await in_thread(self._save, path, about, turns, abandon_on_cancel=True)
         except OSError as error:
             raise ValueError(f"{path}: {error.strerror or error}") from error
         return _with_line(summary(turns, self._samples))
@@ -406,7 +404,7 @@ class StateWriter:
         is_late = time.monotonic_ns() > int(by_ns)
         if self._file is not None and self._file.base == Path(os.fsdecode(path)):
             following = None if is_late else self._next()
-            await trio.to_thread.run_sync(self._write_last, following)
+            await in_thread(self._write_last, following)
         return {}
 
     async def load(self, data: bytes) -> Mapping[str, Any]:
@@ -416,7 +414,7 @@ class StateWriter:
         again. Samples in memory without a turn are read again when they are needed. Open files stay as they are.
         """
         try:
-            turns = await trio.to_thread.run_sync(self.decoded_whole, data)
+            turns = await in_thread(self.decoded_whole, data)
         except StateError as error:
             raise ValueError(f"cannot load the state: {error}") from error
         try:

@@ -39,9 +39,12 @@
 #include <unistd.h>
 
 enum {
-    MOST_DESCRIPTORS = 128,  // redoxfs/launch/keeper.py has the same three numbers
+    MOST_DESCRIPTORS = 128,  // redoxfs/launch/keeper.py has the same four numbers
     MOST_TEXT = 4096,
     AGAIN = 75,  // the exit code of a daemon that asks for another: EX_TEMPFAIL of sysexits.h
+    LATER = 71,  // the exit code of a daemon that could not begin for want of threads: EX_OSERR
+    FIRST_PAUSE_MS = 250,  // before another try to start a daemon; each further one is twice as long
+    LONGEST_PAUSE_MS = 30000,
     MOST_DEATHS = 3,
     DEATHS_WITHIN_S = 60,
     START_S = 10,  // for a daemon that is told to end before it serves
@@ -70,6 +73,9 @@ static char last_death[64];
 static long long last_death_s;
 static struct stat own_socket;
 static bool has_socket;
+// Between two tries to start a daemon there is none, and its pid is 0.
+static long long start_at_ms, end_at_ms;
+static int pause_ms;
 
 // Copies text into a string of JSON, as far as there is room. Bytes that are no text stay as they are.
 static size_t escape(char *to, size_t room, const char *text)
@@ -134,6 +140,13 @@ static long long seconds(clockid_t clock)
     struct timespec now;
     clock_gettime(clock, &now);
     return now.tv_sec;
+}
+
+static long long now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000LL + now.tv_nsec / 1000000;
 }
 
 static void lock_byte(short kind, off_t byte)
@@ -212,6 +225,7 @@ static bool take_message(void)
         close(descriptors[i]);
     if (data[0] == 'S') {
         is_serving = true;
+        pause_ms = 0;
         if (is_foreground)
             lock_byte(F_UNLCK, COMMAND_BYTE);
         has_socket = lstat(socket_path, &own_socket) == 0;
@@ -234,9 +248,8 @@ static bool start(void)
         say("ERROR", "cannot start another daemon: socketpair: %s", strerror(errno));
         return false;
     }
-    restarts++;
     int line_bytes =
-        snprintf(line, sizeof line, "%ld %d %lld %s\n", restarts, has_crashed, last_death_s, last_death);
+        snprintf(line, sizeof line, "%ld %d %lld %s\n", restarts + 1, has_crashed, last_death_s, last_death);
     struct iovec parts[] = {{line, (size_t)line_bytes}, {text, text_bytes}};
     size_t bytes = sizeof(int) * (size_t)held_count;
     struct msghdr message = {
@@ -248,13 +261,18 @@ static bool start(void)
     memcpy(CMSG_DATA(rights), held, bytes);
     if (sendmsg(pair[0], &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
         say("ERROR", "cannot start another daemon: sendmsg: %s", strerror(errno));
+        close(pair[0]);
+        close(pair[1]);
         return false;
     }
-    daemon_pid = fork();
-    if (daemon_pid < 0) {
+    pid_t child = fork();
+    if (child < 0) {
         say("ERROR", "cannot start another daemon: fork: %s", strerror(errno));
+        close(pair[0]);
+        close(pair[1]);
         return false;
     }
+    daemon_pid = child;
     if (daemon_pid == 0) {
         // The daemon unblocks it when it can end cleanly.
         sigset_t blocked;
@@ -270,9 +288,26 @@ static bool start(void)
     }
     close(pair[1]);
     connection = pair[0];
-    is_serving = false;
-    is_half_dead = false;
+    restarts++;
+    // The child has it blocked until it can end cleanly.
+    if (is_ending)
+        kill(daemon_pid, SIGTERM);
     return true;
+}
+
+// A limit of processes, or of open files, may be reached now and not a moment later. Programs wait meanwhile.
+static void start_later(void)
+{
+    pause_ms = !pause_ms ? FIRST_PAUSE_MS : 2 * pause_ms < LONGEST_PAUSE_MS ? 2 * pause_ms : LONGEST_PAUSE_MS;
+    start_at_ms = now_ms() + pause_ms;
+    say("WARNING", "no daemon serves; trying again in %g s", pause_ms / 1e3);
+}
+
+static void start_or_wait(void)
+{
+    start_at_ms = 0;
+    if (!start())
+        start_later();
 }
 
 // The kernel reports a process when its last thread has ended. One that waits for storage ends when storage answers,
@@ -318,6 +353,7 @@ static void name_death(int status)
 static void daemon_ended(int status)
 {
     pid_t pid = daemon_pid;
+    bool has_served;
     daemon_pid = 0;
     // What it sent before its end counts.
     while (take_message())
@@ -325,13 +361,20 @@ static void daemon_ended(int status)
     if (connection >= 0)
         close(connection);
     connection = -1;
-    has_crashed = false;
+    has_served = is_serving;
+    is_serving = is_half_dead = false;
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     if (code == 0)
         end(0);
-    if (!held_count || (!restarts && !is_serving))
+    if (!held_count || (!restarts && !has_served))
         // The command that mounts still waits, and says why.
         end(code);
+    if (code == LATER && !is_ending) {
+        // It took no request, so what is known of the one before still holds.
+        start_later();
+        return;
+    }
+    has_crashed = false;
     if (code == AGAIN) {
         if (is_ending)
             end(0);
@@ -359,8 +402,7 @@ static void daemon_ended(int status)
         }
         say("ERROR", "the daemon (pid %d) %s %s; starting another", (int)pid, way, last_death);
     }
-    if (!start())
-        end(1);
+    start_or_wait();
 }
 
 static void take_signals(void)
@@ -368,20 +410,25 @@ static void take_signals(void)
     struct signalfd_siginfo one;
     while (read(signals, &one, sizeof one) == sizeof one) {
         if (one.ssi_signo != SIGCHLD) {
+            if (!is_ending)
+                end_at_ms = now_ms() + START_S * 1000;
             is_ending = true;
-            kill(daemon_pid, SIGTERM);
+            if (daemon_pid > 0)
+                kill(daemon_pid, SIGTERM);
         }
     }
     int status;
-    if (waitpid(daemon_pid, &status, WNOHANG) == daemon_pid)
+    if (daemon_pid > 0 && waitpid(daemon_pid, &status, WNOHANG) == daemon_pid)
         daemon_ended(status);
 }
 
 // Nobody serves the mount, and no daemon ever will.
 static void end_daemon(int code)
 {
-    kill(daemon_pid, SIGKILL);
-    waitpid(daemon_pid, NULL, 0);
+    if (daemon_pid > 0) {
+        kill(daemon_pid, SIGKILL);
+        waitpid(daemon_pid, NULL, 0);
+    }
     end(code);
 }
 
@@ -423,16 +470,24 @@ int main(int count, char **arguments)
     take_signals();
     for (;;) {
         // Where a daemon serves, its requests would wake this process too: the device is watched only in between.
-        bool is_between = restarts && !is_serving;
+        bool is_between = !is_serving && (restarts || start_at_ms);
         struct pollfd watched[] = {{signals, POLLIN, 0}, {connection, POLLIN, 0}, {is_between ? held[0] : -1, 0, 0}};
         bool must_start = is_ending && is_between;
-        int ready = poll(watched, 3, must_start ? START_S * 1000 : is_half_dead ? -1 : LOOK_S * 1000);
-        if (ready == 0 && !must_start) {
-            look_for_half_dead();
-        } else if (ready == 0) {
+        long long wait_ms = is_half_dead ? -1 : LOOK_S * 1000;
+        if (must_start)
+            wait_ms = end_at_ms > now_ms() ? end_at_ms - now_ms() : 0;
+        if (start_at_ms && (wait_ms < 0 || start_at_ms - now_ms() < wait_ms))
+            wait_ms = start_at_ms > now_ms() ? start_at_ms - now_ms() : 0;
+        int ready = poll(watched, 3, (int)wait_ms);
+        if (ready == 0 && must_start && end_at_ms <= now_ms()) {
             say("ERROR", "the daemon (pid %d) did not start; to clear the mount: redoxfs umount %s", (int)daemon_pid,
                 mountpoint);
             end_daemon(1);
+        } else if (ready == 0 && start_at_ms) {
+            if (now_ms() >= start_at_ms)
+                start_or_wait();
+        } else if (ready == 0) {
+            look_for_half_dead();
         }
         if (watched[1].revents)
             take_message();

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import trio
 
 from redoxfs.dataset import Catalog
+from redoxfs.node.threads import in_thread
 from redoxfs.protocol import SlotNode
 from redoxfs.protocol.samplers import RandomOrder, distributed_orders, in_step
 from redoxfs.protocol.turns import Turns
@@ -223,7 +224,7 @@ class EpochTracker:
 
     async def _prepare(self, epoch: int) -> None:
         assert self._orders is not None
-        orders = await trio.to_thread.run_sync(self._orders, epoch, abandon_on_cancel=True)
+        orders = await in_thread(self._orders, epoch, abandon_on_cancel=True)
         for node, order in enumerate(orders):
             if node == self._node:
                 self._own[epoch] = order

@@ -22,6 +22,7 @@ from redoxfs.node.cluster.epochs import (
 )
 from redoxfs.node.node import Node
 from redoxfs.node.plan import Sharing
+from redoxfs.node.threads import in_thread
 from redoxfs.peers import Peers
 from redoxfs.protocol import SlotNode
 from redoxfs.protocol.turns import Turns
@@ -87,7 +88,7 @@ class Prefetch:
         """Take the order of this node's next epoch, as paths that end in a zero byte each. Raises ValueError."""
         if self._epochs is None:
             raise ValueError("this mount cannot use an order: it does not prefetch (only --policy slot does)")
-        order = await trio.to_thread.run_sync(self._samples_at, data.split(b"\0"))
+        order = await in_thread(self._samples_at, data.split(b"\0"))
         self._epochs.hand_in(order)
         # Before the order leaves: the next process must not give its number to another one.
         self._node.checkpoint()

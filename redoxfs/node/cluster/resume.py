@@ -18,12 +18,12 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
-import trio
 
 from redoxfs.node.cluster.prefetch import Prefetch
 from redoxfs.node.node import Node
 from redoxfs.node.plan import SharedServingPolicy
 from redoxfs.node.state import WRITE_EVERY_S, State, StateError, StateWriter, line_of, name_of, summary
+from redoxfs.node.threads import in_thread
 from redoxfs.peers.bounds import LAST_PEER_LAP, check_laps
 from redoxfs.protocol import LocalFirst
 from redoxfs.protocol.turns import Turns
@@ -108,7 +108,7 @@ class Laps:
     async def follow_state(self, data: bytes) -> None:
         """Start from the state that the other nodes have loaded. Raises ValueError."""
         try:
-            turns = await trio.to_thread.run_sync(self._state.decoded_whole, data)
+            turns = await in_thread(self._state.decoded_whole, data)
             _check_laps(turns)
         except StateError as error:
             raise ValueError(f"cannot use the state that the other nodes loaded: {error}") from error
@@ -154,7 +154,7 @@ class Laps:
         decoded = {}
         for address, data in of_nodes.items():
             try:
-                decoded[address] = await trio.to_thread.run_sync(self._state.decoded, data)
+                decoded[address] = await in_thread(self._state.decoded, data)
                 if address != self._own:
                     _check_laps(decoded[address].turns)
             except StateError as error:

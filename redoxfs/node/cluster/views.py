@@ -25,6 +25,7 @@ from redoxfs.node.cluster.resume import Laps, lineage_after, part_of
 from redoxfs.node.node import Node
 from redoxfs.node.plan import Plan, Sharing
 from redoxfs.node.state import StateWriter, longest_bytes, name_of
+from redoxfs.node.threads import in_thread
 from redoxfs.peers import Identity, JoinTimeoutError, Peers, Place, RefusedError, Transport, View
 from redoxfs.peers.bounds import Bounds
 from redoxfs.peers.view import ANEW, RESUMED
@@ -286,7 +287,7 @@ class Membership:
                 plan.policy.restore(part_of(turns, node, nodes))
             return plan
 
-        return await trio.to_thread.run_sync(plan_for, abandon_on_cancel=True)
+        return await in_thread(plan_for, abandon_on_cancel=True)
 
     async def _enter(
         self,
