@@ -25,10 +25,9 @@ from redoxfs.chunks import Read, build_cells
 from redoxfs.chunks.store import Payload
 from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.launch.control import send_control
-from redoxfs.node import Node, OpenFile, TooManyWaitingError, plan_slot, serve_control
+from redoxfs.node import Node, OpenFile, plan_slot, serve_control
 from redoxfs.node.callers import TICKS_PER_S, Callers
 from redoxfs.node.loader import SLICE_S, Loader
-from redoxfs.node.waits import Waits
 
 CLASSES, PER_CLASS = 4, 16
 TIMEOUT_S = 10.0
@@ -279,26 +278,6 @@ def test_an_open_that_waits_too_long_fails_at_its_deadline(source: tuple[Catalog
     # Its time stands still, so the second open has all the time that it takes.
     clock = trio.testing.MockClock()
     trio.run(main, clock=clock)
-
-
-def test_waits_are_capped() -> None:
-    async def main() -> None:
-        waits = Waits(2, 60)
-
-        async def wait() -> None:
-            with waits.one():
-                await trio.sleep_forever()
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait)
-            nursery.start_soon(wait)
-            await trio.testing.wait_all_tasks_blocked()
-            with pytest.raises(TooManyWaitingError), waits.one():
-                raise AssertionError
-            nursery.cancel_scope.cancel()
-        assert waits.now == 0
-
-    trio.run(main)
 
 
 def test_open_files_past_their_share_are_read_by_position(source: tuple[Catalog, int]) -> None:

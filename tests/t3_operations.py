@@ -23,7 +23,7 @@ from redoxfs.fs import operations as operations_module
 from redoxfs.fs.handlers import errno_of, handler
 from redoxfs.fs.inodes import CONTROL_INODE, STATS_INODE, Branch, branch_and_entry, inode_of
 from redoxfs.fs.operations import FOREVER_S, Operations
-from redoxfs.node import Node, OpenFile, TooManyWaitingError, plan_slot
+from redoxfs.node import Node, OpenFile, plan_slot
 
 CALLER = RequestContext()
 
@@ -305,7 +305,6 @@ def test_exceptions_have_their_errno(caplog: pytest.LogCaptureFixture) -> None:
     assert errno_of(PermissionError(errno.EACCES, "no")) == errno.EACCES
     assert errno_of(OSError("no number")) == errno.EIO
     assert errno_of(trio.TooSlowError()) == errno.EIO
-    assert errno_of(TooManyWaitingError()) == errno.EAGAIN
     assert not caplog.records
     assert errno_of(ValueError("a bug")) == errno.EIO
     assert len(caplog.records) == 1

@@ -2,6 +2,7 @@
 
 import os
 import select
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -12,8 +13,8 @@ import pytest
 import trio
 import trio.testing
 import wire
-from patience import until_in_trio
-from stores import HeldStore, NoKernel, running_node
+from patience import PATIENCE_S, until_in_trio
+from stores import HeldFile, HeldStore, NoKernel, running_node
 from wire import Device, Reply, Request
 
 from redoxfs.dataset import Catalog, build_catalog, read_tree
@@ -232,6 +233,76 @@ def test_the_bytes_of_a_cancelled_open_are_not_kept(catalog: Catalog) -> None:
             await it.has_ended.wait()
             stats = it.node.stats()
             assert (stats["open_files"], stats["bound"]) == (0, 0)
+
+    trio.run(main)
+
+
+def test_opens_beyond_those_that_may_wait_take_their_turn_later(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redoxfs.fs.requests.WAITING_OPENS", 3)
+
+    async def main() -> None:
+        async with serving(catalog) as it:
+            it.store.gate.clear()
+            entries = [int(entry) for entry in catalog.members]
+            sent = [
+                it.device.send(wire.open_(inode_of(DATA, entry)), THREAD + number)
+                for number, entry in enumerate(entries)
+            ]
+            await until_in_trio(lambda: it.node.stats()["waiting_opens"] == 3, it.node.stats)
+            # Requests that wait for nothing are answered, and those beyond the limit have taken no turn.
+            assert not (await it.ask(wire.lookup(wire.ROOT, b"cat"))).error
+            assert it.node.stats()["waiting_opens"] == it.node.counters.opens == it.node.given == 3
+            it.store.gate.set()
+            for unique in sent:
+                assert not (await it.reply_to(unique)).error
+            assert it.node.counters.opens == it.node.given == len(entries)
+            # Each sample once: what waited for its turn got one.
+            assert it.node.stats()["errors"] == 0
+
+    trio.run(main)
+
+
+def test_reads_beyond_those_that_may_wait_are_answered_later(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redoxfs.fs.requests.WAITING_READS", 2)
+
+    async def main() -> None:
+        async with serving(catalog) as it:
+            inode = inode_of(EXACT, int(catalog.members[0]))
+            handle = wire.parse_opened((await it.ask(wire.open_(inode))).body).handle
+            gate, read = threading.Event(), HeldFile.read
+
+            def held(file: HeldFile, offset: int, size: int) -> bytes:
+                gate.wait(PATIENCE_S)
+                return read(file, offset, size)
+
+            monkeypatch.setattr(HeldFile, "read", held)
+            sent = [it.device.send(wire.read(inode, handle, at, 100), THREAD) for at in range(0, 1000, 100)]
+            await until_in_trio(lambda: it.node.stats()["waiting_reads"] == 2, it.node.stats)
+            assert not (await it.ask(wire.lookup(wire.ROOT, b"cat"))).error
+            assert it.node.stats()["waiting_reads"] == 2
+            gate.set()
+            for unique in sent:
+                assert len((await it.reply_to(unique)).body) == 100
+
+    trio.run(main)
+
+
+def test_at_a_stop_opens_that_have_no_turn_get_none(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are for the next process."""
+    monkeypatch.setattr("redoxfs.fs.requests.WAITING_OPENS", 1)
+
+    async def main() -> None:
+        async with serving(catalog) as it:
+            first = await it.wait_for_an_open(int(catalog.members[0]))
+            it.device.send(wire.open_(inode_of(DATA, int(catalog.members[1]))), THREAD + 1)
+            assert not (await it.ask(wire.lookup(wire.ROOT, b"cat"))).error
+            it.requests.stop()
+            it.store.gate.set()
+            assert not (await it.reply_to(first)).error
+            await it.has_ended.wait()
+            assert it.node.given == 1
 
     trio.run(main)
 

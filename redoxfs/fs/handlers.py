@@ -13,8 +13,6 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import pyfuse3
 import trio
 
-from redoxfs.node import TooManyWaitingError
-
 log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
@@ -28,8 +26,6 @@ def errno_of(error: Exception) -> int:
         return error.errno or errno.EIO
     if isinstance(error, trio.TooSlowError):
         return errno.EIO
-    if isinstance(error, TooManyWaitingError):
-        return errno.EAGAIN
     log.error("a bug in redoxfs: please report it", exc_info=error)
     return errno.EIO
 

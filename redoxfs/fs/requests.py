@@ -4,7 +4,8 @@
 the order in which the kernel sent them. This loop is one trio task. It handles an event completely before the next, so
 the node's order of decisions is the order of the requests. A request whose answer is here is answered without any
 await. An open that waits for its bytes is answered when they arrive (`Node.expect`). Only a request that has to wait
-for anything else gets a task of its own.
+for anything else gets a task of its own. While as many wait as may, further ones stay here in their order, undecided: a
+program waits longer, and none is refused what would have been its turn.
 
 The loop stays with the session as long as requests come: `take` looks for the next request for `LOOK_US` before it
 sleeps, because a program that got an answer sends its next request sooner than the scheduler could have slept. Other
@@ -14,6 +15,7 @@ tasks run when there is nothing to do, and at least every `TURN_S`; sooner if re
 import errno
 import logging
 import math
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from time import perf_counter
@@ -41,7 +43,7 @@ from redoxfs.native import (
     STAT,
     Session,
 )
-from redoxfs.node import ExpectedOpen, Journal, Node, OpenBefore, OpenFile, Recovered
+from redoxfs.node import WAITING_OPENS, WAITING_READS, ExpectedOpen, Journal, Node, OpenBefore, OpenFile, Recovered
 from redoxfs.telemetry import Outcome
 
 log = logging.getLogger(__name__)
@@ -126,6 +128,19 @@ class KernelCaches:
             self._session.ask(entry, asks)
 
 
+class _Queue:
+    """Requests of one kind: those that wait for an answer, at most ``most``, and those that come after them.
+
+    ``now``   how many wait
+    ``held``  events that nobody has looked at, in their order
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.now = 0
+        self.held: deque[Event] = deque()
+
+
 class Requests:
     """Serves the requests of one mount.
 
@@ -177,6 +192,9 @@ class Requests:
             }
         self._nursery: trio.Nursery
         self._waiting = 0
+        self._opens = _Queue(WAITING_OPENS)
+        self._reads = _Queue(WAITING_READS)
+        self._queues = {OPEN: self._opens, STAT: self._opens, READ: self._reads}
         self._nothing_waits = trio.Event()
         self._taking = trio.CancelScope()
         for entry in node.out_of_date():
@@ -208,6 +226,9 @@ class Requests:
             async with trio.open_nursery() as self._nursery:
                 with self._taking:
                     await self._serve()
+                for queue in (self._opens, self._reads):
+                    # For the next process, if there is one.
+                    queue.held.clear()
                 if self._taking.cancelled_caught:
                     await self._finish(grace_s)
                 self._nursery.cancel_scope.cancel()
@@ -239,6 +260,7 @@ class Requests:
             if recorder is not None and len(served) >= recorder.due:
                 recorder.look()
             delivered = deliver()
+            self._take_held()
             now = perf_counter()
             if not events and not delivered:
                 with trio.move_on_at(self._node.next_deadline):
@@ -259,11 +281,18 @@ class Requests:
             if not self._node.supply.deliver_some():
                 break
         self._node.expire()
+        self._take_held()
 
     def _handle(self, events: Sequence[Event]) -> None:
-        handlers, journal = self._handlers, self._journal
+        handlers, queues, journal = self._handlers, self._queues, self._journal
         outlives = journal is not None
-        for kind, unique, number, thread, offset, size in events:
+        for event in events:
+            kind, unique, number, thread, offset, size = event
+            queue = queues.get(kind)
+            # The access log does not wait for storage.
+            if queue is not None and (queue.held or queue.now >= queue.most) and number != ACCESS_LOG_INODE:
+                queue.held.append(event)
+                continue
             if outlives:
                 self._session.deciding(unique)
             if kind == INIT and offset:
@@ -278,6 +307,25 @@ class Requests:
             if journal is not None and journal.soon:
                 journal.checkpoint()
         if outlives:
+            self._session.deciding(0)
+
+    def _take_held(self) -> None:
+        """Handle events that were held, as many as may wait now."""
+        for queue in (self._opens, self._reads):
+            while queue.held and queue.now < queue.most:
+                kind, unique, number, thread, offset, size = queue.held.popleft()
+                self._decide(kind, unique, number, thread, offset, size)
+
+    async def _take_held_soon(self) -> None:
+        self._take_held()
+
+    def _decide(self, kind: int, unique: int, number: int, thread: int, offset: int, size: int) -> None:
+        if self._journal is not None:
+            self._session.deciding(unique)
+        self._handlers[kind](unique, number, thread, offset, size)
+        if self._journal is not None:
+            if self._journal.soon:
+                self._journal.checkpoint()
             self._session.deciding(0)
 
     async def _finish(self, grace_s: float) -> None:
@@ -311,12 +359,14 @@ class Requests:
                 self._opened(unique, inode, thread, received_ns, opened)
                 return
             if isinstance(opened, ExpectedOpen):
+                self._opens.now += 1
                 self._node.expect(opened, partial(self._expected, unique, inode, thread, received_ns))
                 return
         except Exception as error:
             self._open_failed(unique, inode, thread, received_ns, error)
             return
-        self._later(unique, self._await_open(unique, inode, thread, received_ns, opened), lambda _: None)
+        opening = self._await_open(unique, inode, thread, received_ns, opened)
+        self._later(self._opens, unique, opening, lambda _: None)
 
     async def _await_open(
         self, unique: int, inode: int, thread: int, received_ns: int, opening: Coroutine[Any, Any, OpenFile]
@@ -333,6 +383,10 @@ class Requests:
 
     def _expected(self, unique: int, inode: int, thread: int, received_ns: int, result: OpenFile | Exception) -> None:
         """An open that waited for its bytes is over. Raises nothing, since other opens wait for the same call."""
+        self._opens.now -= 1
+        if self._opens.held:
+            # Not here, in the middle of a delivery; nor does a store in Python wake the loop.
+            self._nursery.start_soon(self._take_held_soon)
         try:
             if isinstance(result, Exception):
                 self._open_failed(unique, inode, thread, received_ns, result)
@@ -380,7 +434,7 @@ class Requests:
         if isinstance(result, tuple):
             self._session.stat(unique, entry, *result)
         else:
-            self._later(unique, result, lambda known: self._session.stat(unique, entry, *known))
+            self._later(self._opens, unique, result, lambda known: self._session.stat(unique, entry, *known))
 
     def _read(self, unique: int, handle: int, _thread: int, offset: int, size: int) -> None:
         try:
@@ -389,7 +443,7 @@ class Requests:
             self._session.failed(unique, errno_of(error))
             return
         if isinstance(data, Coroutine):
-            self._later(unique, data, lambda read: self._session.data(unique, read))
+            self._later(self._reads, unique, data, lambda read: self._session.data(unique, read))
         else:
             self._session.data(unique, data)
 
@@ -402,12 +456,17 @@ class Requests:
         if self._journal is not None:
             self._session.released(unique, handle)
 
-    def _later(self, unique: int, answering: Coroutine[Any, Any, Any], answer: Callable[[Any], None]) -> None:
+    def _later(
+        self, queue: _Queue, unique: int, answering: Coroutine[Any, Any, Any], answer: Callable[[Any], None]
+    ) -> None:
         """Wait for ``answering`` in a task of its own, and pass its result to ``answer``."""
         self._waiting += 1
-        self._nursery.start_soon(self._wait, unique, answering, answer)
+        queue.now += 1
+        self._nursery.start_soon(self._wait, queue, unique, answering, answer)
 
-    async def _wait(self, unique: int, answering: Coroutine[Any, Any, Any], answer: Callable[[Any], None]) -> None:
+    async def _wait(
+        self, queue: _Queue, unique: int, answering: Coroutine[Any, Any, Any], answer: Callable[[Any], None]
+    ) -> None:
         try:
             answer(await answering)
         except trio.Cancelled:
@@ -419,8 +478,11 @@ class Requests:
             self._session.failed(unique, errno_of(error))
         finally:
             self._waiting -= 1
+            queue.now -= 1
             if not self._is_waiting():
                 self._nothing_waits.set()
+        # After an exception nobody decides any more.
+        self._take_held()
 
     def _is_waiting(self) -> bool:
         return bool(self._waiting) or self._node.next_deadline < math.inf

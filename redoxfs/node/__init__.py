@@ -7,9 +7,11 @@ from redoxfs.node.node import ExpectedOpen, Node, OpenFile
 from redoxfs.node.plan import Plan, Share, plan_pool, plan_slot, pool_memory_for, slot_memory_for
 from redoxfs.node.recovery import OpenBefore, Past, Recovered, RecoveryError
 from redoxfs.node.threads import NoThreadError
-from redoxfs.node.waits import TooManyWaitingError
+from redoxfs.node.waits import WAITING_OPENS, WAITING_READS
 
 __all__ = [
+    "WAITING_OPENS",
+    "WAITING_READS",
     "ExpectedOpen",
     "Journal",
     "Kernel",
@@ -22,7 +24,6 @@ __all__ = [
     "Recovered",
     "RecoveryError",
     "Share",
-    "TooManyWaitingError",
     "Verb",
     "plan_pool",
     "plan_slot",

@@ -77,7 +77,7 @@ class ExactFiles:
 
         Raises:
             OSError: from storage.
-            TooManyWaitingError, trio.TooSlowError: see `Waits.one`.
+            trio.TooSlowError: see `Waits.one`.
         """
         opening = _Opening(lambda: self._store.open_file(entry))
         try:

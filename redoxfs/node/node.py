@@ -11,7 +11,7 @@ Where the samples lie at several nodes, the policy may leave a turn to another n
 The plan in force, and with it the policy, has one owner: `Node.plan`. `renew` replaces it.
 
 The filesystem above calls this with entries of the tree; it knows nothing of samples. Errors are raised as OSError,
-`trio.TooSlowError` (deadline) or `TooManyWaitingError`.
+or `trio.TooSlowError` (deadline).
 """
 
 import errno
@@ -66,7 +66,7 @@ from redoxfs.node.recovery import (
 from redoxfs.node.succession import Succession
 from redoxfs.node.supply import Supply
 from redoxfs.node.threads import NoThreadError, in_thread
-from redoxfs.node.waits import WAITING_OPENS, WAITING_READS, TooManyWaitingError, Waits
+from redoxfs.node.waits import WAITING_READS, Waits
 from redoxfs.protocol import (
     NO_SAMPLE,
     Answer,
@@ -180,8 +180,8 @@ class Node:
             self.binding, self.memory, plan=lambda: self._plan, give=self._give, unload=self._unload
         )
         self._callers = callers or Callers()
-        self._opens = Waits(WAITING_OPENS, timeout_s)
-        self._reads = Waits(WAITING_READS, timeout_s)
+        self._opens = Waits(timeout_s)
+        self._reads = Waits(timeout_s)
         self._exact = ExactFiles(catalog.tree, store, self._opens, self._reads)
         self._rereads = trio.CapacityLimiter(WAITING_READS)
         self._files = OpenFiles()
@@ -343,12 +343,7 @@ class Node:
 
         The caller calls `expire` at `next_deadline`.
         """
-        try:
-            began = self._opens.enter()
-        except TooManyWaitingError as error:
-            self._failed_expected(expected, error)
-            raise
-        self._expected[expected] = (began, answer)
+        self._expected[expected] = (self._opens.enter(), answer)
         expected.content.when_here(partial(self._here, expected))
 
     def _here(self, expected: ExpectedOpen) -> None:

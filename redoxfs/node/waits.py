@@ -1,7 +1,8 @@
-"""Limits on how many requests wait, and for how long.
+"""How many requests wait, and for how long.
 
 A request that waits holds its program in the kernel, where not even a signal ends it, and memory here. So each wait has
-a deadline, and waiting opens and waiting reads have a limit each. Requests that need not wait are served meanwhile.
+a deadline. Whoever takes the requests keeps their number within `WAITING_OPENS` and `WAITING_READS`, and leaves further
+ones undecided.
 """
 
 from collections.abc import Iterator
@@ -15,15 +16,10 @@ WAITING_OPENS = 640
 WAITING_READS = 320
 
 
-class TooManyWaitingError(Exception):
-    """The limit of waiting requests of this kind is reached."""
-
-
 class Waits:
-    """At most ``limit`` waits at once, each at most ``timeout_s`` long."""
+    """Waits of one kind, each at most ``timeout_s`` long."""
 
-    def __init__(self, limit: int, timeout_s: float) -> None:
-        self._limit = limit
+    def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self.now = 0
         self.seconds = 0.0
@@ -33,7 +29,6 @@ class Waits:
         """Wrap one wait. ``timeout_s``: its deadline, if not the usual one.
 
         Raises:
-            TooManyWaitingError: at once, at the limit.
             trio.TooSlowError: at the deadline.
         """
         began = self.enter()
@@ -44,13 +39,7 @@ class Waits:
             self.leave(began)
 
     def enter(self) -> float:
-        """A wait begins; returns when, for `leave`. The caller keeps the deadline.
-
-        Raises:
-            TooManyWaitingError: at the limit.
-        """
-        if self.now >= self._limit:
-            raise TooManyWaitingError(f"{self._limit} requests already wait for storage")
+        """A wait begins; returns when, for `leave`. The caller keeps the deadline."""
         self.now += 1
         return trio.current_time()
 
