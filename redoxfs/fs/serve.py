@@ -129,6 +129,7 @@ class MountSpec:
     ``job``             which the mount belongs to; the mount table lists it
     ``request``         what was asked for, in the words of a command line
     ``receive``         returns a mount that another process made; None: mount at ``mountpoint``
+    ``held``            of `redoxfs.linux.fuse_device.hold`, since the mountpoint was checked
     ``keeper``          starts another daemon when this one dies; None: then the mount is dead
     ``metrics``         serves metrics for Prometheus
     ``slow_open_s``     an open that takes as long is logged; 0: none is
@@ -151,6 +152,7 @@ class MountSpec:
     job: str | None = None
     request: tuple[str, ...] = ()
     receive: Callable[[], Channel] | None = None
+    held: int | None = None
     keeper: Keeper | None = None
     metrics: "Metrics | None" = None
     slow_open_s: float = 0.0
@@ -396,7 +398,8 @@ def _mounted(spec: MountSpec, tree: Tree, relay: Relay, shared: Shared | None) -
     """The mount and its session. If the block raises, the mount stays: dead, or the keeper's."""
     device: Channel
     if spec.receive is None:
-        device = mount(spec.mountpoint, fsname=source_text(spec.source, spec.job), options=spec.kernel_options)
+        fsname = source_text(spec.source, spec.job)
+        device = mount(spec.mountpoint, fsname=fsname, options=spec.kernel_options, held=spec.held)
     else:
         device = spec.receive()
     try:

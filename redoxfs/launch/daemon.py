@@ -47,6 +47,7 @@ from redoxfs.launch.source import (
 )
 from redoxfs.launch.stacks import answer_with_stacks
 from redoxfs.launch.turn import await_turn
+from redoxfs.linux.fuse_device import hold
 from redoxfs.objects import is_address
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class Prepared:
     """All that was decided in the foreground.
 
     ``turn`` is the descriptor of `await_turn`, ``receive`` that of `prepare_received`; then ``target`` is the socket.
+    ``held`` is a descriptor of the mountpoint since it was checked.
     ``keeper`` is what the process that forks the daemon becomes, if there is to be a keeper. ``metrics`` has its
     port already.
     """
@@ -89,6 +91,7 @@ class Prepared:
     kept: bytes | None
     settings: Callable[["Plan"], Mapping[str, str]]
     receive: "Callable[[], Channel] | None"
+    held: int | None = None
     keeper: "NewKeeper | None" = None
     metrics: "Metrics | None" = None
 
@@ -116,6 +119,7 @@ def prepare(options: MountOptions) -> Prepared:
         raise UsageError(f"{options.source}: an object store cannot be mounted over itself; give MOUNTPOINT")
     turn = await_turn(options)
     source, target = _paths(options)
+    held = _held(target)
     is_kept = is_kept and _can_import(target.path, is_asked_for=options.keeper is True)
     root_fd = open_root(source)
     # Whoever cannot read SOURCE can seldom write to it; of the two, report that it cannot be read.
@@ -123,7 +127,7 @@ def prepare(options: MountOptions) -> Prepared:
     places = [("MOUNTPOINT", target.path)]
     check_cache(options.cache, *places, *([] if source.address is not None else [("SOURCE", source.path)]))
     check_fuse(fuse)
-    return _prepared(options, fuse, source, target, root_fd, turn, None, is_kept=is_kept)
+    return _prepared(options, fuse, source, target, root_fd, turn, None, held=held, is_kept=is_kept)
 
 
 def prepare_received(options: MountOptions, receive: "Callable[[], Channel]") -> Prepared:
@@ -155,6 +159,7 @@ def _prepared(
     turn: int,
     receive: "Callable[[], Channel] | None",
     *,
+    held: int | None = None,
     is_kept: bool,
 ) -> Prepared:
     metrics = _metrics(options)
@@ -210,6 +215,7 @@ def _prepared(
         kept=kept,
         settings=settings,
         receive=receive,
+        held=held,
         keeper=keeper,
         metrics=metrics,
     )
@@ -347,6 +353,17 @@ def _paths(options: MountOptions) -> tuple[PathStatus, PathStatus]:
             if next(entries, None) is not None:
                 say(f"MOUNTPOINT {target.asked}: is not empty; what is there is hidden until the mount ends")
     return source, target
+
+
+def _held(target: PathStatus) -> int:
+    """A descriptor of the mountpoint as it was checked: another user may put something else at its path.
+
+    Raises MountpointError.
+    """
+    try:
+        return hold(target.path)
+    except OSError as failure:
+        raise MountpointError(f"MOUNTPOINT {target.asked}: {failure.strerror}") from None
 
 
 def _can_import(target: Path, *, is_asked_for: bool) -> bool:
@@ -538,6 +555,7 @@ def work_of(
             job=job_of(prepared.options),
             request=tuple(request),
             receive=prepared.receive,
+            held=prepared.held,
             keeper=kept_by,
             metrics=prepared.metrics,
             slow_open_s=prepared.options.slow_open_s,

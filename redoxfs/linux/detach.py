@@ -16,7 +16,7 @@ from pathlib import Path
 from redoxfs.linux.libc import last_error, libc
 
 # <sys/mount.h>
-_MNT_DETACH = 2
+MNT_DETACH = 2
 _UMOUNT_NOFOLLOW = 8
 
 # Where Debian installs it, for a PATH that lacks /usr/bin.
@@ -33,7 +33,7 @@ def unmount(path: Path) -> None:
 
 def detach(path: Path) -> None:
     """Take the mount at `path` out of the tree; its users keep it until they close it. Raises OSError."""
-    _umount2(path, _UMOUNT_NOFOLLOW | _MNT_DETACH, ["-u", "-z"])
+    _umount2(path, _UMOUNT_NOFOLLOW | MNT_DETACH, ["-u", "-z"])
 
 
 def find_helper() -> str | None:

@@ -4,6 +4,10 @@ mount(2) is tried first for every user, because it needs a capability and not a 
 helper fusermount3, which mounts and sends its descriptor back.
 
 The kernel lists the mount at once. Requests of programs then wait until the first request, INIT, is answered.
+
+Other users may own a folder on the way to the mountpoint, and put a symlink in its place, or in that of the mountpoint,
+at any time. So the mountpoint is held by a descriptor (`hold`), the mount is made on that, and ended again if it is not
+at the path.
 """
 
 import ctypes
@@ -20,7 +24,7 @@ from collections.abc import Set
 from contextlib import suppress
 from pathlib import Path
 
-from redoxfs.linux.detach import detach, find_helper
+from redoxfs.linux.detach import MNT_DETACH, detach, find_helper
 from redoxfs.linux.libc import last_error, libc
 from redoxfs.linux.mount_table import read_mounts, topmost_at
 
@@ -36,6 +40,9 @@ SUBTYPE = "redoxfs"
 
 # <sys/mount.h>
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_NOATIME, _MS_NODIRATIME = 1, 2, 4, 8, 1024, 2048
+
+_MOST_MOVES = 64
+"""Looks for a mount whose folder somebody moves about."""
 
 # <linux/fuse.h>: _IOR(229, 0, uint32_t)
 _FUSE_DEV_IOC_CLONE = 0x8004E500
@@ -98,31 +105,44 @@ class Device:
         os.close(self.fd)
 
 
-def mount(mountpoint: Path, *, fsname: str, options: Set[str]) -> Device:
+def hold(mountpoint: Path) -> int:
+    """A descriptor of what is at ``mountpoint``, an absolute path free of symlinks.
+
+    Raises OSError: ELOOP if there is a symlink on the way by now.
+    """
+    held = os.open(mountpoint, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if stat.S_ISLNK(os.fstat(held).st_mode) or os.readlink(_held(held)) != os.fspath(mountpoint):
+        os.close(held)
+        raise OSError(errno.ELOOP, "a symlink is in its path, which was not there before", os.fspath(mountpoint))
+    return held
+
+
+def mount(mountpoint: Path, *, fsname: str, options: Set[str], held: int | None = None) -> Device:
     """Mount at ``mountpoint``, read-only.
 
     Args:
         mountpoint: absolute and free of symlinks.
         fsname: the source that mount(8) lists; without a comma and a backslash.
         options: of allow_other, default_permissions, noexec, noatime and nodiratime.
+        held: of `hold`, since the mountpoint was checked; stays open. None: the mountpoint is held from now on.
 
     Raises:
         OccupiedError: another process made a redoxfs mount there; the kernel would stack them.
-        MountError: with the reason, of the kernel or of fusermount3.
+        MountError: with the reason, of the kernel or of fusermount3; also if the mountpoint was moved or replaced.
     """
-    there = topmost_at(mountpoint, read_mounts())
+    before = read_mounts()
+    there = topmost_at(mountpoint, before)
     if there is not None and there.ours:
         raise OccupiedError(f"{mountpoint}: another process has made a redoxfs mount there meanwhile")
     try:
-        fd = _mount(mountpoint, fsname, options)
+        own = hold(mountpoint) if held is None else None
         try:
-            return Device(fd, mountpoint)
-        except OSError:
-            # Nobody would serve it, and programs would wait.
-            os.close(fd)
-            with suppress(OSError):
-                detach(mountpoint)
-            raise
+            target = held if own is None else own
+            assert target is not None
+            return _mounted(mountpoint, target, fsname, options, {one.mount_id for one in before})
+        finally:
+            if own is not None:
+                os.close(own)
     except OSError as error:
         raise MountError(f"{mountpoint} could not be mounted: {error.strerror}") from error
 
@@ -138,24 +158,81 @@ def clone(fd: int) -> int:
     return cloned
 
 
-def _mount(mountpoint: Path, fsname: str, options: Set[str]) -> int:
-    kind = stat.S_IFMT(os.stat(mountpoint).st_mode)
+def _held(held: int) -> str:
+    """A path that leads to what a descriptor holds, wherever that is by now."""
+    return f"/proc/self/fd/{held}"
+
+
+def _mounted(mountpoint: Path, held: int, fsname: str, options: Set[str], before: Set[int]) -> Device:
+    """``before``: the numbers of the mounts that were there before. Raises OSError, and then leaves no mount."""
+    # Descriptors may run out meanwhile.
+    spare = os.dup(held)
+    try:
+        fd = _mount(mountpoint, held, fsname, options)
+        try:
+            made = topmost_at(mountpoint, read_mounts())
+            if made is None or not made.ours or made.mount_id in before:
+                raise OSError(errno.ENOTDIR, "it was moved or replaced meanwhile")
+            return Device(fd, mountpoint)
+        except OSError:
+            # Nobody would serve it, and programs would wait.
+            os.close(fd)
+            os.close(spare)
+            spare = -1
+            _end_made(held, before)
+            raise
+    finally:
+        if spare >= 0:
+            os.close(spare)
+
+
+def _mount(mountpoint: Path, held: int, fsname: str, options: Set[str]) -> int:
+    kind = stat.S_IFMT(os.fstat(held).st_mode)
     fd = os.open(DEVICE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     flags = sum(_ALWAYS.values()) + sum(flag for name, flag in _FLAGS.items() if name in options)
     owner = (f"fd={fd}", f"rootmode={kind:o}", f"user_id={os.getuid()}", f"group_id={os.getgid()}")
-    if _mount2(fsname, mountpoint, flags, ",".join((*owner, *_kernel_options(options)))):
+    if _mount2(fsname, _held(held), flags, ",".join((*owner, *_kernel_options(options)))):
         return fd
     failure = last_error()
     os.close(fd)
     if failure.errno != errno.EPERM:
         raise failure
+    # The helper checks by itself that the path is the user's.
     return _mount_by_helper(mountpoint, fsname, options)
 
 
-def _mount2(fsname: str, mountpoint: Path, flags: int, data: str) -> bool:
+def _end_made(held: int, before: Set[int]) -> None:
+    """End the mount that was made on ``held``, wherever that is by now: that one alone, by a descriptor of its root."""
+    for _ in range(_MOST_MOVES):
+        place = os.readlink(_held(held))
+        with suppress(OSError):
+            root = os.open(place, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                number = _mount_id(root)
+                made = next((one for one in read_mounts() if one.mount_id == number), None)
+                if made is None or not made.ours or number in before or made.mountpoint != place:
+                    continue
+                if libc.umount2(_held(root).encode(), MNT_DETACH) != 0:
+                    if os.geteuid() == 0:
+                        raise last_error()
+                    detach(Path(place))
+                return
+            finally:
+                os.close(root)
+    log.warning("the mount that is now at %s could not be ended; it is dead", os.readlink(_held(held)))
+
+
+def _mount_id(fd: int) -> int:
+    """The number of the mount that a descriptor lies on."""
+    with open(f"/proc/self/fdinfo/{fd}", "rb", buffering=0) as info:
+        (line,) = [line for line in info.read(4096).splitlines() if line.startswith(b"mnt_id:")]
+    return int(line.split()[1])
+
+
+def _mount2(fsname: str, target: str, flags: int, data: str) -> bool:
     """mount(2); whether it succeeded."""
     kind = f"fuse.{SUBTYPE}"
-    done = libc.mount(fsname.encode(), os.fsencode(mountpoint), kind.encode(), ctypes.c_ulong(flags), data.encode())
+    done = libc.mount(fsname.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode())
     return int(done) == 0
 
 
