@@ -1,13 +1,16 @@
 """Attacks by other users of the machine on what root, or the user who mounts, does. SECURITY.md lists them."""
 
+import json
 import os
 import signal
 import subprocess
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import slow_store
+from hostile_mount import Link, hostile_mount
 from machine import Machine
 from patience import until
 from strangers import Stranger, stranger_here
@@ -90,3 +93,62 @@ def test_a_mountpoint_that_is_replaced_after_it_was_held_is_refused(tmp_path: Pa
             hold(mnt)
     finally:
         os.close(held)
+
+
+# A mount that another user made, and that root looks at.
+
+
+SECRET = "only root may read this"
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    """A file of root's. Its content is a JSON object, so that a command that reads it would show it."""
+    path = tmp_path / "secret"
+    path.write_text(json.dumps({"source": SECRET, "pid": 1, "version": SECRET, "opens": 7, "open_seconds": {}}))
+    path.chmod(0o600)
+    return path
+
+
+@pytest.mark.parametrize("options", ["allow_other", ""])
+def test_root_follows_no_symlink_that_another_users_mount_serves(
+    machine: Machine, stranger: Stranger, secret: Path, options: str
+) -> None:
+    link = Link(str(secret))
+    mnt = stranger.mkdir("mnt")
+    for tree in (
+        {".redoxfs": {"stats.json": link, "history.json": link, "accesslog": link}},
+        {".redoxfs": Link(str(secret.parent))},
+    ):
+        with hostile_mount(mnt, tree, stranger.uid, options=options):
+            bundle = machine.folder / "bundle"
+            told = [machine.run("debug", mnt, "-o", bundle, "--interval", "0.1").stdout]
+            with tarfile.open(bundle) as archive:
+                names = archive.getnames()
+                told += [file.read().decode() for each in archive if (file := archive.extractfile(each)) is not None]
+            assert "redoxfs-debug/history.json" not in names
+            bundle.unlink()
+            for words in (
+                ("status", mnt),
+                ("status", mnt, "--json"),
+                ("stats", mnt, "--count", "1", "--interval", "0.1"),
+                ("doctor", mnt),
+                ("report", mnt, "-o", machine.folder / "page.html"),
+                ("profile", mnt, "--seconds", "0.2"),
+                ("top", mnt, "--count", "1", "--interval", "0.1"),
+            ):
+                done = machine.run(*words)
+                told += [done.stdout, done.stderr]
+                assert done.returncode != 2, done.stderr
+                assert not (machine.folder / "page.html").exists()
+            assert SECRET not in "".join(told)
+
+
+def test_a_file_of_another_users_mount_is_read_as_that_user(machine: Machine, stranger: Stranger) -> None:
+    """Without allow_other the kernel refuses root; and what serves the mount learns that its user asks."""
+    mnt = stranger.mkdir("mnt")
+    stats = {"pid": 1, "version": "0", "source": "/data", "opens": 12345}
+    with hostile_mount(mnt, {".redoxfs": {"stats.json": json.dumps(stats).encode()}}, stranger.uid, options=""):
+        with pytest.raises(PermissionError):
+            (mnt / ".redoxfs/stats.json").read_bytes()
+        assert json.loads(machine.ok("status", mnt, "--json").stdout) == stats

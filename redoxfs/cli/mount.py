@@ -14,8 +14,8 @@ from redoxfs.cli.arguments import rendered
 from redoxfs.cli.exits import described, reported
 from redoxfs.cli.status import ALL_IN_MEMORY
 from redoxfs.launch.background import Work, start
+from redoxfs.launch.control_files import read_control_at
 from redoxfs.launch.daemon import LiveMountError, Prepared, job_of, prepare, work_of
-from redoxfs.launch.deadline import read_file
 from redoxfs.launch.defaults import DEFAULT_SLOW_OPEN_S
 from redoxfs.launch.errors import DaemonError
 from redoxfs.launch.forks import forked
@@ -54,7 +54,7 @@ def _share(live: LiveMountError, options: MountOptions) -> int:
     """Return once the mount that is there answers, if it is the one that was asked for. Raises LiveMountError."""
     source, target = live.source, live.target
     try:
-        stats = json.loads(read_file(target.path / CONTROL_FOLDER / "stats.json", options.timeout_s))
+        stats = json.loads(read_control_at(target.path, "stats.json", options.timeout_s))
         there, answered_at_s = stats["request"]["words"], float(stats["request"]["answered_at_boottime_s"])
     except (OSError, ValueError, KeyError, TypeError):
         raise live from None
@@ -185,7 +185,7 @@ def _serve_behind(prepared: Prepared, work: Work) -> None:
     )
     try:
         # "Ready" means that the daemon's loop runs; the caller needs an answer through the kernel.
-        read_file(target / CONTROL_FOLDER / "stats.json", options.timeout_s)
+        read_control_at(target, "stats.json", options.timeout_s)
     except OSError as failure:
         raise DaemonError(
             f"{target}: does not answer ({failure.strerror}); daemon: pid {pid}, log: {log_path}"

@@ -4,6 +4,7 @@ The opens are those of a mount while this runs, or those of an access log that w
 mount is shown again and again, elsewhere once at the end.
 """
 
+import errno
 import json
 import os
 import select
@@ -20,12 +21,12 @@ from types import FrameType
 
 from redoxfs.cli.options.watching import ProfileOptions
 from redoxfs.launch.control import live_mount
-from redoxfs.launch.deadline import run_in_child
+from redoxfs.launch.control_files import open_control
 from redoxfs.launch.errors import DaemonError, MountpointError, UsageError
 from redoxfs.launch.path_status import CONTROL_FOLDER, STALE_ERRORS, path_status
 from redoxfs.launch.say import say
 from redoxfs.launch.sizes import counted, format_time
-from redoxfs.linux.mount_table import read_mounts
+from redoxfs.linux.mount_table import read_mounts, topmost_at
 from redoxfs.telemetry.access_log import BATCH, lost_of, parse
 from redoxfs.telemetry.open_profile import OpenProfile, Times, by_time
 
@@ -188,21 +189,17 @@ def _interrupt() -> Iterator[int]:
 
 def _opened(mountpoint: Path, timeout_s: float) -> int:
     path = mountpoint / CONTROL_FOLDER / ACCESS_LOG
+    mount = topmost_at(mountpoint, read_mounts())
     try:
-        # In a child first, which can be given up if the daemon does not answer.
-        run_in_child(lambda: _tried(path), timeout_s)
-        return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if mount is None or not mount.ours:
+            raise NotADirectoryError(errno.ENOTDIR, "the mount has ended")
+        return open_control(mount, ACCESS_LOG, timeout_s)
     except TimeoutError:
         raise DaemonError(f"{mountpoint}: the daemon did not answer within {timeout_s:g} s") from None
     except FileNotFoundError:
         raise DaemonError(f"{mountpoint}: its daemon is of a version without an access log") from None
     except OSError as failure:
         raise MountpointError(f"{path}: {failure.strerror}") from None
-
-
-def _tried(path: Path) -> bytes:
-    os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-    return b""
 
 
 def texts(fd: int, interrupt: int, options: ProfileOptions, began_s: float) -> Iterator[bytes]:

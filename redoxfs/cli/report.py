@@ -9,10 +9,10 @@ from typing import Any
 
 from redoxfs.cli.options.examining import ReportOptions
 from redoxfs.launch.control import live_mount, send_control
+from redoxfs.launch.control_files import read_control_at
 from redoxfs.launch.deadline import MOST_BYTES, look, read_file
 from redoxfs.launch.errors import DaemonError, DestinationError, MountpointError, UsageError
 from redoxfs.launch.outputs import check_replaceable, outside
-from redoxfs.launch.path_status import CONTROL_FOLDER
 from redoxfs.launch.runtime_paths import control_path
 from redoxfs.launch.sizes import counted, format_bytes
 from redoxfs.linux import durable
@@ -74,7 +74,7 @@ def _of_mount(asked: str, timeout_s: float, *, is_socket: bool) -> bytes:
             raise DaemonError(f"{path}: no redoxfs serves the mount from this socket ({reason})") from None
     mount = live_mount(asked, timeout_s)
     try:
-        return read_file(mount.path / CONTROL_FOLDER / "history.json", timeout_s)
+        return read_control_at(mount.path, "history.json", timeout_s)
     except TimeoutError:
         raise DaemonError(f"{mount.path}: the daemon did not answer within {timeout_s:g} s") from None
     except FileNotFoundError:

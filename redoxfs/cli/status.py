@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from redoxfs.cli.table import print_table
 from redoxfs.launch.control import live_mount, send_control
-from redoxfs.launch.deadline import look, read_file
+from redoxfs.launch.control_files import read_control_at
+from redoxfs.launch.deadline import look
 from redoxfs.launch.errors import DaemonError, MountpointError
-from redoxfs.launch.path_status import CONTROL_FOLDER
 from redoxfs.launch.runtime_paths import control_path
 from redoxfs.launch.sizes import counted, format_bytes, format_seconds
 
@@ -48,7 +48,7 @@ def read_stats(asked: str, timeout_s: float) -> tuple[Path, bytes]:
         return _received(asked)
     mount = live_mount(asked, timeout_s)
     try:
-        return mount.path, read_file(mount.path / CONTROL_FOLDER / "stats.json", timeout_s)
+        return mount.path, read_control_at(mount.path, "stats.json", timeout_s)
     except TimeoutError:
         raise DaemonError(f"{mount.path}: the daemon did not answer within {timeout_s:g} s") from None
     except OSError as failure:

@@ -18,10 +18,10 @@ from typing import Any, Self
 
 from redoxfs.cli.top_view import State
 from redoxfs.launch.control import send_control
-from redoxfs.launch.deadline import read_file
+from redoxfs.launch.control_files import read_control_at
 from redoxfs.launch.errors import CommandError
 from redoxfs.launch.forks import forked
-from redoxfs.launch.path_status import CONTROL_FOLDER, path_status
+from redoxfs.launch.path_status import path_status
 from redoxfs.launch.runtime_paths import control_path, control_path_of_daemon
 from redoxfs.linux.parent import signal_at_the_parents_end
 
@@ -154,7 +154,7 @@ class Asker:
         if seen.seen.error == errno.ETIMEDOUT:
             return self._silent()
         try:
-            text = read_file(self.path / CONTROL_FOLDER / "stats.json", self._timeout_s)
+            text = read_control_at(self.path, "stats.json", self._timeout_s)
             return Answer(time.monotonic(), State.SERVES, stats=json.loads(text))
         except TimeoutError:
             return self._silent()

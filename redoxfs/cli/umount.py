@@ -18,7 +18,7 @@ from pathlib import Path
 
 from redoxfs.cli.exits import code_of, line_of
 from redoxfs.cli.options.mounts import UmountOptions
-from redoxfs.launch.deadline import run_in_child
+from redoxfs.launch.control_files import read_control
 from redoxfs.launch.errors import (
     CommandError,
     DaemonError,
@@ -27,7 +27,7 @@ from redoxfs.launch.errors import (
     StillInUseError,
     UsageError,
 )
-from redoxfs.launch.path_status import CONTROL_FOLDER, STALE_ERRORS, clear_stale, our_mount_at
+from redoxfs.launch.path_status import STALE_ERRORS, clear_stale, our_mount_at
 from redoxfs.launch.say import say
 from redoxfs.launch.sizes import counted
 from redoxfs.launch.turn import keeper_of
@@ -152,18 +152,9 @@ def _daemon_of(mount: Mount, timeout_s: float) -> _Daemon:
             if keeper_of(mount) == keeper:
                 return _Daemon(pidfd)
             os.close(pidfd)
-
-    def read() -> bytes:
-        # Without allow_other the kernel refuses even root; this child can be the user.
-        if os.geteuid() == 0 and mount.owner is not None and mount.owner[0] != 0:
-            user, group = mount.owner
-            os.setresgid(group, group, group)
-            os.setresuid(user, user, user)
-        with open(Path(mount.mountpoint) / CONTROL_FOLDER / "stats.json", "rb") as file:
-            return file.read(_MOST_STATS_BYTES)
-
     try:
-        return _Daemon(end_of(int(json.loads(run_in_child(read, timeout_s))["pid"])))
+        stats = json.loads(read_control(mount, "stats.json", timeout_s, _MOST_STATS_BYTES))
+        return _Daemon(end_of(int(stats["pid"])))
     except OSError as failure:
         return _Daemon(None, is_dead=failure.errno in STALE_ERRORS)
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):

@@ -25,8 +25,9 @@ from typing import Any
 from redoxfs import __version__
 from redoxfs.doctor.machine import check_machine
 from redoxfs.doctor.process import files_of, listener_of, log_of, owner_of
-from redoxfs.launch.deadline import read_file, run_in_child
-from redoxfs.launch.path_status import CONTROL_FOLDER, PathStatus
+from redoxfs.launch.control_files import read_control
+from redoxfs.launch.deadline import run_in_child
+from redoxfs.launch.path_status import PathStatus
 from redoxfs.launch.runtime_paths import control_path_of_daemon, kept_path
 from redoxfs.launch.stacks import NoStacksError, has_memory_for_stacks, stacks_of
 from redoxfs.launch.turn import keeper_of
@@ -106,7 +107,7 @@ def _about(mount: PathStatus, pid: int | None, keeper: int | None, bundle: Bundl
 
 def _stats(bundle: Bundle, mount: PathStatus, name: str, timeout_s: float) -> dict[str, Any] | None:
     try:
-        data = read_file(mount.path / CONTROL_FOLDER / "stats.json", timeout_s)
+        data = _read_control(mount, "stats.json", timeout_s)
         stats: dict[str, Any] = dict(json.loads(data))
     except (OSError, ValueError, TypeError) as failure:
         bundle.missing[name] = str(getattr(failure, "strerror", None) or failure)
@@ -115,10 +116,16 @@ def _stats(bundle: Bundle, mount: PathStatus, name: str, timeout_s: float) -> di
     return stats
 
 
+def _read_control(mount: PathStatus, name: str, timeout_s: float) -> bytes:
+    if mount.ours is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    return read_control(mount.ours, name, timeout_s)
+
+
 def _history(bundle: Bundle, mount: PathStatus, timeout_s: float) -> None:
     name = "history.json"
     try:
-        bundle.add(name, read_file(mount.path / CONTROL_FOLDER / name, timeout_s))
+        bundle.add(name, _read_control(mount, name, timeout_s))
     except OSError as failure:
         bundle.missing[name] = str(failure.strerror or failure)
 

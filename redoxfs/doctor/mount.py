@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from redoxfs.doctor.result import Result, ok, problem, warning
-from redoxfs.launch.deadline import read_file
-from redoxfs.launch.path_status import CONTROL_FOLDER, PathStatus
+from redoxfs.launch.control_files import read_control_at
+from redoxfs.launch.path_status import PathStatus
 from redoxfs.launch.sizes import counted, format_bytes
 from redoxfs.telemetry import Rates
 
@@ -70,10 +70,9 @@ def _owner(mount: PathStatus) -> str:
 
 
 def _watched(mount: PathStatus, timeout_s: float) -> Watched:
-    path = mount.path / CONTROL_FOLDER / "stats.json"
-    before, began_s = json.loads(read_file(path, timeout_s)), time.monotonic()
+    before, began_s = json.loads(read_control_at(mount.path, "stats.json", timeout_s)), time.monotonic()
     time.sleep(INTERVAL_S)
-    after = json.loads(read_file(path, timeout_s))
+    after = json.loads(read_control_at(mount.path, "stats.json", timeout_s))
     return Watched(before, after, time.monotonic() - began_s)
 
 

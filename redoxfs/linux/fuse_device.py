@@ -26,7 +26,7 @@ from pathlib import Path
 
 from redoxfs.linux.detach import MNT_DETACH, detach, find_helper
 from redoxfs.linux.libc import last_error, libc
-from redoxfs.linux.mount_table import read_mounts, topmost_at
+from redoxfs.linux.mount_table import mount_id_of, read_mounts, topmost_at
 
 DEVICE = "/dev/fuse"
 
@@ -208,7 +208,7 @@ def _end_made(held: int, before: Set[int]) -> None:
         with suppress(OSError):
             root = os.open(place, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
-                number = _mount_id(root)
+                number = mount_id_of(root)
                 made = next((one for one in read_mounts() if one.mount_id == number), None)
                 if made is None or not made.ours or number in before or made.mountpoint != place:
                     continue
@@ -220,13 +220,6 @@ def _end_made(held: int, before: Set[int]) -> None:
             finally:
                 os.close(root)
     log.warning("the mount that is now at %s could not be ended; it is dead", os.readlink(_held(held)))
-
-
-def _mount_id(fd: int) -> int:
-    """The number of the mount that a descriptor lies on."""
-    with open(f"/proc/self/fdinfo/{fd}", "rb", buffering=0) as info:
-        (line,) = [line for line in info.read(4096).splitlines() if line.startswith(b"mnt_id:")]
-    return int(line.split()[1])
 
 
 def _mount2(fsname: str, target: str, flags: int, data: str) -> bool:

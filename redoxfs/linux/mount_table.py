@@ -140,6 +140,13 @@ def topmost_at(path: Path, mounts: Sequence[Mount]) -> Mount | None:
     return mount if mount is not None and mount.mountpoint == str(path) else None
 
 
+def mount_id_of(fd: int) -> int:
+    """The number of the mount that an open file lies on."""
+    with open(f"/proc/self/fdinfo/{fd}", "rb", buffering=0) as info:
+        (line,) = [line for line in info.read(4096).splitlines() if line.startswith(b"mnt_id:")]
+    return int(line.split()[1])
+
+
 def _from_root(path: Path) -> Iterable[str]:
     return [str(parent) for parent in reversed(path.parents)] + [str(path)]
 

@@ -1,0 +1,92 @@
+"""What a mount serves in `.redoxfs`, which may be another user's mount, of a daemon that lies.
+
+Such a daemon may serve symlinks, and would have root read the file that one leads to and show it. So nothing here
+follows a symlink or leaves the mount. Root reads as the user who mounted, who sees no more that way than before;
+without allow_other the kernel would not let root in at all. The files are read in a child, with a deadline, and
+bounded: call this while the process has a single thread.
+"""
+
+import array
+import errno
+import os
+import socket
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from redoxfs.launch.deadline import MOST_BYTES, run_in_child
+from redoxfs.launch.path_status import CONTROL_FOLDER
+from redoxfs.linux.beneath import open_beneath
+from redoxfs.linux.mount_table import Mount, mount_id_of, read_mounts, topmost_at
+
+
+def read_control(mount: Mount, name: str, timeout_s: float, most_bytes: int = MOST_BYTES) -> bytes:
+    """The bytes of a file of a mount's `.redoxfs`.
+
+    Raises OSError: the file's own, TimeoutError, EFBIG for more than ``most_bytes``, ELOOP if it is a symlink, ESTALE
+    if the mount is not at its mountpoint any more.
+    """
+
+    def read() -> bytes:
+        with open(_opened(mount, name), "rb", buffering=0) as file:
+            data = bytearray()
+            while part := file.read(1 << 20):
+                data += part
+                if len(data) > most_bytes:
+                    raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        return bytes(data)
+
+    return run_in_child(read, timeout_s)
+
+
+def read_control_at(mountpoint: Path, name: str, timeout_s: float) -> bytes:
+    """As `read_control`, of the redoxfs mount at a path without symlinks; ENOENT if there is none."""
+    mount = topmost_at(mountpoint, read_mounts())
+    if mount is None or not mount.ours:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    return read_control(mount, name, timeout_s)
+
+
+def open_control(mount: Mount, name: str, timeout_s: float) -> int:
+    """A non-blocking descriptor of a file of a mount's `.redoxfs`. Raises OSError, as `read_control`."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+
+    def send() -> bytes:
+        fd = _opened(mount, name)
+        theirs.sendmsg([b"+"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
+        return b""
+
+    with ours, theirs:
+        run_in_child(send, timeout_s)
+        _, received, _, _ = socket.recv_fds(ours, 1, 1)
+    (fd,) = received
+    os.set_inheritable(fd, False)
+    return fd
+
+
+def _opened(mount: Mount, name: str) -> int:
+    """In a child, which becomes the user who mounted."""
+    # The root of a FUSE mount is opened without a request, and so without asking who does.
+    root = os.open(mount.mountpoint, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if mount_id_of(root) != mount.mount_id:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        _become_owner(mount)
+        fd = open_beneath(root, f"{CONTROL_FOLDER}/{name}".encode())
+    finally:
+        os.close(root)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    return fd
+
+
+def _become_owner(mount: Mount) -> None:
+    if os.geteuid() != 0 or mount.owner is None or mount.owner[0] == 0:
+        return
+    user, group = mount.owner
+    # In a container, root may not be able to.
+    with suppress(PermissionError):
+        os.setgroups([])
+        os.setresgid(group, group, group)
+        os.setresuid(user, user, user)
