@@ -3,15 +3,18 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import slow_store
 from hostile_mount import Link, hostile_mount
 from machine import Machine
+from object_server import serving
 from patience import until
 from strangers import Stranger, stranger_here
 
@@ -152,3 +155,153 @@ def test_a_file_of_another_users_mount_is_read_as_that_user(machine: Machine, st
         with pytest.raises(PermissionError):
             (mnt / ".redoxfs/stats.json").read_bytes()
         assert json.loads(machine.ok("status", mnt, "--json").stdout) == stats
+
+
+# What a mount or a packed dataset says, on the terminal.
+
+
+CLEAR, TITLE, FORGED = "\x1b[2J", "\x1b]0;owned\x07", "\nok       daemon: all is well"
+HOSTILE = f"{CLEAR}{TITLE}{FORGED}\x9b31m\u202e"
+
+
+def is_harmless(text: str) -> bool:
+    """Whether a terminal would only show it, and no line of it is forged."""
+    return all(each.isprintable() for line in text.splitlines() for each in line) and FORGED not in text
+
+
+def with_hostile_text(value: Any) -> Any:
+    """A report of a mount in which each text and each name of a lap and a peer is hostile."""
+    if isinstance(value, str):
+        return HOSTILE
+    if isinstance(value, dict):
+        return {name: with_hostile_text(each) for name, each in value.items()}
+    return [with_hostile_text(each) for each in value] if isinstance(value, list) else value
+
+
+COMMANDS = (
+    ("status",),
+    ("stats", "--count", "1", "--interval", "0.1"),
+    ("top", "--count", "2", "--interval", "0.1"),
+    ("doctor",),
+    ("cluster", "status"),
+)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a real mount says of itself."""
+    machine = Machine(tmp_path_factory.mktemp("report"))
+    folder = machine.folder / "data"
+    for label in ("n02121808", "n02084071"):
+        (folder / label).mkdir(parents=True)
+        for number in range(4):
+            (folder / label / f"{number}.jpg").write_bytes(b"x" * 100)
+    machine.ok("mount", folder, machine.mnt)
+    stats = machine.stats()
+    machine.ok("umount", machine.mnt)
+    return stats
+
+
+def test_what_a_mount_reports_is_shown_without_what_a_terminal_obeys(
+    machine: Machine, stranger: Stranger, report: dict[str, Any]
+) -> None:
+    stats = with_hostile_text(report)
+    stats["laps"] = {HOSTILE: {"number": 1, "turns": 2, "samples": 8}}
+    mnt = stranger.mkdir("mnt")
+    mnt = mnt / "0"
+    stranger.does(mnt.mkdir)
+    for escaped in (True, False):
+        text = json.dumps(stats, ensure_ascii=escaped).encode()
+        with hostile_mount(mnt, {".redoxfs": {"stats.json": text, "history.json": text}}, stranger.uid):
+            for words in COMMANDS:
+                at = mnt.parent if words[0] == "cluster" else mnt
+                done = machine.run(*words, at)
+                assert is_harmless(done.stdout), words
+                assert is_harmless(done.stderr), words
+                assert "Traceback" not in done.stderr
+                assert done.returncode in (0, 11), (words, done.stderr)
+            told = machine.ok("status", mnt, "--json").stdout
+            assert json.loads(told) == stats
+            assert is_harmless(told)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        "[]",
+        "7",
+        "no JSON",
+        '{"open_seconds": {}}',
+        '{"open_seconds": 7, "pid": "x", "opens": "y", "laps": [], "peers": 7, "cache": 1, "keeper": 3}',
+        "[" * 100_000,
+        '{"a":' * 100_000,
+    ],
+)
+def test_a_report_of_another_form_is_one_line(machine: Machine, stranger: Stranger, text: str) -> None:
+    _one_line_of_each(machine, stranger, text)
+
+
+def test_a_report_that_lacks_any_field_is_one_line(
+    machine: Machine, stranger: Stranger, report: dict[str, Any]
+) -> None:
+    wrong_values: tuple[Any, ...] = ("x", None, -1, [], {"a": 1})
+    for wrong in wrong_values:
+        _one_line_of_each(machine, stranger, json.dumps(dict.fromkeys(report, wrong)))
+
+
+def _one_line_of_each(machine: Machine, stranger: Stranger, text: str) -> None:
+    mnt = stranger.folder / "mnt"
+    if not mnt.exists():
+        stranger.mkdir("mnt")
+    with hostile_mount(mnt, {".redoxfs": {"stats.json": text.encode()}}, stranger.uid):
+        for words in COMMANDS[:-1]:
+            done = machine.run(*words, mnt)
+            assert done.returncode in (0, 1, 11), (words, done.stderr)
+            assert "unexpected" not in done.stderr, words
+            assert "Traceback" not in done.stderr, words
+
+
+def test_doctor_looks_at_no_address_and_no_path_that_a_mount_of_another_user_names(
+    machine: Machine, stranger: Stranger, report: dict[str, Any]
+) -> None:
+    probed = stranger.mkdir("probed")
+    (probed / "file").write_bytes(bytes(1 << 20))
+    os.utime(probed / "file", (1, 1))
+    os.utime(probed, (1, 1))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0)
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        peer = {"address": address, "state": "ready", "answer_seconds": {"count": 0, "sum": 0, "buckets": {}}}
+        stats = json.dumps(report | {"source": str(probed), "peers": [peer]}).encode()
+        mnt = stranger.mkdir("mnt")
+        with hostile_mount(mnt, {".redoxfs": {"stats.json": stats}}, stranger.uid):
+            done = machine.run("doctor", mnt)
+            assert "nothing that it names was looked at" in done.stdout
+            with pytest.raises(BlockingIOError):
+                server.accept()
+            assert (probed.stat().st_atime, (probed / "file").stat().st_atime) == (1, 1)
+            # Asked to, it does.
+            asked = machine.run("doctor", mnt, "--nodes", address)
+            assert address in asked.stdout
+            server.accept()[0].close()
+
+
+def test_names_of_a_dataset_are_shown_without_what_a_terminal_obeys(machine: Machine, tmp_path: Path) -> None:
+    root = tmp_path / f"data{CLEAR}"
+    for split in (f"train{TITLE}", f"val{FORGED.replace('/', '')}"):
+        for label in (f"n02121808{CLEAR}", "n02084071"):
+            (root / split / label).mkdir(parents=True)
+            for number in range(4):
+                (root / split / label / f"{number}{TITLE}.jpg").write_bytes(b"x" * 100)
+    packed = tmp_path / "packed"
+    said = [machine.ok("pack", root, packed, "--classes", "dir")]
+    said.append(machine.ok("inspect", root, "--classes", "dir"))
+    said.append(machine.ok("inspect", packed))
+    with serving(packed) as server:
+        said.append(machine.ok("inspect", server.url))
+        said.append(machine.ok("mount", server.url, machine.mnt))
+    said.append(machine.ok("umount", machine.mnt))
+    for done in said:
+        assert is_harmless(done.stdout), done.args
+        assert is_harmless(done.stderr), done.args

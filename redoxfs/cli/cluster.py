@@ -25,6 +25,7 @@ from redoxfs.cli.exits import INTERRUPTED, code_of, line_of
 from redoxfs.cli.options.mounts import UmountOptions
 from redoxfs.cli.options.nodes import ClusterDownOptions, ClusterStatusOptions, ClusterUpOptions
 from redoxfs.cli.table import print_table
+from redoxfs.launch.control_files import parsed_stats, understood
 from redoxfs.launch.errors import CommandError, MountpointError, ReportedError, UsageError
 from redoxfs.launch.members import check_sharing
 from redoxfs.launch.memory import available_memory, default_memory
@@ -312,7 +313,11 @@ def _status(options: ClusterStatusOptions) -> int:
         where = f"below {folder}"
         for node, mountpoint in sorted(mounted.items()):
             try:
-                found[node] = json.loads(status.read_stats(str(mountpoint), options.timeout_s)[1])
+                text = status.read_stats(str(mountpoint), options.timeout_s)[1]
+                with understood(mountpoint):
+                    told = parsed_stats(text)
+                    _node_line(told)
+                found[node] = told
             except CommandError as error:
                 found[node] = error
     reports = [

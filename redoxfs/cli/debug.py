@@ -11,6 +11,7 @@ from redoxfs.doctor.bundle import Bundle, collect
 from redoxfs.launch.errors import DestinationError
 from redoxfs.launch.outputs import outside
 from redoxfs.launch.path_status import our_mount_at
+from redoxfs.launch.say import show
 from redoxfs.launch.sizes import counted, format_bytes
 
 
@@ -30,9 +31,9 @@ def run(options: DebugOptions) -> int:
         path.unlink(missing_ok=True)
         raise
     size = format_bytes(path.stat().st_size)
-    print(f"{options.output}: {counted(len(bundle.parts), 'file')}, {size}; paths of the dataset are in it")
+    show(f"{options.output}: {counted(len(bundle.parts), 'file')}, {size}; paths of the dataset are in it")
     for name, why in bundle.missing.items():
-        print(f"missing: {name} ({why})")
+        show(f"missing: {name} ({why})")
     return 0
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from redoxfs.cli.options.examining import DoctorOptions
 from redoxfs.doctor.machine import check_machine, check_open_files
-from redoxfs.doctor.mount import addresses_of, check_daemon, check_mount, source_of
+from redoxfs.doctor.mount import addresses_of, check_daemon, check_mount, own_stats, source_of
 from redoxfs.doctor.network import check_nodes
 from redoxfs.doctor.result import Level, Result, ok, problem
 from redoxfs.doctor.source import advise, look
@@ -74,14 +74,23 @@ def _of_mount(mount: PathStatus, options: DoctorOptions, nodes: list[str]) -> It
     daemon, watched = check_daemon(mount, _look_s(options))
     yield daemon
     if watched is not None:
-        yield from check_mount(watched)
-    stats = {} if watched is None else watched.after
-    if addresses := nodes or addresses_of(stats):
+        yield from check_mount(watched, mount.path)
+    if nodes:
+        yield from check_nodes(nodes)
+    if watched is None:
+        return
+    stats = own_stats(mount.path, _look_s(options))
+    if stats is None:
+        # It would have this user, perhaps root, connect to any address, and read any path.
+        told = "another user's daemon may serve this mount, so nothing that it names was looked at"
+        yield ok("source", f"{told}; to do that: redoxfs doctor SOURCE --nodes LIST")
+        return
+    if not nodes and (addresses := addresses_of(stats)):
         yield from check_nodes(addresses)
     source = source_of(stats)
     if source is not None:
         yield from _of_storage(path_status(source, _look_s(options)), options)[0]
-    elif stats:
+    else:
         what = "is hidden by the mount over it, so its storage cannot be measured"
         yield ok("source", f"{stats['source']} {what}; to measure it, unmount first")
 

@@ -11,6 +11,7 @@ import traceback
 from dataclasses import dataclass
 
 from redoxfs.launch.errors import UNEXPECTED, CommandError, ReportedError
+from redoxfs.launch.say import plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ def line_of(error: BaseException) -> str:
     text = str(error) or type(error).__name__
     if _exit_of(error) is None and not isinstance(error, CommandError):
         text = f"unexpected {type(error).__name__}: {text} (REDOXFS_DEBUG=1 shows where)"
-    return "redoxfs: " + "".join(c if c.isprintable() or "\udc80" <= c <= "\udcff" else repr(c)[1:-1] for c in text)
+    return f"redoxfs: {plain(text)}"
 
 
 def described(error: BaseException) -> tuple[int, str]:

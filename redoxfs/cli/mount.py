@@ -14,7 +14,7 @@ from redoxfs.cli.arguments import rendered
 from redoxfs.cli.exits import described, reported
 from redoxfs.cli.status import ALL_IN_MEMORY
 from redoxfs.launch.background import Work, start
-from redoxfs.launch.control_files import read_control_at
+from redoxfs.launch.control_files import WRONG, read_control_at
 from redoxfs.launch.daemon import LiveMountError, Prepared, job_of, prepare, work_of
 from redoxfs.launch.defaults import DEFAULT_SLOW_OPEN_S
 from redoxfs.launch.errors import DaemonError
@@ -55,8 +55,9 @@ def _share(live: LiveMountError, options: MountOptions) -> int:
     source, target = live.source, live.target
     try:
         stats = json.loads(read_control_at(target.path, "stats.json", options.timeout_s))
-        there, answered_at_s = stats["request"]["words"], float(stats["request"]["answered_at_boottime_s"])
-    except (OSError, ValueError, KeyError, TypeError):
+        there = [str(word) for word in stats["request"]["words"]]
+        answered_at_s = float(stats["request"]["answered_at_boottime_s"])
+    except (OSError, *WRONG):
         raise live from None
     here = _request(options, source, target)
     if there != here:

@@ -10,6 +10,7 @@ from redoxfs.cli.options.nodes import NodesOptions
 from redoxfs.launch.control import ask_daemon, live_mount
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.members import Listed, parse_nodes
+from redoxfs.launch.say import show
 
 
 def run(options: NodesOptions) -> int:
@@ -24,5 +25,5 @@ def run(options: NodesOptions) -> int:
     if options.json:
         print(json.dumps({"view": answer["view"], "nodes": answer["nodes"]}))
     else:
-        print(f"view {answer['view']}: {', '.join(answer['nodes'])}")
+        show(f"view {answer['view']}: {', '.join(answer['nodes'])}")
     return 0

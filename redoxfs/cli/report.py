@@ -14,6 +14,7 @@ from redoxfs.launch.deadline import MOST_BYTES, look, read_file
 from redoxfs.launch.errors import DaemonError, DestinationError, MountpointError, UsageError
 from redoxfs.launch.outputs import check_replaceable, outside
 from redoxfs.launch.runtime_paths import control_path
+from redoxfs.launch.say import show
 from redoxfs.launch.sizes import counted, format_bytes
 from redoxfs.linux import durable
 from redoxfs.report import BEGIN, Input, MountRun, UnknownInputError, page, recognized
@@ -35,7 +36,7 @@ def run(options: ReportOptions) -> int:
     told = [counted(mounts, "mount")] if mounts else []
     if len(inputs) > mounts:
         told.append(counted(len(inputs) - mounts, "table"))
-    print(f"{options.output}: {', '.join(told)}; {format_bytes(len(text))}")
+    show(f"{options.output}: {', '.join(told)}; {format_bytes(len(text))}")
     return 0
 
 

@@ -14,6 +14,7 @@ from redoxfs.launch.control import ask_daemon, live_mount
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.outputs import check_replaceable, outside
 from redoxfs.launch.path_status import PathStatus
+from redoxfs.launch.say import show
 
 
 def run(options: StateSaveOptions | StateLoadOptions) -> int:
@@ -24,10 +25,10 @@ def run(options: StateSaveOptions | StateLoadOptions) -> int:
         from redoxfs.node.state import MAGIC
 
         check_replaceable(path, options.file, MAGIC, "state file")
-        print(f"saved: {_save(mount, path, options.less)}")
+        show(f"saved: {_save(mount, path, options.less)}")
     else:
         answer = ask_daemon(mount, "state-load", _read(path, options.file))
-        print(f"loaded: {answer['told']}; samples served since the save are served again")
+        show(f"loaded: {answer['told']}; samples served since the save are served again")
     return 0
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from redoxfs.cli.options.watching import StatsOptions
 from redoxfs.cli.status import read_stats
+from redoxfs.launch.control_files import parsed_stats, understood
 from redoxfs.launch.errors import DaemonError, MountpointError
 from redoxfs.launch.sizes import format_bytes, format_time
 from redoxfs.telemetry import Rates
@@ -60,13 +61,17 @@ def _intervals(options: StatsOptions) -> Iterator[Rates]:
         due_s = max(due_s + options.interval_s, now_s)
         time.sleep(due_s - now_s)
         after, now_s = _later_snapshot(options), time.monotonic()
-        yield Rates.between(before, after, now_s - began_s)
+        with understood(options.mountpoint):
+            rates = Rates.between(before, after, now_s - began_s)
+            list(cells_of(rates))
+        yield rates
         before, began_s = after, now_s
 
 
 def _snapshot(options: StatsOptions) -> dict[str, Any]:
     path, text = read_stats(options.mountpoint, options.timeout_s)
-    stats: dict[str, Any] = json.loads(text)
+    with understood(path):
+        stats = parsed_stats(text)
     if "open_seconds" not in stats:
         raise DaemonError(f"{path}: redoxfs {stats.get('version')} serves it, which has no times of opens")
     return stats

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from redoxfs.cli.table import print_table
 from redoxfs.launch.control import live_mount, send_control
-from redoxfs.launch.control_files import read_control_at
+from redoxfs.launch.control_files import parsed_stats, read_control_at, understood
 from redoxfs.launch.deadline import look
 from redoxfs.launch.errors import DaemonError, MountpointError
 from redoxfs.launch.runtime_paths import control_path
@@ -32,10 +32,14 @@ ALL_IN_MEMORY = "memory for all samples: each chunk is read once an epoch, nothi
 def run(options: "StatusOptions") -> int:
     """Print the status of the mount at MOUNTPOINT."""
     path, text = read_stats(options.mountpoint, options.timeout_s)
+    with understood(path):
+        stats = parsed_stats(text)
+        shown = rows(stats)
     if options.json:
-        print(os.fsdecode(text).rstrip("\n"))
+        # What a daemon writes is ASCII, where JSON has an escape for all that a terminal obeys.
+        print(text.decode().rstrip("\n") if text.isascii() else json.dumps(json.loads(text)))
         return 0
-    print_table(f"redoxfs at {path}", rows(json.loads(text)))
+    print_table(f"redoxfs at {path}", shown)
     return 0
 
 

@@ -6,13 +6,15 @@ On a terminal, long values fold at its width. Elsewhere nothing folds, because `
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
+from redoxfs.launch.say import plain
+
 # Wider than any row; the table itself is only as wide as its widest.
 _UNFOLDED_COLUMNS = 1 << 16
 
 
 def print_table(title: str, rows: Iterable[tuple[str, str]]) -> None:
-    """Print `rows` under `title`. Values are text, never markup."""
-    rows = list(rows)
+    """Print `rows` under `title`. Values are text, never markup nor what a terminal obeys."""
+    title, rows = plain(title), [(plain(name), plain(value)) for name, value in rows]
     if (
         rows
         and not sys.stdout.isatty()

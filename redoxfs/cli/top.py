@@ -19,10 +19,13 @@ from redoxfs.cli.metrics import own_mounts
 from redoxfs.cli.options.watching import TopOptions
 from redoxfs.cli.stats import COLUMNS, LINES_TO_A_HEADER, cells_of, joined
 from redoxfs.cli.top_asker import Answer, Asker
+from redoxfs.cli.top_screen import Size, screen, shown_at_once, time_left
 from redoxfs.cli.top_view import MountView, State
+from redoxfs.launch.control_files import WRONG
 from redoxfs.launch.deadline import look
 from redoxfs.launch.errors import MountpointError
 from redoxfs.launch.path_status import our_mount_at
+from redoxfs.launch.say import show
 from redoxfs.launch.sizes import counted
 
 if TYPE_CHECKING:
@@ -33,6 +36,8 @@ PATIENCE_S = 0.25
 
 SILENCE_S = 1.5
 """After this time without an answer a mount is shown as one that does not answer."""
+
+_ANY_SIZE = Size(80, 24)
 
 _QUITS = frozenset("qQ")
 
@@ -130,8 +135,16 @@ class _Mounts:
 def _took(view: MountView, answer: Answer) -> None:
     if answer.stats is None:
         view.missed(answer.state, answer.reason)
-    else:
+        return
+    try:
         view.saw(answer.at_s, answer.stats)
+        # Whoever serves the mount may report anything: if it cannot be shown, that is found here, and not in between.
+        screen([view], _ANY_SIZE, head="")
+        screen([view, view], _ANY_SIZE, head="")
+        list(_line_cells(view))
+    except WRONG:
+        view.forget()
+        view.missed(State.REFUSED, "its statistics are not those of a redoxfs mount")
 
 
 def _located(asked: str, timeout_s: float) -> tuple[Path, bool]:
@@ -207,8 +220,6 @@ class _Shown:
 
     def draw(self) -> None:
         """Draw the screen, at the present size of the terminal."""
-        from redoxfs.cli.top_screen import Size, screen, shown_at_once
-
         columns, lines = os.get_terminal_size(sys.stdout.fileno())
         # A terminal that has no size yet says 0.
         size = Size(columns or 80, lines or 24, self._is_utf8)
@@ -231,8 +242,6 @@ class _Shown:
 
 def _lines(mounts: _Mounts, options: TopOptions) -> int:
     """A line for each mount and interval, as `redoxfs stats` prints them, with the laps."""
-    from redoxfs.cli.top_screen import time_left
-
     number = 0
     with _silent_interrupt():
         for update, due_s in enumerate(_ticks(options)):
@@ -249,17 +258,21 @@ def _lines(mounts: _Mounts, options: TopOptions) -> int:
                     print(joined(name for name, _ in COLUMNS) + "  lap, mount")
                 number += 1
                 if view.rates is None:
-                    print(f"{time.strftime('%H:%M:%S')}  {view.name}: {view.reason or view.state.value}", flush=True)
+                    show(f"{time.strftime('%H:%M:%S')}  {view.name}: {view.reason or view.state.value}")
                     continue
-                laps = [
-                    f"{lap.tree} {lap.number} {lap.share:.1%}"
-                    + (f" {time_left(lap.left_s)} left" if lap.left_s is not None else "")
-                    for lap in view.laps()
-                ]
-                print(f"{joined(cells_of(view.rates))}  {', '.join(laps)}  {view.name}", flush=True)
+                laps = _line_cells(view)
+                show(f"{joined(cells_of(view.rates))}  {', '.join(laps)}  {view.name}")
             if all(view.state is State.ENDED for view in mounts.views):
                 raise MountpointError("the mount has ended" if len(mounts.views) == 1 else "all mounts have ended")
     return 0
+
+
+def _line_cells(view: MountView) -> list[str]:
+    return [
+        f"{lap.tree} {lap.number} {lap.share:.1%}"
+        + (f" {time_left(lap.left_s)} left" if lap.left_s is not None else "")
+        for lap in view.laps()
+    ]
 
 
 @contextmanager

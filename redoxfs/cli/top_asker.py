@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from redoxfs.cli.top_view import State
 from redoxfs.launch.control import send_control
-from redoxfs.launch.control_files import read_control_at
+from redoxfs.launch.control_files import WRONG, parsed_stats, plain_stats, read_control_at
 from redoxfs.launch.errors import CommandError
 from redoxfs.launch.forks import forked
 from redoxfs.launch.path_status import path_status
@@ -136,10 +136,10 @@ class Asker:
         try:
             answer = send_control(find(self.path), "stats", timeout_s=self._timeout_s)
             del answer["ok"]
-            return Answer(time.monotonic(), State.SERVES, stats=answer)
+            return Answer(time.monotonic(), State.SERVES, stats=plain_stats(answer))
         except TimeoutError:
             return self._silent()
-        except (OSError, ValueError, CommandError) as failure:
+        except (OSError, CommandError, *WRONG) as failure:
             if self._is_socket:
                 return Answer(time.monotonic(), State.ENDED, f"no redoxfs serves the mount of this socket ({failure})")
         return self._look()
@@ -155,14 +155,14 @@ class Asker:
             return self._silent()
         try:
             text = read_control_at(self.path, "stats.json", self._timeout_s)
-            return Answer(time.monotonic(), State.SERVES, stats=json.loads(text))
+            return Answer(time.monotonic(), State.SERVES, stats=parsed_stats(text))
         except TimeoutError:
             return self._silent()
         except OSError as failure:
             return Answer(time.monotonic(), State.REFUSED, failure.strerror or str(failure))
-        except ValueError:
-            # The daemon ended while it answered; the next look tells how.
-            return Answer(time.monotonic(), State.REFUSED, "its statistics are not JSON")
+        except WRONG:
+            # The daemon ended while it answered, and the next look tells how; or it is none.
+            return Answer(time.monotonic(), State.REFUSED, "its statistics are not those of a redoxfs mount")
 
     def _silent(self) -> Answer:
         return Answer(time.monotonic(), State.SILENT, f"the daemon did not answer within {self._timeout_s:g} s")

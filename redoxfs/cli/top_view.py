@@ -127,6 +127,11 @@ class MountView:
         storage, served = self.rates.storage_bytes_per_s / 1e6, self.rates.served_bytes_per_s / 1e6
         self._remember(self.rates.opens_per_s, storage, served)
 
+    def forget(self) -> None:
+        """What was seen, which cannot be shown."""
+        self._before = self._now = None
+        self._given.clear()
+
     def missed(self, state: State, reason: str) -> None:
         """It did not answer."""
         self.state, self.reason = state, reason

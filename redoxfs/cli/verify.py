@@ -13,7 +13,7 @@ from redoxfs.cli.progress import showing
 from redoxfs.launch.errors import SourceUnusableError
 from redoxfs.launch.objects import verify_objects
 from redoxfs.launch.path_status import PathStatus, path_status
-from redoxfs.launch.say import say
+from redoxfs.launch.say import plain, say
 from redoxfs.launch.sizes import counted, format_bytes, format_seconds
 from redoxfs.launch.source import check_source, open_root
 
@@ -43,7 +43,7 @@ def run(options: VerifyOptions) -> int:
         print(json.dumps({"ok": not found.problems, **dataclasses.asdict(found)}, indent=2))
     else:
         for problem in found.problems:
-            print(problem)
+            print(plain(problem))
     content = f"{counted(found.files, 'file')} in {counted(found.shards, 'shard')}, {format_bytes(found.size)}"
     state = counted(len(found.problems), "problem") if found.problems else "all as packed"
     say(f"{content}, read in {format_seconds(time.monotonic() - begin)}: {state}")

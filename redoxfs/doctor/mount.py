@@ -1,16 +1,19 @@
 """The health of a live mount, from its statistics (SEMANTICS.md describes the counters)."""
 
-import json
 import pwd
 import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from redoxfs.doctor.result import Result, ok, problem, warning
-from redoxfs.launch.control_files import read_control_at
+from redoxfs.launch.control import send_control
+from redoxfs.launch.control_files import WRONG, parsed_stats, plain_stats, read_control_at
+from redoxfs.launch.errors import CommandError
 from redoxfs.launch.path_status import PathStatus
+from redoxfs.launch.runtime_paths import control_path_of_daemon
 from redoxfs.launch.sizes import counted, format_bytes
 from redoxfs.telemetry import Rates
 
@@ -52,7 +55,7 @@ def check_daemon(mount: PathStatus, timeout_s: float) -> tuple[Result, Watched |
         return problem(
             "daemon", f"only {owner} may read its statistics", f"sudo -u {shlex.quote(owner)} redoxfs doctor {where}"
         ), None
-    except (OSError, ValueError) as failure:
+    except (OSError, *WRONG) as failure:
         reason = getattr(failure, "strerror", None) or failure
         return problem("daemon", f"its statistics cannot be read: {reason}", _debug(where)), None
     return ok("daemon", f"pid {watched.after.get('pid')} of redoxfs {watched.after.get('version')} answers"), watched
@@ -70,9 +73,9 @@ def _owner(mount: PathStatus) -> str:
 
 
 def _watched(mount: PathStatus, timeout_s: float) -> Watched:
-    before, began_s = json.loads(read_control_at(mount.path, "stats.json", timeout_s)), time.monotonic()
+    before, began_s = parsed_stats(read_control_at(mount.path, "stats.json", timeout_s)), time.monotonic()
     time.sleep(INTERVAL_S)
-    after = json.loads(read_control_at(mount.path, "stats.json", timeout_s))
+    after = parsed_stats(read_control_at(mount.path, "stats.json", timeout_s))
     return Watched(before, after, time.monotonic() - began_s)
 
 
@@ -80,10 +83,16 @@ def _debug(where: str) -> str:
     return f"redoxfs debug {where} -o bundle.tar.gz"
 
 
-def check_mount(watched: Watched) -> list[Result]:
-    """What the statistics say."""
+def check_mount(watched: Watched, path: Path | None = None) -> list[Result]:
+    """What the statistics say of the mount at ``path``; None: where they say that it is."""
+    try:
+        return _found(watched, shlex.quote(str(path or watched.after.get("mountpoint"))))
+    except WRONG:
+        return [problem("statistics", "they are not those of a redoxfs mount")]
+
+
+def _found(watched: Watched, where: str) -> list[Result]:
     stats = watched.after
-    where = shlex.quote(str(stats.get("mountpoint")))
     found = [
         _errors(stats, where),
         _changed(stats, where),
@@ -211,6 +220,14 @@ def _peers(peers: list[dict[str, Any]], where: str) -> Result:
         f"{len(lost)} of {len(peers)} are not ready: {', '.join(shown)}{more}",
         f"start redoxfs there again; or continue without them: redoxfs nodes {where} --set LIST",
     )
+
+
+def own_stats(path: Path, timeout_s: float) -> Mapping[str, Any] | None:
+    """What this user's own daemon of the mount says, over the control socket in a private folder; None without one."""
+    try:
+        return plain_stats(send_control(control_path_of_daemon(path), "stats", timeout_s=timeout_s))
+    except (OSError, CommandError, *WRONG):
+        return None
 
 
 def addresses_of(stats: Mapping[str, Any]) -> list[str]:

@@ -4,6 +4,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from redoxfs.launch.say import plain
+
 
 class Level(StrEnum):
     """``PROBLEM``: a mount fails, or serves less than it should. ``WARNING``: it may, or is slow. ``ADVICE``: a way to
@@ -34,7 +36,7 @@ class Result:
         """For people."""
         what = "to do it" if self.level is Level.ADVICE else "to mend it"
         end = "" if self.command is None else f"; {what}: {self.command}"
-        return f"{self.level:<8} {self.name}: {self.found}{end}"
+        return plain(f"{self.level:<8} {self.name}: {self.found}{end}")
 
     def as_dict(self) -> dict[str, Any]:
         """For programs."""

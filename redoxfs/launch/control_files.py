@@ -8,16 +8,24 @@ bounded: call this while the process has a single thread.
 
 import array
 import errno
+import json
 import os
 import socket
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from redoxfs.launch.deadline import MOST_BYTES, run_in_child
+from redoxfs.launch.errors import DaemonError
 from redoxfs.launch.path_status import CONTROL_FOLDER
+from redoxfs.launch.say import plain
 from redoxfs.linux.beneath import open_beneath
 from redoxfs.linux.mount_table import Mount, mount_id_of, read_mounts, topmost_at
+
+WRONG = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What follows from statistics that have another form than ours."""
 
 
 def read_control(mount: Mount, name: str, timeout_s: float, most_bytes: int = MOST_BYTES) -> bytes:
@@ -62,6 +70,39 @@ def open_control(mount: Mount, name: str, timeout_s: float) -> int:
     (fd,) = received
     os.set_inheritable(fd, False)
     return fd
+
+
+def parsed_stats(text: bytes) -> dict[str, Any]:
+    """The content of a stats.json, with texts that may be shown. Raises one of `WRONG`."""
+    return plain_stats(json.loads(text, parse_constant=_no_number))
+
+
+def plain_stats(stats: dict[str, Any]) -> dict[str, Any]:
+    """Statistics without control characters in texts and names. Raises one of `WRONG`."""
+    return {plain(name): _plain_value(value) for name, value in stats.items()}
+
+
+@contextmanager
+def understood(path: Path | str) -> Iterator[None]:
+    """The block uses the statistics of the mount at ``path``. Raises DaemonError if they have another form."""
+    try:
+        yield
+    except WRONG as error:
+        raise DaemonError(
+            f"{path}: its statistics are not those of a redoxfs mount: {type(error).__name__}: {error}"
+        ) from None
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, dict):
+        return plain_stats(value)
+    return [_plain_value(each) for each in value] if isinstance(value, list) else value
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number")
 
 
 def _opened(mount: Mount, name: str) -> int:

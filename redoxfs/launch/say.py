@@ -1,11 +1,30 @@
-"""Lines on stderr for the person at the shell."""
+"""Lines for the person at the shell, on stderr and on stdout.
+
+They quote names of files, and what mounts, servers and packed datasets say, which may belong to somebody else. So a
+line has no character that a terminal obeys, or that would begin another line.
+"""
 
 import sys
 from collections.abc import Callable
 
 
+def plain(text: str) -> str:
+    """A text without control characters: each is shown as Python writes it, such as \\x1b.
+
+    Bytes of a file name that are not valid text pass, as the bytes they are.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or "\udc80" <= c <= "\udcff" else repr(c)[1:-1] for c in text)
+
+
+def show(line: str) -> None:
+    """Print a line of a command's result to stdout."""
+    print(plain(line), flush=True)
+
+
 def _print(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    print(plain(line), file=sys.stderr, flush=True)
 
 
 _printer: Callable[[str], None] = _print
