@@ -16,6 +16,7 @@ from redoxfs.dataset import Catalog, ClassesError, build_catalog, read_tree
 from redoxfs.dataset.groups import stem_bases
 from redoxfs.dataset.splits import is_split
 from redoxfs.dataset.stems import hash_text, stems_of
+from redoxfs.dataset.table import HEADERS, SPLIT_HEADERS
 
 
 def make(root: Path, *names: str) -> None:
@@ -328,8 +329,19 @@ def test_a_table_reads_names_that_are_not_utf8(tmp_path: Path, root: Path) -> No
     ("text", "line", "words"),
     [
         ("", 1, "no column 'path'"),
-        ("path,label\n", 1, "no column 'class'"),
+        ("path,weather\n", 1, "no column 'class' among path, weather; understood are class, classes, class_name, "),
+        ("sample,class\n", 1, "no column 'path' among sample, class; understood are path, file, file_name, "),
+        ("path;class\n", 1, "no column 'path' among path;class; its fields must have commas between them; understood"),
         ("path,class,path\n", 1, "more than one column 'path'"),
+        ("path,label,Target\n", 1, "each of the columns label, Target may be the class; rename the right one to class"),
+        ("file,image,label\n", 1, "each of the columns file, image may be the path; rename the right one to path"),
+        ("file,label,split\nval/3.jpg,cat\n", 2, "2 of at least 3 fields; each row needs file, label, split"),
+        (
+            "path,class,split,fold\nval/3.jpg,cat,a,1\nval/3.jpg,cat,a,2\n",
+            3,
+            "val/3.jpg is 'cat' (split a/fold 2) here and 'cat' (split a/fold 1) in line 2; a file has one class and"
+            " one split",
+        ),
         ("path,class\ntrain/1.jpg,cat\ntrain/9.jpg,cat\n", 3, "no such file in the source: train/9.jpg"),
         ("path,class\n/train/1.jpg,cat\n", 2, "paths are relative to the source"),
         ("path,class\ntrain/1.jpg/x,cat\n", 2, "no such file"),
@@ -351,6 +363,94 @@ def test_a_wrong_table_is_an_error_with_its_line(tmp_path: Path, root: Path, tex
     assert str(caught.value).startswith(f"{where}, line {line}: ")
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "path,class",
+        "file_name,label",
+        "filename,target",
+        "File Name,Labels",
+        "image,category",
+        "IMAGE_PATH,class_name",
+        "img,Class",
+        "path,class,label,image",
+        "id,path,image,target",
+    ],
+)
+def test_headers_that_people_have_are_understood(tmp_path: Path, root: Path, header: str) -> None:
+    columns = header.split(",")
+    known = {name: at for at, name in enumerate(columns)}
+    path_at = known.get("path", 1 if columns[0] == "id" else 0)
+    class_at = known.get("class", len(columns) - 1)
+    rows = []
+    for path, name in (("train/1.jpg", "cat"), ("train/2.jpg", "dog")):
+        fields = ["other"] * len(columns)
+        fields[path_at], fields[class_at] = path, name
+        rows.append(",".join(fields))
+    found = catalog(root, table(tmp_path, "\n".join([header, *rows])))
+    assert flat(found) == {"cat (train)": ["train/1.jpg"], "dog (train)": ["train/2.jpg"]}
+
+
+def test_the_headers_are_those_of_the_documents() -> None:
+    text = (Path(__file__).parent.parent / "docs/classes.md").read_text()
+    for what, headers in {**HEADERS, "split, optional": SPLIT_HEADERS}.items():
+        assert f"| {what} | {', '.join(f'`{header}`' for header in headers)} |" in text
+
+
+def test_columns_that_are_not_read_are_named(tmp_path: Path, root: Path) -> None:
+    where = table(tmp_path, ",path,age,class,xmin\n0,train/1.jpg,7,cat,3\n")
+    assert (
+        f"not read from {where}: age, xmin; a script that looks these up by file name gets those of another file"
+        in catalog(root, where).verdict.saw
+    )
+    assert not any("not read" in line for line in catalog(root, table(tmp_path, "path,class,split\n")).verdict.saw)
+
+
+def test_a_column_of_a_table_keeps_its_splits_apart(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    make(root, *(f"{number}.jpg" for number in range(6)), "val/6.jpg")
+    rows = zip(range(6), ("train", "val", "", "train", "3/4", "no split"), strict=True)
+    text = "".join(f"{number}.jpg,cat,{split}\n" for number, split in rows)
+    for header in ("split", "Fold", "subset", "k_fold"):
+        found = catalog(root, table(tmp_path, f"path,class,{header}\n{text}val/6.jpg,cat,train\n"))
+        assert flat(found) == {
+            f"cat (no {header})": ["2.jpg"],
+            f"cat ({header} '3/4')": ["4.jpg"],
+            f"cat ({header} no split)": ["5.jpg"],
+            f"cat ({header} train)": ["0.jpg", "3.jpg"],
+            f"cat ({header} val)": ["1.jpg"],
+            f"cat (val/{header} train)": ["val/6.jpg"],
+        }
+        crossing = f"no sample crosses between the 5 values of {header}"
+        assert sum(crossing in line for line in found.verdict.saw) == 1
+
+
+def test_a_split_and_a_fold_are_both_kept_apart(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    make(root, *(f"{number}.jpg" for number in range(5)))
+    rows = (("train", 0), ("train", 1), ("train", 0), ("val", 0), ("val", ""))
+    text = "".join(f"{number}.jpg,{fold},cat,{split}\n" for number, (split, fold) in enumerate(rows))
+    found = catalog(root, table(tmp_path, "path,fold,class,split\n" + text))
+    assert flat(found) == {
+        "cat (fold 0/split train)": ["0.jpg", "2.jpg"],
+        "cat (fold 0/split val)": ["3.jpg"],
+        "cat (fold 1/split train)": ["1.jpg"],
+        "cat (no fold/split val)": ["4.jpg"],
+    }
+
+
+def test_files_of_a_group_or_of_an_inode_have_one_split(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    make(root, "1.jpg", "1.txt", "2.jpg", "2.txt")
+    where = table(tmp_path, "path,class,split\n1.jpg,cat,a\n1.txt,cat,b\n2.jpg,cat,a\n")
+    with pytest.raises(ClassesError, match=r"1.txt is 'cat' \(split b\), but 1.jpg of the same group is 'cat' \(split"):
+        catalog(root, where, groups="stem")
+    (root / "1.txt").unlink()
+    os.link(root / "1.jpg", root / "1.txt")
+    with pytest.raises(ClassesError, match=r"1.txt is 'cat' \(split b\), and 1.jpg of line 2 is the same file"):
+        catalog(root, where)
 
 
 def test_a_missing_table_is_an_error(root: Path) -> None:

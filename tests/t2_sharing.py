@@ -74,6 +74,7 @@ async def sharing(
     roots: Sequence[Path],
     *,
     policy: str,
+    classes: str = "dir",
     memory_bytes: int = 1 << 20,
     sampler: SamplerSpec | None = None,
     kept: Sequence[bytes] | None = None,
@@ -84,7 +85,7 @@ async def sharing(
     all_there, over = trio.Event(), trio.Event()
 
     async def run(number: int, root_fd: int) -> None:
-        catalog = build_catalog(read_tree(root_fd), classes="dir")
+        catalog = build_catalog(read_tree(root_fd), classes=classes)
         cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=4, seed=0)
 
         def plan_for(node: int, nodes: int) -> Plan:

@@ -185,7 +185,7 @@ def test_an_invalid_amount_of_memory(redoxfs: Redoxfs, source: Path, mnt: Path, 
     [
         ("path,class\ntrain/n02121808/none.jpg,cat\n", ["none.jpg", "2"]),
         ("path,class\ntrain/n02121808/cat0.jpg,cat\ntrain/n02121808/cat0.jpg,dog\n", ["cat0.jpg", "3"]),
-        ("path,label\ntrain/n02121808/cat0.jpg,cat\n", ["class"]),
+        ("path,weather\ntrain/n02121808/cat0.jpg,cat\n", ["class", "weather"]),
     ],
 )
 def test_a_bad_class_table_names_the_line(

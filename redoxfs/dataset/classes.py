@@ -11,7 +11,7 @@ is an error rather than a warning, and it names both paths.
 from __future__ import annotations
 
 import os.path
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,8 +56,29 @@ def label_by_directory(tree: Tree, groups: Groups) -> Labels:
     return Labels(label, split, names, texts, True)
 
 
-def label_by_table(tree: Tree, groups: Groups, label: NDArray[np.int64], names: list[str]) -> Labels:
-    """Labels from a table (or one label for all), kept apart by the splits in the paths."""
+def label_by_table(
+    tree: Tree,
+    groups: Groups,
+    label: NDArray[np.int64],
+    names: list[str],
+    told: NDArray[np.int64] | None = None,
+    told_names: list[str] | None = None,
+) -> Labels:
+    """Labels from a table (or one label for all), kept apart by the splits in the paths and those of the table.
+
+    `told` is the split that the table has for each sample, int64[S] into `told_names`.
+    """
+    of_path = _labels_by_path(tree, groups, label, names)
+    if told is None or told_names is None:
+        return of_path
+    many = len(told_names)
+    pairs, split = np.unique(of_path.split * many + told, return_inverse=True)
+    texts = [(of_path.split_names[pair // many], told_names[pair % many]) for pair in pairs.tolist()]
+    joined = ["/".join(filter(None, both)) for both in texts]
+    return replace(of_path, split=split.astype(np.int64), split_names=joined)
+
+
+def _labels_by_path(tree: Tree, groups: Groups, label: NDArray[np.int64], names: list[str]) -> Labels:
     code, wholes, _ = _splits(tree, groups.members)
     code, texts = _numbered(code, wholes)
     if len(groups.members) == len(groups):

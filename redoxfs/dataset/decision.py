@@ -78,7 +78,7 @@ def build_catalog(
         found = make_groups(tree, mask, groups, named=bool(samples))
         label = label_groups(tree, table, found)
         found, label = found.only(label >= 0), label[label >= 0]
-        labels = label_by_table(tree, found, label, table.names)
+        labels = label_by_table(tree, found, table.class_of[label], table.classes, table.split_of[label], table.splits)
         saw += table.saw
     else:
         found = make_groups(tree, mask, groups, named=bool(samples))

@@ -1,4 +1,8 @@
-"""A label table: a csv with a header and the columns `path` (relative to the source) and `class`.
+"""A label table: a csv with a header, whose columns give the path (relative to the source), the class, and the split.
+
+Headers are those that people have: `file_name,label` is as good as `path,class` (see HEADERS). Where two columns may
+both be the class, guessing would give wrong labels, so that is an error. Columns for a split are all used: a sample
+stands in only for samples with the same value in each of them. So no choice between `split` and `fold` can be wrong.
 
 Any mistake in the table is an error that names the line: a row that names no file, a file with two classes, a short
 row. Skipping such rows would silently train on a part of the data, or on wrong labels.
@@ -7,6 +11,7 @@ row. Skipping such rows would silently train on a part of the data, or on wrong 
 from __future__ import annotations
 
 import csv
+import re
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,25 +23,70 @@ from redoxfs.dataset.errors import ClassesError, show
 from redoxfs.dataset.groups import Groups
 from redoxfs.dataset.tree import Tree
 
-COLUMNS = ("path", "class")
+# fmt: off
+HEADERS = {
+    "path": (
+        "path", "file", "file_name", "file_path", "image", "image_name", "image_path", "image_file", "img", "img_name",
+        "img_path", "audio", "audio_path", "audio_file", "video", "video_path", "slice_file_name", "relative_path",
+    ),
+    "class": (
+        "class", "classes", "class_name", "class_label", "class_id", "label", "label_name", "label_id", "target",
+        "category", "category_name", "category_id",
+    ),
+}
+# fmt: on
+"""The headers of a column, the documented name first. Case, separators and the s of a plural do not count."""
+
+SPLIT_HEADERS = ("split", "fold", "subset", "partition", "kfold")
+"""Each column with such a header keeps the splits apart."""
+
+# Headers and values shown in a line before it says "…".
+SHOWN_MAX = 8
 # Names held unpacked, about 60 bytes each. Rows come in any order, and most trees fit whole.
 NAMES_HELD_MAX = 2_000_000
+
+Said = tuple[str, tuple[str, ...]]
+"""A class, and the value of each column for a split."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The columns of a table, as indices of fields."""
+
+    path: int
+    label: int
+    splits: tuple[int, ...]
+    names: tuple[str, ...]  # of all columns, for messages
+
+    @property
+    def split_names(self) -> tuple[str, ...]:
+        return tuple(self.names[at] for at in self.splits)
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        read = {self.path, self.label, *self.splits}
+        return tuple(name for at, name in enumerate(self.names) if name and at not in read)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """The label of each tree entry, and the line of the table with it."""
+    """What the table says of each tree entry: one of R different pairs of a class and a split, and its line."""
 
     where: str  # the table's path, for messages
-    label: NDArray[np.int32]  # [N] into names; -1: not in the table
+    label: NDArray[np.int32]  # [N] into pairs; -1: not in the table
     line: NDArray[np.int32]  # [N]; 0: not in the table
-    names: list[str]
+    pairs: list[str]  # in words
+    class_of: NDArray[np.int64]  # [R] into classes
+    split_of: NDArray[np.int64]  # [R] into splits
+    classes: list[str]
+    splits: list[str]  # in words; [""] without a column
     saw: tuple[str, ...]
 
 
 def check_table(where: str) -> None:
     """Refuse what is no table by its first lines, before a scan that may take long. Raises ClassesError."""
-    for _ in _rows(where):
+    _, rows = _open(where)
+    for _ in rows:
         return
 
 
@@ -44,39 +94,80 @@ def read_table(tree: Tree, where: str) -> Table:
     """Read the csv at `where`. A ClassesError names the file and line of a mistake."""
     label = np.full(len(tree), -1, np.int32)
     line = np.zeros(len(tree), np.int32)
-    ids: dict[str, int] = {}
+    ids: dict[Said, int] = {}
+    pairs: list[str] = []
     finder = _Finder(tree)
-    rows = 0
-    for number, path, name in _rows(where):
-        rows += 1
-        if not name:
+    count = 0
+    header, rows = _open(where)
+    one = "a file has one class" + (" and one split" if header.splits else "")
+    for number, path, pair in rows:
+        count += 1
+        if not pair[0]:
             raise ClassesError(f"{where}, line {number}: no class for {show_text(path)}; remove the row or fill it in")
         entry = finder.find(path.encode("utf-8", "surrogateescape"))
         if entry < 0:
-            hint = "; paths are relative to the source" if path.startswith("/") else ""
-            raise ClassesError(f"{where}, line {number}: no such file in the source: {show_text(path)}{hint}")
+            raise ClassesError(
+                f"{where}, line {number}: no such file in the source: {show_text(path)}; paths are relative to the"
+                " source"
+            )
         if not tree.is_file(entry):
             kind = "directory" if tree.is_dir(entry) else "symlink"
             raise ClassesError(
                 f"{where}, line {number}: {show_text(path)} is a {kind}; each row names one regular file"
             )
-        said = ids.setdefault(name, len(ids))
+        said = ids.setdefault(pair, len(ids))
+        if said == len(pairs):
+            split = _split_in_words(header, pair[1])
+            pairs.append(f"{pair[0]!r} ({split})" if split else f"{pair[0]!r}")
         if label[entry] >= 0 and label[entry] != said:
-            before = list(ids)[int(label[entry])]
             raise ClassesError(
-                f"{where}, line {number}: {show_text(path)} is {name!r} here and {before!r} in line"
-                f" {int(line[entry])}; a file has one class"
+                f"{where}, line {number}: {show_text(path)} is {pairs[said]} here and {pairs[int(label[entry])]} in"
+                f" line {int(line[entry])}; {one}"
             )
         if label[entry] < 0:
             label[entry], line[entry] = said, number
-    _refuse_inodes(tree, where, label, line, list(ids))
-    return Table(where, label, line, list(ids), (f"{rows:,} rows in {where}",))
+    _refuse_inodes(tree, where, label, line, pairs)
+    classes = {name: at for at, name in enumerate(dict.fromkeys(name for name, _ in ids))}
+    splits = {values: at for at, values in enumerate(dict.fromkeys(values for _, values in ids))}
+    return Table(
+        where,
+        label,
+        line,
+        pairs,
+        np.array([classes[name] for name, _ in ids], np.int64),
+        np.array([splits[values] for _, values in ids], np.int64),
+        list(classes),
+        [_split_in_words(header, values) for values in splits],
+        tuple(_saw(where, count, header, len(splits))),
+    )
+
+
+def _saw(where: str, rows: int, header: Header, splits: int) -> Iterator[str]:
+    apart = ""
+    if header.splits:
+        columns = " and ".join(map(show_text, header.split_names))
+        apart = f"; no sample crosses between the {splits:,} values of {columns}" if splits > 1 else ""
+    yield f"{rows:,} rows in {where}{apart}"
+    if header.unread:
+        yield (
+            f"not read from {where}: {_listed(header.unread)}; a script that looks these up by file name gets those of"
+            " another file"
+        )
+
+
+def _split_in_words(header: Header, values: tuple[str, ...]) -> str:
+    """`split val`, `split train/fold 3`, `no fold`. Different values have different words, also beside a path."""
+    words = []
+    for name, value in zip(header.split_names, values, strict=True):
+        shown = value if re.fullmatch(r"[\w .+-]+", value, re.ASCII) else ascii(value)
+        words.append(f"{show_text(name)} {shown}" if value else f"no {show_text(name)}")
+    return "/".join(words)
 
 
 def label_groups(tree: Tree, table: Table, groups: Groups) -> NDArray[np.int64]:
-    """The label of each sample: int64[S], -1 where the table names none of its files.
+    """The pair of each sample: int64[S] into `table.pairs`, -1 where the table names none of its files.
 
-    Raises ClassesError if two files of one sample have different classes.
+    Raises ClassesError if two files of one sample have different classes or splits.
     """
     lengths = np.diff(groups.member_at)
     of_sample = np.repeat(np.arange(len(groups)), lengths)
@@ -93,8 +184,8 @@ def label_groups(tree: Tree, table: Table, groups: Groups) -> NDArray[np.int64]:
         other = int(members[table.label[members] == label[sample]][0])
         raise ClassesError(
             f"{table.where}, line {int(table.line[entry])}: {show(tree.path(entry))} is"
-            f" {table.names[int(table.label[entry])]!r}, but {show(tree.path(other))} of the same group is"
-            f" {table.names[int(table.label[other])]!r} in line {int(table.line[other])}"
+            f" {table.pairs[int(table.label[entry])]}, but {show(tree.path(other))} of the same group is"
+            f" {table.pairs[int(table.label[other])]} in line {int(table.line[other])}"
         )
     return label
 
@@ -103,8 +194,28 @@ def show_text(path: str) -> str:
     return show(path.encode("utf-8", "surrogateescape"))
 
 
-def _rows(where: str) -> Iterator[tuple[int, str, str]]:
-    """(line number, path, class) of each row that is not blank."""
+def _open(where: str) -> tuple[Header, Iterator[tuple[int, str, Said]]]:
+    """The header, and (line number, path, class and splits) of each row that is not blank."""
+    lines = _lines(where)
+    _, names = next(lines)
+    header = _header(where, [name.strip() for name in names])
+    last = max(header.path, header.label, *header.splits)
+
+    def rows() -> Iterator[tuple[int, str, Said]]:
+        for begin, row in lines:
+            if row and len(row) <= last:
+                raise ClassesError(
+                    f"{where}, line {begin}: {len(row)} of at least {last + 1} fields; each row needs"
+                    f" {_listed(tuple(header.names[at] for at in (header.path, header.label, *header.splits)))}"
+                )
+            if row:
+                yield begin, row[header.path], (row[header.label], tuple(row[at] for at in header.splits))
+
+    return header, rows()
+
+
+def _lines(where: str) -> Iterator[tuple[int, list[str]]]:
+    """(number, fields) of each line, a blank one included. The header is the first, of no fields in an empty file."""
     try:
         file = open(where, newline="", encoding="utf-8-sig", errors="surrogateescape")  # noqa: SIM115
     except FileNotFoundError:
@@ -117,30 +228,54 @@ def _rows(where: str) -> Iterator[tuple[int, str, str]]:
     with file:
         reader = csv.reader(file)
         try:
-            header = next(reader, [])
-            columns = [name.strip() for name in header]
-            for column in COLUMNS:
-                if columns.count(column) != 1:
-                    fault = "no" if column not in columns else "more than one"
-                    raise ClassesError(
-                        f"{where}, line 1: {fault} column {column!r}; the header must have the columns path,class"
-                    )
-            path_at, class_at = (columns.index(column) for column in COLUMNS)
-            last = max(path_at, class_at)
+            yield 1, next(reader, [])
             begins = reader.line_num + 1
             for row in reader:
-                if row and len(row) <= last:
-                    raise ClassesError(
-                        f"{where}, line {begins}: {len(row)} of at least {last + 1} fields; each row needs path and"
-                        " class"
-                    )
-                if row:
-                    yield begins, row[path_at], row[class_at]
+                yield begins, row
                 begins = reader.line_num + 1
         except csv.Error as error:
             raise ClassesError(f"{where}, line {reader.line_num}: not a csv: {error}") from None
         except OSError as error:
             raise ClassesError(f"--classes {where}: cannot read it: {error.strerror}") from None
+
+
+def _header(where: str, names: list[str]) -> Header:
+    keys = [_key(name) for name in names]
+    path, label = (_column(where, names, keys, what) for what in HEADERS)
+    known = set(map(_key, SPLIT_HEADERS))
+    return Header(path, label, tuple(at for at, key in enumerate(keys) if key in known), tuple(names))
+
+
+def _column(where: str, names: list[str], keys: list[str], what: str) -> int:
+    """The column for `what`: the one with that header, or the only one with another header for it."""
+    found = [at for at, key in enumerate(keys) if key == _key(what)]
+    if not found:
+        known = set(map(_key, HEADERS[what]))
+        found = [at for at, key in enumerate(keys) if key in known]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        semicolons = "; its fields must have commas between them" if re.search(r"[;\t]", " ".join(names)) else ""
+        raise ClassesError(
+            f"{where}, line 1: no column {what!r} among {_listed(tuple(names)) or 'none'}{semicolons}; understood are"
+            f" {', '.join(HEADERS[what])}"
+        )
+    several = tuple(names[at] for at in found)
+    if len(set(several)) == 1:
+        raise ClassesError(f"{where}, line 1: more than one column {several[0]!r}; keep one of them")
+    raise ClassesError(
+        f"{where}, line 1: each of the columns {_listed(several)} may be the {what}; rename the right one to {what}"
+    )
+
+
+def _key(header: str) -> str:
+    """What counts of a header: `File Names` is `file_name`."""
+    return re.sub(r"(?<=[^s])s$", "", re.sub(r"[\W_]+", "", header.lower()))
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    named = [show_text(name) for name in names if name]
+    return ", ".join([*named[:SHOWN_MAX], *["…"] * (len(named) > SHOWN_MAX)])
 
 
 class _Finder:
@@ -181,6 +316,6 @@ def _refuse_inodes(tree: Tree, where: str, label: NDArray[np.int32], line: NDArr
     if len(clash):
         a, b = int(one[clash[0]]), int(other[clash[0]])
         raise ClassesError(
-            f"{where}, line {int(line[b])}: {show(tree.path(b))} is {names[int(label[b])]!r}, and"
-            f" {show(tree.path(a))} of line {int(line[a])} is the same file (a hard link) as {names[int(label[a])]!r}"
+            f"{where}, line {int(line[b])}: {show(tree.path(b))} is {names[int(label[b])]}, and"
+            f" {show(tree.path(a))} of line {int(line[a])} is the same file (a hard link) as {names[int(label[a])]}"
         )
