@@ -124,7 +124,7 @@ def with_a_table(root: Path) -> None:
 
 
 PAIR = "benign/benign (0).png and benign (0)_mask.png may be parts of one sample; --classes dir may answer one"
-SINGLE = "no directory is named like a split: if the script makes a split itself (random_split, validation_split)"
+SINGLE = "nothing is named like a validation split: if the script makes a split itself (random_split, validation_split,"
 
 
 @pytest.mark.parametrize(
@@ -154,6 +154,7 @@ def test_doubts_about_classes_dir_are_warnings(
 def test_captions_of_a_group_are_not_a_label_table(tmp_path: Path) -> None:
     for name in ("cat", "dog"):
         make(tmp_path, *(f"train/{name}/{name}{i}.{ending}" for i in range(4) for ending in ("jpg", "txt")))
+    make(tmp_path, "val/readme.md")
     assert catalog(tmp_path, "dir", "stem").verdict.saw == ()
     assert catalog(tmp_path, "dir").verdict.saw == (
         "train/cat/cat0.txt looks like a label table; --classes dir does not read it; for labels from a table use"

@@ -26,6 +26,8 @@ def scan(root: Path) -> Tree:
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
     tmp_path.chmod(0o755)
+    # Without it, each catalog has a line about splits that a script makes.
+    (tmp_path / "val").mkdir()
     for name in ("cat/1.jpg", "cat/2.jpg", "cat/3.jpg", "dog/4.jpg", "dog/small/5.jpg", "dog/small/6.jpg"):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)

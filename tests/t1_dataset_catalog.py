@@ -198,7 +198,7 @@ def test_files_of_one_stem_are_one_sample_in_role_order(tmp_path: Path) -> None:
 
 
 def test_incomplete_groups_are_not_redirected_and_counted(tmp_path: Path) -> None:
-    make(tmp_path, "d/1.jpg", "d/1.JPG", "d/2.jpg", "d/3.jpg", "d/3.txt", "x.txt")
+    make(tmp_path, "d/1.jpg", "d/1.JPG", "d/2.jpg", "d/3.jpg", "d/3.txt", "x.txt", "val/readme.md")
     (tmp_path / "d/2.txt").symlink_to("../x.txt")
     found = catalog(tmp_path, "any", groups="stem")
     assert content(found) == {".": [["d/3.jpg", "d/3.txt"]]}

@@ -2,8 +2,7 @@
 
 The word counts for directories that can be classes (`class_trees.possible_classes`). Another directory cannot name a
 label: one class for all of val would mix all labels. Samples there are not redirected, and a line says so. Findings of
-`auto` that are signs of wrong labels become warnings: a table beside the data, pairs within a directory, and a tree
-without splits, where only the script knows the split of each sample.
+`auto` that are signs of wrong labels become warnings: a table beside the data, and pairs within a directory.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from redoxfs.arrays import distinct
 from redoxfs.dataset.catalog import Finding
-from redoxfs.dataset.class_trees import Unnamed, is_single, place_of, possible_classes
+from redoxfs.dataset.class_trees import Unnamed, place_of, possible_classes
 from redoxfs.dataset.errors import show
 from redoxfs.dataset.evidence import parts_within, scene_of
 from redoxfs.dataset.groups import Groups
@@ -49,7 +48,7 @@ def apply_classes_dir(
     seen = mask.copy()
     seen[groups.members] = True
     scene = scene_of(tree, seen, grouped=grouped, root_fd=root_fd)
-    warnings = _warnings(scene, directories) if len(directories) else ()
+    warnings = _warnings(scene) if len(directories) else ()
     findings = tuple(_findings(tree, directories, rest, sizes))
     return ClassesDir(directories, findings, _left_out(tree, rest, others) if others else None, tuple(warnings))
 
@@ -84,15 +83,10 @@ def _some(tree: Tree, entries: list[int]) -> str:
     return ", ".join(shown + ["…"] * (len(entries) > SHOWN_MAX))
 
 
-def _warnings(scene: Scene, directories: NDArray[np.int64]) -> Iterator[str]:
+def _warnings(scene: Scene) -> Iterator[str]:
     table = label_files(scene)
     if table is not None:
         yield f"{table.what}; --classes dir does not read it; for labels from a table use --classes FILE.csv"
     pair = None if scene.grouped else parts_within(scene)
     if pair is not None:
         yield f"{pair.what}; --classes dir may answer one with the other; --groups keeps the files of a sample together"
-    if is_single(scene.tree, directories):
-        yield (
-            "no directory is named like a split: if the script makes a split itself (random_split, validation_split),"
-            " its parts mix"
-        )

@@ -13,6 +13,7 @@ from redoxfs.dataset.errors import show
 from redoxfs.dataset.evidence import judge
 from redoxfs.dataset.groups import Groups, check_groups, make_groups
 from redoxfs.dataset.samples import sample_mask
+from redoxfs.dataset.script_splits import script_splits
 from redoxfs.dataset.tree import CONTROL_NAME, Tree
 
 NAMED = ("auto", "dir", "any", "sampler", "none")
@@ -67,6 +68,7 @@ def build_catalog(
     if classes in ("any", "sampler"):
         mode = "any" if classes == "any" else "sampler"
     nothing = _no_samples(mode, samples, groups)
+    columns: tuple[frozenset[str], ...] = ()
     if mode == "csv":
         from redoxfs.dataset.table import label_groups, read_table
 
@@ -80,6 +82,7 @@ def build_catalog(
         found, label = found.only(label >= 0), label[label >= 0]
         labels = label_by_table(tree, found, table.class_of[label], table.classes, table.split_of[label], table.splits)
         saw += table.saw
+        columns = table.split_values
     else:
         found = make_groups(tree, mask, groups, named=bool(samples))
         if classes == "auto":
@@ -103,6 +106,9 @@ def build_catalog(
     refuse_two_labels(tree, found, labels)
     made = make_classes(tree, found, labels)
     saw += made.saw
+    if mode != "sampler":
+        names = [*labels.split_names, *labels.names.values()]
+        saw += filter(None, [script_splits(tree, names, columns, beside)])
     verdict = Verdict(classes, mode, _line(classes, mode, made, len(found)), tuple(saw), splits)
     return _number(tree, found, made, verdict, sample_files)
 

@@ -80,6 +80,7 @@ class Table:
     split_of: NDArray[np.int64]  # [R] into splits
     classes: list[str]
     splits: list[str]  # in words; [""] without a column
+    split_values: tuple[frozenset[str], ...]  # of each column for a split
     saw: tuple[str, ...]
 
 
@@ -138,6 +139,7 @@ def read_table(tree: Tree, where: str) -> Table:
         np.array([splits[values] for _, values in ids], np.int64),
         list(classes),
         [_split_in_words(header, values) for values in splits],
+        tuple(map(frozenset, zip(*splits, strict=True))),
         tuple(_saw(where, count, header, len(splits))),
     )
 
