@@ -47,6 +47,8 @@ def with_flat_splits_among_classes(root: Path) -> None:
         make(root, *(f"{name}/{at}{i}.jpg" for i in range(4)))
 
 
+TABLE = "--classes FILE.csv, for one label a file (boxes, pairs and order would be wrong)"
+
 CATS_AND_DOGS = {"train/cats": 8, "train/dogs": 8, "validation/cats": 4, "validation/dogs": 4}
 
 
@@ -56,26 +58,23 @@ CATS_AND_DOGS = {"train/cats": 8, "train/dogs": 8, "validation/cats": 4, "valida
         (
             imagenet_as_downloaded,
             {"train/n01440764": 12, "train/n01443537": 12},
-            "not redirected: 20 samples directly in a split (test, val); to redirect them, name"
-            " their classes with --classes FILE.csv",
+            "not redirected: 20 samples directly in a split (test, val); to redirect them: " + TABLE,
         ),
         (
             with_flat_splits_among_classes,
             {"cats": 4, "dogs": 4},
-            "not redirected: 8 samples directly in a split (all_test_640, val); to redirect them, name their"
-            " classes with --classes FILE.csv",
+            "not redirected: 8 samples directly in a split (all_test_640, val); to redirect them: " + TABLE,
         ),
         (
             with_a_sample_at_the_top,
             CATS_AND_DOGS,
-            "not redirected: 1 sample in the source itself; to redirect them, name their classes with"
-            " --classes FILE.csv",
+            "not redirected: 1 sample in the source itself; to redirect them: " + TABLE,
         ),
         (
             with_a_folder_of_all,
             CATS_AND_DOGS,
             "not redirected: 8 samples in a directory with no other class beside it (all,"
-            " train/cats/more); to redirect them, name their classes with --classes FILE.csv",
+            " train/cats/more); to redirect them: " + TABLE,
         ),
     ],
 )
@@ -108,7 +107,7 @@ def test_samples_in_no_class_directory_are_not_redirected(
 def test_no_possible_class_directory_means_no_redirection(tmp_path: Path, build: Build, words: str) -> None:
     found = catalog(made(tmp_path, build), "dir")
     assert found.verdict.line.startswith(f"not redirecting: {words}")
-    assert found.verdict.line.endswith("--classes FILE.csv")
+    assert found.verdict.line.endswith(f"; to redirect them: {TABLE}")
     assert not len(found.class_of)
 
 
@@ -124,6 +123,7 @@ def with_a_table(root: Path) -> None:
 
 
 PAIR = "benign/benign (0).png and benign (0)_mask.png may be parts of one sample; --classes dir may answer one"
+TOGETHER = "--groups is for scripts that open the files of a sample together, each time; one that reads all labels"
 SINGLE = "nothing is named like a validation split: if the script makes a split itself (random_split, validation_split,"
 
 
@@ -136,7 +136,7 @@ SINGLE = "nothing is named like a validation split: if the script makes a split 
         (flower_photos, None, [SINGLE]),
         (busi, None, [PAIR, SINGLE]),
         (two_formats, None, ["cat/00.jpg and 00.png may be parts of one sample", SINGLE]),
-        (two_formats, "stem", [SINGLE]),
+        (two_formats, "stem", [SINGLE, TOGETHER]),
     ],
 )
 def test_doubts_about_classes_dir_are_warnings(
@@ -155,8 +155,9 @@ def test_captions_of_a_group_are_not_a_label_table(tmp_path: Path) -> None:
     for name in ("cat", "dog"):
         make(tmp_path, *(f"train/{name}/{name}{i}.{ending}" for i in range(4) for ending in ("jpg", "txt")))
     make(tmp_path, "val/readme.md")
-    assert catalog(tmp_path, "dir", "stem").verdict.saw == ()
+    (together,) = catalog(tmp_path, "dir", "stem").verdict.saw
+    assert together.startswith(TOGETHER)
     assert catalog(tmp_path, "dir").verdict.saw == (
-        "train/cat/cat0.txt looks like a label table; --classes dir does not read it; for labels from a table use"
-        " --classes FILE.csv",
+        "train/cat/cat0.txt looks like a label table; --classes dir does not read it; for labels from a table: "
+        + TABLE,
     )

@@ -379,6 +379,12 @@ def librispeech(root: Path) -> None:
             make(root, f"{split}/{speaker}/198/{speaker}-198.trans.txt")
 
 
+def clips(root: Path) -> None:
+    for split in ("train", "test"):
+        for name in ("archery", "bowling"):
+            make(root, *(f"{split}/{name}/clip{i:02d}_f{j:04d}_crop.png" for i in range(4) for j in range(6)))
+
+
 def flat_kaggle(root: Path) -> None:
     make(root, *(f"{name}.{i}.jpg" for name in ("cat", "dog") for i in range(5)))
 
@@ -569,6 +575,7 @@ REFUSED: list[tuple[Callable[[Path], None], str, set[str]]] = [
     (renamed_cityscapes, "train/answer/aachen_000000_gtFine_labelIds.png and train/view/aachen_000000_", {DIR}),
     (voc, "Annotations/2007_000000.xml looks like a label table", set()),
     (librispeech, "198.trans.txt looks like a label table", set()),
+    (clips, "clip00_f0000_crop.png has more in its name than an identity (00 and 0000)", {DIR}),
     (flat_kaggle, "cat.0.jpg lies at the top", set()),
     (utkface, "landmark_list_part1.txt looks like a label table", set()),
     (symlinks_by_class, "by_class/cat/0001.jpg is a symlink", {ANY}),
@@ -623,8 +630,12 @@ def check_refused(root: Path, words: str, offered: set[str]) -> None:
     assert "\n" not in found.verdict.line
     assert found.verdict.line.startswith("not redirecting: ")
     assert {option for option in (DIR, ANY, STEM) if option in found.verdict.line} == offered, found.verdict.line
-    for always in ("--classes sampler", "--classes FILE.csv"):
+    for always in (
+        "--classes sampler",
+        "--classes FILE.csv, for one label a file (boxes, pairs and order would be wrong)",
+    ):
         assert always in found.verdict.line or "no files" in found.verdict.line
+    assert found.verdict.line.count("--groups") == found.verdict.line.count("the script opens them together, each time")
     assert (found.sample_of == -1).all()
     assert not any(finding.redirected for finding in found.verdict.splits)
 

@@ -20,6 +20,7 @@ from redoxfs.arrays import distinct, is_in
 from redoxfs.dataset.access import readers_of
 from redoxfs.dataset.errors import ClassesError, show
 from redoxfs.dataset.groups import Groups
+from redoxfs.dataset.scene import TABLE
 from redoxfs.dataset.splits import splits_of
 from redoxfs.dataset.tree import Tree
 
@@ -220,6 +221,5 @@ def _refuse_links(tree: Tree, groups: Groups) -> None:
         if member is not None and int(tree.parent[link]) != int(tree.parent[members[member]]):
             raise ClassesError(
                 f"{show(tree.path(link))} is a symlink to {show(tree.path(int(members[member])))}, whose class is"
-                " another directory; name the classes with --classes FILE.csv, or use --classes any if there are no"
-                " labels"
+                f" another directory; if there are no labels: --classes any; else: {TABLE}"
             )

@@ -20,7 +20,7 @@ from redoxfs.dataset.errors import show
 from redoxfs.dataset.evidence import parts_within, scene_of
 from redoxfs.dataset.groups import Groups
 from redoxfs.dataset.label_files import label_files
-from redoxfs.dataset.scene import Scene
+from redoxfs.dataset.scene import TABLE, Scene
 from redoxfs.dataset.tree import Tree
 
 # Directories named in a line before it says "…".
@@ -75,7 +75,7 @@ def _left_out(tree: Tree, rest: Unnamed, samples: int) -> str:
     if rest.lone:
         where.append(f"in a directory with no other class beside it ({_some(tree, rest.lone)})")
     what = "1 sample" if samples == 1 else f"{samples:,} samples"
-    return f"{what} {' or '.join(where)}; to redirect them, name their classes with --classes FILE.csv"
+    return f"{what} {' or '.join(where)}; to redirect them: {TABLE}"
 
 
 def _some(tree: Tree, entries: list[int]) -> str:
@@ -86,7 +86,10 @@ def _some(tree: Tree, entries: list[int]) -> str:
 def _warnings(scene: Scene) -> Iterator[str]:
     table = label_files(scene)
     if table is not None:
-        yield f"{table.what}; --classes dir does not read it; for labels from a table use --classes FILE.csv"
+        yield f"{table.what}; --classes dir does not read it; for labels from a table: {TABLE}"
     pair = None if scene.grouped else parts_within(scene)
     if pair is not None:
-        yield f"{pair.what}; --classes dir may answer one with the other; --groups keeps the files of a sample together"
+        yield (
+            f"{pair.what}; --classes dir may answer one with the other; --groups keeps the files of a sample together,"
+            " if the script opens them together, each time"
+        )

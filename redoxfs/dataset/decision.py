@@ -11,7 +11,7 @@ from redoxfs.dataset.classes import Classes, label_by_directory, label_by_table,
 from redoxfs.dataset.classes_dir import apply_classes_dir
 from redoxfs.dataset.errors import show
 from redoxfs.dataset.evidence import judge
-from redoxfs.dataset.groups import Groups, check_groups, make_groups
+from redoxfs.dataset.groups import TOGETHER, Groups, check_groups, make_groups
 from redoxfs.dataset.samples import sample_mask
 from redoxfs.dataset.script_splits import script_splits
 from redoxfs.dataset.tree import CONTROL_NAME, Tree
@@ -109,6 +109,7 @@ def build_catalog(
     if mode != "sampler":
         names = [*labels.split_names, *labels.names.values()]
         saw += filter(None, [script_splits(tree, names, columns, beside)])
+        saw += [TOGETHER] if groups is not None else []
     verdict = Verdict(classes, mode, _line(classes, mode, made, len(found)), tuple(saw), splits)
     return _number(tree, found, made, verdict, sample_files)
 

@@ -35,7 +35,7 @@ from redoxfs.dataset.places import parallel_beside, shape, splits_of_one_part
 from redoxfs.dataset.proof import Proof, prove
 from redoxfs.dataset.randomness import Told
 from redoxfs.dataset.samples import hidden
-from redoxfs.dataset.scene import Against, Check, Doubt, Scene, hint
+from redoxfs.dataset.scene import STEM, Against, Check, Doubt, Scene, hint
 from redoxfs.dataset.splits import is_split
 from redoxfs.dataset.tree import Tree
 
@@ -164,7 +164,7 @@ def parts_within(scene: Scene) -> Doubt | None:
     one, other = (scene.tree.name(entry) for entry in pair)
     instead = ""
     if os.path.splitext(one)[0] == os.path.splitext(other)[0]:
-        instead = "if files with one stem are one sample and its directory is the label: --groups stem --classes dir"
+        instead = STEM
     return Doubt(
         f"{scene.path(pair[0])} and {scene.name(pair[1])} may be parts of one sample",
         Against.DIR | Against.ANY,

@@ -24,6 +24,12 @@ from redoxfs.dataset.errors import ClassesError, show
 from redoxfs.dataset.samples import hidden
 from redoxfs.dataset.tree import Tree
 
+TOGETHER = (
+    "--groups is for scripts that open the files of a sample together, each time; one that reads all labels or captions"
+    " once and keeps them, as Ultralytics does, pairs them with other samples"
+)
+"""A line about every mount with groups: the binding of a sample's files ends when they are closed and opened again."""
+
 KEY = "{key}"
 # A bound sample keeps one bit of a 64-bit word for each of its files.
 MEMBERS_MAX = 64

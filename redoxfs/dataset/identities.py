@@ -24,7 +24,7 @@ from redoxfs.arrays import is_in
 from redoxfs.dataset.errors import show
 from redoxfs.dataset.mirrors import SCATTER
 from redoxfs.dataset.randomness import Identities, Told, counted, shared
-from redoxfs.dataset.scene import Against
+from redoxfs.dataset.scene import STEM, Against
 from redoxfs.dataset.stems import PIECE_BYTES
 from redoxfs.dataset.tree import Tree
 
@@ -162,8 +162,7 @@ def _read(tree: Tree, entries: NDArray[np.int64]) -> Identities | Told:
     again = np.flatnonzero((key[order][1:] == key[order][:-1]) & (group[order][1:] == group[order][:-1]))
     if len(again):
         first_two = tuple(sorted(int(entries[row]) for row in order[again[0] : again[0] + 2]))
-        instead = "if files with one stem are one sample and its directory is the label: --groups stem --classes dir"
-        return Told(first_two, "may be parts of one sample", "pair", Against.DIR | Against.ANY, instead)
+        return Told(first_two, "may be parts of one sample", "pair", Against.DIR | Against.ANY, STEM)
     texts = (kind == 2)[group]
     if texts.any():
         uneven = _uneven_text(left[texts], inside[texts], group[texts])

@@ -15,6 +15,14 @@ from redoxfs.dataset.errors import show
 from redoxfs.dataset.splits import is_split
 from redoxfs.dataset.tree import Tree
 
+TABLE = "--classes FILE.csv, for one label a file (boxes, pairs and order would be wrong)"
+"""A table as a suggestion. It is never made without the condition: a table has no way to say what a box is."""
+
+STEM = (
+    "if files with one stem are one sample, the script opens them together, each time, and their directory is the"
+    " label: --groups stem --classes dir"
+)
+
 
 class Against(Flag):
     """The options that would give wrong labels if a doubt is right."""
@@ -81,4 +89,4 @@ def hint(
     if Against.ANY not in against:
         fits.append("if there are no labels: --classes any")
     fits.append("if the script can take a sampler: --classes sampler")
-    return "; ".join([*fits, "else: --classes FILE.csv"])
+    return "; ".join([*fits, f"else: {TABLE}"])
