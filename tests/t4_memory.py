@@ -169,3 +169,34 @@ def test_20_epochs_take_no_more_memory_than_5(machine: Machine, tmp_path: Path, 
         after[epoch] = rss_bytes(pid)
     assert machine.stats()["lap"] == {".": 20}
     assert after[20] - after[5] <= GROWTH_BYTES
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy_of_pages", ["direct_io", "page_cache"])
+def test_files_that_grow_and_shrink_after_the_scan_take_no_memory(
+    machine: Machine, tmp_path: Path, policy: str, policy_of_pages: str
+) -> None:
+    """Sparse ones, whose size costs the writer nothing."""
+    memory, size = 8 * MIB, 3 << 30
+    source = files(tmp_path / "data", 400, 60_000)
+    pid, paths = mounted(machine, source, policy, memory, "-o", policy_of_pages)
+    before = rss_bytes(pid)
+    every = sorted(source.rglob("*.jpg"))
+    for path in every[::3]:
+        os.truncate(path, size)
+    for path in every[1::3]:
+        os.truncate(path, 100)
+    sizes = {path.stat().st_size for path in every}
+    for _ in range(2):
+        for name in paths:
+            with open(name, "rb", buffering=0) as file:
+                now = os.fstat(file.fileno()).st_size
+                assert now in sizes
+                assert len(file.read(1 << 16)) == min(now, 1 << 16)
+                if now == size:
+                    file.seek(-10, os.SEEK_END)
+                    assert file.read() == bytes(10)
+    stats = machine.stats()
+    assert stats["errors"] == 0
+    assert stats["changed"] == len(every[::3]) + len(every[1::3])
+    assert highest_rss_bytes(pid) <= before + memory + OVER_MEMORY_BYTES

@@ -39,7 +39,11 @@ class Stamp(NamedTuple):
 
 
 class FileBytes(NamedTuple):
-    """The bytes of one file. ``changed``: the file is no longer as the scan saw it."""
+    """The bytes of one file. ``changed``: the file is no longer as the scan saw it.
+
+    A file that has grown since the scan may have any size, and memory was planned for the size of the scan. So it comes
+    without bytes, and only ``stamp`` has its size: whoever opened it reads it by position.
+    """
 
     data: bytes | memoryview | Buffer
     stamp: Stamp

@@ -113,12 +113,25 @@ static bool same(const struct stat *one, const struct stat *other) {
            one->st_mtim.tv_sec == other->st_mtim.tv_sec && one->st_mtim.tv_nsec == other->st_mtim.tv_nsec;
 }
 
-static void read_open_file(const redox_files *files, int fd, redox_file *file, const atomic_bool *stop) {
+static void set_stamp(redox_file *file, const struct stat *of) {
+    file->mtime_ns = (int64_t)of->st_mtim.tv_sec * 1000000000 + of->st_mtim.tv_nsec;
+    file->inode = of->st_ino;
+}
+
+static void read_open_file(const redox_files *files, int fd, int32_t entry, redox_file *file, const atomic_bool *stop) {
     struct stat before, after;
     if (fstat(fd, &before)) {
         fail(file, errno, REDOX_FAILED);
     } else if (!S_ISREG(before.st_mode) || before.st_size < 0) {
         fail(file, EIO, REDOX_NOT_REGULAR);
+    } else if (before.st_size > files->tree->size[entry]) {
+        // Memory was planned for the size of the scan, and a file may grow to any size. Its readers get it in parts.
+        file->grown_bytes = before.st_size;
+        file->buffer = redox_buffer_allocate(0);
+        set_stamp(file, &before);
+        if (!file->buffer) {
+            fail(file, ENOMEM, REDOX_FAILED);
+        }
     } else if ((uint64_t)before.st_size > files->largest_bytes ||
                !(file->buffer = redox_buffer_allocate((size_t)before.st_size))) {
         fail(file, ENOMEM, REDOX_FAILED);
@@ -130,8 +143,7 @@ static void read_open_file(const redox_files *files, int fd, redox_file *file, c
             // A file that is being written must not be returned half old, half new.
             fail(file, EIO, REDOX_CHANGED);
         } else {
-            file->mtime_ns = (int64_t)before.st_mtim.tv_sec * 1000000000 + before.st_mtim.tv_nsec;
-            file->inode = before.st_ino;
+            set_stamp(file, &before);
         }
     }
 }
@@ -144,11 +156,12 @@ static void read_file(const redox_files *files, int32_t entry, redox_file *file,
             fail(file, errno, REDOX_FAILED);
             continue;
         }
-        read_open_file(files, fd, file, stop);
+        read_open_file(files, fd, entry, file, stop);
         close(fd);
         if (file->buffer) {
             const redox_tree *tree = files->tree;
-            file->changed = (int64_t)file->buffer->size != tree->size[entry] || file->mtime_ns != tree->mtime_ns[entry];
+            file->changed = (int64_t)file->buffer->size != tree->size[entry] || file->grown_bytes ||
+                            file->mtime_ns != tree->mtime_ns[entry];
             return;
         }
     }

@@ -98,7 +98,7 @@ static PyObject *result_of(const result_types *types, redox_file *file) {
     if (!file->buffer) {
         return Py_BuildValue("(ii)", file->error, (int)file->fault);
     }
-    PyObject *size = PyLong_FromSize_t(file->buffer->size);
+    PyObject *size = PyLong_FromSize_t(file->grown_bytes ? (size_t)file->grown_bytes : file->buffer->size);
     PyObject *mtime_ns = PyLong_FromLongLong(file->mtime_ns), *inode = PyLong_FromUnsignedLongLong(file->inode);
     PyObject *stamp = make(types->stamp, size, mtime_ns, inode);
     if (!stamp) {

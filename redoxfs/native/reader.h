@@ -26,6 +26,7 @@ typedef enum redox_fault {
 // The result for one file. `buffer` is NULL if it could not be read; the other fields say which content it has.
 typedef struct redox_file {
     redox_buffer *buffer;
+    int64_t grown_bytes;  // its size, if it is longer than at the scan: then `buffer` is empty; else 0
     int64_t mtime_ns;
     uint64_t inode;
     bool changed;  // since the scan

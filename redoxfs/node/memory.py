@@ -17,6 +17,7 @@ slots, and the path gets an *alias*: another content with the same bytes, which 
 not kept: a content of which a file could not be read is read once more for the slots. Used from the node's task alone.
 """
 
+import errno
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
@@ -37,7 +38,7 @@ class _Owner(Enum):
 class Content:
     """The bytes of one sample: expected, here, or dropped.
 
-    ``files``       by role: the bytes, or the error of the read; empty until they arrive
+    ``files``       by role: the bytes, the error of the read, or None; empty until they arrive
     ``stamps``      by role, None for a file that could not be read; kept when the bytes are dropped
     ``bytes_held``  the sum over the files
     ``read``        the read that brings it
@@ -74,8 +75,9 @@ class Content:
 
     @property
     def payload(self) -> Payload:
-        """The files, once they are here and before they are dropped."""
-        return tuple(file for file in self.files if file is not None)
+        """The files, once they are here and before they are dropped; an error for one that has grown since the scan."""
+        grown = OSError(errno.EFBIG, "it has grown since the scan")
+        return tuple(grown if file is None else file for file in self.files)
 
     @property
     def is_wanted(self) -> bool:
@@ -97,13 +99,16 @@ class Content:
         """The files are here. Returns the calls to make when their bytes are counted."""
         stamps: list[Stamp | None] = []
         held = 0
-        for file in payload:
+        self.files = payload
+        for number, file in enumerate(payload):
             if isinstance(file, FileBytes):
                 stamps.append(file.stamp)
-                held += len(file.data)
+                size = len(file.data)
+                held += size
+                if size != file.stamp.size:
+                    self.files = (*self.files[:number], None, *self.files[number + 1 :])
             else:
                 stamps.append(None)
-        self.files = payload
         self.stamps = tuple(stamps)
         self.bytes_held = held
         self._notify()
