@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import stat
@@ -183,9 +184,17 @@ def killed(source: Path, dst: Path, when: When) -> bool:
     return os.WIFSIGNALED(status)
 
 
+_THROUGH_FD = re.compile(r"/proc/[0-9]+/fd/[0-9]+(?=/)")
+
+
+def named(path: object) -> str:
+    """The path behind one that leads through a descriptor of a folder."""
+    return _THROUGH_FD.sub(lambda found: os.readlink(found[0]), str(path))
+
+
 def is_change(dst: Path, event: str, arguments: tuple[object, ...]) -> bool:
     events = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.chmod", "open")
-    return event in events and str(arguments[0]).startswith(str(dst))
+    return event in events and named(arguments[0]).startswith(str(dst))
 
 
 def change_number(number: int, dst: Path) -> When:
@@ -210,7 +219,7 @@ def changes_of_a_pack(source: Path, dst: Path) -> int:
 
 def before_the_index(dst: Path) -> When:
     """When all shards are done, and before the index and the manifest are put in place."""
-    return lambda event, arguments: event == "os.rename" and str(arguments[1]) == str(dst / FOLDER)
+    return lambda event, arguments: event == "os.rename" and named(arguments[1]) == str(dst / FOLDER)
 
 
 def test_a_pack_killed_anywhere_is_unfinished_and_resumes(

@@ -4,9 +4,11 @@ import json
 import os
 import signal
 import socket
+import stat
 import subprocess
 import tarfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,15 @@ import slow_store
 from hostile_mount import Link, hostile_mount
 from machine import Machine
 from object_server import serving
+from packs import catalog_of, opened
 from patience import until
-from strangers import Stranger, stranger_here
+from strangers import Stranger, become, stranger_here
 
+from redoxfs.chunks import build_cells
 from redoxfs.linux.fuse_device import MountError, hold, mount
 from redoxfs.linux.mount_table import read_mounts
+from redoxfs.packed import pack
+from redoxfs.packed.packing import PackError
 
 pytestmark = [pytest.mark.mount, pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two other users")]
 
@@ -305,3 +311,90 @@ def test_names_of_a_dataset_are_shown_without_what_a_terminal_obeys(machine: Mac
     for done in said:
         assert is_harmless(done.stdout), done.args
         assert is_harmless(done.stderr), done.args
+
+
+# Packing into a folder that another user can write to.
+
+
+@pytest.fixture
+def tree_to_pack(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    for label in ("a", "b"):
+        (folder / label).mkdir(parents=True)
+        for number in range(8):
+            (folder / label / f"{number}.bin").write_bytes(bytes([number]) * 100_000)
+    return folder
+
+
+def test_pack_writes_through_no_symlink_of_another_user(
+    machine: Machine, stranger: Stranger, tree_to_pack: Path
+) -> None:
+    mine = machine.folder / "mine"
+    mine.mkdir(mode=0o700)
+    names = ("lock", "inode.npy", "plan.new", "samples-000000.tar.part", "samples-000000.tar.sums.npy", "manifest.json")
+    for name in names:
+        (mine / name).write_text("mine")
+
+    def is_untouched() -> bool:
+        return {path.name: path.read_text() for path in mine.iterdir()} == dict.fromkeys(names, "mine")
+
+    for number, how in enumerate(("a symlink", "a folder of symlinks", "a folder that all may write")):
+        dst = stranger.mkdir(f"dst{number}", 0o777)
+        dst.chmod(0o777)
+        making = dst / ".packing"
+        if how == "a symlink":
+            stranger.does(partial(making.symlink_to, mine))
+        elif how == "a folder of symlinks":
+            stranger.does(partial(making.mkdir, mode=0o777))
+            for name in names:
+                stranger.does(partial((making / name).symlink_to, mine / name))
+        else:
+            making.mkdir()
+            making.chmod(0o777)
+        done = machine.run("pack", tree_to_pack, dst, "--classes", "dir")
+        assert (done.returncode, done.stderr.count("redoxfs: ")) == (4, 1), (how, done.stderr)
+        assert "name a folder of your own" in done.stderr
+        assert is_untouched()
+    # A folder that others may write to is no reason to refuse.
+    dst = stranger.mkdir("open")
+    dst.chmod(0o777)
+    machine.ok("pack", tree_to_pack, dst, "--classes", "dir")
+    machine.ok("verify", dst)
+    assert not (dst / ".packing").exists()
+
+
+def test_a_shard_that_is_replaced_by_a_symlink_opens_no_file_of_the_packers(
+    machine: Machine, stranger: Stranger, tree_to_pack: Path
+) -> None:
+    private = machine.folder / "private"
+    private.write_text("mine")
+    private.chmod(0o600)
+    dst = stranger.mkdir("dst")
+    dst.chmod(0o777)
+    first = dst / "tree-000000.tar"
+
+    def swap() -> None:
+        while not first.exists():
+            pass
+        first.unlink()
+        first.symlink_to(private)
+
+    # Many shards, each of which is synced: the pack goes on for long after the first.
+    for number in range(60):
+        (tree_to_pack / f"a/more{number}.bin").write_bytes(bytes(10_000))
+    catalog = catalog_of(tree_to_pack)
+    cells = build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=1, seed=0)
+    attack = os.fork()
+    if attack == 0:
+        become(stranger.uid)
+        swap()
+        os._exit(0)
+    try:
+        with opened(tree_to_pack) as fd, pytest.raises(PackError, match=r"tree-000000\.tar"):
+            pack(catalog, cells, fd, dst, shard_bytes=20_000, seed=0, asked={}, jobs=1)
+    finally:
+        os.kill(attack, signal.SIGKILL)
+        os.waitpid(attack, 0)
+    assert first.is_symlink()
+    assert (private.read_text(), stat.S_IMODE(private.stat().st_mode)) == ("mine", 0o600)
+    assert not (dst / "manifest.json").exists()

@@ -9,6 +9,10 @@ The order of the steps makes a killed pack harmless:
 3. The source's directories are checked once more, the index is moved into place, and last the manifest is written.
 
 So unfinished shards have temporary names that no reader uses, and a folder with a manifest is complete.
+
+Others may be able to write to DST, and put symlinks there. So DST and DST/.packing are reached by descriptors. The
+latter is this user's own, and nobody else may write to it. In DST itself, names are renamed and removed; no file there
+is written to, and only this user's own files get another mode.
 """
 
 import contextlib
@@ -114,41 +118,77 @@ def pack(
     positions = assign_positions(catalog, cells, shard_bytes=shard_bytes)
     manifest = describe(catalog, cells, positions, seed=seed, asked=asked)
     totals = Totals.of(tree)
-    try:
-        making = _enter(dst)
-        with _locked(making):
-            records = _save_draft(making, arrays_of(catalog, cells, positions), manifest)
-            if (dst / MANIFEST).exists():
-                return _already(dst, manifest, records, making)
+    with contextlib.ExitStack() as held:
+        at: _Places | None = None
+        try:
+            at = _enter(dst, held)
+            held.enter_context(_locked(at))
+            records = _save_draft(at, arrays_of(catalog, cells, positions), manifest)
+            if (at.dst / MANIFEST).exists():
+                return _already(at, manifest, records)
             # Inodes are not in the index; they give the order of reading.
-            np.save(making / INODES, tree.inode, allow_pickle=False)
-            work = Work(_prepare, (seen_by_workers(root_fd), dst), _carry_out)
+            np.save(at.making / INODES, tree.inode, allow_pickle=False)
+            work = Work(_prepare, (seen_by_workers(root_fd), at.dst, at.making), _carry_out)
             sums, kept, rewritten = carry_out(work, tree, positions, jobs, lambda done: on_progress(done, totals))
             must_be_unchanged(tree, root_fd)
-            _finish(dst, making, manifest, records, sums, private=_is_private(tree))
-    except OSError as error:
-        where = os.fsdecode(error.filename) if error.filename is not None else dst
-        raise PackError(f"{where}: {error.strerror or error}; run the same command again to resume") from None
+            _finish(at, manifest, records, sums, private=_is_private(tree))
+        except OSError as error:
+            where = os.fspath(dst) if error.filename is None else os.fsdecode(error.filename)
+            where = where if at is None else at.named(where)
+            raise PackError(f"{where}: {error.strerror or error}; run the same command again to resume") from None
     return Packed(len(positions.shard_names), kept, rewritten, sum(positions.shard_bytes))
 
 
-def _enter(dst: Path) -> Path:
-    """Make DST, and the folder in it for unfinished files. Return that folder."""
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """DST by its ``name``; and paths that lead to open descriptors of DST and of DST/.packing."""
+
+    name: Path
+    dst: Path
+    making: Path
+
+    def named(self, path: str) -> str:
+        """A path as the user knows it."""
+        path = path.replace(os.fspath(self.making), os.fspath(self.name / PACKING))
+        return path.replace(os.fspath(self.dst), os.fspath(self.name))
+
+    def clear(self) -> None:
+        """Remove the folder of unfinished files."""
+        for name in os.listdir(self.making):
+            _remove(self.making / name)
+        (self.dst / PACKING).rmdir()
+
+
+def _enter(dst: Path, held: contextlib.ExitStack) -> _Places:
+    """Make DST, and the folder in it for unfinished files, and hold both open."""
     dst.mkdir(exist_ok=True)
-    making = dst / PACKING
-    found = set(os.listdir(dst))
+    dst_fd = os.open(dst, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    held.callback(os.close, dst_fd)
+    found = set(os.listdir(dst_fd))
     if found and PACKING not in found and MANIFEST not in found:
         raise PackError(f"{dst}: is not empty and is not a packed dataset; name a new folder")
-    making.mkdir(mode=0o700, exist_ok=True)
-    return making
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(PACKING, 0o700, dir_fd=dst_fd)
+    try:
+        making_fd = os.open(PACKING, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dst_fd)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            raise
+        raise PackError(f"{dst / PACKING}: is no folder; remove it, or name a folder of your own") from None
+    held.callback(os.close, making_fd)
+    made = os.fstat(making_fd)
+    if made.st_uid != os.geteuid() or made.st_mode & 0o022:
+        raise PackError(f"{dst / PACKING}: others may write to it, or it is another user's; name a folder of your own")
+    return _Places(dst, seen_by_workers(dst_fd), seen_by_workers(making_fd))
 
 
 @contextlib.contextmanager
-def _locked(making: Path) -> Iterator[None]:
+def _locked(at: _Places) -> Iterator[None]:
     """Lock DST against another pack: two would write to one shard, and the first to finish would seal it.
 
     This is a record lock, which network filesystems support, and which ends with this process.
     """
+    making = at.making
     fd = os.open(making / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         try:
@@ -159,19 +199,20 @@ def _locked(making: Path) -> Iterator[None]:
             # On a filesystem without locks, pack without one.
             mine = error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
         if not mine:
-            raise PackError(f"{making.parent}: another redoxfs pack is writing to it; wait until that is done")
+            raise PackError(f"{at.name}: another redoxfs pack is writing to it; wait until that is done")
         yield
     finally:
         os.close(fd)
 
 
 def _save_draft(
-    making: Path, arrays: dict[str, np.ndarray[Any, Any]], manifest: dict[str, Any]
+    at: _Places, arrays: dict[str, np.ndarray[Any, Any]], manifest: dict[str, Any]
 ) -> dict[str, dict[str, Any]]:
     """Save the arrays in DST/.packing/index, and the draft manifest. Return the arrays' records.
 
     An earlier run's draft must be of the same dataset and options.
     """
+    making = at.making
     folder = making / FOLDER
     fresh = making / "plan"
     shutil.rmtree(fresh, ignore_errors=True)
@@ -180,7 +221,7 @@ def _save_draft(
     draft = draft_of(manifest, records)
     if (making / DRAFT).exists():
         try:
-            must_resume((making / DRAFT).read_bytes(), draft, str(making.parent))
+            must_resume((making / DRAFT).read_bytes(), draft, str(at.name))
         except PackError:
             shutil.rmtree(fresh)
             raise
@@ -244,13 +285,13 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def _already(dst: Path, manifest: dict[str, Any], records: dict[str, dict[str, Any]], making: Path) -> Packed:
-    shutil.rmtree(making)
+def _already(at: _Places, manifest: dict[str, Any], records: dict[str, dict[str, Any]]) -> Packed:
+    at.clear()
     try:
-        there = read_manifest(dst)
+        there = read_manifest(at.dst)
     except DamagedDatasetError as error:
-        raise PackError(f"{error}; remove {dst}, or name a new folder") from None
-    return packed_before(there, manifest, records, str(dst))
+        raise PackError(f"{at.named(str(error))}; remove {at.name}, or name a new folder") from None
+    return packed_before(there, manifest, records, str(at.name))
 
 
 # The shards
@@ -310,21 +351,23 @@ class _State:
     shards: ShardMap
     root_fd: int
     dst: Path
+    making: Path
 
 
-def _prepare(argument: tuple[Path, Path]) -> _State:
-    root, dst = argument
-    return _State(planned_shards(dst / PACKING), os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), dst)
+def _prepare(argument: tuple[Path, Path, Path]) -> _State:
+    root, dst, making = argument
+    return _State(planned_shards(making), os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), dst, making)
 
 
 def _carry_out(state: _State, shard: int, tally: Tally) -> tuple[Sums, bool, bool]:
     """Keep or write a shard. Return its checksums, whether it was there, and whether it was whole."""
-    making = state.dst / PACKING
+    making = state.making
     name = state.shards.positions.shard_names[shard]
     final, sums_at = state.dst / name, making / f"{name}.sums.npy"
-    was_there = final.exists()
+    was_there = os.path.lexists(final)
     if was_there:
-        known = _known_sums(sums_at, len(state.shards.blocks(shard)))
+        # Not what a symlink leads to, which somebody else may change.
+        known = None if final.is_symlink() else _known_sums(sums_at, len(state.shards.blocks(shard)))
         if known is not None:
             counted = Done(0, 0)
 
@@ -376,22 +419,32 @@ def _is_private(tree: Tree) -> bool:
     return any(bool((tree.mode[tree.kind_mask(kind)] & bits != bits).any()) for kind, bits in READABLE_BY_ALL.items())
 
 
-def _finish(
-    dst: Path, making: Path, manifest: dict[str, Any], records: dict[str, Any], sums: Sums, *, private: bool
-) -> None:
+def _finish(at: _Places, manifest: dict[str, Any], records: dict[str, Any], sums: Sums, *, private: bool) -> None:
+    dst, making = at.dst, at.making
     folder = dst / FOLDER
     (making / FOLDER / "sums.npy").unlink(missing_ok=True)
     records = {**records, "sums": array_files.save(making / FOLDER, "sums", sums)}
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(folder)
-    (making / FOLDER).rename(folder)
-    durable.sync_directory(folder)
     (making / MANIFEST).unlink(missing_ok=True)
     durable.write_file(making / MANIFEST, seal({**manifest, "arrays": records}))
     if not private:
         umask = os.umask(0)
         os.umask(umask)
-        for path in (making / MANIFEST, *folder.iterdir(), *(dst / shard["name"] for shard in manifest["shards"])):
-            path.chmod(0o644 & ~umask)
+        shards = (dst / shard["name"] for shard in manifest["shards"])
+        for path in (making / MANIFEST, *(making / FOLDER).iterdir(), *shards):
+            _set_mode(path, 0o644 & ~umask)
+    durable.sync_directory(making / FOLDER)
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(folder)
+    (making / FOLDER).rename(folder)
+    durable.sync_directory(dst)
     durable.rename(making / MANIFEST, dst / MANIFEST)
-    shutil.rmtree(making)
+    at.clear()
+
+
+def _set_mode(path: Path, mode: int) -> None:
+    """Set the mode of a file of this user's own, and of no file that a symlink or another user's link leads to."""
+    with array_files.open_plain(path) as file:
+        found = os.fstat(file.fileno())
+        if found.st_uid != os.geteuid() or found.st_nlink != 1:
+            raise PackError(f"{path.name} in DST was replaced by another file; pack again into a folder of your own")
+        os.fchmod(file.fileno(), mode)

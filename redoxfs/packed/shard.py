@@ -26,7 +26,7 @@ import numpy.typing as npt
 import xxhash
 
 from redoxfs.chunks import open_beneath
-from redoxfs.dataset import SourceError, Tree, show
+from redoxfs.dataset import SourceError, Tree, array_files, show
 from redoxfs.packed.headers import BLOCK_BYTES, RECORD_BYTES, header_of
 from redoxfs.packed.index import SUM_BLOCK_BYTES, Sums
 from redoxfs.packed.positions import Positions
@@ -248,7 +248,7 @@ def check_shard(
         OSError: the shard cannot be read.
         StoppedError: ``stopping`` returned True.
     """
-    with open(path, "rb", buffering=0) as file:
+    with array_files.open_plain(path) as file:
         fd = file.fileno()
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
         length = os.fstat(fd).st_size
