@@ -12,12 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import slow_store
 from hostile_mount import Link, hostile_mount
 from machine import Machine
 from object_server import serving
-from packs import catalog_of, opened
+from packs import catalog_of, opened, replace_array
 from patience import until
 from strangers import Stranger, become, stranger_here
 
@@ -398,3 +399,34 @@ def test_a_shard_that_is_replaced_by_a_symlink_opens_no_file_of_the_packers(
     assert first.is_symlink()
     assert (private.read_text(), stat.S_IMODE(private.stat().st_mode)) == ("mine", 0o600)
     assert not (dst / "manifest.json").exists()
+
+
+# The index of an object store in a folder of another user.
+
+
+@pytest.mark.parametrize("whose", ["all of it", "the indexes", "one index", "for all to write"])
+def test_an_index_of_another_user_is_not_used(
+    machine: Machine, stranger: Stranger, tree_to_pack: Path, tmp_path: Path, whose: str
+) -> None:
+    (tree_to_pack / "a/0.bin").chmod(0o600)
+    packed = tmp_path / "packed"
+    machine.ok("pack", tree_to_pack, packed, "--classes", "dir")
+    cache = machine.folder / "cache/redoxfs"
+    with serving(packed) as server:
+        machine.ok("mount", server.url, machine.mnt)
+        machine.ok("umount", machine.mnt)
+        (place,) = (cache / "indexes").iterdir()
+        # As a stranger would forge it: all files may be read by all.
+        modes = np.load(place / "index/mode.npy")
+        replace_array(place, "mode", modes | 0o444)
+        for path in [cache, *cache.rglob("*")] if whose == "all of it" else []:
+            os.chown(path, stranger.uid, stranger.uid)
+        if whose == "for all to write":
+            (cache / "indexes").chmod(0o777)
+        elif whose != "all of it":
+            os.chown(cache / "indexes" if whose == "the indexes" else place, stranger.uid, stranger.uid)
+        said = machine.ok("mount", server.url, machine.mnt).stderr
+        assert "fetched the index" in said
+        assert ("fetched again at each start" in said) == (whose != "one index")
+        assert stat.S_IMODE((machine.mnt / "a/0.bin").stat().st_mode) == 0o600
+        machine.ok("umount", machine.mnt)

@@ -141,11 +141,15 @@ def verify_objects(
 def _cache() -> Iterator[tuple[Path, bool]]:
     """The folder where indexes are kept, and whether they are; else a temporary one, with a line."""
     from redoxfs.dataset import default_cache_dir
+    from redoxfs.objects.index import is_own
 
     cache, trouble = default_cache_dir(), ""
     try:
         (cache / "indexes").mkdir(mode=0o700, parents=True, exist_ok=True)
         trouble = "" if os.access(cache / "indexes", os.W_OK) else "it is not writable"
+        # An index has the modes and owners of all files.
+        if cache.stat().st_uid != os.geteuid() or not is_own(cache / "indexes"):
+            trouble = "it is another user's, or others may write to it"
     except OSError as failure:
         trouble = failure.strerror or str(failure)
     if not trouble:

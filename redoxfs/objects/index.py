@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Sequence
@@ -111,7 +112,7 @@ async def _fetch(client: Client, cache: Path) -> Fetched:
         place = indexes / checksum
         versions = await _versions(client, shards)
         total = sum(sizes.values())
-        if _is_whole(place, sizes):
+        if _is_whole(place, sizes, text):
             with suppress(OSError):
                 os.utime(place)
             return Fetched(place, True, versions, total)
@@ -161,9 +162,17 @@ async def _manifest_text(client: Client) -> bytes:
     return text
 
 
-def _is_whole(place: Path, sizes: dict[str, int]) -> bool:
-    """Whether a kept index is complete. Its content is checked when it is loaded."""
+def is_own(folder: Path) -> bool:
+    """Whether a folder is this user's own, and nobody else may write to it. Raises OSError."""
+    found = os.lstat(folder)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+
+
+def _is_whole(place: Path, sizes: dict[str, int], manifest: bytes) -> bool:
+    """Whether a kept index is complete, and of this manifest and user. Its content is checked when it is loaded."""
     try:
+        if not is_own(place) or (place / MANIFEST).read_bytes() != manifest:
+            return False
         if any((place / FOLDER / f"{name}.npy").stat().st_size != size for name, size in sizes.items()):
             return False
         load_index(place, lambda _shard, _name: False)
