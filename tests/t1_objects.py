@@ -2,11 +2,14 @@
 
 import errno
 import os
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import object_server
 import pytest
@@ -424,3 +427,92 @@ def test_an_error_has_no_secret(monkeypatch: pytest.MonkeyPatch, server: Server,
     assert raised.value.errno == errno.EACCES
     assert "hunter" not in str(raised.value)
     assert raised.value.strerror == "s3://bucket/dst/manifest.json: permission denied (403)"
+
+
+class _Redirecting(BaseHTTPRequestHandler):
+    """Redirects each request to ``location``; None: answers it. Notes the session token of S3, and that it came."""
+
+    location: ClassVar[str | None] = None
+    came: ClassVar[list[str | None]] = []
+
+    def _answer(self) -> None:
+        self.came.append(self.headers.get("x-amz-security-token"))
+        if self.location is not None:
+            self.send_response(307)
+            self.send_header("Location", self.location + self.path)
+            self.send_header("Content-Length", "0")
+        else:
+            self.send_response(200)
+            self.send_header("ETag", '"x"')
+            self.send_header("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT")
+            self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_GET = do_HEAD = _answer  # noqa: N815 - the names of http.server
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@contextmanager
+def redirecting(location: str | None) -> Iterator[tuple[int, list[str | None]]]:
+    """A server's port, and the session tokens that came."""
+
+    class Handler(_Redirecting):
+        came: ClassVar[list[str | None]] = []
+
+    Handler.location = location
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        try:
+            yield server.server_address[1], Handler.came
+        finally:
+            server.shutdown()
+
+
+def test_a_redirect_takes_no_session_token_to_another_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter1")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "hunter2")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    with redirecting(None) as (port, stolen), redirecting(f"http://localhost:{port}") as (endpoint, came):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{endpoint}")
+        client = Client(Address("s3", "s3://bucket/dst"), deadline_s=20)
+        with pytest.raises(ObjectError, match="is redirected to another server, which is not followed") as raised:
+            client.run(client.head("manifest.json"))
+        assert raised.value.lasts
+        assert (came, stolen) == (["hunter2"], [])
+        # Without credentials a web server may redirect: nothing but the address goes there.
+        plain = Client(Address("http", f"http://127.0.0.1:{endpoint}/dst"), deadline_s=20)
+        plain.run(plain.head("manifest.json"))
+        assert stolen == [None]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "variable", "word"),
+    [
+        ("s3", "AWS_ENDPOINT_URL", "AWS_ALLOW_HTTP"),
+        ("s3", "AWS_ENDPOINT_URL_S3", "AWS_ALLOW_HTTP"),
+        ("az", "AZURE_STORAGE_ENDPOINT", "AZURE_ALLOW_HTTP"),
+    ],
+)
+def test_a_server_without_tls_beyond_this_machine_has_to_be_allowed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scheme: str, variable: str, word: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "someone")
+    monkeypatch.delenv(word, raising=False)
+    for host in ("minio.example", "10.0.0.1", "127.0.0.1.example"):
+        monkeypatch.setenv(variable, f"http://{host}:9000")
+        with pytest.raises(ObjectError, match=f"the server at {host} is without TLS, .*{word}=true"):
+            Client(Address(scheme, f"{scheme}://bucket/dst"), deadline_s=1).store  # noqa: B018 - it is made there
+    monkeypatch.setenv(word, "true")
+    assert Client(Address(scheme, f"{scheme}://bucket/dst"), deadline_s=1).store
+    monkeypatch.delenv(word)
+    for url in ("http://localhost:9000", "http://127.0.0.2:9000", "http://[::1]:9000", "https://minio.example"):
+        monkeypatch.setenv(variable, url)
+        assert Client(Address(scheme, f"{scheme}://bucket/dst"), deadline_s=1).store

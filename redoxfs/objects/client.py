@@ -16,6 +16,7 @@ outlive one. Any thread but that of the event loop may call `Client.run` and `Cl
 import asyncio
 import atexit
 import concurrent.futures
+import ipaddress
 import logging
 import os
 import random
@@ -27,6 +28,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 from redoxfs.linux.running_time import TICK_S, RunningTime
 from redoxfs.objects.address import Address
@@ -249,9 +251,14 @@ def open_store(address: Address, deadline_s: float, retries: Any) -> "ObjectStor
     try:
         if address.scheme == "s3":
             settings = aws_settings(os.environ)
+        endpoint = _endpoint(address.scheme, settings)
+        if endpoint.startswith("http://"):
+            _check_plain(address, endpoint)
         # Whoever names a server without TLS means it.
-        if address.scheme == "http" or _endpoint(address.scheme, settings).startswith("http://"):
+        if address.scheme == "http" or endpoint.startswith("http://"):
             options["allow_http"] = True
+        if address.scheme in _OWN_HOSTS:
+            options |= _only_to(address.scheme, endpoint)
         if address.scheme in ("http", "https"):
             from obstore.store import HTTPStore
 
@@ -259,6 +266,8 @@ def open_store(address: Address, deadline_s: float, retries: Any) -> "ObjectStor
             store: ObjectStore = HTTPStore.from_url(address.url, client_options=options, retry_config=retries)
         else:
             store = from_url(address.url, client_options=options, retry_config=retries, **settings)
+    except (ObjectError, NoObstoreError):
+        raise
     except ProfileError as error:
         raise ObjectError(22, str(error), lasts=True) from None
     except Exception as error:
@@ -279,6 +288,62 @@ def _endpoint(scheme: str, settings: dict[str, Any]) -> str:
         if os.environ.get(variable):
             return os.environ[variable]
     return str(settings.get("endpoint", ""))
+
+
+_ALLOWS_PLAIN = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}
+"""By scheme: the variable that allows a server without TLS. Other programs with the same libraries read it too."""
+
+_OWN_HOSTS = {
+    "s3": ("amazonaws.com", "amazonaws.com.cn", "api.aws", "amazonwebservices.com.cn"),
+    "gs": ("googleapis.com", "metadata.google.internal", "metadata"),
+    "az": ("windows.net", "azure.com", "microsoftonline.com", "microsoftonline.us", "usgovcloudapi.net", "azure.us"),
+}
+"""By scheme: the domains that requests with credentials may go to, besides the server that was named."""
+
+_METADATA_HOSTS = ("169.254.169.254", "169.254.170.2", "169.254.170.23", "fd00:ec2::254", "fd00:ec2::23")
+"""Services of a machine or a pod that give out credentials."""
+
+_NAMES_SERVER = (
+    *("AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_ENDPOINT_URL_STS", "GOOGLE_SERVICE_ACCOUNT_TOKEN_URI"),
+    *("GCE_METADATA_HOST", "METADATA_IP", "GCE_METADATA_ROOT", "AZURE_AUTHORITY_HOST", "IDENTITY_ENDPOINT"),
+    *("MSI_ENDPOINT",),
+)
+"""Variables that name a service that gives out credentials."""
+
+_PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
+
+NOBODY = "http://127.0.0.1:0"
+"""The address of a proxy that does not exist: nobody can listen at port 0."""
+
+
+def _only_to(scheme: str, endpoint: str) -> dict[str, Any]:
+    """Options that let requests go to the servers of the store alone.
+
+    obstore follows redirects, and sends the session token of S3 and the like with them to any server. It cannot be told
+    not to. So all other hosts are behind a proxy that does not exist. Where a real proxy is set, that one decides.
+    """
+    if any(os.environ.get(name) for name in _PROXIES):
+        return {}
+    named = [endpoint, *(os.environ.get(name, "") for name in _NAMES_SERVER)]
+    hosts = [urlsplit(text if "://" in text else f"//{text}").hostname for text in named if text]
+    allowed = [*_OWN_HOSTS[scheme], *_METADATA_HOSTS, *(host for host in hosts if host)]
+    return {"proxy_url": NOBODY, "proxy_excludes": ",".join(allowed)}
+
+
+def _check_plain(address: Address, endpoint: str) -> None:
+    """Raise ObjectError unless plaintext to a server stays on this machine, or is allowed."""
+    host = urlsplit(endpoint).hostname or ""
+    is_local = host == "localhost"
+    with suppress(ValueError):
+        is_local = is_local or ipaddress.ip_address(host).is_loopback
+    word = _ALLOWS_PLAIN[address.scheme]
+    if not is_local and os.environ.get(word, "").lower() not in ("1", "true", "yes"):
+        raise ObjectError(
+            22,
+            f"{address}: the server at {host} is without TLS, so whoever is on the way can read the data and use what "
+            f"proves the keys; if you trust that network: {word}=true",
+            lasts=True,
+        )
 
 
 def _setting_of(error: Exception) -> str:

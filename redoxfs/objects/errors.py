@@ -69,6 +69,9 @@ def described(error: BaseException, where: str) -> ObjectError:
         return ObjectError(errno.EIO, f"{where}: the server fails{shown}", lasts=False)
     if "BadScheme" in text:
         return ObjectError(errno.EINVAL, f"{where}: is redirected to a server without TLS", lasts=True)
+    if "127.0.0.1:0" in text:
+        # `client.NOBODY`
+        return ObjectError(errno.EINVAL, f"{where}: is redirected to another server, which is not followed", lasts=True)
     if "Connect" in text:
         return ObjectError(errno.ECONNREFUSED, f"{where}: no connection to the server", lasts=False)
     if "TimedOut" in text:
