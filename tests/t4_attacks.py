@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -20,9 +21,10 @@ from machine import Machine
 from object_server import serving
 from packs import catalog_of, opened, replace_array
 from patience import until
-from strangers import Stranger, become, stranger_here
+from strangers import OTHER_UID, Stranger, become, stranger_here
 
 from redoxfs.chunks import build_cells
+from redoxfs.launch.runtime_paths import control_path, control_path_of_daemon
 from redoxfs.linux.fuse_device import MountError, hold, mount
 from redoxfs.linux.mount_table import read_mounts
 from redoxfs.packed import pack
@@ -430,3 +432,67 @@ def test_an_index_of_another_user_is_not_used(
         assert ("fetched again at each start" in said) == (whose != "one index")
         assert stat.S_IMODE((machine.mnt / "a/0.bin").stat().st_mode) == 0o600
         machine.ok("umount", machine.mnt)
+
+
+# Names in /tmp that another user takes first.
+
+
+def control_paths(user: Stranger, session: Path | None = None, *, makes: bool = True) -> list[str]:
+    """The control path of /mnt/a in a process of the user, and where a command looks for it. ``makes``: the socket."""
+    reading, writing = os.pipe()
+
+    def tell() -> None:
+        os.environ.pop("XDG_RUNTIME_DIR", None)
+        if session is not None:
+            os.environ["XDG_RUNTIME_DIR"] = str(session)
+        path = control_path(Path("/mnt/a"))
+        if makes:
+            path.touch()
+        os.write(writing, f"{path}\n{control_path_of_daemon(Path('/mnt/a'))}".encode())
+
+    user.does(tell)
+    os.close(writing)
+    with open(reading) as told:
+        return told.read().splitlines()
+
+
+def test_a_squatted_name_in_tmp_keeps_no_user_from_working(stranger: Stranger) -> None:
+    """The victim is ``stranger``, who has no session; the squatter is another."""
+    squatted = [Path(f"/tmp/redoxfs-{stranger.uid}"), Path(f"/tmp/redoxfs-{stranger.uid}-0")]
+    try:
+        with stranger_here(OTHER_UID) as squatter:
+            for each in squatted:
+                squatter.does(partial(each.mkdir, mode=0o777))
+            path, found = control_paths(stranger)
+            assert not {*map(str, squatted)} & {*map(str, Path(path).parents)}
+            for folder in (Path(path).parent, Path(path).parents[1]):
+                assert (folder.stat().st_uid, stat.S_IMODE(folder.stat().st_mode)) == (stranger.uid, 0o700)
+            # All other processes of the user come to the same.
+            assert control_paths(stranger) == [path, found] == [path, path]
+            # And they find a daemon there from a session, too.
+            session = stranger.mkdir("session", 0o700)
+            inside = f"{session}/redoxfs/{Path(path).name}"
+            assert control_paths(stranger, session, makes=False) == [inside, path]
+            assert control_paths(stranger, session) == [inside, inside]
+    finally:
+        for folder in Path("/tmp").glob(f"redoxfs-{stranger.uid}*"):
+            shutil.rmtree(folder)
+
+
+def test_root_without_a_session_has_its_sockets_in_run(machine: Machine, source: Path, stranger: Stranger) -> None:
+    del machine.environment["XDG_RUNTIME_DIR"]
+    squatted = Path("/tmp/redoxfs-0")
+    squats = not squatted.exists()
+    if squats:
+        stranger.does(squatted.mkdir)
+    try:
+        machine.ok("mount", source, machine.mnt)
+        folder = Path("/run/redoxfs/redoxfs")
+        assert list(folder.glob("*.sock"))
+        assert (folder.stat().st_uid, stat.S_IMODE(folder.stat().st_mode)) == (0, 0o700)
+        machine.ok("restart", machine.mnt)
+        machine.ok("umount", "--all")
+        assert not machine.mounts()
+    finally:
+        if squats:
+            squatted.rmdir()

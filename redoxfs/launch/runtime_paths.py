@@ -2,13 +2,23 @@
 
 Their names follow from the mountpoint, so that other commands find them. The folder of the sockets is private (0700,
 owned by us, not a symlink): /tmp belongs to everybody, and a folder that another user made there first could hand our
-socket to them.
+socket to them. Nor may such a folder keep us from working. So the folder lies where only we or root can make one:
+
+1. $XDG_RUNTIME_DIR; mount(8), sudo, cron and units pass none on
+2. /run/redoxfs for root, which it shares with folders of jobs; /run/user/UID for other users
+3. /tmp/redoxfs-UID, or, if somebody else has that name, one of ours that begins with it. The end is drawn at random,
+   and other commands find it by its owner
+
+A command looks for a daemon's socket in all of them.
 """
 
 import hashlib
 import os
 import re
 import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from redoxfs.launch.errors import CommandError, UsageError
@@ -24,14 +34,18 @@ _LONGEST_NAME = 64
 def control_path(mountpoint: Path) -> Path:
     """The control socket of the daemon at `mountpoint`. Makes its folder. Raises CommandError."""
     name = f"{_mark(mountpoint)}.sock"
+    failure = CommandError(
+        f"every folder for the control socket has a path of more than {_LONGEST_SOCKET_PATH_BYTES} bytes"
+    )
     for base in _runtime_bases():
         folder = base / "redoxfs"
         if len(os.fsencode(folder / name)) <= _LONGEST_SOCKET_PATH_BYTES:
-            _make_private(folder)
-            return folder / name
-    raise CommandError(
-        f"every folder for the control socket has a path of more than {_LONGEST_SOCKET_PATH_BYTES} bytes"
-    )
+            try:
+                _make_private(folder)
+                return folder / name
+            except CommandError as error:
+                failure = error
+    raise failure
 
 
 def control_path_of_daemon(mountpoint: Path) -> Path:
@@ -42,9 +56,9 @@ def control_path_of_daemon(mountpoint: Path) -> Path:
     path = control_path(mountpoint)
     if path.exists():
         return path
-    for base in (Path(f"/run/user/{os.geteuid()}"), _own_base()):
+    for base in _every_base():
         other = base / "redoxfs" / path.name
-        if _is_private(base) and _is_private(other.parent) and other.exists():
+        if _is_private(other.parent) and other.exists():
             return other
     return path
 
@@ -66,7 +80,10 @@ def open_log(asked: str | None, mountpoint: Path) -> tuple[int, Path]:
     path = kept_path(mountpoint, "log")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return _open_append(path), path
+        # With another user's HOME, that user could have us write to any file of ours.
+        if path.parent.stat().st_uid != os.geteuid():
+            raise PermissionError
+        return _open_append(path, os.O_NOFOLLOW), path
     except OSError:
         path = control_path(mountpoint).parent / path.name
         return _open_append(path), path
@@ -88,41 +105,79 @@ def kept_path(mountpoint: Path, kind: str) -> Path:
     return folder / f"{stem}-{_mark(mountpoint)}.{kind}"
 
 
-def _open_append(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY, 0o600)
+def _open_append(path: Path, flags: int = 0) -> int:
+    return os.open(path, flags | os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY, 0o600)
 
 
 def _mark(mountpoint: Path) -> str:
     return hashlib.sha256(os.fsencode(mountpoint)).hexdigest()[:16]
 
 
-def _runtime_bases() -> list[Path]:
+def _runtime_bases() -> Iterator[Path]:
     """Folders that may hold ours, best first. After `sudo`, the variable may still name another user's folder."""
     given = os.environ.get("XDG_RUNTIME_DIR", "")
     if os.path.isabs(given) and _is_private(Path(given)):
-        return [Path(given), _own_base()]
-    return [_own_base()]
+        yield Path(given)
+    if os.geteuid() == 0:
+        yield _OF_ROOT
+    elif _is_private(_of_user()):
+        yield _of_user()
+    yield _own_base()
+    # The first one that a process of ours made, by its name, which all others then take as well.
+    with suppress(OSError):
+        if not _further_bases():
+            tempfile.mkdtemp(prefix=f"{_own_base().name}-", dir=_own_base().parent)
+    yield from _further_bases()
+
+
+def _every_base() -> list[Path]:
+    """Those that exist, whatever the environment of the process that used them."""
+    bases = [_of_user(), _OF_ROOT, _own_base(), *_further_bases()]
+    return [base for base in bases if _is_base(base)]
+
+
+_OF_ROOT = Path("/run/redoxfs")
+"""A folder that all may enter: users' own folders of their jobs may lie there too (docs/slurm.md)."""
+
+
+def _of_user() -> Path:
+    return Path(f"/run/user/{os.geteuid()}")
 
 
 def _own_base() -> Path:
     return Path(f"/tmp/redoxfs-{os.geteuid()}")
 
 
+def _further_bases() -> list[Path]:
+    """Folders of ours beside `_own_base`, which somebody else has. Nobody can make one of ours, or move one."""
+    own = _own_base()
+    return sorted(path for path in own.parent.glob(f"{own.name}-*") if _is_private(path))
+
+
 def _make_private(folder: Path) -> None:
-    for each in (folder.parent, folder):
+    base = folder.parent
+    for each, mode in ((base, 0o755 if base == _OF_ROOT else 0o700), (folder, 0o700)):
         try:
-            each.mkdir(mode=0o700)
+            each.mkdir(mode=mode)
+            # Whatever the umask is.
+            each.chmod(mode)
         except FileExistsError:
             pass
         except OSError as failure:
             raise CommandError(f"{each}: cannot be made, for the control socket: {failure.strerror}") from None
-        if not _is_private(each):
+        if not (_is_base(each) if each == base else _is_private(each)):
             raise CommandError(f"{each}: not a private folder of yours (owner, mode 0700, no symlink); remove it")
 
 
-def _is_private(folder: Path) -> bool:
+def _is_base(folder: Path) -> bool:
+    """Whether only we can make our folder in it."""
+    return _is_private(folder, 0o022 if folder == _OF_ROOT else 0o077)
+
+
+def _is_private(folder: Path, kept: int = 0o077) -> bool:
+    """Whether a folder is ours, and others have none of the rights ``kept``."""
     try:
         found = os.lstat(folder)
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & kept
