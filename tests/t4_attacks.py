@@ -1,5 +1,6 @@
 """Attacks by other users of the machine on what root, or the user who mounts, does. SECURITY.md lists them."""
 
+import errno
 import json
 import os
 import shutil
@@ -8,7 +9,7 @@ import socket
 import stat
 import subprocess
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -496,3 +497,130 @@ def test_root_without_a_session_has_its_sockets_in_run(machine: Machine, source:
     finally:
         if squats:
             squatted.rmdir()
+
+
+# Modes that change under a mount with allow_other.
+
+
+LABELS = ("n02121808", "n02084071")
+
+
+@pytest.fixture
+def readable(machine: Machine, stranger: Stranger) -> Path:
+    """A dataset that everybody may read, where everybody may go: two classes of ten, and a mountpoint beside it."""
+    root = stranger.folder / "data"
+    for label in LABELS:
+        (root / "train" / label).mkdir(parents=True)
+        for number in range(10):
+            (root / "train" / label / f"{number}.jpg").write_bytes(f"{label} {number} ".encode() * 50)
+    machine.mnt = stranger.folder / "mnt"
+    machine.mnt.mkdir()
+    return root
+
+
+def seen_by(user: Stranger, root: Path, names: list[str]) -> dict[str, str]:
+    """What a user reads under each name: the first words of the bytes, or the name of the error."""
+    reading, writing = os.pipe()
+
+    def read() -> None:
+        told = {}
+        for name in names:
+            try:
+                told[name] = (root / name).read_bytes()[:30].decode()
+            except OSError as error:
+                told[name] = errno.errorcode[error.errno or 0]
+        os.write(writing, json.dumps(told).encode())
+
+    user.does(read)
+    os.close(writing)
+    with open(reading) as told:
+        found: dict[str, str] = json.load(told)
+    return found
+
+
+SECRET_FILE = f"train/{LABELS[0]}/3.jpg"
+SECRET_WORDS = f"{LABELS[0]} 3 "
+
+
+def narrow_by_mode(path: Path) -> None:
+    path.chmod(0o600)
+
+
+def narrow_by_a_rename(path: Path) -> None:
+    other = path.with_name("other")
+    other.write_bytes(path.read_bytes())
+    other.chmod(0o600)
+    times = path.stat()
+    os.utime(other, ns=(times.st_atime_ns, times.st_mtime_ns))
+    other.rename(path)
+
+
+def narrow_by_group(path: Path) -> None:
+    os.chown(path, 0, 4242)
+    path.chmod(0o640)
+
+
+NARROW = pytest.mark.parametrize(
+    "narrow", [narrow_by_mode, narrow_by_a_rename, narrow_by_group], ids=lambda each: each.__name__
+)
+
+
+@NARROW
+@pytest.mark.parametrize("policy", ["pool", "slot"])
+def test_a_file_that_was_made_private_is_read_by_nobody_who_may_not(
+    machine: Machine, stranger: Stranger, readable: Path, narrow: Callable[[Path], None], policy: str
+) -> None:
+    names = [str(path.relative_to(readable)) for path in sorted(readable.rglob("*.jpg"))]
+    # Memory for few samples: what is read is read again.
+    options = ("-o", "allow_other", "--policy", policy, "--memory", "6kB", "--chunk-size", "1")
+    machine.ok("mount", readable, machine.mnt, *options)
+    # Before the first read: what is in memory keeps the mode that it was read with.
+    narrow(readable / SECRET_FILE)
+    for _ in range(3):
+        seen = seen_by(stranger, machine.mnt, names)
+        assert not [name for name, text in seen.items() if text.startswith(SECRET_WORDS)]
+        exact = seen_by(stranger, machine.mnt / ".redoxfs/exact", [SECRET_FILE, names[0]])
+        assert exact[SECRET_FILE] == "EACCES"
+        assert exact[names[0]].startswith(f"{LABELS[1]} 0")
+    # The kernel has been told, and checks the mode of now.
+    for path in (machine.mnt / SECRET_FILE, machine.mnt / ".redoxfs/exact" / SECRET_FILE):
+        now, there = (readable / SECRET_FILE).stat(), path.stat()
+        assert (there.st_mode, there.st_uid, there.st_gid) == (now.st_mode, now.st_uid, now.st_gid)
+    assert seen_by(stranger, machine.mnt, [SECRET_FILE]) == {SECRET_FILE: "EACCES"}
+    # Whoever may read it does.
+    assert (machine.mnt / ".redoxfs/exact" / SECRET_FILE).read_bytes().startswith(SECRET_WORDS.encode())
+    machine.ok("umount", machine.mnt)
+    # Nor on a later mount, whose scan is the kept one.
+    machine.ok("mount", readable, machine.mnt, *options)
+    for _ in range(2):
+        seen = seen_by(stranger, machine.mnt, names)
+        assert not [name for name, text in seen.items() if text.startswith(SECRET_WORDS)]
+    machine.ok("umount", machine.mnt)
+
+
+@NARROW
+def test_an_exact_file_that_was_made_private_is_read_by_nobody_who_may_not(
+    machine: Machine, stranger: Stranger, readable: Path, narrow: Callable[[Path], None]
+) -> None:
+    machine.ok("mount", readable, machine.mnt, "-o", "allow_other", "--classes", "none")
+    assert seen_by(stranger, machine.mnt, [SECRET_FILE])[SECRET_FILE].startswith(SECRET_WORDS)
+    narrow(readable / SECRET_FILE)
+    for _ in range(3):
+        assert seen_by(stranger, machine.mnt, [SECRET_FILE]) == {SECRET_FILE: "EACCES"}
+    assert stat.S_IMODE((machine.mnt / SECRET_FILE).stat().st_mode) == stat.S_IMODE(
+        (readable / SECRET_FILE).stat().st_mode
+    )
+    # It is shared again: the owner's next read tells.
+    os.chown(readable / SECRET_FILE, 0, 0)
+    (readable / SECRET_FILE).chmod(0o644)
+    assert (machine.mnt / SECRET_FILE).read_bytes().startswith(SECRET_WORDS.encode())
+    assert seen_by(stranger, machine.mnt, [SECRET_FILE])[SECRET_FILE].startswith(SECRET_WORDS)
+    machine.ok("umount", machine.mnt)
+
+
+def test_without_allow_other_a_mode_that_has_changed_is_no_error(machine: Machine, readable: Path) -> None:
+    machine.ok("mount", readable, machine.mnt, "--memory", "6kB", "--chunk-size", "1")
+    (readable / SECRET_FILE).chmod(0o600)
+    read = {path.read_bytes()[:30] for path in sorted(machine.mnt.rglob("*.jpg"))}
+    assert len(read) == 20
+    machine.ok("umount", machine.mnt)

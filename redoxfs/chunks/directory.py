@@ -13,7 +13,7 @@ import stat
 from collections.abc import Sequence
 
 import redoxfs.native._native as faults
-from redoxfs.chunks.store import FileBytes, NativeRead, Read, SourceFile, Stamp
+from redoxfs.chunks.store import Access, FileBytes, NarrowedError, NativeRead, Read, SourceFile, Stamp
 from redoxfs.dataset import Catalog
 from redoxfs.dataset.columns import native_tree
 from redoxfs.linux.beneath import open_beneath
@@ -29,7 +29,11 @@ _REASONS = {
 
 
 class DirectoryStore:
-    """Reads the samples of ``catalog`` from the tree under ``root_fd``. The caller closes ``root_fd``."""
+    """Reads the samples of ``catalog`` from the tree under ``root_fd``. The caller closes ``root_fd``.
+
+    ``guards``: no bytes of a file that fewer users may read than at the scan. For a mount of several users, where the
+    kernel checks the modes of the scan.
+    """
 
     depth = 32
     """Network storage and cloud volumes reach their full rate at 16 to 64 small reads in flight. A thread that waits
@@ -38,14 +42,15 @@ class DirectoryStore:
     most_depth: int | None = 128
     """What storage with a latency of tens of milliseconds gains from. Each read holds the memory of one file."""
 
-    def __init__(self, catalog: Catalog, root_fd: int) -> None:
+    def __init__(self, catalog: Catalog, root_fd: int, *, guards: bool = False) -> None:
         self._tree = catalog.tree
         self._inode: memoryview[int] = catalog.tree.inode.data
         self._members: memoryview[int] = catalog.members.data
         self._member_at: memoryview[int] = catalog.member_at.data
         self._has_groups = len(catalog.members) != len(catalog.class_of)
         self._root_fd = root_fd
-        self.native = Files(native_tree(catalog), root_fd, stamp=Stamp, file=FileBytes)
+        self._guards = guards
+        self.native = Files(native_tree(catalog), root_fd, stamp=Stamp, file=FileBytes, guards=guards)
 
     def reads(self, chunk: int, samples: Sequence[int]) -> Sequence[Read]:  # noqa: ARG002 - files have no chunk
         """One read for each sample: the first sample, then the others in inode order."""
@@ -65,9 +70,11 @@ class DirectoryStore:
         entries = self._members[self._member_at[sample] : self._member_at[sample + 1]].tolist()
         return NativeRead((sample,), entries, (len(entries),), self)
 
-    def failure(self, entry: int, error: int, fault: int) -> OSError:
+    def failure(self, entry: int, error: int, fault: int, *access: int) -> OSError:
         """See `NativeSource.failure`."""
         path = os.fsdecode(self._tree.path(entry))
+        if access:
+            return NarrowedError(path, Access(*access))
         return OSError(error, _REASONS.get(fault) or os.strerror(error), path)
 
     def read_range(self, sample: int, file: int, stamp: Stamp, offset: int, size: int) -> bytes:
@@ -84,17 +91,18 @@ class DirectoryStore:
         """Open the file that has the entry's path now."""
         fd = open_beneath(self._root_fd, self._tree.path(entry))
         try:
-            return DirectoryFile(fd, _stamp(fd))
+            return DirectoryFile(fd, _stamp(fd), _access(fd) if self._guards else None)
         except OSError:
             os.close(fd)
             raise
 
 
 class DirectoryFile:
-    """An open file of the source. It owns its descriptor."""
+    """An open file of the source. It owns its descriptor. ``access``: who may read it, if that has to be checked."""
 
-    def __init__(self, fd: int, stamp: Stamp) -> None:
+    def __init__(self, fd: int, stamp: Stamp, access: Access | None = None) -> None:
         self.stamp = stamp
+        self.access = access
         self._fd = fd
 
     def read(self, offset: int, size: int) -> bytes:
@@ -121,6 +129,11 @@ def _stamp(fd: int) -> Stamp:
     if not stat.S_ISREG(now.st_mode):
         raise OSError(errno.EIO, "no longer a regular file")
     return Stamp(now.st_size, now.st_mtime_ns, now.st_ino)
+
+
+def _access(fd: int) -> Access:
+    now = os.fstat(fd)
+    return Access(stat.S_IMODE(now.st_mode), now.st_uid, now.st_gid)
 
 
 def _read(fd: int, offset: int, size: int) -> bytes:

@@ -9,6 +9,7 @@ whose storage has its own threads carries reads out by itself, in the background
 returns functions (`Read`), which threads in Python call.
 """
 
+import errno
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -36,6 +37,28 @@ class Stamp(NamedTuple):
     def is_of(self, file: "Stamp") -> bool:
         """Whether ``file``, a stamp with an inode, still has this content."""
         return self == file or self == file._replace(inode=NO_INODE)
+
+
+class Access(NamedTuple):
+    """Who may read a file: its permissions without its kind, its owner and its group."""
+
+    mode: int
+    uid: int
+    gid: int
+
+    def admits(self, others: "Access") -> bool:
+        """Whether all who may read a file with ``others`` may read one with this. As in native/files.c."""
+        read = 0o444
+        is_same = (self.uid, self.gid) == (others.uid, others.gid)
+        return self.mode & read == read or (is_same and not others.mode & read & ~self.mode)
+
+
+class NarrowedError(PermissionError):
+    """Fewer users may read a file than at the scan; ``access`` says who."""
+
+    def __init__(self, path: str, access: Access) -> None:
+        super().__init__(errno.EACCES, "fewer users may read it than at the scan", path)
+        self.access = access
 
 
 class FileBytes(NamedTuple):

@@ -50,7 +50,7 @@ def run(options: WarmupOptions) -> int:
     if not len(dataset.catalog.class_of):
         raise SourceUnusableError(f"{source.name}: a cache keeps samples of classes, and there is none; see --classes")
     store = open_cache(
-        dataset.store(memory_bytes=_MEMORY_BYTES, timeout_s=options.timeout_s),
+        dataset.store(memory_bytes=_MEMORY_BYTES, timeout_s=options.timeout_s, guards=False),
         dataset,
         cache,
         source=source.name,

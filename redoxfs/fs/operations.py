@@ -223,10 +223,10 @@ class Operations(pyfuse3.Operations):
         attributes.entry_timeout = FOREVER_S
         attributes.attr_timeout = attr_timeout_s
         attributes.st_ino = inode_of(branch, entry)
-        attributes.st_mode = int(tree.mode[entry])
+        access = self._node.permissions.of(entry)
+        attributes.st_mode = stat.S_IFMT(int(tree.mode[entry])) | access.mode
         attributes.st_nlink = int(tree.nlink[entry])
-        attributes.st_uid = int(tree.uid[entry])
-        attributes.st_gid = int(tree.gid[entry])
+        attributes.st_uid, attributes.st_gid = access.uid, access.gid
         attributes.st_size = size
         attributes.st_blksize = BLOCK_BYTES
         attributes.st_blocks = -(-size // 512)

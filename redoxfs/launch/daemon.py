@@ -72,7 +72,8 @@ class Prepared:
     """All that was decided in the foreground.
 
     ``turn`` is the descriptor of `await_turn`, ``receive`` that of `prepare_received`; then ``target`` is the socket.
-    ``held`` is a descriptor of the mountpoint since it was checked.
+    ``held`` is a descriptor of the mountpoint since it was checked. ``is_received``: another program made the mount,
+    perhaps for all users.
     ``keeper`` is what the process that forks the daemon becomes, if there is to be a keeper. ``metrics`` has its
     port already.
     """
@@ -92,6 +93,7 @@ class Prepared:
     settings: Callable[["Plan"], Mapping[str, str]]
     receive: "Callable[[], Channel] | None"
     held: int | None = None
+    is_received: bool = False
     keeper: "NewKeeper | None" = None
     metrics: "Metrics | None" = None
 
@@ -216,6 +218,7 @@ def _prepared(
         settings=settings,
         receive=receive,
         held=held,
+        is_received=receive is not None,
         keeper=keeper,
         metrics=metrics,
     )
@@ -514,7 +517,11 @@ def work_of(
         keeper = prepared.keeper.of_daemon
         prepared.keeper.recipe.finish(_recipe(prepared, socket, fuse_threads, request), __version__)
     try:
-        store = prepared.dataset.store(memory_bytes=prepared.memory_bytes, timeout_s=prepared.options.timeout_s)
+        store = prepared.dataset.store(
+            memory_bytes=prepared.memory_bytes,
+            timeout_s=prepared.options.timeout_s,
+            guards=prepared.is_received or "allow_other" in prepared.fuse.options,
+        )
     except OSError as failure:
         name = os.path.basename(os.fsdecode(failure.filename or b""))
         raise SourceUnusableError(f"{prepared.source.name}/{name}: {failure.strerror}") from None

@@ -86,19 +86,20 @@ class Dataset:
         parts: npt.NDArray[np.int8] = (shard_of % nodes).astype("int8")
         return parts
 
-    def store(self, *, memory_bytes: int, timeout_s: float) -> "ChunkStore":
+    def store(self, *, memory_bytes: int, timeout_s: float, guards: bool) -> "ChunkStore":
         """A store that reads the files, by no path that a mount might hide. Raises OSError.
 
         Args:
             memory_bytes: of the mount, of which reads in flight may take a share beside it.
             timeout_s: the deadline of a read, where the store can keep one.
+            guards: see `redoxfs.chunks.DirectoryStore`. The modes of a packed dataset are part of it.
         """
         from redoxfs.chunks import DirectoryStore
 
         if self.objects is not None:
             return self.objects.store(self.index, self.storage, memory_bytes=memory_bytes, timeout_s=timeout_s)
         if self.index is None or self.storage is None:
-            return DirectoryStore(self.catalog, self.root_fd)
+            return DirectoryStore(self.catalog, self.root_fd, guards=guards)
         from redoxfs.packed import PackedStore
 
         return PackedStore(self.index, Path(f"/proc/self/fd/{self.root_fd}"), self.storage)

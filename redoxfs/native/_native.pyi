@@ -71,8 +71,9 @@ NOT_REGULAR: Final[int]
 CHANGED: Final[int]
 WRONG_SUM: Final[int]
 ELSEWHERE: Final[int]
+NARROWED: Final[int]
 
-Failure = tuple[int, int]
+Failure = tuple[int, int] | tuple[int, int, int, int, int]
 """Why a file could not be read: an errno, and what went wrong.
 
 FAILED       a system call, or an allocation (ENOMEM)
@@ -80,6 +81,7 @@ NOT_REGULAR  no longer a regular file
 CHANGED      while it was read
 WRONG_SUM    of a file in a shard
 ELSEWHERE    the shard is on another node
+NARROWED     fewer users may read it than at the scan; with its mode, owner and group now
 """
 
 FileResult = Any
@@ -90,10 +92,11 @@ FileResult = Any
 class Files:
     """Files of a tree under a directory descriptor, which stays the caller's. A source for `Reader`.
 
-    ``stamp`` and ``file`` are the types of its results; see `FileResult`.
+    ``stamp`` and ``file`` are the types of its results; see `FileResult`. ``guards``: a file that fewer users may read
+    than at the scan is a Failure.
     """
 
-    def __init__(self, tree: Tree, root: int, *, stamp: type[Any], file: type[Any]) -> None: ...
+    def __init__(self, tree: Tree, root: int, *, stamp: type[Any], file: type[Any], guards: bool = False) -> None: ...
     def read(self, entries: Sequence[int]) -> tuple[FileResult, ...]:
         """Read whole files, in this thread, without the interpreter's lock."""
 

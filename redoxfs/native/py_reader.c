@@ -95,6 +95,9 @@ static PyObject *make(PyTypeObject *type, PyObject *first, PyObject *second, PyO
 }
 
 static PyObject *result_of(const result_types *types, redox_file *file) {
+    if (file->fault == REDOX_NARROWED) {
+        return Py_BuildValue("(iiIII)", file->error, (int)file->fault, file->mode, file->uid, file->gid);
+    }
     if (!file->buffer) {
         return Py_BuildValue("(ii)", file->error, (int)file->fault);
     }
@@ -171,17 +174,18 @@ static void source_free(PyObject *object) {
 }
 
 static PyObject *files_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *keywords[] = {"tree", "root", "stamp", "file", NULL};
+    static char *keywords[] = {"tree", "root", "stamp", "file", "guards", NULL};
     PyObject *tree;
-    int root;
+    int root, guards = 0;
     result_types types;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Oi$O!O!:Files", keywords, &tree, &root, &PyType_Type, &types.stamp,
-                                     &PyType_Type, &types.file)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Oi$O!O!p:Files", keywords, &tree, &root, &PyType_Type, &types.stamp,
+                                     &PyType_Type, &types.file, &guards)) {
         return NULL;
     }
     files_object *self = (files_object *)new_source(type, tree, types);
     if (self) {
         redox_files_init(&self->files, redox_tree_of(tree), root);
+        self->files.guards = guards;
     }
     return (PyObject *)self;
 }
@@ -578,6 +582,7 @@ static int add_faults(PyObject *module) {
     return PyModule_AddIntConstant(module, "FAILED", REDOX_FAILED) ||
            PyModule_AddIntConstant(module, "NOT_REGULAR", REDOX_NOT_REGULAR) ||
            PyModule_AddIntConstant(module, "CHANGED", REDOX_CHANGED) ||
+           PyModule_AddIntConstant(module, "NARROWED", REDOX_NARROWED) ||
            PyModule_AddIntConstant(module, "WRONG_SUM", REDOX_WRONG_SUM) ||
            PyModule_AddIntConstant(module, "ELSEWHERE", REDOX_ELSEWHERE);
 }

@@ -21,6 +21,7 @@ typedef enum redox_fault {
     REDOX_CHANGED,       // while it was read
     REDOX_WRONG_SUM,     // of a file in a shard
     REDOX_ELSEWHERE,     // the shard is on another node
+    REDOX_NARROWED,      // fewer users may read it than at the scan
 } redox_fault;
 
 // The result for one file. `buffer` is NULL if it could not be read; the other fields say which content it has.
@@ -32,6 +33,7 @@ typedef struct redox_file {
     bool changed;  // since the scan
     int error;     // an errno
     redox_fault fault;
+    uint32_t mode, uid, gid;  // with REDOX_NARROWED
 } redox_file;
 
 // Where files are read from. Many threads read at the same time. `stop` turns true when nobody waits for the result any

@@ -20,6 +20,7 @@ typedef struct redox_files {
     const redox_tree *tree;
     int root;
     bool has_openat2;
+    bool guards;  // no bytes of a file that fewer users may read than at the scan
     size_t largest_bytes;  // the machine's memory: no larger file is read (ENOMEM), whatever size it claims
 } redox_files;
 

@@ -16,7 +16,9 @@ from typing import NamedTuple
 import trio
 
 from redoxfs.chunks import ChunkStore, SourceFile, Stamp
+from redoxfs.chunks.store import Access
 from redoxfs.dataset import Tree
+from redoxfs.node.permissions import Permissions
 from redoxfs.node.threads import in_thread
 from redoxfs.node.waits import Waits
 
@@ -42,11 +44,12 @@ class ExactFile(NamedTuple):
 class ExactFiles:
     """Opens and reads source files in worker threads. Called from the node's task alone."""
 
-    def __init__(self, tree: Tree, store: ChunkStore, opens: Waits, reads: Waits) -> None:
+    def __init__(self, tree: Tree, store: ChunkStore, opens: Waits, reads: Waits, permissions: Permissions) -> None:
         self._size: memoryview[int] = tree.size.data
         self._mtime_ns: memoryview[int] = tree.mtime_ns.data
         self._inode: memoryview[int] = tree.inode.data
         self._store = store
+        self._permissions = permissions
         self._opens = opens
         self._reads = reads
         self._limiter = trio.CapacityLimiter(THREADS)
@@ -86,6 +89,14 @@ class ExactFiles:
         except BaseException:
             opening.abandon()
             raise
+        access: Access | None = getattr(file, "access", None)
+        if access is not None:
+            # The kernel has checked what was known.
+            known = self._permissions.of(entry)
+            self._permissions.saw(entry, access)
+            if not access.admits(known):
+                file.close()
+                raise PermissionError(errno.EACCES, "fewer users may read it than was known")
         return self._opened(entry, file, branch)
 
     def _opened(self, entry: int, file: SourceFile, branch: int) -> tuple[ExactFile, bool]:

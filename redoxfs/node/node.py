@@ -55,6 +55,7 @@ from redoxfs.node.lowest_laps import LowestLaps
 from redoxfs.node.memory import Content, Memory
 from redoxfs.node.open_files import Handle, OpenFiles
 from redoxfs.node.pending import PendingTurns, Promise, Undecided
+from redoxfs.node.permissions import Permissions
 from redoxfs.node.plan import Plan, Share, SharedServingPolicy
 from redoxfs.node.recent import RecentTurns
 from redoxfs.node.recovery import (
@@ -175,14 +176,23 @@ class Node:
         kind = DrawnBinding if catalog.is_for_sampler else Binding
         self.binding = kind(plan.policy, np.diff(catalog.member_at))
         self.memory = Memory(plan.claims_bytes, self._shed, keeps_remote=not plan.reads_any)
-        self.supply = Supply(catalog, store, self.memory, self.counters, plan=lambda: self._plan, changed=self._changed)
+        self.permissions = Permissions(catalog.tree, self._access_changed)
+        self.supply = Supply(
+            catalog,
+            store,
+            self.memory,
+            self.counters,
+            plan=lambda: self._plan,
+            changed=self._changed,
+            permissions=self.permissions,
+        )
         self._pending = PendingTurns(
             self.binding, self.memory, plan=lambda: self._plan, give=self._give, unload=self._unload
         )
         self._callers = callers or Callers()
         self._opens = Waits(timeout_s)
         self._reads = Waits(timeout_s)
-        self._exact = ExactFiles(catalog.tree, store, self._opens, self._reads)
+        self._exact = ExactFiles(catalog.tree, store, self._opens, self._reads, self.permissions)
         self._rereads = trio.CapacityLimiter(WAITING_READS)
         self._files = OpenFiles()
         # By the time they began, as all have one timeout.
@@ -686,7 +696,7 @@ class Node:
         if isinstance(opened, ExactFile):
             if self._exact.close(opened):
                 self._kernel.changed(opened.entry)
-                self._kernel.ask(opened.entry, not self._exact.is_as_scanned(opened.entry))
+                self._ask(opened.entry, not self._exact.is_as_scanned(opened.entry))
         else:
             self._closed(opened.path, self.binding.close(opened.path))
 
@@ -718,7 +728,7 @@ class Node:
         handle = self._files.keep(file)
         if not keep_pages:
             self._kernel.changed(entry)
-            self._kernel.ask(entry, not self._exact.is_as_scanned(entry))
+            self._ask(entry, not self._exact.is_as_scanned(entry))
         if self._journal is not None:
             self._journal.stamp(entry, file.file.stamp)
         return OpenFile(handle, None, -1, keep_pages, file.shares_pages, Outcome.DIRECT)
@@ -907,10 +917,17 @@ class Node:
 
     def _changed(self, entry: int, asks: bool) -> None:
         """A file has changed since the scan, or is as it was again."""
-        self._kernel.ask(entry, asks)
+        self._ask(entry, asks)
         if self._journal is not None:
             size = self.supply.size(entry) if asks else -1
             self._journal.note(CHANGED, 0, 0, 0, entry, NO_SAMPLE, 0, size)
+
+    def _access_changed(self, entry: int) -> None:
+        self._ask(entry, entry in self.out_of_date())
+        self._kernel.changed(entry)
+
+    def _ask(self, entry: int, asks: bool) -> None:
+        self._kernel.ask(entry, asks or self.permissions.differ(entry))
 
     def _bound_stamp(self, path: int, file: int) -> Stamp | None:
         """The stamp of the file that a handle on the path reads, once it is known."""

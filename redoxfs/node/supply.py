@@ -15,12 +15,13 @@ from typing import Any
 import trio
 
 from redoxfs.chunks import ChunkStore, FileBytes, NativeRead, Read
-from redoxfs.chunks.store import NO_INODE, CopyRead, Payload, Stamp
+from redoxfs.chunks.store import NO_INODE, CopyRead, NarrowedError, Payload, Stamp
 from redoxfs.dataset import Catalog
 from redoxfs.native import Histogram
 from redoxfs.node.counters import Counters
 from redoxfs.node.loader import Loader
 from redoxfs.node.memory import Content, Memory
+from redoxfs.node.permissions import Permissions
 from redoxfs.node.plan import Plan
 from redoxfs.protocol import Load, Served
 from redoxfs.telemetry import as_json
@@ -54,6 +55,7 @@ class Supply:
         *,
         plan: Callable[[], Plan],
         changed: Callable[[int, bool], None],
+        permissions: Permissions,
     ) -> None:
         self._tree = catalog.tree
         self._tree_size: memoryview[int] = catalog.tree.size.data
@@ -66,6 +68,7 @@ class Supply:
         self._counters = counters
         self._plan = plan
         self._changed = changed
+        self._permissions = permissions
         self._loader: Loader | None = None
         # What each read is for; and of which load it is, if of any.
         self._expected: dict[Read, tuple[Sequence[Content], _Loading | None]] = {}
@@ -357,7 +360,9 @@ class Supply:
 
     def _deliver(self, content: Content, payload: Payload) -> None:
         for file in payload:
-            if isinstance(file, FileBytes) and (file.changed or self._changed_size):
+            if isinstance(file, NarrowedError) or (
+                isinstance(file, FileBytes) and (file.changed or self._changed_size or self._permissions)
+            ):
                 self._note_changes(content, payload)
                 break
         if self._memory.arrive(content, payload):
@@ -370,6 +375,9 @@ class Supply:
                     self._note_change(entry, got.stamp.size)
                 elif self._changed_size.pop(entry, None) is not None:
                     self._changed(entry, False)
+                self._permissions.saw_as_scanned(entry)
+            elif isinstance(got, NarrowedError):
+                self._permissions.saw(entry, got.access)
 
     def _note_change(self, entry: int, size: int) -> None:
         if entry not in self._changed_size:
