@@ -172,6 +172,18 @@ def test_the_helper_is_linked_once_and_unlinked(
     assert "nothing to undo" in capfd.readouterr().err
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file of another user")
+def test_a_script_of_another_user_is_linked_with_a_warning(
+    script: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert install(tmp_path) == 0
+    assert "warning" not in capfd.readouterr().err
+    assert install(tmp_path, "--undo") == 0
+    os.chown(script, 64321, 64321)
+    assert install(tmp_path) == 0
+    assert f"warning: user 64321 owns {script}" in capfd.readouterr().err
+
+
 def test_a_link_of_a_venv_that_has_moved_is_replaced(script: Path, tmp_path: Path) -> None:
     link = tmp_path / "mount.redoxfs"
     link.symlink_to(tmp_path / "before/bin/mount.redoxfs")

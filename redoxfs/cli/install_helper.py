@@ -41,6 +41,9 @@ def _make(link: Path) -> None:
     say(f"linked {link} to {script}: mount -t redoxfs SOURCE MOUNTPOINT -o OPTIONS works now, and so does /etc/fstab")
     where = "" if str(link.parent) == InstallHelperOptions().directory else f" --directory {link.parent}"
     say(f"to undo it: redoxfs install-helper --undo{where}")
+    owner = script.stat().st_uid
+    if owner not in (0, os.geteuid()):
+        say(f"warning: user {owner} owns {script}, and so decides what root's next mount -t redoxfs runs")
 
 
 def _remove(link: Path) -> None:
