@@ -10,6 +10,7 @@ import random
 import string
 import uuid
 from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -365,3 +366,34 @@ def test_the_grammar_of_names_parses(
     line = catalog(root).verdict.line
     assert line.startswith("not redirecting" if words else "redirecting within 4 class directories"), line
     assert words in line
+
+
+def test_a_fold_in_the_first_digit_is_a_doubt(tmp_path: Path) -> None:
+    """Else the numbers are random: no other rule sees it."""
+    chance = random.Random(0)
+    numbers = chance.sample([fold * 10_000 + at for fold in range(1, 6) for at in range(10_000)], 360)
+    for split in ("train", "test"):
+        for name in ("cat", "dog", "eel"):
+            make(tmp_path, *(f"{split}/{name}/{numbers.pop()}.jpg" for _ in range(60)))
+    line = catalog(tmp_path).verdict.line
+    assert "have numbers whose first digit has few values, as a part of the data has" in line
+    # Folds 1 to 9 are all first digits that there are.
+    for path in tmp_path.rglob("*.jpg"):
+        path.rename(path.with_name(f"{chance.randrange(10_000, 100_000)}.jpg"))
+    assert catalog(tmp_path).verdict.mode == "dir"
+
+
+def test_images_under_two_labels_are_a_doubt_if_any_two_classes_share_few(tmp_path: Path) -> None:
+    """Each pair of classes shares less than chance might explain, and all together share much more."""
+    names = string.ascii_lowercase[:20]
+    chance = random.Random(0)
+    for shares, mode in ((False, "dir"), (True, "none")):
+        root = tmp_path / mode
+        for split in ("train", "test"):
+            for name in names:
+                make(root, *(f"{split}/{name * 3}/{chance.randrange(10**9)}.jpg" for _ in range(60)))
+            for one, other in combinations(names, 2) if shares else ():
+                number = chance.randrange(10**9)
+                make(root, *(f"{split}/{name * 3}/{number}.jpg" for name in (one, other)))
+        assert catalog(root).verdict.mode == mode
+    assert "two directories share numbers" in catalog(root).verdict.line
