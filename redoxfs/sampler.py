@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from redoxfs.launch.control import answer_of, ask_daemon, begin_control
+from redoxfs.launch.control import answer_of, ask_daemon, begin_control, device_of
 from redoxfs.launch.errors import CommandError, DaemonError
 from redoxfs.launch.path_status import PathStatus, our_mount_at
 from redoxfs.launch.runtime_paths import control_path_of_daemon
@@ -130,7 +130,7 @@ class Draws:
         # Another daemon is about to begin, perhaps; it is asked when the block is needed.
         with suppress(OSError):
             path = control_path_of_daemon(self._mount.path)
-            self._answering = begin_control(path, "draw", self._request, TIMEOUT_S)
+            self._answering = begin_control(path, "draw", self._request, TIMEOUT_S, device=device_of(self._mount))
 
     def _answer(self, request: bytes) -> npt.NDArray[np.int32]:
         answering, self._answering = self._answering, None

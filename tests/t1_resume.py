@@ -11,7 +11,7 @@ from resuming_nodes import MEMORY_BYTES, REMOTE_BYTES, dataset_at
 from redoxfs.chunks import build_cells
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.path_status import path_status
-from redoxfs.launch.resume import settings_of, state_file_of, take_over
+from redoxfs.launch.resume import resume, settings_of, state_file_of, take_over
 from redoxfs.launch.runtime_paths import control_path
 from redoxfs.launch.source import Dataset
 from redoxfs.node import Plan, Share, plan_pool, plan_slot
@@ -63,6 +63,26 @@ def test_a_daemon_that_does_not_let_go_delays_a_mount_until_its_deadline(
     take_over(file, target, LOOK_S)
     assert capsys.readouterr().err == ""
     file.close()
+
+
+def test_two_hosts_with_one_home_keep_a_state_each(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], dataset: Dataset
+) -> None:
+    source, target = (path_status(str(folder / name), LOOK_S) for name in ("source", "mnt"))
+    files = []
+    for host in ("one", "two"):
+        monkeypatch.setattr(socket, "gethostname", lambda host=host: host)
+        file = state_file_of(None, source, target, LOOK_S)
+        assert file is not None
+        files.append(file.path)
+        if host == "one":
+            file.replace(b"its state")
+        else:
+            plan = plan_pool(dataset.catalog, dataset.cells, memory_bytes=MEMORY_BYTES[1], seed=0, share=None)
+            assert resume(file, plan, {}, 1) == b""
+        file.close()
+    assert files[0] != files[1]
+    assert f"to continue from that of another host: --state {files[0]}" in capsys.readouterr().err
 
 
 @pytest.fixture

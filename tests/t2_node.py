@@ -4,6 +4,7 @@ import errno
 import json
 import logging
 import os
+import shutil
 import socket
 import threading
 import time
@@ -18,7 +19,7 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
-from patience import PATIENCE_S
+from patience import PATIENCE_S, until_in_trio
 from stores import HeldStore, NoKernel, all_arrived, running_node
 
 from redoxfs.chunks import Read, build_cells
@@ -663,26 +664,72 @@ def test_the_control_socket_refuses_data_that_ends_early(tmp_path: Path) -> None
     assert answer == b'{"error": "10 bytes were announced, and 4 came"}\n'
 
 
-def test_a_newer_daemons_control_socket_is_not_removed(tmp_path: Path) -> None:
-    """A detached mount ends with its last user, and another mount may be in its place by then."""
-    path = tmp_path / "control"
-
-    async def name(data: bytes, *, of: str) -> dict[str, Any]:
+async def listening(path: Path, of: str, nursery: trio.Nursery, **named: Any) -> None:
+    async def name(data: bytes) -> dict[str, Any]:
         del data
         return {"name": of}
 
+    await nursery.start(partial(serve_control, path, {"name": name}, **named))
+
+
+def name_at(path: Path, device: str | None = None) -> str:
+    return str(send_control(path, "name", device=device)["name"])
+
+
+def test_a_living_daemons_control_socket_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "control"
+
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            async with trio.open_nursery() as detached:
-                await detached.start(serve_control, path, {"name": partial(name, of="first")})
-                await nursery.start(serve_control, path, {"name": partial(name, of="second")})
-                detached.cancel_scope.cancel()
-            told = await trio.to_thread.run_sync(send_control, path, "name")
-            assert told == {"ok": True, "name": "second"}
+            async with trio.open_nursery() as earlier:
+                await listening(path, "first", earlier)
+                await listening(path, "second", nursery)
+                assert await trio.to_thread.run_sync(name_at, path) == "first"
+                earlier.cancel_scope.cancel()
+            # The other one listens there once the first has ended.
+            await until_in_trio(path.exists)
+            assert await trio.to_thread.run_sync(name_at, path) == "second"
             nursery.cancel_scope.cancel()
 
     trio.run(main)
     assert not os.listdir(tmp_path)
+
+
+def test_a_control_socket_that_was_removed_is_made_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "run/redoxfs"
+    path = folder / "control"
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            # Its folder cannot be made at first: the mount serves all the same.
+            (tmp_path / "run").write_text("in the way")
+            await listening(path, "it", nursery, look=partial(os.makedirs, folder, exist_ok=True))
+            (tmp_path / "run").unlink()
+            await until_in_trio(path.exists)
+            assert await trio.to_thread.run_sync(name_at, path) == "it"
+            for remove in (path.unlink, partial(shutil.rmtree, tmp_path / "run")):
+                remove()
+                await until_in_trio(path.exists)
+                assert await trio.to_thread.run_sync(name_at, path) == "it"
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert not os.listdir(folder)
+
+
+def test_a_request_for_another_mount_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "control"
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            await listening(path, "it", nursery, device="0:52")
+            for device in (None, "0:52"):
+                assert await trio.to_thread.run_sync(name_at, path, device) == "it"
+            with pytest.raises(ValueError, match="serves the mount with device 0:52"):
+                await trio.to_thread.run_sync(name_at, path, "0:53")
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
 
 
 @pytest.mark.parametrize(

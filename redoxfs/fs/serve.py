@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -33,7 +34,7 @@ from redoxfs.fs.relay import Relay
 from redoxfs.fs.requests import KernelCaches, Requests
 from redoxfs.fs.slow_opens import SlowOpens
 from redoxfs.linux.fuse_device import MAX_READ_BYTES, MountError, clone, mount
-from redoxfs.linux.mount_table import source_text
+from redoxfs.linux.mount_table import is_mounted, of_mount, source_text
 from redoxfs.native import Session, Shared, Tree
 from redoxfs.node import Journal, Node, Past, Plan, Verb, serve_control
 from redoxfs.node.drawing import Drawing
@@ -63,10 +64,13 @@ log = logging.getLogger(__name__)
 class Channel(Protocol):
     """A mount to the kernel: `redoxfs.linux.fuse_device.Device`, or one whose mount belongs to another process.
 
-    ``fd`` is the descriptor of its requests.
+    ``fd`` is the descriptor of its requests, ``number`` that of its device (major:minor), None if it is not known.
     """
 
     fd: int
+
+    @property
+    def number(self) -> str | None: ...
 
     def widen_readahead(self) -> None:
         """Allow long reads through the page cache; called after INIT."""
@@ -108,6 +112,9 @@ class Keeper(Protocol):
     def restart(self) -> None:
         """Set ``restarting``. The caller then ends the daemon."""
 
+    def gave_up_state(self) -> None:
+        """The state file belongs to another mount. A later daemon of this one must not write it."""
+
     def stats(self) -> dict[str, Any]:
         """Its part of stats.json."""
 
@@ -133,6 +140,8 @@ class MountSpec:
     ``keeper``          starts another daemon when this one dies; None: then the mount is dead
     ``metrics``         serves metrics for Prometheus
     ``slow_open_s``     an open that takes as long is logged; 0: none is
+    ``look``            called every second: makes anew what the mount keeps in the runtime folder. May raise
+                        CannotListenError
     """
 
     catalog: Catalog
@@ -156,6 +165,7 @@ class MountSpec:
     keeper: Keeper | None = None
     metrics: "Metrics | None" = None
     slow_open_s: float = 0.0
+    look: Callable[[], None] = lambda: None
 
     def about(self) -> dict[str, Any]:
         """Its part of stats.json."""
@@ -268,7 +278,6 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
             "turns-since": ahead.turns_since,
             "samples": drawing.samples,
             "draw": drawing.draw,
-            "state-hand-over": state.hand_over,
         }
         if past is None:
             recent.forget(node.given)
@@ -287,6 +296,16 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
                 answered_at_s = time.clock_gettime(time.CLOCK_BOOTTIME) if former_s is None else former_s
                 on_ready()
 
+            async def hand_over(data: bytes) -> Mapping[str, Any]:
+                if device.number is not None and is_mounted(device.number):
+                    state.refuse_to_hand_over(data, f"the mount at {spec.mountpoint} (pid {os.getpid()})")
+                    return {}
+                told = await state.hand_over(data)
+                if spec.keeper is not None and not state.has_file:
+                    spec.keeper.gave_up_state()
+                return told
+
+            verbs["state-hand-over"] = hand_over
             caches.attach(session)
             access_log = AccessLog(session, times.opens, access_of)
             requests = Requests(node, session, answering, PageCache(spec.bypass), journal, times, access_log, recorder)
@@ -301,7 +320,8 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
                 verbs |= {"trace": host.trace, "nodes": host.view}
             try:
                 async with nullcontext() if spec.metrics is None else spec.metrics.served(stats):
-                    await _run(spec, requests, relay, verbs, state, recorder, noted, (access_log.run, slow_opens.run))
+                    besides = (access_log.run, slow_opens.run)
+                    await _run(spec, device, requests, relay, verbs, state, recorder, noted, besides)
                 access_log.end(is_followed=spec.keeper is not None and spec.keeper.restarting)
             finally:
                 # The other nodes, and the end of this one, may still find something out of date.
@@ -315,6 +335,7 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
 
 async def _run(
     spec: MountSpec,
+    device: Channel,
     requests: Requests,
     relay: Relay,
     verbs: Mapping[str, Verb],
@@ -338,7 +359,9 @@ async def _run(
         return {}
 
     async with trio.open_nursery() as nursery:
-        await nursery.start(serve_control, spec.control_path, {"stop": stop, "restart": restart, **verbs})
+        path = spec.control_path if device.number is None else of_mount(spec.control_path, device.number)
+        control = partial(serve_control, path, device=device.number, look=spec.look)
+        await nursery.start(control, {"stop": stop, "restart": restart, **verbs})
         await nursery.start(_stop_on_signals, requests, spec.keeper)
         if noted:
             requests.stop()

@@ -31,6 +31,9 @@ LONG_TIMEOUT_S = 600.0
 _START_TIMEOUT_S = 60.0
 _LOOK_EVERY_S = 0.05
 
+# For a daemon to make its socket anew, which it looks at every second.
+_ANEW_S = 5.0
+
 
 def live_mount(asked: str, timeout_s: float) -> PathStatus:
     """The mount at ``asked``. Raises MountpointError unless a daemon serves it."""
@@ -48,16 +51,26 @@ def ask_daemon(mount: PathStatus, verb: str, data: bytes = b"", timeout_s: float
         DaemonError: it does not answer.
         UsageError: it refuses.
     """
-    deadline_s = time.monotonic() + _START_TIMEOUT_S
+    began_s = time.monotonic()
     while True:
         try:
-            return send_control(control_path_of_daemon(mount.path), verb, data, timeout_s)
+            path = control_path_of_daemon(mount.path)
+            return send_control(path, verb, data, timeout_s, device=device_of(mount))
         except (FileNotFoundError, ConnectionRefusedError) as nobody:
             # Nobody listens: nothing was asked yet.
-            if _is_started_again(mount) and time.monotonic() < deadline_s:
+            # Its daemon makes a socket anew that was removed.
+            again_s = _ANEW_S if _is_own(mount) and isinstance(nobody, FileNotFoundError) else 0.0
+            if _is_started_again(mount):
+                again_s = _START_TIMEOUT_S
+            if time.monotonic() < began_s + again_s:
                 time.sleep(_LOOK_EVERY_S)
-            elif isinstance(nobody, FileNotFoundError):
+            elif isinstance(nobody, FileNotFoundError) and not _is_own(mount):
                 raise MountpointError(f"{mount.path}: has no control socket of yours; run this as its owner") from None
+            elif isinstance(nobody, FileNotFoundError):
+                raise DaemonError(
+                    f"{mount.path}: its control socket {control_path_of_daemon(mount.path)} is missing; its log may "
+                    "say why, and its daemon may have been started with another XDG_RUNTIME_DIR"
+                ) from None
             else:
                 raise DaemonError(f"{mount.path}: no daemon listens; its log may say why") from None
         except OSError as failure:
@@ -66,26 +79,43 @@ def ask_daemon(mount: PathStatus, verb: str, data: bytes = b"", timeout_s: float
             raise UsageError(f"{mount.path}: {refusal}") from None
 
 
+def device_of(mount: PathStatus) -> str | None:
+    """The number of the mount's device, which a request names so that no other mount's daemon carries it out."""
+    return None if mount.mount is None else mount.mount.device
+
+
+def _is_own(mount: PathStatus) -> bool:
+    return mount.mount is not None and mount.mount.owner is not None and mount.mount.owner[0] == os.geteuid()
+
+
 def _is_started_again(mount: PathStatus) -> bool:
     """Whether the mount has a keeper, which then starts another daemon."""
     return mount.mount is not None and keeper_of(mount.mount) is not None
 
 
-def send_control(path: Path, verb: str, data: bytes = b"", timeout_s: float | None = None) -> dict[str, Any]:
+def send_control(
+    path: Path, verb: str, data: bytes = b"", timeout_s: float | None = None, *, device: str | None = None
+) -> dict[str, Any]:
     """The answer of the node that listens at ``path``, within ``timeout_s`` of sending the data.
+
+    ``device``: the mount that is meant; None: whichever the node serves.
 
     Raises:
         OSError: no node listens, or no answer comes.
         ValueError: the node refused.
     """
-    with begin_control(path, verb, data, timeout_s) as client:
+    with begin_control(path, verb, data, timeout_s, device=device) as client:
         usual_s = LONG_TIMEOUT_S if data else TIMEOUT_S
         return answer_of(client, usual_s if timeout_s is None else timeout_s)
 
 
-def begin_control(path: Path, verb: str, data: bytes, timeout_s: float | None) -> socket.socket:
+def begin_control(
+    path: Path, verb: str, data: bytes, timeout_s: float | None, *, device: str | None = None
+) -> socket.socket:
     """Send a request; `answer_of` reads the answer. Raises OSError."""
-    request = {"do": verb, "bytes": len(data)} if data else {"do": verb}
+    request: dict[str, Any] = {"do": verb, "bytes": len(data)} if data else {"do": verb}
+    if device is not None:
+        request["mount"] = device
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         client.settimeout(TIMEOUT_S if timeout_s is None else min(timeout_s, TIMEOUT_S))

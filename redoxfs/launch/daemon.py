@@ -24,7 +24,7 @@ from redoxfs import __version__
 from redoxfs.launch.background import Work
 from redoxfs.launch.cache import check_cache, resolved, with_cache, with_cache_again
 from redoxfs.launch.deadline import Look
-from redoxfs.launch.errors import MountpointError, SourceUnusableError, TooLittleMemoryError, UsageError
+from redoxfs.launch.errors import CommandError, MountpointError, SourceUnusableError, TooLittleMemoryError, UsageError
 from redoxfs.launch.fuse_access import check_fuse
 from redoxfs.launch.fuse_options import FuseOptions, parse_fuse_options
 from redoxfs.launch.keeper import Keeper, NewKeeper, has_keeper, import_path_below, new_keeper
@@ -32,7 +32,7 @@ from redoxfs.launch.options import ClusterOptions, MountOptions
 from redoxfs.launch.path_status import PathStatus, address_status, path_status, path_status_cleared
 from redoxfs.launch.recipe import Recipe, RecipeMemory
 from redoxfs.launch.resume import resume, settings_of, state_file_in, state_file_of, take_over
-from redoxfs.launch.runtime_paths import control_path
+from redoxfs.launch.runtime_paths import control_path, make_folder_again
 from redoxfs.launch.say import say
 from redoxfs.launch.sizes import format_bytes, format_needed
 from redoxfs.launch.source import (
@@ -189,6 +189,13 @@ def _prepared(
     if dataset.catalog.is_for_sampler and (members is not None or options.memory.policy != "pool"):
         given = "--nodes" if members is not None else f"--policy {options.memory.policy}"
         raise UsageError(f"{given}: a mount for a sampler (--classes sampler) is of one node, with --policy pool")
+    if state_file is not None and not take_over(state_file, target, options.timeout_s):
+        if options.state is not None or options.resume:
+            raise UsageError(f"{state_file.base}: another mount keeps its state there; give this one another --state")
+        say(
+            f"{state_file.base}: another mount keeps its state there; this one cannot be resumed (or give it a --state)"
+        )
+        state_file = None
     keeper = None
     if is_kept:
         recipe = RecipeMemory()
@@ -199,8 +206,6 @@ def _prepared(
     plan = _plan(dataset, memory_bytes, options, members)
     settings = partial(settings_of, dataset, options.dataset.seed)
     now = settings(plan)
-    if state_file is not None:
-        take_over(state_file, target, options.timeout_s)
     kept = resume(state_file, plan, now, len(dataset.catalog.class_of)) if options.resume else None
     return Prepared(
         options=options,
@@ -230,7 +235,9 @@ def succeeding(recipe: Recipe, dataset: Dataset, state_fd: int, receive: "Callab
     _import_all()
     options = recipe.options
     members = recipe.members
-    state_file = None if recipe.state_path is None else state_file_in(state_fd, recipe.state_path)
+    # Without a folder, a former daemon gave the file up to another mount.
+    is_kept = recipe.state_path is not None and state_fd >= 0
+    state_file = state_file_in(state_fd, recipe.state_path) if is_kept and recipe.state_path is not None else None
     if state_file is not None and members is not None:
         state_file.number(members.rank, len(members.addresses))
     source, target = (
@@ -507,6 +514,7 @@ def work_of(
         keeper: returns its keeper. Called in the daemon.
     """
     from redoxfs.fs import MountSpec, serve
+    from redoxfs.node.control import CannotListenError
 
     is_first = socket is None
     if socket is None:
@@ -539,6 +547,14 @@ def work_of(
         answer_with_stacks()
         kept_by = None if keeper is None else keeper()
 
+        def look_at_runtime_folder() -> None:
+            try:
+                make_folder_again(socket)
+            except CommandError as error:
+                raise CannotListenError(str(error)) from None
+            if kept_by is not None:
+                kept_by.look()
+
         def ready() -> None:
             if kept_by is not None:
                 kept_by.serves()
@@ -566,6 +582,7 @@ def work_of(
             keeper=kept_by,
             metrics=prepared.metrics,
             slow_open_s=prepared.options.slow_open_s,
+            look=look_at_runtime_folder,
         )
         serve(spec, ready)
         return 0 if kept_by is None else kept_by.exit_code

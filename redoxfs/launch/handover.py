@@ -53,6 +53,8 @@ class Settings:
 class ReceivedMount:
     """A mount that another process made, and ends. ``fd``: the descriptor of its requests."""
 
+    number = None
+
     def __init__(self, fd: int, connection: socket.socket) -> None:
         self.fd = fd
         self._connection = connection

@@ -24,7 +24,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -33,7 +33,7 @@ from redoxfs.launch.options import MountOptions
 from redoxfs.launch.recipe import LAYOUT, RecipeMemory
 from redoxfs.launch.runtime_paths import control_path
 from redoxfs.launch.turn import byte_of_keeper
-from redoxfs.linux.mount_table import read_mounts, topmost_at
+from redoxfs.linux.mount_table import of_mount, read_mounts, topmost_at
 
 # keeper.c has the same four numbers.
 MOST_DESCRIPTORS = 128
@@ -43,7 +43,7 @@ AGAIN = 75
 LATER = 71
 """The exit code of a daemon that could not begin because the system lacks something for a while."""
 
-_HOLD, _SERVES = b"H", b"S"
+_HOLD, _SERVES, _LOCK = b"H", b"S", b"L"
 
 # <sys/socket.h>, struct ucred: pid, uid, gid.
 _UCRED = struct.Struct("3i")
@@ -93,6 +93,7 @@ class Keeper:
         device_number: of the mount; None: this daemon makes it.
         mounted_at_s: when a former daemon made it, by CLOCK_BOOTTIME.
         pid: of the keeper; None: it is the parent. It may be dead, and the parent another process.
+        control_path: of `redoxfs.launch.runtime_paths.control_path`.
     """
 
     def __init__(
@@ -106,7 +107,9 @@ class Keeper:
         mounted_at_s: float | None = None,
         past: Past | None = None,
         pid: int | None = None,
+        control_path: Path | None = None,
     ) -> None:
+        self._control_path = control_path
         self.held = held
         self.shared_fd = held.shared_fd
         self.history_fd = held.history_fd
@@ -114,6 +117,7 @@ class Keeper:
         self.devices = devices
         self.device_number = device_number
         self.mounted_at_s = mounted_at_s
+        self._devices, self._made_at_s = devices, mounted_at_s
         self.crashed = past is not None and past.crashed
         self.restarting = False
         self.pid = os.getppid() if pid is None else pid
@@ -131,24 +135,50 @@ class Keeper:
         mount = topmost_at(self._mountpoint, read_mounts())
         assert mount is not None
         self.device_number = mount.device
-        held = self.held.descriptors()
-        about = {
-            "devices": len(devices),
-            "number": mount.device,
-            "held": list(held),
-            "mounted_at_s": time.clock_gettime(time.CLOCK_BOOTTIME),
-        }
-        text = b"%d\n%s" % (byte_of_keeper(mount.device), json.dumps(about).encode())
+        self._made_at_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+        self._devices = tuple(devices)
         with suppress(BrokenPipeError, ConnectionResetError):
             # It was killed. The daemon goes on without it.
-            socket.send_fds(self._connection, [_HOLD + text], [*devices, *held.values()])
+            self._send_held()
             # Until it has them, it ends with the command that mounts, and ends this process. So the command must wait.
             self._connection.recv(1)
 
+    def _send_held(self) -> None:
+        assert self.device_number is not None
+        held = self.held.descriptors()
+        about = {
+            "devices": len(self._devices),
+            "number": self.device_number,
+            "held": list(held),
+            "mounted_at_s": self._made_at_s,
+        }
+        text = b"%d\n%s" % (byte_of_keeper(self.device_number), json.dumps(about).encode())
+        socket.send_fds(self._connection, [_HOLD + text], [*self._devices, *held.values()])
+
+    def gave_up_state(self) -> None:
+        """The state file belongs to another mount: a later daemon of this one gets none."""
+        self.held = replace(self.held, state_fd=-1)
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self._send_held()
+
+    def look(self) -> None:
+        """Make the file anew by whose lock other commands find the keeper, if it was removed. Raises OSError."""
+        if self._control_path is None or os.path.lexists(lock := self._control_path.with_suffix(".lock")):
+            return
+        fd = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            with suppress(BrokenPipeError, ConnectionResetError):
+                socket.send_fds(self._connection, [_LOCK], [fd])
+        finally:
+            os.close(fd)
+
     def serves(self) -> None:
         """Say that the daemon serves: the keeper need not watch the mount any more."""
+        path = b""
+        if self._control_path is not None and self.device_number is not None:
+            path = os.fsencode(of_mount(self._control_path, self.device_number))
         with suppress(BrokenPipeError):
-            self._connection.send(_SERVES)
+            self._connection.send(_SERVES + path)
 
     def restart(self) -> None:
         """Ask for another daemon, which begins when this one has ended. Raises ValueError if there is no keeper."""
@@ -207,7 +237,7 @@ class NewKeeper:
     def of_daemon(self) -> Keeper:
         """The keeper as its first daemon sees it. Called in the daemon."""
         os.close(self.ours_fd)
-        return Keeper(socket.socket(fileno=self.daemons_fd), self.mountpoint, self.held)
+        return Keeper(socket.socket(fileno=self.daemons_fd), self.mountpoint, self.held, control_path=self.control_path)
 
     def become(self, daemon: int, log_fd: int, log_format: str, *, is_foreground: bool) -> NoReturn:
         """Become the keeper of the child ``daemon``. Called in the process that forked it."""

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from redoxfs.launch.deadline import Look, look
 from redoxfs.launch.errors import MountpointError, UsageError
+from redoxfs.launch.runtime_paths import remove_dead_sockets
 from redoxfs.launch.say import say
 from redoxfs.linux.detach import detach
-from redoxfs.linux.mount_table import Mount, mount_of, read_mounts
+from redoxfs.linux.mount_table import Mount, mount_of, read_mounts, topmost_at
 from redoxfs.objects import Address, AddressError, is_address, parse_address
 
 CONTROL_FOLDER = ".redoxfs"
@@ -130,9 +131,15 @@ def our_mount_at(asked: str, timeout_s: float) -> PathStatus:
 
 
 def clear_stale(mountpoint: Path) -> None:
-    """Detach a mount whose daemon is gone. Raises MountpointError if that is not allowed."""
+    """Detach a mount whose daemon is gone, and remove its control socket.
+
+    Raises MountpointError if that is not allowed.
+    """
+    mount = topmost_at(mountpoint, read_mounts())
     try:
         detach(mountpoint)
     except OSError as failure:
         raise MountpointError(f"{mountpoint}: the stale redoxfs mount cannot be cleared: {failure.strerror}") from None
+    if mount is not None:
+        remove_dead_sockets(mountpoint, mount.device)
     say(f"cleared the stale mount that a killed daemon left at {mountpoint}")

@@ -10,7 +10,7 @@ from redoxfs.launch.control import send_control
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.outputs import check_replaceable, outside
 from redoxfs.launch.path_status import PathStatus
-from redoxfs.launch.runtime_paths import control_path_of_daemon, kept_path
+from redoxfs.launch.runtime_paths import kept_by_other_hosts, kept_path, sockets_of_detached
 from redoxfs.launch.say import say
 from redoxfs.launch.source import Dataset, fingerprint_of, layout_of
 
@@ -73,17 +73,30 @@ def state_file_in(folder_fd: int, path: Path) -> "StateFile":
     return file
 
 
-def take_over(file: "StateFile", target: PathStatus, timeout_s: float) -> None:
-    """Ask a daemon that was detached from the mountpoint, if there is one, to write its turns and release the file."""
+def take_over(file: "StateFile", target: PathStatus, timeout_s: float) -> bool:
+    """Ask daemons that were detached from the mountpoint to write their turns and release the file.
+
+    False if a mount that is in use keeps it: one at the same mountpoint in another mount namespace.
+    """
     by_ns = time.monotonic_ns() + int(timeout_s * 1e9)
     asked = b"%d %s" % (by_ns, os.fsencode(file.base))
-    try:
-        send_control(control_path_of_daemon(target.path), "state-hand-over", asked, timeout_s)
-    except TimeoutError:
-        say(f"the daemon of a detached mount of {target.path} does not answer; it may still write {file.base}")
-    except (OSError, ValueError):
-        # No daemon listens, or an older one that does not know the verb.
-        return
+    for path in sockets_of_detached(target.path):
+        try:
+            send_control(path, "state-hand-over", asked, timeout_s)
+        except TimeoutError:
+            say(f"the daemon of a detached mount of {target.path} does not answer; it may still write {file.base}")
+        except ValueError:
+            return False
+        except OSError:
+            # No daemon listens.
+            continue
+    return True
+
+
+def _of_other_hosts(file: "StateFile | None") -> str:
+    """A clause that names the state of another host; empty if there is none."""
+    others = [] if file is None else kept_by_other_hosts(file.base)
+    return f"; to continue from that of another host: --state {others[0]}" if others else ""
 
 
 def resume(file: "StateFile | None", plan: "Plan", settings: Mapping[str, str], samples: int) -> bytes:
@@ -100,6 +113,7 @@ def resume(file: "StateFile | None", plan: "Plan", settings: Mapping[str, str], 
             "there is nothing to resume"
             + (" on this node" if plan.nodes > 1 else "")
             + (f": no {file.path}" if file else "")
+            + _of_other_hosts(file)
         )
         return b""
     try:

@@ -12,9 +12,12 @@ socket to them. Nor may such a folder keep us from working. So the folder lies w
 A command looks for a daemon's socket in all of them.
 """
 
+import errno
+import glob
 import hashlib
 import os
 import re
+import socket
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -22,9 +25,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from redoxfs.launch.errors import CommandError, UsageError
+from redoxfs.linux.mount_table import of_mount, read_mounts, topmost_at
 
 # sun_path is 108 bytes, including a final zero (unix(7)).
 _LONGEST_SOCKET_PATH_BYTES = 107
+
+# What `of_mount` adds: a number of up to 20 bits (MINORBITS of the kernel), and a dash.
+_LONGEST_NUMBER = 8
 
 # Characters that are safe in a file name.
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
@@ -32,14 +39,18 @@ _LONGEST_NAME = 64
 
 
 def control_path(mountpoint: Path) -> Path:
-    """The control socket of the daemon at `mountpoint`. Makes its folder. Raises CommandError."""
+    """The control socket of the daemon at `mountpoint`. Makes its folder. Raises CommandError.
+
+    Two mount namespaces, or a mount and one that was detached, may have the same mountpoint. So the daemon adds the
+    number of its mount's device to this name (`of_mount`). Only a mount that the daemon received has this very name.
+    """
     name = f"{_mark(mountpoint)}.sock"
     failure = CommandError(
         f"every folder for the control socket has a path of more than {_LONGEST_SOCKET_PATH_BYTES} bytes"
     )
     for base in _runtime_bases():
         folder = base / "redoxfs"
-        if len(os.fsencode(folder / name)) <= _LONGEST_SOCKET_PATH_BYTES:
+        if len(os.fsencode(folder / name)) + _LONGEST_NUMBER <= _LONGEST_SOCKET_PATH_BYTES:
             try:
                 _make_private(folder)
                 return folder / name
@@ -53,14 +64,53 @@ def control_path_of_daemon(mountpoint: Path) -> Path:
 
     mount(8) and sudo pass none on. Raises CommandError.
     """
-    path = control_path(mountpoint)
-    if path.exists():
-        return path
+    mount = topmost_at(mountpoint, read_mounts())
+    paths = _everywhere(control_path(mountpoint))
+    if mount is not None:
+        paths = [of_mount(path, mount.device) for path in paths]
+    return next((path for path in paths if path.exists()), paths[0])
+
+
+def lock_path_of_daemon(mountpoint: Path) -> Path:
+    """The file by which processes at `mountpoint` take turns (`redoxfs.launch.turn`), found likewise."""
+    paths = [path.with_suffix(".lock") for path in _everywhere(control_path(mountpoint))]
+    return next((path for path in paths if path.exists()), paths[0])
+
+
+def sockets_of_detached(mountpoint: Path) -> list[Path]:
+    """The control sockets of daemons that were at `mountpoint` before, or are there in another mount namespace."""
+    found: list[Path] = []
+    for path in _everywhere(control_path(mountpoint)):
+        found += [path, *path.parent.glob(f"{path.stem}-*{path.suffix}")]
+    return [path for path in found if path.exists()]
+
+
+def remove_dead_sockets(mountpoint: Path, device: str | None = None) -> None:
+    """Remove the control sockets that killed daemons left at `mountpoint`; with ``device``, only that of this mount."""
+    with suppress(CommandError, OSError):
+        for path in sockets_of_detached(mountpoint):
+            if device is not None and path != of_mount(path.with_stem(path.stem.partition("-")[0]), device):
+                continue
+            with socket.socket(socket.AF_UNIX) as call:
+                call.setblocking(False)
+                is_dead = call.connect_ex(os.fspath(path)) == errno.ECONNREFUSED
+            if is_dead:
+                path.unlink()
+
+
+def make_folder_again(path: Path) -> None:
+    """Make the folder of a control socket, which was removed. Raises CommandError."""
+    _make_private(path.parent)
+
+
+def _everywhere(path: Path) -> list[Path]:
+    """A path in our runtime folder, then the same name in others that may be ours."""
+    paths = [path]
     for base in _every_base():
         other = base / "redoxfs" / path.name
-        if _is_private(other.parent) and other.exists():
-            return other
-    return path
+        if other != path and _is_private(other.parent):
+            paths.append(other)
+    return paths
 
 
 def open_log(asked: str | None, mountpoint: Path) -> tuple[int, Path]:
@@ -102,11 +152,22 @@ def kept_path(mountpoint: Path, kind: str) -> Path:
     except RuntimeError as homeless:
         raise CommandError(str(homeless)) from None
     stem = _NOT_PLAIN.sub("_", mountpoint.name)[:_LONGEST_NAME] or "root"
-    return folder / f"{stem}-{_mark(mountpoint)}.{kind}"
+    # A home may be shared by hosts, and each may have a mount at this path.
+    return folder / f"{stem}-{_mark(mountpoint)}-{_host()}.{kind}"
+
+
+def kept_by_other_hosts(path: Path) -> list[Path]:
+    """Files like ``path``, of `kept_path`, that mounts of other hosts left."""
+    stem = path.stem.removesuffix(f"-{_host()}")
+    return sorted(other for other in path.parent.glob(f"{glob.escape(stem)}-*{path.suffix}") if other != path)
 
 
 def _open_append(path: Path, flags: int = 0) -> int:
     return os.open(path, flags | os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY, 0o600)
+
+
+def _host() -> str:
+    return _NOT_PLAIN.sub("_", socket.gethostname())[:_LONGEST_NAME]
 
 
 def _mark(mountpoint: Path) -> str:

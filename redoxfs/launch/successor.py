@@ -73,6 +73,7 @@ def _serve(given: Inheritance) -> int:
         mounted_at_s=given.mounted_at_s,
         past=given.past,
         pid=given.keeper_pid,
+        control_path=recipe.control_path,
     )
     prepared = succeeding(recipe, dataset, given.held.state_fd, partial(_device, given, recipe.target))
     work = work_of(prepared, recipe.request, socket=recipe.control_path, keeper=lambda: keeper)

@@ -21,7 +21,6 @@ import json
 import os
 import selectors
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -32,7 +31,7 @@ from pathlib import Path
 
 from redoxfs.launch.errors import CommandError, MountpointError
 from redoxfs.launch.path_status import STALE_ERRORS, clear_stale, path_status
-from redoxfs.launch.runtime_paths import control_path
+from redoxfs.launch.runtime_paths import control_path, remove_dead_sockets
 from redoxfs.linux.detach import detach
 from redoxfs.linux.ends import end_of
 from redoxfs.linux.parent import signal_at_the_parents_end
@@ -226,10 +225,7 @@ def _clear(mountpoint: Path) -> None:
             clear_stale(found.path)
         elif found.is_our_root and found.seen.error == errno.ETIMEDOUT:
             detach(found.path)
-    path = control_path(found.path)
-    with socket.socket(socket.AF_UNIX) as call, suppress(OSError):
-        if call.connect_ex(os.fspath(path)) == errno.ECONNREFUSED:
-            path.unlink()
+    remove_dead_sockets(found.path)
 
 
 def _make(mountpoint: Path) -> None:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from redoxfs.launch.errors import DaemonError
 from redoxfs.launch.path_status import path_status
-from redoxfs.launch.runtime_paths import control_path, control_path_of_daemon
+from redoxfs.launch.runtime_paths import control_path, lock_path_of_daemon
 from redoxfs.launch.say import say
 from redoxfs.linux.mount_table import Mount
 from redoxfs.linux.parent import signal_at_the_parents_end
@@ -74,7 +74,7 @@ def byte_of_keeper(device: str) -> int:
 def keeper_of(mount: Mount) -> int | None:
     """The pid of the keeper of a mount of this user; None if it has none."""
     try:
-        fd = os.open(_path(control_path_of_daemon(Path(mount.mountpoint))), os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(lock_path_of_daemon(Path(mount.mountpoint)), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:

@@ -6,6 +6,7 @@ name with no content, and without that of the directory after it, the rename may
 """
 
 import os
+import secrets
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,9 +41,8 @@ def replace(folder_fd: int, name: str, data: bytes) -> None:
     """
     # The name of the new file is cut because its prefix and suffix could make it too long. It is cut in front, since a
     # number that tells files apart is at the end.
-    beside = f".{name[-200:]}.new"
-    with suppress(FileNotFoundError):
-        os.unlink(beside, dir_fd=folder_fd)
+    # Random, since another host may write a file of this name in the same home.
+    beside = f".{name[-200:]}.{secrets.token_hex(8)}.new"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         with open(os.open(beside, flags, 0o600, dir_fd=folder_fd), "wb", buffering=0) as file:

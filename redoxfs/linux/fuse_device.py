@@ -72,7 +72,7 @@ class Device:
     def __init__(self, fd: int, mountpoint: Path, number: str | None = None) -> None:
         self.fd = fd
         self._mountpoint = mountpoint
-        self._number = _number_at(mountpoint) if number is None else number
+        self.number = _number_at(mountpoint) if number is None else number
 
     def widen_readahead(self) -> None:
         """Allow reads of up to `MAX_READ_BYTES` through the page cache. Without root they stay at 128 KiB.
@@ -80,7 +80,7 @@ class Device:
         Call it after INIT, whose reply sets the limit anew.
         """
         with suppress(OSError):
-            Path(READAHEAD.format(self._number)).write_text(str(MAX_READ_BYTES >> 10))
+            Path(READAHEAD.format(self.number)).write_text(str(MAX_READ_BYTES >> 10))
 
     def end(self) -> None:
         """Close the descriptor and unmount, unless that has happened. Programs that still use the mount get errors."""
@@ -91,7 +91,7 @@ class Device:
         self.close()
         if is_over:
             return
-        if _number_at(self._mountpoint) != self._number:
+        if _number_at(self._mountpoint) != self.number:
             # It was detached, and is still in use; or another mount hides it, which is not ours to end.
             log.info("%s: the mount is not visible any more, and ends with its last user", self._mountpoint)
             return

@@ -75,6 +75,16 @@ def read_mounts() -> tuple[Mount, ...]:
     return parse_mountinfo(Path("/proc/self/mountinfo").read_bytes())
 
 
+def of_mount(path: Path, device: str) -> Path:
+    """``path`` with the number of a mount's device in its name. No other mount of this kernel has that number."""
+    return path.with_stem(f"{path.stem}-{device.partition(':')[2]}")
+
+
+def is_mounted(device: str) -> bool:
+    """Whether a redoxfs mount with this device number is in the mount table."""
+    return any(mount.ours and mount.device == device for mount in read_mounts())
+
+
 def also_mounted(mount: Mount) -> str | None:
     """A clause that names another mount of the same filesystem, after ``mount`` has ended; None if none is found.
 

@@ -1,18 +1,21 @@
 """The control socket: requests of users that a read-only mount cannot take through a file.
 
 A Unix socket of mode 0600. Each side sends one JSON object on a line. `{"do": "stop"}` ends the node as SIGTERM does. A
-verb that takes data has their length: `{"do": "trace", "bytes": N}`, and N bytes follow the line. The answer is
+verb that takes data has their length: `{"do": "trace", "bytes": N}`, and N bytes follow the line. `"mount"` may have
+the device number of the mount that is meant, such as "0:52"; the daemon of another mount refuses. The answer is
 `{"ok": true}` with the results of the verb, or `{"error": "…"}`. A line longer than the limit, a line that is no such
 object, and a client that pauses for `TIMEOUT_S` get an error, and the connection is closed. The client is
 `redoxfs.launch.control`.
 """
 
+import errno
 import json
 import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,9 @@ TIMEOUT_S = 10.0
 
 PIECE_BYTES = 1 << 16
 
+LOOK_S = 1.0
+"""Between two looks whether the socket is there, and between two tries to make it."""
+
 Verb = Callable[[bytes], Awaitable[Mapping[str, Any]]]
 """Takes the data of the request and returns the results. Raises ValueError with one line for the user."""
 
@@ -39,40 +45,117 @@ log = logging.getLogger(__name__)
 
 
 async def serve_control(
-    path: Path, verbs: Mapping[str, Verb], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    path: Path,
+    verbs: Mapping[str, Verb],
+    *,
+    device: str | None = None,
+    look: Callable[[], None] = lambda: None,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Listen at ``path`` until cancelled, then remove it. An existing file there is replaced.
+    """Listen at ``path`` until cancelled, then remove it.
 
-    A detached mount lives on for the programs in it, and another may be mounted in its place. The older daemon does not
-    remove the socket of the newer one when it ends.
+    A socket at which another daemon listens stays. If this one's socket vanishes, or cannot be made, the mount serves
+    on, and another try follows every `LOOK_S`.
+
+    Args:
+        device: the number of the mount's device; requests for another mount are refused.
+        look: called before each look at the socket; makes what the socket needs, such as its folder.
     """
-    path.unlink(missing_ok=True)
-    listening = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    mask = os.umask(0o177)
-    try:
-        await listening.bind(os.fspath(path))
-    finally:
-        os.umask(mask)
-    # While this descriptor is open, no other file can have its inode.
-    own = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    listening.listen()
 
     async def answer(stream: trio.SocketStream) -> None:
         try:
-            reply = await _answer(_Incoming(stream), verbs)
+            reply = await _answer(_Incoming(stream), verbs, device)
             with trio.fail_after(TIMEOUT_S):
                 await stream.send_all(json.dumps(reply).encode() + b"\n")
         except (trio.TooSlowError, trio.BrokenResourceError) as error:
             log.warning("a control connection ended: %r", error)
 
-    try:
-        task_status.started()
-        await trio.serve_listeners(answer, [trio.SocketListener(listening)])
-    finally:
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.lstat(path), os.fstat(own)):
-                path.unlink()
-        os.close(own)
+    told = ""
+    has_started = False
+    async with trio.open_nursery() as answering:
+        while True:
+            try:
+                look()
+                with _Listening(path) as listening:
+                    if told or has_started:
+                        log.info("listening at %s again", path)
+                    told = ""
+                    if not has_started:
+                        task_status.started()
+                    has_started = True
+                    async with trio.open_nursery() as nursery:
+                        listener = trio.SocketListener(listening.socket)
+                        nursery.start_soon(partial(trio.serve_listeners, handler_nursery=answering), answer, [listener])
+                        while listening.is_there():
+                            await trio.sleep(LOOK_S)
+                            with suppress(OSError, CannotListenError):
+                                look()
+                        nursery.cancel_scope.cancel()
+            except (OSError, CannotListenError) as error:
+                why = str(error)
+                if why != told:
+                    log.warning("no control socket, trying again every %g s: %s", LOOK_S, why)
+                told = why
+                if not has_started:
+                    task_status.started()
+                has_started = True
+                await trio.sleep(LOOK_S)
+
+
+class CannotListenError(Exception):
+    """What the socket needs is not there; the text says why."""
+
+
+class _Listening:
+    """A listening socket at ``path``, of mode 0600. Leaving it removes the file, unless another took its place.
+
+    Raises OSError, CannotListenError.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        mask = os.umask(0o177)
+        try:
+            _remove_dead(path)
+            listening.bind(os.fspath(path))
+            # While this descriptor is open, no other file can have its inode.
+            self._own = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except BaseException:
+            listening.close()
+            raise
+        finally:
+            os.umask(mask)
+        listening.listen()
+        listening.setblocking(False)
+        self.socket = trio.socket.from_stdlib_socket(listening)
+
+    def is_there(self) -> bool:
+        try:
+            return os.path.samestat(os.lstat(self._path), os.fstat(self._own))
+        except OSError:
+            return False
+
+    def __enter__(self) -> "_Listening":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self.is_there():
+            with suppress(OSError):
+                self._path.unlink()
+        self.socket.close()
+        os.close(self._own)
+
+
+def _remove_dead(path: Path) -> None:
+    """Remove what a daemon left that was killed. Raises CannotListenError if one listens there."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as call:
+        # A daemon that is busy must not block this one.
+        call.setblocking(False)
+        number = call.connect_ex(os.fspath(path))
+    if number in (0, errno.EAGAIN):
+        raise CannotListenError(f"another daemon listens at {path}")
+    path.unlink(missing_ok=True)
 
 
 class _Incoming:
@@ -109,23 +192,25 @@ class _Incoming:
         return bytes(data[:size])
 
 
-async def _answer(incoming: _Incoming, verbs: Mapping[str, Verb]) -> Mapping[str, Any]:
+async def _answer(incoming: _Incoming, verbs: Mapping[str, Verb], device: str | None) -> Mapping[str, Any]:
     try:
-        verb, size = _parsed(await incoming.line(), verbs)
+        verb, size = _parsed(await incoming.line(), verbs, device)
         return await _call(verb, await incoming.data(size))
     except ValueError as refusal:
         return {"error": str(refusal)}
 
 
-def _parsed(line: bytes, verbs: Mapping[str, Verb]) -> tuple[Verb, int]:
+def _parsed(line: bytes, verbs: Mapping[str, Verb], device: str | None) -> tuple[Verb, int]:
     """The verb of a line, and the number of bytes that follow it. Raises ValueError."""
     try:
         asked = json.loads(line)
-        name, size = asked["do"], int(asked.get("bytes", 0))
+        name, size, mount = asked["do"], int(asked.get("bytes", 0)), asked.get("mount")
         if not 0 <= size <= DATA_LIMIT_BYTES or name not in verbs.keys() | _OF_SEVERAL_NODES:
             raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         raise ValueError(f"expected one of: {', '.join(verbs)}") from None
+    if None not in (mount, device) and mount != device:
+        raise ValueError(f"this daemon serves the mount with device {device}, and was asked about that with {mount}")
     if name not in verbs:
         raise ValueError("serves one node alone; `nodes` and `trace` need a mount with --nodes")
     return verbs[name], size

@@ -394,6 +394,17 @@ class StateWriter:
             raise ValueError(f"{path}: {error.strerror or error}") from error
         return _with_line(summary(turns, self._samples))
 
+    @property
+    def has_file(self) -> bool:
+        """Whether a file is kept, and was not handed over."""
+        return self._file is not None
+
+    def refuse_to_hand_over(self, data: bytes, owner: str) -> None:
+        """As `hand_over`, for a mount that is in use: raises ValueError if it keeps this file."""
+        path = Path(os.fsdecode(data.partition(b" ")[2]))
+        if self._file is not None and self._file.base == path:
+            raise ValueError(f"{path}: {owner} keeps its state there")
+
     async def hand_over(self, data: bytes) -> Mapping[str, Any]:
         """Write changes, and nothing after that: the file belongs to another mount now. Raises ValueError.
 

@@ -10,11 +10,12 @@
 // COMMAND     starts another daemon, whose descriptor 0 is its connection to this process
 //
 // Descriptor 0 is the connection to the first daemon, 1 and 2 are the log. redoxfs/launch/keeper.py is the other side
-// of the connection. A daemon sends two messages, which begin with a letter:
+// of the connection. A daemon sends messages, which begin with a letter:
 //
 //     H     what to hold: descriptors, the first of them the mount's, and a text that only daemons understand. Its
 //           first line is the byte of LOCK to lock, by which other commands find the keeper of a mount
-//     S     the daemon serves
+//     S     the daemon serves; the path of its control socket, if that is not SOCKET
+//     L     another LOCK, with its descriptor: the file was removed
 //
 // Each later daemon finds one message: a line with what became of the former ones, then the text, with the descriptors.
 //
@@ -57,6 +58,7 @@ enum {
 static pid_t daemon_pid;
 static int connection = 0, lock_file, signals;
 static const char *socket_path, *mountpoint;
+static char own_path[256];
 static char **command;
 
 static int held[MOST_DESCRIPTORS];
@@ -221,9 +223,19 @@ static bool take_message(void)
         take_hold(data + 1, (size_t)bytes - 1, descriptors, count);
         return true;
     }
+    if (data[0] == 'L' && count == 1 && is_whole && held_count) {
+        close(lock_file);
+        lock_file = descriptors[0];
+        lock_byte(F_WRLCK, strtoll(text, NULL, 10));
+        return true;
+    }
     for (int i = 0; i < count; i++)
         close(descriptors[i]);
     if (data[0] == 'S') {
+        if (bytes > 1 && (size_t)bytes <= sizeof own_path) {
+            memcpy(own_path, data + 1, (size_t)bytes);
+            socket_path = own_path;
+        }
         is_serving = true;
         pause_ms = 0;
         if (is_foreground)
