@@ -113,6 +113,11 @@ def _up(options: ClusterUpOptions) -> int:
     # A command that a shell without job control runs with & ignores SIGINT, and nodes would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM):
+        # They may reach every process of a job step, and none of the nodes must be missing.
+        signal.signal(number, signal.SIG_IGN)
     starts: list[_Start] = []
     try:
         with _free_ports(options.count) as ports:

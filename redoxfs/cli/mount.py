@@ -131,8 +131,9 @@ def _serve_here(prepared: Prepared, work: Work) -> None:
     command = os.getpid()
 
     def be_daemon() -> int:
-        # A Ctrl-C is for the keeper too, which passes it on as SIGTERM.
+        # A Ctrl-C is for the keeper too, which passes it on as SIGTERM. So is the end of the terminal.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         os.chdir("/")
         try:
             take_part(prepared.turn, command)

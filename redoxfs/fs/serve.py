@@ -58,6 +58,9 @@ NEVER = 2**31 - 1
 
 _ENDS = (signal.SIGTERM, signal.SIGINT)
 
+_WITHOUT_EFFECT = (signal.SIGUSR1, signal.SIGALRM)
+"""They may reach every process of a job step (Slurm's --signal), and mean something to the training alone."""
+
 log = logging.getLogger(__name__)
 
 
@@ -186,6 +189,8 @@ def serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
         redoxfs.node.NoThreadError: at a limit of processes.
         redoxfs.node.cluster.JoinError: another node does not answer, or does not serve the same.
     """
+    for number in _WITHOUT_EFFECT:
+        signal.signal(number, signal.SIG_IGN)
     _collect_young_garbage_only()
     start_spare()
     trio.run(_serve, spec, on_ready, clock=RunningClock())
@@ -395,11 +400,16 @@ def _checkpoint_room(catalog: Catalog) -> int:
     return (16 << 20) + 80 * len(catalog.class_of) + 12 * MOST_PEERS * len(catalog.class_names)
 
 
+def _ends() -> tuple[signal.Signals, ...]:
+    """The signals that end this mount. A daemon in the background, or with a keeper, has no terminal to lose."""
+    return _ENDS if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*_ENDS, signal.SIGHUP)
+
+
 @contextmanager
 def _signals_noted() -> Iterator[list[int]]:
     """Signals that arrive when the kernel has the mount and nothing serves it yet, which must not leave it dead."""
     noted: list[int] = []
-    before = {number: signal.signal(number, lambda one, _: noted.append(one)) for number in _ENDS}
+    before = {number: signal.signal(number, lambda one, _: noted.append(one)) for number in _ends()}
     try:
         yield noted
     finally:
@@ -462,7 +472,7 @@ def _mounted(spec: MountSpec, tree: Tree, relay: Relay, shared: Shared | None) -
 async def _stop_on_signals(
     requests: Requests, keeper: Keeper | None, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    with trio.open_signal_receiver(*_ENDS) as signals:
+    with trio.open_signal_receiver(*_ends()) as signals:
         task_status.started()
         async for number in signals:
             log.info("ending", extra={"fields": {"signal": signal.Signals(number).name}})

@@ -91,6 +91,7 @@ def _be_daemon(work: Work, write_end: int, log_fd: int, describe: Described, log
         # Until the mount answers, the daemon stays in the process group of the command: an automounter lets only that
         # one pass to the mountpoint. A Ctrl-C there is for the command, which passes it on as SIGTERM.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         # A working directory would keep an unrelated mount or disk busy.
         os.chdir("/")
         null = os.open(os.devnull, os.O_RDONLY)

@@ -292,6 +292,7 @@ static bool start(void)
         sigaddset(&blocked, SIGTERM);
         sigprocmask(SIG_SETMASK, &blocked, NULL);
         signal(SIGINT, SIG_IGN);
+        signal(SIGHUP, SIG_IGN);
         setsid();
         dup2(pair[1], STDIN_FILENO);
         execv(command[0], command);
@@ -455,6 +456,14 @@ int main(int count, char **arguments)
     sigaddset(&noticed, SIGCHLD);
     sigaddset(&noticed, SIGTERM);
     sigaddset(&noticed, SIGINT);
+    // A command in the foreground ends with its terminal, unless it ignores that (nohup). What is blocked is noticed even
+    // if it is ignored.
+    if (signal(SIGHUP, SIG_IGN) != SIG_IGN && !strcmp(arguments[1], "foreground"))
+        sigaddset(&noticed, SIGHUP);
+    // They reach every process of a job step.
+    signal(SIGUSR1, SIG_IGN);
+    signal(SIGUSR2, SIG_IGN);
+    signal(SIGALRM, SIG_IGN);
     sigprocmask(SIG_BLOCK, &noticed, NULL);
     signals = signalfd(-1, &noticed, SFD_NONBLOCK | SFD_CLOEXEC);
     // It may allocate, so it is called before anything is kept.

@@ -1,0 +1,107 @@
+"""Signals that a job step gets, or a shell whose terminal closes: they change nothing, or end a mount cleanly."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from forks import EXECUTED
+from machine import PATIENCE_S, Machine, has_ended
+from patience import until
+
+WITHOUT_EFFECT = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
+# Of a daemon, SIGUSR2 asks for its stacks (`redoxfs debug`).
+
+
+def contents(root: Path) -> list[bytes]:
+    return sorted(path.read_bytes() for path in root.glob("train/*/*.jpg"))
+
+
+def foreground(machine: Machine, *arguments: str | Path) -> subprocess.Popen[str]:
+    """A mount in the foreground that answers."""
+    process = subprocess.Popen(
+        machine.command("mount", "-f", *arguments, machine.mnt),
+        env=machine.environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("to end it"):
+            return process
+    raise AssertionError(process.wait())
+
+
+def send_to_all(machine: Machine, number: signal.Signals) -> None:
+    for pid in machine.processes_of():
+        os.kill(pid, number)
+
+
+@pytest.mark.parametrize("keeper", ["--keeper", "--no-keeper"])
+def test_signals_for_the_training_change_nothing(machine: Machine, source: Path, keeper: str) -> None:
+    whole = contents(source)
+    machine.ok("mount", keeper, source, machine.mnt)
+    before = machine.processes_of()
+    for _ in range(2):
+        for number in (*WITHOUT_EFFECT, signal.SIGHUP):
+            send_to_all(machine, number)
+        assert contents(machine.mnt) == whole
+        assert machine.processes_of() == before
+        if keeper == "--keeper":
+            # Another daemon bears them as well.
+            machine.ok("restart", machine.mnt)
+            before = machine.processes_of()
+    machine.ok("umount", machine.mnt)
+    assert machine.nothing_is_left()
+
+
+@pytest.mark.parametrize("keeper", ["--keeper", "--no-keeper"])
+def test_a_mount_in_the_foreground_ends_cleanly_with_its_terminal(machine: Machine, source: Path, keeper: str) -> None:
+    process = foreground(machine, keeper, source)
+    assert process.stderr is not None
+    pids = [os.pidfd_open(pid) for pid in machine.processes_of()]
+    for number in WITHOUT_EFFECT:
+        send_to_all(machine, number)
+    assert contents(machine.mnt) == contents(source)
+    # A terminal that closes sends it to the whole group.
+    os.killpg(process.pid, signal.SIGHUP)
+    assert {has_ended(pid) for pid in pids} == {True}
+    assert process.wait(PATIENCE_S) == 0
+    process.stderr.close()
+    assert machine.nothing_is_left()
+
+
+@pytest.mark.parametrize("keeper", ["--keeper", "--no-keeper"])
+def test_a_mount_under_nohup_outlives_its_terminal(machine: Machine, source: Path, keeper: str) -> None:
+    machine.before = ("env", "--ignore-signal=HUP", *EXECUTED)
+    process = foreground(machine, keeper, source)
+    machine.before = ()
+    assert process.stderr is not None
+    os.killpg(process.pid, signal.SIGHUP)
+    assert contents(machine.mnt) == contents(source)
+    machine.ok("umount", machine.mnt)
+    process.wait(PATIENCE_S)
+    process.stderr.close()
+    assert machine.nothing_is_left()
+
+
+def test_a_cluster_that_starts_ends_whole_at_a_hangup_and_bears_other_signals(
+    machine: Machine, source: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "nodes"
+    command = machine.command("cluster", "up", source, folder, "--nodes", "2", "--memory", "1MiB")
+    process = subprocess.Popen(command, env=machine.environment, stderr=subprocess.PIPE, text=True)
+    nodes = [folder / str(node) for node in range(2)]
+    until(lambda: all(node.is_dir() for node in nodes) or process.poll() is not None)
+    for number in WITHOUT_EFFECT:
+        process.send_signal(number)
+    process.send_signal(signal.SIGHUP)
+    _, said = process.communicate(timeout=PATIENCE_S)
+    if process.returncode == 0:
+        # It was up before the signal came.
+        machine.ok("cluster", "down", folder)
+    else:
+        assert process.returncode == 130, said
+    until(machine.nothing_is_left, lambda: (machine.mounts(), machine.daemons()))
