@@ -17,6 +17,7 @@ from redoxfs.chunks.store import Access, FileBytes, NarrowedError, NativeRead, R
 from redoxfs.dataset import Catalog
 from redoxfs.dataset.columns import native_tree
 from redoxfs.linux.beneath import open_beneath
+from redoxfs.linux.times import mtime_ns
 from redoxfs.native import Files
 
 ATTEMPTS = 2
@@ -128,7 +129,7 @@ def _stamp(fd: int) -> Stamp:
     now = os.fstat(fd)
     if not stat.S_ISREG(now.st_mode):
         raise OSError(errno.EIO, "no longer a regular file")
-    return Stamp(now.st_size, now.st_mtime_ns, now.st_ino)
+    return Stamp(now.st_size, mtime_ns(now), now.st_ino)
 
 
 def _access(fd: int) -> Access:

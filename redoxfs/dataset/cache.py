@@ -35,6 +35,7 @@ from redoxfs.dataset.errors import show
 from redoxfs.dataset.scan import Earlier, Progress, find_unchanged, read_tree
 from redoxfs.dataset.tree import Tree
 from redoxfs.linux import durable
+from redoxfs.linux.mount_table import type_of_filesystem
 
 FORMAT_VERSION = 3
 MANIFEST = "manifest.json"
@@ -43,6 +44,9 @@ RACY_NS = 2_000_000_000
 
 _PLAIN_FIELDS = ("extensions", "roots", "skipped", "control_left_out")
 _ARRAYS = tuple(field.name for field in fields(Tree) if field.name not in _PLAIN_FIELDS)
+
+_KEEPS_TIMES = frozenset({"fuse.ceph-fuse", "fuse.ceph", "fuse.glusterfs", "fuse.juicefs", "fuse.mfs"})
+"""Types of filesystems in user space whose directories have times as those of the kernel's."""
 
 log = logging.getLogger(__name__)
 
@@ -117,6 +121,10 @@ def _changed(earlier: Earlier) -> int:
 
 def _earlier(place: Path, given: str, root_fd: int, progress: Progress | None) -> Earlier | None:
     """The cached tree, compared with the source; None if there is none that can be used."""
+    kind = type_of_filesystem(root_fd)
+    if not keeps_times(kind):
+        log.info("scanning %s as a whole: on %s, a directory may keep its times although its files change", given, kind)
+        return None
     try:
         tree, scanned_at_ns = _load(place, given, root_fd)
         trusted_ns = scanned_at_ns - RACY_NS + 1
@@ -135,6 +143,14 @@ def _earlier(place: Path, given: str, root_fd: int, progress: Progress | None) -
         # Where a symlink leads may have changed with other directories than its own.
         earlier.unchanged[tree.parent[tree.link_entry]] = False
     return earlier
+
+
+def keeps_times(kind: str) -> bool:
+    """Whether directories of a filesystem of this type have another time after each change of their names.
+
+    Those of many filesystems in user space have the time of the mount, or none: rclone, s3fs, goofys, mergerfs.
+    """
+    return not kind.startswith("fuse.") or kind in _KEEPS_TIMES
 
 
 def _load(place: Path, given: str, root_fd: int) -> tuple[Tree, int]:

@@ -50,6 +50,7 @@ from redoxfs.dataset.stored import (
 from redoxfs.dataset.tree import CONTROL_NAME, Tree
 from redoxfs.linux import durable
 from redoxfs.linux.beneath import open_directory
+from redoxfs.linux.times import mtime_ns
 
 FORMAT = b"redoxfs catalog\n"
 VERSION = 1
@@ -292,7 +293,7 @@ def _agrees(tree: Tree, root_fd: int, entry: int) -> tuple[bool, bool]:
         raise _differs(path, "is not a regular file here")
     if found.st_size != tree.size[entry]:
         raise _differs(path, f"has {found.st_size:,} bytes here and {int(tree.size[entry]):,} in the catalog")
-    return found.st_ino == int(tree.inode[entry]), found.st_mtime_ns == int(tree.mtime_ns[entry])
+    return found.st_ino == int(tree.inode[entry]), mtime_ns(found) == int(tree.mtime_ns[entry])
 
 
 def _agrees_inside(tree: Tree, root_fd: int, entry: int, *, lists: bool) -> tuple[bool, bool]:
@@ -302,7 +303,7 @@ def _agrees_inside(tree: Tree, root_fd: int, entry: int, *, lists: bool) -> tupl
         fd = open_directory(root_fd, path.split(b"/") if path else ())
         try:
             found = os.fstat(fd)
-            same_time = found.st_mtime_ns == int(tree.mtime_ns[entry])
+            same_time = mtime_ns(found) == int(tree.mtime_ns[entry])
             names = None if same_time or not lists else {os.fsencode(name) for name in os.listdir(fd)}
         finally:
             os.close(fd)

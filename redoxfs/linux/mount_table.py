@@ -85,6 +85,16 @@ def is_mounted(device: str) -> bool:
     return any(mount.ours and mount.device == device for mount in read_mounts())
 
 
+def type_of_filesystem(fd: int) -> str:
+    """The type of the filesystem that an open file lies on, as in the mount table; "" if it is not known."""
+    try:
+        told = Path(f"/proc/self/fdinfo/{fd}").read_text().split()
+        mount_id = int(told[told.index("mnt_id:") + 1])
+    except (OSError, ValueError, IndexError):
+        return ""
+    return next((mount.fstype for mount in read_mounts() if mount.mount_id == mount_id), "")
+
+
 def also_mounted(mount: Mount) -> str | None:
     """A clause that names another mount of the same filesystem, after ``mount`` has ended; None if none is found.
 

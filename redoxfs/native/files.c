@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "sources.h"
+#include "times.h"
 
 // A failed read is retried once: after a network error the second attempt mostly succeeds.
 enum { ATTEMPTS = 2 };
@@ -122,7 +123,7 @@ static bool as_readable(const redox_tree *tree, int32_t entry, const struct stat
 }
 
 static void set_stamp(redox_file *file, const struct stat *of) {
-    file->mtime_ns = (int64_t)of->st_mtim.tv_sec * 1000000000 + of->st_mtim.tv_nsec;
+    file->mtime_ns = redox_time_ns(of->st_mtim.tv_sec, of->st_mtim.tv_nsec);
     file->inode = of->st_ino;
 }
 

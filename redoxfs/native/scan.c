@@ -1,4 +1,5 @@
 #include "scan.h"
+#include "times.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -107,9 +108,9 @@ static int open_directory(const redox_scan *scan, const char *path, size_t lengt
 
 // Attributes
 
-static int64_t as_ns(struct statx_timestamp time) { return time.tv_sec * 1000000000 + time.tv_nsec; }
+static int64_t as_ns(struct statx_timestamp time) { return redox_time_ns(time.tv_sec, time.tv_nsec); }
 
-static int64_t spec_ns(struct timespec time) { return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec; }
+static int64_t spec_ns(struct timespec time) { return redox_time_ns(time.tv_sec, time.tv_nsec); }
 
 // Fills in a row. `name` "" with AT_EMPTY_PATH: the descriptor's own. Returns 0 or an errno.
 static int look(int fd, const char *name, int flags, redox_row *row) {

@@ -27,6 +27,7 @@ import xxhash
 
 from redoxfs.chunks import open_beneath
 from redoxfs.dataset import SourceError, Tree, array_files, show
+from redoxfs.linux.times import ctime_ns, mtime_ns
 from redoxfs.packed.headers import BLOCK_BYTES, RECORD_BYTES, header_of
 from redoxfs.packed.index import SUM_BLOCK_BYTES, Sums
 from redoxfs.packed.positions import Positions
@@ -195,7 +196,7 @@ def source_file(tree: Tree, entry: int, root_fd: int) -> Iterator[int]:
 def _must_be(source: int, known: tuple[int, int, int], name: bytes) -> None:
     """Raise SourceError unless an open file has this size, mtime and ctime."""
     now = os.fstat(source)
-    if not stat.S_ISREG(now.st_mode) or (now.st_size, now.st_mtime_ns, now.st_ctime_ns) != known:
+    if not stat.S_ISREG(now.st_mode) or (now.st_size, mtime_ns(now), ctime_ns(now)) != known:
         raise SourceError(f"{show(name)} has changed since it was scanned; {PACK_AGAIN}")
 
 
