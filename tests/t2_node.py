@@ -513,6 +513,22 @@ def test_without_birth_times_numbers_identify_threads(tmp_path: Path) -> None:
     assert not callers.is_another(8)
 
 
+def test_numbers_of_another_pid_namespace_tell_nothing_of_threads_here() -> None:
+    """The sidecar of a pod: its own /proc has other threads with these numbers, or none."""
+
+    def none_is_here(thread: int, _signal: int) -> None:
+        raise ProcessLookupError(thread)
+
+    now = [0.0]
+    seen, unseen = (Callers(clock_s=lambda: now[0], signal=none_is_here, sees=sees) for sees in (True, False))
+    here = threading.get_native_id()
+    for callers in (seen, unseen):
+        callers.hear(here)
+    now[0] = 1.0
+    assert (seen.is_another(here), unseen.is_another(here)) == (True, False)
+    assert (seen.gone([7]), unseen.gone([7])) == ([7], [])
+
+
 def test_the_calling_thread_is_no_other() -> None:
     callers = Callers()
     callers.hear(threading.get_native_id())

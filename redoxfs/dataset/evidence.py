@@ -113,7 +113,8 @@ def _refusal(scene: Scene, doubts: list[Doubt], proofs: dict[int, Proof], told: 
 def _unproven(scene: Scene, proofs: dict[int, Proof]) -> Doubt:
     """The missing proof: of the first split with several directories, else of the first split."""
     several = (split for split, holders in scene.trees.classes.items() if len(holders) > 1)
-    return Doubt(proofs[next(several, next(iter(proofs)))].because)
+    split = next(several, next(iter(proofs), None))
+    return Doubt("no split has directories with samples" if split is None else proofs[split].because)
 
 
 def scene_of(

@@ -37,6 +37,7 @@ from redoxfs.linux.fuse_device import MAX_READ_BYTES, MountError, clone, mount
 from redoxfs.linux.mount_table import is_mounted, of_mount, source_text
 from redoxfs.native import Session, Shared, Tree
 from redoxfs.node import Journal, Node, Past, Plan, Verb, serve_control
+from redoxfs.node.callers import Callers
 from redoxfs.node.drawing import Drawing
 from redoxfs.node.opened_ahead import OpenedAhead
 from redoxfs.node.recent import RecentTurns
@@ -145,6 +146,7 @@ class MountSpec:
     ``slow_open_s``     an open that takes as long is logged; 0: none is
     ``look``            called every second: makes anew what the mount keeps in the runtime folder. May raise
                         CannotListenError
+    ``sees_callers``    the kernel numbers threads as this process sees them
     """
 
     catalog: Catalog
@@ -169,6 +171,7 @@ class MountSpec:
     metrics: "Metrics | None" = None
     slow_open_s: float = 0.0
     look: Callable[[], None] = lambda: None
+    sees_callers: bool = True
 
     def about(self) -> dict[str, Any]:
         """Its part of stats.json."""
@@ -245,7 +248,16 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
 
             plan = continued_plan(spec.cluster, place)
     recent = RecentTurns(-1 if spec.keeper is None else spec.keeper.turns_fd)
-    node = Node(catalog, plan, spec.store, timeout_s=spec.timeout_s, kernel=caches, journal=journal, recent=recent)
+    node = Node(
+        catalog,
+        plan,
+        spec.store,
+        timeout_s=spec.timeout_s,
+        kernel=caches,
+        callers=Callers(sees=spec.sees_callers),
+        journal=journal,
+        recent=recent,
+    )
     state = StateWriter(spec.state_file, lambda: spec.settings(node.plan), len(catalog.class_of), node)
     ahead = OpenedAhead(node, state)
     drawing = Drawing(node, catalog, spec.settings(node.plan)[DATASET])

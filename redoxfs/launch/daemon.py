@@ -583,6 +583,8 @@ def work_of(
             metrics=prepared.metrics,
             slow_open_s=prepared.options.slow_open_s,
             look=look_at_runtime_folder,
+            # A mount that was received, and not from a former daemon, was made in another container, as a rule.
+            sees_callers=prepared.receive is None or kept_by is not None,
         )
         serve(spec, ready)
         return 0 if kept_by is None else kept_by.exit_code

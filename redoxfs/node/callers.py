@@ -4,6 +4,9 @@ FUSE names the caller by its thread number, and the kernel reuses numbers. Witho
 holds of a dead worker and get a second look. A thread that was born after its number was last seen is a new one. The
 time of birth is read from /proc only when the answer depends on the caller, which is rare. Called from the node's task
 alone.
+
+The kernel numbers callers as the process that mounted sees them. If that process is in another pid namespace than this
+one, such as the plugin of Kubernetes, a number means nothing here: /proc has another thread with it, or none.
 """
 
 import os
@@ -40,6 +43,8 @@ class Callers:
     Args:
         proc: the directory where the kernel lists threads.
         signal: like `os.kill`.
+        sees: the numbers are those of this process's pid namespace. Otherwise no thread counts as another one, or as
+            ended.
     """
 
     def __init__(
@@ -47,7 +52,10 @@ class Callers:
         proc: Path = Path("/proc"),
         clock_s: Callable[[], float] = _since_boot_s,
         signal: Callable[[int, int], None] = os.kill,
+        *,
+        sees: bool = True,
     ) -> None:
+        self._sees = sees
         self._proc = proc
         self._clock_s = clock_s
         self._signal = signal
@@ -76,7 +84,7 @@ class Callers:
     def is_another(self, thread: int) -> bool:
         """Whether the number belonged to another thread when it was last seen. A request with it is here."""
         heard_s = self._heard_s.get(thread)
-        if heard_s is None or self._clock_s() - heard_s < RECYCLED_S:
+        if not self._sees or heard_s is None or self._clock_s() - heard_s < RECYCLED_S:
             return False
         try:
             fields = (self._proc / str(thread) / "stat").read_text("latin-1")
@@ -89,7 +97,7 @@ class Callers:
     def gone(self, threads: Iterable[int]) -> list[int]:
         """Those of ``threads`` that have ended; none if the last check was too recent."""
         start_s = self._clock_s()
-        if start_s < self._look_s:
+        if not self._sees or start_s < self._look_s:
             return []
         gone = [thread for thread in threads if not self._exists(thread)]
         now_s = self._clock_s()
