@@ -36,6 +36,7 @@ from redoxfs.node.callers import Callers
 from redoxfs.node.counters import Counters
 from redoxfs.node.drawing import Blocks
 from redoxfs.node.exact import ExactFile, ExactFiles
+from redoxfs.node.failures import FailedOpens
 from redoxfs.node.journal import (
     ALONE,
     CHANGED,
@@ -190,6 +191,7 @@ class Node:
             self.binding, self.memory, plan=lambda: self._plan, give=self._give, unload=self._unload
         )
         self._callers = callers or Callers()
+        self._failures = FailedOpens()
         self._opens = Waits(timeout_s)
         self._reads = Waits(timeout_s)
         self._exact = ExactFiles(catalog.tree, store, self._opens, self._reads, self.permissions)
@@ -227,6 +229,7 @@ class Node:
     def stop(self) -> None:
         """End the reading threads and close open files."""
         self.supply.stop()
+        self._failures.tell_left_out()
         for file in self._files.values():
             if isinstance(file, ExactFile):
                 self._exact.close(file)
@@ -817,13 +820,15 @@ class Node:
     def _failed(self, path: int, thread: int, entry: int, sample: int, error: BaseException | None) -> None:
         self.counters.errors += 1
         if isinstance(error, Exception):
-            name = os.fsdecode(self._tree.path(entry))
-            of = os.fsdecode(self._tree.path(self.supply.file_of(sample, self._member_of[entry])))
-            fields = {"path": name, "sample": of, "error": _reason(error)}
-            log.warning("an open failed", extra={"fields": fields})
+            self._failures.note(partial(self._failure, entry, sample, error))
         self._closed(path, self.binding.fail(path, thread))
         self._kernel.unhold(thread)
         self._pending.give_up_unless_bound(path)
+
+    def _failure(self, entry: int, sample: int, error: Exception) -> dict[str, str]:
+        name = os.fsdecode(self._tree.path(entry))
+        of = os.fsdecode(self._tree.path(self.supply.file_of(sample, self._member_of[entry])))
+        return {"path": name, "sample": of, "error": _reason(error)}
 
     def _meet(self, thread: int, path: int, *, opens: bool) -> float:
         """Returns when the thread was heard, in s since boot."""
