@@ -20,6 +20,7 @@ from typing import Any
 import grpc
 import kube
 import pytest
+from forks import EXECUTED
 from kube import CAPABILITIES, READERS, SIDECAR_UID, WRITER, Node, Pod, await_line, has_ended
 from machine import Machine
 from patience import PATIENCE_S
@@ -162,6 +163,16 @@ def test_an_endpoint_that_cannot_be_is_refused_in_one_line(machine: Machine, end
     done = machine.run("csi", "--endpoint", endpoint, "--node-id", "n")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert words in done.stderr
+
+
+def test_a_plugin_that_does_not_see_the_threads_of_pods_says_so(machine: Machine) -> None:
+    command = machine.command("csi", "--endpoint", "unix:///missing/csi.sock", "--node-id", "n")
+    for own_pids, lines in (((), 1), (("unshare", "--pid", "--fork", "--kill-child"), 2)):
+        words = [*own_pids, *EXECUTED, *command]
+        done = subprocess.run(words, env=machine.environment, text=True, capture_output=True, check=False)
+        assert (done.returncode, done.stderr.count("\n")) == (2, lines)
+        assert ("set hostPID: true" in done.stderr) == bool(own_pids)
+    assert "\n      hostPID: true\n" in (Path(__file__).parents[1] / "mount/kubernetes/plugin.yaml").read_text()
 
 
 # Publish and serve

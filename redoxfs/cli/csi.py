@@ -1,5 +1,6 @@
 """`redoxfs csi`: the node plugin of Kubernetes."""
 
+import logging
 import os
 import signal
 import sys
@@ -14,6 +15,8 @@ from redoxfs.launch.logs import log_to
 from redoxfs.launch.options import MountOptions
 from redoxfs.launch.sizes import parse_size
 
+log = logging.getLogger(__name__)
+
 
 def run(options: CsiOptions) -> int:
     """Serve Kubernetes until SIGTERM or SIGINT; returns 0 then."""
@@ -22,6 +25,12 @@ def run(options: CsiOptions) -> int:
     from redoxfs.csi import Kind, Plugin, VolumeOptions
 
     log_to(sys.stderr, options.log_format, options.log_level)
+    if os.getpid() == 1:
+        # The first process of a pid namespace. With hostPID this is one of the node's processes.
+        log.warning(
+            "the kernel will not tell threads of pods apart, so programs that open a file twice get two samples: "
+            "set hostPID: true in the plugin's pod"
+        )
     kinds = {name: (option, Kind(values)) for name, option, values in mount_options()}
     plugin = Plugin(options.endpoint, options.node_id, Path(options.kubelet_dir), VolumeOptions(kinds, check))
     ended = threading.Event()
