@@ -181,7 +181,7 @@ def test_a_bug_in_top_restores_the_terminal(machine: Machine, source: Path, term
     # Where Python looks first, a screen that cannot be drawn.
     broken = machine.folder / "broken"
     broken.mkdir()
-    (broken / "sitecustomize.py").write_text("import rich.console\ndel rich.console.Console.capture\n")
+    (broken / "sitecustomize.py").write_text("import rich.live\ndel rich.live.Live.update\n")
     with top(terminal, machine, machine.mnt, before=f"export PYTHONPATH={broken}:$PYTHONPATH") as ended:
         assert ended() == 1
         terminal.until(lambda lines: any("unexpected AttributeError" in line for line in lines))
@@ -221,53 +221,47 @@ def test_mounts_stand_side_by_side_whatever_becomes_of_them(machine: Machine, so
         machine.ok("umount", mountpoint)
 
 
-def test_top_without_a_name_shows_the_mounts_of_this_user(machine: Machine, source: Path) -> None:
+def test_top_without_a_name_shows_the_mounts_of_this_user(machine: Machine, source: Path, terminal: Terminal) -> None:
+    mountpoint = machine.folder / "theirs"
+    mountpoint.mkdir()
+    machine.ok("mount", source, mountpoint)
+    with top(terminal, machine):
+        # This machine may have others.
+        terminal.until(lambda lines: any("theirs" in line for line in lines[:2]) and figure(lines, "opens/s"))
+    machine.ok("umount", mountpoint)
+
+
+def test_top_ends_after_its_updates(machine: Machine, source: Path, terminal: Terminal) -> None:
     machine.ok("mount", source, machine.mnt)
-    lines = machine.ok("top", "--interval", "0.2", "--count", "1").stdout.splitlines()
-    # This machine may have others.
-    assert [line.split()[-1] for line in lines].count(str(machine.mnt)) == 1
+    with top(terminal, machine, machine.mnt, "--count", "2") as ended:
+        assert ended() == 0
     machine.ok("umount", machine.mnt)
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
-def test_top_prints_lines_where_there_is_no_screen(
-    machine: Machine, source: Path, terminal: Terminal, is_terminal: bool
-) -> None:
-    machine.ok("mount", source, machine.mnt)
+def test_top_names_stats_where_there_is_no_screen(machine: Machine, terminal: Terminal, is_terminal: bool) -> None:
     if is_terminal:
-        with top(terminal, machine, machine.mnt, "--count", "2", before="export TERM=dumb") as ended:
-            assert ended() == 0
-            lines = [line for line in terminal.screen() if "opens/s" in line or "train" in line]
-    else:
-        lines = machine.ok("top", machine.mnt, "--interval", "0.2", "--count", "2").stdout.splitlines()
-    assert len(lines) >= 3
-    assert "opens/s" in lines[0]
-    assert "train 1 0.0%" in lines[1]
-    machine.ok("umount", machine.mnt)
-
-
-def test_top_needs_a_mount(machine: Machine) -> None:
+        with top(terminal, machine, machine.mnt, before="export TERM=dumb") as ended:
+            assert ended() == 2
+            terminal.until(lambda lines: any("type, for each mount: redoxfs stats" in line for line in lines))
+        return
     refused = machine.run("top", machine.mnt)
-    assert refused.returncode == 4
-    assert len(refused.stderr.splitlines()) == 1
-    assert "no redoxfs mount is there" in refused.stderr
-
-
-def test_lines_end_when_the_mount_ends(machine: Machine, source: Path) -> None:
-    machine.ok("mount", source, machine.mnt)
-    process = subprocess.Popen(
-        machine.command("top", "--interval", "0.1", machine.mnt),
-        env=machine.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == (
+        "redoxfs: top needs a terminal; for lines type, for each mount: redoxfs stats MOUNTPOINT\n"
     )
-    try:
-        assert process.stdout is not None
-        process.stdout.readline()
-        machine.ok("umount", machine.mnt)
-        _, error = process.communicate(timeout=PATIENCE_S)
-        assert (process.returncode, error) == (4, "redoxfs: the mount has ended\n")
-    finally:
-        process.kill()
-        process.communicate()
+
+
+def test_top_needs_a_mount(machine: Machine, terminal: Terminal) -> None:
+    with top(terminal, machine, machine.mnt) as ended:
+        assert ended() == 4
+        terminal.until(lambda lines: "no redoxfs mount is there" in " ".join("".join(lines).split()))
+
+
+def test_a_name_of_a_mount_is_no_escape_sequence(machine: Machine, source: Path, terminal: Terminal) -> None:
+    mountpoint = machine.folder / "\x1b[2J[red]x"
+    mountpoint.mkdir()
+    machine.ok("mount", source, mountpoint)
+    with top(terminal, machine):
+        terminal.until(lambda lines: any("?[2J[red]x" in line for line in lines[:2]) and figure(lines, "opens/s"))
+    machine.ok("umount", mountpoint)

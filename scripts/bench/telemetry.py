@@ -22,6 +22,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import pty
 import random
 import statistics
 import subprocess
@@ -29,7 +30,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,9 +97,12 @@ def scraping(port: int, watching: Watching) -> Iterator[None]:
 
 @contextmanager
 def started(command: list[str], watching: Watching) -> Iterator[subprocess.Popen[str]]:
-    """A watcher of its own process, ended by SIGTERM."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    drained = threading.Thread(target=_drain, args=(process, watching))
+    """A watcher of its own process, with a terminal, ended by SIGTERM."""
+    ours, theirs = pty.openpty()
+    with open(theirs, "wb") as terminal:
+        environment = os.environ | {"TERM": "xterm"}
+        process = subprocess.Popen(command, env=environment, stdout=terminal, stderr=subprocess.PIPE, text=True)
+    drained = threading.Thread(target=_drain, args=(ours, watching))
     drained.start()
     watching.pids.append(process.pid)
     try:
@@ -113,12 +117,13 @@ def started(command: list[str], watching: Watching) -> Iterator[subprocess.Popen
         drained.join()
 
 
-def _drain(process: subprocess.Popen[str], watching: Watching) -> None:
+def _drain(terminal: int, watching: Watching) -> None:
     """Take what a watcher prints, so that it never waits. What the reader of the log prints is a number of lines."""
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.strip().isdigit():
-            watching.lines += int(line)
+    # Reading fails once the watcher has ended.
+    with open(terminal) as lines, suppress(OSError):
+        for line in lines:
+            if line.strip().isdigit():
+                watching.lines += int(line)
 
 
 @contextmanager
