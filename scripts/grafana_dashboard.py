@@ -462,6 +462,14 @@ def memory(builder: dashboard.Dashboard) -> None:
             width=8,
         ),
         graph(
+            "Paths kept apart",
+            "Paths of each class tree that the job keeps apart from the others, epoch after epoch: samples cross a "
+            "split that the script makes. 0 where none were seen.",
+            units.Short,
+            query(f"max by ({BY_MOUNT}, tree) ({value('split_paths')})", "{{instance}} {{mount}} {{tree}}"),
+            width=8,
+        ),
+        graph(
             "Turns that the state file lacks",
             "Samples that had their turn since the state file was last written. A mount that resumes from that file "
             "gives them again. No data: nothing was written yet.",

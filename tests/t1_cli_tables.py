@@ -43,6 +43,20 @@ def test_status_shows_laps_and_waits_in_words() -> None:
     assert rows["waits for a load"] == "1,184 started a load, 23 joined one in progress; 1.3 s waited in all"
 
 
+def test_status_shows_a_set_of_paths_that_comes_apart() -> None:
+    laps = {name: {"number": 3, "turns": 0, "samples": 5000} for name in ("train", ".", "val")}
+    stats = {"laps": laps, "split_paths": {"train": 1000, ".": 64, "val": 0}}
+    told = dict(status.rows(stats))["splits"]
+    assert told == (
+        "the job reads two sets of paths of train; samples cross them (about 1,000 of 5,000 come apart in each epoch); "
+        "the job reads two sets of paths of the whole tree; samples cross them "
+        "(about 64 of 5,000 come apart in each epoch): "
+        "if they are splits that the script makes, give each a directory, "
+        "or a table with a column split; or mount with --classes sampler"
+    )
+    assert "splits" not in dict(status.rows(stats | {"split_paths": dict.fromkeys(laps, 0)}))
+
+
 @pytest.mark.parametrize("count", [0, 1, 1000])
 def test_status_shows_errors_only_if_there_are_any(count: int) -> None:
     rows = dict(status.rows({"open_files": count, "errors": count, "changed": count}))

@@ -486,6 +486,14 @@ def test_waits_that_do_not_end_are_found() -> None:
     assert named(check_mount(watched(waiting_opens=2)))["waits"].level is Level.OK
 
 
+def test_a_set_of_paths_that_comes_apart_is_a_warning() -> None:
+    laps = {"train": {"number": 3, "turns": 0, "samples": 480}}
+    found = named(check_mount(watched(laps=laps, split_paths={"train": 96})))["splits"]
+    assert found.level is Level.WARNING
+    assert found.found.startswith("the job reads two sets of paths of train; samples cross them")
+    assert "splits" not in named(check_mount(watched(laps=laps, split_paths={"train": 0})))
+
+
 def test_waits_for_other_nodes_name_the_slowest_one() -> None:
     before = STATS | {
         "peers": [

@@ -340,7 +340,12 @@ def test_a_lap_counts_nothing_of_the_split_that_is_read_next(tmp_path: Path) -> 
         os.close(fd)
     served = SimpleNamespace(append=None)
     plan = SimpleNamespace(about={}, nodes=1, policy=SimpleNamespace(chunk_of=lambda sample: sample))
-    node: Any = SimpleNamespace(given=0, plan=plan, note_served=lambda each: setattr(served, "append", each))
+    node: Any = SimpleNamespace(
+        given=0,
+        plan=plan,
+        note_served=lambda each: setattr(served, "append", each),
+        note_asked=lambda _: None,
+    )
     recorder = Recorder(node, catalog, lambda: stats(node.given))
     recorder.start()
     tree_of = catalog.tree_of_class[catalog.class_of]

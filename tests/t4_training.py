@@ -125,6 +125,7 @@ def test_every_label_is_right_and_every_sample_comes_once(
     stats = machine.stats()
     assert stats["errors"] == 0
     assert stats["lap"] == {"train": EPOCHS}
+    assert stats["split_paths"] == {"train": 0}
     assert stats["memory_used_bytes"] <= budget
     # Samples that were loaded and not served are still in memory: no read was wasted.
     waiting = stats["in_slots"]

@@ -62,7 +62,9 @@ def mounted(machine: Machine, source: Path, memory: int, monkeypatch: pytest.Mon
     torch.manual_seed(1)
     machine.ok("mount", source, machine.mnt, *OPTIONS, "--memory", str(memory))
     yield machine
-    assert machine.stats()["errors"] == 0
+    stats = machine.stats()
+    assert stats["errors"] == 0
+    assert not any(stats["split_paths"].values())
 
 
 def loader_of(root: Path, kind: Any = DataLoader, **options: Any) -> Any:

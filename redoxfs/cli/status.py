@@ -20,6 +20,7 @@ from redoxfs.launch.deadline import look
 from redoxfs.launch.errors import DaemonError, MountpointError
 from redoxfs.launch.runtime_paths import control_path
 from redoxfs.launch.sizes import counted, format_bytes, format_seconds
+from redoxfs.telemetry.split_line import HINT, split_lines
 
 if TYPE_CHECKING:
     # `redoxfs mount` imports this module, too.
@@ -83,6 +84,7 @@ def rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
         ("policy", stats.get("policy")),
         ("dataset", _dataset(stats)),
         ("laps", _laps(stats)),
+        ("splits", _splits(stats)),
         ("opens", _joined(stats, "{opens:,}", "opens")),
         ("redirected", _joined(stats, "{redirected:,}" + share, "redirected")),
         ("served as asked", _joined(stats, "{exact:,}", "exact")),
@@ -190,6 +192,12 @@ def _laps(stats: dict[str, Any]) -> str | None:
         turns = f"{lap['turns']:,} of {counted(lap['samples'], 'sample')}"
         told.append(f"{tree or 'the whole tree'} is in lap {lap['number']:,}, {turns}")
     return "; ".join(told) or None
+
+
+def _splits(stats: dict[str, Any]) -> str | None:
+    """What the job keeps apart; None: nothing that was seen."""
+    lines = list(split_lines(stats))
+    return f"{'; '.join(lines)}: {HINT}" if lines else None
 
 
 def _waits(stats: dict[str, Any]) -> str | None:

@@ -16,6 +16,7 @@ from redoxfs.launch.path_status import PathStatus
 from redoxfs.launch.runtime_paths import control_path_of_daemon
 from redoxfs.launch.sizes import counted, format_bytes
 from redoxfs.telemetry import Rates
+from redoxfs.telemetry.split_line import HINT, split_lines
 
 MUCH_WAITING = 0.5
 """So many programs wait at once, on average, or more: what they wait for is the limit."""
@@ -106,6 +107,7 @@ def _found(watched: Watched, where: str) -> list[Result]:
         found.append(_keeper(stats["keeper"], where))
     if stats.get("peers"):
         found.append(_peers(stats["peers"], where))
+    found += [warning("splits", line, HINT) for line in split_lines(stats)]
     missed = stats.get("missed", 0)
     if missed:
         found.append(

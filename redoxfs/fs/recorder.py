@@ -1,9 +1,12 @@
 """Records the history of a mount: a timer adds a point, and each look at the samples that were served finds laps' ends.
 
-An open costs one append to a list. The list is looked at after a few thousand samples, and sooner where a lap may end.
+An open costs an append to each of two lists, of the samples that were served and of the paths that were asked for. They
+are looked at after a few thousand samples, and sooner where a lap may end. The paths show whether the job keeps a set
+of them apart; a line in the log says so.
 All of this happens in the node's task, but for the text of history.json, which a thread makes.
 """
 
+import logging
 import mmap
 import os
 import time
@@ -19,6 +22,10 @@ from redoxfs.node import Node
 from redoxfs.node.threads import in_thread
 from redoxfs.telemetry.history import TREES, History, memory_bytes
 from redoxfs.telemetry.lap_watch import Finished, LapWatch
+from redoxfs.telemetry.split_line import HINT, split_line
+from redoxfs.telemetry.split_watch import SplitWatch
+
+log = logging.getLogger(__name__)
 
 Int32 = npt.NDArray[np.int32]
 
@@ -57,6 +64,9 @@ class Recorder:
         )
         self._history = History()
         self._given = 0
+        self._splits = SplitWatch(catalog.class_of, catalog.tree_of_class, len(self._samples_of_tree))
+        self._split_paths = dict.fromkeys(self._trees, 0)
+        self._asked: list[int] = []
         self.served: list[int] = []
         self.due = 0
 
@@ -65,6 +75,7 @@ class Recorder:
         if self._memory_fd is not None:
             self._history = History(_mapped(self._memory_fd))
         self._node.note_served(self.served.append)
+        self._node.note_asked(self._asked.append)
         self._follow()
         self._history.add(self._stats())
 
@@ -100,7 +111,20 @@ class Recorder:
             now = [self._watch.progress(tree) for tree in range(len(before))]
             self._begin([tree for tree, (_, turns) in enumerate(now) if turns and now[tree] != before[tree]])
         served.clear()
+        self._look_for_splits()
         self.due = self._watch.due
+
+    def split_paths(self) -> dict[str, int]:
+        """By tree: about how many paths the job keeps apart from the others; 0 if none was seen to be."""
+        self._look_for_splits()
+        return dict(self._split_paths)
+
+    def _look_for_splits(self) -> None:
+        for apart in self._splits.look(self._asked, alone=self._node.plan.nodes == 1):
+            tree = self._trees[apart.tree]
+            self._split_paths[tree] = apart.paths
+            log.warning("%s; %s", split_line(tree, apart.paths, apart.of), HINT)
+        self._asked.clear()
 
     def _begin(self, trees: list[int]) -> None:
         # The last snapshot has all that was counted before, if no other tree was read since. It is old if there was a

@@ -222,7 +222,8 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
         of_node = node.stats()
         of_node["bytes_served"] += caches.bytes_served
         of_keeper = {"keeper": None if spec.keeper is None else spec.keeper.stats()}
-        of_parts = {**of_node, **times.stats(), **of_peers, **state.stats()}
+        of_paths = {"split_paths": recorder.split_paths()}
+        of_parts = {**of_node, **of_paths, **times.stats(), **of_peers, **state.stats()}
         return {**about, **of_keeper, "verdict": catalog.verdict.line, **of_parts}
 
     async def join(before: tuple[Mapping[str, Any], Sequence[int]] | None) -> "Membership | None":

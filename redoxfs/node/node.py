@@ -201,6 +201,7 @@ class Node:
         self._expected: OrderedDict[ExpectedOpen, tuple[float, Callable[[OpenFile | Exception], None]]] = OrderedDict()
         self._flush: Callable[[], None] | None = None
         self._note_served: Callable[[int], None] = deque[int](maxlen=0).append
+        self._note_asked: Callable[[int], None] = deque[int](maxlen=0).append
         self._watcher: Callable[[int], None] | None = None
         self._succession = Succession(
             catalog=catalog,
@@ -306,6 +307,7 @@ class Node:
 
     def _take_turn(self, path: int, turn: Served) -> Content | None:
         sample = turn.sample
+        self._note_asked(path)
         self._note_served(sample)
         self.recent.note(sample, self._plan.policy.lap_of(sample), self._reader)
         self._kernel.turned(self.supply.files_of(path))
@@ -430,6 +432,10 @@ class Node:
     def note_served(self, note: Callable[[int], None]) -> None:
         """``note`` is called with the served sample at each turn; before any request."""
         self._note_served = note
+
+    def note_asked(self, note: Callable[[int], None]) -> None:
+        """``note`` is called with the path of each open that has a turn; before any request."""
+        self._note_asked = note
 
     def renew(self, plan: Plan) -> None:
         """Replace the plan; the new one has its own laps. Open files stay as they are; opens that wait ask again."""

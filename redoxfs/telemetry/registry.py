@@ -110,6 +110,14 @@ METRICS: tuple[Metric, ...] = (
         labels=("tree",),
     ),
     Metric("lap_samples", GAUGE, "laps.*.samples", "Samples of the class tree, which a lap has.", labels=("tree",)),
+    Metric(
+        "split_paths",
+        GAUGE,
+        "split_paths.*",
+        "About how many paths of the class tree the job keeps apart from the others, epoch after epoch, so that "
+        "samples cross a split of its own; 0: none were seen to be, since this daemon began.",
+        labels=("tree",),
+    ),
     Metric("turns", COUNTER, "turns", "Turns that this node has given since the first lap began."),
     Metric("turns_kept", GAUGE, "turns_kept", "Turns that the state file has."),
     Metric(
