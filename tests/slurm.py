@@ -15,14 +15,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from netspaces import Network
-from patience import PATIENCE_S
+from patience import PATIENCE_S, until
 
 import redoxfs
 from redoxfs.linux.mount_table import parse_mountinfo
@@ -229,14 +228,13 @@ class Slurm:
         node = self.nodes.pop(name)
         os.kill(node.init, signal.SIGKILL)
 
-    def until(self, holds: Callable[[], object], what: str, patience_s: float = 4 * PATIENCE_S) -> None:
+    def until(self, holds: Callable[[], object], what: str) -> None:
         """Ask again and again until it holds: Slurm has nothing to wait on."""
-        deadline_s = time.monotonic() + patience_s
-        while not holds():
-            assert time.monotonic() < deadline_s, (
-                f"not within {patience_s} s: {what}; left: {self.left()}\n{self.log()}"
-            )
-            time.sleep(0.1)
+        until(
+            holds,
+            lambda: f"{what}; left: {self.left()}\n{self.log()}",
+            patience_s=4 * PATIENCE_S,
+        )
 
     def until_ended(self, job: str) -> str:
         """The job's last state, once all its nodes have ended it."""
