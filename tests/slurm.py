@@ -98,6 +98,7 @@ SlurmdSpoolDir=/run/slurmd
 MpiDefault=none
 MailProg=/bin/true
 ReturnToService=2
+SchedulerParameters=batch_sched_delay=0
 KillWait=20
 SlurmdTimeout=30
 UnkillableStepTimeout=30

@@ -20,6 +20,7 @@ def main(mountpoint: Path, epochs: int) -> None:
     """Read; an error ends the rank with a traceback, as it would end a training."""
     job, rank, ranks = (os.environ[f"SLURM_{name}"] for name in ("JOB_ID", "PROCID", "NTASKS"))
     paths = sorted(path.relative_to(mountpoint) for path in mountpoint.glob("train/*/*"))
+    assert paths, f"no images at {mountpoint}"
     with open(f"out-{job}-{rank}", "w", encoding="utf-8") as out:
         for epoch in range(epochs):
             random.Random(epoch).shuffle(paths)
@@ -28,6 +29,8 @@ def main(mountpoint: Path, epochs: int) -> None:
             Path(f"meet-{job}-{epoch}-{rank}").touch()
             while not all(Path(f"meet-{job}-{epoch}-{other}").exists() for other in range(int(ranks))):
                 time.sleep(0.05)
+            # Longer each time: a job that runs until Slurm notices something leaves the machine to others.
+            time.sleep(epoch * 0.05)
 
 
 if __name__ == "__main__":
