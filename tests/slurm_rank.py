@@ -1,4 +1,4 @@
-"""One rank of a job under Slurm, an unmodified training script; t7_slurm submits it.
+"""One rank of a job under Slurm, an unmodified training script, which slurm_jobs submits.
 
     slurm_rank.py MOUNTPOINT EPOCHS
 
