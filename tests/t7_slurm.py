@@ -40,7 +40,7 @@ def test_the_example_trains_on_every_sample_once(plain: Slurm, nodes: int) -> No
 
 def test_two_jobs_share_the_nodes_and_one_may_be_cancelled(plain: Slurm) -> None:
     endless, short = Job(plain, example(plain, ENDLESS)), Job(plain, example(plain, EPOCHS))
-    plain.until(lambda: plain.state(short.id) == "COMPLETED", "the short job completes")
+    assert plain.until_ended(short.id) == "COMPLETED", plain.log()
     short.check_samples()
     assert [len(node.mounts()) for node in plain.workers] == [1, 1, 1]
     before = len(endless.given())

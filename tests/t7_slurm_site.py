@@ -51,7 +51,7 @@ def test_a_job_of_the_site_ends_by_itself(site: Slurm) -> None:
 
 def test_two_jobs_have_their_own_mounts(site: Slurm) -> None:
     endless, short = Job(site, for_site(site, ENDLESS)), Job(site, for_site(site, EPOCHS))
-    site.until(lambda: site.state(short.id) == "COMPLETED", "the short job completes")
+    assert site.until_ended(short.id) == "COMPLETED", site.log()
     short.check_samples()
     site.until(lambda: len(site.workers[0].mounts()) == 1, "the short job's mount ends")
     before = len(endless.given())
@@ -127,7 +127,7 @@ def test_the_epilog_leaves_another_program_with_the_jobs_number(site: Slurm) -> 
     other = Job(site, "--nodelist=n1", written(site, "other.sbatch", text))
     site.until((site.home / "up").exists, "the other program runs")
     site.ok("scontrol", "release", ending.id)
-    ending.slurm.until(lambda: site.state(ending.id) == "COMPLETED", "the job with that number ends")
+    assert site.until_ended(ending.id) == "COMPLETED", site.log()
     assert site.state(other.id) == "RUNNING"
     site.ok("scancel", other.id)
     other.until_ended("CANCELLED")
