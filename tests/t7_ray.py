@@ -379,8 +379,8 @@ def test_ray_mounts_again_where_a_process_was_killed(cluster: Cluster, who: str)
             os.kill({"actor": actor, "daemon": pid, "supervisor": supervisor}[who], signal.SIGKILL)
         for node in (0, 2):
             assert labels_right(cluster.read_all(node))
-        while (status := driver.status())[1]["state"] in ("lost", "mounting"):
-            pass
+        until(lambda: driver.status()[1]["state"] not in ("lost", "mounting"), "the node is mounted again")
+        status = driver.status()
         assert [each["state"] for each in status] == ["serving"] * NODES, status
         assert status[1]["stats"]["pid"] != pid
         assert labels_right(cluster.read_all(1))
