@@ -9,12 +9,15 @@ import socket
 _held: list[socket.socket] = []
 
 
-def reserve(count: int) -> list[int]:
-    """``count`` different ports without a listener."""
+def reserve(count: int, held: list[socket.socket] = _held) -> list[int]:
+    """``count`` different ports without a listener. They are reserved while the sockets in ``held`` are open.
+
+    What serves several tests needs a list of its own.
+    """
     ports = []
     for _ in range(count):
         holder = socket.socket()
-        _held.append(holder)
+        held.append(holder)
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("127.0.0.1", 0))
         ports.append(int(holder.getsockname()[1]))

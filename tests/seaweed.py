@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sysconfig
 from collections.abc import Iterator, Sequence
@@ -31,7 +32,9 @@ class Seaweed:
         self.folder = folder
         self.host = host
         self._inside = inside
-        self.master, self.volume, self.filer, self.port, *self._grpc = reserve(8)
+        # It starts again on the same ports, also in a later test.
+        self._holders: list[socket.socket] = []
+        self.master, self.volume, self.filer, self.port, *self._grpc = reserve(8, self._holders)
         (folder / "data").mkdir(parents=True)
         actions = ["Admin", "Read", "Write", "List", "Tagging"]
         credentials = [{"accessKey": KEY, "secretKey": SECRET}]
@@ -83,6 +86,12 @@ class Seaweed:
             self._process.wait()
             self._process = None
 
+    def close(self) -> None:
+        """Kill it, and release its ports."""
+        self.kill()
+        for holder in self._holders:
+            holder.close()
+
     def make_bucket(self) -> None:
         """Make the bucket, as soon as the server has room for it."""
         weed = program()
@@ -129,4 +138,4 @@ def seaweed(folder: Path, host: str = "127.0.0.1", inside: Sequence[str] = ()) -
         server.make_bucket()
         yield server
     finally:
-        server.kill()
+        server.close()
