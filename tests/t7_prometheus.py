@@ -53,8 +53,8 @@ print(files, size, longest)
 
 CONFIG = """
 global:
-  scrape_interval: 200ms
-  scrape_timeout: 200ms
+  scrape_interval: 1s
+  scrape_timeout: 1s
   evaluation_interval: 1s
 scrape_configs:
   - job_name: redoxfs
