@@ -5,13 +5,13 @@ Nodes, state files and gRPC are real, and so is what `redoxfs mount --resume` do
 
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 
 import trio
-from patience import PATIENCE_S
+from patience import PATIENCE_S, until_in_trio
 from ports import reserve
 from stores import NoKernel
 
@@ -232,10 +232,5 @@ async def ended(lives: Sequence[Life]) -> None:
         await life.end()
 
 
-async def until(holds: Callable[[], object]) -> None:
-    while not holds():
-        await trio.sleep(0.001)
-
-
 async def all_ready(lives: Sequence[Life]) -> None:
-    await until(lambda: all(life.is_with(len(lives) - 1) for life in lives))
+    await until_in_trio(lambda: all(life.is_with(len(lives) - 1) for life in lives))

@@ -14,7 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 import trio
-from patience import PATIENCE_S
+from patience import PATIENCE_S, until_in_trio
 
 import redoxfs.native._native as native_module
 from redoxfs.chunks import (
@@ -125,8 +125,7 @@ async def running_node(
 
 async def all_arrived(node: Node) -> None:
     """Wait until no read is on its way."""
-    while node.supply._expected:
-        await trio.sleep(0.001)
+    await until_in_trio(lambda: not node.supply._expected)
 
 
 class HeldFile:

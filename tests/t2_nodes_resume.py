@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
+from patience import until_in_trio
 from resuming_nodes import (
     ALL,
     NODES,
@@ -21,7 +22,6 @@ from resuming_nodes import (
     dataset_at,
     ended,
     job_at,
-    until,
 )
 
 from redoxfs.launch.errors import UsageError
@@ -155,7 +155,7 @@ def test_nodes_that_loaded_different_states_refuse_each_other(
             two = await job.save(lives[0], "two")
             for life, saved in zip(lives, (one, two, one), strict=True):
                 await life.state.load(saved)
-            await until(lambda: "refused" in [peer["state"] for peer in lives[0].membership.stats()["peers"]])
+            await until_in_trio(lambda: "refused" in [peer["state"] for peer in lives[0].membership.stats()["peers"]])
             assert "has another start point (the state " in caplog.text
             for life in lives:
                 await life.state.load(two)

@@ -23,7 +23,7 @@ import trio.testing
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from hypothesis import given
 from hypothesis import strategies as st
-from patience import PATIENCE_S
+from patience import PATIENCE_S, until_in_trio
 from ports import reserve
 from stores import bytes_in_buffers
 
@@ -264,8 +264,7 @@ def moved_clock() -> trio.testing.MockClock:
 
 async def jump_once(clock: trio.testing.MockClock, happened: Callable[[], object], seconds: float) -> None:
     """Let ``seconds`` pass once something has happened."""
-    while not happened():
-        await trio.sleep(0.001)
+    await until_in_trio(happened)
     clock.jump(seconds)
 
 
@@ -502,8 +501,7 @@ def test_what_did_not_reach_a_peer_is_repeated_when_it_calls(monkeypatch: pytest
         home, requester = FakeService({0: (file(b"0"),)}), FakeService()
         async with pair(home, requester, transport=Lossy(losing)) as (at_home, asking):
             asking.send(take(0, 1))
-            while not asking.stats()["retries"]:
-                await trio.sleep(0.001)
+            await until_in_trio(lambda: asking.stats()["retries"])
             await at_home._clients[1]._greet()
             await requester.until(lambda: 0 in requester.got)
             assert asking.stats()["retries"] == 1
@@ -572,8 +570,7 @@ def test_a_repeated_message_waits_for_the_same_answer() -> None:
 
             async def until_all_asked() -> None:
                 outbox = at_home._server.outbox
-                while not (answer := outbox._answers.get(1, {}).get(0)) or answer.users < 3:
-                    await trio.sleep(0.001)
+                await until_in_trio(lambda: (answer := outbox._answers.get(1, {}).get(0)) and answer.users >= 3)
                 home.gate.set()
 
             replies = await trio.to_thread.run_sync(talk)
@@ -631,8 +628,7 @@ def test_an_acknowledged_message_is_not_retried_for_ever() -> None:
             asking.send(take(0, 1))
             await home.until(lambda: home.handled == [0])
             client = asking._clients[0]
-            while client._incoming:
-                await trio.sleep(0.001)
+            await until_in_trio(lambda: not client._incoming)
             assert (home.handled, requester.answers, client.counts.retries) == ([0], [], 0)
 
     trio.run(main)
@@ -649,8 +645,7 @@ def test_a_restarted_node_is_detected_and_served() -> None:
                 await home.until(lambda: home.traces == [(1, 2, [4, 0, 9])])
             asking.send(take(0, 1))
             await jump_once(clock, lambda: asking._clients[0]._is_unreached, SILENCE_S)
-            while asking.stats()["peers"][view.addresses[0]]["state"] != "unreachable":
-                await trio.sleep(0.001)
+            await until_in_trio(lambda: asking.stats()["peers"][view.addresses[0]]["state"] == "unreachable")
             again = FakeService(home.shelf)
             # It does not join: the requester finds out by itself.
             async with running(view, 0, again):
@@ -875,8 +870,7 @@ def test_each_change_is_reported_during_a_join() -> None:
             await missing.wait()
             async with running(view, 1, FakeService()) as there:
                 await there.join(quiet, PATIENCE_S)
-                while reports[-1]:
-                    await trio.sleep(0.001)
+                await until_in_trio(lambda: not reports[-1])
         assert reports == [[view.addresses[1]], []]
 
     trio.run(main)
@@ -935,8 +929,7 @@ def test_close_leaves_no_thread_and_no_waiting_sample() -> None:
             await requester.until(lambda: len(requester.answers) == 1)
             home.gate = trio.Event()
             asking.send(take(1, 1))
-            while len(home.handled) < 2:
-                await trio.sleep(0.001)
+            await until_in_trio(lambda: len(home.handled) >= 2)
             assert not requester.got
             at_home.close()
             asking.close()

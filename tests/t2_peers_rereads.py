@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
-from patience import PATIENCE_S
+from patience import PATIENCE_S, until_in_trio
 from t2_peers import (
     SILENCE_S,
     FakeService,
@@ -95,8 +95,7 @@ def test_requests_for_one_sample_at_once_are_one_read() -> None:
                 for _ in range(3):
                     nursery.start_soon(reread)
                 rereads = at_home._server._rereads
-                while not (answer := rereads._answers.get(1, {}).get(7)) or answer.users < 3:
-                    await trio.sleep(0.001)
+                await until_in_trio(lambda: (answer := rereads._answers.get(1, {}).get(7)) and answer.users >= 3)
                 home.gate.set()
             assert [told(payload) for payload in found] == [told(home.shelf[7])] * 3
             assert home.reread_samples == [7]
@@ -114,12 +113,10 @@ def test_samples_that_are_not_fetched_keep_little_memory() -> None:
             async with trio.open_nursery() as nursery:
                 for sample in range(9):
                     nursery.start_soon(asking.reread, 0, sample)
-                while len(set(home.reread_samples)) < 9:
-                    await trio.sleep(0.001)
+                await until_in_trio(lambda: len(set(home.reread_samples)) >= 9)
                 nursery.cancel_scope.cancel()
             # Those that are in use, beside the ones that are kept, are let go by the server's threads.
-            while len(home.unreleased) > 4:
-                await trio.sleep(0.001)
+            await until_in_trio(lambda: len(home.unreleased) <= 4)
 
     trio.run(main)
 
@@ -139,8 +136,7 @@ def test_a_lost_peer_sends_nothing_and_nobody_waits_for_long() -> None:
                     lines.extend(await lines_of(asking, [0]))
 
                 nursery.start_soon(reread)
-                while not home.reread_samples:
-                    await trio.sleep(0.001)
+                await until_in_trio(lambda: home.reread_samples)
                 at_home.close()
                 await jump_once(clock, lambda: asking._clients[0]._is_unreached, SILENCE_S)
                 await requester.until(lambda: requester.silences == [0])
@@ -168,12 +164,10 @@ def test_another_process_of_the_peer_sends_what_was_asked_for() -> None:
                     found.append(await asking.reread(0, 0))
 
                 nursery.start_soon(reread)
-                while not homes[0].reread_samples:
-                    await trio.sleep(0.001)
+                await until_in_trio(lambda: homes[0].reread_samples)
             async with running(view, 0, homes[1]) as at_home:
                 await join_all(at_home)
-                while not found:
-                    await trio.sleep(0.001)
+                await until_in_trio(lambda: found)
             assert told(found[0]) == told(homes[1].shelf[0])
 
     trio.run(main)
@@ -245,8 +239,7 @@ def test_a_sample_of_another_node_is_refused(bounds: Bounds, line: str) -> None:
             client = asking._clients[0]
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(asking.reread, 0, 0)
-                while not client.counts.retries:
-                    await trio.sleep(0.001)
+                await until_in_trio(lambda: client.counts.retries)
                 nursery.cancel_scope.cancel()
             with pytest.raises(Exception, match=line):
                 await client._reread(0)

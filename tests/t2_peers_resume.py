@@ -5,7 +5,7 @@ from typing import Any
 import grpc
 import pytest
 import trio
-from patience import PATIENCE_S
+from patience import PATIENCE_S, until_in_trio
 from t2_peers import (
     CALL_S,
     FakeService,
@@ -57,15 +57,13 @@ def test_resuming_nodes_exchange_files_before_they_answer(monkeypatch: pytest.Mo
         ):
             nursery.start_soon(one.join, quiet, PATIENCE_S)
             await join_all(two, three)
+            await until_in_trio(lambda: all(host.resumed for host in hosts))
             for node, host in enumerate(hosts):
-                while not host.resumed:
-                    await trio.sleep(0.001)
                 others = {view.addresses[other]: files[other] for other in range(3) if other != node}
                 assert host.resumed == [others]
             two.send(take(0, 1))
             client = two._clients[0]
-            while not client.counts.retries:
-                await trio.sleep(0.001)
+            await until_in_trio(lambda: client.counts.retries)
             assert not hosts[0].handled, "it does not know its start yet"
             hosts[0].gate.set()
             await hosts[1].until(lambda: 0 in hosts[1].got)
@@ -111,13 +109,11 @@ def test_a_restarted_node_resumes_with_waiting_peers_or_joins() -> None:
             # It dies before the third node is there: no laps have begun.
             nursery.start_soon(one.join, quiet, PATIENCE_S)
             nursery.start_soon(dies.join, quiet, PATIENCE_S)
-            while one._clients[1].state != "ready" or dies._clients[0].state != "ready":
-                await trio.sleep(0.001)
+            await until_in_trio(lambda: one._clients[1].state == dies._clients[0].state == "ready")
             dies.close()
             async with running(view, 1, hosts[1], **RESUMES) as two, running(view, 2, hosts[2], **RESUMES) as three:
                 await join_all(two, three)
-                while not one._joined:
-                    await trio.sleep(0.001)
+                await until_in_trio(lambda: one._joined)
                 assert hosts[1].resumed == [{view.addresses[0]: b"0", view.addresses[2]: b"2"}]
                 assert [host.rejoined for host in hosts] == [[], [], []]
                 two.close()
@@ -232,12 +228,10 @@ def test_turns_of_a_node_without_a_start_are_refused() -> None:
 
             nursery.start_soon(ask)
             client = one._clients[1]
-            while not client.counts.retries:
-                await trio.sleep(0.001)
+            await until_in_trio(lambda: client.counts.retries)
             assert not told
             hosts[1].gate.set()
-            while not told:
-                await trio.sleep(0.001)
+            await until_in_trio(lambda: told)
             assert told == [b"1"]
 
     trio.run(main)
@@ -280,16 +274,14 @@ def test_a_refused_node_is_accepted_with_the_same_state() -> None:
             nursery.start_soon(here.join, quiet, PATIENCE_S)
             async with running(view, 1, keeping(b"1"), **{**loaded, "start_point": "the state cd"}) as other:
                 nursery.start_soon(other.join, quiet, PATIENCE_S)
-                while here._clients[1].state != "refused" or other._clients[0].state != "refused":
-                    await trio.sleep(0.001)
+                await until_in_trio(lambda: here._clients[1].state == other._clients[0].state == "refused")
                 assert here._clients[1].reason.endswith(
                     "has another start point (the state cd there, the state ab here)"
                 )
                 other.close()
                 async with running(view, 1, keeping(b"1"), **loaded) as right:
                     await right.join(quiet, PATIENCE_S)
-                    while not here._joined:
-                        await trio.sleep(0.001)
+                    await until_in_trio(lambda: here._joined)
                     assert here._clients[1].state == "ready"
                 nursery.cancel_scope.cancel()
 

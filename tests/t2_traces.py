@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import trio
-from patience import PATIENCE_S
+from patience import PATIENCE_S, until_in_trio
 
 from redoxfs.node.cluster.epochs import EpochTracker, Orders, orders_of, place_in_epochs, requests_of
 from redoxfs.protocol import SlotNode, SlotPolicy, homes_by_vc
@@ -92,8 +92,7 @@ def test_orders_continue_within_and_after_an_epoch(share: float, left: int) -> N
     async def check(nursery: trio.Nursery, traces: EpochTracker, policy: Following, begun: int) -> None:
         await traces.start(nursery, 5, share)
         for epoch in (begun, begun + 1, begun + 2):
-            while (0, epoch) not in policy.followed or (1, epoch + 1) not in policy.followed:
-                await trio.sleep(0.001)
+            await policy_has(policy, (0, epoch), (1, epoch + 1))
             assert max(e for node, e in policy.followed if node == 0) == epoch
             for sample in range(left if epoch == begun else 20):
                 assert max(e for node, e in policy.followed if node == 0) == epoch
@@ -139,8 +138,7 @@ def test_another_process_continues_within_an_epoch(made: int, later: int) -> Non
 
 
 async def policy_has(policy: Following, *followed: tuple[int, int]) -> None:
-    while not all(each in policy.followed for each in followed):
-        await trio.sleep(0.001)
+    await until_in_trio(lambda: all(each in policy.followed for each in followed))
 
 
 def test_requests_before_an_order_is_known_count_in_its_epoch() -> None:
