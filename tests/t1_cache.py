@@ -184,7 +184,8 @@ def in_child(call: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+# Nothing of a write is what all of the one before it leaves.
+@pytest.mark.parametrize("share", [0.5, 1.0])
 def test_a_death_at_any_write_leaves_only_right_bytes(
     source: Path, cache: Path, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

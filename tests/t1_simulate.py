@@ -227,7 +227,7 @@ def test_randomness_has_a_row_for_each_comparison() -> None:
 
 @pytest.mark.parametrize(
     ("classes", "chunk_size", "resident"),
-    [(1, 16, 0.1), (1, 16, 0.25), (1, 64, 0.5), (10, 16, 0.05), (10, 64, 0.25), (500, 16, 0.1), (500, 64, 0.25)],
+    [(1, 16, 0.1), (1, 64, 0.5), (10, 16, 0.05), (500, 16, 0.1), (500, 64, 0.25)],
 )
 @pytest.mark.slow
 def test_successive_laps_of_the_pool_are_independent(classes: int, chunk_size: int, resident: float) -> None:
