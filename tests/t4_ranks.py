@@ -14,7 +14,7 @@ from ports import reserve
 
 from redoxfs.launch.runtime_paths import control_path
 
-RANKS = 8
+RANKS = 4
 
 Rank = subprocess.Popen[str]
 
