@@ -103,7 +103,7 @@ def test_every_label_is_right_and_every_sample_comes_once(
     budget = machine.inspect(served_from, *options)["memory_for"][memory]
     machine.ok("mount", served_from, machine.mnt, *options, "--memory", str(budget))
     data = ImageFolder(machine.mnt / "train", known)
-    assert len(data) == sum(UNEVEN.values()) >= 5000
+    assert len(data) == sum(UNEVEN.values()) > 1000
     loader = DataLoader(data, batch_size=64, shuffle=True, num_workers=WORKERS, persistent_workers=persistent)
     for epoch in range(EPOCHS):
         before = machine.stats()
