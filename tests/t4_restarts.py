@@ -14,11 +14,12 @@ from deaths import HAS_MEMORY_GROUPS, Case, Found, Storm, mounting, serve
 from machine import Machine
 from reading_job import Job, make_files
 
-FILES = 640
+FILES = 320
 CLASSES = 4
 LARGEST_BYTES = 20_000
 READERS = 8
-KILLS = 6
+KILLS = 4
+RESTARTS = 2
 CASES = [
     Case("pool", "directory", "default"),
     Case("pool", "packed", "direct_io"),
@@ -76,7 +77,8 @@ def nobody_noticed(machine: Machine, found: Found, deaths: int, *, has_traceback
 def test_readers_do_not_notice_that_the_daemon_is_killed(
     machine: Machine, source: Path, captioned: Path, seed: int, case: Case
 ) -> None:
-    serve(machine, captioned if case.groups else source, case)
+    shown = captioned if case.groups else source
+    serve(machine, shown, case, packs=shown.parent)
     with Storm(machine, job(machine, case, seed)) as storm:
         storm.kill(KILLS)
         found = storm.finish()
@@ -135,9 +137,9 @@ def test_readers_do_not_notice_that_the_daemon_runs_out_of_memory(machine: Machi
 def test_readers_do_not_notice_restarts_on_purpose(machine: Machine, source: Path) -> None:
     serve(machine, source, CASES[0])
     with Storm(machine, job(machine)) as storm:
-        storm.restart(KILLS)
+        storm.restart(RESTARTS)
         found = storm.finish()
-    nobody_noticed(machine, found, KILLS)
+    nobody_noticed(machine, found, RESTARTS)
 
 
 def test_readers_fail_if_the_daemon_has_no_keeper(machine: Machine, source: Path) -> None:
