@@ -4,7 +4,7 @@
 #include "buffer.h"
 #include "check.h"
 
-enum { MIB = 1 << 20, THREADS = 8, PLACES = 64, ROUNDS = 4000 };
+enum { MIB = 1 << 20, THREADS = 8, PLACES = 64, ROUNDS = 1500 };
 
 static size_t draw_size(uint64_t *state) {
     uint64_t kind = next_number(state) % 100;

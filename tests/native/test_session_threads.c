@@ -17,7 +17,7 @@
 enum {
     HELPERS = 3,
     PROGRAMS = 6,
-    ROUNDS = 300,
+    ROUNDS = 120,
     AT_ONCE = 4,  // opens that a program sends before it waits
     FILES = 40,
     ENTRIES = 1 + FILES,
