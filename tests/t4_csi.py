@@ -46,6 +46,18 @@ def node() -> Iterator[Node]:
         node.close()
 
 
+@pytest.fixture(scope="module")
+def unchanged() -> Iterator[Node]:
+    """A node that no call changes, such as one that is refused: one is enough for all tests of these."""
+    node = Node()
+    try:
+        node.start_plugin()
+        yield node
+        assert not node.leftovers()
+    finally:
+        node.close()
+
+
 @pytest.fixture
 def pod(node: Node) -> Pod:
     return Pod(node)
@@ -54,20 +66,20 @@ def pod(node: Node) -> Pod:
 # The services, after the table of csi-sanity
 
 
-def test_the_plugin_tells_who_it_is(node: Node) -> None:
-    told = node.call("Identity", "GetPluginInfo", pb.GetPluginInfoRequest())
+def test_the_plugin_tells_who_it_is(unchanged: Node) -> None:
+    told = unchanged.call("Identity", "GetPluginInfo", pb.GetPluginInfoRequest())
     assert told.name == "redoxfs"
     assert told.vendor_version
-    assert not node.call("Identity", "GetPluginCapabilities", pb.GetPluginCapabilitiesRequest()).capabilities
-    assert node.call("Identity", "Probe", pb.ProbeRequest()).ready.value
-    assert node.call("Node", "NodeGetInfo", pb.NodeGetInfoRequest()).node_id == "node-1"
+    assert not unchanged.call("Identity", "GetPluginCapabilities", pb.GetPluginCapabilitiesRequest()).capabilities
+    assert unchanged.call("Identity", "Probe", pb.ProbeRequest()).ready.value
+    assert unchanged.call("Node", "NodeGetInfo", pb.NodeGetInfoRequest()).node_id == "node-1"
 
 
-def test_capabilities_that_are_not_told_are_unimplemented(node: Node) -> None:
-    assert not node.call("Node", "NodeGetCapabilities", pb.NodeGetCapabilitiesRequest()).capabilities
+def test_capabilities_that_are_not_told_are_unimplemented(unchanged: Node) -> None:
+    assert not unchanged.call("Node", "NodeGetCapabilities", pb.NodeGetCapabilitiesRequest()).capabilities
     for method in ("NodeStageVolume", "NodeUnstageVolume", "NodeGetVolumeStats", "NodeExpandVolume"):
         # A volume's id is field 1 in the requests of all of them.
-        code, _ = node.refusal("Node", method, pb.NodeUnpublishVolumeRequest(volume_id="x"))
+        code, _ = unchanged.refusal("Node", method, pb.NodeUnpublishVolumeRequest(volume_id="x"))
         assert code == grpc.StatusCode.UNIMPLEMENTED
 
 
@@ -96,22 +108,22 @@ def changed(pod: Pod, **fields: Any) -> pb.NodePublishVolumeRequest:
         ({"volume_context": None}, "podInfoOnMount"),
     ],
 )
-def test_a_request_that_makes_no_sense_is_refused(node: Node, pod: Pod, fields: dict[str, Any], words: str) -> None:
-    code, line = node.refusal("Node", "NodePublishVolume", changed(pod, **fields))
+def test_a_request_that_makes_no_sense_is_refused(unchanged: Node, fields: dict[str, Any], words: str) -> None:
+    code, line = unchanged.refusal("Node", "NodePublishVolume", changed(Pod(unchanged), **fields))
     assert (code, line.count("\n")) == (INVALID, 0)
     assert words in line
-    assert not node.leftovers()
+    assert not unchanged.leftovers()
 
 
 @pytest.mark.parametrize(("volume_id", "target"), [("", "/x"), ("x", ""), ("x", "/etc"), ("x", "/")])
-def test_an_unpublish_that_makes_no_sense_is_refused(node: Node, volume_id: str, target: str) -> None:
+def test_an_unpublish_that_makes_no_sense_is_refused(unchanged: Node, volume_id: str, target: str) -> None:
     request = pb.NodeUnpublishVolumeRequest(volume_id=volume_id, target_path=target)
-    assert node.refusal("Node", "NodeUnpublishVolume", request)[0] == INVALID
+    assert unchanged.refusal("Node", "NodeUnpublishVolume", request)[0] == INVALID
 
 
-def test_another_pods_target_is_refused(node: Node, pod: Pod) -> None:
-    other = Pod(node)
-    code, line = node.refusal("Node", "NodePublishVolume", changed(pod, target_path=str(other.target)))
+def test_another_pods_target_is_refused(unchanged: Node) -> None:
+    pod, other = Pod(unchanged), Pod(unchanged)
+    code, line = unchanged.refusal("Node", "NodePublishVolume", changed(pod, target_path=str(other.target)))
     assert code == INVALID
     assert "but the volume context of pod" in line
 
@@ -134,11 +146,11 @@ def test_another_pods_target_is_refused(node: Node, pod: Pod) -> None:
         ({"empty_dir": "../../x"}, "is not the name of a volume"),
     ],
 )
-def test_a_bad_attribute_is_refused_in_one_line(node: Node, pod: Pod, attributes: dict[str, str], words: str) -> None:
-    code, line = node.refusal("Node", "NodePublishVolume", pod.request(**attributes))
+def test_a_bad_attribute_is_refused_in_one_line(unchanged: Node, attributes: dict[str, str], words: str) -> None:
+    code, line = unchanged.refusal("Node", "NodePublishVolume", Pod(unchanged).request(**attributes))
     assert (code, line.count("\n")) == (INVALID, 0)
     assert words in line
-    assert not node.leftovers()
+    assert not unchanged.leftovers()
 
 
 def test_a_volume_to_write_to_is_refused(node: Node, pod: Pod) -> None:
