@@ -31,7 +31,8 @@ from redoxfs.torch import RedoxSampler
 # This machine may have fewer cores than a test has workers.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
-FILES = 1200
+# Of two ranks and of batches of four a multiple; three more than one of seven ranks.
+FILES = 444
 OPTIONS = ["--classes", "sampler", "--chunk-size", "8"]
 
 
@@ -43,8 +44,8 @@ def reachable(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return machine
 
 
-def mount(machine: Machine, source: Path, *options: str, share: float = 0.1) -> Path:
-    """A mount with memory for a tenth of the data."""
+def mount(machine: Machine, source: Path, *options: str, share: float = 0.25) -> Path:
+    """A mount with memory for a quarter of the data, several times what workers draw ahead."""
     size_bytes = sum(path.stat().st_size for path in source.rglob("*.*") if path.suffix in (".flac", ".jpg", ".xml"))
     machine.ok("mount", source, machine.mnt, *OPTIONS, *options, "--memory", str(int(size_bytes * share)))
     return machine.mnt
@@ -111,7 +112,7 @@ WORKERS: dict[str, dict[str, Any]] = {
     "no workers": {},
     "workers": {"num_workers": 2},
     "persistent": {"num_workers": 2, "persistent_workers": True},
-    "spawned": {"num_workers": 2, "persistent_workers": True, "multiprocessing_context": "spawn"},
+    "spawned": {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "spawn"},
 }
 
 
@@ -142,10 +143,10 @@ def test_batches_may_come_from_a_batch_sampler(speech: Speech) -> None:
 
 
 def test_a_dataset_may_be_a_part_of_the_files(speech: Speech) -> None:
-    part = Subset(speech, range(100, 700))
+    part = Subset(speech, range(100, 300))
     loader = DataLoader(part, batch_size=4, sampler=RedoxSampler(part), num_workers=2)
     for _ in range(3):
-        assert_each_once(names_in(loader), 600)
+        assert_each_once(names_in(loader), 200)
 
 
 def test_what_is_not_drawn_is_right_too(speech: Speech, reachable: Machine) -> None:
@@ -166,24 +167,24 @@ def test_an_order_drawn_at_once_is_right_and_read_again(speech: Speech, reachabl
 
 def test_an_epoch_that_is_broken_off_leaves_its_rest_to_the_next(speech: Speech) -> None:
     sampler = RedoxSampler(speech)
-    begun = list(islice(sampler, 500))
+    begun = list(islice(sampler, 180))
     sampler.set_epoch(1)
     after = list(sampler)
     assert len(after) == FILES
-    assert_each_once(begun + after[: FILES - 500])
+    assert_each_once(begun + after[: FILES - 180])
 
 
 def test_an_epoch_has_each_index_once_whatever_was_drawn_before(speech: Speech) -> None:
-    parts = [Subset(speech, range(1000)), Subset(speech, range(1000, FILES))]
+    parts = [Subset(speech, range(370)), Subset(speech, range(370, FILES))]
     training, validation = map(RedoxSampler, parts)
     for _ in range(3):
         order = iter(training)
-        begun = [*islice(order, 500)]
-        assert_each_once(list(validation), FILES - 1000)
-        assert_each_once([*begun, *order], 1000)
+        begun = [*islice(order, 180)]
+        assert_each_once(list(validation), FILES - 370)
+        assert_each_once([*begun, *order], 370)
     sampler = RedoxSampler(speech)
     for _ in range(3):
-        assert_each_once(list(islice(sampler, 1080)), 1080)
+        assert_each_once(list(islice(sampler, 400)), 400)
     for _ in range(3):
         assert_each_once(list(sampler))
 
@@ -231,18 +232,18 @@ def test_an_interrupt_while_the_mount_answers_loses_no_sample(speech: Speech, re
 def test_an_epoch_resumes_in_another_mount(reachable: Machine, speech_source: Path) -> None:
     """What was drawn had its turn."""
     speech = Speech(mount(reachable, speech_source) / "train-clean-100")
-    begun = list(islice(RedoxSampler(speech), 500))
+    begun = list(islice(RedoxSampler(speech), 150))
     reachable.ok("umount", reachable.mnt)
     mount(reachable, speech_source, "--resume")
     had = reachable.stats()["turns"]
-    assert 500 <= had < FILES - 500
+    assert 150 <= had < FILES - 150
     rest = list(RedoxSampler(speech))[: FILES - had]
-    assert_each_once(begun + rest, 500 + FILES - had)
+    assert_each_once(begun + rest, 150 + FILES - had)
 
 
 def test_a_packed_dataset_is_drawn_from(reachable: Machine, speech_source: Path, tmp_path: Path) -> None:
     reachable.ok("pack", speech_source, tmp_path / "packed", "--classes", "sampler", "--chunk-size", "8")
-    reachable.ok("mount", tmp_path / "packed", reachable.mnt, "--memory", "100KB")
+    reachable.ok("mount", tmp_path / "packed", reachable.mnt, "--memory", "75KB")
     speech = Speech(reachable.mnt / "train-clean-100")
     loader = DataLoader(speech, batch_size=4, sampler=RedoxSampler(speech), num_workers=2)
     for _ in range(2):
@@ -356,7 +357,7 @@ def test_an_epoch_goes_on_when_the_daemon_dies(speech: Speech, reachable: Machin
     names: list[str] = []
     for number, (batch, _) in enumerate(loader):
         names += batch
-        if number in (10, 200):
+        if number in (10, 80):
             reachable.kill(signal.SIGKILL)
     assert_each_once(names)
     assert_each_once(names_in(loader))
