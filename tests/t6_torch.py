@@ -100,7 +100,7 @@ def assert_each_once(names: list[str]) -> None:
 
 
 def test_every_sample_that_was_not_yielded_comes_and_no_other(make: Make) -> None:
-    for yielded in (0, 1, 11, FILES // BATCH):
+    for yielded in (0, 11, FILES // BATCH):
         loader = make()
         batches = iter(loader)
         trained = names_in(next(batches) for _ in range(yielded))
