@@ -354,14 +354,14 @@ def test_pack_writes_through_no_symlink_of_another_user(
         else:
             making.mkdir()
             making.chmod(0o777)
-        done = machine.run("pack", tree_to_pack, dst, "--classes", "dir")
+        done = machine.run("pack", tree_to_pack, dst, "--classes", "none")
         assert (done.returncode, done.stderr.count("redoxfs: ")) == (4, 1), (how, done.stderr)
         assert "name a folder of your own" in done.stderr
         assert is_untouched()
     # A folder that others may write to is no reason to refuse.
     dst = stranger.mkdir("open")
     dst.chmod(0o777)
-    machine.ok("pack", tree_to_pack, dst, "--classes", "dir")
+    machine.ok("pack", tree_to_pack, dst, "--classes", "none")
     machine.ok("verify", dst)
     assert not (dst / ".packing").exists()
 
@@ -412,7 +412,7 @@ def test_an_index_of_another_user_is_not_used(
 ) -> None:
     (tree_to_pack / "a/0.bin").chmod(0o600)
     packed = tmp_path / "packed"
-    machine.ok("pack", tree_to_pack, packed, "--classes", "dir")
+    machine.ok("pack", tree_to_pack, packed, "--classes", "none")
     cache = machine.folder / "cache/redoxfs"
     with serving(packed) as server:
         machine.ok("mount", server.url, machine.mnt)
