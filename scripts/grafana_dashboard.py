@@ -295,11 +295,16 @@ def sources(builder: dashboard.Dashboard) -> None:
         graph(
             "Samples into memory",
             "Samples in a second by their source. chunks: loads of chunks from storage. read again: single reads from "
-            "storage, because memory was short or the first read had failed. other nodes: over the network.",
+            "storage, because memory was short or the first read had failed. read alone: so that samples that stay in "
+            "memory do not come early. other nodes: over the network. stayed: had their turn without a read. given "
+            "back: were to stay, and made room for open files.",
             EACH_S,
             query(total("samples_loaded_total"), "chunks"),
             query(total("samples_reread_total"), "read again"),
+            query(total("reads_alone_total"), "read alone"),
             query(total("remote_samples_total"), "other nodes"),
+            query(total("reads_saved_total"), "stayed"),
+            query(total("samples_given_back_total"), "given back"),
             width=8,
         ),
         graph(
@@ -410,6 +415,7 @@ def memory(builder: dashboard.Dashboard) -> None:
             "to shuffle well.",
             units.BytesSI,
             query(value("memory_used_bytes"), f"{MOUNT} used"),
+            query(value("retained_bytes"), f"{MOUNT} stays for every epoch"),
             query(value("memory_limit_bytes"), f"{MOUNT} limit"),
             width=8,
         ).override_by_regexp(
@@ -428,6 +434,14 @@ def memory(builder: dashboard.Dashboard) -> None:
             units.Short,
             *(query(f"sum({value(f'samples_{state}')})", state.replace("_", " ")) for state in states),
             is_stacked=True,
+            width=8,
+        ),
+        graph(
+            "Samples that stay",
+            "Samples that stay in memory after their turn, so that no later epoch reads them: what --memory has room "
+            "for beside what shuffling needs.",
+            units.Short,
+            query(f"sum({value('retained_samples')})", "samples"),
             width=8,
         ),
         graph(

@@ -1,57 +1,16 @@
 """The pool policy: what is loaded when, which resident is served, and when a class begins its next lap."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pools import SIZE_BYTES, Pool, policy_of
 
 from redoxfs.protocol import PoolPolicy, Served
 from redoxfs.protocol.pool import LOADS_PER_REQUEST, SAMPLES_AT_A_TIME, chunk_order
 from redoxfs.protocol.turns import Turns
-
-SIZE_BYTES = 10
-
-
-class Pool:
-    """A policy over classes of samples of one size, in chunks that mix them at random; counts its loads and waits."""
-
-    def __init__(self, of_class: list[int], chunk_size: int, *, resident: float, seed: int = 0) -> None:
-        self.class_of = np.repeat(np.arange(len(of_class)), of_class).astype(np.int32)
-        self.samples = len(self.class_of)
-        cells = np.full(-(-self.samples // chunk_size) * chunk_size, -1, np.int32)
-        cells[: self.samples] = np.random.default_rng(seed + 1).permutation(self.samples)
-        self.cells = cells.reshape(-1, chunk_size)
-        self.capacity_bytes = int(self.samples * resident) * SIZE_BYTES
-        self.policy = policy_of(self.cells, self.class_of, self.capacity_bytes, seed)
-        self.loads: Counter[int] = Counter()
-        self.read: Counter[int] = Counter()
-        self.kept: Counter[int] = Counter()
-        self.demanded = 0
-
-    def ask(self, sample: int) -> Served:
-        served = self.policy.request(sample)
-        assert self.class_of[served.sample] == self.class_of[sample]
-        self.loads.update(load.chunk for load in served.loads)
-        self.read.update(s for load in served.loads for s in load.samples)
-        self.kept[served.sample] += served.kept
-        self.demanded += served.is_demanded
-        return served
-
-    def ask_all(self, order: Iterable[int]) -> list[int]:
-        return [self.ask(sample).sample for sample in order]
-
-    def epochs(self, count: int, seed: int = 5) -> Iterator[list[int]]:
-        random = np.random.default_rng(seed)
-        for _ in range(count):
-            yield self.ask_all(random.permutation(self.samples).tolist())
-
-
-def policy_of(cells: np.ndarray, class_of: np.ndarray, capacity_bytes: int, seed: int = 0) -> PoolPolicy:
-    sizes = np.full(len(class_of), SIZE_BYTES, np.int64)
-    return PoolPolicy(cells, class_of, sizes, capacity_bytes=capacity_bytes, seed=seed)
 
 
 def small(classes: list[int], rows: list[list[int]], capacity: int, seed: int = 0) -> PoolPolicy:
@@ -119,13 +78,20 @@ class PartsModel:
 
     ``lap``      each class's; ``to_come``: the samples of it that had no turn yet, ``reserved``: those reserved
     ``held``     samples that were loaded and neither served nor reserved
+    ``lent``     so many of ``capacity`` were given back
     """
 
     def __init__(
-        self, class_of: list[int], part_of: list[int], parts_by_lap: list[int], rows: list[list[int]], capacity: int
+        self,
+        class_of: list[int],
+        part_of: list[int],
+        parts_by_lap: list[int],
+        rows: list[list[int]],
+        capacity: int,
+        retained: int | None = None,
     ) -> None:
         self.class_of, self.part_of, self.parts_by_lap, self.capacity = class_of, part_of, parts_by_lap, capacity
-        self.cells = np.array(rows, np.int32)
+        self.cells, self.retained = np.array(rows, np.int32), retained
         self.policy = self.new_policy()
         self.given = 0
         classes = {cls for cls, part in zip(class_of, part_of, strict=True) if part in parts_by_lap}
@@ -133,6 +99,7 @@ class PartsModel:
         self.to_come = {cls: self.of_lap(cls, lap) for cls, lap in self.lap.items()}
         self.reserved: set[int] = set()
         self.held: set[int] = set()
+        self.lent = 0
 
     def new_policy(self) -> PoolPolicy:
         return PoolPolicy(
@@ -140,6 +107,7 @@ class PartsModel:
             np.array(self.class_of, np.int32),
             np.full(len(self.class_of), SIZE_BYTES, np.int64),
             capacity_bytes=self.capacity * SIZE_BYTES,
+            retained_bytes=None if self.retained is None else self.retained * SIZE_BYTES,
             seed=len(self.class_of),
             part_of=np.array(self.part_of, np.int8),
             parts_by_lap=self.parts_by_lap,
@@ -194,9 +162,25 @@ class PartsModel:
         assert set(had.tolist()) == {s for c, lap in self.lap.items() for s in self.of_lap(c, lap) - self.to_come[c]}
         assert turns.given == self.given
         policy.restore(turns)
+        self.lent = 0
         self.policy = policy
         self.reserved.clear()
         self.held.clear()
+
+    def give_back(self, samples: int) -> None:
+        """Retained samples make room for others: those that had their turn, and those that wait for it."""
+        gone, gone_bytes = self.policy.give_back(samples * SIZE_BYTES)
+        assert gone_bytes == len(gone) * SIZE_BYTES
+        assert set(gone) <= self.held
+        assert all(self.policy.is_retained(sample) for sample in gone)
+        assert len(gone) == len(set(gone))
+        assert len(gone) < samples + self.cells.shape[1]
+        self.held -= set(gone)
+        self.lent += len(gone)
+
+    def take_back(self) -> None:
+        self.policy.take_back(self.lent * SIZE_BYTES)
+        self.lent = 0
 
     def skip(self, cls: int, laps: int) -> None:
         """Skip so many laps of a class, and further ones without its samples."""
@@ -230,7 +214,13 @@ class PartsModel:
 
     def check(self) -> None:
         samples = range(len(self.class_of))
-        assert self.policy.resident_bytes == len(self.held) * SIZE_BYTES <= self.capacity * SIZE_BYTES
+        assert self.policy.resident_bytes == len(self.held) * SIZE_BYTES <= (self.capacity - self.lent) * SIZE_BYTES
+        assert self.policy.residents() == len(self.held)
+        assert self.policy._free_bytes >= 0, "what is reserved for retained samples fits as well"
+        in_sections = {s for s in samples if self.policy._queues.is_retained(self.class_of[s], s)}
+        assert in_sections <= self.held
+        flagged = sum(self.policy.is_retained(s) for s in in_sections)
+        assert 0 <= self.policy.retained_bytes - flagged * SIZE_BYTES <= len(self.reserved) * SIZE_BYTES
         assert [s for s in samples if self.policy.is_resident(s)] == sorted(self.held)
         of_classes = [s for s in samples if self.class_of[s] in self.lap]
         laps = self.policy.laps(np.array(of_classes, np.int32)).tolist()
@@ -277,7 +267,8 @@ def parts_models(draw: st.DrawFn) -> PartsModel:
     first = draw(st.integers(0, parts - 1))
     by_lap = [(first + lap) % parts for lap in range(draw(st.sampled_from([1, parts])))]
     capacity = draw(st.integers(0, samples + 3))
-    return PartsModel(class_of.tolist(), part_of.tolist(), by_lap, cells, capacity)
+    retained = draw(st.none() | st.integers(0, samples))
+    return PartsModel(class_of.tolist(), part_of.tolist(), by_lap, cells, capacity, retained)
 
 
 @given(parts_models(), st.data())
@@ -334,10 +325,18 @@ def run_at_random(model: PartsModel, steps: int, data: st.DataObject) -> None:
         return
     random = np.random.default_rng(data.draw(st.integers(0, 1 << 32)))
     stats = data.draw(st.sampled_from([0, 0.2, 0.6]))
+    gives = data.draw(st.sampled_from([0, 0.1]))
     model.check()
     for _ in range(steps):
         held_reserved = sorted(model.reserved)
-        if random.random() > stats:
+        if random.random() < gives:
+            if random.random() < 0.3:
+                model.take_back()
+            elif random.random() < 0.3:
+                model.policy._stream_more()
+            else:
+                model.give_back(int(random.integers(1, 9)))
+        elif random.random() > stats:
             model.request(int(random.choice(asked)))
         elif not held_reserved or random.random() < 0.5:
             model.reserve(int(random.choice(asked)))
@@ -516,7 +515,7 @@ def test_the_seed_alone_decides_the_answers() -> None:
 
 
 def test_samples_of_one_chunk_do_not_come_out_one_after_another() -> None:
-    pool = Pool([2000] * 4, 64, resident=0.25)
+    pool = Pool([2000] * 4, 64, resident=0.25, retained=0)
     *_, answers = pool.epochs(3)
     chunks = np.array([pool.policy.chunk_of(s) for s in answers])
     batches = chunks[: len(chunks) // 256 * 256].reshape(-1, 256)

@@ -315,7 +315,7 @@ def test_inspect_describes_the_mount_without_mounting(machine: Machine, source: 
     assert facts["files_per_sample"] == {"min": 1, "median": 1, "max": 1}
     assert facts["sample_bytes"]["total"] == sum(path.stat().st_size for path in (source / "train").rglob("*.jpg"))
     needed = list(facts["memory_for"].values())
-    assert list(facts["memory_for"]) == ["least", "5%", "10%", "25%", "all"]
+    assert list(facts["memory_for"]) == ["least", "5%", "10%", "25%", "50%", "all"]
     assert needed == sorted(needed)
     table = machine.ok("inspect", source).stdout
     for words in ("2 classes", "not redirected", "memory needed", facts["verdict"][:20]):

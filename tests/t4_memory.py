@@ -161,15 +161,20 @@ GROWTH_BYTES = 3 * MIB // 2
 Measured: 0.2 to 0.5 MiB."""
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_20_epochs_take_no_more_memory_than_5(machine: Machine, tmp_path: Path, policy: str) -> None:
-    pid, paths = mounted(machine, files(tmp_path / "data", 200, 20_000), policy, MIB)
+@pytest.mark.parametrize(("policy", "memory", "retained"), [("pool", MIB, 0), ("pool", 4 * MIB, 100), ("slot", MIB, 0)])
+def test_20_epochs_take_no_more_memory_than_5(
+    machine: Machine, tmp_path: Path, policy: str, memory: int, retained: int
+) -> None:
+    pid, paths = mounted(machine, files(tmp_path / "data", 400, 20_000), policy, memory)
     after: dict[int, int] = {}
     for epoch in (5, 20):
         with reading(paths, [(4, False)], epochs=epoch - max(after, default=0)):
             pass
         after[epoch] = rss_bytes(pid)
-    assert machine.stats()["lap"] == {".": 20}
+    stats = machine.stats()
+    assert stats["lap"] == {".": 20}
+    assert stats["memory_used_bytes"] <= memory
+    assert stats["retained_samples"] >= retained
     assert after[20] - after[5] <= GROWTH_BYTES
 
 

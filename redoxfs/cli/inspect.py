@@ -18,7 +18,7 @@ from redoxfs.launch.sizes import counted, format_bytes, format_needed
 from redoxfs.launch.source import Dataset, check_source, evidence, memory_of, open_dataset, open_root
 
 # The shares of the samples that people try first: the least that works, a few shares, and all.
-_SHARES = {"least": 0.0, "5%": 0.05, "10%": 0.10, "25%": 0.25, "all": 1.0}
+_SHARES = {"least": 0.0, "5%": 0.05, "10%": 0.10, "25%": 0.25, "50%": 0.5, "all": 1.0}
 
 
 def run(options: InspectOptions) -> int:
@@ -105,16 +105,21 @@ def _packed(dataset: Dataset) -> dict[str, Any]:
 
 def _memory(dataset: Dataset, policy: str, memory_bytes: int) -> dict[str, Any]:
     """Chunks, and the --memory it takes to hold the least that works and some shares of the samples."""
-    from redoxfs.node import pool_memory_for, slot_memory_for
+    from redoxfs.node import pool_memory_for, pool_reads, slot_memory_for
 
     memory_for = slot_memory_for if policy == "slot" else pool_memory_for
     needed = {name: memory_for(dataset.catalog, dataset.cells, share) for name, share in _SHARES.items()}
-    return {
+    facts = {
         "chunks": len(dataset.cells.cells),
         "memory_bytes": memory_bytes,
         "memory_suffices": memory_bytes >= needed["least"],
         "memory_for": needed,
     }
+    if policy == "pool":
+        facts["reads_with"] = {
+            name: round(pool_reads(dataset.catalog, dataset.cells, size), 4) for name, size in needed.items()
+        }
+    return facts
 
 
 def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
@@ -145,6 +150,9 @@ def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
             ", ".join(f"{name} {format_needed(size)}" for name, size in facts["memory_for"].items()),
         ),
     ]
+    if "reads_with" in facts:
+        read = ", ".join(f"{name} {share:.0%}" for name, share in facts["reads_with"].items())
+        shown.append(("read an epoch", f"{read}, after the first"))
     if not facts["memory_suffices"]:
         shown.append(("memory", f"{format_bytes(facts['memory_bytes'])} is too small: mount would refuse it"))
     return shown

@@ -222,4 +222,7 @@ def _memory(stats: dict[str, Any]) -> str | None:
     shown = f"{format_bytes(used)} of {format_bytes(limit)}"
     if stats.get("chunks") and stats.get("chunks_per_virtual_chunk") == 1:
         shown += f"; {ALL_IN_MEMORY}"
+    if stats.get("retained_samples"):
+        samples = counted(stats["retained_samples"], "sample")
+        shown += f"; {format_bytes(stats['retained_bytes'])} stay for every epoch ({samples})"
     return shown

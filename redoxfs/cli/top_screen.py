@@ -44,6 +44,7 @@ _RATES = (
 _COUNTS = {
     "waiting_reads": "waiting reads",
     "in_slots": "  in slots",
+    "retained_samples": "  retained",
     "in_remote_slots": "  from peers",
     "in_open_files": "  open",
     "in_closed_files": "  just closed",

@@ -2,29 +2,46 @@
 
 Every sample in memory is one `Content`. It belongs to
 
-- the slots: loaded and not yet served. The core limits their number, and the layout makes their bytes fit their share;
+- the slots: loaded and not yet served, or retained from lap to lap. The core limits their number, or their bytes;
 - the remote slots: from other nodes and not yet served. The core limits their bytes, too. A sample may be in both: a
   class is still served from what came for this lap while its next lap is loaded;
 - a path: bound, or held, or part of a group of which a file may still be opened; or reserved for a path by a stat.
-  These *claims* have a share of their own. Past it the bytes of closed paths are dropped first, then reserved ones,
-  then those of the paths that have been open longest; their handles read from storage by position. So an open never
-  waits for another program to close a file;
+  These *claims* have a share of their own. Past it the bytes of closed paths are dropped first. Then the core lets
+  retained samples go (`Retainer`), and the claims have their room for as long as they need it. Where that is not
+  enough, reserved ones are dropped, and those of the paths that have been open longest; their handles read from storage
+  by position. So an open never waits for another program to close a file;
 - a peer: given to another node, until it is sent. Counted with the claims;
 - nobody: dropped. If a read of it is still in progress, its result is discarded.
 
 A content moves from the slots to a path at its turn and is never copied. A content that the core keeps stays in the
-slots, and the path gets an *alias*: another content with the same bytes, which count where they are kept. Errors are
-not kept: a content of which a file could not be read is read once more for the slots. Used from the node's task alone.
+slots, and the path gets an *alias*: another content with the same bytes, which count where they are kept. If they
+leave that place first, an alias becomes their owner. Errors are not kept: a content of which a file could not be read
+is read once more for the slots. Used from the node's task alone.
 """
 
 import errno
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
+from typing import Protocol
 
 import trio
 
 from redoxfs.chunks.store import FileBytes, Payload, Read, Stamp
+
+REPAID_SHARE = 1 / 2
+"""Claims need no more than their own share again once they take at most this part of it. Were it all of it, memory
+would be lent and read again at each open where they are about as large as it."""
+
+
+class Retainer(Protocol):
+    """A policy with samples in the slots that can be read again later."""
+
+    def give_back(self, wanted_bytes: int) -> tuple[list[int], int]:
+        """Let samples go. Returns them, and their bytes, which are the claims' until `take_back`."""
+
+    def take_back(self, size_bytes: int) -> None:
+        """The claims do not need so many of these bytes any more."""
 
 
 class _Owner(Enum):
@@ -43,12 +60,14 @@ class Content:
     ``bytes_held``  the sum over the files
     ``read``        the read that brings it
     ``remote``      whether it comes from another node
-    ``aliases``     of paths, while the bytes are expected
+    ``aliases``     of paths, that have the same bytes; None: none ever had
+    ``alias_of``    the content where the bytes count
     """
 
     __slots__ = (
         "_arrival",
         "_calls",
+        "alias_of",
         "aliases",
         "arrived",
         "bytes_held",
@@ -71,7 +90,8 @@ class Content:
         self.bytes_held = 0
         self._arrival: trio.Event | None = None
         self._calls: tuple[Callable[[], None], ...] = ()
-        self.aliases: list[Content] = []
+        self.aliases: list[Content] | None = None
+        self.alias_of: Content | None = None
 
     @property
     def payload(self) -> Payload:
@@ -82,7 +102,12 @@ class Content:
     @property
     def is_wanted(self) -> bool:
         """Whether the content has an owner, or something waits for it."""
-        return self.owner is not _Owner.NOBODY or bool(self._arrival or self._calls or self.aliases)
+        return self.owner is not _Owner.NOBODY or self.is_awaited or bool(self.aliases)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether something waits for the bytes."""
+        return not self.arrived and bool(self._arrival or self._calls)
 
     def when_here(self, call: Callable[[], None]) -> None:
         """Call once, when the bytes are here and counted, or errors in their place. They are not here yet."""
@@ -113,21 +138,21 @@ class Content:
         self.bytes_held = held
         self._notify()
         calls = self._take_calls()
-        if self.aliases:
-            for alias in self.aliases:
-                alias._see(self)
-                calls += alias._take_calls()
-            self.aliases = []
+        for alias in self.aliases or ():
+            alias._see(self)
+            calls += alias._take_calls()
         return calls
 
     def alias(self) -> "Content":
         """The same bytes for a path, once they are here. They count as bytes of this content."""
         alias = Content(self.sample, _Owner.PATH)
         alias.read = self.read
+        alias.alias_of = self
+        if self.aliases is None:
+            self.aliases = []
+        self.aliases.append(alias)
         if self.arrived:
             alias._see(self)
-        else:
-            self.aliases.append(alias)
         return alias
 
     @property
@@ -171,10 +196,24 @@ class Memory:
         claims_limit_bytes: the share of paths. The core keeps the slots and the remote slots within theirs.
         shed: called with a path whose bytes were dropped while it is open.
         keeps_remote: samples of other nodes cannot be read again here, so they are not dropped while they are needed.
+        retainer: lets retained samples go where claims need more than their share.
+        most_lent_bytes: how much more claims may have.
     """
 
-    def __init__(self, claims_limit_bytes: int, shed: Callable[[int], None], *, keeps_remote: bool = False) -> None:
+    def __init__(
+        self,
+        claims_limit_bytes: int,
+        shed: Callable[[int], None],
+        *,
+        keeps_remote: bool = False,
+        retainer: Retainer | None = None,
+        most_lent_bytes: int = 0,
+    ) -> None:
         self._claims_limit_bytes = claims_limit_bytes
+        self._retainer = retainer
+        self._most_lent_bytes = most_lent_bytes
+        # The part of the limit that retained samples let go.
+        self.lent_bytes = 0
         self._shed_path = shed
         self._keeps_remote = keeps_remote
         self._slots: dict[int, Content] = {}
@@ -189,7 +228,14 @@ class Memory:
         self.remote_bytes = 0
         self.claims_bytes = 0
 
-    def renew(self, claims_limit_bytes: int, *, keeps_remote: bool) -> None:
+    def renew(
+        self,
+        claims_limit_bytes: int,
+        *,
+        keeps_remote: bool,
+        retainer: Retainer | None = None,
+        most_lent_bytes: int = 0,
+    ) -> None:
         """Another policy decides from now on. Samples without a turn are dropped; paths keep their bytes."""
         for contents in (self._slots, self._remote, self._reserved):
             for content in contents.values():
@@ -200,6 +246,7 @@ class Memory:
         self.slots_bytes = self.remote_bytes = 0
         self._claims_limit_bytes = claims_limit_bytes
         self._keeps_remote = keeps_remote
+        self._retainer, self._most_lent_bytes, self.lent_bytes = retainer, most_lent_bytes, 0
         self._shed()
 
     def expect(self, samples: Sequence[int]) -> list[Content]:
@@ -318,6 +365,7 @@ class Memory:
         content = self._leave(sample, remote=remote)
         if content is not None:
             self._let_go(content)
+            self._shed()
 
     def holds_remote(self, sample: int) -> bool:
         """Whether ``sample`` is in the remote slots."""
@@ -330,7 +378,7 @@ class Memory:
 
     def arrive(self, content: Content, payload: Payload) -> bool:
         """The bytes of ``content`` are here, or errors in their place. Returns whether the slots keep errors of it."""
-        is_kept = bool(content.aliases)
+        is_kept = content.aliases is not None
         calls = content.arrive(payload)
         if content.owner is _Owner.SLOTS:
             self.slots_bytes += content.bytes_held
@@ -340,7 +388,9 @@ class Memory:
             self.claims_bytes += content.bytes_held
             self._shed()
         else:
+            self._hand_over(content)
             content.drop_bytes()
+            self._shed()
         for call in calls:
             call()
         return is_kept and content.has_failed and self._slots.get(content.sample) is content
@@ -380,10 +430,35 @@ class Memory:
     def _disown(self, content: Content) -> None:
         self.claims_bytes -= content.bytes_held
         self._let_go(content)
+        if self.lent_bytes and self.claims_bytes <= (self._claims_limit_bytes - self.lent_bytes) * REPAID_SHARE:
+            self._repay()
 
     def _let_go(self, content: Content) -> None:
         content.owner = _Owner.NOBODY
+        self._free(content)
+
+    def _free(self, content: Content) -> None:
+        """Drop the bytes. If they are needed for other paths, they count as claims of one of these."""
+        if content.alias_of is not None and not content.is_awaited:
+            others = content.alias_of.aliases
+            assert others is not None
+            others.remove(content)
+            content.alias_of = None
+        self._hand_over(content)
         content.drop_bytes()
+
+    def _hand_over(self, content: Content) -> None:
+        # Aliases of bytes that have not arrived stay until they do.
+        heirs = [alias for alias in content.aliases or () if alias.owner is _Owner.PATH]
+        if heirs and content.arrived:
+            heir, *others = heirs
+            heir.bytes_held = content.bytes_held
+            heir.alias_of = None
+            heir.aliases = others
+            for other in others:
+                other.alias_of = heir
+            content.aliases = None
+            self.claims_bytes += heir.bytes_held
 
     def _own(self, path: int, content: Content) -> None:
         self.release(path)
@@ -396,15 +471,38 @@ class Memory:
         """Drop bytes until the claims are within their limit. A content that has not arrived has none to drop."""
         if self.claims_bytes <= self._claims_limit_bytes:
             return
-        for contents, let_go in (
-            (self._resting, self.release),
-            (self._reserved, self._drop_reserved),
-            (self._open, self._drop),
-        ):
-            while (key := self._oldest_to_go(contents)) is not None:
-                let_go(key)
-                if self.claims_bytes <= self._claims_limit_bytes:
-                    return
+        self._shed_all(self._resting, self.release)
+        if self.claims_bytes > self._claims_limit_bytes:
+            self._borrow()
+        self._shed_all(self._reserved, self._drop_reserved)
+        self._shed_all(self._open, self._drop)
+
+    def _shed_all(self, contents: OrderedDict[int, Content], let_go: Callable[[int], None]) -> None:
+        while self.claims_bytes > self._claims_limit_bytes and (key := self._oldest_to_go(contents)) is not None:
+            let_go(key)
+
+    def _borrow(self) -> None:
+        """Let retained samples go for the claims that are too many."""
+        while self._retainer is not None and self.lent_bytes < self._most_lent_bytes:
+            wanted_bytes = self.claims_bytes - self._claims_limit_bytes
+            if wanted_bytes <= 0:
+                return
+            gone, gone_bytes = self._retainer.give_back(min(wanted_bytes, self._most_lent_bytes - self.lent_bytes))
+            if not gone:
+                return
+            self.lent_bytes += gone_bytes
+            self._claims_limit_bytes += gone_bytes
+            for sample in gone:
+                content = self._leave(sample, remote=False)
+                if content is not None:
+                    self._let_go(content)
+
+    def _repay(self) -> None:
+        """Half of the claims' own share is free again: what was lent may be retained again."""
+        assert self._retainer is not None
+        lent_bytes, self.lent_bytes = self.lent_bytes, 0
+        self._claims_limit_bytes -= lent_bytes
+        self._retainer.take_back(lent_bytes)
 
     def _oldest_to_go(self, contents: OrderedDict[int, Content]) -> int | None:
         for key, content in contents.items():
@@ -419,5 +517,5 @@ class Memory:
     def _drop(self, path: int) -> None:
         content = self._dropped[path] = self._open.pop(path)
         self.claims_bytes -= content.bytes_held
-        content.drop_bytes()
+        self._free(content)
         self._shed_path(path)

@@ -176,7 +176,13 @@ class Node:
         self.counters = Counters()
         kind = DrawnBinding if catalog.is_for_sampler else Binding
         self.binding = kind(plan.policy, np.diff(catalog.member_at))
-        self.memory = Memory(plan.claims_bytes, self._shed, keeps_remote=not plan.reads_any)
+        self.memory = Memory(
+            plan.claims_bytes,
+            self._shed,
+            keeps_remote=not plan.reads_any,
+            retainer=plan.retained,
+            most_lent_bytes=plan.lendable_bytes,
+        )
         self.permissions = Permissions(catalog.tree, self._access_changed)
         self.supply = Supply(
             catalog,
@@ -447,7 +453,12 @@ class Node:
         self._lowest = None
         self.recent.forget(plan.policy.given)
         self.binding.renew(plan.policy)
-        self.memory.renew(plan.claims_bytes, keeps_remote=not plan.reads_any)
+        self.memory.renew(
+            plan.claims_bytes,
+            keeps_remote=not plan.reads_any,
+            retainer=plan.retained,
+            most_lent_bytes=plan.lendable_bytes,
+        )
         self.supply.cancel_unwanted()
         self._pending.ask_again()
         # The old plan may be large and part of a cycle, and nothing else collects old objects (`fs.serve`).
@@ -780,6 +791,7 @@ class Node:
             "waiting_reads": self._reads.now,
             **self.binding.counts(),
             **self.memory.counts(),
+            **_retained(self._plan),
             **self.supply.stats(),
         }
 
@@ -946,6 +958,18 @@ class Node:
             return None
         content = self.memory.look(path)
         return content.stamps[file] if content is not None and content.arrived else None
+
+
+def _retained(plan: Plan) -> dict[str, int]:
+    """What the policy retains from lap to lap."""
+    policy = plan.retained
+    return {
+        "retained_samples": 0 if policy is None else policy.retained_samples,
+        "retained_bytes": 0 if policy is None else policy.retained_bytes,
+        "reads_saved": 0 if policy is None else policy.reads_saved,
+        "reads_alone": 0 if policy is None else policy.reads_alone,
+        "samples_given_back": 0 if policy is None else policy.given_back,
+    }
 
 
 def _as_buffer(data: bytes | memoryview | Buffer) -> Buffer:

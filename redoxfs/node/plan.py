@@ -14,6 +14,7 @@ import numpy.typing as npt
 from redoxfs.chunks import Cells, MemoryTooSmallError, fit, memory_for_share
 from redoxfs.chunks.layout import RESIDENT_SHARE, deal, room_for_open
 from redoxfs.dataset import Catalog
+from redoxfs.node.memory import Retainer
 from redoxfs.node.state import Resumable
 from redoxfs.protocol import (
     LocalFirst,
@@ -25,7 +26,13 @@ from redoxfs.protocol import (
     TreeLap,
     homes_by_vc,
     parts_by_lap,
+    retained_bytes_for,
 )
+
+OPEN_SAMPLES = 64
+"""Beside retained samples, open files have a share for so many samples of mean size, which no reader has to wait for:
+32 workers with an open file and a closed one each. More of them have the room of retained samples, up to what open
+files have where nothing is retained."""
 
 DRAWN_SAMPLES = 8192
 """How many samples loaders draw ahead of their opens: eight ranks with eight workers, two batches each of 64. There is
@@ -56,6 +63,21 @@ class _Serving(Protocol):
 
     def tree_laps(self) -> list[TreeLap]:
         """The lap of each tree, once they are counted."""
+
+
+class Retaining(Retainer, Protocol):
+    """A policy that retains samples from lap to lap; see `PoolPolicy`."""
+
+    @property
+    def retained_bytes(self) -> int: ...
+    @property
+    def retained_samples(self) -> int: ...
+    @property
+    def reads_saved(self) -> int: ...
+    @property
+    def reads_alone(self) -> int: ...
+    @property
+    def given_back(self) -> int: ...
 
 
 class ServingPolicy(Policy, _Serving, Resumable, Protocol):
@@ -119,6 +141,8 @@ class Plan:
     ``units``           int[...]: the numbers of these units
     ``held_share``      the share of the samples that is in memory at a time, 1 for all
     ``about``           its fields in `stats.json`
+    ``retained``        the policy, if it retains samples from lap to lap
+    ``lendable_bytes``  how much of what is retained open files may have
     """
 
     policy: ServingPolicy | SharedServingPolicy
@@ -129,6 +153,8 @@ class Plan:
     held_share: float
     about: dict[str, Any]
     sharing: Sharing | None = None
+    retained: "Retaining | None" = None
+    lendable_bytes: int = 0
 
     @property
     def nodes(self) -> int:
@@ -210,13 +236,62 @@ def slot_memory_for(catalog: Catalog, cells: Cells, share: float) -> int:
 
 
 def pool_memory_for(catalog: Catalog, cells: Cells, share: float) -> int:
-    """Bytes of --memory with which the pool holds ``share`` of the samples at a time, 0 for the least."""
+    """Bytes of --memory with which the pool of one node holds ``share`` of the samples at a time, 0 for the least."""
     sizes = catalog.sample_bytes
     held = share * int(sizes.sum())
     beside = max(held / RESIDENT_SHARE, held + room_for_open(sizes))
     if catalog.is_for_sampler:
         beside = max(beside, held + min(held, _drawn_bytes(sizes)))
-    return max(_least_for_pool(sizes, cells), math.ceil(beside))
+    least = _least_for_pool(sizes, cells)
+    memory = max(least, math.ceil(beside))
+    # With retained samples open files have less, so less may suffice.
+    less = max(least, math.ceil(held) + _room_beside_retained(sizes))
+    return less if less < memory and _divided(catalog, cells, less)[0] >= held else memory
+
+
+def pool_reads(catalog: Catalog, cells: Cells, memory_bytes: int) -> float:
+    """The share of the samples' bytes that the pool of one node reads in each epoch after the first: about as much."""
+    total = int(catalog.sample_bytes.sum())
+    return 1 - _divided(catalog, cells, memory_bytes)[1] / total if total else 0.0
+
+
+def _room_beside_retained(sizes: npt.NDArray[np.int64]) -> int:
+    """The share of open files that nothing else has."""
+    return max(room_for_open(sizes), math.ceil(OPEN_SAMPLES * float(sizes.mean()))) if len(sizes) else 0
+
+
+def _divided(catalog: Catalog, cells: Cells, memory_bytes: int) -> tuple[int, int, int]:
+    """How one node divides --memory: the pool's share, how much of it is retained, and how much of that open files may
+    have.
+
+    Open files have a quarter, or what samplers have drawn, where that is more. Samples that are retained need not be in
+    memory, so the part of the quarter that no file needs is theirs. There are two exceptions: where samplers draw, and
+    where samples have several files, closed files wait for a reader by design.
+    """
+    sizes = catalog.sample_bytes
+    open_bytes = _open_bytes(catalog, cells, memory_bytes)
+    for_reader = catalog.is_for_sampler or len(catalog.members) > len(sizes)
+    own_bytes = open_bytes if for_reader else min(open_bytes, _room_beside_retained(sizes))
+
+    def retained_beside(open_bytes: int) -> int:
+        return retained_bytes_for(catalog.class_of, sizes, cells.chunk_size, memory_bytes - open_bytes)
+
+    retained = retained_beside(own_bytes)
+    if retained < open_bytes - own_bytes:
+        # Too little to give open files what they may need.
+        own_bytes = open_bytes
+        retained = retained_beside(own_bytes)
+    return memory_bytes - own_bytes, retained, open_bytes - own_bytes
+
+
+def _open_bytes(catalog: Catalog, cells: Cells, memory_bytes: int, remote_bytes: int = 0) -> int:
+    """The share of open files, where nothing is retained."""
+    sizes = catalog.sample_bytes
+    open_bytes = max(room_for_open(sizes), int((memory_bytes - remote_bytes) * (1 - RESIDENT_SHARE)))
+    if catalog.is_for_sampler:
+        a_chunk = _least_for_pool(sizes, cells) - room_for_open(sizes) + remote_bytes
+        open_bytes = max(open_bytes, min(memory_bytes // 2, memory_bytes - a_chunk, _drawn_bytes(sizes)))
+    return open_bytes
 
 
 def _drawn_bytes(sizes: npt.NDArray[np.int64]) -> int:
@@ -235,18 +310,21 @@ def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
     sizes = catalog.sample_bytes
     total = int(sizes.sum())
     remote_bytes = 0 if share is None else share.memory_bytes
-    open_bytes = max(room_for_open(sizes), int((memory_bytes - remote_bytes) * (1 - RESIDENT_SHARE)))
     needed = _least_for_pool(sizes, cells) + remote_bytes
     if memory_bytes < needed:
         raise MemoryTooSmallError(needed, memory_bytes)
-    if catalog.is_for_sampler:
-        a_chunk = needed - room_for_open(sizes)
-        open_bytes = max(open_bytes, min(memory_bytes // 2, memory_bytes - a_chunk, _drawn_bytes(sizes)))
-    capacity = memory_bytes - remote_bytes - open_bytes
+    retained, lendable = 0, 0
+    if share is None:
+        capacity, retained, lendable = _divided(catalog, cells, memory_bytes)
+    else:
+        capacity = memory_bytes - remote_bytes - _open_bytes(catalog, cells, memory_bytes, remote_bytes)
     class_of = np.ascontiguousarray(catalog.class_of)
     policy: ServingPolicy | SharedServingPolicy
+    pool = None
     if share is None:
-        policy = PoolPolicy(cells.cells, class_of, sizes, capacity_bytes=capacity, seed=seed)
+        policy = pool = PoolPolicy(
+            cells.cells, class_of, sizes, capacity_bytes=capacity, retained_bytes=retained, seed=seed
+        )
         sharing = None
     else:
         part_of = deal(cells, share.nodes, seed=seed) if share.part_of is None else share.part_of
@@ -255,6 +333,7 @@ def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
             class_of,
             sizes,
             capacity_bytes=capacity,
+            retained_bytes=0,
             seed=seed + share.node,
             part_of=part_of,
             parts_by_lap=parts_by_lap(share.node, share.nodes, share.shared_storage),
@@ -284,4 +363,6 @@ def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
         held_share=min(1.0, capacity / max(1, total)),
         sharing=sharing,
         about={"policy": "pool", "chunks": len(cells.cells), "chunk_size": cells.chunk_size},
+        retained=pool,
+        lendable_bytes=lendable,
     )

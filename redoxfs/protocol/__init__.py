@@ -39,7 +39,7 @@ from redoxfs.protocol.events import (
 )
 from redoxfs.protocol.lap_progress import TreeLap
 from redoxfs.protocol.local_first import Given, LocalFirst, Take, parts_by_lap
-from redoxfs.protocol.pool import PoolPolicy
+from redoxfs.protocol.pool import PoolPolicy, retained_bytes_for
 from redoxfs.protocol.replay import NO_SAMPLE, Replay, Replayable, ReplayError
 from redoxfs.protocol.samplers import RandomOrder, distributed_order, distributed_orders, in_step
 from redoxfs.protocol.shared_replay import SharedReplay
@@ -90,4 +90,5 @@ __all__ = [
     "message_of",
     "numbers_of",
     "parts_by_lap",
+    "retained_bytes_for",
 ]

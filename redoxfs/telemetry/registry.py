@@ -139,13 +139,38 @@ METRICS: tuple[Metric, ...] = (
     *(
         Metric(f"samples_{place}", GAUGE, place, text, stable=False)
         for place, text in (
-            ("in_slots", "Samples in memory that wait for their turn."),
+            ("in_slots", "Samples in memory that wait for their turn, in this lap or the next."),
             ("in_remote_slots", "Samples of other nodes in memory that wait for their turn."),
             ("in_open_files", "Samples in memory that belong to open files."),
             ("in_closed_files", "Samples in memory that belong to files that were just closed."),
             ("dropped", "Samples whose bytes were dropped, so that an open reads them again."),
             ("put_aside", "Samples in memory that stats have reserved."),
         )
+    ),
+    Metric(
+        "retained_samples",
+        GAUGE,
+        "retained_samples",
+        "Samples in memory that stay there after their turn, and are not read again.",
+    ),
+    Metric("retained_bytes", GAUGE, "retained_bytes", "The memory of these samples.", unit="bytes"),
+    Metric(
+        "reads_saved",
+        COUNTER,
+        "reads_saved",
+        "Turns of samples that had stayed in memory since an earlier lap.",
+    ),
+    Metric(
+        "reads_alone",
+        COUNTER,
+        "reads_alone",
+        "Samples read alone, although one that stays was in memory: it would have come too early in its lap.",
+    ),
+    Metric(
+        "samples_given_back",
+        COUNTER,
+        "samples_given_back",
+        "Samples that were to stay in memory, and were dropped to make room for open files.",
     ),
     Metric("bound_paths", GAUGE, "bound", "Paths that have an answer because they are open.", stable=False),
     Metric("holds", GAUGE, "holds", "Answers that threads would get again.", stable=False),

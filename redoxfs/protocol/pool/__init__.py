@@ -13,8 +13,14 @@ The chunks loaded for the next lap are drawn among all chunks, also those of whi
 memory. Those samples are marked (`Queues.stays`): each is *kept* when it has its turn, so it counts as loaded for the
 next lap without being read. So a lap begins with a uniform draw, whatever was served last. Were only used-up chunks
 drawn, those that came early in one lap would come early in the next. Were all samples kept that are in memory, those
-that came late would come early. Where memory has room for all samples, every sample is marked: all are read once, and
-drawn at random in each lap.
+that came late would come early.
+
+What shuffling needs of memory is the *stream*: all of the above. With the rest, whole chunks are *retained*: drawn at
+random once, their samples are kept at each turn. A chunk that is to be retained comes with the stream, so it fills
+memory without a read of its own. After that a request draws among the retained samples of the class that had no turn
+yet, and the streamed ones that had none, in memory or not. So a retained sample is as early or late in a lap as any.
+Where the draw says a streamed sample and none is in memory, one is read alone, and counted. How much of memory the
+stream has is a rule (`retained`). Where memory has room for all samples, all are retained.
 
 Where nodes share a dataset, each lap of a class covers one *part* of its samples: the part that is this node's in that
 lap (`parts_by_lap`). Otherwise all samples are one part, and every lap covers it. A lap whose part has no sample of the
@@ -23,6 +29,7 @@ class is skipped, but counts.
 ``policy``       `PoolPolicy`: which sample answers a request
 ``loads``        which chunks to load, ahead of demand and on demand
 ``state``        all that it knows, how a lap begins, and how another process continues
+``retained``     which chunks are retained, and how much of memory they have
 ``queues``       where each sample of a class is in its lap
 ``chunk_order``  which chunks have samples to load, for this lap or the next
 ``parts``        which samples each lap of a class covers
@@ -35,8 +42,9 @@ Rules for whoever edits these files:
    preempts it: fairness outranks a reservation.
 2. The sum of the bytes of all residents never exceeds the capacity. The answer to a demand load leaves at once, and a
    reserved sample leaves the pool: both count in another budget.
-3. A resident leaves by being served or reserved. Nothing is evicted: memory that is full of classes that are not asked
-   any more serves the others by loads on demand, a sample at a time where not even one more fits.
+3. A resident leaves by being served or reserved. Retained samples also leave where open files need their room
+   (`PoolPolicy.give_back`), whole chunks at random. Nothing else is evicted: memory that is full of classes that are
+   not asked any more serves the others by loads on demand, a sample at a time where not even one more fits.
 4. `ChunkOrder.this_lap` counts a chunk's fresh samples. `ChunkOrder.next_lap` counts the samples that may be loaded or
    marked for the next lap: of a class that runs over, of the next lap's part, neither loaded for it, nor marked, nor
    reserved.
@@ -50,6 +58,7 @@ oldest is served: it is the first to arrive.
 """
 
 from redoxfs.protocol.pool.policy import PoolPolicy
+from redoxfs.protocol.pool.retained import retained_bytes_for
 from redoxfs.protocol.pool.state import LOADS_PER_REQUEST, SAMPLES_AT_A_TIME
 
-__all__ = ["LOADS_PER_REQUEST", "SAMPLES_AT_A_TIME", "PoolPolicy"]
+__all__ = ["LOADS_PER_REQUEST", "SAMPLES_AT_A_TIME", "PoolPolicy", "retained_bytes_for"]

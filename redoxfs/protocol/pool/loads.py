@@ -55,11 +55,11 @@ class Loads(PoolState):
                     continue
                 looked_at.add(chunk)
                 if need[best] <= 0:
-                    self._room_for_next_bytes = min(self._free_bytes + self._retry_bytes, self._capacity_bytes)
+                    self._room_for_next_bytes = min(self._free_bytes + self._retry_bytes, self._most_room_bytes)
                     return tuple(loads)
                 samples, marks = rows[best][wanted[best]].tolist(), rows[best][marked[best]].tolist()
                 size_bytes = self._size_bytes(samples) + self._size_bytes(marks)
-                self._room_for_next_bytes = min(self._chunks_at_a_time * size_bytes, self._capacity_bytes)
+                self._room_for_next_bytes = min(self._chunks_at_a_time * size_bytes, self._most_room_bytes)
                 if size_bytes > self._free_bytes:
                     return tuple(loads)
                 chosen += 1

@@ -27,29 +27,32 @@ class Pace:
 
     ``of_class``  float32[C], how often each class is asked, 1 on average
     ``ample``     int32[C], a class with more residents gets no others
+    ``window``    how many requests it remembers
 
     Args:
         of_lap: int32[laps, C], how many samples of each class a lap has: the pace until requests are known.
-        capacity_samples: how many samples fit in memory.
         ample_samples: see `AMPLE_SAMPLES`.
     """
 
-    def __init__(self, of_lap: Int32, *, capacity_samples: float, ample_samples: int) -> None:
+    def __init__(self, of_lap: Int32, *, ample_samples: int) -> None:
         classes = of_lap.shape[1]
         self._asked_array = of_lap.mean(axis=0).astype(np.float32)
         self.asked = cast("Floats", self._asked_array.data)
         self.of_class = np.empty(classes, np.float32)
         self.ample = np.empty(classes, np.int32)
-        self._window = round(float(of_lap.sum()) / len(of_lap))
-        self._capacity_samples = capacity_samples
+        self.window = round(float(of_lap.sum()) / len(of_lap))
         self._ample_samples = ample_samples
 
-    def note(self) -> int:
-        """Update the pace; returns after how many requests to call again."""
+    def note(self, room_samples: float) -> int:
+        """Update the pace; returns after how many requests to call again.
+
+        Args:
+            room_samples: how many samples fit in memory beside those that are retained.
+        """
         share = self._asked_array / max(1.0, float(self._asked_array.sum()))
-        self._asked_array[:] = share * self._window
+        self._asked_array[:] = share * self.window
         self.of_class[:] = share * len(share)
         # Memory may have room for more samples than an int32 counts. Half of its range: its maximum is no float32.
-        ample = AMPLE_TIMES * self._capacity_samples * share + self._ample_samples
+        ample = AMPLE_TIMES * room_samples * share + self._ample_samples
         self.ample[:] = np.minimum(ample, np.iinfo(np.int32).max // 2)
-        return self._window // PACE_NOTES
+        return self.window // PACE_NOTES

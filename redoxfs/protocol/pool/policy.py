@@ -10,6 +10,19 @@ from redoxfs.protocol.pool.loads import Loads
 from redoxfs.protocol.pool.queues import HAD_TURN, RESERVED
 from redoxfs.protocol.pool.state import DELIVERED_PER_REQUEST
 
+NOT_LOADED, LOADED, RETAINED = 0, 1, 2
+"""What a sample was when it was reserved. The room of a retained one is kept for it."""
+
+CHUNKS_TRIED = 256
+"""How many retained chunks are looked at to give back memory. While the first lap fills it, most have nothing there."""
+
+ALONE_SHARE = 1 / 100
+"""If more of a lap's opens were read alone, though a retained sample was in memory, the stream gets more of memory."""
+
+GROWTH, GROWTH_TIMES = 1 / 4, 2
+"""By how much the stream grows at a time, and how many times as large it may become. Where classes are asked one after
+another, samples are read alone whatever its size."""
+
 
 class PoolPolicy(Loads):
     """Which sample answers a request, and which chunks to load ahead. For its arguments see `PoolState`."""
@@ -21,7 +34,7 @@ class PoolPolicy(Loads):
         self._asked[cls] += 1
         self._requests_to_note -= 1
         if self._requests_to_note < 0:
-            self._requests_to_note = self._pace.note()
+            self._note_pace()
         place = self._resident_place(cls)
         if place < 0 and self._queues.is_all_loaded(cls):
             reserved = self._reserved.get(cls)
@@ -47,9 +60,12 @@ class PoolPolicy(Loads):
             place = self._resident_place(cls)
         if place < 0:
             return self._reserve_fresh(cls)
+        is_retained = place < self._queues.stream[cls]
         chosen = self._take_out(cls, place)
+        if is_retained:
+            self._hold_room(self._bytes[chosen])
         self._queues.had[chosen] = RESERVED
-        self._reserved.setdefault(cls, {})[chosen] = True
+        self._reserved.setdefault(cls, {})[chosen] = RETAINED if is_retained else LOADED
         self._count_for_next_lap(cls, chosen, -1)
         return chosen
 
@@ -62,9 +78,13 @@ class PoolPolicy(Loads):
         """Undo a reservation: the sample is resident again if it was loaded and still fits, else fresh again."""
         cls = self._class_of[reserved]
         self._count_for_next_lap(cls, reserved, 1)
-        if self._forget_reservation(reserved) and self._bytes[reserved] <= self._free_bytes:
-            self._queues.make_resident_again(cls, reserved)
-            self._free_bytes -= self._bytes[reserved]
+        found, size_bytes = self._forget_reservation(reserved), self._bytes[reserved]
+        if found and size_bytes <= self._free_bytes:
+            self._queues.make_resident_again(cls, reserved, retained=found == RETAINED)
+            self._free_bytes -= size_bytes
+            if found == RETAINED:
+                self.reads_saved -= 1
+                self._retained_bytes += size_bytes * self._is_retained[reserved]
             return True
         self._queues.make_fresh_again(cls, reserved)
         chunk = self._chunk_of[reserved]
@@ -75,6 +95,7 @@ class PoolPolicy(Loads):
     def let_go(self, kept: int) -> None:
         """A sample that was just served, and kept for the next lap, leaves memory after all."""
         cls = self._class_of[kept]
+        self._retained_bytes -= self._bytes[kept] * self._is_retained[kept]
         self._queues.let_go(cls, kept)
         self._free_bytes += self._bytes[kept]
         self._count_for_next_lap(cls, kept, 1)
@@ -87,7 +108,7 @@ class PoolPolicy(Loads):
         """After `restore`: a sample that had no turn in its lap is reserved, and not in memory."""
         cls = self._class_of[sample]
         self._count_for_next_lap(cls, sample, -1)
-        self._reserved.setdefault(cls, {})[sample] = False
+        self._reserved.setdefault(cls, {})[sample] = NOT_LOADED
         self._queues.reserve_fresh(cls, sample)
         chunk = self._chunk_of[sample]
         self._this_lap[chunk] -= 1
@@ -115,13 +136,16 @@ class PoolPolicy(Loads):
             touched = np.concatenate([touched, chunks])
             self._runs_over[cls] = 0
             self._running_over -= 1
-        self._reserved.pop(cls, None)
+        for sample in [*self._reserved.get(cls, ())]:
+            self._forget_reservation(sample)
+        before_bytes = self._retained_in(cls)
         is_next_skipped = self._parts.lap_after(cls, int(self._lap[cls])) < lap
         let_go = self._queues.skip(cls, next_lap=is_next_skipped)
         if is_next_skipped:
             self._lap[cls] = lap - 1
             self._parts.enter(cls, lap - 1)
         self._free_bytes += self._size_bytes(let_go)
+        self._retained_bytes -= before_bytes - self._retained_in(cls)
         self._chunks.file_all(touched)
         self._run_over(cls)
         self._begin_lap(cls)
@@ -135,6 +159,9 @@ class PoolPolicy(Loads):
         """
         cls = self._class_of[sample]
         loads: tuple[Load, ...] = () if self._reserved[cls][sample] else (self._load_on_demand(sample),)
+        if self._reserved[cls][sample] == RETAINED:
+            self._reserved[cls][sample] = LOADED
+            self._hold_room(-self._bytes[sample])
         if self._bytes[sample] > self._free_bytes:
             self._queues.stays[sample] = 0
         # Its room, if it stays, is not for other samples.
@@ -149,15 +176,20 @@ class PoolPolicy(Loads):
         return Served(sample, loads, preempted, kept=self._had_a_turn(cls, sample))
 
     def _reserve_fresh(self, cls: int) -> int:
-        """Reserve the fresh sample of a class without residents that is best read now."""
+        """Reserve the fresh sample of a class that is best read now. It has no residents, or retained ones alone."""
+        self.reads_alone += self._queues.served[cls] < self._queues.stream[cls]
         chosen = self._choose_for(cls)
         self.reserve_again(chosen)
         return chosen
 
     def _resident_place(self, cls: int) -> int:
-        """The queue place of a class's next answer; -1 where nothing is resident for this lap."""
+        """The queue place of a class's next answer; -1 where nothing is resident for this lap.
+
+        A retained sample and one that is streamed are equally likely, whether the latter is in memory or not. Otherwise
+        retained samples would be early in every lap. So -1 may also mean that a streamed one has to be read.
+        """
         queues = self._queues
-        served, arrived, loaded = queues.served[cls], queues.arrived[cls], queues.loaded[cls]
+        served, arrived, loaded = queues.stream[cls], queues.arrived[cls], queues.loaded[cls]
         if arrived < loaded:
             before = arrived
             arrived_by = self._now - self._in_flight
@@ -165,21 +197,127 @@ class PoolPolicy(Loads):
                 arrived += 1
             if arrived != before:
                 queues.arrived[cls] = arrived
+        retained = queues.served[cls]
+        if retained < served:
+            place = retained + self._draw(queues.begun[cls + 1] - retained)
+            if place < served:
+                return place
         if served < arrived:
             return served + self._draw(arrived - served)
         return served if served < loaded else -1
 
     def _take_out(self, cls: int, place: int) -> int:
         """Take the resident at ``place`` out of memory."""
+        is_retained = place < self._queues.stream[cls]
         sample = self._queues.take_out(cls, place)
         self._free_bytes += self._bytes[sample]
+        if is_retained:
+            self.reads_saved += 1
+            self._retained_bytes -= self._bytes[sample] * self._is_retained[sample]
         return sample
 
-    def _forget_reservation(self, sample: int) -> bool:
-        """True where the sample was in memory when it was reserved."""
+    def _hold_room(self, size_bytes: int) -> None:
+        """Keep the room of a retained sample while it is reserved; negative: give it back."""
+        self._free_bytes -= size_bytes
+        self._retained_bytes += size_bytes
+        self._put_aside_bytes += size_bytes
+
+    # What is retained
+
+    def give_back(self, wanted_bytes: int) -> tuple[list[int], int]:
+        """Let retained samples go, whole chunks drawn at random, for at least so many bytes if there are. The capacity
+        is smaller by their bytes, until `take_back` or `restore`.
+
+        Returns:
+            The samples, which are residents no more, and their bytes. They are retained again once they are read again.
+        """
+        gone: list[int] = []
+        before_bytes, chunks = self._retained_bytes, self._retained_chunks
+        for left in range(len(chunks), max(0, len(chunks) - CHUNKS_TRIED), -1):
+            if before_bytes - self._retained_bytes >= wanted_bytes:
+                break
+            drawn = int(self._random_retained.random() * left)
+            chunks[drawn], chunks[left - 1] = chunks[left - 1], chunks[drawn]
+            gone += self._let_go_chunk(chunks[left - 1])
+        freed_bytes = before_bytes - self._retained_bytes
+        self._lend(freed_bytes)
+        self._free_bytes -= freed_bytes
+        self.given_back += len(gone)
+        return gone, freed_bytes
+
+    def take_back(self, size_bytes: int) -> None:
+        """So many of the bytes that were given back may be used again."""
+        self._lend(-size_bytes)
+        self._free_bytes += size_bytes
+
+    def _let_go_chunk(self, chunk: int) -> list[int]:
+        """A chunk's retained samples leave memory; those that had no turn in this lap are fresh."""
+        queues, gone = self._queues, []
+        for sample in self._cells[chunk].tolist():
+            cls = self._class_of[sample]
+            if sample < 0 or not self._is_retained[sample] or not queues.is_retained(cls, sample):
+                continue
+            if queues.had[sample]:
+                self.let_go(sample)
+            else:
+                queues.make_fresh(cls, sample)
+                self._this_lap[chunk] += 1
+                self._free_bytes += self._bytes[sample]
+                self._retained_bytes -= self._bytes[sample]
+            gone.append(sample)
+        self._chunks.file(chunk)
+        return gone
+
+    def _note_pace(self) -> None:
+        """Update the pace. Once a lap, look at whether the stream is large enough."""
+        self._requests_to_note = self._pace.note(self._room_samples())
+        requests = (self._now - self._noted_at) // DELIVERED_PER_REQUEST
+        if requests < self._pace.window:
+            return
+        alone = self.reads_alone - self._reads_alone_before
+        self._noted_at, self._reads_alone_before = self._now, self.reads_alone
+        if alone > ALONE_SHARE * requests:
+            self._stream_more()
+
+    def _stream_more(self) -> None:
+        """Retain fewer chunks. What is in memory of them leaves with its turn."""
+        stream_bytes = self._capacity_bytes - self._retained_limit_bytes
+        until_bytes = min(int(stream_bytes * (1 + GROWTH)), GROWTH_TIMES * self._most_room_bytes)
+        while self._retained_chunks and self._capacity_bytes - self._retained_limit_bytes < until_bytes:
+            # They are in random order.
+            self._stream_chunk(self._retained_chunks.pop())
+
+    def _stream_chunk(self, chunk: int) -> None:
+        for sample in self._cells[chunk].tolist():
+            cls = self._class_of[sample]
+            if sample < 0 or not self._is_retained[sample]:
+                continue
+            if self._queues.is_retained(cls, sample):
+                self._retained_bytes -= self._bytes[sample]
+            self._is_retained[sample] = 0
+            self._retained_limit_bytes -= self._bytes[sample]
+            if self._queues.stays[sample]:
+                self._queues.stays[sample] = 0
+                if self._queues.had[sample] != RESERVED:
+                    self._count_for_next_lap(cls, sample, 1)
+
+    def _retained_in(self, cls: int) -> int:
+        """The bytes of a class's retained samples in memory."""
+        queues = self._queues
+        if not self._retained_bytes:
+            return 0
+        kept = queues.queue_array[queues.begun[cls] : queues.kept[cls]]
+        waiting = queues.queue_array[queues.served[cls] : queues.stream[cls]]
+        samples = np.concatenate([kept, waiting])
+        return int(self._bytes_array[samples[self._retained_array[samples]]].sum())
+
+    def _forget_reservation(self, sample: int) -> int:
+        """Returns what the sample was when it was reserved."""
         cls = self._class_of[sample]
         of_class = self._reserved[cls]
-        was_loaded = of_class.pop(sample)
+        found = of_class.pop(sample)
+        if found == RETAINED:
+            self._hold_room(-self._bytes[sample])
         if not of_class:
             del self._reserved[cls]
-        return was_loaded
+        return found

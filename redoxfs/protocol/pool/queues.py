@@ -1,23 +1,24 @@
 """The queue of each class: all its samples, in sections that show where each is in its lap.
 
-The samples of each class are one stretch of `Queues.queue_array`, cut in five by ``begun``, ``next`` to ``loaded`` and
+The samples of each class are one stretch of `Queues.queue_array`, cut in seven by ``begun``, ``kept`` to ``loaded`` and
 the next class's ``begun``. `Queues.at_array` has the place of each sample:
 
-    begun      next        served      arrived    loaded      the next class's
-      | for the  | had its   | resident, | resident, | fresh: not |
-      | next lap | turn, or  | arrived   | younger   | loaded     |
-                 | has none
+    begun      kept       next       served      stream     arrived    loaded      the next class's
+      | for the next lap  | had its  | resident: | resident, | resident, | fresh: not |
+      | retained | others | turn, or | retained  | arrived   | younger   | loaded     |
+                          | has none |           |           |           |
 
-Every step of a sample is one swap across one border, so each step is O(1) and the youngest stay in order of age:
+Every step of a sample is one swap across each border that it passes, so each step is O(1) and the youngest stay in
+order of age:
 
     fresh → younger                                  loaded
     younger → arrived                                enough requests went by
-    arrived → had its turn                           served, or reserved
+    arrived, or retained → had its turn              served, or reserved
     had its turn, or has none → for the next lap     loaded, or kept
 
-When the three sections on the right are empty the lap is over. The samples loaded for the next lap become its younger
-section, and the other samples of the next part its fresh section. Where there is one part nothing has to move for that;
-otherwise the stretch is sorted once a lap.
+When the four sections on the right are empty the lap is over. The retained samples that were kept become its retained
+section, those loaded for the next lap its younger section, and the other samples of the next part its fresh section.
+Where there is one part nothing has to move for that; otherwise the stretch is sorted once a lap.
 """
 
 from typing import TypeAlias
@@ -42,7 +43,7 @@ class Queues:
     They lie left of ``served``. It is kept beside `at_array` for two reasons: the turns are saved every second, which
     would otherwise look at every sample; and a look at chunks must tell the two values apart at once.
 
-    ``stock`` counts the residents of each class, for this lap and the next.
+    ``stock`` counts the residents of each class, for this lap and the next, without the retained ones.
 
     ``stays`` marks samples that are to have their turn yet, and are then kept for the next lap.
 
@@ -57,11 +58,18 @@ class Queues:
         self._class_of: Ints = class_of.data
         self._begun_array = np.concatenate([[0], np.cumsum(of_class)]).astype(np.int32)
         self.begun: Ints = self._begun_array.data
-        self.next_array, self.served_array, self._arrived_array, self.loaded_array = (
-            self._begun_array[:-1].copy() for _ in range(4)
-        )
+        (
+            self._kept_array,
+            self.next_array,
+            self.served_array,
+            self._stream_array,
+            self._arrived_array,
+            self.loaded_array,
+        ) = (self._begun_array[:-1].copy() for _ in range(6))
+        self.kept: Ints = self._kept_array.data
         self.next: Ints = self.next_array.data
         self.served: Ints = self.served_array.data
+        self.stream: Ints = self._stream_array.data
         self.arrived: Ints = self._arrived_array.data
         self.loaded: Ints = self.loaded_array.data
         self.queue_array = np.argsort(class_of, kind="stable").astype(np.int32)
@@ -86,6 +94,16 @@ class Queues:
         place = self._at[sample]
         return place < self.next[cls] or self.served[cls] <= place < self.loaded[cls]
 
+    def is_retained(self, cls: int, sample: int) -> bool:
+        """Whether a sample is in one of the retained sections."""
+        place = self._at[sample]
+        return place < self.kept[cls] or self.served[cls] <= place < self.stream[cls]
+
+    def retained(self) -> int:
+        """How many samples are in the retained sections."""
+        kept, had_none = self._kept_array - self._begun_array[:-1], self._stream_array - self.served_array
+        return int(kept.sum() + had_none.sum())
+
     def is_all_loaded(self, cls: int) -> bool:
         """Whether a class has no fresh samples left."""
         return self.loaded[cls] == self.begun[cls + 1]
@@ -106,30 +124,44 @@ class Queues:
 
     def take_out(self, cls: int, place: int) -> int:
         """Move the resident at ``place`` over to those that had their turn."""
-        served = self.served[cls]
+        served, stream = self.served[cls], self.stream[cls]
         sample = self.queue[place]
-        self._swap(place, served)
+        if place >= stream:
+            self._swap(place, stream)
+            if self.arrived[cls] == stream:
+                self.arrived[cls] = stream + 1
+            self.stock[cls] -= 1
+            self.stream[cls] = stream + 1
+            place = stream
+        if place != served:
+            self._swap(place, served)
         self.had[sample] = HAD_TURN
         self.served[cls] = served + 1
-        if self.arrived[cls] == served:
-            self.arrived[cls] = served + 1
-        self.stock[cls] -= 1
         return sample
 
-    def keep(self, cls: int, sample: int) -> None:
+    def keep(self, cls: int, sample: int, *, retained: bool) -> None:
         """A sample that had its turn stays for the next lap."""
         border = self.next[cls]
         self._swap(self._at[sample], border)
         self.next[cls] = border + 1
-        self.stock[cls] += 1
+        if retained:
+            kept = self.kept[cls]
+            self._swap(border, kept)
+            self.kept[cls] = kept + 1
+        else:
+            self.stock[cls] += 1
         self.stays[sample] = 0
 
     def let_go(self, cls: int, sample: int) -> None:
         """Undo `keep`."""
-        border = self.next[cls] - 1
-        self._swap(self._at[sample], border)
+        border, kept, place = self.next[cls] - 1, self.kept[cls] - 1, self._at[sample]
+        if place <= kept:
+            self._swap(place, kept)
+            self.kept[cls] = place = kept
+        else:
+            self.stock[cls] -= 1
+        self._swap(place, border)
         self.next[cls] = border
-        self.stock[cls] -= 1
 
     def load(self, samples: list[int]) -> tuple[int, list[int]]:
         """Make samples residents: of this lap if they are fresh, else of the next.
@@ -159,20 +191,31 @@ class Queues:
         return this_lap, all_loaded
 
     def reserve_fresh(self, cls: int, sample: int) -> None:
-        """Reserve a fresh sample of a class that has no residents for this lap."""
-        place = self.loaded[cls]
+        """Reserve a fresh sample of a class that has no residents for this lap, other than retained ones."""
+        place, served = self.loaded[cls], self.served[cls]
         self._swap(self._at[sample], place)
+        self._swap(place, served)
         self.had[sample] = RESERVED
-        self.served[cls] = self.arrived[cls] = self.loaded[cls] = place + 1
+        self.served[cls] = served + 1
+        self.stream[cls] = self.arrived[cls] = self.loaded[cls] = place + 1
 
-    def make_resident_again(self, cls: int, sample: int) -> None:
-        """A reserved sample becomes the oldest resident."""
-        self.served[cls] = self._move_last(cls, sample)
-        self.stock[cls] += 1
+    def make_resident_again(self, cls: int, sample: int, *, retained: bool) -> None:
+        """A reserved sample becomes the oldest resident, or one of the retained ones."""
+        place = self.served[cls] = self._move_last(cls, sample)
+        if not retained:
+            stream = self.stream[cls] = self.stream[cls] - 1
+            self._swap(place, stream)
+            self.stock[cls] += 1
 
     def make_fresh_again(self, cls: int, sample: int) -> None:
         """Move a reserved sample over all residents."""
-        place = self._move_last(cls, sample)
+        self.served[cls] = self._move_last(cls, sample)
+        self.make_fresh(cls, sample)
+
+    def make_fresh(self, cls: int, sample: int) -> None:
+        """Move a sample of the retained section over all residents."""
+        place = self.stream[cls] - 1
+        self._swap(self._at[sample], place)
         arrived, last = self.arrived[cls] - 1, self.loaded[cls] - 1
         if arrived > place:
             self._swap(place, arrived)
@@ -182,18 +225,18 @@ class Queues:
             self.at_array[self.queue_array[between]] = np.arange(arrived, last, dtype=np.int32)
             self.queue[last] = sample
             self._at[sample] = last
-        self.served[cls], self.arrived[cls], self.loaded[cls] = place, arrived, last
+        self.stream[cls], self.arrived[cls], self.loaded[cls] = place, arrived, last
 
     def reset(self, fresh: Flags) -> None:
         """Empty the memory: samples are ``fresh``, bool[S], or had their turn or have none."""
         self.stock_array[:] = 0
-        self.next_array[:] = self._begun_array[:-1]
+        self._kept_array[:] = self.next_array[:] = self._begun_array[:-1]
         self.served_array[:] = self._begun_array[:-1]
         if not fresh.all():
             passed = self._class_array[~fresh]
             self.served_array += np.bincount(passed, minlength=len(self.stock_array)).astype(np.int32)
             self._put_last(fresh)
-        self._arrived_array[:] = self.loaded_array[:] = self.served_array
+        self._stream_array[:] = self._arrived_array[:] = self.loaded_array[:] = self.served_array
 
     def skip(self, cls: int, *, next_lap: bool) -> list[int]:
         """End a class's lap as if all its samples had their turn; with ``next_lap`` also those loaded for the next lap.
@@ -203,11 +246,12 @@ class Queues:
         """
         self.stays_array[self.members(cls)] = False
         let_go: list[int] = self.queue_array[self.served[cls] : self.loaded[cls]].tolist()
+        self.stock[cls] -= self.loaded[cls] - self.stream[cls]
         if next_lap:
             let_go += self.queue_array[self.begun[cls] : self.next[cls]].tolist()
-            self.next[cls] = self.begun[cls]
-        self.stock[cls] -= len(let_go)
-        self.served[cls] = self.arrived[cls] = self.loaded[cls] = self.begun[cls + 1]
+            self.stock[cls] -= self.next[cls] - self.kept[cls]
+            self.kept[cls] = self.next[cls] = self.begun[cls]
+        self.served[cls] = self.stream[cls] = self.arrived[cls] = self.loaded[cls] = self.begun[cls + 1]
         return let_go
 
     def begin_lap(self, cls: int, part_of: Int8 | None, part: int) -> None:
@@ -218,12 +262,13 @@ class Queues:
             part: the lap's.
         """
         begun, loaded = self.begun[cls], self.next[cls]
-        served = begun
+        served, retained = begun, self.kept[cls] - begun
         if part_of is not None:
             served, loaded = self._sort(cls, part_of, part)
         self.had_array[self.members(cls)] = NOT_YET
-        self.next[cls] = begun
-        self.served[cls] = self.arrived[cls] = served
+        self.kept[cls] = self.next[cls] = begun
+        self.served[cls] = served
+        self.stream[cls] = self.arrived[cls] = served + retained
         self.loaded[cls] = loaded
 
     def _sort(self, cls: int, part_of: Int8, part: int) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from redoxfs.protocol.pool.chunk_order import ChunkOrder, add
 from redoxfs.protocol.pool.pace import AMPLE_SAMPLES, Pace
 from redoxfs.protocol.pool.parts import Parts
 from redoxfs.protocol.pool.queues import HAD_TURN, NOT_YET, RESERVED, Queues
+from redoxfs.protocol.pool.retained import draw_chunks, retained_bytes_for
 from redoxfs.protocol.turns import Turns
 
 Int32 = npt.NDArray[np.int32]
@@ -25,8 +26,8 @@ CHUNKS_DRAWN = 32
 better than 32, and cost four times as much."""
 
 DRAWN_SHARE = 1 / 8
-"""At most this share of the chunks is drawn. With 25 of them, where the best of all was loaded next, chunks with an
-uneven mix of classes were early in each lap: a rank correlation of 0.3 between laps, now within chance."""
+"""At most this share of the streamed chunks is drawn. With 25 of them, where the best of all was loaded next, chunks
+with an uneven mix of classes were early in each lap: a rank correlation of 0.3 between laps, now within chance."""
 
 LOADS_PER_REQUEST = 4
 """How many chunks one request hands out ahead. The pool then fills over the first requests instead of in the very
@@ -71,6 +72,8 @@ class PoolState:
         class_of: int32[S], the class of each sample, 0 and up: samples of one class may stand in for each other.
         sample_bytes: int64[S], what each sample takes in memory.
         capacity_bytes: what all residents may take together. Less than a chunk means loads on demand alone.
+        retained_bytes: what samples that stay from lap to lap may take of it; None: what `retained_bytes_for` says, or
+            none where laps cover different parts.
         seed: of the generator that chooses.
         part_of: int8[S], the part of each sample; None where all are of part 0. The samples of a chunk should be of one
             part: each further part costs the chunk another load.
@@ -88,6 +91,7 @@ class PoolState:
         sample_bytes: Int64,
         *,
         capacity_bytes: int,
+        retained_bytes: int | None = None,
         seed: int,
         part_of: Int8 | None = None,
         parts_by_lap: Sequence[int] = (0,),
@@ -123,19 +127,21 @@ class PoolState:
         self._lap = np.ones(classes, np.int32)
         self._lap_of_class: Ints = self._lap.data
         self._progress: LapProgress | None = None
-        # By class, oldest first: each reserved sample, and whether it was in memory then.
-        self._reserved: dict[int, dict[int, bool]] = {}
+        self._lent_bytes = 0
+        # By class, oldest first: each reserved sample, and whether it was in memory then, or even retained.
+        self._reserved: dict[int, dict[int, int]] = {}
 
         self.choose_victim: ChooseVictim = oldest
 
         self._random = np.random.default_rng(seed)
         self._draws = iter(self._random.random(DRAWS).tolist())
-        drawn = max(1, min(chunks_drawn, int(chunks * DRAWN_SHARE)))
+        self._choose_retained(capacity_bytes, retained_bytes, parts_by_lap, seed)
+        streamed = chunks - len(self._retained_chunks)
+        drawn = max(1, min(chunks_drawn, int(streamed * DRAWN_SHARE)))
         self._chunks = ChunkOrder(self._chunk_array, chunks, drawn=drawn)
         self._this_lap = self._chunks.this_lap
         self._next_lap = self._chunks.next_lap
         self._lap += self._parts.first_laps()
-        self._keeps_all = part_of is None and capacity_bytes >= int(sample_bytes.sum())
         self._begin_laps()
         self._chunks_drawn = chunks_drawn
         self._loads_per_request = loads_per_request
@@ -144,18 +150,21 @@ class PoolState:
         self._free_bytes = capacity_bytes
         self._room_for_next_bytes = 0
         mean_bytes = max(1.0, float(sample_bytes.mean())) if samples else 1.0
-        in_capacity = capacity_bytes / (width * mean_bytes)
+        # Memory for all samples streams while it fills.
+        stream_bytes = capacity_bytes if self._retains_all else capacity_bytes - self._retained_limit_bytes
+        in_capacity = stream_bytes / (width * mean_bytes)
         self._chunks_at_a_time = int(max(1, min(SAMPLES_AT_A_TIME // width, in_capacity * IN_FLIGHT_SHARE)))
         self._retry_bytes = int(self._chunks_at_a_time * width * mean_bytes * RETRY_SHARE)
         self._little_bytes = int(LITTLE_SAMPLES * mean_bytes)
-        capacity_samples = capacity_bytes / mean_bytes
-        self._pace = Pace(self._parts.of_lap, capacity_samples=capacity_samples, ample_samples=ample_samples)
+        self._mean_bytes = mean_bytes
+        self._most_room_bytes = stream_bytes
+        self._pace = Pace(self._parts.of_lap, ample_samples=ample_samples)
         self._asked = self._pace.asked
-        self._requests_to_note = self._pace.note()
+        self._requests_to_note = self._pace.note(self._room_samples())
         # The unit of time is a sample that storage may have delivered.
-        self._now = 0
+        self._now = self._noted_at = 0
         self._last_arrival = 0
-        self._in_flight = int(min(IN_FLIGHT_SAMPLES, capacity_samples * IN_FLIGHT_SHARE))
+        self._in_flight = int(min(IN_FLIGHT_SAMPLES, stream_bytes / mean_bytes * IN_FLIGHT_SHARE))
         self._arrival: Ints = np.zeros(chunks, np.int64).data
 
     @property
@@ -179,12 +188,14 @@ class PoolState:
         self._lap[:] = turns.laps
         self._given_before = turns.given
         self._reserved.clear()
+        self._lend(-self._lent_bytes)
         self._free_bytes = self._capacity_bytes
         self._room_for_next_bytes = 0
-        self._now = self._last_arrival = 0
+        self._retained_bytes = self._put_aside_bytes = 0
+        self._now = self._noted_at = self._last_arrival = 0
         np.asarray(self._arrival)[:] = 0
         self._begin_laps()
-        self._requests_to_note = self._pace.note()
+        self._requests_to_note = self._pace.note(self._room_samples())
         if self._progress is not None:
             self._progress.count_again()
 
@@ -229,12 +240,68 @@ class PoolState:
 
     def residents(self) -> int:
         """How many samples are in the pool."""
-        return int(self._queues.stock_array.sum())
+        return int(self._queues.stock_array.sum()) + self._queues.retained()
 
     @property
     def resident_bytes(self) -> int:
         """The bytes that they take."""
-        return self._capacity_bytes - self._free_bytes
+        return self._capacity_bytes - self._free_bytes - self._put_aside_bytes
+
+    @property
+    def retained_bytes(self) -> int:
+        """The bytes of the retained samples that are in the pool, and of those that are reserved."""
+        return self._retained_bytes
+
+    @property
+    def retained_samples(self) -> int:
+        """How many retained samples are in the pool."""
+        return self._queues.retained()
+
+    def is_retained(self, sample: int) -> bool:
+        """Whether ``sample`` stays in memory after its turns, once it has had one."""
+        return self._is_retained[sample] > 0
+
+    # What is retained
+
+    def _choose_retained(
+        self, capacity_bytes: int, retained_bytes: int | None, parts_by_lap: Sequence[int], seed: int
+    ) -> None:
+        """Draw the chunks whose samples stay. Where laps cover different parts, none do."""
+        sizes, (chunks, width) = self._bytes_array, self._cells.shape
+        is_retained = np.zeros(len(sizes), np.uint8)
+        self._retained_array: Flags = is_retained.view(np.bool_)
+        self._is_retained: Ints = is_retained.data
+        self._retained_chunks: list[int] = []
+        self._retains_all = False
+        # ``_retained_bytes``: of the retained samples in memory, and the room of those that are reserved, which is
+        # ``_put_aside_bytes``. ``_retained_limit_bytes``: of all that are to be retained, less what was given back.
+        self._retained_bytes = self._put_aside_bytes = self._retained_limit_bytes = 0
+        self.reads_saved = self.reads_alone = self._reads_alone_before = self.given_back = 0
+        # Of its own, so that what else is drawn does not depend on how much is retained.
+        self._random_retained = np.random.default_rng([seed, 1])
+        if len(set(parts_by_lap)) > 1 or retained_bytes == 0 or not len(sizes):
+            return
+        covered = np.ones(len(sizes), np.bool_)
+        if self._part_array is not None:
+            covered = self._part_array == parts_by_lap[0]
+        if retained_bytes is None and covered.any():
+            retained_bytes = retained_bytes_for(self._class_array[covered], sizes[covered], width, capacity_bytes)
+        chunk_bytes = np.bincount(self._chunk_array, sizes * covered, chunks).astype(np.int64)
+        drawn = draw_chunks(chunk_bytes, min(retained_bytes or 0, capacity_bytes), self._random_retained)
+        self._retained_chunks = drawn.tolist()
+        self._retained_array[:] = np.isin(self._chunk_array, drawn) & covered
+        self._retained_limit_bytes = int(chunk_bytes[drawn].sum())
+        self._retains_all = self._retained_limit_bytes == int(chunk_bytes.sum())
+
+    def _lend(self, size_bytes: int) -> None:
+        """So many bytes are another's; negative: are not any more."""
+        self._lent_bytes += size_bytes
+        self._retained_limit_bytes -= size_bytes
+        self._capacity_bytes -= size_bytes
+
+    def _room_samples(self) -> float:
+        """How many samples fit in memory beside those that are retained and there."""
+        return (self._capacity_bytes - self._retained_bytes) / self._mean_bytes
 
     # Laps
 
@@ -248,7 +315,7 @@ class PoolState:
             # Samples that a lap leaves out had no turn in it.
             had[self._part_array != parts[self._class_array]] = NOT_YET
         self._queues.reset(fresh)
-        self._queues.stays_array[:] = fresh & self._keeps_all
+        self._queues.stays_array[:] = fresh & self._retained_array
         # Classes without samples do not count: where no class runs over, `_look_at` has less to do.
         runs_over = self._queues.all_loaded()
         self._runs_over_array[:] = runs_over
@@ -269,8 +336,9 @@ class PoolState:
         if not self._parts.has_any(cls):
             raise ValueError(f"no lap has a sample of class {cls}")
         self._queues.begin_lap(cls, self._part_array, self._parts.following[cls])
-        if self._keeps_all:
-            self._queues.stays_array[self._queues.members(cls)] = True
+        if self._retained_limit_bytes:
+            members = self._queues.members(cls)
+            self._queues.stays_array[members] = self._retained_array[members]
         self._runs_over[cls] = 0
         self._running_over -= 1
         fresh = self._queues.fresh(cls)
@@ -319,11 +387,20 @@ class PoolState:
         """Count the turn. True where the sample stays for the next lap."""
         if self._progress is not None:
             self._progress.note(cls, self._lap_of_class[cls])
-        stays = bool(self._queues.stays[sample])
-        if stays:
-            self._queues.keep(cls, sample)
-            self._free_bytes -= self._bytes[sample]
-        return stays
+        queues = self._queues
+        if not queues.stays[sample]:
+            return False
+        retained, size_bytes = bool(self._is_retained[sample]), self._bytes[sample]
+        if retained and self._retained_bytes + size_bytes > self._retained_limit_bytes:
+            # Its room was given back meanwhile.
+            queues.stays[sample] = 0
+            self._count_for_next_lap(cls, sample, 1)
+            return False
+        queues.keep(cls, sample, retained=retained)
+        self._free_bytes -= size_bytes
+        if retained:
+            self._retained_bytes += size_bytes
+        return True
 
     def _size_bytes(self, samples: list[int]) -> int:
         return sum([self._bytes[sample] for sample in samples])

@@ -1,0 +1,208 @@
+"""The owners of bytes: each counts once, whatever leaves memory first, and all stay within the limits."""
+
+from collections import deque
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redoxfs.chunks.store import FileBytes, Stamp
+from redoxfs.node.memory import Content, Memory
+from redoxfs.protocol import PoolPolicy
+
+SIZE = 100
+
+
+def payload(sample: int) -> tuple[FileBytes]:
+    return (FileBytes(sample.to_bytes(4, "little") * (SIZE // 4), Stamp(SIZE, sample, 1), changed=False),)
+
+
+def shed(path: int) -> None:
+    """The path reads from storage from now on."""
+    del path
+
+
+class Reader:
+    """A policy and memory, as a node joins them, with reads that arrive later and files that stay open for long.
+
+    ``own``       the share of open files, in samples
+    ``lendable``  how much more they may have of what is retained
+    """
+
+    def __init__(self, *, samples: int, classes: int, capacity: int, own: int, lendable: int, seed: int) -> None:
+        class_of = (np.arange(samples) % classes).astype(np.int32)
+        cells = np.random.default_rng(seed).permutation(samples).astype(np.int32).reshape(-1, 4)
+        sizes = np.full(samples, SIZE, np.int64)
+        capacity_bytes = capacity * SIZE
+        self.policy = PoolPolicy(cells, class_of, sizes, capacity_bytes=capacity_bytes, seed=seed)
+        self.memory = Memory(own * SIZE, shed, retainer=self.policy, most_lent_bytes=lendable * SIZE)
+        self.limit_bytes = (capacity + own) * SIZE
+        self.under_way: deque[Content] = deque()
+        self.open: dict[int, Content] = {}
+        self.resting: list[int] = []
+        self.read: list[int] = []
+
+    def open_path(self, path: int) -> int:
+        turn = self.policy.request(path)
+        for load in turn.loads:
+            self.under_way.extend(self.memory.expect(load.samples))
+            self.read += load.samples
+        content = self.memory.claim(path, turn.sample, kept=turn.kept)
+        if content is None:
+            content = self.memory.expect_for(path, turn.sample)
+            self.under_way.append(content)
+        self.open[path] = content
+        return turn.sample
+
+    def arrive(self, most: int) -> None:
+        for _ in range(min(most, len(self.under_way))):
+            content = self.under_way.popleft()
+            if content.is_wanted:
+                self.memory.arrive(content, payload(content.sample))
+
+    def close(self, path: int) -> None:
+        del self.open[path]
+        self.memory.rest(path)
+        self.resting.append(path)
+
+    def release(self) -> None:
+        for path in self.resting:
+            if path not in self.open:
+                self.memory.release(path)
+        self.resting.clear()
+
+    def check(self) -> None:
+        memory = self.memory
+        contents: list[Content] = []
+        for owned in (memory._slots, memory._open, memory._dropped, memory._resting, memory._reserved):
+            contents += owned.values()
+        held = {
+            id(file): len(file.data) for content in contents for file in content.payload if isinstance(file, FileBytes)
+        }
+        assert sum(held.values()) == memory.used_bytes == sum(content.bytes_held for content in contents)
+        assert memory.used_bytes <= self.limit_bytes
+        assert memory.claims_bytes <= memory._claims_limit_bytes
+        assert memory.lent_bytes == self.policy._lent_bytes
+        for path, content in self.open.items():
+            assert memory.look(path) is content
+            for file in content.payload:
+                assert isinstance(file, FileBytes)
+                assert bytes(memoryview(file.data)[:4]) == content.sample.to_bytes(4, "little")
+
+
+@given(
+    capacity=st.integers(4, 60),
+    own=st.integers(1, 6),
+    lendable=st.integers(0, 20),
+    seed=st.integers(0, 1 << 16),
+    stays_open=st.sampled_from([0.0, 0.5, 0.95]),
+    arrives=st.integers(0, 8),
+)
+def test_each_byte_counts_once_and_the_limit_holds(
+    capacity: int, own: int, lendable: int, seed: int, stays_open: float, arrives: int
+) -> None:
+    reader = Reader(samples=48, classes=3, capacity=capacity, own=own, lendable=lendable, seed=seed)
+    random = np.random.default_rng(seed)
+    served: list[int] = []
+    for _ in range(3):
+        for path in random.permutation(48).tolist():
+            if path in reader.open:
+                reader.close(path)
+                reader.release()
+            served.append(reader.open_path(path))
+            reader.arrive(arrives)
+            for other in [*reader.open]:
+                if reader.open[other].arrived and random.random() > stays_open:
+                    reader.close(other)
+            if random.random() < 0.5:
+                reader.release()
+            reader.check()
+    for lap in range(3):
+        assert sorted(served[48 * lap :][:48]) == list(range(48))
+
+
+def test_open_files_have_the_room_of_retained_samples_while_they_need_it() -> None:
+    reader = Reader(samples=480, classes=3, capacity=360, own=8, lendable=80, seed=1)
+    random = np.random.default_rng(1)
+
+    def lap() -> None:
+        for path in random.permutation(480).tolist():
+            reader.open_path(path)
+            reader.arrive(1_000)
+            reader.close(path)
+            reader.release()
+        reader.check()
+
+    lap()
+    lap()
+    retained = reader.policy.retained_samples
+    assert retained > 250
+    for path in range(200):
+        reader.open_path(path)
+        reader.arrive(1_000)
+        reader.check()
+    chunk_bytes = 4 * SIZE
+    assert 80 * SIZE <= reader.memory.lent_bytes < 80 * SIZE + chunk_bytes
+    assert reader.policy.given_back * SIZE == reader.memory.lent_bytes
+    assert 80 * SIZE < reader.memory.claims_bytes <= 88 * SIZE + chunk_bytes
+    for path in range(200):
+        reader.close(path)
+    reader.release()
+    assert reader.memory.lent_bytes == 0
+    for path in range(200, 480):
+        reader.open_path(path)
+        reader.arrive(1_000)
+        reader.close(path)
+        reader.release()
+    lap()
+    assert reader.policy.retained_samples == retained
+    reader.read.clear()
+    lap()
+    assert len(reader.read) <= 480 - retained + 60
+
+
+def test_a_sample_given_back_while_a_file_shows_it_counts_for_that_file() -> None:
+    reader = Reader(samples=48, classes=1, capacity=48, own=4, lendable=40, seed=0)
+    for path in range(48):
+        reader.open_path(path)
+        reader.arrive(1_000)
+        reader.close(path)
+        reader.release()
+    first, second = reader.open_path(0), reader.open_path(1)
+    reader.check()
+    assert reader.memory.claims_bytes == 0, "the slots own the bytes"
+    gone, gone_bytes = reader.policy.give_back(48 * SIZE)
+    reader.memory.lent_bytes += gone_bytes
+    reader.memory._claims_limit_bytes += gone_bytes
+    assert {first, second} <= set(gone)
+    for sample in gone:
+        reader.memory.forget(sample)
+    reader.check()
+    assert reader.memory.slots_bytes == 0
+    assert reader.memory.claims_bytes == 2 * SIZE
+    for path in (0, 1):
+        reader.close(path)
+    reader.release()
+    assert reader.memory.used_bytes == 0
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+def test_two_files_that_show_one_sample_own_it_one_after_the_other(arrived: bool) -> None:
+    memory = Memory(10 * SIZE, shed)
+    (content,) = memory.expect([7])
+    shown = [memory.claim(path, 7, kept=True) for path in (1, 2)]
+    if arrived:
+        memory.arrive(content, payload(7))
+        assert (memory.slots_bytes, memory.claims_bytes) == (SIZE, 0)
+    memory.forget(7)
+    if not arrived:
+        assert content.is_wanted
+        memory.arrive(content, payload(7))
+    assert (memory.slots_bytes, memory.claims_bytes) == (0, SIZE)
+    assert all(each is not None and each.payload == payload(7) for each in shown)
+    for path in (1, 2):
+        assert memory.claims_bytes == SIZE
+        memory.rest(path)
+        memory.release(path)
+    assert memory.used_bytes == 0
