@@ -145,14 +145,15 @@ def test_a_file_is_replaced_as_a_whole_and_private(tmp_path: Path) -> None:
     elsewhere.write_text("precious")
     path.symlink_to(elsewhere)
     file = StateFile(path)
-    os.symlink(elsewhere, tmp_path / f".{'n' * 200}.new")
+    former = tmp_path / f".{'n' * 200}.new"
+    former.symlink_to(elsewhere)
     for number in range(3):
         file.replace(b"%d" % number * 1000)
         assert path.read_bytes() == b"%d" % number * 1000
         assert path.lstat().st_mode & 0o177777 == 0o100600
     file.close()
     assert elsewhere.read_text() == "precious"
-    assert sorted(os.listdir(tmp_path)) == ["elsewhere", path.name]
+    assert sorted(os.listdir(tmp_path)) == [former.name, "elsewhere", path.name]
 
 
 def test_a_moved_folder_is_still_written_to(tmp_path: Path) -> None:
