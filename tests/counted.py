@@ -43,6 +43,10 @@ class Tap:
         self._thread = Thread(target=self._pass_on)
         self._thread.start()
 
+    @property
+    def number(self) -> str | None:
+        return self._device.number
+
     def widen_readahead(self) -> None:
         # The kernel has the reply to INIT only when the thread has passed it on.
         self._begun.wait()

@@ -78,7 +78,7 @@ class Reader:
         for owned in (memory._slots, memory._open, memory._dropped, memory._resting, memory._reserved):
             contents += owned.values()
         held = {
-            id(file): len(file.data) for content in contents for file in content.payload if isinstance(file, FileBytes)
+            id(file): len(file.data) for content in contents for file in content.files if isinstance(file, FileBytes)
         }
         assert sum(held.values()) == memory.used_bytes == sum(content.bytes_held for content in contents)
         assert memory.used_bytes <= self.limit_bytes
@@ -86,7 +86,8 @@ class Reader:
         assert memory.lent_bytes == self.policy._lent_bytes
         for path, content in self.open.items():
             assert memory.look(path) is content
-            for file in content.payload:
+            # None: dropped.
+            for file in filter(None, content.files):
                 assert isinstance(file, FileBytes)
                 assert bytes(memoryview(file.data)[:4]) == content.sample.to_bytes(4, "little")
 

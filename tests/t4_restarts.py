@@ -96,17 +96,17 @@ def test_readers_do_not_notice_that_the_daemon_crashes(machine: Machine, source:
 BREAKABLE = """
 import os, sys
 from redoxfs.cli import main
-from redoxfs.node import Node
+from redoxfs.fs.requests import Requests
 
-expire = Node.expire
+expire = Requests._expire
 
-def break_or_expire(node):
+def break_or_expire(requests):
     if os.path.exists(sys.argv[1]):
         os.unlink(sys.argv[1])
         raise ZeroDivisionError("a bug in the loop")
-    expire(node)
+    expire(requests)
 
-Node.expire = break_or_expire
+Requests._expire = break_or_expire
 sys.exit(main(sys.argv[2:]))
 """
 """The program, with a bug in the request loop as soon as a file exists."""

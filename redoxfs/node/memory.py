@@ -107,7 +107,7 @@ class Content:
     @property
     def is_awaited(self) -> bool:
         """Whether something waits for the bytes."""
-        return not self.arrived and bool(self._arrival or self._calls)
+        return not self.arrived and (self._arrival is not None or bool(self._calls))
 
     def when_here(self, call: Callable[[], None]) -> None:
         """Call once, when the bytes are here and counted, or errors in their place. They are not here yet."""

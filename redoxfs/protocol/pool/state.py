@@ -6,6 +6,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from redoxfs.arrays import is_in
 from redoxfs.protocol.events import ChooseVictim, oldest
 from redoxfs.protocol.lap_progress import LapProgress, TreeLap
 from redoxfs.protocol.pool.chunk_order import ChunkOrder, add
@@ -289,7 +290,7 @@ class PoolState:
         chunk_bytes = np.bincount(self._chunk_array, sizes * covered, chunks).astype(np.int64)
         drawn = draw_chunks(chunk_bytes, min(retained_bytes or 0, capacity_bytes), self._random_retained)
         self._retained_chunks = drawn.tolist()
-        self._retained_array[:] = np.isin(self._chunk_array, drawn) & covered
+        self._retained_array[:] = is_in(self._chunk_array, drawn) & covered
         self._retained_limit_bytes = int(chunk_bytes[drawn].sum())
         self._retains_all = self._retained_limit_bytes == int(chunk_bytes.sum())
 
