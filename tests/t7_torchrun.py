@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -81,6 +82,7 @@ class Nodes:
         self.mnt.mkdir()
         self.source = make_full_images(folder / "sets" / "data", CLASSES)
         self.servers: list[subprocess.Popen[bytes]] = []
+        self.runtimes: list[Path] = []
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "key"], check=True)
         config = "".join(SSH.format(node=node, ip=ip) for node, ip in enumerate(self.ips))
         (folder / "ssh_config").write_text(config + SSH_ALL.format(folder=folder))
@@ -107,7 +109,10 @@ class Nodes:
     def _server(self, node: int, ip: str) -> Iterator[None]:
         own = self.folder / str(node)
         own.mkdir(mode=0o700)
-        environment = dict.fromkeys(("XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"), str(own))
+        # The path of a socket must be short. A longer one would lie in the folder that both nodes have here.
+        runtime = tempfile.mkdtemp()
+        self.runtimes.append(Path(runtime))
+        environment = dict.fromkeys(("XDG_CACHE_HOME", "XDG_STATE_HOME"), str(own)) | {"XDG_RUNTIME_DIR": runtime}
         environment |= {
             "GLOO_SOCKET_IFNAME": "eth0",
             "OMP_NUM_THREADS": "1",
@@ -126,6 +131,7 @@ class Nodes:
                 yield
             finally:
                 server.terminate()
+                shutil.rmtree(runtime)
 
     def adapted(self, text: str) -> str:
         pairs = [("/data/set-packed", self.source), ("/mnt/set", self.mnt), ("8GiB", "1MiB")]
@@ -140,7 +146,7 @@ class Nodes:
 
     def left(self) -> list[str]:
         """Mounts and sockets on the nodes."""
-        found = [str(path) for path in self.folder.rglob("*.sock")]
+        found = [str(path) for folder in self.runtimes for path in folder.rglob("*.sock")]
         for server in self.servers:
             table = parse_mountinfo(Path(f"/proc/{server.pid}/mountinfo").read_bytes())
             found += [mount.mountpoint for mount in table if mount.ours and mount.mountpoint == str(self.mnt)]
