@@ -36,6 +36,7 @@ from redoxfs.dataset.scan import Earlier, Progress, find_unchanged, read_tree
 from redoxfs.dataset.tree import Tree
 from redoxfs.linux import durable
 from redoxfs.linux.mount_table import type_of_filesystem
+from redoxfs.linux.owned import is_own_folder
 
 FORMAT_VERSION = 3
 MANIFEST = "manifest.json"
@@ -155,8 +156,7 @@ def keeps_times(kind: str) -> bool:
 
 def _load(place: Path, given: str, root_fd: int) -> tuple[Tree, int]:
     """The cached tree, and the time of its scan."""
-    own = os.lstat(place)
-    if not stat.S_ISDIR(own.st_mode) or own.st_uid != os.geteuid() or own.st_mode & 0o022:
+    if not is_own_folder(os.lstat(place)):
         raise _UnusableError("not a directory that only this user can write")
     manifest = json.loads((place / MANIFEST).read_bytes())
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT_VERSION:

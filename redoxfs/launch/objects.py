@@ -19,6 +19,7 @@ from redoxfs.launch.deadline import run_in_child
 from redoxfs.launch.errors import DamagedError, SourceUnusableError
 from redoxfs.launch.say import say
 from redoxfs.launch.sizes import format_bytes
+from redoxfs.linux.owned import is_own_folder
 from redoxfs.objects import Address
 
 if TYPE_CHECKING:
@@ -141,14 +142,13 @@ def verify_objects(
 def _cache() -> Iterator[tuple[Path, bool]]:
     """The folder where indexes are kept, and whether they are; else a temporary one, with a line."""
     from redoxfs.dataset import default_cache_dir
-    from redoxfs.objects.index import is_own
 
     cache, trouble = default_cache_dir(), ""
     try:
         (cache / "indexes").mkdir(mode=0o700, parents=True, exist_ok=True)
         trouble = "" if os.access(cache / "indexes", os.W_OK) else "it is not writable"
         # An index has the modes and owners of all files.
-        if cache.stat().st_uid != os.geteuid() or not is_own(cache / "indexes"):
+        if cache.stat().st_uid != os.geteuid() or not is_own_folder(os.lstat(cache / "indexes")):
             trouble = "it is another user's, or others may write to it"
     except OSError as failure:
         trouble = failure.strerror or str(failure)

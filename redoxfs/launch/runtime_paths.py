@@ -18,7 +18,6 @@ import hashlib
 import os
 import re
 import socket
-import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -26,6 +25,7 @@ from pathlib import Path
 
 from redoxfs.launch.errors import CommandError, UsageError
 from redoxfs.linux.mount_table import of_mount, read_mounts, topmost_at
+from redoxfs.linux.owned import ANY, WRITE, is_own_folder
 
 # sun_path is 108 bytes, including a final zero (unix(7)).
 _LONGEST_SOCKET_PATH_BYTES = 107
@@ -232,13 +232,12 @@ def _make_private(folder: Path) -> None:
 
 def _is_base(folder: Path) -> bool:
     """Whether only we can make our folder in it."""
-    return _is_private(folder, 0o022 if folder == _OF_ROOT else 0o077)
+    return _is_private(folder, WRITE if folder == _OF_ROOT else ANY)
 
 
-def _is_private(folder: Path, kept: int = 0o077) -> bool:
+def _is_private(folder: Path, kept: int = ANY) -> bool:
     """Whether a folder is ours, and others have none of the rights ``kept``."""
     try:
-        found = os.lstat(folder)
+        return is_own_folder(os.lstat(folder), kept)
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & kept

@@ -88,9 +88,8 @@ def is_mounted(device: str) -> bool:
 def type_of_filesystem(fd: int) -> str:
     """The type of the filesystem that an open file lies on, as in the mount table; "" if it is not known."""
     try:
-        told = Path(f"/proc/self/fdinfo/{fd}").read_text().split()
-        mount_id = int(told[told.index("mnt_id:") + 1])
-    except (OSError, ValueError, IndexError):
+        mount_id = mount_id_of(fd)
+    except (OSError, ValueError):
         return ""
     return next((mount.fstype for mount in read_mounts() if mount.mount_id == mount_id), "")
 

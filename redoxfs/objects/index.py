@@ -15,7 +15,6 @@ import json
 import os
 import re
 import shutil
-import stat
 import tempfile
 import time
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from redoxfs.linux import durable
+from redoxfs.linux.owned import is_own_folder
 from redoxfs.objects.client import PART_BYTES, Client, Version
 from redoxfs.objects.errors import ObjectError
 from redoxfs.packed.index import (
@@ -162,16 +162,10 @@ async def _manifest_text(client: Client) -> bytes:
     return text
 
 
-def is_own(folder: Path) -> bool:
-    """Whether a folder is this user's own, and nobody else may write to it. Raises OSError."""
-    found = os.lstat(folder)
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
-
-
 def _is_whole(place: Path, sizes: dict[str, int], manifest: bytes) -> bool:
     """Whether a kept index is complete, and of this manifest and user. Its content is checked when it is loaded."""
     try:
-        if not is_own(place) or (place / MANIFEST).read_bytes() != manifest:
+        if not is_own_folder(os.lstat(place)) or (place / MANIFEST).read_bytes() != manifest:
             return False
         if any((place / FOLDER / f"{name}.npy").stat().st_size != size for name, size in sizes.items()):
             return False

@@ -32,6 +32,7 @@ import numpy as np
 from redoxfs.chunks import Cells
 from redoxfs.dataset import Catalog, ChangedError, SourceError, Tree, array_files, check_unchanged, show
 from redoxfs.linux import durable
+from redoxfs.linux.owned import is_own_folder
 from redoxfs.packed.index import (
     FOLDER,
     MANIFEST,
@@ -176,8 +177,7 @@ def _enter(dst: Path, held: contextlib.ExitStack) -> _Places:
             raise
         raise PackError(f"{dst / PACKING}: is no folder; remove it, or name a folder of your own") from None
     held.callback(os.close, making_fd)
-    made = os.fstat(making_fd)
-    if made.st_uid != os.geteuid() or made.st_mode & 0o022:
+    if not is_own_folder(os.fstat(making_fd)):
         raise PackError(f"{dst / PACKING}: others may write to it, or it is another user's; name a folder of your own")
     return _Places(dst, seen_by_workers(dst_fd), seen_by_workers(making_fd))
 
