@@ -18,6 +18,7 @@ from rich.text import Text
 
 from redoxfs.cli.stats import NONE, time_text
 from redoxfs.cli.top_view import MountView, State
+from redoxfs.launch.control_files import WRONG
 from redoxfs.launch.sizes import counted, format_bytes
 from redoxfs.telemetry import Distribution, Outcome
 
@@ -64,17 +65,13 @@ def console(file: IO[str]) -> Console:
     return Console(file=file, force_terminal=True, force_interactive=True, markup=False, emoji=False, highlight=False)
 
 
-MAKES_NO_SENSE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What Python raises for figures that are missing, or are no figures."""
-
-
 def take_in(view: MountView, at_s: float, stats: Mapping[str, Any], on: Console) -> None:
     """A snapshot, made at ``at_s``. If it cannot be drawn, the mount is one that cannot be read, and has no figures."""
     try:
         view.saw(at_s, stats)
         for views in ([view], [view, view]):
             on.render_lines(screen(views, on, head=""))
-    except MAKES_NO_SENSE as error:
+    except WRONG as error:
         version = stats.get("version")
         view.refused(f"{view.name}: redoxfs {version} serves it, and its statistics make no sense: {error!r}")
 

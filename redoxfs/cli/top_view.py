@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from redoxfs.launch.control_files import with_texts
 from redoxfs.telemetry import Rates
 
 REMEMBERED = 600
@@ -63,7 +64,7 @@ class MountView:
     _recent: deque[tuple[float, Mapping[str, Any]]]
 
     def __init__(self, name: str) -> None:
-        self.name: str = printable(name)
+        self.name = printable(name)
         self.refused("")
         self.state = State.ASKED
 
@@ -75,7 +76,7 @@ class MountView:
         """A snapshot, made at ``at_s``. If it makes no sense, Python's error is raised: call `refused` then."""
         if (seconds := at_s - self._at_s) <= 0:
             return
-        before, self.stats, self._at_s = self.stats, printable(stats), at_s
+        before, self.stats, self._at_s = self.stats, with_texts(stats, printable), at_s
         self.state, self.reason = State.SERVES, ""
         # Another daemon began to count at zero.
         self.before = before if before and before["pid"] == self.stats["pid"] else {}
@@ -118,13 +119,6 @@ class MountView:
         return Lap(lap["number"], lap["turns"], of, left_s)
 
 
-def printable(value: Any) -> Any:
-    """A text, or a value from JSON, with "?" for whatever a terminal could take for more than a character."""
-    match value:
-        case str():
-            return "".join(each if each.isprintable() else "?" for each in value)
-        case dict():
-            return {printable(key): printable(each) for key, each in value.items()}
-        case list():
-            return [printable(each) for each in value]
-    return value
+def printable(text: str) -> str:
+    """A text with "?" for whatever a terminal could take for more than a character: each keeps its width."""
+    return "".join(each if each.isprintable() else "?" for each in text)

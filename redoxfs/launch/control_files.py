@@ -12,7 +12,7 @@ import json
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,19 @@ def parsed_stats(text: bytes) -> dict[str, Any]:
 
 def plain_stats(stats: dict[str, Any]) -> dict[str, Any]:
     """Statistics without control characters in texts and names. Raises one of `WRONG`."""
-    return {plain(name): _plain_value(value) for name, value in stats.items()}
+    return {plain(name): with_texts(value, plain) for name, value in stats.items()}
+
+
+def with_texts(value: Any, shown: Callable[[str], str]) -> Any:
+    """A value from JSON, with each text and each name in it as ``shown`` writes it."""
+    match value:
+        case str():
+            return shown(value)
+        case dict():
+            return {shown(name): with_texts(each, shown) for name, each in value.items()}
+        case list():
+            return [with_texts(each, shown) for each in value]
+    return value
 
 
 @contextmanager
@@ -91,14 +103,6 @@ def understood(path: Path | str) -> Iterator[None]:
         raise DaemonError(
             f"{path}: its statistics are not those of a redoxfs mount: {type(error).__name__}: {error}"
         ) from None
-
-
-def _plain_value(value: Any) -> Any:
-    if isinstance(value, str):
-        return plain(value)
-    if isinstance(value, dict):
-        return plain_stats(value)
-    return [_plain_value(each) for each in value] if isinstance(value, list) else value
 
 
 def _no_number(name: str) -> None:
