@@ -43,8 +43,11 @@ def offer(minor: int) -> None:
 
     handle = requests.Requests._handle
 
-    def changed(self: requests.Requests, events: Sequence[tuple[int, int, int, int, int, int]]) -> None:
-        handle(self, [(INIT, 0, 0, 0, minor, 0) if event[0] == INIT else event for event in events])
+    def changed(
+        self: requests.Requests, events: Sequence[tuple[int, int, int, int, int, int]], *, were_held: bool = False
+    ) -> None:
+        changed_events = [(INIT, 0, 0, 0, minor, 0) if event[0] == INIT else event for event in events]
+        handle(self, changed_events, were_held=were_held)
 
     requests.Requests._handle = changed  # type: ignore[method-assign]
 

@@ -283,12 +283,13 @@ class Requests:
         self._node.expire()
         self._take_held()
 
-    def _handle(self, events: Sequence[Event]) -> None:
+    def _handle(self, events: Sequence[Event], *, were_held: bool = False) -> None:
+        """Decide events in their order. Those for which no wait is left are held, unless they ``were_held``."""
         handlers, queues, journal = self._handlers, self._queues, self._journal
         outlives = journal is not None
         for event in events:
             kind, unique, number, thread, offset, size = event
-            queue = queues.get(kind)
+            queue = None if were_held else queues.get(kind)
             # The access log does not wait for storage.
             if queue is not None and (queue.held or queue.now >= queue.most) and number != ACCESS_LOG_INODE:
                 queue.held.append(event)
@@ -313,20 +314,10 @@ class Requests:
         """Handle events that were held, as many as may wait now."""
         for queue in (self._opens, self._reads):
             while queue.held and queue.now < queue.most:
-                kind, unique, number, thread, offset, size = queue.held.popleft()
-                self._decide(kind, unique, number, thread, offset, size)
+                self._handle((queue.held.popleft(),), were_held=True)
 
     async def _take_held_soon(self) -> None:
         self._take_held()
-
-    def _decide(self, kind: int, unique: int, number: int, thread: int, offset: int, size: int) -> None:
-        if self._journal is not None:
-            self._session.deciding(unique)
-        self._handlers[kind](unique, number, thread, offset, size)
-        if self._journal is not None:
-            if self._journal.soon:
-                self._journal.checkpoint()
-            self._session.deciding(0)
 
     async def _finish(self, grace_s: float) -> None:
         """Let requests that wait have their answers."""

@@ -57,22 +57,20 @@ def ask_daemon(mount: PathStatus, verb: str, data: bytes = b"", timeout_s: float
             path = control_path_of_daemon(mount.path)
             return send_control(path, verb, data, timeout_s, device=device_of(mount))
         except (FileNotFoundError, ConnectionRefusedError) as nobody:
-            # Nobody listens: nothing was asked yet.
-            # Its daemon makes a socket anew that was removed.
-            again_s = _ANEW_S if _is_own(mount) and isinstance(nobody, FileNotFoundError) else 0.0
-            if _is_started_again(mount):
-                again_s = _START_TIMEOUT_S
+            # Nobody listens: nothing was asked yet. A keeper starts another daemon; a daemon makes its socket anew.
+            is_removed = isinstance(nobody, FileNotFoundError)
+            again_s = _START_TIMEOUT_S if _is_started_again(mount) else _ANEW_S if is_removed and _is_own(mount) else 0
             if time.monotonic() < began_s + again_s:
                 time.sleep(_LOOK_EVERY_S)
-            elif isinstance(nobody, FileNotFoundError) and not _is_own(mount):
-                raise MountpointError(f"{mount.path}: has no control socket of yours; run this as its owner") from None
-            elif isinstance(nobody, FileNotFoundError):
-                raise DaemonError(
-                    f"{mount.path}: its control socket {control_path_of_daemon(mount.path)} is missing; its log may "
-                    "say why, and its daemon may have been started with another XDG_RUNTIME_DIR"
-                ) from None
-            else:
+                continue
+            if not is_removed:
                 raise DaemonError(f"{mount.path}: no daemon listens; its log may say why") from None
+            if not _is_own(mount):
+                raise MountpointError(f"{mount.path}: has no control socket of yours; run this as its owner") from None
+            raise DaemonError(
+                f"{mount.path}: its control socket {control_path_of_daemon(mount.path)} is missing; its log may "
+                "say why, and its daemon may have been started with another XDG_RUNTIME_DIR"
+            ) from None
         except OSError as failure:
             raise DaemonError(f"{mount.path}: the daemon does not answer: {failure.strerror or failure}") from None
         except ValueError as refusal:

@@ -235,9 +235,10 @@ def succeeding(recipe: Recipe, dataset: Dataset, state_fd: int, receive: "Callab
     _import_all()
     options = recipe.options
     members = recipe.members
+    state_file = None
     # Without a folder, a former daemon gave the file up to another mount.
-    is_kept = recipe.state_path is not None and state_fd >= 0
-    state_file = state_file_in(state_fd, recipe.state_path) if is_kept and recipe.state_path is not None else None
+    if recipe.state_path is not None and state_fd >= 0:
+        state_file = state_file_in(state_fd, recipe.state_path)
     if state_file is not None and members is not None:
         state_file.number(members.rank, len(members.addresses))
     source, target = (

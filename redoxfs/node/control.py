@@ -72,6 +72,13 @@ async def serve_control(
 
     told = ""
     has_started = False
+
+    def begin() -> None:
+        nonlocal has_started
+        if not has_started:
+            task_status.started()
+        has_started = True
+
     async with trio.open_nursery() as answering:
         while True:
             try:
@@ -80,9 +87,7 @@ async def serve_control(
                     if told or has_started:
                         log.info("listening at %s again", path)
                     told = ""
-                    if not has_started:
-                        task_status.started()
-                    has_started = True
+                    begin()
                     async with trio.open_nursery() as nursery:
                         listener = trio.SocketListener(listening.socket)
                         nursery.start_soon(partial(trio.serve_listeners, handler_nursery=answering), answer, [listener])
@@ -96,9 +101,7 @@ async def serve_control(
                 if why != told:
                     log.warning("no control socket, trying again every %g s: %s", LOOK_S, why)
                 told = why
-                if not has_started:
-                    task_status.started()
-                has_started = True
+                begin()
                 await trio.sleep(LOOK_S)
 
 
