@@ -79,8 +79,8 @@ def _grammar(names: tuple[str, ...]) -> argparse.ArgumentParser:
 _DESCRIPTION = "A read-only FUSE filesystem that speeds up training on millions of small files."
 
 _CONDITION = """\
-An open may return another file's bytes: a sample of the same class, each once
-an epoch. That is right for scripts that take the label from the directory."""
+Opening a file may return another file of its class; over an epoch, each comes
+once. That is right for scripts that take the label from the directory."""
 
 _EPILOG = """\
 redoxfs VERB --help describes a verb, and redoxfs --help-all the exit codes.
@@ -288,7 +288,7 @@ def _add_umount(verbs: "Verbs[Parser]") -> None:
 def _add_restart(verbs: "Verbs[Parser]") -> None:
     from redoxfs.cli.options.mounts import RestartOptions
 
-    text = "put another daemon under a mount while programs use it"
+    text = "switch a mount that is in use to the installed version"
     verb = add_verb(verbs, "restart", RestartOptions, text)
     verb.add_argument("mountpoint", metavar="MOUNTPOINT", help="a mount that has a keeper")
     _add_timeout(verb)
@@ -430,7 +430,7 @@ def _add_doctor(verbs: "Verbs[Parser]") -> None:
 def _add_debug(verbs: "Verbs[Parser]") -> None:
     from redoxfs.cli.options.examining import DebugOptions
 
-    text = "write what a report of a fault needs to an archive"
+    text = "collect what a bug report needs in an archive"
     verb = add_verb(verbs, "debug", DebugOptions, text)
     verb.add_argument("mountpoint", metavar="MOUNTPOINT")
     verb.add_argument("-o", "--output", metavar="FILE", required=True, help="a new file, such as bundle.tar.gz")
@@ -528,7 +528,7 @@ _GROUPS: dict[str, dict[str, Callable[["Verbs[Parser]"], None]]] = {
         "profile": _add_profile,
         "report": _add_report,
     },
-    "keep": {
+    "progress and copies": {
         "state": _add_state,
         "cache": add_cache,
         "warmup": _add_warmup,

@@ -151,7 +151,7 @@ def check_kernel(release: str | None = None, openat2: Callable[[], bool] = has_o
         oldest = f"{OLDEST_KERNEL[0]}.{OLDEST_KERNEL[1]}"
         return warning(
             "kernel",
-            f"Linux {text} is older than {oldest}: a mount says if it lacks what redoxfs needs of FUSE",
+            f"Linux {text} is older than {oldest}; redoxfs mount says whether its FUSE is new enough",
             f"try a mount; else use Linux {oldest} or newer",
         )
     missing = [what for since, what in FEATURES.items() if version < since]
