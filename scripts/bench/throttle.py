@@ -190,7 +190,8 @@ class _V2:
     def _of_device(self, name: str) -> int:
         for line in (self._folder / "io.stat").read_text().splitlines():
             if line.startswith(f"{self._device} "):
-                return int(dict(pair.split("=") for pair in line.split()[1:])[name])
+                # A device that was not used yet has a line of its number alone.
+                return int(dict(pair.split("=") for pair in line.split()[1:]).get(name, 0))
         return 0
 
 
