@@ -98,8 +98,21 @@ def _files(number: int, classes: int | None = None) -> tuple[str, ...]:
     return "--files", str(number), *(("--classes", str(classes)) if classes else ())
 
 
+def _settings(*names: str) -> tuple[str, ...]:
+    return tuple(word for name in names for word in ("--setting", name))
+
+
 SECTIONS = (
     _script("overall", 25),
+    _simulation(
+        "epoch-times",
+        _settings("1k-p100", "1k-3xp100", "1k-3xa10", "1k-5xa10", "libri-a10", "libri-3xa10", "libri-5xa10"),
+        # A tenth of ImageNet-21k: all of it would take three hours.
+        ("--files", "1315350", *_settings("21k-2xa100", "21k-3xa100")),
+        quick=_files(9_000),
+        minutes=45,
+        plots=False,
+    ),
     _simulation("breakdown", quick=_files(20_000), minutes=5, plots=False),
     _simulation("remote-memory", quick=_files(20_000), minutes=3, plots=True),
     _simulation("chunk-size", ("--policy", "slot"), ("--policy", "pool"), quick=_files(10_000), minutes=4, plots=True),

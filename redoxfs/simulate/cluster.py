@@ -161,10 +161,7 @@ class SlotCluster:
         Returns:
             The counts, and int32[n]: the sample that answered each request, in the order of the requests.
         """
-        for node in self.nodes:
-            for requester, order in enumerate(orders):
-                node.follow(requester, self._epoch, order)
-        self._epoch += 1
+        self.follow(orders)
         in_step = np.stack(orders, axis=1)
         served = np.empty(in_step.size, np.int32)
         answers: memoryview[int] = served.data
@@ -184,6 +181,13 @@ class SlotCluster:
                         self._reads.count(outcome.loads, counts)
                 at += 1
         return counts, served
+
+    def follow(self, orders: Sequence[Int32]) -> None:
+        """All nodes learn the orders of the next epoch, in which they prefetch."""
+        for node in self.nodes:
+            for requester, order in enumerate(orders):
+                node.follow(requester, self._epoch, order)
+        self._epoch += 1
 
     def _remote(self, node: SlotNode, counts: Counts) -> int:
         message = node.outbox.pop()

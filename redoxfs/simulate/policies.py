@@ -103,7 +103,7 @@ def _slot_cluster(dataset: Dataset, nodes: int) -> Driven:
     return cluster.epoch, layout.cells, layout.resident_bytes / dataset.files
 
 
-def slot_cluster(dataset: Dataset, nodes: int) -> tuple[SlotCluster, Layout]:
+def slot_cluster(dataset: Dataset, nodes: int, *, prefetches: bool = True) -> tuple[SlotCluster, Layout]:
     """Nodes under the slot policy, with the paper's window and remote memory in proportion to the files."""
     layout = slot_layout(dataset)
     policies = [
@@ -115,7 +115,7 @@ def slot_cluster(dataset: Dataset, nodes: int) -> tuple[SlotCluster, Layout]:
         layout.cells,
         policies,
         remote_memory_samples=round(PAPER.remote_memory_samples * shrink),
-        window=max(1, round(PAPER.window * shrink)),
+        window=max(1, round(PAPER.window * shrink)) if prefetches else 1,
     )
     return cluster, layout
 

@@ -6,6 +6,7 @@ The paper's numbers that are not in the results stand here, with the section tha
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from epoch_settings import SETTINGS
 from results import table
 
 from redoxfs.launch.sizes import format_seconds
@@ -215,3 +216,62 @@ def randomness(result: dict[str, Any]) -> str:
     return "\n\n".join(
         ["## Randomness (§4)", claim, text, table(headings, cells), f"The largest rank correlation of each: {told}."]
     )
+
+
+def epoch_times(result: dict[str, Any]) -> str:
+    """§5.2 in virtual time: the best speed-ups beside the paper's, and the epochs of each model."""
+    rows = result["rows"]
+    of: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        of.setdefault((row["setting"], row["model"]), {})[row["way"]] = row
+
+    def best(setting: str, way: str, over: str) -> float:
+        ways = [each for (name, _), each in of.items() if name == setting]
+        return max((each[over]["seconds"] / each[way]["seconds"] for each in ways), default=0.0)
+
+    speedups = []
+    for name in dict.fromkeys(row["setting"] for row in rows):
+        setting = SETTINGS[name]
+        written = [name]
+        for over, paper in (("PyTorch", setting.over_pytorch), ("CoorDL", setting.over_coordl)):
+            slot = best(name, "slot", over)
+            written += [f"{paper:.2f}", f"{slot:.2f} ({_compared(slot, paper)})", f"{best(name, 'pool', over):.2f}"]
+        speedups.append([*written, f"{best(name, 'No-I/O', 'PyTorch'):.2f}"])
+    ways = list(dict.fromkeys(row["way"] for row in rows))
+    hours = [
+        [
+            setting,
+            model,
+            *(f"{each[way]['seconds'] / 3600:.3f}" if way in each else "" for way in ways),
+            *(f"{each[way]['limit']}, {each[way]['used'] * 100:.0f} %" for way in ("slot", "pool")),
+            f"{each['slot']['read']:.2f} / {each['pool']['read']:.2f}",
+        ]
+        for (setting, model), each in of.items()
+    ]
+    text = (
+        "What would the paper's clusters do with redoxfs, at the paper's size? The policies that serve a mount decide, "
+        "and a model has what takes time: workers, decoding, steps of the accelerators, storage, links. Two results of "
+        "the paper calibrate it, both of ResNet50 on three A10 nodes: PyTorch's epoch and Redox' loads. All other "
+        "speed-ups are predictions. The paper does not describe its Lustre, nor how long a step takes on an A10 or an "
+        "A100; `scripts/research/epoch_settings.py` has each figure with its source or its substitute, and `--vary` "
+        "changes one."
+    )
+    first = table(
+        [
+            "best over all models",
+            "x PyTorch: paper",
+            "slot",
+            "pool",
+            "x CoorDL: paper",
+            "slot",
+            "pool",
+            "No-I/O, x PyTorch",
+        ],
+        speedups,
+    )
+    second = (
+        "Hours of the third epoch. *Limit* is the resource that was used most, and its use. *Read* is what storage "
+        "read, as multiples of the dataset: slot / pool. The slot policy reads whole chunks, as in the paper."
+    )
+    headings = ["", "model", *ways, "limit of slot", "limit of pool", "read"]
+    return "\n\n".join(["## Epoch times at the paper's size (§5.2)", text, first, second, table(headings, hours)])

@@ -4,6 +4,7 @@
     python scripts/research/simulate.py chunk-size      loads, bytes and epoch time over the chunk size (§5.5)
     python scripts/research/simulate.py remote-memory   how much of a memory limit remote chunks use, and save (§5.4)
     python scripts/research/simulate.py randomness      the bound of §4, and measured shuffle quality
+    python scripts/research/simulate.py epoch-times     epoch times of the paper's nine settings, in virtual time (§5.2)
     python scripts/research/simulate.py related         storage, network, memory and shuffle of 17 systems (§2.2)
 
 Each table is a function that yields rows. They are printed together at the end, as JSON with --json; until then a
@@ -23,6 +24,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import breakdown
 import chunk_size
+import epoch_settings
+import epoch_times
 import plots
 import randomness
 import related
@@ -59,7 +62,7 @@ _QUICK_FILES = 32_000
 def main(words: Sequence[str] | None = None) -> int:
     try:
         given = _parser().parse_args(words)
-        if getattr(given, "classes", 1) > given.files:
+        if hasattr(given, "classes") and given.classes > given.files:
             raise UsageError(f"--classes {given.classes} is more than --files {given.files}")
         if getattr(given, "plot", None):
             # Before minutes of simulation.
@@ -223,15 +226,59 @@ def _related(given: argparse.Namespace) -> None:
     )
 
 
+def _epoch_times(given: argparse.Namespace) -> None:
+    names = given.ways or epoch_times.NAMES
+    settings = [
+        epoch_times.shrunk(epoch_settings.SETTINGS[name], given.files or epoch_settings.SETTINGS[name].workload.files)
+        for name in given.settings or epoch_settings.SETTINGS
+    ]
+    if given.vary:
+        settings = [epoch_times.varied(setting, *given.vary) for setting in settings]
+    rows = [
+        row
+        for setting in settings
+        for name in names
+        if setting.nodes > 1 or name != epoch_times.NO_PREFETCH
+        for row in epoch_times.measure(setting, name, seed=given.seed)
+    ]
+    if given.json:
+        _print_json([asdict(row) for row in rows])
+        return
+    seconds = {(row.setting, row.model, row.way): row.seconds for row in rows}
+
+    def over(way: str) -> Callable[[epoch_times.Row], str]:
+        def written(row: epoch_times.Row) -> str:
+            base = seconds.get((row.setting, row.model, way))
+            return "" if base is None else f"{base / row.seconds:.2f}"
+
+        return written
+
+    columns: list[Column[epoch_times.Row]] = [
+        ("setting", lambda row: row.setting),
+        ("model", lambda row: row.model),
+        ("way", lambda row: row.way),
+        ("epoch", lambda row: f"{row.seconds / 3600:.3f} h"),
+        ("x PyTorch", over("PyTorch")),
+        ("x CoorDL", over("CoorDL")),
+        ("read", lambda row: f"{row.read:.2f} x"),
+        ("limit", lambda row: f"{row.limit}, {row.used:.0%}"),
+    ]
+    _print_rows("the third epoch, in virtual time", columns, rows)
+
+
 def _parser() -> argparse.ArgumentParser:
     formatter = argparse.RawDescriptionHelpFormatter
     parser = _Parser("scripts/research/simulate.py", description=__doc__, formatter_class=formatter)
     tables = parser.add_subparsers(dest="table", metavar="TABLE", required=True)
 
-    def table(name: str, run: Callable[[argparse.Namespace], None], files: int = _FILES) -> argparse.ArgumentParser:
+    def table(
+        name: str, run: Callable[[argparse.Namespace], None], files: int | None = _FILES
+    ) -> argparse.ArgumentParser:
         made = tables.add_parser(name)
         made.set_defaults(run=run)
-        made.add_argument("--files", metavar="N", type=values.files, default=files, help="samples (%(default)s)")
+        made.add_argument(
+            "--files", metavar="N", type=values.files, default=files, help=f"samples ({files or 'the paper has'})"
+        )
         made.add_argument("--seed", metavar="N", type=values.seed, default=0, help="same seed, same figures")
         made.add_argument("--json", action="store_true", help="print JSON")
         return made
@@ -281,6 +328,10 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--resident", dest="residents", metavar="SHARE", type=values.share, action="append", help="(25%%, 10%%, 2%%)"
     )
+    made = table("epoch-times", _epoch_times, None)
+    made.add_argument("--setting", dest="settings", choices=epoch_settings.SETTINGS, action="append", help="(all)")
+    made.add_argument("--way", dest="ways", choices=epoch_times.NAMES, action="append", help="may be repeated (all)")
+    made.add_argument("--vary", metavar="NAME=FACTOR", type=_varied, help="change one figure, such as latency_s=1.25")
     # Three nodes whose memory holds a quarter of ImageNet-1k, as in §5.2.
     made = table("related", _related)
     classes(made)
@@ -292,6 +343,17 @@ def _parser() -> argparse.ArgumentParser:
     storage(made)
     plot(made)
     return parser
+
+
+def _varied(text: str) -> tuple[str, float]:
+    """A figure of `epoch_settings` and a factor."""
+    name, _, factor = text.partition("=")
+    if name not in epoch_times.VARIED:
+        raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(epoch_times.VARIED)}")
+    try:
+        return name, float(factor)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{factor!r} is no factor") from None
 
 
 class _Parser(argparse.ArgumentParser):
