@@ -224,7 +224,8 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
         of_keeper = {"keeper": None if spec.keeper is None else spec.keeper.stats()}
         of_paths = {"split_paths": recorder.split_paths()}
         of_parts = {**of_node, **of_paths, **times.stats(), **of_peers, **state.stats()}
-        return {**about, **of_keeper, "verdict": catalog.verdict.line, **of_parts}
+        of_verdict = {"verdict": catalog.verdict.line, "classes_mode": catalog.verdict.mode}
+        return {**about, **of_keeper, **of_verdict, **of_parts}
 
     async def join(before: tuple[Mapping[str, Any], Sequence[int]] | None) -> "Membership | None":
         """Come together with the other nodes, if there are any."""

@@ -89,6 +89,15 @@ class Loader:
         """How many reads may be in flight now."""
         return 0 if self._closed else self._reader.counts()["threads"]
 
+    def reads(self) -> dict[str, Any]:
+        """How many reads were carried out so far and how long they took, without those of copies, as in stats.json."""
+        counts = {"reads": 0, "read_ns": 0, "threads": 0} if self._closed else self._reader.counts()
+        return {
+            "reads": counts["reads"],
+            "read_seconds": round(counts["read_ns"] / 1e9, 6),
+            "reads_limit": counts["threads"],
+        }
+
     def submit(self, reads: Sequence[Read], *, awaited: bool) -> None:
         """Queue reads of one call of a store. ``awaited``: a request waits for the first of them.
 

@@ -280,7 +280,8 @@ class Supply:
         """Its part of stats.json."""
         times = self._load_times
         of_times = as_json(times.counts(), times.sum_ns, times.bounds_ns())
-        told = {"loads_in_flight": self._loads_in_flight, "load_seconds": of_times}
+        of_reads = {"reads": 0, "read_seconds": 0.0, "reads_limit": 0} if self._loader is None else self._loader.reads()
+        told = {"loads_in_flight": self._loads_in_flight, "load_seconds": of_times, **of_reads}
         of_store: Callable[[], dict[str, int]] | None = getattr(self._store, "stats", None)
         if of_store is not None and self._loader is not None:
             told["objects"] = {**of_store(), "reads_limit": self._loader.most_in_flight}
