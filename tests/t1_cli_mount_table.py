@@ -3,11 +3,14 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from redoxfs.cli.options.mounts import UmountOptions
+from redoxfs.cli.umount import is_asked_for
 from redoxfs.linux import mount_table
 from redoxfs.linux.mount_table import Mount, mount_of, parse_mountinfo, read_mounts, source_text, topmost_at
 
@@ -30,6 +33,30 @@ def test_mountinfo_is_parsed_with_escapes_and_optional_fields() -> None:
     assert not mounts[27].ours
     assert mounts[27].super_options == {"rw", "discard"}
     assert (mounts[41].root, mounts[41].mountpoint, mounts[41].source) == ("/sub", "/mnt/ä", "")
+
+
+@pytest.mark.parametrize(
+    ("uid", "words", "ended"),
+    [
+        (1000, {}, "a"),
+        (0, {}, "root"),
+        (0, {"all_users": True}, "a b root"),
+        # An epilog is root, and the job is the user's.
+        (0, {"job": "7"}, "b"),
+        (1000, {"job": "7"}, ""),
+        (1001, {"job": "7"}, "b"),
+    ],
+)
+def test_all_ends_the_mounts_of_one_user_unless_root_names_all_or_a_job(
+    uid: int, words: dict[str, Any], ended: str
+) -> None:
+    table = b"".join(
+        b"%d 27 0:%d / /%s ro - fuse.redoxfs /data%s ro,user_id=%d,group_id=%d\n" % (40 + i, 50 + i, name, job, of, of)
+        for i, (name, job, of) in enumerate(((b"a", b"", 1000), (b"b", b"#job=7", 1001), (b"root", b"", 0)))
+    )
+    options = UmountOptions(all=True, **words)
+    asked = [mount.mountpoint[1:] for mount in parse_mountinfo(table) if is_asked_for(mount, options, uid)]
+    assert " ".join(asked) == ended
 
 
 @given(st.binary(min_size=1, max_size=40).filter(lambda name: b"\0" not in name and b"/" not in name))

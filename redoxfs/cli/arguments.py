@@ -276,11 +276,12 @@ def _add_umount(verbs: "Verbs[Parser]") -> None:
     from redoxfs.cli.options.mounts import UmountOptions
 
     text = "unmount, and wait until the daemon has ended"
-    usage = "%(prog)s [OPTIONS] (MOUNTPOINT | --all [--job ID])"
+    usage = "%(prog)s [OPTIONS] (MOUNTPOINT | --all [--job ID | --all-users])"
     verb = add_verb(verbs, "umount", UmountOptions, text, usage=usage)
     verb.add_argument("mountpoint", metavar="MOUNTPOINT", nargs="?")
-    verb.add_argument("--all", action="store_true", help="every redoxfs mount of this user; as root, of everybody")
-    verb.add_argument("--job", metavar="ID", type=values.job, help="of these, the mounts of one job")
+    verb.add_argument("--all", action="store_true", help="every redoxfs mount of this user")
+    verb.add_argument("--job", metavar="ID", type=values.job, help="the mounts of one job; as root, whoever mounted")
+    verb.add_argument("--all-users", action="store_true", help="as root: the mounts of everybody")
     verb.add_argument("--lazy", action="store_true", help="detach now; programs that use the mount may finish")
     _add_timeout(verb)
 

@@ -4,7 +4,9 @@ The daemon's pid comes from the mount itself, through a file that only our daemo
 before the mount ends, because the number may belong to another process later. Nothing is killed here: the daemon ends
 because its mount has ended. A keeper's pid comes from a lock, also while no daemon serves; it ends after its daemon.
 
---all takes the mounts from the mount table, which lists them also when their daemons hang or are dead.
+--all takes the mounts from the mount table, which lists them also when their daemons hang or are dead. Without
+--all-users it leaves the mounts of other users alone, also as root: `sudo redoxfs umount --all` is typed for one's own.
+An epilog of Slurm is root, and ends the mounts of a job whoever made them. No command asks: scripts run them.
 """
 
 import errno
@@ -65,6 +67,10 @@ def run(options: UmountOptions) -> int:
         raise UsageError("--job is for umount --all")
     if options.job == "":
         raise UsageError("--job needs the ID of a job, which is empty here; without --job, --all ends every mount")
+    if options.all_users and (not options.all or options.job is not None):
+        raise UsageError("--all-users is for umount --all; with --job it ends the mounts of that job, whoever mounted")
+    if options.all_users and os.geteuid() != 0:
+        raise UsageError("only root can end the mounts of all users; without --all-users, --all ends yours")
     with ExitStack() as held:
         if options.mountpoint is None:
             return _run_all(options, held)
@@ -77,10 +83,15 @@ def run(options: UmountOptions) -> int:
 
 def _run_all(options: UmountOptions, held: ExitStack) -> int:
     """Unmount all before any daemon is awaited: one daemon serves several mounts, if one is bound elsewhere."""
-    mounts = [mount for mount in read_mounts() if mount.ours and _is_asked_for(mount, options)]
+    ours = [mount for mount in read_mounts() if mount.ours]
+    mounts = [mount for mount in ours if is_asked_for(mount, options, os.geteuid())]
     if not mounts:
         job = "" if options.job is None else f" of job {options.job}"
-        say(f"nothing to unmount: no redoxfs mount{job} of {'any' if os.geteuid() == 0 else 'this'} user is here")
+        is_of_all = os.geteuid() == 0 and (options.all_users or options.job is not None)
+        whose = "any" if is_of_all else "this"
+        others = os.geteuid() == 0 and not is_of_all and ours
+        more = f"; to end {counted(len(ours), 'mount')} of other users: --all-users" if others else ""
+        say(f"nothing to unmount: no redoxfs mount{job} of {whose} user is here{more}")
         return 0
     ended: list[tuple[Mount, _Daemon]] = []
     failures: list[CommandError] = []
@@ -104,9 +115,13 @@ def _run_all(options: UmountOptions, held: ExitStack) -> int:
     return 0
 
 
-def _is_asked_for(mount: Mount, options: UmountOptions) -> bool:
-    is_own = os.geteuid() == 0 or (mount.owner is not None and mount.owner[0] == os.getuid())
-    return is_own and options.job in (None, mount.job)
+def is_asked_for(mount: Mount, options: UmountOptions, uid: int) -> bool:
+    """Whether --all of the user ``uid`` is to end a redoxfs mount."""
+    if options.job not in (None, mount.job):
+        return False
+    if uid == 0 and (options.all_users or options.job is not None):
+        return True
+    return mount.owner is not None and mount.owner[0] == uid
 
 
 def _is_listed(mount: Mount) -> bool:

@@ -7,11 +7,12 @@ from redoxfs.launch.defaults import DEFAULT_TIMEOUT_S
 
 @dataclass(frozen=True, slots=True)
 class UmountOptions:
-    """``mountpoint``, or ``all``: every mount of this user, or of one job."""
+    """``mountpoint``, or ``all``: every mount of this user, with ``all_users`` of everybody, or of one job."""
 
     mountpoint: str | None = None
     lazy: bool = False
     all: bool = False
+    all_users: bool = False
     job: str | None = None
     timeout_s: float = DEFAULT_TIMEOUT_S
 
