@@ -327,6 +327,8 @@ def test_mount_help_fits_on_a_screen(capsys: pytest.CaptureFixture[str], monkeyp
     assert max(map(len, common.splitlines())) <= 80
     assert "--classes" in common
     assert "--help-all" in common
+    assert "To end the mount: redoxfs umount MOUNTPOINT" in common
+    assert all(f"{how} if" in common.replace("\n", " ") for how in ("dir", "FILE.csv", "sampler", "any only"))
     assert "--peer-timeout" not in common
     assert {*re.findall("--[a-z-]+", common), "--peer-timeout"} <= {*re.findall("--[a-z-]+", every)}
 

@@ -138,7 +138,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_costs_a_line_and_no_open(machine: Machine, data: Path, small_disk: Path) -> None:
-    machine.ok("mount", data, machine.mnt, *MEMORY, "--cache", small_disk / "copies", "--cache-size", "1GiB")
+    done = machine.ok("mount", data, machine.mnt, *MEMORY, "--cache", small_disk / "copies", "--cache-size", "1GiB")
+    more = f"cache: --cache-size 1GiB is more than the disk of {small_disk / 'copies'} has room for, which is 1.0 MiB"
+    assert more in done.stderr
     for _ in range(3):
         read_all(machine.mnt)
     stats = machine.stats()

@@ -107,11 +107,19 @@ class _Top(Parser):
         return f"{self.format_help()}\n{table_text()}\n"
 
 
+_MOUNT_EPILOG = """\
+which --classes: auto first; dir if the directory is the label; FILE.csv if a
+table has it; sampler if a file needs its own boxes, mask or caption; any only
+if nothing belongs to one file. To see what each does: redoxfs inspect SOURCE
+To end the mount: redoxfs umount MOUNTPOINT"""
+
+
 def _add_mount(verbs: "Verbs[Parser]") -> None:
     from redoxfs.launch.options import MountOptions
 
     text = "serve SOURCE read-only at MOUNTPOINT, or over itself"
-    verb = add_verb(verbs, "mount", MountOptions, text, usage="%(prog)s [OPTIONS] SOURCE [MOUNTPOINT]")
+    usage = "%(prog)s [OPTIONS] SOURCE [MOUNTPOINT]"
+    verb = add_verb(verbs, "mount", MountOptions, text, usage=usage, epilog=_MOUNT_EPILOG)
     _add_help_all(verb)
     _add_mount_arguments(verb)
 
@@ -131,7 +139,7 @@ def _add_serve(verbs: "Verbs[Parser]") -> None:
     group = verb.add_argument_group("the mount")
     _add_progress(group)
     verb.advanced(*add_metrics_of_mount(group))
-    _add_nodes_of_mount(verb.add_argument_group("several nodes"))
+    _add_nodes_of_mount(verb)
     _add_advanced(verb)
 
 
@@ -158,7 +166,7 @@ def _add_mount_arguments(verb: Parser) -> None:
     _add_mount_settings(group, log="log of the daemon (default: below ~/.local/state/redoxfs)")
     _add_keeper(verb, group)
     verb.advanced(*add_metrics_of_mount(group))
-    _add_nodes_of_mount(verb.add_argument_group("several nodes"))
+    _add_nodes_of_mount(verb)
     _add_advanced(verb)
 
 
@@ -173,7 +181,8 @@ def _add_keeper(verb: Parser, group: "argparse._ArgumentGroup") -> None:
     )
 
 
-def _add_nodes_of_mount(group: "argparse._ArgumentGroup") -> None:
+def _add_nodes_of_mount(verb: Parser) -> None:
+    group = verb.add_argument_group("several nodes")
     group.add_argument(
         "--nodes",
         metavar="LIST",
@@ -186,9 +195,13 @@ def _add_nodes_of_mount(group: "argparse._ArgumentGroup") -> None:
         type=values.rank,
         help="place of this node in LIST, from 0 (default: detected)",
     )
-    group.add_argument("--node-count", metavar="N", type=values.nodes, help="number of addresses of dns:NAME")
-    _add_tls(group, cert="this node's certificate (PEM), for its host in --nodes")
-    group.add_argument("--insecure", action="store_true", help="talk in plaintext over a network; all on it can read")
+    verb.advanced(
+        group.add_argument("--node-count", metavar="N", type=values.nodes, help="number of addresses of dns:NAME"),
+        *_add_tls(group, cert="this node's certificate (PEM), for its host in --nodes"),
+        group.add_argument(
+            "--insecure", action="store_true", help="talk in plaintext over a network; all on it can read"
+        ),
+    )
 
 
 def _add_mount_settings(group: "argparse._ArgumentGroup", *, log: str) -> None:
@@ -223,10 +236,12 @@ def _add_progress(group: "argparse._ArgumentGroup") -> None:
     )
 
 
-def _add_tls(group: "argparse._ArgumentGroup", *, cert: str) -> None:
-    group.add_argument("--tls-cert", metavar="FILE", help=cert)
-    group.add_argument("--tls-key", metavar="FILE", help="its private key, readable by its owner alone")
-    group.add_argument("--tls-ca", metavar="FILE", help="the CA that signed all nodes' certificates")
+def _add_tls(group: "argparse._ArgumentGroup", *, cert: str) -> list[argparse.Action]:
+    return [
+        group.add_argument("--tls-cert", metavar="FILE", help=cert),
+        group.add_argument("--tls-key", metavar="FILE", help="its private key, readable by its owner alone"),
+        group.add_argument("--tls-ca", metavar="FILE", help="the CA that signed all nodes' certificates"),
+    ]
 
 
 def _add_advanced(verb: Parser) -> None:
@@ -400,6 +415,7 @@ def _add_inspect(verbs: "Verbs[Parser]") -> None:
 
     verb = add_verb(verbs, "inspect", InspectOptions, "show how mount would serve SOURCE, and why")
     verb.add_argument("source", metavar="SOURCE")
+    verb.add_argument("--nodes", metavar="N", type=values.nodes, help="the memory of each of N nodes (default: 1)")
     _add_json(verb)
     _add_files(verb)
     add_catalog_option(verb)

@@ -13,6 +13,7 @@ from typing import Any
 
 from redoxfs.cli.options.examining import InspectOptions
 from redoxfs.cli.table import print_table
+from redoxfs.launch.errors import UsageError
 from redoxfs.launch.path_status import path_status
 from redoxfs.launch.sizes import counted, format_bytes, format_needed
 from redoxfs.launch.source import Dataset, check_source, evidence, memory_of, open_dataset, open_root
@@ -33,7 +34,15 @@ def run(options: InspectOptions) -> int:
         )
     finally:
         os.close(root_fd)
-    facts = gather(dataset, policy=options.memory.policy, seed=options.dataset.seed, memory_bytes=memory_bytes)
+    if options.nodes > 1 and options.memory.policy == "slot":
+        raise UsageError("inspect --nodes is for --policy pool; for slot: redoxfs simulate --help")
+    facts = gather(
+        dataset,
+        policy=options.memory.policy,
+        seed=options.dataset.seed,
+        memory_bytes=memory_bytes,
+        nodes=options.nodes,
+    )
     facts = {"source": source.name, **facts}
     if options.json:
         print(json.dumps(facts, indent=2))
@@ -42,7 +51,7 @@ def run(options: InspectOptions) -> int:
     return 0
 
 
-def gather(dataset: Dataset, *, policy: str, seed: int, memory_bytes: int) -> dict[str, Any]:
+def gather(dataset: Dataset, *, policy: str, seed: int, memory_bytes: int, nodes: int = 1) -> dict[str, Any]:
     """The report, as plain JSON values; all sizes are bytes."""
     import numpy as np
 
@@ -74,7 +83,7 @@ def gather(dataset: Dataset, *, policy: str, seed: int, memory_bytes: int) -> di
         "chunk_size": dataset.chunk_size,
         "seed": seed,
         "policy": policy,
-        **_memory(dataset, policy, memory_bytes),
+        **_memory(dataset, policy, memory_bytes, nodes),
         **_packed(dataset),
     }
 
@@ -103,22 +112,30 @@ def _packed(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def _memory(dataset: Dataset, policy: str, memory_bytes: int) -> dict[str, Any]:
-    """Chunks, and the --memory it takes to hold the least that works and some shares of the samples."""
+def _memory(dataset: Dataset, policy: str, memory_bytes: int, nodes: int) -> dict[str, Any]:
+    """Chunks, and the --memory of each node that it takes to hold the least that works and some shares of the samples;
+    with what the daemon itself needs, the limit of a job or a pod."""
+    from redoxfs.launch.own_memory import limit_for, pool_memory_of_node
     from redoxfs.node import pool_memory_for, pool_reads, slot_memory_for
 
+    catalog, cells = dataset.catalog, dataset.cells
     memory_for = slot_memory_for if policy == "slot" else pool_memory_for
-    needed = {name: memory_for(dataset.catalog, dataset.cells, share) for name, share in _SHARES.items()}
+    if nodes > 1:
+        least = pool_memory_for(catalog, cells, 0.0)
+        needed = {name: pool_memory_of_node(catalog.sample_bytes, least, nodes, of) for name, of in _SHARES.items()}
+    else:
+        needed = {name: memory_for(catalog, cells, share) for name, share in _SHARES.items()}
+    files = int(catalog.tree.kind_mask(stat.S_IFREG).sum())
     facts = {
-        "chunks": len(dataset.cells.cells),
+        "chunks": len(cells.cells),
+        "nodes": nodes,
         "memory_bytes": memory_bytes,
         "memory_suffices": memory_bytes >= needed["least"],
         "memory_for": needed,
+        "limit_for": {name: limit_for(size, files) for name, size in needed.items()},
     }
-    if policy == "pool":
-        facts["reads_with"] = {
-            name: round(pool_reads(dataset.catalog, dataset.cells, size), 4) for name, size in needed.items()
-        }
+    if policy == "pool" and nodes == 1:
+        facts["reads_with"] = {name: round(pool_reads(catalog, cells, size), 4) for name, size in needed.items()}
     return facts
 
 
@@ -145,10 +162,8 @@ def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("files per sample", _spelled(facts["files_per_sample"], "{:,}".format)),
         ("sample size", _spelled(facts["sample_bytes"], format_bytes)),
         ("chunks", f"{facts['chunks']:,}, of up to {counted(facts['chunk_size'], 'sample')} each"),
-        (
-            "--memory needed",
-            ", ".join(f"{name} {format_needed(size)}" for name, size in facts["memory_for"].items()),
-        ),
+        ("--memory needed", _each(facts["nodes"], facts["memory_for"])),
+        ("limit needed", _each(facts["nodes"], facts["limit_for"])),
     ]
     if "reads_with" in facts:
         read = ", ".join(f"{name} {share:.0%}" for name, share in facts["reads_with"].items())
@@ -156,6 +171,11 @@ def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     if not facts["memory_suffices"]:
         shown.append(("memory", f"{format_bytes(facts['memory_bytes'])} is too small: mount would refuse it"))
     return shown
+
+
+def _each(nodes: int, sizes: dict[str, int]) -> str:
+    of_each = f"each of {nodes} nodes: " if nodes > 1 else ""
+    return of_each + ", ".join(f"{name} {format_needed(size)}" for name, size in sizes.items())
 
 
 def _share(sample_files: int, files: int) -> str:

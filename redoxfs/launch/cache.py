@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from redoxfs.cache import CacheStore
     from redoxfs.chunks import ChunkStore
 
-# Memory for samples that wait for the writer, as a share of --memory and beside it; its least and its most bytes.
-_WAITING_SHARE = 8
-_WAITING_BYTES = (32 << 20, 256 << 20)
-
 _DEFAULT_SHARE = 0.9
 
 _LEAST_FREE_BYTES = 1 << 16
@@ -103,6 +99,7 @@ def open_cache(
     from redoxfs.cache import CacheError, CacheStore, Root, key_of
     from redoxfs.cache.copies import Copies
     from redoxfs.cache.writer import Writer
+    from redoxfs.launch.own_memory import waiting_bytes
 
     assert cache.cache is not None
     index = dataset.index
@@ -136,13 +133,17 @@ def open_cache(
             trouble = CacheError.of(cache.cache, failure)
             raise (DiskError if trouble.is_disk else DestinationError)(f"--cache {trouble}") from None
         opened.pop_all()
-    least, greatest = _WAITING_BYTES
-    waiting = min(max(memory_bytes // _WAITING_SHARE, least), greatest)
+    waiting = waiting_bytes(memory_bytes)
     samples = counted(len(copies.here), "sample")
     say(
         f"cache: {copies.number:,} of {samples}, {format_bytes(copies.size)}, in {cache.cache}, "
         f"which may hold {format_bytes(most)} (--cache-size)"
     )
+    if most > room:
+        say(
+            f"cache: --cache-size {cache.cache_size} is more than the disk of {cache.cache} has room for, which is "
+            f"{format_bytes(room)}: copies end when it is full"
+        )
     if copies.damaged_bytes:
         say(f"cache: ignored {format_bytes(copies.damaged_bytes)} of its index, which are damaged")
     writer = Writer(folder, copies, most_bytes=most, most_waiting_bytes=waiting)

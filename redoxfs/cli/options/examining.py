@@ -8,7 +8,10 @@ from redoxfs.launch.options import DatasetOptions, MemoryOptions
 
 @dataclass(frozen=True, slots=True)
 class InspectOptions:
+    """``nodes``: how many are to share the dataset."""
+
     source: str
+    nodes: int = 1
     json: bool = False
     dataset: DatasetOptions = field(default_factory=DatasetOptions)
     memory: MemoryOptions = field(default_factory=MemoryOptions)

@@ -1,0 +1,71 @@
+"""The memory that inspect names for several nodes is what they then need, and the limit has room for all of it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from redoxfs.chunks import Cells, build_cells
+from redoxfs.cli import main
+from redoxfs.dataset import Catalog, build_catalog, read_tree
+from redoxfs.launch.members import remote_memory_of
+from redoxfs.launch.options import SharingOptions
+from redoxfs.launch.own_memory import limit_for, pool_memory_of_node
+from redoxfs.node import Share, plan_pool, pool_memory_for
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> tuple[Catalog, Cells]:
+    root = tmp_path_factory.mktemp("data")
+    for label in range(4):
+        (root / f"class{label}").mkdir()
+        for number in range(500):
+            (root / f"class{label}" / f"{label}-{number}.jpg").write_bytes(b"x" * (50 + number % 200))
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        catalog = build_catalog(read_tree(fd), classes="dir")
+    finally:
+        os.close(fd)
+    return catalog, build_cells(catalog.class_of, catalog.sample_bytes, chunk_size=4, seed=1)
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 8])
+@pytest.mark.parametrize("share", [0.10, 0.25, 0.5, 1.0])
+def test_nodes_with_the_memory_of_inspect_hold_the_share_and_with_less_do_not(
+    dataset: tuple[Catalog, Cells], nodes: int, share: float
+) -> None:
+    catalog, cells = dataset
+    memory = pool_memory_of_node(catalog.sample_bytes, pool_memory_for(catalog, cells, 0.0), nodes, share)
+
+    def held(memory_bytes: int) -> float:
+        """By all nodes together."""
+        of_remote = remote_memory_of(SharingOptions(), memory_bytes)
+        asked = Share(0, nodes, of_remote, True, None, timeout_s=1.0, exchange=0.0, window=1)
+        return nodes * plan_pool(catalog, cells, memory_bytes=memory_bytes, seed=1, share=asked).resident_bytes
+
+    total = int(catalog.sample_bytes.sum())
+    assert held(memory) >= share * total
+    assert held(memory * 9 // 10) < share * total
+
+
+def test_a_limit_is_the_sum_that_the_promises_name() -> None:
+    """SEMANTICS.md, section "Memory": the program, 130 bytes a file, a tenth, and the cache."""
+    assert limit_for(1000 * MIB, 0) == 1000 * MIB + 130_000_000 + 100 * MIB
+    assert limit_for(1000 * MIB, 1_000_000) - limit_for(1000 * MIB, 0) == 130_000_000
+    of_cache = limit_for(1000 * MIB, 1_000_000, caches=True) - limit_for(1000 * MIB, 1_000_000)
+    assert of_cache == 30_000_000 + 16 * MIB + 125 * MIB
+    assert limit_for(MIB, 0, caches=True) - limit_for(MIB, 0) == 48 * MIB
+    assert limit_for(9000 * MIB, 0, caches=True) - limit_for(9000 * MIB, 0) == 272 * MIB
+
+
+def test_inspect_names_the_memory_of_each_node(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for number in range(40):
+        (tmp_path / f"{number}.jpg").write_bytes(b"x" * 100)
+    assert main(["inspect", str(tmp_path), "--classes", "any", "--nodes", "3"]) == 0
+    shown = capfd.readouterr().out
+    assert "each of 3 nodes: least " in shown
+    assert "read an epoch" not in shown
+    assert main(["inspect", str(tmp_path), "--classes", "any", "--nodes", "3", "--policy", "slot"]) == 2
+    assert capfd.readouterr().err.splitlines()[-1].endswith("for slot: redoxfs simulate --help")
