@@ -225,7 +225,9 @@ def test_a_page_replaces_an_older_one(tmp_path: Path, capfd: pytest.CaptureFixtu
     (tmp_path / "a.json").write_text(json.dumps(history()))
     for _ in range(2):
         assert main(["report", str(tmp_path / "a.json"), "-o", str(tmp_path / "report.html")]) == 0
-        assert capfd.readouterr().out.startswith(f"{tmp_path / 'report.html'}: 1 mount; ")
+        verdict, line = capfd.readouterr().out.splitlines()
+        assert verdict.startswith("ok       verdict: ")
+        assert line.startswith(f"{tmp_path / 'report.html'}: 1 mount; ")
         assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
     (tmp_path / "train.py").write_text("import torch")
     assert main(["report", str(tmp_path / "a.json"), "-o", str(tmp_path / "train.py")]) == 4

@@ -30,6 +30,7 @@ from redoxfs.linux.fuse_device import MountError, hold, mount
 from redoxfs.linux.mount_table import read_mounts
 from redoxfs.packed import pack
 from redoxfs.packed.packing import PackError
+from redoxfs.telemetry.history import _About
 
 pytestmark = [pytest.mark.mount, pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two other users")]
 
@@ -216,6 +217,7 @@ def test_what_a_mount_reports_is_shown_without_what_a_terminal_obeys(
 ) -> None:
     stats = with_hostile_text(report)
     stats["laps"] = {HOSTILE: {"number": 1, "turns": 2, "samples": 8}}
+    asked = report | {"samples": 0, "request": {"words": ["--log=/etc/passwd", "--", "/data", "/mnt"]}}
     mnt = stranger.mkdir("mnt")
     mnt = mnt / "0"
     stranger.does(mnt.mkdir)
@@ -231,6 +233,15 @@ def test_what_a_mount_reports_is_shown_without_what_a_terminal_obeys(
                 assert done.returncode in (0, 11), (words, done.stderr)
             told = machine.ok("status", mnt, "--json").stdout
             assert json.loads(told) == stats
+        # Root might run a command of a verdict: none is made of what that daemon says it was asked for.
+        value = {"format": 1, "interval_s": 1.0, "points": {"time": [0.0], "values": {}}, "laps": {}, "stats": asked}
+        value["laps"] = {name: [] for name in (*_About._fields[1:], "tree")} | {"values": {}}
+        files = {"stats.json": text, "history.json": json.dumps(value).encode()}
+        with hostile_mount(mnt, {".redoxfs": files}, stranger.uid):
+            for verb in ("status", "doctor"):
+                done = machine.run(verb, mnt)
+                assert "this mount redirects nothing" in done.stdout
+                assert "--log" not in done.stdout
             assert is_harmless(told)
 
 

@@ -128,7 +128,9 @@ def test_a_memory_limit_is_found(machine: Machine) -> None:
 def test_a_dataset_of_class_directories_gets_advice(machine: Machine, source: Path) -> None:
     code, checks = doctor(machine, source, *PROBE)
     assert code == 0
-    assert checks["redirection"]["level"] == "advice"
+    assert next(iter(checks)) == "verdict"
+    assert "plain readers" in checks["verdict"]["found"] or "as fast" in checks["verdict"]["found"]
+    assert checks["redirection"]["level"] == "ok"
     assert checks["redirection"]["values"]["samples"] == 40
     assert checks["filesystem"]["level"] in ("ok", "warning")
     assert checks["random reads"]["values"]["rounds"][0]["depth"] == 1
@@ -156,7 +158,9 @@ def test_a_packed_dataset_is_known_as_one(machine: Machine, source: Path, tmp_pa
     assert code == 0
     assert checks["packing"]["found"].startswith("it is packed")
     assert checks["estimate"]["values"]["plain_1_s"] is None
-    assert checks["redirection"]["level"] == "advice"
+    assert checks["redirection"]["level"] == "ok"
+    assert checks["verdict"]["found"].startswith("ready: it is packed")
+    assert checks["verdict"]["command"] == f"redoxfs mount {packed}"
 
 
 @pytest.mark.parametrize("path", ["missing", "file"])
@@ -276,3 +280,61 @@ def test_nodes_that_nobody_serves_yet_are_a_warning(machine: Machine) -> None:
     assert code == 0
     assert checks["node 127.0.0.1:1"]["level"] == "warning"
     assert machine.run("doctor", "--nodes", "a:b:c").returncode == 2
+
+
+def first_lines(machine: Machine) -> set[str]:
+    """What doctor, status and report say first, which is the same."""
+    page = machine.folder / "report.html"
+    said = (
+        machine.run("doctor", machine.mnt, *PROBE),
+        machine.ok("status", machine.mnt),
+        machine.ok("report", machine.mnt, "-o", page),
+    )
+    (line,) = {done.stdout.splitlines()[0] for done in said}
+    assert line.partition("verdict: ")[2][:40] in page.read_text()
+    return {line}
+
+
+def test_a_mount_that_redirects_nothing_is_told_what_to_do(machine: Machine, tmp_path: Path) -> None:
+    """A flat folder with a table beside it: all tools say the same, and the command works."""
+    flat = tmp_path / "flat"
+    (flat / "img").mkdir(parents=True)
+    for number in range(30):
+        (flat / f"img/{number}.jpg").write_bytes(os.urandom(2000))
+    (flat / "labels.csv").write_text("name,label\n0.jpg,1\n")
+    machine.ok("mount", flat, machine.mnt)
+    for path in (machine.mnt / "img").iterdir():
+        path.read_bytes()
+    (line,) = first_lines(machine)
+    assert line.startswith("warning  verdict: this mount redirects nothing, so it gains nothing, because labels.csv ")
+    command = line.partition("; to mend it: ")[2]
+    assert command.startswith(f"redoxfs umount {machine.mnt} && redoxfs mount --classes=sampler ")
+    for each in command.split(" && "):
+        machine.ok(*each.split()[1:])
+    assert machine.stats()["classes_mode"] == "sampler"
+    machine.ok("umount", machine.mnt)
+
+
+def test_a_mount_for_a_sampler_that_none_draws_from_says_so(machine: Machine, source: Path) -> None:
+    machine.ok("mount", source, machine.mnt, "--classes", "sampler")
+    for path in machine.mnt.rglob("*.jpg"):
+        path.read_bytes()
+    (line,) = first_lines(machine)
+    assert "none drawn by a sampler: each read its own file" in line
+    for each in line.partition("; to mend it: ")[2].split(" && "):
+        machine.ok(*each.split()[1:])
+    assert machine.stats()["classes_mode"] == "dir"
+    for path in machine.mnt.rglob("*.jpg"):
+        path.read_bytes()
+    assert "none drawn" not in "".join(first_lines(machine))
+    machine.ok("umount", machine.mnt)
+
+
+def test_after_an_epoch_the_doctor_speaks_of_that_epoch(machine: Machine, source: Path) -> None:
+    machine.ok("mount", source, machine.mnt, "-o", "direct_io")
+    for path in machine.mnt.rglob("*.jpg"):
+        path.read_bytes()
+    until(lambda: json.loads((machine.mnt / ".redoxfs/history.json").read_text())["points"]["time"][2:], "points")
+    _, checks = doctor(machine, machine.mnt, *PROBE)
+    assert " 0 opens/s" not in checks["waits"]["found"]
+    machine.ok("umount", machine.mnt)

@@ -125,7 +125,10 @@ def test_a_bundle_has_it_and_a_report_shows_it(machine: Machine, splits: Path) -
         saved.write_bytes(file.read())
     assert read(json.loads(saved.read_text())).points[-1].stats["opens"] == files
     page = machine.folder / "report.html"
-    said = machine.ok("report", machine.mnt, saved, "-o", page).stdout
+    *verdicts, said = machine.ok("report", machine.mnt, saved, "-o", page).stdout.splitlines()
+    # The copy has what the mount had.
+    assert [line.partition(": ")[0] for line in verdicts] == [str(machine.mnt), str(saved)]
+    assert len({line.partition(": ")[2] for line in verdicts}) == 1
     assert said.startswith(f"{page}: 2 mounts; ")
     assert page.read_text().count(f"Programs opened {files} files") == 2
     machine.ok("umount", machine.mnt)

@@ -432,6 +432,7 @@ def _add_doctor(verbs: "Verbs[Parser]") -> None:
     verb = add_verb(verbs, "doctor", DoctorOptions, text, usage="%(prog)s [OPTIONS] [SOURCE | MOUNTPOINT]")
     verb.add_argument("path", metavar="PATH", nargs="?", help="SOURCE or MOUNTPOINT (default: only this machine)")
     verb.add_argument("--nodes", metavar="LIST", help="host:port,…: also try to reach these nodes")
+    verb.add_argument("--left", action="store_true", help="list what redoxfs leaves here, and what removes it")
     default = default_of(DoctorOptions, "probe_s")
     verb.add_argument(
         "--probe-seconds",

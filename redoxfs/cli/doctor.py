@@ -2,20 +2,26 @@
 
 import json
 import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from redoxfs.cli.options.examining import DoctorOptions
+from redoxfs.doctor.histories import dead, history_text, understood, verdict_at, waits_in
+from redoxfs.doctor.left import left
 from redoxfs.doctor.machine import check_machine, check_open_files
-from redoxfs.doctor.mount import addresses_of, check_daemon, check_mount, own_stats, source_of
+from redoxfs.doctor.mount import Watched, addresses_of, check_daemon, check_mount, own_stats, source_of
 from redoxfs.doctor.network import check_nodes
 from redoxfs.doctor.result import Level, Result, ok, problem
-from redoxfs.doctor.source import advise, look
+from redoxfs.doctor.source import advise, look, unusable
 from redoxfs.doctor.storage import Probe, check_filesystem, probe, results
+from redoxfs.doctor.verdict import NAME
 from redoxfs.launch.addresses import split_address
-from redoxfs.launch.errors import CommandError, SourceUnusableError
+from redoxfs.launch.control_files import WRONG
+from redoxfs.launch.errors import CommandError, SourceUnusableError, UsageError
 from redoxfs.launch.objects import open_objects
 from redoxfs.launch.path_status import PathStatus, path_status
+from redoxfs.launch.say import say
 from redoxfs.launch.sizes import format_bytes
 from redoxfs.launch.source import check_source
 from redoxfs.objects import Address
@@ -28,12 +34,17 @@ LOOK_S = 10.0
 
 
 def run(options: DoctorOptions) -> int:
-    """Check; returns 0 if nothing is wrong, `FOUND` if something is."""
+    """Check; returns 0 if nothing is wrong, `FOUND` if something is. The verdict comes first: it follows from all."""
     nodes = _nodes(options)
-    found: list[Result] = []
-    for result in _checks(options, nodes):
-        found.append(result)
-        if not options.json:
+    if options.left:
+        if options.path is not None or nodes:
+            raise UsageError("doctor --left takes no PATH and no --nodes: it looks at this machine")
+        return _show_left(options)
+    if options.path is not None and sys.stderr.isatty():
+        say(f"redoxfs: looking, and reading the storage for about {options.probe_s:g} s …")
+    found = sorted(_checks(options, nodes), key=lambda result: result.name != NAME)
+    if not options.json:
+        for result in found:
             print(result.line, flush=True)
     problems = sum(each.level is Level.PROBLEM for each in found)
     if options.json:
@@ -43,6 +54,16 @@ def run(options: DoctorOptions) -> int:
             )
         )
     return FOUND if problems else 0
+
+
+def _show_left(options: DoctorOptions) -> int:
+    found = left()
+    if options.json:
+        print(json.dumps({"checks": [each.as_dict() for each in found]}, indent=2))
+        return 0
+    for result in found:
+        print(result.line)
+    return 0
 
 
 def _nodes(options: DoctorOptions) -> list[str]:
@@ -73,8 +94,11 @@ def _look_s(options: DoctorOptions) -> float:
 def _of_mount(mount: PathStatus, options: DoctorOptions, nodes: list[str]) -> Iterator[Result]:
     daemon, watched = check_daemon(mount, _look_s(options))
     yield daemon
-    if watched is not None:
-        yield from check_mount(watched, mount.path)
+    if watched is None:
+        yield dead(daemon)
+    else:
+        yield verdict_at(mount.path, _look_s(options))
+        yield from _health(watched, mount.path, _look_s(options))
     if nodes:
         yield from check_nodes(nodes)
     if watched is None:
@@ -95,14 +119,30 @@ def _of_mount(mount: PathStatus, options: DoctorOptions, nodes: list[str]) -> It
         yield ok("source", f"{stats['source']} {what}; to measure it, unmount first")
 
 
+def _health(watched: Watched, path: Path, timeout_s: float) -> Iterator[Result]:
+    """The checks of the statistics. If nothing happened while they were watched, the waits are those of the period that
+    the verdict is about."""
+    waits = None
+    try:
+        if watched.before["opens"] == watched.after["opens"] and not watched.after["waiting_opens"]:
+            waits = waits_in(understood(history_text(path, timeout_s)))
+    except (OSError, CommandError, *WRONG):
+        # What was watched is shown as it is.
+        pass
+    for result in check_mount(watched, path):
+        yield waits if waits is not None and result.name == waits.name else result
+
+
 def _of_source(source: PathStatus, options: DoctorOptions) -> Iterator[Result]:
     lines, measured = _of_storage(source, options)
     yield from lines
     if measured is None or measured.trouble is not None:
+        yield unusable(lines)
         return
     facts = look(source, options.timeout_s)
     if isinstance(facts, Result):
         yield facts
+        yield unusable([facts])
         return
     if facts.shards and (open_files := check_open_files(shards=facts.shards)) != check_open_files():
         yield open_files

@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from redoxfs.cli.options.examining import ReportOptions
-from redoxfs.launch.control import live_mount, send_control
-from redoxfs.launch.control_files import read_control_at
+from redoxfs.doctor.histories import history_text, received_history_text
+from redoxfs.launch.control import live_mount
 from redoxfs.launch.deadline import MOST_BYTES, look, read_file
 from redoxfs.launch.errors import DaemonError, DestinationError, MountpointError, UsageError
 from redoxfs.launch.outputs import check_replaceable, outside
-from redoxfs.launch.runtime_paths import control_path
 from redoxfs.launch.say import show
 from redoxfs.launch.sizes import counted, format_bytes
 from redoxfs.linux import durable
-from redoxfs.report import BEGIN, Input, MountRun, UnknownInputError, page, recognized
+from redoxfs.report import BEGIN, Input, MountRun, UnknownInputError, judged, page, recognized
 
 
 def run(options: ReportOptions) -> int:
@@ -32,6 +31,10 @@ def run(options: ReportOptions) -> int:
         names = ", ".join(options.inputs)
         raise UsageError(f"{names}: cannot be shown: {type(error).__name__}: {error}") from error
     _write(path, options.output, text)
+    runs = [each for each in inputs if isinstance(each, MountRun)]
+    for run in runs:
+        of = f"{run.name}: " if len(runs) > 1 else ""
+        show(of + judged(run.history).line)
     mounts = sum(isinstance(each, MountRun) for each in inputs)
     told = [counted(mounts, "mount")] if mounts else []
     if len(inputs) > mounts:
@@ -69,13 +72,13 @@ def _of_mount(asked: str, timeout_s: float, *, is_socket: bool) -> bytes:
     if is_socket:
         path = Path(os.path.realpath(asked))
         try:
-            return str(send_control(control_path(path), "history", timeout_s=timeout_s)["text"]).encode()
+            return received_history_text(path, timeout_s)
         except (OSError, ValueError, KeyError) as failure:
             reason = getattr(failure, "strerror", None) or failure
             raise DaemonError(f"{path}: no redoxfs serves the mount from this socket ({reason})") from None
     mount = live_mount(asked, timeout_s)
     try:
-        return read_control_at(mount.path, "history.json", timeout_s)
+        return history_text(mount.path, timeout_s)
     except TimeoutError:
         raise DaemonError(f"{mount.path}: the daemon did not answer within {timeout_s:g} s") from None
     except FileNotFoundError:

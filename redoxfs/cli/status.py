@@ -40,6 +40,10 @@ def run(options: "StatusOptions") -> int:
         # What a daemon writes is ASCII, where JSON has an escape for all that a terminal obeys.
         print(text.decode().rstrip("\n") if text.isascii() else json.dumps(json.loads(text)))
         return 0
+    from redoxfs.doctor.histories import received_verdict, verdict_at
+
+    received = stat.S_ISSOCK(look(options.mountpoint, options.timeout_s).mode)
+    print((received_verdict if received else verdict_at)(path, options.timeout_s).line)
     print_table(f"redoxfs at {path}", shown)
     return 0
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from redoxfs.doctor.result import Result, ok, problem, warning
+from redoxfs.doctor.verdict import MUCH_WAITING
 from redoxfs.launch.control import send_control
 from redoxfs.launch.control_files import WRONG, parsed_stats, plain_stats, read_control_at
 from redoxfs.launch.errors import CommandError
@@ -18,14 +19,8 @@ from redoxfs.launch.sizes import counted, format_bytes
 from redoxfs.telemetry import Rates
 from redoxfs.telemetry.split_line import HINT, split_lines
 
-MUCH_WAITING = 0.5
-"""So many programs wait at once, on average, or more: what they wait for is the limit."""
-
 INTERVAL_S = 1.0
 """Between two looks at the statistics."""
-
-MOSTLY = 0.5
-"""Of the time of opens."""
 
 MANY_PEERS = 8
 """More than these in trouble have one trouble in common."""
@@ -97,7 +92,7 @@ def _found(watched: Watched, where: str) -> list[Result]:
     found = [
         _errors(stats, where),
         _changed(stats, where),
-        _waits(watched),
+        check_waits(watched),
         _memory(stats),
     ]
     # A report has the names of a cache without values where the mount has none.
@@ -137,7 +132,8 @@ def _changed(stats: Mapping[str, Any], where: str) -> Result:
     return ok("changed files", "none has changed since the scan")
 
 
-def _waits(watched: Watched) -> Result:
+def check_waits(watched: Watched, period: str = "") -> Result:
+    """How many programs waited at once; ``period`` says when, if not now."""
     before, after = watched.before, watched.after
     if "open_seconds" not in after:
         return ok("waits", f"redoxfs {after.get('version')} does not measure them")
@@ -145,34 +141,15 @@ def _waits(watched: Watched) -> Result:
     now = _waiting(after)
     # Waits that have not ended count too: of those who wait at both looks, some did so all the time.
     mean = max(rates.waiting_mean, min(_waiting(before), now))
-    shown = f"in {watched.seconds:.1f} s with {rates.opens_per_s:,.0f} opens/s, {mean:.1f} programs waited on average"
+    opens = f"{rates.opens_per_s:,.0f} opens/s"
+    shown = f"in {watched.seconds:.1f} s{period} with {opens}, {mean:.1f} programs waited on average"
     values = {"waiting_mean": mean, "waiting": now, "remote_share": rates.remote_share}
-    if mean < MUCH_WAITING:
-        return ok("waits", shown, **values)
-    if rates.remote_share is not None and rates.remote_share > MOSTLY and (node := _slowest_peer(before, after)):
-        return warning(
-            "waits", f"{shown}, most for other nodes, such as {node}", f"redoxfs doctor --nodes {node}", **values
-        )
-    return warning(
-        "waits",
-        f"{shown}: storage is the limit",
-        "redoxfs doctor SOURCE measures the storage, and says whether packing helps",
-        **values,
-    )
+    good = "which is little" if mean < MUCH_WAITING else "which is much: the verdict says what they wait for"
+    return ok("waits", f"{shown}, {good}", **values)
 
 
 def _waiting(stats: Mapping[str, Any]) -> int:
     return int(stats["waiting_opens"] + stats["waiting_reads"])
-
-
-def _slowest_peer(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
-    """The address of the node whose answers took the most time in all between the two; None if there is none now."""
-
-    def seconds(stats: Mapping[str, Any]) -> dict[str, float]:
-        return {peer["address"]: peer["answer_seconds"]["sum"] for peer in stats.get("peers") or []}
-
-    former, now = seconds(before), seconds(after)
-    return max(now, key=lambda address: now[address] - former.get(address, 0.0), default=None)
 
 
 def _memory(stats: Mapping[str, Any]) -> Result:

@@ -8,15 +8,17 @@ import json
 import os
 import re
 import shlex
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from redoxfs.chunks import UNKNOWN_SPEED
 from redoxfs.doctor.estimate import DAEMON_FILES_PER_S, DEFAULT_CHUNK, READERS, WORTH, Estimate, chunk_size
 from redoxfs.doctor.estimate import estimate as estimated
-from redoxfs.doctor.result import Result, advice, ok, problem, warning
+from redoxfs.doctor.result import Level, Result, advice, ok, problem, warning
 from redoxfs.doctor.storage import Probe
+from redoxfs.doctor.verdict import NAME, fitting
 from redoxfs.launch.deadline import run_in_child
 from redoxfs.launch.memory import available_memory, default_memory
 from redoxfs.launch.options import DatasetOptions, MemoryOptions
@@ -27,8 +29,11 @@ from redoxfs.launch.source import evidence, open_dataset, open_root
 _TEN_PERCENT = 0.1
 """docs/options.md, "Memory": the share of the samples to begin with."""
 
+_GAINS_WITH_DEPTH = 2.0
+"""Where eight reads in flight bring at least so many times the files of one, each takes long."""
 
-_OPTION = re.compile(r"--classes (dir|any)\b")
+_UNKNOWN = re.compile(r"none of [\d,]+ files? \([^)]*?(\.\w+), …\) counts as a sample")
+"""The verdict of a scan that knows no extension there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +119,122 @@ def _quiet() -> None:
 def advise(source: Path, facts: Facts, probe: Probe | None, available: int | None = None) -> list[Result]:
     """What to do with the dataset, each with a command. ``available``: bytes of memory, by default what there is."""
     left = available_memory() if available is None else available
-    found = [_redirection(source, facts)]
     guess = None if probe is None else estimated(probe, facts.files, facts.file_bytes)
+    found = [_verdict(source, facts, probe, guess, left), _redirection(source, facts)]
     if probe is not None and guess is not None:
         found += [_estimate(guess), _packing(source, facts, guess, chunk_size(probe, _mean(facts)), left)]
     if facts.redirects:
-        found.append(_memory(source, facts, left))
+        memory = _memory(source, facts, left)
+        # Nothing is to be mounted where redoxfs does not help.
+        found.append(memory if found[0].level is not Level.WARNING else replace(memory, level=Level.OK, command=None))
     return found
+
+
+def unusable(lines: Sequence[Result]) -> Result:
+    """The verdict where ``lines`` are all that was found."""
+    for line in lines:
+        if line.level is Level.PROBLEM:
+            hangs = "no answer" in line.found or "no read ended" in line.found or "not answer" in line.found
+            what = f"the {line.name}{' hangs' if hangs else ' cannot be used'}: {line.found}"
+            return problem(NAME, what, line.command, cause="storage hangs" if hangs else "source")
+    last = lines[-1]
+    return ok(NAME, f"cannot say, because {last.found}", cause="unknown")
+
+
+def _verdict(source: Path, facts: Facts, probe: Probe | None, guess: Estimate | None, available: int) -> Result:
+    """Whether redoxfs helps here, why, and what to do."""
+    where = shlex.quote(os.fspath(source))
+    values: dict[str, Any] = {"cause": "unknown"}
+    if facts.redirects and facts.least_memory > available:
+        found = (
+            f"memory is too small: {format_needed(facts.least_memory)} are needed at least, and "
+            f"{format_bytes(available)} can be taken"
+        )
+        smaller = f"redoxfs pack --chunk-size {max(1, facts.chunk_size // 8)} {where} {_beside(source)}"
+        return problem(NAME, found, smaller if facts.chunk_size > 1 else None, cause="memory")
+    if probe is None or guess is None:
+        return ok(NAME, "cannot say, because the storage was not measured", **values)
+    if facts.shards:
+        how = f"an epoch takes about {_about(guess.packed)} through redoxfs, beside the training"
+        if not facts.redirects:
+            why = facts.line.removeprefix("not redirecting: ")
+            found = f"this copy redirects nothing, so it gains nothing, because {why}"
+            return warning(NAME, found, "pack the dataset again, with other --classes", cause="not redirected")
+        return advice(NAME, f"ready: it is packed, and {how}", f"redoxfs mount {where}", cause="packed")
+    assert guess.plain_eight is not None
+    assert guess.directory is not None
+    plain = guess.plain_eight
+    best = min(guess.directory, guess.packed)
+    values |= {"plain_s": plain, "directory_s": guess.directory, "packed_s": guess.packed}
+    cached = ""
+    if facts.file_bytes < available:
+        cached = "; the data fits in memory, so from the second epoch on plain files come from the page cache"
+    if best > plain / WORTH:
+        slower = best / plain
+        what = f"would slow this down {_times(slower)}" if slower > WORTH else "would gain nothing here"
+        why = f"the storage serves {_files(probe.per_s(READERS))} files/s to plain readers"
+        return warning(
+            NAME, f"redoxfs {what}: do not use it: {why}{cached}", **{**values, "cause": "fast disk", "slower": slower}
+        )
+    packs = guess.directory > WORTH * guess.packed
+    gain = plain / (guess.packed if packs else guess.directory)
+    how = "when packed" if packs else "from the directory"
+    what = f"redoxfs reads this {_times(gain)} as fast {how}{_if_assumed(guess)}"
+    values |= {"cause": _cause(probe), "gain": gain}
+    if not facts.redirects:
+        why = facts.line.removeprefix("not redirecting: ")
+        option = _fitting(facts.line)
+        command = f"redoxfs pack {option} {where} {_beside(source)}" if packs else f"redoxfs mount {option} {where}"
+        what = f"as it is, redoxfs would redirect nothing and gain nothing, because {why}"
+        return warning(NAME, what, command, **{**values, "cause": "not redirected"})
+    command = (
+        f"redoxfs pack {_chunk_option(facts, probe)}{where} {_beside(source)}" if packs else f"redoxfs mount {where}"
+    )
+    return advice(NAME, f"{_words_of_cause(probe)}: {what}{cached}", command, **values)
+
+
+def _cause(probe: Probe) -> str:
+    """What limits plain readers: the number of reads a second, or the time of each."""
+    return "latency" if probe.per_s(READERS) >= _GAINS_WITH_DEPTH * probe.per_s(1) else "IOPS"
+
+
+def _words_of_cause(probe: Probe) -> str:
+    first = next((each for each in probe.rounds if each.p50), None)
+    if _cause(probe) == "latency" and first is not None and first.p50 is not None:
+        return f"latency: one read takes {_about(first.p50)}"
+    return f"IOPS-limited: at most {_files(probe.best.per_s if probe.best else 0)} reads/s"
+
+
+def _files(per_s: float) -> str:
+    return f"{per_s:,.0f}" if per_s >= 10 else f"{per_s:.1f}"
+
+
+def _times(factor: float) -> str:
+    return f"{factor:.0f} times" if factor >= 9.95 else f"{factor:.1f} times"
+
+
+def _if_assumed(guess: Estimate) -> str:
+    if not guess.bandwidth_is_assumed:
+        return ""
+    return f", if long reads come at {format_bytes(int(UNKNOWN_SPEED.bytes_per_s))}/s"
+
+
+def _beside(source: Path) -> str:
+    """Where a packed copy may lie."""
+    return shlex.quote(f"{os.fspath(source).rstrip('/')}-packed")
+
+
+def _chunk_option(facts: Facts, probe: Probe) -> str:
+    chunk = chunk_size(probe, _mean(facts))
+    return "" if chunk == DEFAULT_CHUNK else f"--chunk-size {chunk} "
+
+
+def _fitting(line: str) -> str:
+    """The options to choose where a verdict says why nothing is redirected."""
+    unknown = _UNKNOWN.search(line)
+    if unknown is not None:
+        return f"--samples {shlex.quote('*' + unknown[1])}"
+    return " ".join(f"--{name} {value}" for name, value in fitting(line).items())
 
 
 def _mean(facts: Facts) -> float:
@@ -133,11 +247,8 @@ def _redirection(source: Path, facts: Facts) -> Result:
     if facts.redirects:
         why = f" ({facts.evidence[0]})" if facts.evidence else ""
         what = f"{facts.samples:,} of {counted(facts.files, 'file')} in {counted(facts.classes, 'class', 'classes')}"
-        return advice("redirection", f"possible for {what}{why}", f"redoxfs mount {where} MOUNTPOINT", **values)
-    # The verdict names the option that changes it, if one does.
-    named = _OPTION.search(facts.line)
-    option = "" if named is None else f"--classes {named[1]} "
-    return warning("redirection", facts.line, f"redoxfs inspect {option}{where}", **values)
+        return ok("redirection", f"possible for {what}{why}", **values)
+    return warning("redirection", facts.line, f"redoxfs inspect {_fitting(facts.line)} {where}", **values)
 
 
 def _about(seconds: float) -> str:
@@ -201,7 +312,7 @@ def _packing(source: Path, facts: Facts, guess: Estimate, chunk: int, available:
             f"worth it: about {gain:.1f} times as fast as the better of plain files with {READERS} workers and redoxfs "
             f"from the directory{why}{cached}. redoxfs mount --cache DIR, with DIR on a local disk, needs no pack, "
             "and is as fast from the second epoch on",
-            f"redoxfs pack {option}{where} DST && redoxfs mount DST MOUNTPOINT",
+            f"redoxfs pack {option}{where} {_beside(source)}",
             **values,
         )
     gain = guess.plain_eight / guess.directory
@@ -210,7 +321,7 @@ def _packing(source: Path, facts: Facts, guess: Estimate, chunk: int, available:
             "packing",
             f"not needed: redoxfs from the directory is about {gain:.1f} times as fast as plain files with {READERS} "
             f"workers, as it reads more files at the same time{cached}",
-            f"redoxfs mount {where} MOUNTPOINT",
+            f"redoxfs mount {where}",
             **values,
         )
     return ok(
@@ -237,7 +348,7 @@ def _memory(source: Path, facts: Facts, available: int) -> Result:
         return advice(
             "memory needed",
             f"{needed} at least, more than the default of {format_bytes(default)}",
-            f"redoxfs mount --memory {needed} {where} MOUNTPOINT",
+            f"redoxfs mount --memory {needed} {where}",
             **values,
         )
     if facts.tenth_memory <= default:
@@ -252,6 +363,6 @@ def _memory(source: Path, facts: Facts, available: int) -> Result:
         "memory needed",
         f"{format_needed(facts.tenth_memory)} for 10% of the samples, with which to begin; the default is "
         f"{format_bytes(default)}, and {format_bytes(available)} can be taken",
-        f"redoxfs mount --memory {tenth} {where} MOUNTPOINT",
+        f"redoxfs mount --memory {tenth} {where}",
         **values,
     )

@@ -156,6 +156,11 @@ def kept_path(mountpoint: Path, kind: str) -> Path:
     return folder / f"{stem}-{_mark(mountpoint)}-{_host()}.{kind}"
 
 
+def own_folders() -> list[Path]:
+    """Folders of sockets and locks that processes of this user made, wherever they are."""
+    return sorted({base / "redoxfs" for base in _every_base() if (base / "redoxfs").is_dir()})
+
+
 def kept_by_other_hosts(path: Path) -> list[Path]:
     """Files like ``path``, of `kept_path`, that mounts of other hosts left."""
     stem = path.stem.removesuffix(f"-{_host()}")

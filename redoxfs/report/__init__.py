@@ -10,5 +10,6 @@ Data in, HTML out: nothing here reads a file or a clock. All text that comes fro
 
 from redoxfs.report.inputs import Figures, Input, MountRun, UnknownInputError, recognized
 from redoxfs.report.page import BEGIN, page
+from redoxfs.report.words import judged
 
-__all__ = ["BEGIN", "Figures", "Input", "MountRun", "UnknownInputError", "page", "recognized"]
+__all__ = ["BEGIN", "Figures", "Input", "MountRun", "UnknownInputError", "judged", "page", "recognized"]

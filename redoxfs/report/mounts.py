@@ -36,10 +36,10 @@ RANDOM_DISPLACEMENT = 1 / 3
 
 def of_mount(run: Run) -> Html:
     """All that is known of one mount."""
-    told = [tag("p", " ".join(story(run)), class_="story")]
-    found = advice(run)
-    if found:
-        told.append(tag("ul", *(tag("li", each.line) for each in found), class_="advice"))
+    verdict, *others = advice(run)
+    told = [tag("p", verdict.line, class_="story"), tag("p", " ".join(story(run)), class_="story")]
+    if others:
+        told.append(tag("ul", *(tag("li", each.line) for each in others), class_="advice"))
     if sum(bool(rates.opens_per_s) for rates in run.rates):
         told.append(tag("div", *_over_time(run), class_="charts"))
         told += _laps(run)

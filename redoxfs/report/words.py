@@ -9,6 +9,8 @@ from typing import Any
 
 from redoxfs.doctor.mount import Watched, check_mount
 from redoxfs.doctor.result import Level, Result
+from redoxfs.doctor.verdict import judge
+from redoxfs.launch.control_files import WRONG
 from redoxfs.launch.sizes import counted
 from redoxfs.report import html
 from redoxfs.telemetry import Distribution, Outcome, Rates
@@ -153,11 +155,20 @@ def story(run: Run) -> Iterator[str]:
         )
 
 
+def judged(history: Read) -> Result:
+    """The verdict, as `redoxfs doctor` and `redoxfs status` have it. Raises ValueError for a damaged history."""
+    try:
+        return judge(history)
+    except WRONG as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from None
+
+
 def advice(run: Run) -> list[Result]:
-    """What `redoxfs doctor` has to say of the whole history, but for what is well."""
+    """The verdict, and what `redoxfs doctor` has to say of the whole history, but for what is well."""
     before = {**run.first.stats, **PID}
     stats = run.history.stats
     # The text says which mount; its counters are those of the history.
     after = {**stats, **run.last.stats, **PID, "keeper": stats.get("keeper")}
     watched = Watched(before, after, run.active_s or 1e-9)
-    return [each for each in check_mount(watched) if each.level is not Level.OK]
+    others = [each for each in check_mount(watched) if each.level is not Level.OK]
+    return [judged(run.history), *others]

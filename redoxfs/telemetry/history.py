@@ -479,6 +479,12 @@ class Read(NamedTuple):
     laps: tuple[Lap, ...]
 
 
+def growth(one: Point, two: Point) -> dict[str, Any]:
+    """What counters and histograms grew by between two points, as in stats.json. Gauges are those of ``two``."""
+    before, after = row_of(one.stats), row_of(two.stats)
+    return stats_of(np.where(_grows(), after - np.nan_to_num(before), after))
+
+
 def is_history(value: Any) -> bool:
     """Whether a JSON value is meant to be a history."""
     return isinstance(value, Mapping) and {"format", "stats", "points", "laps"} <= value.keys()
@@ -546,6 +552,7 @@ __all__ = [
     "UnreadableError",
     "bounds",
     "columns",
+    "growth",
     "has_history",
     "is_history",
     "memory_bytes",

@@ -20,9 +20,10 @@ class InspectOptions:
 
 @dataclass(frozen=True, slots=True)
 class DoctorOptions:
-    """``path`` is SOURCE or MOUNTPOINT; None: check the machine alone."""
+    """``path`` is SOURCE or MOUNTPOINT; None: check the machine alone. ``left``: list what is left instead."""
 
     path: str | None = None
+    left: bool = False
     nodes: str | None = None
     json: bool = False
     probe_s: float = 10.0

@@ -1,0 +1,60 @@
+"""Commands that a verdict names: the mount once more, or its source packed, with the options that it was given.
+
+They are made from what stats.json says of the mount, and can be run as they are printed.
+"""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_OF_DATASET = ("--classes", "--samples", "--groups")
+"""What `pack` fixes for good."""
+
+
+def mount_again(stats: Mapping[str, Any], **changes: str | None) -> str | None:
+    """The commands that end the mount and make it anew with other options; None: drop one. None if only the owner of
+    the mountpoint can, such as a pod's manifest."""
+    asked = _asked(stats)
+    if asked is None:
+        return None
+    options, paths = asked
+    for name, value in changes.items():
+        option = f"--{name.replace('_', '-')}"
+        options = [word for word in options if not word.startswith(f"{option}=")]
+        options += [] if value is None else [f"{option}={value}"]
+    return f"redoxfs umount {_where(stats)} && {shlex.join(['redoxfs', 'mount', *options, *paths])}"
+
+
+def pack(stats: Mapping[str, Any]) -> str | None:
+    """The command that packs the source of the mount; a mount over it is ended first."""
+    asked = _asked(stats)
+    source = stats.get("source")
+    if asked is None or not source:
+        return None
+    options = [word for word in asked[0] if word.partition("=")[0] in _OF_DATASET]
+    words = ["redoxfs", "pack", *options, *_paths([source, f"{str(source).rstrip('/')}-packed"])]
+    before = f"redoxfs umount {_where(stats)} && " if source == stats.get("mountpoint") else ""
+    return before + shlex.join(words)
+
+
+def was_given(stats: Mapping[str, Any], option: str) -> bool:
+    """Whether the mount was asked for with ``option``."""
+    words = (stats.get("request") or {}).get("words") or []
+    return any(str(word).partition("=")[0] == option for word in words)
+
+
+def _where(stats: Mapping[str, Any]) -> str:
+    return shlex.quote(str(stats.get("mountpoint")))
+
+
+def _asked(stats: Mapping[str, Any]) -> tuple[list[str], list[str]] | None:
+    """The options and the paths of the mount; None if another program made it."""
+    words = [str(word) for word in (stats.get("request") or {}).get("words") or []]
+    if "--" not in words or any(word.startswith("--fd-socket") for word in words):
+        return None
+    at = words.index("--")
+    return words[:at], _paths(words[at + 1 :])
+
+
+def _paths(paths: Sequence[str]) -> list[str]:
+    return ["--", *paths] if any(path.startswith("-") for path in paths) else list(paths)

@@ -1,0 +1,70 @@
+"""What redoxfs leaves on this machine, each with the command that removes it (docs/remove.md).
+
+Only this user's own folders are looked at, and those of the machine that anybody may read. What a person named, such as
+DIR of --cache or a packed copy, is known only while a mount uses it.
+"""
+
+import os
+import shlex
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from redoxfs.dataset.cache import default_cache_dir
+from redoxfs.doctor.result import Result, advice, ok
+from redoxfs.launch.errors import CommandError
+from redoxfs.launch.runtime_paths import kept_path, own_folders
+from redoxfs.launch.sizes import counted, format_bytes
+from redoxfs.linux.mount_table import read_mounts
+
+HELPERS = (Path("/sbin/mount.redoxfs"), Path("/usr/sbin/mount.redoxfs"))
+OF_SLURM = (Path("/etc/slurm/prolog.d/50-redoxfs"), Path("/etc/slurm/epilog.d/50-redoxfs"))
+FSTAB, UNITS = Path("/etc/fstab"), Path("/etc/systemd/system")
+
+
+def left() -> list[Result]:
+    """All that was found, in the order in which to remove it."""
+    found = [*_mounts(), *_folders(), *_of_machine()]
+    return found or [ok("nothing", "redoxfs has left nothing here that it knows of")]
+
+
+def _mounts() -> Iterator[Result]:
+    uid = os.getuid()
+    for mount in read_mounts():
+        if mount.ours and mount.owner is not None and (uid in (0, mount.owner[0])):
+            where = shlex.quote(mount.mountpoint)
+            yield advice("mount", f"{mount.mountpoint}, of {mount.source}", f"redoxfs umount {where}")
+
+
+def _folders() -> Iterator[Result]:
+    """Of this user."""
+    named = {"scans and indexes": default_cache_dir()}
+    # Without a home there is none.
+    with suppress(CommandError):
+        named["logs and states"] = kept_path(Path("/"), "log").parent
+    folders = [*named.items(), *(("sockets and locks", folder) for folder in own_folders())]
+    for name, folder in folders:
+        if folder.is_dir():
+            files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+            size = sum(path.lstat().st_size for path in files)
+            what = f"{folder}: {counted(len(files), 'file')}, {format_bytes(size)}"
+            yield advice(name, what, f"rm -r {shlex.quote(os.fspath(folder))}", files=len(files), bytes=size)
+
+
+def _of_machine() -> Iterator[Result]:
+    for helper in HELPERS:
+        if helper.is_symlink() and not helper.parent.is_symlink():
+            where = "" if helper.parent == Path("/sbin") else f" --directory {helper.parent}"
+            yield advice("helper of mount(8)", str(helper), f"sudo redoxfs install-helper --undo{where}")
+    for path in OF_SLURM:
+        if path.exists():
+            yield advice("Slurm", str(path), f"sudo rm {path}")
+    try:
+        lines = FSTAB.read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        if not line.lstrip().startswith("#") and "redoxfs" in line:
+            yield advice("fstab", f"{FSTAB}: {line.strip()}", f"sudo editor {FSTAB}")
+    for unit in sorted(UNITS.glob("*redoxfs*")) if UNITS.is_dir() else ():
+        yield advice("unit", str(unit), f"sudo systemctl disable --now {unit.name} && sudo rm {unit}")

@@ -1,0 +1,249 @@
+"""Does this mount help, is it right, what now: one line about a live mount, from its history.
+
+`judge` is the only place that decides. `doctor`, `status` and `report` print what it says, so that they agree. It is a
+function of history.json alone, without I/O and clock. A verdict names the cause, and a command that mends it when it is
+run as printed. If a mount is as it should be, it says so without a warning; if that cannot be told, it says why not.
+
+The checks are tried in order, and the first that finds something decides: a mount whose storage hangs has no other
+trouble that matters.
+"""
+
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from redoxfs.doctor import again
+from redoxfs.doctor.period import Period, period_of, still_s
+from redoxfs.doctor.result import Result, ok, problem, warning
+from redoxfs.launch.sizes import counted, format_bytes, format_needed, format_time
+from redoxfs.telemetry.history import Read
+
+NAME = "verdict"
+
+MUCH_WAITING = 0.5
+"""So many programs wait at once, on average, or more: what they wait for is the limit."""
+
+HANGS_S = 5.0
+"""If programs wait and nothing came for so long, storage hangs. A disk that spins up takes some seconds."""
+
+DRAWN_SHARE = 0.05
+"""Of the opens of a mount for a sampler that one drew, or less: none does. A sample may have several files, and
+validation needs no sampler."""
+
+REREAD_SHARE = 0.05
+"""Of the opens whose sample had left memory before its turn, or more: memory is too small."""
+
+FEW_CHUNKS = 4
+"""Memory for fewer chunks leaves no room to read ahead while readers use one."""
+
+LONG_READ_BYTES = 1 << 20
+"""A read as long is limited by the bandwidth of storage, not by its number of reads."""
+
+DEEP = 64
+"""If reads gain from so many in flight, each takes long, and storage does not limit their number."""
+
+FAST_READ_S = 300e-6
+"""Where reading a whole file takes less, a program reads it faster by itself: an open through redoxfs takes 100 to
+150 us, and the program's own read comes on top (docs/performance.md)."""
+
+SLOW_PEER = 3.0
+"""A node whose answers take so many times as long as those of the others, or more, lags."""
+
+_OFFERED_DIR = re.compile(r"if the directory is the label[^:;]*: --classes dir")
+_OFFERED_STEM = re.compile(r"--groups stem --classes dir")
+
+
+def judge(history: Read) -> Result:
+    """The verdict. Raises what damaged statistics raise (`redoxfs.launch.control_files.WRONG`)."""
+    stats = history.stats
+    found = _hangs(history) or _redirects_nothing(stats)
+    if found is not None:
+        return found
+    period = period_of(history)
+    if period is None:
+        return ok(NAME, "cannot say, because no program has opened a file here yet", cause="unused")
+    for check in (_fails, _without_sampler, _small_memory, _waits_for_node, _slow_storage, _fast_storage):
+        found = check(stats, period)
+        if found is not None:
+            return found
+    return ok(NAME, f"well: {_figures(period)}", cause="well")
+
+
+def _figures(period: Period, *, is_well: bool = False) -> str:
+    """What the mount did. ``is_well``: the sentence says already that there is nothing wrong with waiting."""
+    good = "which is little" if period.waiting_mean < MUCH_WAITING else "which is much"
+    return (
+        f"{_rate(period.opens_per_s)} files/s {period.name}, and {period.waiting_mean:.1f} programs waited at once on "
+        f"average{'' if is_well else f', {good}'}"
+    )
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s:,.0f}" if per_s >= 10 else f"{per_s:.1f}"
+
+
+def _hangs(history: Read) -> Result | None:
+    stats = history.stats
+    waiting = int(stats.get("waiting_opens") or 0) + int(stats.get("waiting_reads") or 0)
+    seconds = still_s(history)
+    if not waiting or seconds < HANGS_S:
+        return None
+    wait = f"{counted(waiting, 'open')} {'waits' if waiting == 1 else 'wait'}, and nothing came for {seconds:.0f} s"
+    lost = [str(peer.get("address")) for peer in stats.get("peers") or [] if peer.get("state") != "ready"]
+    if lost:
+        command = f"redoxfs doctor --nodes {','.join(map(shlex.quote, lost))}"
+        return problem(NAME, f"{wait}: {', '.join(lost)} does not answer", command, cause="node")
+    source = str(stats.get("source"))
+    if source == stats.get("mountpoint"):
+        return problem(NAME, f"storage hangs: {wait}", "dmesg | tail, and look at the server", cause="storage hangs")
+    return problem(NAME, f"storage hangs: {wait}", f"redoxfs doctor {shlex.quote(source)}", cause="storage hangs")
+
+
+def _redirects_nothing(stats: Mapping[str, Any]) -> Result | None:
+    if stats.get("samples") or "samples" not in stats:
+        return None
+    why = str(stats.get("verdict")).removeprefix("not redirecting: ")
+    found = f"this mount redirects nothing, so it gains nothing, because {why}"
+    if "--classes none" in why:
+        asked = again.was_given(stats, "--classes")
+        command = again.mount_again(stats, classes=None) if asked else None
+        return warning(NAME, found, command or "pack the dataset again, without --classes none", cause="not redirected")
+    return warning(NAME, found, again.mount_again(stats, **fitting(why)), cause="not redirected")
+
+
+def fitting(why: str) -> dict[str, str | None]:
+    """The options to choose where a verdict says ``why`` nothing is redirected: those that it offers on a condition
+    which a person can check; else a sampler, which never gives a wrong label. Never --classes any: that the data has no
+    labels is what nobody can see."""
+    if _OFFERED_STEM.search(why):
+        return {"groups": "stem", "classes": "dir"}
+    if _OFFERED_DIR.search(why):
+        return {"classes": "dir"}
+    return {"classes": "sampler"}
+
+
+def _fails(stats: Mapping[str, Any], period: Period) -> Result | None:
+    errors = int(period.get("errors"))
+    if not errors:
+        return None
+    command = f"redoxfs debug {shlex.quote(str(stats.get('mountpoint')))} -o bundle.tar.gz"
+    what = f"{counted(errors, 'open or read', 'opens and reads')} failed {period.name}; the log names each file"
+    return problem(NAME, what, command, cause="errors")
+
+
+def _without_sampler(stats: Mapping[str, Any], period: Period) -> Result | None:
+    opens, turns = int(period.get("opens")), period.get("turns")
+    if stats.get("classes_mode") != "sampler" or turns > DRAWN_SHARE * opens:
+        return None
+    none = "none drawn by a sampler" if not turns else f"only {turns:,.0f} drawn by a sampler"
+    # A packed copy has its classes for good.
+    command = again.mount_again(stats, classes=None) if again.was_given(stats, "--classes") else None
+    return warning(
+        NAME,
+        f"{counted(opens, 'open')} {period.name}, {none}: each read its own file, and nothing was read ahead; pass "
+        "sampler=redoxfs.torch.RedoxSampler(dataset) to the DataLoader, or do without --classes sampler",
+        command or "pack the dataset again, without --classes sampler",
+        cause="no sampler",
+    )
+
+
+def _small_memory(stats: Mapping[str, Any], period: Period) -> Result | None:
+    opens, loaded = period.get("opens"), period.get("samples_loaded")
+    limit = int(stats.get("memory_limit_bytes") or 0)
+    reread = period.get("samples_reread")
+    mean = period.get("bytes_read") / loaded if loaded else 0.0
+    chunk_bytes = mean * float(stats.get("chunk_size") or 0)
+    if reread >= REREAD_SHARE * opens:
+        why = f"{reread / opens:.0%} of the samples had left memory before their turn, and were read again"
+    elif period.waiting_mean >= MUCH_WAITING and limit < FEW_CHUNKS * chunk_bytes:
+        why = f"it has room for {limit / chunk_bytes:.1f} chunks, so little is read ahead"
+    else:
+        return None
+    more = max(2 * limit, int(0.1 * mean * float(stats.get("samples") or 0) * 4 / 3), int(16 * chunk_bytes))
+    return warning(
+        NAME,
+        f"memory is too small: {format_bytes(limit)}: {why} ({_figures(period)})",
+        again.mount_again(stats, memory=format_needed(more)),
+        cause="memory",
+    )
+
+
+def _waits_for_node(stats: Mapping[str, Any], period: Period) -> Result | None:
+    peers = [peer for peer in stats.get("peers") or [] if (peer.get("answer_seconds") or {}).get("count")]
+    if period.waiting_mean < MUCH_WAITING or not peers:
+        return None
+    times = period.grown.get("open_seconds") or {}
+    waits = {name: float(times[name]["sum"]) for name in ("in_flight", "demand", "remote") if name in times}
+    if waits.get("remote", 0.0) <= sum(waits.values()) / 2:
+        return None
+    means = {str(peer["address"]): peer["answer_seconds"]["sum"] / peer["answer_seconds"]["count"] for peer in peers}
+    slowest = max(means, key=means.__getitem__)
+    others = sorted(mean for address, mean in means.items() if address != slowest)
+    beside = f", and those of the others {format_time(others[len(others) // 2])}" if others else ""
+    lags = not others or means[slowest] >= SLOW_PEER * others[len(others) // 2]
+    if not lags:
+        return warning(
+            NAME,
+            f"the other nodes are slow: {_figures(period)}, most for their answers, which take "
+            f"{format_time(means[slowest])}",
+            f"redoxfs doctor --nodes {','.join(map(shlex.quote, means))}",
+            cause="node",
+        )
+    return warning(
+        NAME,
+        f"node {slowest} lags: its answers take {format_time(means[slowest])}{beside} ({_figures(period)})",
+        f"redoxfs doctor --nodes {shlex.quote(slowest)}",
+        cause="node",
+    )
+
+
+def _slow_storage(stats: Mapping[str, Any], period: Period) -> Result | None:
+    """Programs wait for storage."""
+    if period.waiting_mean < MUCH_WAITING:
+        return None
+    cache, of_cache = stats.get("cache") or {}, period.grown.get("cache") or {}
+    if cache.get("writes") and of_cache.get("written_bytes"):
+        filled = f"{cache.get('samples', 0):,} of {counted(stats.get('samples', 0), 'sample')}"
+        return ok(
+            NAME,
+            f"well: the cache fills ({filled}), and later epochs read it; {_figures(period, is_well=True)}",
+            cause="well",
+        )
+    reads, size = period.get("reads"), period.get("bytes_read")
+    if not reads:
+        what = f"cannot say what programs wait for, because storage was not read: {_figures(period)}"
+        return ok(NAME, what, cause="unknown")
+    bandwidth = f"{format_bytes(int(size / period.seconds))}/s"
+    if reads < period.get("samples_loaded") / 2 or size / reads >= LONG_READ_BYTES:
+        what = f"the bandwidth of storage is the limit: {bandwidth}, in reads of {format_bytes(int(size / reads))}"
+        return ok(NAME, f"well: {what}; {_figures(period, is_well=True)}", cause="well")
+    took = format_time(period.get("read_seconds") / reads)
+    if int(period.grown.get("reads_limit") or 0) >= DEEP:
+        what = f"latency: a read takes {took}, and redoxfs has up to {period.grown['reads_limit']} in flight"
+        return ok(NAME, f"well: {what}; {_figures(period, is_well=True)}", cause="latency")
+    what = f"storage serves only {_rate(reads / period.seconds)} reads/s, and each file is one"
+    return warning(
+        NAME,
+        f"IOPS-limited: {what} ({_figures(period)}); packed, a read gets many files",
+        again.pack(stats),
+        cause="IOPS",
+    )
+
+
+def _fast_storage(stats: Mapping[str, Any], period: Period) -> Result | None:
+    reads = period.get("reads")
+    if reads < period.get("samples_loaded") / 2 or not reads or reads < period.get("opens") / 2:
+        return None
+    took = period.get("read_seconds") / reads
+    if took >= FAST_READ_S:
+        return None
+    source = shlex.quote(str(stats.get("source")))
+    return warning(
+        NAME,
+        f"redoxfs would slow this down: do not use it: storage, or its page cache, delivers a file in "
+        f"{format_time(took, digits=2)}, which is less than redoxfs takes to answer ({_figures(period)}); read "
+        f"{source} as it is",
+        f"redoxfs umount {shlex.quote(str(stats.get('mountpoint')))}",
+        cause="fast disk",
+    )

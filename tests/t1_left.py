@@ -1,0 +1,38 @@
+"""`redoxfs doctor --left` lists what is there, and its commands remove it."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from redoxfs.cli import main
+from redoxfs.doctor import left
+
+
+def test_what_is_left_is_listed_and_the_commands_remove_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "my cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(left, "own_folders", lambda: [tmp_path / "run/redoxfs"])
+    monkeypatch.setattr(left, "read_mounts", list)
+    monkeypatch.setattr(left, "HELPERS", ())
+    monkeypatch.setattr(left, "OF_SLURM", (tmp_path / "prolog",))
+    monkeypatch.setattr(left, "FSTAB", tmp_path / "fstab")
+    monkeypatch.setattr(left, "UNITS", tmp_path)
+    assert main(["doctor", "--left"]) == 0
+    assert capfd.readouterr().out == "ok       nothing: redoxfs has left nothing here that it knows of\n"
+    for name in ("my cache/redoxfs/a.scan", "state/redoxfs/a.log", "run/redoxfs/a.sock"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("12345")
+    (tmp_path / "prolog").touch()
+    (tmp_path / "fstab").write_text("# redoxfs\n/data /mnt redoxfs ro 0 0\n/dev/sda / ext4 ro 0 0\n")
+    (tmp_path / "redoxfs@.service").touch()
+    found = {each.name: each for each in left.left()}
+    assert list(found) == ["scans and indexes", "logs and states", "sockets and locks", "Slurm", "fstab", "unit"]
+    assert "/data /mnt redoxfs" in found["fstab"].found
+    for name in ("scans and indexes", "logs and states", "sockets and locks"):
+        assert "1 file, 5 B" in found[name].found
+        subprocess.run(found[name].command or "", shell=True, check=True)
+    assert [each.name for each in left.left()] == ["Slurm", "fstab", "unit"]
+    assert main(["doctor", "--left", "/"]) == 2

@@ -1,0 +1,154 @@
+"""The verdict about a live mount, from histories that scripts/bench/situations.py recorded of real ones.
+
+Each situation has two variants. What they wait for, how long their files are and how many readers they have was chosen
+without a look at the thresholds.
+"""
+
+import json
+import shlex
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redoxfs.cli.arguments import parse
+from redoxfs.doctor.histories import verdict_of, waits_in
+from redoxfs.doctor.result import Level, Result
+from redoxfs.doctor.verdict import judge
+from redoxfs.telemetry.history import read
+
+RECORDED = Path(__file__).parent / "verdicts"
+
+SITUATIONS = {
+    "fast_small": ("fast disk", "redoxfs umount /situation/mnt"),
+    "fast_large": ("fast disk", "redoxfs umount /situation/mnt"),
+    "iops_hdd": ("IOPS", "redoxfs pack --classes=dir /situation/data /situation/data-packed"),
+    "iops_nas": ("IOPS", "redoxfs pack --classes=dir /situation/data /situation/data-packed"),
+    "nothing_table": ("not redirected", "redoxfs umount /situation/mnt && redoxfs mount --classes=sampler "),
+    "nothing_unproven": ("not redirected", "redoxfs umount /situation/mnt && redoxfs mount --classes=dir "),
+    "sampler_shuffle": ("no sampler", "redoxfs umount /situation/mnt && redoxfs mount --memory=64MiB "),
+    "sampler_packed": ("no sampler", "pack the dataset again, without --classes sampler"),
+    "memory_packed": ("memory", "redoxfs umount /situation/mnt && redoxfs mount --memory="),
+    "memory_open_files": ("memory", "redoxfs umount /situation/mnt && redoxfs mount --classes=dir --memory="),
+    "hangs_now": ("storage hangs", "redoxfs doctor /situation/slow"),
+    "hangs_first": ("storage hangs", "redoxfs doctor /situation/slow"),
+    "node_of_two": ("node", "redoxfs doctor --nodes 127.0.0.1:"),
+    "node_of_three": ("node", "redoxfs doctor --nodes 127.0.0.1:"),
+}
+"""By name: the cause, and the beginning of the command that mends it."""
+
+WELL = {
+    "well_packed": "well",
+    "well_busy": "well",
+    "well_cache": "well",
+    "latency_far": "latency",
+    "latency_near": "latency",
+}
+"""Without a warning. Where storage takes long to answer, redoxfs has many reads in flight, and that is what helps."""
+
+
+def value_of(name: str) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads((RECORDED / f"{name}.json").read_text())
+    return value
+
+
+def judged(value: dict[str, Any]) -> Result:
+    return judge(read(value))
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_the_verdict_names_the_cause_and_a_command(name: str) -> None:
+    cause, command = SITUATIONS[name]
+    found = judged(value_of(name))
+    assert found.values["cause"] == cause
+    assert found.level in (Level.WARNING, Level.PROBLEM)
+    assert (found.command or "").startswith(command)
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_a_command_of_a_verdict_can_be_run_as_it_is_printed(name: str) -> None:
+    command = judged(value_of(name)).command or ""
+    if not command.startswith("redoxfs"):
+        return
+    for each in command.split(" && "):
+        program, *words = shlex.split(each)
+        assert program == "redoxfs"
+        assert parse(words).options is not None
+    assert "--classes=any" not in command
+
+
+@pytest.mark.parametrize("name", WELL)
+def test_a_healthy_mount_has_no_warning(name: str) -> None:
+    history = read(value_of(name))
+    found = judge(history)
+    assert (found.level, found.values["cause"], found.command) == (Level.OK, WELL[name], None)
+    assert found.found.startswith("well: ")
+    waits = waits_in(history)
+    assert waits is not None
+    assert waits.level is Level.OK
+    assert "lap" in waits.found
+
+
+def test_a_mount_that_nobody_used_cannot_be_judged() -> None:
+    value = value_of("well_busy")
+    for values in (value["points"]["values"], value["laps"]["values"]):
+        values.update({name: [0 for _ in column] for name, column in values.items()})
+    found = judged(value)
+    assert (found.level, found.found) == (Level.OK, "cannot say, because no program has opened a file here yet")
+
+
+def test_a_short_validation_after_an_epoch_does_not_hide_the_epoch() -> None:
+    """Neither does a mount that is idle for a day."""
+    value = value_of("iops_hdd")
+    points = value["points"]
+    before = judged(value).found
+    points["time"].append(points["time"][-1] + 86_400)
+    for column in points["values"].values():
+        column.append(column[-1])
+    assert judged(value).found == before
+
+
+def test_errors_come_before_speed() -> None:
+    value = value_of("well_busy")
+    for values in (value["points"]["values"], value["laps"]["values"]):
+        values["errors"] = list(range(2, 2 + len(values["errors"])))
+    found = judged(value)
+    assert (found.level, found.values["cause"]) == (Level.PROBLEM, "errors")
+    assert "redoxfs debug" in (found.command or "")
+
+
+def test_a_mount_over_its_source_is_ended_before_it_is_packed() -> None:
+    value = value_of("iops_hdd")
+    value["stats"]["source"] = value["stats"]["mountpoint"] = "/my data"
+    assert judged(value).command == (
+        "redoxfs umount '/my data' && redoxfs pack --classes=dir '/my data' '/my data-packed'"
+    )
+
+
+def test_a_mount_that_was_asked_to_redirect_nothing_says_so() -> None:
+    value = value_of("nothing_table")
+    value["stats"]["verdict"] = "not redirecting: --classes none; every open returns the file that it names"
+    value["stats"]["request"]["words"] = ["--classes=none", "--", "/data", "-mnt"]
+    assert judged(value).command == "redoxfs umount /situation/mnt && redoxfs mount -- /data -mnt"
+    value["stats"]["request"]["words"] = ["--", "/data", "/mnt"]
+    assert judged(value).command == "pack the dataset again, without --classes none"
+    # The mount of a pod is made by its manifest.
+    value["stats"]["request"]["words"] = ["--classes=none", "--fd-socket=/s", "--", "/data"]
+    assert "umount" not in (judged(value).command or "")
+
+
+def test_of_nodes_that_are_equally_slow_none_is_blamed() -> None:
+    value = value_of("node_of_three")
+    for peer in value["stats"]["peers"]:
+        peer["answer_seconds"] = deepcopy(value["stats"]["peers"][0]["answer_seconds"])
+    found = judged(value)
+    assert found.found.startswith("the other nodes are slow: ")
+    assert found.level is Level.WARNING
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1}', '{"stats": 1, "points": 2, "laps": 3, "format": 1}'])
+def test_a_history_of_another_form_is_not_judged(text: str) -> None:
+    found = verdict_of(text.encode())
+    assert found.level is Level.OK
+    assert found.found.startswith("cannot say, because its history is not understood")
