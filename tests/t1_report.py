@@ -3,6 +3,7 @@
 import html.parser
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from t1_history import QUALITY, stats, written
 from redoxfs.cli import main
 from redoxfs.report import Figures, MountRun, UnknownInputError, page, recognized
 from redoxfs.report.html import NONE, escaped, number, seconds, share, size, tag
+from redoxfs.report.mounts import shuffled
 from redoxfs.telemetry import METRICS, Kind
 from redoxfs.telemetry.history import History, row_of, stats_of
+from redoxfs.telemetry.lap_watch import LapQuality
 
 HOSTILE = "/data/<script>alert('&\"')</script>"
 
@@ -110,6 +113,23 @@ def test_the_story_has_the_figures_of_the_history() -> None:
     assert "Storage delivered 100 kB, which is 2 bytes for each byte that programs read (50 kB)." in text
     assert "Another sample of the same class answered 100 % of the opens. Nothing failed." in text
     assert "1 restart: another daemon took over." in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "good"),
+        ({"rank_correlation": 0.5}, "bad: like the lap before"),
+        ({"rank_correlation": -0.5}, "bad: the lap before, reversed"),
+        # Of 25 samples, that may be chance.
+        ({"rank_correlation": 0.5, "followed": 25}, "good"),
+        ({"rank_correlation": None, "mate_pairs": 11.0, "mate_pairs_if_random": 1.6}, "bad: chunks stay together"),
+        ({"mate_pairs": 8.6, "mate_pairs_if_random": 1.6}, "good"),
+    ],
+)
+def test_an_order_is_said_to_be_good_or_bad(changes: dict[str, float | None], words: str) -> None:
+    quality = LapQuality(0.33, 0.01, 4096, 1.6, 1.6, 1.6, 100)
+    assert shuffled(replace(quality, **changes)) == words  # type: ignore[arg-type]
 
 
 def test_doctor_has_its_say() -> None:

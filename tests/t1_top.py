@@ -118,7 +118,7 @@ def test_one_mount_shows_its_figures_at_80_by_24() -> None:
     assert row(lines, "all")[:2] == ["30", "100.0%"]
     assert row(lines, "memory")[:2] == ["512.0", "MiB"]
     assert row(lines, "  limit") == ["1.0", "GiB"]
-    assert [row(lines, label) for label in ("  in slots", "  open")] == [["123"], ["4"]]
+    assert [row(lines, label) for label in ("  loaded", "  open")] == [["123"], ["4"]]
     assert row(lines, "train")[:3] == ["lap", "2", "40.0%"]
     assert row(lines, "train")[-3:] == ["360", "of", "900"]
     assert row(lines, "val")[:3] + row(lines, "val")[-3:] == ["lap", "1", "0.0%", "0", "of", "100"]

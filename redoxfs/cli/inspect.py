@@ -21,6 +21,9 @@ from redoxfs.launch.source import Dataset, check_source, evidence, memory_of, op
 # The shares of the samples that people try first: the least that works, a few shares, and all.
 _SHARES = {"least": 0.0, "5%": 0.05, "10%": 0.10, "25%": 0.25, "50%": 0.5, "all": 1.0}
 
+# What becomes of samples where they are not redirected.
+_OF_MODE = {"sampler": "that a sampler draws"}
+
 
 def run(options: InspectOptions) -> int:
     """Print how a mount of SOURCE with these options would be."""
@@ -149,7 +152,7 @@ def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     shown += [
         ("files", f"{facts['files']:,}; {_share(facts['sample_files'], facts['files'])}"),
         ("not redirected", counted(facts["exact_files"], "file")),
-        ("samples", f"{facts['samples']:,} that may be redirected"),
+        ("samples", f"{facts['samples']:,} {_OF_MODE.get(facts['classes_mode'], 'that may be redirected')}"),
     ]
     if not facts["samples"]:
         return shown

@@ -223,7 +223,7 @@ def summary(prepared: Prepared) -> list[str]:
     where = f"at {target}" if prepared.receive is None else f"to the mount that came from {target}"
     line = f"{source} is served {'over itself' if source == str(target) else where}"
     if not len(catalog.class_of):
-        return [f"{line}, every file exactly"]
+        return [f"{line}, and nothing is redirected"]
     data = format_bytes(int(catalog.sample_bytes.sum()))
     held = f"{format_bytes(prepared.memory_bytes)} of memory hold {plan.held_share:.0%} of the samples"
     stays = plan.about["policy"] == "pool" and plan.sharing is None and plan.held_share == 1

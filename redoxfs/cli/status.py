@@ -91,7 +91,7 @@ def rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
         ("splits", _splits(stats)),
         ("opens", _joined(stats, "{opens:,}", "opens")),
         ("redirected", _joined(stats, "{redirected:,}" + share, "redirected")),
-        ("served as asked", _joined(stats, "{exact:,}", "exact")),
+        ("not redirected", _joined(stats, "{exact:,}", "exact")),
         ("chunk loads", _chunk_loads(stats)),
         ("bytes read", _bytes(stats, "bytes_read")),
         ("cache", _cache(stats)),

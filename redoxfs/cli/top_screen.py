@@ -44,7 +44,7 @@ _RATES = (
 
 _COUNTS = {
     "waiting_reads": "waiting reads",
-    "in_slots": "  in slots",
+    "in_slots": "  loaded",
     "retained_samples": "  retained",
     "in_remote_slots": "  from peers",
     "in_open_files": "  open",

@@ -10,28 +10,35 @@ from redoxfs.report.html import Html, joined, tag
 from redoxfs.report.words import ANSWERED, Run, advice, amplification, moment, rates_of, story, times_of
 from redoxfs.telemetry import Outcome
 from redoxfs.telemetry.history import Lap, Point
+from redoxfs.telemetry.lap_watch import LapQuality
 
 MOST_ROWS = 40
 """Of a table about time. Points are merged so that there are not more."""
 
 OUTCOMES = {
-    Outcome.RESIDENT: "in memory",
-    Outcome.IN_FLIGHT: "read in progress",
-    Outcome.DEMAND: "read for this open",
-    Outcome.REMOTE: "another node",
-    Outcome.DIRECT: "the file itself",
+    Outcome.RESIDENT: "resident",
+    Outcome.IN_FLIGHT: "in flight",
+    Outcome.DEMAND: "demand",
+    Outcome.REMOTE: "remote",
+    Outcome.DIRECT: "direct",
     Outcome.FAILED: "failed",
 }
 
 PLACES = {
-    "in_slots": ("wait for their turn", "resident"),
-    "in_remote_slots": ("of other nodes, wait", "remote"),
+    "in_slots": ("loaded", "resident"),
+    "in_remote_slots": ("from peers", "remote"),
     "in_open_files": ("in open files", "served"),
     "in_closed_files": ("in files just closed", "direct"),
     "put_aside": ("reserved by stats", "wait"),
 }
 
 RANDOM_DISPLACEMENT = 1 / 3
+
+ALIKE = 0.1
+"""A rank correlation of two laps beyond which one tells something of the other."""
+
+MOST_MATES = 6
+"""A shuffle buffer with a tenth of the samples has nearly so many times the mates of a random order (SEMANTICS.md)."""
 
 
 def of_mount(run: Run) -> Html:
@@ -97,7 +104,8 @@ def _over_time(run: Run) -> Iterator[Html]:
     if sources:
         yield figure(
             "Where samples came from",
-            "The share of opens by what they waited for.",
+            "The share of opens by what they waited for: nothing (resident), a read in progress (in flight), a read of "
+            "their own (demand), another node (remote), or storage, as the file is not redirected (direct).",
             over(*sources, label=html.share, title="Where samples came from", stacked=True, top=1.0),
             _table(
                 run,
@@ -331,10 +339,12 @@ def _shuffle(laps: Sequence[Lap]) -> Html:
             html.number(quality.mate_pairs_if_random),
             f"{quality.followed:,}",
             f"{quality.batches:,}",
+            shuffled(quality),
         ]
         rows.append((cells, quality.displacement))
     headings = (
-        "lap", "displacement", "rank correlation", "mate pairs", "in the last 5 %", "if random", "samples", "batches"
+        "lap", "displacement", "rank correlation", "mate pairs", "in the last 5 %", "if random", "samples", "batches",
+        "the order is",
     )  # fmt: skip
     return tag(
         "figure",
@@ -346,15 +356,28 @@ def _shuffle(laps: Sequence[Lap]) -> Html:
                 "Displacement is how far a sample moves from one lap to the next, as a share of the lap: a third where "
                 "both are random, which is the longest bar. The rank correlation of two laps is 0 where they are "
                 "independent. Mate pairs are the pairs of one chunk that meet in a batch of 256, beside the number for "
-                "a random order. All are estimates; the last two columns tell from how many samples and batches.",
+                "a random order; a shuffle buffer with a tenth of the samples has up to six times as many. All are "
+                "estimates, from so many samples and batches. Smaller chunks, and up to an eighth of the samples in "
+                "memory, mix more.",
             ),
         ),
         bars(
             headings,
-            [*rows, (("random", html.number(RANDOM_DISPLACEMENT), "0", *[html.NONE] * 5), RANDOM_DISPLACEMENT)],
+            [*rows, (("random", html.number(RANDOM_DISPLACEMENT), "0", *[html.NONE] * 5, "good"), RANDOM_DISPLACEMENT)],
             "shuffle",
         ),
     )
+
+
+def shuffled(quality: LapQuality) -> str:
+    """Whether the order of a lap is good for training, in words."""
+    alike, mates, random_mates = quality.rank_correlation, quality.mate_pairs, quality.mate_pairs_if_random
+    # Three standard errors, where few samples were followed.
+    if alike is not None and abs(alike) > max(ALIKE, 3 / max(1, quality.followed) ** 0.5):
+        return "bad: like the lap before" if alike > 0 else "bad: the lap before, reversed"
+    if mates is not None and random_mates and mates > max(MOST_MATES * random_mates, 1.0):
+        return "bad: chunks stay together"
+    return "good"
 
 
 # Several mounts

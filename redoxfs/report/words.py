@@ -143,6 +143,7 @@ def story(run: Run) -> Iterator[str]:
             f"Storage delivered {html.size(read)}, which is {html.number(ratio)} bytes for each byte that programs "
             f"read ({html.size(served)})."
         )
+    yield "Reads that the kernel's page cache answered did not reach redoxfs, and are in no figure."
     redirected = run.whole.redirected_share
     if redirected is not None:
         yield f"Another sample of the same class answered {html.share(redirected)} of the opens."
