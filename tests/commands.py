@@ -28,7 +28,7 @@ NOT_RUN = {
     "redoxfs trace": "needs several nodes; t5_nodes",
     "redoxfs nodes": "needs several nodes; t5_nodes",
     "profile opens.log": "needs the log of a day; t4_access_log",
-    "/data/imagenet": "needs ImageNet",
+    "imagenet": "needs ImageNet",
     "/data/coco": "needs COCO; t6_sampler",
     "--job run-17": "is one of several ranks; t4_ranks",
     "profile /mnt/train": "waits for ten seconds of a job; t4_access_log",
