@@ -1,6 +1,7 @@
-"""One epoch in random order from slow storage: the plain directory, redoxfs on it, redoxfs on a packed copy.
+"""Epochs in random order from slow storage: the plain directory, redoxfs on it, redoxfs on a packed copy.
 
     scripts/bench/epoch.py [--files 20480] [--profiles nas,hdd,none] [--ways plain,directory,packed,sweep] [--json]
+                           [--epochs 1] [--memory-mb 256] [--cap-mb 768] [--against CHECKOUT]
     scripts/bench/epoch.py --profiles latency [--readers 4,8,16] [--rounds 1] [--json]
 
 8 processes share the epoch, as the workers of one job do. They read each file whole. At first no file is in the
@@ -9,14 +10,20 @@ cap limits the storage's reads and bytes a second, and another the memory of all
 included. The profiles are those of scripts/bench/throttle.py, which needs root. Scanning, packing (once for a dataset)
 and mounting are not timed.
 
+One epoch is read from an empty page cache and, by redoxfs, with empty memory. With --epochs, more follow at once, and
+the table has the last one: from the second on, redoxfs has what its memory keeps, and the plain directory what the page
+cache has of it. --against measures another checkout of redoxfs on the packed copy in the same run, with the Python of
+its .venv.
+
 The profile "latency" has no caps. A filesystem (scripts/slow_store.c) delays each open and each read by 2 ms, and keeps
 no pages from one open to the next. It serves many requests at a time, as storage behind a network does, so more
 processes get more from it: the benchmark runs with 4, 8 and 16. It has no sweep, and needs gcc and libfuse3-dev.
 
 How to read the result: "plain directory" is the rate without redoxfs, and "x plain" the gain over it, the median of
-the rounds. "bare sweep" reads the packed shards from end to end and does nothing else, so nothing can be faster; "of
-sweep" is a share of that. "read" is what the storage read, as a multiple of the dataset. Every file holds its own name:
-each must come exactly once, with the label of the path that was opened. The exit code is 1 if one does not.
+the rounds; "x other", over the other checkout. "bare sweep" reads the packed shards from end to end and does nothing
+else, so nothing can be faster in the first epoch; "of sweep" is a share of that. "read" is what the storage read, as a
+multiple of the dataset. Every file holds its own name: each must come exactly once in each epoch, with the label of the
+path that was opened. The exit code is 1 if one does not.
 """
 
 import argparse
@@ -27,7 +34,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,6 +42,7 @@ from typing import Any
 
 import mounts
 import throttle
+from full_path import other_checkout
 from labelled import make_files, read_epoch
 from results import grid
 from rich.console import Console
@@ -48,6 +56,7 @@ WAYS = {
     "plain": "plain directory",
     "directory": "redoxfs, directory",
     "packed": "redoxfs, packed",
+    "against": "the other checkout, packed",
     "sweep": "bare sweep",
 }
 
@@ -94,15 +103,23 @@ def storage(profile: throttle.Profile, work: Path, cap_bytes: int | None) -> Ite
 
 
 @contextmanager
-def reading(stored: Storage, way: str, work: Path, memory_mb: int, *options: str) -> Iterator[Path]:
-    """Where the files are read: "plain", or a mount of the "directory" or of the "packed" copy."""
+def reading(
+    stored: Storage, way: str, work: Path, memory_mb: int, *options: str, python: str = sys.executable
+) -> Iterator[Path]:
+    """Where the files are read: "plain", or a mount of the "directory" or of the "packed" copy. "sweep": the copy.
+
+    The daemon is that of the redoxfs of ``python``.
+    """
     if way == "plain":
         yield stored.source
+        return
+    if way == "sweep":
+        yield stored.packed
         return
     mnt = work / "mnt"
     source = stored.packed if way == "packed" else stored.source
     classes = [] if way == "packed" else ["--classes", "dir"]
-    command = mounts.redoxfs(source, mnt, "--memory", f"{memory_mb}MiB", *classes, *options)
+    command = mounts.redoxfs(source, mnt, "--memory", f"{memory_mb}MiB", *classes, *options, python=python)
     with mounts.served_by(command, mnt, stored.enter):
         yield mnt
 
@@ -134,29 +151,44 @@ def within(stored: Storage, folder: Path, readers: int) -> dict[str, Any]:
 
 
 def measure(
-    work: Path, way: str, profile: throttle.Profile, readers: int, total: int, arguments: argparse.Namespace
-) -> dict[str, Any]:
-    with storage(profile, work, arguments.cap_mb << 20) as stored, ExitStack() as stack:
-        folder, stats = stored.packed, None
-        if way != "sweep":
-            folder = stack.enter_context(reading(stored, way, work, arguments.memory_mb, *arguments.options))
+    work: Path,
+    way: str,
+    profile: throttle.Profile,
+    readers: int,
+    total: int,
+    arguments: argparse.Namespace,
+    epochs: int = 1,
+) -> list[dict[str, Any]]:
+    """A row for each epoch."""
+    rows = []
+    source, python = way, sys.executable
+    if way == "against":
+        source, python = "packed", other_checkout(arguments.against).python
+    with (
+        storage(profile, work, arguments.cap_mb << 20) as stored,
+        reading(stored, source, work, arguments.memory_mb, *arguments.options, python=python) as folder,
+    ):
         stored.forget()
-        before = stored.read_bytes() if stored.read_bytes else 0
-        found = within(stored, folder, 0 if way == "sweep" else readers)
-        if way in ("directory", "packed"):
-            stats = mounts.stats(folder)
-        read_bytes = stored.read_bytes() - before if stored.read_bytes else None
-    return {
-        "way": way,
-        "profile": profile.name,
-        "readers": readers,
-        **found,
-        "storage_bytes": read_bytes,
-        "files_per_s": arguments.files / found["seconds"],
-        "mb_per_s": total / found["seconds"] / 1e6,
-        "amplification": None if read_bytes is None else read_bytes / total,
-        "stats": stats,
-    }
+        for number in range(1, 1 + (1 if way == "sweep" else epochs)):
+            before = stored.read_bytes() if stored.read_bytes else 0
+            found = within(stored, folder, 0 if way == "sweep" else readers)
+            stats = mounts.stats(folder) if source in ("directory", "packed") else None
+            read_bytes = stored.read_bytes() - before if stored.read_bytes else None
+            rows.append(
+                {
+                    "way": way,
+                    "profile": profile.name,
+                    "readers": readers,
+                    "epoch": number,
+                    **found,
+                    "storage_bytes": read_bytes,
+                    "files_per_s": arguments.files / found["seconds"],
+                    "mb_per_s": total / found["seconds"] / 1e6,
+                    "amplification": None if read_bytes is None else read_bytes / total,
+                    "stats": stats,
+                }
+            )
+    return rows
 
 
 def run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
@@ -166,16 +198,19 @@ def run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
     for profile in (throttle.PROFILES[name] for name in arguments.profiles.split(",")):
         is_delayed = profile.delay_ms is not None
         ways = [way for way in arguments.ways.split(",") if not (is_delayed and way == "sweep")]
+        ways += ["against"] if arguments.against else []
         for readers in arguments.readers or (LATENCY_READERS if is_delayed else READERS):
             for number in range(arguments.rounds):
                 for way in ways:
                     console.print(f"{profile.name}, {readers} readers, round {number + 1}: {WAYS[way]} …")
-                    rows.append(measure(work, way, profile, readers, total, arguments))
+                    rows += measure(work, way, profile, readers, total, arguments, arguments.epochs)
     return {
         "machine": mounts.machine(),
         "files": arguments.files,
         "bytes": total,
         "rounds": arguments.rounds,
+        "epochs": arguments.epochs,
+        "against": other_checkout(arguments.against).commit if arguments.against else None,
         "memory_mb": arguments.memory_mb,
         "cap_mb": arguments.cap_mb,
         "options": arguments.options,
@@ -197,12 +232,17 @@ def show(result: dict[str, Any]) -> None:
         f"{result['files']:,} files, {result['bytes'] / 1e9:.2f} GB; {result['memory_mb']} MiB for redoxfs, "
         f"{result['cap_mb']} MiB for all with the page cache where the storage is capped; rounds: {result['rounds']}"
     )
+    if result["epochs"] > 1:
+        console.print(f"the last of {result['epochs']} epochs")
+    if result["against"]:
+        console.print(f"the other checkout: commit {result['against']}")
     for profile, readers in dict.fromkeys((row["profile"], row["readers"]) for row in result["rows"]):
         rows: dict[str, list[dict[str, Any]]] = {}
         for row in result["rows"]:
-            if (row["profile"], row["readers"]) == (profile, readers):
+            is_last = row["way"] == "sweep" or row["epoch"] == result["epochs"]
+            if is_last and (row["profile"], row["readers"]) == (profile, readers):
                 rows.setdefault(row["way"], []).append(row)
-        headings = ("", "files/s", "MB/s", "x plain", "of sweep", "read", "waits")
+        headings = ("", "files/s", "MB/s", "x plain", "x other", "of sweep", "read", "waits")
         table = grid(f"{throttle.PROFILES[profile].title}; {readers} readers", headings)
         for way, found in rows.items():
             files_per_s, mb_per_s = (
@@ -214,6 +254,7 @@ def show(result: dict[str, Any]) -> None:
                 f"{files_per_s:,.0f}",
                 f"{mb_per_s:,.0f}",
                 f"{median_ratio(found, rows['plain']):.2f}" if "plain" in rows else "",
+                f"{median_ratio(found, rows['against']):.2f}" if "against" in rows and way == "packed" else "",
                 f"{median_ratio(found, rows['sweep']):.0%}" if "sweep" in rows else "",
                 "" if last["amplification"] is None else f"{last['amplification']:.2f} x",
                 f"{last['stats']['in_flight_waits'] + last['stats']['demand_loads']:,}" if last["stats"] else "",
@@ -221,7 +262,8 @@ def show(result: dict[str, Any]) -> None:
         console.print(table)
     wrong = [row for row in result["rows"] if row["wrong_labels"] or row["not_once"]]
     for row in wrong:
-        console.print(f"{row['profile']}, {row['way']}: {row['wrong_labels']} wrong labels, {row['not_once']} not once")
+        where = f"{row['profile']}, {row['way']}, epoch {row['epoch']}"
+        console.print(f"{where}: {row['wrong_labels']} wrong labels, {row['not_once']} not once")
 
 
 def main() -> int:
@@ -235,6 +277,8 @@ def main() -> int:
         help=f"numbers of processes (default: {READERS[0]}; latency: {','.join(map(str, LATENCY_READERS))})",
     )
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--epochs", type=int, default=1, help="one after the other on each mount; shows the last")
+    parser.add_argument("--against", type=Path, help="another checkout of redoxfs, with a .venv")
     parser.add_argument("--memory-mb", type=int, default=256, help="--memory of the mounts, MiB")
     parser.add_argument(
         "--cap-mb", type=int, default=768, help="cap on the memory of all processes and their page cache, MiB"

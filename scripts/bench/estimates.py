@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
         rows = []
         for name, (way, readers, title) in WAYS.items():
             console.print(f"{profile.name}: {title} …")
-            measured = epoch.measure(work, way, profile, readers, total, arguments)
+            (measured,) = epoch.measure(work, way, profile, readers, total, arguments)
             complete = not measured["wrong_labels"] and not measured["not_once"]
             rows.append(
                 {"way": name, "estimated_s": said[name], "measured_s": measured["seconds"], "complete": complete}
