@@ -17,6 +17,7 @@ from redoxfs.dataset import build_catalog, read_tree
 from redoxfs.fs.recorder import Recorder
 from redoxfs.native import Histogram
 from redoxfs.telemetry import METRICS, Kind, Outcome
+from redoxfs.telemetry.expected_quality import entropy_of_permutation
 from redoxfs.telemetry.history import (
     LAPS,
     POINTS,
@@ -33,11 +34,11 @@ from redoxfs.telemetry.history import (
     stats_of,
 )
 from redoxfs.telemetry.lap_watch import FOLLOWED, Finished, LapQuality, LapWatch
-from redoxfs.telemetry.quality import BATCH, quality
+from redoxfs.telemetry.quality import BATCH, entropies, quality
 
 DAY_S = 86_400.0
 
-QUALITY = LapQuality(0.3, 0.1, 100, 2.0, 3.0, 1.5, 10)
+QUALITY = LapQuality(0.3, 0.1, 100, 2.0, 3.0, 1.5, 10, 7.1, 7.5, 3.2, 3.3)
 
 
 def stats(opens: int, *, restarts: int = 0, used: int = 7, waits: int = 0) -> dict[str, Any]:
@@ -235,6 +236,21 @@ def test_laps_are_bounded_and_lose_no_open() -> None:
     assert (laps[-1].first, laps[-1].last) == (ends, ends)
 
 
+def test_a_history_of_before_entropies_were_measured_is_read() -> None:
+    history = History()
+    history.begin_lap(0, 0.0)
+    history.take_in(stats(3))
+    history.end_lap(0, 1, 1, QUALITY, 1.0, whole=True)
+    value = written(history, 1.0, {"pid": 1})
+    assert read(value).laps[0].quality == QUALITY
+    for name in ("chunk_entropy", "chunk_entropy_if_random", "class_entropy", "class_entropy_if_random"):
+        del value["laps"][name]
+    assert read(value).laps[0].quality == LapQuality(0.3, 0.1, 100, 2.0, 3.0, 1.5, 10)
+    del value["laps"]["mate_pairs"]
+    with pytest.raises(UnreadableError, match="damaged"):
+        read(value)
+
+
 def test_a_text_that_is_no_history_is_refused() -> None:
     history = History()
     history.add(stats(3), 0.0)
@@ -255,7 +271,7 @@ def test_a_text_that_is_no_history_is_refused() -> None:
             read({**value, "points": broken})
 
 
-SAMPLES, CHUNK = 8 * FOLLOWED, 16
+SAMPLES, CHUNK, CLASSES = 8 * FOLLOWED, 16, 20
 
 
 def watch(samples: list[int]) -> LapWatch:
@@ -267,6 +283,8 @@ def watch(samples: list[int]) -> LapWatch:
         tree_of=lambda numbers: np.searchsorted(ends, numbers, side="right").astype(np.int32),
         chunk_of=lambda sample: sample // CHUNK,
         chunk_samples=CHUNK,
+        class_of=lambda numbers: numbers % CLASSES,
+        class_sizes=lambda tree: np.bincount(np.arange(samples[tree]) % CLASSES),
     )
 
 
@@ -318,6 +336,23 @@ def test_the_measures_are_those_of_the_simulator(shuffled: bool) -> None:
     assert second.mate_pairs == pytest.approx(exact.mate_pairs, rel=0.15)
     assert second.mate_pairs_if_random == pytest.approx(exact.mate_pairs_if_random, rel=0.01)
     assert second.mate_pairs_at_end is not None
+    for label_of, found, if_random in (
+        (chunk_of, second.chunk_entropy, second.chunk_entropy_if_random),
+        (np.arange(SAMPLES, dtype=np.int32) % CLASSES, second.class_entropy, second.class_entropy_if_random),
+    ):
+        assert found == pytest.approx(entropies(label_of[epochs[1]], BATCH).mean(), abs=0.02)
+        assert if_random == pytest.approx(entropy_of_permutation(np.bincount(label_of)))
+    assert (second.chunk_entropy == 4) == (not shuffled), "16 chunks of 16"
+
+
+def test_a_lap_of_no_whole_batch_has_no_entropies() -> None:
+    laps = watch([200])
+    (ended,) = laps.look(range(200))
+    assert (ended.quality.batches, ended.quality.chunk_entropy, ended.quality.class_entropy_if_random) == (
+        0,
+        None,
+        None,
+    )
 
 
 def test_places_take_little_memory_with_many_samples() -> None:

@@ -132,6 +132,16 @@ def test_an_order_is_said_to_be_good_or_bad(changes: dict[str, float | None], wo
     assert shuffled(replace(quality, **changes)) == words  # type: ignore[arg-type]
 
 
+def test_each_entropy_is_beside_that_of_a_random_order() -> None:
+    text = " ".join(seen(history()).words).replace("\N{NO-BREAK SPACE}", " ")
+    assert "7.10 of 7.50" in text
+    assert "3.20 of 3.30" in text
+    value = history()
+    for name in ("chunk_entropy", "chunk_entropy_if_random", "class_entropy", "class_entropy_if_random"):
+        del value["laps"][name]
+    assert " of 7.50" not in " ".join(seen(value).words)
+
+
 def test_doctor_has_its_say() -> None:
     value = history()
     value["stats"]["peers"] = [{"address": "b:1", "state": "unreachable", "reason": None, "answer_seconds": {"sum": 0}}]

@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import subprocess
+from math import log2
 from pathlib import Path
 
 import pytest
@@ -320,7 +321,36 @@ def test_inspect_describes_the_mount_without_mounting(machine: Machine, source: 
     table = machine.ok("inspect", source).stdout
     for words in ("2 classes", "not redirected", "memory needed", facts["verdict"][:20]):
         assert words in table
+    assert facts["shuffled_with"] is None, "no batch is whole"
+    assert "chunk mates" not in table
     assert machine.nothing_is_left()
+
+
+def test_inspect_says_how_well_each_memory_shuffles(machine: Machine, tmp_path: Path) -> None:
+    for label in range(10):
+        (tmp_path / f"many/train/{label}").mkdir(parents=True)
+        for number in range(60):
+            (tmp_path / f"many/train/{label}/{number}.jpg").write_bytes(bytes(200))
+    options = ["--classes", "dir", "--chunk-size", "16"]
+    facts = machine.inspect(tmp_path / "many", *options)
+    shuffled = facts["shuffled_with"]
+    for measure, best in (("mates", 1), ("chunk_entropy", shuffled["chunk_entropy_if_random"])):
+        by_memory = shuffled[measure]
+        assert list(by_memory) == list(facts["memory_for"])
+        assert [*by_memory.values()] == sorted(by_memory.values(), reverse=measure == "mates")
+        assert by_memory["least"] != by_memory["50%"] != by_memory["all"] == best
+    assert log2(10) - 0.1 < shuffled["class_entropy_if_random"] < log2(10)
+    assert 0 < facts["block_variance"] < facts["block_variance_if_random"] < 1
+    rows = {
+        line.split("│")[1].strip(): line.split("│")[2].strip()
+        for line in machine.ok("inspect", tmp_path / "many", *options).stdout.splitlines()
+        if "│" in line
+    }
+    assert f"50% {shuffled['mates']['50%']:.1f}, all 1.0 times those of a random order" in rows["chunk mates"]
+    assert f"a random order has {shuffled['chunk_entropy_if_random']:.2f}" in rows["chunks in a batch"]
+    assert f"a random order has {shuffled['class_entropy_if_random']:.2f}" in rows["classes in a batch"]
+    assert f"block variance {facts['block_variance']:.2f}" in rows["classes in a chunk"]
+    assert "chunk mates" not in machine.ok("inspect", tmp_path / "many", *options, "--policy", "slot").stdout
 
 
 def test_a_scan_is_cached_and_reused(machine: Machine) -> None:

@@ -64,6 +64,12 @@ def test_laps_have_what_a_reader_counted(machine: Machine, splits: Path) -> None
     assert laps[-1].quality.followed == TRAIN
     assert laps[-1].quality.displacement is not None
     assert 0.2 < laps[-1].quality.displacement < 0.45
+    quality = laps[-1].quality
+    assert quality.batches > 0
+    assert quality.class_entropy == pytest.approx(quality.class_entropy_if_random, abs=0.1), "as it asked for them"
+    assert quality.chunk_entropy is not None
+    assert quality.chunk_entropy_if_random is not None
+    assert 0 < quality.chunk_entropy < quality.chunk_entropy_if_random + 0.1
     machine.ok("umount", machine.mnt)
 
 

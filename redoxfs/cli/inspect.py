@@ -87,6 +87,7 @@ def gather(dataset: Dataset, *, policy: str, seed: int, memory_bytes: int, nodes
         "seed": seed,
         "policy": policy,
         **_memory(dataset, policy, memory_bytes, nodes),
+        **_shuffle(dataset, per_class),
         **_packed(dataset),
     }
 
@@ -138,8 +139,42 @@ def _memory(dataset: Dataset, policy: str, memory_bytes: int, nodes: int) -> dic
         "limit_for": {name: limit_for(size, files) for name, size in needed.items()},
     }
     if policy == "pool" and nodes == 1:
-        facts["reads_with"] = {name: round(pool_reads(catalog, cells, size), 4) for name, size in needed.items()}
+        reads = {name: pool_reads(dataset.catalog, dataset.cells, size) for name, size in needed.items()}
+        facts["reads_with"] = {name: round(share, 4) for name, share in reads.items()}
+        facts["shuffled_with"] = _shuffled(dataset, reads)
     return facts
+
+
+def _shuffled(dataset: Dataset, reads: dict[str, float]) -> dict[str, Any] | None:
+    """How well the pool shuffles with each memory, about; None where there is no whole batch."""
+    import numpy as np
+
+    from redoxfs.telemetry.expected_quality import entropy_of_permutation, expected_of_pool
+    from redoxfs.telemetry.quality import BATCH
+
+    if len(dataset.catalog.class_of) < BATCH:
+        return None
+    of_chunk = (dataset.cells.cells >= 0).sum(axis=1)
+    found = {
+        name: expected_of_pool(of_chunk, read_share=share, held_share=_SHARES[name]) for name, share in reads.items()
+    }
+    per_class = np.bincount(dataset.catalog.class_of)
+    return {
+        "batch": BATCH,
+        "mates": {name: round(each.mates, 3) for name, each in found.items()},
+        "chunk_entropy": {name: round(each.chunk_entropy, 3) for name, each in found.items()},
+        "chunk_entropy_if_random": round(entropy_of_permutation(of_chunk), 3),
+        "class_entropy_if_random": round(entropy_of_permutation(per_class), 3),
+    }
+
+
+def _shuffle(dataset: Dataset, per_class: Any) -> dict[str, Any]:
+    """How evenly chunks have the classes."""
+    from redoxfs.telemetry.expected_quality import block_variance
+
+    found = block_variance(dataset.cells.cells, dataset.catalog.class_of, per_class)
+    of_chunks, at_random = (None, None) if found is None else (round(each, 3) for each in found)
+    return {"block_variance": of_chunks, "block_variance_if_random": at_random}
 
 
 def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
@@ -171,6 +206,17 @@ def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     if "reads_with" in facts:
         read = ", ".join(f"{name} {share:.0%}" for name, share in facts["reads_with"].items())
         shown.append(("read an epoch", f"{read}, after the first"))
+    if facts.get("shuffled_with"):
+        shown += _shuffle_rows(facts["shuffled_with"])
+    if facts["block_variance"] is not None:
+        variance, at_random = facts["block_variance"], facts["block_variance_if_random"]
+        shown.append(
+            (
+                "classes in a chunk",
+                f"block variance {variance:.2f}, less is better; {at_random:.2f} for chunks drawn at random, "
+                f"{facts['chunk_size']} for chunks of one class",
+            )
+        )
     if not facts["memory_suffices"]:
         shown.append(("memory", f"{format_bytes(facts['memory_bytes'])} is too small: mount would refuse it"))
     return shown
@@ -179,6 +225,20 @@ def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
 def _each(nodes: int, sizes: dict[str, int]) -> str:
     of_each = f"each of {nodes} nodes: " if nodes > 1 else ""
     return of_each + ", ".join(f"{name} {format_needed(size)}" for name, size in sizes.items())
+
+
+def _shuffle_rows(shuffled: dict[str, Any]) -> list[tuple[str, str]]:
+    mates = ", ".join(f"{name} {times:,.1f}" for name, times in shuffled["mates"].items())
+    bits = ", ".join(f"{name} {each:.2f}" for name, each in shuffled["chunk_entropy"].items())
+    return [
+        ("chunk mates", f"{mates} times those of a random order, in a batch of {shuffled['batch']}"),
+        ("chunks in a batch", f"entropy {bits} bits; a random order has {shuffled['chunk_entropy_if_random']:.2f}"),
+        (
+            "classes in a batch",
+            "in the order of your script, with any memory; a random order has "
+            f"{shuffled['class_entropy_if_random']:.2f} bits",
+        ),
+    ]
 
 
 def _share(sample_files: int, files: int) -> str:

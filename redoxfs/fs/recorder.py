@@ -61,6 +61,8 @@ class Recorder:
             tree_of=self._tree_of,
             chunk_of=lambda sample: node.plan.policy.chunk_of(sample),
             chunk_samples=len(catalog.class_of) / max(1, about.get("chunks", 1)),
+            class_of=lambda samples: catalog.class_of[samples],
+            class_sizes=self._class_sizes,
         )
         self._history = History()
         self._given = 0
@@ -161,6 +163,12 @@ class Recorder:
             began = turns[tree] == 0
             self._watch.resume(tree, turns=round(turns[tree]), nodes=nodes, whole=bool(began))
         self.due = self._watch.due
+
+    def _class_sizes(self, tree: int) -> npt.NDArray[np.int64]:
+        """int64[classes]: how many samples each class of a tree has; 0 of other classes."""
+        catalog = self._catalog
+        sizes = np.bincount(catalog.class_of, minlength=len(catalog.tree_of_class))
+        return np.where(catalog.tree_of_class == tree, sizes, 0)
 
     def _samples_of_tree_all(self) -> npt.NDArray[np.int64]:
         return np.bincount(self._tree_of_all(np.arange(len(self._catalog.class_of))), minlength=len(self._trees))

@@ -337,14 +337,16 @@ def _shuffle(laps: Sequence[Lap]) -> Html:
             html.number(quality.mate_pairs),
             html.number(quality.mate_pairs_at_end),
             html.number(quality.mate_pairs_if_random),
+            _bits(quality.chunk_entropy, quality.chunk_entropy_if_random),
+            _bits(quality.class_entropy, quality.class_entropy_if_random),
             f"{quality.followed:,}",
             f"{quality.batches:,}",
             shuffled(quality),
         ]
         rows.append((cells, quality.displacement))
     headings = (
-        "lap", "displacement", "rank correlation", "mate pairs", "in the last 5 %", "if random", "samples", "batches",
-        "the order is",
+        "lap", "displacement", "rank correlation", "mate pairs", "in the last 5 %", "if random",
+        "entropy of chunks", "entropy of classes", "samples", "batches", "the order is",
     )  # fmt: skip
     return tag(
         "figure",
@@ -356,14 +358,16 @@ def _shuffle(laps: Sequence[Lap]) -> Html:
                 "Displacement is how far a sample moves from one lap to the next, as a share of the lap: a third where "
                 "both are random, which is the longest bar. The rank correlation of two laps is 0 where they are "
                 "independent. Mate pairs are the pairs of one chunk that meet in a batch of 256, beside the number for "
-                "a random order; a shuffle buffer with a tenth of the samples has up to six times as many. All are "
-                "estimates, from so many samples and batches. Smaller chunks, and up to an eighth of the samples in "
-                "memory, mix more.",
+                "a random order; a shuffle buffer with a tenth of the samples has up to six times as many. Entropies "
+                "are of the chunks and the classes in such a batch, in bits, beside those of a random order: the "
+                "nearer, the better mixed. Classes come in the order in which the job asks for them. All are estimates, "
+                "from so many samples and batches. Smaller chunks, and up to an eighth of the samples in memory, mix "
+                "more.",
             ),
         ),
         bars(
             headings,
-            [*rows, (("random", html.number(RANDOM_DISPLACEMENT), "0", *[html.NONE] * 5, "good"), RANDOM_DISPLACEMENT)],
+            [*rows, (("random", html.number(RANDOM_DISPLACEMENT), "0", *[html.NONE] * 7, "good"), RANDOM_DISPLACEMENT)],
             "shuffle",
         ),
     )
@@ -378,6 +382,10 @@ def shuffled(quality: LapQuality) -> str:
     if mates is not None and random_mates and mates > max(MOST_MATES * random_mates, 1.0):
         return "bad: chunks stay together"
     return "good"
+
+
+def _bits(entropy: float | None, if_random: float | None) -> str:
+    return html.NONE if entropy is None or if_random is None else f"{entropy:.2f} of {if_random:.2f}"
 
 
 # Several mounts

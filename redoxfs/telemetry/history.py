@@ -187,9 +187,16 @@ class _About(NamedTuple):
     mate_pairs_at_end: float
     mate_pairs_if_random: float
     batches: float
+    chunk_entropy: float
+    chunk_entropy_if_random: float
+    class_entropy: float
+    class_entropy_if_random: float
 
 
 QUALITY = LapQuality.__dataclass_fields__.keys()
+
+ADDED = {name for name, each in LapQuality.__dataclass_fields__.items() if each.default is None}
+"""Measures that a history of an earlier version lacks."""
 
 
 def memory_bytes() -> int:
@@ -380,7 +387,7 @@ class History:
 
 @cache
 def _sum_of(version: int) -> int:
-    return crc32(repr((version, POINTS, LAPS, TREES, columns())).encode())
+    return crc32(repr((version, POINTS, LAPS, TREES, _About._fields, columns())).encode())
 
 
 def _joined(one: Row, two: Row) -> Row:
@@ -505,8 +512,7 @@ def read(value: Mapping[str, Any]) -> Read:
         trees = [str(tree) for tree in laps["tree"]]
         grown = _snapshots(laps["values"], len(trees))
         about = [
-            dict(zip(_About._fields[1:], each, strict=True))
-            for each in zip(*(laps[name] for name in _About._fields[1:]), strict=True)
+            dict(zip(_About._fields[1:], each, strict=True)) for each in zip(*_abouts(laps, len(trees)), strict=True)
         ]
         of_laps = tuple(
             Lap(
@@ -524,6 +530,12 @@ def read(value: Mapping[str, Any]) -> Read:
         return Read(dict(value["stats"]), float(value["interval_s"]), of_points, of_laps)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UnreadableError(f"it is damaged: {type(error).__name__}: {error}") from None
+
+
+def _abouts(laps: Mapping[str, Any], count: int) -> Iterator[Sequence[Any]]:
+    """The columns of `_About` but the tree. An older history has none of the measures with a default."""
+    for name in _About._fields[1:]:
+        yield laps.get(name, [None] * count) if name in ADDED else laps[name]
 
 
 def _snapshots(values: Mapping[str, Sequence[float | None]], count: int) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ A lap of a tree, such as ``train``, is as many turns as the tree has samples; wi
 node's equal share. The measures are those of `redoxfs.telemetry.quality`, by these estimates:
 
 - *displacement* and *rank correlation*: of those among some `FOLLOWED` samples of the dataset that both laps served
-- *mate pairs*: of one batch in `BATCHES_APART`
+- *mate pairs* and *entropies*: of one batch in `BATCHES_APART`
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from redoxfs.telemetry.quality import BATCH, LAST, mate_pairs
+from redoxfs.telemetry.expected_quality import entropy_of_permutation
+from redoxfs.telemetry.quality import BATCH, LAST, pairs_and_entropies
 
 Int32 = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
@@ -38,8 +39,9 @@ FEW_FOLLOWED = 16
 class LapQuality:
     """Shuffle quality of one lap; None where it could not be measured.
 
-    ``followed``  how many samples were followed from the lap before
-    ``batches``   how many batches were looked at
+    ``followed``       how many samples were followed from the lap before
+    ``batches``        how many batches were looked at
+    ``chunk_entropy``  of the chunks in a batch, in bits; ``class_entropy``: of the classes
     """
 
     displacement: float | None
@@ -49,6 +51,10 @@ class LapQuality:
     mate_pairs_at_end: float | None
     mate_pairs_if_random: float | None
     batches: int
+    chunk_entropy: float | None = None
+    chunk_entropy_if_random: float | None = None
+    class_entropy: float | None = None
+    class_entropy_if_random: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,8 @@ class _Tree:
 
     ``after, before``  the place in this lap, and in the lap before, of each followed sample; -1 for none. The place is
                        a share of the lap
+    ``bits``           sums of the entropies of chunks and of classes; of the batches of a random order in
+                       ``bits_if_random``, once a lap has ended
     """
 
     samples: int
@@ -80,11 +88,13 @@ class _Tree:
     batches: int = 0
     pairs: list[float] = field(default_factory=lambda: [0.0, 0.0])
     looked_at: list[int] = field(default_factory=lambda: [0, 0])
+    bits: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    bits_if_random: tuple[float, float] | None = None
     rest: Int32 = field(default_factory=lambda: np.zeros(0, np.int32))
 
     def begin(self, lap: int, *, whole: bool) -> None:
         self.lap, self.turns, self.whole, self.batches = lap, 0, whole, 0
-        self.pairs, self.looked_at = [0.0, 0.0], [0, 0]
+        self.pairs, self.looked_at, self.bits = [0.0, 0.0], [0, 0], [0.0, 0.0]
         self.rest = np.zeros(0, np.int32)
         self.before, self.after = self.after, self.before
         self.after[:] = -1
@@ -101,6 +111,8 @@ class LapWatch:
         tree_of: returns int32[n], the tree of each of some samples, below ``len(samples)``; -1 for other trees.
         chunk_of: returns the chunk of a sample.
         chunk_samples: in a chunk, on average.
+        class_of: returns int32[n], the class of each of some samples.
+        class_sizes: returns int[classes], how many samples of a tree each class has.
     """
 
     def __init__(
@@ -111,10 +123,14 @@ class LapWatch:
         tree_of: Callable[[Int32], Int32],
         chunk_of: Callable[[int], int],
         chunk_samples: float,
+        class_of: Callable[[Int32], Int32],
+        class_sizes: Callable[[int], npt.NDArray[np.integer]],
     ) -> None:
         self._tree_of = tree_of
         self._chunk_of = chunk_of
         self._chunk_samples = chunk_samples
+        self._class_of = class_of
+        self._class_sizes = class_sizes
         # One sample in so many is followed. Its place is kept at its number divided by that.
         stride = max(1, -(-everything // FOLLOWED))
         self._trees = []
@@ -156,7 +172,7 @@ class LapWatch:
                 part, own = own[:left], own[left:]
                 self._note(tree, part)
                 if tree.turns == tree.size:
-                    finished.append(Finished(number, tree.lap, tree.whole, self._quality(tree)))
+                    finished.append(Finished(number, tree.lap, tree.whole, self._quality(number)))
                     tree.begin(tree.lap + 1, whole=True)
         # Any tree may be next where a lap has just ended. Otherwise the same ones will be read.
         trees = range(len(self._trees)) if finished or not present else present
@@ -181,13 +197,25 @@ class LapWatch:
             tree.batches += 1
             if tree.batches % BATCHES_APART == 1:
                 batch = waiting[first : first + BATCH].tolist()
-                (pairs,) = mate_pairs(np.fromiter(map(self._chunk_of, batch), np.int32, BATCH), BATCH).tolist()
+                chunks = np.fromiter(map(self._chunk_of, batch), np.int32, BATCH)
+                labels = np.concatenate([chunks, self._class_of(waiting[first : first + BATCH])])
+                (pairs, _), bits = (each.tolist() for each in pairs_and_entropies(labels, BATCH))
+                tree.bits = [tree.bits[0] + bits[0], tree.bits[1] + bits[1]]
                 # By where the batch ends.
                 is_last = tree.batches * BATCH > (1 - LAST) * tree.size
                 tree.pairs[is_last] += pairs
                 tree.looked_at[is_last] += 1
 
-    def _quality(self, tree: _Tree) -> LapQuality:
+    def _bits_if_random(self, number: int) -> tuple[float, float]:
+        tree, size = self._trees[number], max(1, round(self._chunk_samples))
+        if tree.bits_if_random is None:
+            chunks = np.append(np.full(tree.samples // size, size), tree.samples % size)
+            of_chunks, of_classes = map(entropy_of_permutation, (chunks, self._class_sizes(number)))
+            tree.bits_if_random = of_chunks, of_classes
+        return tree.bits_if_random
+
+    def _quality(self, number: int) -> LapQuality:
+        tree = self._trees[number]
         both = (tree.before >= 0) & (tree.after >= 0)
         followed = int(np.count_nonzero(both))
         displacement = correlation = None
@@ -202,4 +230,9 @@ class LapWatch:
         chance = None
         if looked_at and tree.samples > 1:
             chance = BATCH * (BATCH - 1) / 2 * max(0.0, self._chunk_samples - 1) / (tree.samples - 1)
-        return LapQuality(displacement, correlation, followed, mates, at_end, chance, looked_at)
+        measured = displacement, correlation, followed, mates, at_end, chance, looked_at
+        if not looked_at:
+            return LapQuality(*measured)
+        of_chunks, of_classes = (bits / looked_at for bits in tree.bits)
+        chunks_if_random, classes_if_random = self._bits_if_random(number)
+        return LapQuality(*measured, of_chunks, chunks_if_random, of_classes, classes_if_random)

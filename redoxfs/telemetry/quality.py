@@ -8,10 +8,15 @@ Measured on the samples served in successive epochs, each a permutation of all o
 - *mate pairs*: how many pairs of samples of one chunk meet in a batch, on average. A sample has K - 1 mates among the
   S - 1 others, so a random permutation has C(batch, 2) * (K - 1) / (S - 1).
 - the same in the *last 5 %* of an epoch, where few samples are left to choose from.
+- *entropy* of the chunks, or of the classes, in a batch, in bits: that of the shares of the batch that they have, as
+  scDataset measures it (ICML 2025). At most log2(batch), where no two samples are of one chunk.
+
+`redoxfs.telemetry.expected_quality` has what they are for a permutation.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -67,14 +72,51 @@ def mean_mate_pairs(epochs: Sequence[Int32], chunk_of: Int32, *, batch: int = BA
 
 def mate_pairs(chunks: Int32, batch: int) -> npt.NDArray[np.int64]:
     """int64[batches]: pairs of one chunk in each whole batch of ``chunks``, int32[S] in the order of serving."""
-    batches = len(chunks) // batch
+    return pairs_and_entropies(chunks, batch)[0]
+
+
+def entropies(labels: Int32, batch: int) -> npt.NDArray[np.float64]:
+    """float64[batches]: the entropy of the labels, such as chunks or classes, in each whole batch, in bits.
+
+    Args:
+        labels: int32[S], of the samples in the order of serving.
+    """
+    return pairs_and_entropies(labels, batch)[1]
+
+
+def pairs_and_entropies(labels: Int32, batch: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """`mate_pairs` and `entropies`, for the cost of one of them."""
+    places = _places_among_equals(labels, batch)
+    # The j-th of equal labels makes j pairs with those before it.
+    pairs: npt.NDArray[np.int64] = places.sum(axis=1)
+    # So that the sum of what a label's samples add is the term of their number.
+    bits: npt.NDArray[np.float64] = _added_terms(batch)[places].sum(axis=1)
+    return pairs, float(np.log2(batch)) - bits / batch
+
+
+def entropy_terms(most: int) -> npt.NDArray[np.float64]:
+    """float64[most + 1]: n * log2(n).
+
+    A batch's entropy is log2(batch) - total / batch, where total is the sum of the terms of how many it has of a label.
+    """
+    counts = np.arange(most + 1, dtype=np.float64)
+    return counts * np.log2(np.maximum(counts, 1))
+
+
+@cache
+def _added_terms(batch: int) -> npt.NDArray[np.float64]:
+    """float64[batch]: by how much the term of a label grows with its j-th sample."""
+    return np.diff(entropy_terms(batch))
+
+
+def _places_among_equals(labels: Int32, batch: int) -> npt.NDArray[np.int64]:
+    """int64[batches, batch]: for each sample of a batch, in the order of labels, how many before it have its label."""
+    batches = len(labels) // batch
     if not batches:
-        raise ValueError(f"an epoch of {len(chunks)} samples has no batch of {batch}")
-    rows = np.sort(chunks[: batches * batch].reshape(batches, batch), axis=1)
-    # In a sorted row, the j-th of a run of equal chunks makes j pairs with those before it.
+        raise ValueError(f"an epoch of {len(labels)} samples has no batch of {batch}")
+    rows = np.sort(labels[: batches * batch].reshape(batches, batch), axis=1)
     starts = np.ones_like(rows, np.bool_)
     starts[:, 1:] = rows[:, 1:] != rows[:, :-1]
     at = np.arange(batch)
-    run_start = np.maximum.accumulate(np.where(starts, at, 0), axis=1)
-    pairs: npt.NDArray[np.int64] = (at - run_start).sum(axis=1)
-    return pairs
+    places: npt.NDArray[np.int64] = at - np.maximum.accumulate(np.where(starts, at, 0), axis=1)
+    return places

@@ -37,6 +37,8 @@ def look_ns(turns: int) -> float:
         tree_of=lambda samples: np.zeros(len(samples), np.int32),
         chunk_of=lambda sample: chunk_of[sample],
         chunk_samples=CHUNK,
+        class_of=lambda samples: samples % 1000,
+        class_sizes=lambda _: np.full(1000, SAMPLES // 1000),
     )
     parts = [np.random.default_rng(seed).integers(0, SAMPLES, turns).tolist() for seed in range(100)]
     began = time.thread_time_ns()
