@@ -115,10 +115,13 @@ def test_epoch_reads_complete_epochs_from_storage_with_latency(tmp_path: Path) -
         "4",
         "--memory-mb",
         "16",
+        "--epochs",
+        "2",
         "--folder",
         tmp_path,
     )
-    assert [row["way"] for row in found["rows"]] == ["plain", "directory", "packed"]
+    ways = ["plain", "directory", "packed"]
+    assert [(row["way"], row["epoch"]) for row in found["rows"]] == [(way, epoch) for way in ways for epoch in (1, 2)]
     for row in found["rows"]:
         assert (row["readers"], row["wrong_labels"], row["not_once"]) == (4, 0, 0)
     assert list(tmp_path.iterdir()) == []
