@@ -113,6 +113,8 @@ ALL = (
         if (setting := Setting(kind, size, share)) not in CROSS
     ),
     *(Setting("pool", size, "10%", "any") for size in CHUNK_SIZES),
+    # With half of the samples retained.
+    *(Setting("pool", size, "50%") for size in CHUNK_SIZES),
 )
 QUICK = (PLAIN, Setting("pool", 16, "10%"), SORTED)
 
