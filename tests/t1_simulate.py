@@ -108,6 +108,16 @@ def test_the_pool_reads_each_chunk_about_once() -> None:
     assert three.remote_request_share <= three.remote_share
 
 
+@pytest.mark.parametrize("resident", [0.2, 0.5, 0.8])
+def test_the_pool_reads_what_it_does_not_retain(resident: float) -> None:
+    """With 64 samples a class: the stream holds six of each, or an eighth of what is streamed."""
+    row = measure("pool", Dataset(files=16_000, classes=250, chunk_size=16, resident=resident))
+    assert 1 - row.resident_share < row.read_amplification_kept <= 1 - resident + 0.12
+    assert row.read_amplification_kept == pytest.approx(1 - row.retained_share, abs=0.05)
+    assert row.read_alone_share < 0.01
+    assert row.read_alone_share > 0 or resident > 0.2, "the stream has few of each class"
+
+
 @pytest.mark.parametrize("nodes", [2, 3])
 def test_pools_serve_every_sample_once_in_each_epoch(nodes: int) -> None:
     files = 600 * nodes

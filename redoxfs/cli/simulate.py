@@ -42,10 +42,12 @@ def _print(row: policies.Row) -> None:
     cells = {
         "policy": row.policy,
         "resident": f"{row.resident_share:.2%}",
+        "retained": f"{row.retained_share:.2%}",
         "loads per chunk": f"{row.loads_per_chunk:.3f}",
         "read amplification": f"{row.read_amplification:.3f}",
         "as packed": f"{row.read_amplification_packed:.3f}",
         "waited for a load": f"{row.demand_load_share:.3%}",
+        "read alone": f"{row.read_alone_share:.3%}",
         "from other nodes": f"{row.remote_share:.2%}",
         "remote requests": f"{row.remote_request_share:.2%}",
     }

@@ -18,8 +18,9 @@ from redoxfs.simulate.pool_cluster import PoolCluster
 
 Int32 = npt.NDArray[np.int32]
 
-Driven = tuple[Callable[[Sequence[Int32]], tuple[Counts, Int32]], Int32, float]
-"""A function that runs an epoch of the nodes' orders, the cells, and the share of the samples that memory holds."""
+Driven = tuple[Callable[[Sequence[Int32]], tuple[Counts, Int32]], Int32, float, Sequence[PoolPolicy]]
+"""A function that runs an epoch of the nodes' orders, the cells, the share of the samples that memory holds, and the
+pool of each node, if they have one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +48,12 @@ class Row:
     """An epoch in the steady state.
 
     ``resident_share``        share of the samples that memory holds; whole slots may exceed the requested share
+    ``retained_share``        share of the samples that stay in memory from epoch to epoch, at all nodes
     ``loads_per_chunk``       1 where every chunk is read once
     ``read_amplification``    samples read for each one served if every load reads its whole chunk;
     ``read_amplification_packed``, ``…_kept``   as the packed store reads, and if only kept samples are read
     ``demand_load_share``     share of the requests that waited for a load of their own
+    ``read_alone_share``      share of the requests whose sample was read although retained ones of its class were there
     ``remote_share``          share of the served samples that came from another node
     ``remote_request_share``  share of the requests that took a message
     """
@@ -63,11 +66,13 @@ class Row:
     chunk_size: int
     chunks: int
     resident_share: float
+    retained_share: float
     loads_per_chunk: float
     read_amplification: float
     read_amplification_packed: float
     read_amplification_kept: float
     demand_load_share: float
+    read_alone_share: float
     remote_share: float
     remote_request_share: float
 
@@ -86,21 +91,25 @@ def one_node(name: str, dataset: Dataset) -> tuple[Policy, Int32, float]:
 
 def measure(name: str, dataset: Dataset, *, nodes: int = 1) -> Row:
     """The first epoch in the steady state."""
-    epoch_of, cells, share = _single(name, dataset) if nodes == 1 else CLUSTERS[name](dataset, nodes)
+    epoch_of, cells, share, pools = _single(name, dataset) if nodes == 1 else CLUSTERS[name](dataset, nodes)
     for epoch in range(WARM_EPOCHS[name] + 1):
+        before = sum(pool.reads_alone for pool in pools)
         counts, _ = epoch_of(orders(dataset.files, nodes, seed=dataset.seed, epoch=epoch))
-    return _row(name, dataset, nodes, cells, share, counts)
+    retained = sum(pool.retained_samples for pool in pools)
+    alone = sum(pool.reads_alone for pool in pools) - before
+    return _row(name, dataset, nodes, cells, share, counts, retained, alone)
 
 
 def _single(name: str, dataset: Dataset) -> Driven:
     policy, cells, share = one_node(name, dataset)
     node = OneNode(policy, cells)
-    return lambda dealt: node.epoch(dealt[0]), cells, share
+    pools = [policy] if isinstance(policy, PoolPolicy) else []
+    return lambda dealt: node.epoch(dealt[0]), cells, share, pools
 
 
 def _slot_cluster(dataset: Dataset, nodes: int) -> Driven:
     cluster, layout = slot_cluster(dataset, nodes)
-    return cluster.epoch, layout.cells, layout.resident_bytes / dataset.files
+    return cluster.epoch, layout.cells, layout.resident_bytes / dataset.files, []
 
 
 def slot_cluster(dataset: Dataset, nodes: int, *, prefetches: bool = True) -> tuple[SlotCluster, Layout]:
@@ -122,7 +131,7 @@ def slot_cluster(dataset: Dataset, nodes: int, *, prefetches: bool = True) -> tu
 
 def _pool_cluster(dataset: Dataset, nodes: int) -> Driven:
     cluster, cells, capacity = pool_cluster(dataset, nodes)
-    return cluster.epoch, cells, capacity / dataset.files
+    return cluster.epoch, cells, capacity / dataset.files, cluster.pools
 
 
 def pool_cluster(dataset: Dataset, nodes: int) -> tuple[PoolCluster, Int32, int]:
@@ -151,14 +160,17 @@ def _pool(dataset: Dataset) -> tuple[Policy, Int32, float]:
 POLICIES: dict[str, Callable[[Dataset], tuple[Policy, Int32, float]]] = {"pool": _pool, "slot": _slot}
 """By name, one node's policy, the cells, and the share of the samples that memory holds."""
 
-WARM_EPOCHS = {"pool": 1, "slot": 0}
-"""Epochs before the steady state. The slot policy ends each with empty slots, the pool with samples for the next."""
+WARM_EPOCHS = {"pool": 2, "slot": 0}
+"""Epochs before the steady state. The slot policy ends each with empty slots. The pool retains what the first epoch
+reads, and ends each with samples for the next."""
 
 CLUSTERS: dict[str, Callable[[Dataset, int], Driven]] = {"pool": _pool_cluster, "slot": _slot_cluster}
 """The same for several nodes."""
 
 
-def _row(name: str, dataset: Dataset, nodes: int, cells: Int32, share: float, counts: Counts) -> Row:
+def _row(
+    name: str, dataset: Dataset, nodes: int, cells: Int32, share: float, counts: Counts, retained: int, alone: int
+) -> Row:
     return Row(
         policy=name,
         nodes=nodes,
@@ -168,11 +180,13 @@ def _row(name: str, dataset: Dataset, nodes: int, cells: Int32, share: float, co
         chunk_size=dataset.chunk_size,
         chunks=len(cells),
         resident_share=share,
+        retained_share=retained / dataset.files,
         loads_per_chunk=counts.loads / len(cells),
         read_amplification=counts.samples_read / counts.requests,
         read_amplification_packed=counts.samples_swept / counts.requests,
         read_amplification_kept=counts.samples_kept / counts.requests,
         demand_load_share=counts.demand_loads / counts.requests,
+        read_alone_share=alone / counts.requests,
         remote_share=counts.remote_samples / counts.requests,
         remote_request_share=counts.remote_requests / counts.requests,
     )

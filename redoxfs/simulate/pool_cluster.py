@@ -29,18 +29,22 @@ class PoolCluster:
         part_of = deal(cells, nodes, seed=seed)
         # Bytes are counted in samples: every sample is one of them.
         sizes = np.ones(len(class_of), np.int64)
+        self.pools = [
+            PoolPolicy(
+                cells.cells,
+                class_of,
+                sizes,
+                capacity_bytes=capacity,
+                seed=seed + node,
+                part_of=part_of,
+                parts_by_lap=parts_by_lap(node, nodes, rotates=True),
+            )
+            for node in range(nodes)
+        ]
         self.nodes = [
             LocalFirst(
                 node,
-                PoolPolicy(
-                    cells.cells,
-                    class_of,
-                    sizes,
-                    capacity_bytes=capacity,
-                    seed=seed + node,
-                    part_of=part_of,
-                    parts_by_lap=parts_by_lap(node, nodes, rotates=True),
-                ),
+                self.pools[node],
                 class_of,
                 part_of,
                 sizes,
