@@ -143,18 +143,23 @@ def pool_node(
     sample_bytes: Int64,
     rotates: bool,
     resident: int,
+    retained: float = 0,
     remote_memory_bytes: int,
     exchange: float = 0,
     seed: int = 0,
     pool_seed: int | None = None,
     made: type[LocalFirst] = LocalFirst,
 ) -> LocalFirst:
-    """A node with a pool that holds one of ``resident`` samples, at least one byte."""
+    """A node with a pool that holds one of ``resident`` samples, at least one byte. If parts do not rotate, it retains
+    the share ``retained`` of them.
+    """
+    capacity_bytes = max(1, int(sample_bytes.sum()) // resident)
     policy = PoolPolicy(
         cells,
         class_of,
         sample_bytes,
-        capacity_bytes=max(1, int(sample_bytes.sum()) // resident),
+        capacity_bytes=capacity_bytes,
+        retained_bytes=int(retained * capacity_bytes),
         seed=seed if pool_seed is None else pool_seed,
         part_of=part_of,
         parts_by_lap=parts_by_lap(node, nodes, rotates),

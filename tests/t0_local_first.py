@@ -29,11 +29,13 @@ def nodes_of(
     nodes: int,
     rotates: bool = True,
     sizes: Sequence[int] | None = None,
+    resident: int = 9,
+    retained: float = 0,
     remote_memory_bytes: int = 1 << 30,
     exchange: float = 0,
     seed: int = 0,
 ) -> list[LocalFirst]:
-    """Nodes with a pool each that holds a ninth of the samples. Without ``sizes`` each sample takes one byte."""
+    """Nodes with a pool each. Without ``sizes`` each sample takes one byte."""
     sample_bytes = np.ones(len(class_of), np.int64) if sizes is None else np.array(sizes, np.int64)
     return [
         pool_node(
@@ -44,7 +46,8 @@ def nodes_of(
             part_of=part_of,
             sample_bytes=sample_bytes,
             rotates=rotates,
-            resident=9,
+            resident=resident,
+            retained=retained,
             remote_memory_bytes=remote_memory_bytes,
             exchange=exchange,
             seed=seed + node,
@@ -85,6 +88,8 @@ class Pools:
         samples: int,
         classes: int,
         rotates: bool = True,
+        resident: int = 9,
+        retained: float = 0,
         remote_memory_bytes: int = 1 << 30,
         exchange: float = 0,
     ) -> None:
@@ -102,6 +107,8 @@ class Pools:
             nodes=nodes,
             rotates=rotates,
             sizes=self.sizes,
+            resident=resident,
+            retained=retained,
             remote_memory_bytes=remote_memory_bytes,
             exchange=exchange,
             seed=seed,
@@ -205,6 +212,9 @@ class Pools:
             assert not handled.preempted
         else:
             self.count_loads(take.home, handled.loads)
+            for sample in handled.kept:
+                assert self.nodes[take.home]._policy.is_resident(sample)
+            assert set(handled.kept) <= set(handled.answer.samples)
             for sample in handled.answer.samples:
                 assert (sample in handled.preempted) == (sample in here.reserved)
                 self.revoke(take.home, sample)
@@ -309,8 +319,10 @@ networks = st.builds(
     samples=st.integers(1, 60),
     classes=st.integers(1, 6),
     rotates=st.booleans(),
+    resident=st.sampled_from([1, 2, 9]),
+    retained=st.sampled_from([0, 0.5, 1]),
     remote_memory_bytes=st.sampled_from([0, 1, 5, 40, 1 << 30]),
-    exchange=st.sampled_from([0, 0.3]),
+    exchange=st.sampled_from([0, 0.3, 1]),
 )
 shares = st.sampled_from([0, 0.3, 1])
 
@@ -339,9 +351,11 @@ def test_a_thousand_seeds_of_small_networks() -> None:
             nodes=draw.randint(2, 4),
             samples=draw.randint(1, 12),
             classes=draw.randint(1, 3),
-            rotates=draw.random() < 0.5,
+            rotates=draw.random() < 0.3,
+            resident=draw.choice([1, 2, 9]),
+            retained=draw.choice([0, 0.5, 1]),
             remote_memory_bytes=draw.choice([0, 2, 6, 1 << 30]),
-            exchange=draw.choice([0, 0.3]),
+            exchange=draw.choice([0, 0.3, 1]),
         )
         workers, stats = draw.randint(1, 3), draw.choice([0, 0.3, 1])
         try:

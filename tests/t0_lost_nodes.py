@@ -438,12 +438,15 @@ class Pools(FailingNodes[LocalFirst]):
         classes: int,
         faults: Faults,
         rotates: bool = True,
+        resident: int = 5,
+        retained: float = 0,
         remote_memory_bytes: int = 1 << 30,
         exchange: float = 0,
         stats: float = 0,
         cancels: float = 0,
     ) -> None:
         draw = random.Random(seed)
+        self.resident, self.retained = resident, retained
         self.class_of = np.array([draw.randrange(classes) for _ in range(samples)], np.int32)
         self.cells = random_cells(draw, samples)
         self.part_of = parts_of_chunks(self.cells, [draw.randrange(nodes) for _ in self.cells])
@@ -473,7 +476,8 @@ class Pools(FailingNodes[LocalFirst]):
             part_of=self.part_of,
             sample_bytes=self.sizes,
             rotates=self.rotates,
-            resident=5,
+            resident=self.resident,
+            retained=self.retained,
             remote_memory_bytes=self.remote_memory_bytes,
             exchange=self.exchange,
             seed=seed,
@@ -555,6 +559,8 @@ class Pools(FailingNodes[LocalFirst]):
         loaded = {sample for load in handled.loads for sample in load.samples}
         memory.slots |= loaded.difference(samples)
         for sample in samples:
+            if sample in handled.kept:
+                memory.slots.add(sample)
             if sample in handled.preempted:
                 self.revoke(message.home, sample)
             # A sample that was taken or is reserved may also be in a slot, for the next lap.
@@ -563,7 +569,7 @@ class Pools(FailingNodes[LocalFirst]):
             elif sample in loaded and self.processes[message.home].node._policy.is_resident(sample):
                 # It was in memory, left, and was loaded for its next lap.
                 memory.slots.add(sample)
-            else:
+            elif sample not in handled.kept:
                 memory.slots.discard(sample)
 
     def before_handling(self, number: int) -> None:
@@ -775,8 +781,10 @@ pools = st.builds(
     classes=st.integers(1, 4),
     faults=faults,
     rotates=st.booleans(),
+    resident=st.sampled_from([1, 2, 5]),
+    retained=st.sampled_from([0, 0.5, 1]),
     remote_memory_bytes=st.sampled_from([0, 2, 6, 1 << 30]),
-    exchange=st.sampled_from([0, 0.3]),
+    exchange=st.sampled_from([0, 0.3, 1]),
     stats=stats,
     cancels=cancels,
 )
@@ -839,9 +847,11 @@ def test_a_thousand_seeds() -> None:
                         samples=draw.randint(1, 6),
                         classes=draw.randint(1, 2),
                         faults=faults,
-                        rotates=draw.random() < 0.7,
+                        rotates=draw.random() < 0.3,
+                        resident=draw.choice([1, 2, 5]),
+                        retained=draw.choice([0, 0.5, 1]),
                         remote_memory_bytes=draw.choice([0, 2, 6, 1 << 30]),
-                        exchange=draw.choice([0, 0.3]),
+                        exchange=draw.choice([0, 0.3, 1]),
                         stats=stats,
                         cancels=cancels,
                     ),

@@ -55,11 +55,13 @@ class PoolJob(Job):
         samples: int,
         classes: int,
         rotates: bool = True,
+        retained: float = 0,
         remote_memory_bytes: int = 1 << 30,
         exchange: float = 0.0,
         habits: Habits = READS,
     ) -> None:
         draw = random.Random(seed)
+        self.retained = retained
         self.class_of = np.array([draw.randrange(classes) for _ in range(samples)], np.int32)
         self.of_class = [np.flatnonzero(self.class_of == cls).tolist() for cls in range(classes)]
         self.cells = random_cells(draw, samples)
@@ -78,6 +80,7 @@ class PoolJob(Job):
             sample_bytes=self.sizes,
             rotates=self.rotates,
             resident=self.random.choice([1, 5]),
+            retained=self.retained,
             remote_memory_bytes=self.remote_memory_bytes,
             exchange=self.exchange,
             seed=seed,
@@ -162,8 +165,9 @@ pools = st.builds(
     samples=st.integers(1, 24),
     classes=st.integers(1, 3),
     rotates=st.booleans(),
+    retained=st.sampled_from([0, 0.5, 1]),
     remote_memory_bytes=st.sampled_from([0, 5, 40, 1 << 30]),
-    exchange=st.sampled_from([0.0, 0.3]),
+    exchange=st.sampled_from([0.0, 0.3, 1.0]),
     habits=habits,
 )
 

@@ -102,9 +102,10 @@ def test_the_pool_reads_each_chunk_about_once() -> None:
     one = measure("pool", dataset)
     assert one.loads_per_chunk < 1.05
     assert one.demand_load_share < 0.01
-    # A node asks for a third of each class of 800, give or take 13: for three nodes that is about 2 % of a class.
+    # A node asks for a third of each class of 800, give or take 13: for three nodes that is about 2 % of a class. The
+    # rest of a twentieth is exchanged on purpose.
     three = measure("pool", dataset, nodes=3)
-    assert 0.005 < three.remote_share < 0.04
+    assert 0.04 < three.remote_share < 0.06
     assert three.remote_request_share <= three.remote_share
 
 

@@ -42,6 +42,30 @@ class Reader:
         self.open: dict[int, Content] = {}
         self.resting: list[int] = []
         self.read: list[int] = []
+        self.given: list[Content] = []
+
+    def give(self, path: int) -> int:
+        """The turn of a path is another node's."""
+        turn = self.policy.request(path)
+        content = self.memory.give(turn.sample, kept=turn.kept)
+        for load in turn.loads:
+            self.under_way.extend(self.memory.expect(load.samples))
+            self.read += load.samples
+        content = content or self.memory.give(turn.sample, kept=turn.kept)
+        if content is None:
+            content = self.memory.expect_to_give(turn.sample)
+            self.under_way.append(content)
+        self.given.append(content)
+        return turn.sample
+
+    def send(self) -> None:
+        """Send what is here of what was given."""
+        for content in [content for content in self.given if content.arrived]:
+            (file,) = content.payload
+            assert isinstance(file, FileBytes)
+            assert bytes(memoryview(file.data)[:4]) == content.sample.to_bytes(4, "little")
+            self.given.remove(content)
+            self.memory.sent(content)
 
     def open_path(self, path: int) -> int:
         turn = self.policy.request(path)
@@ -74,15 +98,17 @@ class Reader:
 
     def check(self) -> None:
         memory = self.memory
-        contents: list[Content] = []
+        contents: list[Content] = [*self.given]
         for owned in (memory._slots, memory._open, memory._dropped, memory._resting, memory._reserved):
             contents += owned.values()
         held = {
             id(file): len(file.data) for content in contents for file in content.files if isinstance(file, FileBytes)
         }
         assert sum(held.values()) == memory.used_bytes == sum(content.bytes_held for content in contents)
-        assert memory.used_bytes <= self.limit_bytes
-        assert memory.claims_bytes <= memory._claims_limit_bytes
+        # A peer's bytes are kept until they are sent.
+        for_peers = sum(content.bytes_held for content in self.given)
+        assert memory.used_bytes <= self.limit_bytes + for_peers
+        assert memory.claims_bytes <= memory._claims_limit_bytes + for_peers
         assert memory.lent_bytes == self.policy._lent_bytes
         for path, content in self.open.items():
             assert memory.look(path) is content
@@ -98,10 +124,11 @@ class Reader:
     lendable=st.integers(0, 20),
     seed=st.integers(0, 1 << 16),
     stays_open=st.sampled_from([0.0, 0.5, 0.95]),
+    gives=st.sampled_from([0.0, 0.3]),
     arrives=st.integers(0, 8),
 )
 def test_each_byte_counts_once_and_the_limit_holds(
-    capacity: int, own: int, lendable: int, seed: int, stays_open: float, arrives: int
+    capacity: int, own: int, lendable: int, seed: int, stays_open: float, gives: float, arrives: int
 ) -> None:
     reader = Reader(samples=48, classes=3, capacity=capacity, own=own, lendable=lendable, seed=seed)
     random = np.random.default_rng(seed)
@@ -111,8 +138,10 @@ def test_each_byte_counts_once_and_the_limit_holds(
             if path in reader.open:
                 reader.close(path)
                 reader.release()
-            served.append(reader.open_path(path))
+            served.append(reader.give(path) if random.random() < gives else reader.open_path(path))
             reader.arrive(arrives)
+            if random.random() < 0.5:
+                reader.send()
             for other in [*reader.open]:
                 if reader.open[other].arrived and random.random() > stays_open:
                     reader.close(other)
@@ -161,6 +190,26 @@ def test_open_files_have_the_room_of_retained_samples_while_they_need_it() -> No
     reader.read.clear()
     lap()
     assert len(reader.read) <= 480 - retained + 60
+
+
+def test_a_retained_sample_that_a_peer_gets_stays_here() -> None:
+    reader = Reader(samples=48, classes=1, capacity=48, own=4, lendable=40, seed=0)
+    for _ in range(3):
+        given = [reader.give(path) for path in range(48)]
+        assert reader.memory.claims_bytes == 0, "the slots own the bytes"
+        reader.arrive(1_000)
+        reader.send()
+        assert sorted(given) == sorted(reader.read) == list(range(48))
+        assert len(reader.memory._slots) == 48
+        reader.check()
+    again = reader.memory.give_again(5)
+    assert again is not None
+    assert again.payload == reader.memory._slots[5].payload
+    reader.memory.forget(5)
+    assert reader.memory.claims_bytes == SIZE, "the peer's now"
+    reader.memory.sent(again)
+    assert reader.memory.claims_bytes == 0
+    assert reader.memory.give_again(5) is None
 
 
 def test_a_sample_given_back_while_a_file_shows_it_counts_for_that_file() -> None:

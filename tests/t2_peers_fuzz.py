@@ -60,7 +60,7 @@ SAMPLES, CLASSES = 1000, 10
 BOUNDS = Bounds(SAMPLES, CLASSES)
 CALLER = pb.Caller(node=1, incarnation=5, view=1)
 INTRODUCTION = pb.Introduction(
-    version=2,
+    version=3,
     node=1,
     nodes=2,
     incarnation=5,

@@ -58,7 +58,8 @@ def add_sharing(group: "argparse._ActionsContainer") -> list[argparse.Action]:
             "--exchange",
             metavar="SHARE",
             type=values.exchange,
-            help="share of the samples to take from other nodes, to mix data: 0 to 1 (default: 0; --policy pool)",
+            help="share of the samples to take from other nodes, to mix data: 0 to 1 (default: 0.05 to 0.2, by how "
+            "much of its part a node retains; --policy pool)",
         ),
         group.add_argument(
             "--remote-memory",

@@ -139,7 +139,8 @@ def from_other_nodes(stats: dict[str, Any]) -> str | None:
     share = f" ({samples / opens:.1%})" if opens else ""
     requests = f" in {counted(stats['remote_requests'], 'request')}" if "remote_requests" in stats else ""
     size = f", {format_bytes(stats['remote_bytes_in'])}" if "remote_bytes_in" in stats else ""
-    return f"{counted(samples, 'sample')}{share}{requests}{size}"
+    exchange = f"; --exchange {stats['exchange']:.3g}" if stats.get("exchange") else ""
+    return f"{counted(samples, 'sample')}{share}{requests}{size}{exchange}"
 
 
 def _restarts(stats: dict[str, Any]) -> str | None:

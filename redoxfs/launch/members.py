@@ -114,7 +114,7 @@ def check_nodes(options: ClusterOptions, policy: str) -> Listed | Auto | Dns | N
             "--node-rank": options.node_rank is not None,
             "--node-count": options.node_count is not None,
             "--insecure": options.insecure,
-            "--exchange": sharing.exchange > 0,
+            "--exchange": bool(sharing.exchange),
             "--storage local": sharing.storage == "local",
             "--remote-memory": sharing.remote_memory is not None,
             "--sampler": sharing.sampler is not None,

@@ -74,10 +74,13 @@ class CacheOptions:
 
 @dataclass(frozen=True, slots=True)
 class SharingOptions:
-    """What the nodes of a cluster do for each other, and over which transport."""
+    """What the nodes of a cluster do for each other, and over which transport.
+
+    ``exchange`` None: by how much of its part a node retains.
+    """
 
     storage: str = "shared"
-    exchange: float = 0.0
+    exchange: float | None = None
     remote_memory: str | None = None
     join_timeout_s: float = DEFAULT_JOIN_TIMEOUT_S
     peer_timeout_s: float = DEFAULT_PEER_TIMEOUT_S

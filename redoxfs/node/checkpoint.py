@@ -19,7 +19,7 @@ import numpy.typing as npt
 import xxhash
 
 MAGIC = b"RedoxNow"
-LAYOUT = 3
+LAYOUT = 4
 """Of a checkpoint, and of the entries of the journal (`node.journal`). Another number is another format."""
 
 _HEAD = struct.Struct("<8sIIQ")

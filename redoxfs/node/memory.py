@@ -10,13 +10,13 @@ Every sample in memory is one `Content`. It belongs to
   retained samples go (`Retainer`), and the claims have their room for as long as they need it. Where that is not
   enough, reserved ones are dropped, and those of the paths that have been open longest; their handles read from storage
   by position. So an open never waits for another program to close a file;
-- a peer: given to another node, until it is sent. Counted with the claims;
+- a peer: given to another node, until it is sent. Counted with the claims, unless the slots keep it;
 - nobody: dropped. If a read of it is still in progress, its result is discarded.
 
-A content moves from the slots to a path at its turn and is never copied. A content that the core keeps stays in the
-slots, and the path gets an *alias*: another content with the same bytes, which count where they are kept. If they
-leave that place first, an alias becomes their owner. Errors are not kept: a content of which a file could not be read
-is read once more for the slots. Used from the node's task alone.
+A content moves from the slots to a path or a peer at its turn and is never copied. A content that the core keeps stays
+in the slots, and the path or the peer gets an *alias*: another content with the same bytes, which count where they are
+kept. If they leave that place first, an alias becomes their owner. Errors are not kept: a content of which a file could
+not be read is read once more for the slots. Used from the node's task alone.
 """
 
 import errno
@@ -60,7 +60,7 @@ class Content:
     ``bytes_held``  the sum over the files
     ``read``        the read that brings it
     ``remote``      whether it comes from another node
-    ``aliases``     of paths, that have the same bytes; None: none ever had
+    ``aliases``     of paths and peers, that have the same bytes; None: none ever had
     ``alias_of``    the content where the bytes count
     """
 
@@ -143,9 +143,9 @@ class Content:
             calls += alias._take_calls()
         return calls
 
-    def alias(self) -> "Content":
-        """The same bytes for a path, once they are here. They count as bytes of this content."""
-        alias = Content(self.sample, _Owner.PATH)
+    def alias(self, owner: _Owner = _Owner.PATH) -> "Content":
+        """The same bytes for a path or a peer, once they are here. They count as bytes of this content."""
+        alias = Content(self.sample, owner)
         alias.read = self.read
         alias.alias_of = self
         if self.aliases is None:
@@ -290,10 +290,7 @@ class Memory:
         if content is None:
             return None
         if kept and not content.has_failed:
-            self._slots[sample] = content
-            content.owner = _Owner.SLOTS
-            self.slots_bytes += content.bytes_held
-            content = content.alias()
+            content = self._keep(content, _Owner.PATH)
         self._own(path, content)
         return content
 
@@ -306,14 +303,22 @@ class Memory:
             self.claims_bytes += content.bytes_held
             self._shed()
 
-    def give(self, sample: int, *, remote: bool = False) -> Content | None:
-        """``sample`` goes to another node; None if its bytes were dropped."""
+    def give(self, sample: int, *, remote: bool = False, kept: bool = False) -> Content | None:
+        """``sample`` goes to another node; None if its bytes were dropped. ``kept``: as for `claim`."""
         content = self._leave(sample, remote=remote)
-        if content is not None:
-            content.owner = _Owner.PEER
-            self.claims_bytes += content.bytes_held
-            self._shed()
+        if content is None:
+            return None
+        if kept and not content.has_failed:
+            return self._keep(content, _Owner.PEER)
+        content.owner = _Owner.PEER
+        self.claims_bytes += content.bytes_held
+        self._shed()
         return content
+
+    def give_again(self, sample: int) -> Content | None:
+        """The bytes of ``sample`` for a node to which it was given before; None if the slots do not have them."""
+        content = self._slots.get(sample)
+        return None if content is None or content.has_failed else content.alias(_Owner.PEER)
 
     def expect_to_give(self, sample: int) -> Content:
         """A sample is being read for another node."""
@@ -427,6 +432,13 @@ class Memory:
         self.claims_bytes -= content.bytes_held
         return content
 
+    def _keep(self, content: Content, owner: _Owner) -> Content:
+        """The slots keep a content that has left them, and ``owner`` gets an alias."""
+        self._slots[content.sample] = content
+        content.owner = _Owner.SLOTS
+        self.slots_bytes += content.bytes_held
+        return content.alias(owner)
+
     def _disown(self, content: Content) -> None:
         self.claims_bytes -= content.bytes_held
         self._let_go(content)
@@ -438,7 +450,7 @@ class Memory:
         self._free(content)
 
     def _free(self, content: Content) -> None:
-        """Drop the bytes. If they are needed for other paths, they count as claims of one of these."""
+        """Drop the bytes. If other paths or peers need them, they count as claims of one of these."""
         if content.alias_of is not None and not content.is_awaited:
             others = content.alias_of.aliases
             assert others is not None
@@ -449,7 +461,7 @@ class Memory:
 
     def _hand_over(self, content: Content) -> None:
         # Aliases of bytes that have not arrived stay until they do.
-        heirs = [alias for alias in content.aliases or () if alias.owner is _Owner.PATH]
+        heirs = [alias for alias in content.aliases or () if alias.owner is not _Owner.NOBODY]
         if heirs and content.arrived:
             heir, *others = heirs
             heir.bytes_held = content.bytes_held

@@ -5,7 +5,7 @@ holds the bytes of open files, of closed files that may get a second look, and o
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,6 +24,7 @@ from redoxfs.protocol import (
     SlotNode,
     SlotPolicy,
     TreeLap,
+    exchange_for,
     homes_by_vc,
     parts_by_lap,
     retained_bytes_for,
@@ -97,7 +98,8 @@ class Share:
     ``shared_storage``   every node can read every chunk; otherwise only its own
     ``part_of``          int8[S], the node at which each sample lies; None to let the layout deal the chunks
     ``timeout_s``        how long an open waits for another node to decide
-    ``exchange``         the share of its samples that the pool takes from other nodes, to mix data across nodes
+    ``exchange``         the share of its samples that the pool takes from other nodes, to mix data across nodes; None:
+                         by how much of its part it retains
     ``window``           P, the prefetch window of the slot policy, in requests
     """
 
@@ -107,7 +109,7 @@ class Share:
     shared_storage: bool
     part_of: npt.NDArray[np.int8] | None
     timeout_s: float
-    exchange: float
+    exchange: float | None
     window: int
 
 
@@ -260,28 +262,43 @@ def _room_beside_retained(sizes: npt.NDArray[np.int64]) -> int:
     return max(room_for_open(sizes), math.ceil(OPEN_SAMPLES * float(sizes.mean()))) if len(sizes) else 0
 
 
-def _divided(catalog: Catalog, cells: Cells, memory_bytes: int) -> tuple[int, int, int]:
-    """How one node divides --memory: the pool's share, how much of it is retained, and how much of that open files may
+def _divided(
+    catalog: Catalog,
+    cells: Cells,
+    memory_bytes: int,
+    remote_bytes: int = 0,
+    is_own: npt.NDArray[np.bool_] | None = None,
+) -> tuple[int, int, int]:
+    """How a node divides --memory: the pool's share, how much of it is retained, and how much of that open files may
     have.
 
     Open files have a quarter, or what samplers have drawn, where that is more. Samples that are retained need not be in
     memory, so the part of the quarter that no file needs is theirs. There are two exceptions: where samplers draw, and
     where samples have several files, closed files wait for a reader by design.
+
+    Args:
+        remote_bytes: for samples from other nodes.
+        is_own: bool[S], the samples of this node's part; None: all.
     """
-    sizes = catalog.sample_bytes
-    open_bytes = _open_bytes(catalog, cells, memory_bytes)
+    sizes, class_of = catalog.sample_bytes, catalog.class_of
+    open_bytes = _open_bytes(catalog, cells, memory_bytes, remote_bytes)
     for_reader = catalog.is_for_sampler or len(catalog.members) > len(sizes)
     own_bytes = open_bytes if for_reader else min(open_bytes, _room_beside_retained(sizes))
+    own_sizes, own_class_of = (sizes, class_of) if is_own is None else (sizes[is_own], class_of[is_own])
+    memory_bytes -= remote_bytes
 
     def retained_beside(open_bytes: int) -> int:
-        return retained_bytes_for(catalog.class_of, sizes, cells.chunk_size, memory_bytes - open_bytes)
+        return retained_bytes_for(own_class_of, own_sizes, cells.chunk_size, memory_bytes - open_bytes)
 
     retained = retained_beside(own_bytes)
-    if retained < open_bytes - own_bytes:
+    if retained < min(open_bytes - own_bytes, int(own_sizes.sum())):
         # Too little to give open files what they may need.
         own_bytes = open_bytes
         retained = retained_beside(own_bytes)
-    return memory_bytes - own_bytes, retained, open_bytes - own_bytes
+    if is_own is not None and retained == int(own_sizes.sum()):
+        # What its part leaves is for open files.
+        own_bytes = max(own_bytes, memory_bytes - retained)
+    return memory_bytes - own_bytes, retained, max(0, open_bytes - own_bytes)
 
 
 def _open_bytes(catalog: Catalog, cells: Cells, memory_bytes: int, remote_bytes: int = 0) -> int:
@@ -313,41 +330,40 @@ def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
     needed = _least_for_pool(sizes, cells) + remote_bytes
     if memory_bytes < needed:
         raise MemoryTooSmallError(needed, memory_bytes)
-    retained, lendable = 0, 0
-    if share is None:
-        capacity, retained, lendable = _divided(catalog, cells, memory_bytes)
-    else:
-        capacity = memory_bytes - remote_bytes - _open_bytes(catalog, cells, memory_bytes, remote_bytes)
     class_of = np.ascontiguousarray(catalog.class_of)
     policy: ServingPolicy | SharedServingPolicy
-    pool = None
     if share is None:
+        capacity, retained, lendable = _divided(catalog, cells, memory_bytes)
         policy = pool = PoolPolicy(
             cells.cells, class_of, sizes, capacity_bytes=capacity, retained_bytes=retained, seed=seed
         )
         sharing = None
     else:
         part_of = deal(cells, share.nodes, seed=seed) if share.part_of is None else share.part_of
-        own = PoolPolicy(
+        is_own = part_of == share.node
+        capacity, retained, lendable = _divided(catalog, cells, memory_bytes, remote_bytes, is_own)
+        if share.exchange is None:
+            share = replace(share, exchange=exchange_for(retained / max(1, int(sizes[is_own].sum()))))
+        pool = PoolPolicy(
             cells.cells,
             class_of,
             sizes,
             capacity_bytes=capacity,
-            retained_bytes=0,
+            retained_bytes=retained,
             seed=seed + share.node,
             part_of=part_of,
-            parts_by_lap=parts_by_lap(share.node, share.nodes, share.shared_storage),
+            parts_by_lap=parts_by_lap(share.node, share.nodes, rotates=False),
         )
         policy = node = LocalFirst(
             share.node,
-            own,
+            pool,
             class_of,
             part_of,
             sizes,
             nodes=share.nodes,
-            rotates=share.shared_storage,
+            rotates=False,
             remote_memory_bytes=share.memory_bytes,
-            exchange=share.exchange,
+            exchange=share.exchange or 0.0,
             seed=seed + share.node,
         )
         lies_at = None if share.shared_storage else part_of

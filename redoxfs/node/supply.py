@@ -23,7 +23,7 @@ from redoxfs.node.loader import Loader
 from redoxfs.node.memory import Content, Memory
 from redoxfs.node.permissions import Permissions
 from redoxfs.node.plan import Plan
-from redoxfs.protocol import Load, Served
+from redoxfs.protocol import Handled, Load, Served
 from redoxfs.telemetry import as_json
 
 log = logging.getLogger(__name__)
@@ -179,18 +179,48 @@ class Supply:
 
     # Samples given to other nodes and taken from them
 
-    def give(self, sample: int, *, again: bool) -> Content:
-        """A sample for another node, here or expected. ``again``: it was given before, so it is in no slot."""
-        if not again:
-            # A sample that came from one node and goes to another may also be loaded here, for the next lap.
-            content = self._memory.give(sample, remote=True) or self._memory.give(sample)
-            if content is not None:
-                if not content.arrived:
-                    self.hasten(content)
-                return content
+    def give(self, handled: Handled) -> list[Content]:
+        """The samples that ``handled`` gives to another node, here or expected. Its loads begin."""
+        assert handled.answer is not None
+        samples = handled.answer.samples
+        demanded = bool(handled.loads) and handled.loads[0].samples[0] in samples
+        self._counters.demand_loads += demanded
+        if handled.repeated:
+            return [self.give_again(sample) for sample in samples]
+        # A load for the next lap may bring a sample that is here and leaves with this answer.
+        here = {sample: self._give(sample, kept=sample in handled.kept) for sample in samples}
+        self.load(handled.loads, awaited=demanded)
+        return [here[sample] or self._give_late(sample, kept=sample in handled.kept) for sample in samples]
+
+    def give_again(self, sample: int) -> Content:
+        """A sample for a node to which it was given before."""
+        content = self._memory.give_again(sample)
+        return self._read_to_give(sample) if content is None else self._hastened(content)
+
+    def _give(self, sample: int, *, kept: bool) -> Content | None:
+        # A sample that came from one node and goes to another may also be loaded here, for the next lap.
+        content = None if kept else self._memory.give(sample, remote=True)
+        if content is None:
+            content = self._memory.give(sample, kept=kept)
+        if content is None:
+            return None
+        if kept and content.has_failed:
+            self._read_for_slots(sample)
+        return self._hastened(content)
+
+    def _give_late(self, sample: int, *, kept: bool) -> Content:
+        """A sample that was not here before the loads of its turn."""
+        return self._give(sample, kept=kept) or self._read_to_give(sample)
+
+    def _read_to_give(self, sample: int) -> Content:
         self._counters.samples_reread += 1
         content = self._memory.expect_to_give(sample)
         self.read(content)
+        return content
+
+    def _hastened(self, content: Content) -> Content:
+        if not content.arrived:
+            self.hasten(content)
         return content
 
     def came(self, content: Content, payload: Payload) -> None:

@@ -38,7 +38,7 @@ from redoxfs.protocol.events import (
     ThreadEnded,
 )
 from redoxfs.protocol.lap_progress import TreeLap
-from redoxfs.protocol.local_first import Given, LocalFirst, Take, parts_by_lap
+from redoxfs.protocol.local_first import Given, LocalFirst, Take, exchange_for, parts_by_lap
 from redoxfs.protocol.pool import PoolPolicy, retained_bytes_for
 from redoxfs.protocol.replay import NO_SAMPLE, Replay, Replayable, ReplayError
 from redoxfs.protocol.samplers import RandomOrder, distributed_order, distributed_orders, in_step
@@ -85,6 +85,7 @@ __all__ = [
     "answer_of",
     "distributed_order",
     "distributed_orders",
+    "exchange_for",
     "homes_by_vc",
     "in_step",
     "message_of",

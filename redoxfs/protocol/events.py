@@ -186,12 +186,14 @@ class Handled(NamedTuple):
     ``loads``      reads to start, each beginning with a sample of the answer or ahead of demand.
     ``preempted``  samples of the answer that stats of this node had reserved: those reservations are over.
     ``repeated``   the message came before, and so the answer was given before.
+    ``kept``       samples of the answer that also stay in this node's memory.
     """
 
     answer: Answer | None
     loads: tuple[Load, ...] = ()
     preempted: tuple[int, ...] = ()
     repeated: bool = False
+    kept: tuple[int, ...] = ()
 
 
 class Delivered(NamedTuple):

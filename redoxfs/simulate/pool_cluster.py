@@ -1,6 +1,6 @@
 """Several nodes that share a dataset on shared storage under the pool policy, local first, in step as in `cluster`.
 
-Chunks are dealt to the nodes so that every class is spread evenly, and the parts rotate with the laps.
+Chunks are dealt to the nodes so that every class is spread evenly. Each node retains what the rule of a mount says.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from redoxfs.chunks.layout import Cells, deal
-from redoxfs.protocol import LocalFirst, Pending, PoolPolicy, Served
+from redoxfs.protocol import LocalFirst, Pending, PoolPolicy, Served, exchange_for, retained_bytes_for
 from redoxfs.protocol.local_first import Take, parts_by_lap
 from redoxfs.simulate.cluster import Counts, Reads
 
@@ -21,42 +21,50 @@ REMOTE_SHARE = 1 / 4
 
 
 class PoolCluster:
-    """``nodes`` pools of ``capacity`` samples each, which exchange the share ``exchange`` on purpose."""
+    """``nodes`` pools of ``capacity`` samples each.
+
+    Args:
+        exchange: the share that they take from each other on purpose; None: by how much of its part each retains.
+    """
 
     def __init__(
-        self, cells: Cells, class_of: Int32, *, nodes: int, capacity: int, seed: int, exchange: float = 0.0
+        self, cells: Cells, class_of: Int32, *, nodes: int, capacity: int, seed: int, exchange: float | None = None
     ) -> None:
-        part_of = deal(cells, nodes, seed=seed)
-        # Bytes are counted in samples: every sample is one of them.
-        sizes = np.ones(len(class_of), np.int64)
-        self.pools = [
-            PoolPolicy(
-                cells.cells,
-                class_of,
-                sizes,
-                capacity_bytes=capacity,
-                seed=seed + node,
-                part_of=part_of,
-                parts_by_lap=parts_by_lap(node, nodes, rotates=True),
-            )
-            for node in range(nodes)
-        ]
-        self.nodes = [
-            LocalFirst(
-                node,
-                self.pools[node],
-                class_of,
-                part_of,
-                sizes,
-                nodes=nodes,
-                rotates=True,
-                remote_memory_bytes=round(capacity * REMOTE_SHARE),
-                exchange=exchange,
-                seed=seed + node,
-            )
-            for node in range(nodes)
-        ]
+        self.part_of = deal(cells, nodes, seed=seed)
+        self._cells, self._class_of, self._capacity, self._exchanged = cells, class_of, capacity, exchange
+        self.pools: list[PoolPolicy] = []
+        self.nodes = [self._node(node, nodes, seed + node) for node in range(nodes)]
         self._reads = Reads(cells.cells)
+
+    def _node(self, node: int, nodes: int, seed: int) -> LocalFirst:
+        # Bytes are counted in samples: every sample is one of them.
+        sizes = np.ones(len(self._class_of), np.int64)
+        own = self.part_of == node
+        retained = retained_bytes_for(self._class_of[own], sizes[own], self._cells.chunk_size, self._capacity)
+        exchange = exchange_for(retained / int(own.sum())) if self._exchanged is None else self._exchanged
+        pool = PoolPolicy(
+            self._cells.cells,
+            self._class_of,
+            sizes,
+            capacity_bytes=self._capacity,
+            retained_bytes=retained,
+            seed=seed,
+            part_of=self.part_of,
+            parts_by_lap=parts_by_lap(node, nodes, rotates=False),
+        )
+        self.pools.append(pool)
+        return LocalFirst(
+            node,
+            pool,
+            self._class_of,
+            self.part_of,
+            sizes,
+            nodes=nodes,
+            rotates=False,
+            remote_memory_bytes=round(self._capacity * REMOTE_SHARE),
+            exchange=exchange,
+            seed=seed,
+        )
 
     def epoch(self, orders: Sequence[Int32], watch: Callable[[int], None] | None = None) -> tuple[Counts, Int32]:
         """As `SlotCluster.epoch`. A remote request is a Take, even if the peer had nothing left."""

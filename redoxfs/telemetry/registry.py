@@ -278,6 +278,13 @@ METRICS: tuple[Metric, ...] = (
     Metric("node", FACT, "node", "The number of this node, from 0.", when=When.NODES),
     Metric("nodes", GAUGE, "nodes", "Nodes that share the dataset.", when=When.NODES),
     Metric(
+        "exchange",
+        GAUGE,
+        "exchange",
+        "The share of its samples that the node takes from others on purpose, `--exchange`; 0 with the slot policy.",
+        when=When.NODES,
+    ),
+    Metric(
         "missed_samples",
         COUNTER,
         "missed",

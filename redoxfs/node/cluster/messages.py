@@ -82,11 +82,7 @@ class Messages:
         answer = handled.answer
         if answer is None:
             return None
-        supply = self._node.supply
-        demanded = bool(handled.loads) and handled.loads[0].samples[0] in answer.samples
-        self._node.counters.demand_loads += demanded
-        supply.load(handled.loads, awaited=demanded)
-        contents = [supply.give(sample, again=handled.repeated) for sample in answer.samples]
+        contents = self._node.supply.give(handled)
         try:
             await all_here(contents, self._timeout_s)
         except BaseException:
@@ -101,7 +97,7 @@ class Messages:
         supply = self._node.supply
         if self._node.is_frozen or supply.owner(sample) is not None:
             raise OSError(errno.EAGAIN, "this node's process ends, or its list of nodes is another")
-        content = supply.give(sample, again=True)
+        content = supply.give_again(sample)
         try:
             await all_here((content,), self._timeout_s)
         except BaseException:

@@ -240,6 +240,7 @@ class Membership:
             **stats,
             "node": share.node,
             "nodes": share.nodes,
+            "exchange": 0.0 if isinstance(policy, SlotNode) else round(share.exchange or 0.0, 4),
             "missed": policy.missed,
             "remote_bytes_in": of_peers["bytes_in"],
             "remote_bytes_out": of_peers["bytes_out"],

@@ -9,12 +9,13 @@ network: about one sample in fifty, where the paper's protocol moves two of thre
 
 A reservation goes the same way, except that the sample is reserved instead of served.
 
-Theory of operation. Samples are dealt to the nodes in parts. In each lap of a class every node owns one part of it. On
-shared storage the parts rotate, so that each node reads all of them in time. A class's lap is one for all nodes: it is
-over when as many of its samples are *done*, handed to readers, as there are. A node knows its own count, and each Given
-brings the peer's: how many it has left and has done. Within a lap, done only grows, so old news never ends a lap early.
-Left is a hint about whom to ask. If no peer is known to have any left and the lap is not over, the rest is on its way
-to some node or reserved somewhere, and peers are asked in turn.
+Theory of operation. Samples are dealt to the nodes in parts. In each lap of a class every node owns one part of it. In
+a mount it is the same part in each, so that a node can retain samples of it; the rules also allow parts that rotate
+with the laps. A class's lap is one for all nodes: it is over when as many of its samples are *done*, handed to readers,
+as there are. A node knows its own count, and each Given brings the peer's: how many it has left and has done. Within a
+lap, done only grows, so old news never ends a lap early. Left is a hint about whom to ask. If no peer is known to have
+any left and the lap is not over, the rest is on its way to some node or reserved somewhere, and peers are asked in
+turn.
 
 Laps spread with messages: a node that is behind begins the lap that the other is in. That is safe, since no node begins
 a lap before all of the last one is done, including its own samples and those that it took. The pool beneath counts the
@@ -39,8 +40,9 @@ A process that replaces another knows nothing. It joins the lap that others have
 it cannot know which of them were done. It takes its part from the next lap on (`rejoin`). Turns of the process before
 it still count in the lap that is then incomplete.
 
-Exchange: an account for each class grows by a share with each turn, and falls with each sample that comes, whether it
-was needed or not. From 1 on a Take is sent though no request waits; its samples have the next turns.
+Exchange: an account for each class grows by a share with each turn of a lap, and falls with each sample that comes,
+whether it was needed or not. From 1 on a Take is sent though no request waits; its samples have the next turns. What is
+given stays here as well where the pool keeps it (`Handled.kept`).
 
 Memory: taken samples and the room granted to answers under way stay within the limit. The first sample of an answer
 goes straight to a waiting request, and so is sent whether or not there is room. If no request waits for it any more, it
@@ -71,8 +73,9 @@ taken, for this lap, and in the pool, for the next.
 ``messages``      Take and Given
 """
 
+from redoxfs.protocol.local_first.exchange import exchange_for
 from redoxfs.protocol.local_first.messages import Given, Take
 from redoxfs.protocol.local_first.parts import parts_by_lap
 from redoxfs.protocol.local_first.policy import BATCH, LocalFirst
 
-__all__ = ["BATCH", "Given", "LocalFirst", "Take", "parts_by_lap"]
+__all__ = ["BATCH", "Given", "LocalFirst", "Take", "exchange_for", "parts_by_lap"]

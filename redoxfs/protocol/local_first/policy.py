@@ -89,16 +89,13 @@ class LocalFirst(NodeState):
             if not turns and message.attempt:
                 self._seek(cls)
         samples = tuple([turn.sample for turn in turns])
-        for turn in turns:
-            if turn.kept:
-                # Its bytes leave with the answer.
-                self._pool.let_go(turn.sample)
         given = Given(self._node, message.number, cls, self._lap[cls], samples, self._free(cls), self._done[cls])
         peer.answers[message.number] = given
         loads: list[Load] = []
         for turn in turns:
             loads += turn.loads
-        return Handled(given, tuple(loads), tuple([turn.sample for turn in turns if turn.preempted]))
+        preempted = tuple([turn.sample for turn in turns if turn.preempted])
+        return Handled(given, tuple(loads), preempted, kept=tuple([turn.sample for turn in turns if turn.kept]))
 
     def handle_again(self, message: Message, answer: Answer | None, chosen: Sequence[int]) -> Handled:
         """`handle`, as it was answered. Raises ReplayError."""
@@ -460,16 +457,28 @@ class LocalFirst(NodeState):
 
     def _count_exchange(self, cls: int) -> None:
         """Count a turn, and take what the account allows, for later turns. Their first sample needs room as well."""
-        wanted = self._exchange.count_turn(cls)
+        wanted = self._exchange.count_turn(cls, self._lap[cls])
         largest = self._taken.largest(cls)
         if wanted < 1 or cls in self._asked or self._taken.free_bytes < largest or not self._there:
             return
-        home = self._richest(cls)
-        if not self._peers[home].left[cls]:
+        home = self._drawn(cls)
+        if home is None:
             return
         max_samples = min(BATCH, wanted)
         room_bytes = min(self._taken.room_for(cls, max_samples - 1), self._taken.free_bytes - largest)
         self._send(home, cls, max_samples, room_bytes, room_bytes + largest, 0)
+
+    def _drawn(self, cls: int) -> int | None:
+        """A peer to exchange with: the more samples it has left, the likelier. Were it always the richest, samples of
+        the largest part would be early in every lap.
+        """
+        left = [self._peers[number].left[cls] for number in self._there]
+        drawn = int(self._exchange.draw(cls, self._lap[cls], self._done[cls]) * sum(left))
+        for number, samples in zip(self._there, left, strict=True):
+            drawn -= samples
+            if drawn < 0:
+                return number
+        return None
 
     def _richest(self, cls: int) -> int:
         return max(self._there, key=lambda number: self._peers[number].left[cls])

@@ -39,7 +39,7 @@ class NodeState:
         rotates: whether parts rotate with the laps, or part i is always node i's.
         remote_memory_bytes: the limit of taken samples and room granted to answers.
         exchange: the share of samples to take from peers, on purpose where need alone takes less.
-        seed: of the generator that spreads over time when each class is exchanged first.
+        seed: of what spreads over each lap when a class is exchanged.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class NodeState:
         self._empty_answers: dict[int, dict[int, int]] = {}
         # Classes that this node asks for on behalf of peers.
         self._sought: set[int] = set()
-        self._exchange = Exchange(classes, share=exchange, seed=seed)
+        self._exchange = Exchange(np.asarray(self._of_class), nodes=nodes, share=exchange, seed=seed)
         self._ledger = Ledger(class_of, classes, policy.members)
 
     @property
@@ -204,6 +204,7 @@ class NodeState:
             "given": self._ledger.given,
             "last_ticket": self._waiting.last_ticket,
             "free_bytes": self._taken.free_bytes,
+            "exchange_seed": self._exchange.seed,
         }
         arrays: dict[str, npt.NDArray[np.integer]] = {
             "of_class": np.array(self._of_classes(), np.int32),
@@ -221,7 +222,7 @@ class NodeState:
             "asked": rows(((cls, *asked) for cls, asked in self._asked.items()), 3),
             "empty_answers": rows(sorted((cls, *each) for cls, of_peers in empty for each in of_peers.items()), 3),
             "sought": rows(((cls,) for cls in sorted(self._sought)), 1),
-            "accounts": self._exchange.bits(),
+            "accounts": self._exchange.table(),
         }
         own, here = arrays_of("own", self._own_turns()), arrays_of("here", self._ledger.turns())
         return SharedState(values, arrays | own | here)
@@ -268,7 +269,7 @@ class NodeState:
         for cls, peer_number, count in reader.table("empty_answers", classes, nodes, MOST):
             self._empty_answers.setdefault(cls, {})[peer_number] = count
         self._sought = {cls for (cls,) in reader.table("sought", classes)}
-        self._exchange.resume(reader.array("accounts", np.int64, classes))
+        self._exchange.resume(reader.array("accounts", np.int64, classes, 2), reader.value("exchange_seed"))
         self._ledger.restore(reader.turns("here", reader.value("given"), classes, samples))
         own = reader.turns("own", 0, classes, samples)
         self._pool = RepeatedPool(self._policy, own, self._lap)

@@ -136,8 +136,7 @@ class PoolState:
 
         self._random = np.random.default_rng(seed)
         self._draws = iter(self._random.random(DRAWS).tolist())
-        self._choose_retained(capacity_bytes, retained_bytes, parts_by_lap, seed)
-        streamed = chunks - len(self._retained_chunks)
+        streamed = self._choose_retained(capacity_bytes, retained_bytes, parts_by_lap, seed)
         drawn = max(1, min(chunks_drawn, int(streamed * DRAWN_SHARE)))
         self._chunks = ChunkOrder(self._chunk_array, chunks, drawn=drawn)
         self._this_lap = self._chunks.this_lap
@@ -266,9 +265,19 @@ class PoolState:
 
     def _choose_retained(
         self, capacity_bytes: int, retained_bytes: int | None, parts_by_lap: Sequence[int], seed: int
-    ) -> None:
-        """Draw the chunks whose samples stay. Where laps cover different parts, none do."""
+    ) -> int:
+        """Draw the chunks whose samples stay. Where laps cover different parts, none do.
+
+        Returns:
+            How many chunks are streamed in a lap.
+        """
         sizes, (chunks, width) = self._bytes_array, self._cells.shape
+        covered = np.ones(len(sizes), np.bool_)
+        if self._part_array is not None:
+            covered = self._part_array == parts_by_lap[0]
+        chunk_bytes = np.bincount(self._chunk_array, sizes * covered, chunks).astype(np.int64)
+        # The others are of parts that no lap here covers.
+        own = np.flatnonzero(np.bincount(self._chunk_array, covered, chunks))
         is_retained = np.zeros(len(sizes), np.uint8)
         self._retained_array: Flags = is_retained.view(np.bool_)
         self._is_retained: Ints = is_retained.data
@@ -280,19 +289,16 @@ class PoolState:
         self.reads_saved = self.reads_alone = self._reads_alone_before = self.given_back = 0
         # Of its own, so that what else is drawn does not depend on how much is retained.
         self._random_retained = np.random.default_rng([seed, 1])
-        if len(set(parts_by_lap)) > 1 or retained_bytes == 0 or not len(sizes):
-            return
-        covered = np.ones(len(sizes), np.bool_)
-        if self._part_array is not None:
-            covered = self._part_array == parts_by_lap[0]
-        if retained_bytes is None and covered.any():
+        if len(set(parts_by_lap)) > 1 or retained_bytes == 0 or not len(own):
+            return len(own)
+        if retained_bytes is None:
             retained_bytes = retained_bytes_for(self._class_array[covered], sizes[covered], width, capacity_bytes)
-        chunk_bytes = np.bincount(self._chunk_array, sizes * covered, chunks).astype(np.int64)
-        drawn = draw_chunks(chunk_bytes, min(retained_bytes or 0, capacity_bytes), self._random_retained)
+        drawn = own[draw_chunks(chunk_bytes[own], min(retained_bytes, capacity_bytes), self._random_retained)]
         self._retained_chunks = drawn.tolist()
         self._retained_array[:] = is_in(self._chunk_array, drawn) & covered
         self._retained_limit_bytes = int(chunk_bytes[drawn].sum())
         self._retains_all = self._retained_limit_bytes == int(chunk_bytes.sum())
+        return len(own) - len(drawn)
 
     def _lend(self, size_bytes: int) -> None:
         """So many bytes are another's; negative: are not any more."""

@@ -62,8 +62,9 @@ def page(report: Report) -> str:
         "![Mates in a batch over the time of storage](evaluation/related.svg)",
         "",
         "A node of WebDataset has the same shards in each epoch, and shuffles their names in a buffer of "
-        f"{WEBDATASET_SHARDS}. With the pool, the parts of the nodes rotate, so most samples come to a different node "
-        "in each epoch. SHADE ranks samples by their losses. Here they are drawn at random, as no model is trained.",
+        f"{WEBDATASET_SHARDS}. With the pool, the parts of the nodes rotated when this was computed, so most samples "
+        "came to a different node in each epoch. Now each node keeps its part, and a share is exchanged. SHADE ranks "
+        "samples by their losses. Here they are drawn at random, as no model is trained.",
         "",
         *_claims(report, rows),
         *_shortfalls(report, rows),
