@@ -9,7 +9,7 @@ from machine import Machine
 from patience import PATIENCE_S
 from ports import reserve_addresses
 
-NODES, CLASSES, FILES, SIZE = 3, 10, 720, 3_000
+NODES, CLASSES, FILES, SIZE = 3, 10, 450, 3_000
 DATASET_BYTES = FILES * SIZE
 
 

@@ -64,7 +64,7 @@ def add_sharing(group: "argparse._ActionsContainer") -> list[argparse.Action]:
         group.add_argument(
             "--remote-memory",
             metavar="SIZE",
-            help="part of --memory for samples from other nodes (default: an eighth)",
+            help="part of --memory for samples from other nodes (default: at most an eighth)",
         ),
         group.add_argument(
             "--join-timeout",

@@ -440,6 +440,7 @@ def _share(dataset: Dataset, options: MountOptions, node: int, nodes: int, memor
         timeout_s=sharing.peer_timeout_s,
         exchange=sharing.exchange,
         window=sharing.prefetch_window,
+        needs_less=sharing.remote_memory is None,
     )
 
 

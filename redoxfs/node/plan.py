@@ -35,6 +35,16 @@ OPEN_SAMPLES = 64
 32 workers with an open file and a closed one each. More of them have the room of retained samples, up to what open
 files have where nothing is retained."""
 
+LEAST_SAMPLES = 16
+"""The least room for open files, and the least for samples of other nodes, where a node's part of the dataset fits into
+memory beside them. Open files can have the room of retained samples as well. More room than this would cost a read in
+each lap for each sample that it takes."""
+
+REMOTE_PER_CLASS = 4
+"""Samples of other nodes wait for their turn in a room for so many of each class, and for `OPEN_SAMPLES` at least: a
+class takes up to 16 at a time, and at the end of a lap most classes take some. An eighth of memory, the most that they
+have by default, would cost reads, and is never filled."""
+
 DRAWN_SAMPLES = 8192
 """How many samples loaders draw ahead of their opens: eight ranks with eight workers, two batches each of 64. There is
 room for them in up to half of the memory."""
@@ -95,6 +105,7 @@ class Share:
 
     ``node``, ``nodes``  its number, and the number of nodes
     ``memory_bytes``     the part of memory for samples from other nodes that are not served yet
+    ``needs_less``       it may be less if a few samples of each class fit
     ``shared_storage``   every node can read every chunk; otherwise only its own
     ``part_of``          int8[S], the node at which each sample lies; None to let the layout deal the chunks
     ``timeout_s``        how long an open waits for another node to decide
@@ -111,6 +122,7 @@ class Share:
     timeout_s: float
     exchange: float | None
     window: int
+    needs_less: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -262,43 +274,73 @@ def _room_beside_retained(sizes: npt.NDArray[np.int64]) -> int:
     return max(room_for_open(sizes), math.ceil(OPEN_SAMPLES * float(sizes.mean()))) if len(sizes) else 0
 
 
-def _divided(
-    catalog: Catalog,
-    cells: Cells,
-    memory_bytes: int,
-    remote_bytes: int = 0,
-    is_own: npt.NDArray[np.bool_] | None = None,
-) -> tuple[int, int, int]:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """What `_divided` needs to know of a node among several.
+
+    ``is_own``        bool[S], the samples of its part
+    ``remote_bytes``  for samples from other nodes
+    """
+
+    is_own: npt.NDArray[np.bool_]
+    remote_bytes: int
+
+
+def _divided(catalog: Catalog, cells: Cells, memory_bytes: int, part: _Part | None = None) -> tuple[int, int, int]:
     """How a node divides --memory: the pool's share, how much of it is retained, and how much of that open files may
     have.
 
     Open files have a quarter, or what samplers have drawn, where that is more. Samples that are retained need not be in
     memory, so the part of the quarter that no file needs is theirs. There are two exceptions: where samplers draw, and
     where samples have several files, closed files wait for a reader by design.
-
-    Args:
-        remote_bytes: for samples from other nodes.
-        is_own: bool[S], the samples of this node's part; None: all.
     """
     sizes, class_of = catalog.sample_bytes, catalog.class_of
+    remote_bytes = 0
+    own_sizes, own_class_of = sizes, class_of
+    if part is not None:
+        remote_bytes = part.remote_bytes
+        own_sizes, own_class_of = sizes[part.is_own], class_of[part.is_own]
     open_bytes = _open_bytes(catalog, cells, memory_bytes, remote_bytes)
-    for_reader = catalog.is_for_sampler or len(catalog.members) > len(sizes)
-    own_bytes = open_bytes if for_reader else min(open_bytes, _room_beside_retained(sizes))
-    own_sizes, own_class_of = (sizes, class_of) if is_own is None else (sizes[is_own], class_of[is_own])
+    waits = _waits_by_design(catalog)
+    own_bytes = open_bytes if waits else min(open_bytes, _room_beside_retained(sizes))
     memory_bytes -= remote_bytes
+    if part is not None and not waits:
+        beside_part = memory_bytes - int(own_sizes.sum())
+        if beside_part >= min(own_bytes, _least_room(sizes)):
+            return int(own_sizes.sum()), int(own_sizes.sum()), max(0, open_bytes - beside_part)
 
     def retained_beside(open_bytes: int) -> int:
         return retained_bytes_for(own_class_of, own_sizes, cells.chunk_size, memory_bytes - open_bytes)
 
     retained = retained_beside(own_bytes)
-    if retained < min(open_bytes - own_bytes, int(own_sizes.sum())):
+    if retained < open_bytes - own_bytes:
         # Too little to give open files what they may need.
         own_bytes = open_bytes
         retained = retained_beside(own_bytes)
-    if is_own is not None and retained == int(own_sizes.sum()):
-        # What its part leaves is for open files.
-        own_bytes = max(own_bytes, memory_bytes - retained)
-    return memory_bytes - own_bytes, retained, max(0, open_bytes - own_bytes)
+    return memory_bytes - own_bytes, retained, open_bytes - own_bytes
+
+
+def _waits_by_design(catalog: Catalog) -> bool:
+    """Whether closed files wait for a reader: their bytes are no less needed than those of open ones."""
+    return catalog.is_for_sampler or len(catalog.members) > len(catalog.sample_bytes)
+
+
+def _least_room(sizes: npt.NDArray[np.int64]) -> int:
+    return math.ceil(LEAST_SAMPLES * float(sizes.mean())) if len(sizes) else 0
+
+
+def _remote_bytes(catalog: Catalog, memory_bytes: int, share: Share, own_bytes: int) -> int:
+    """The room for samples of other nodes: what they need, or less if this node's part of ``own_bytes`` then fits."""
+    sizes = catalog.sample_bytes
+    if not share.needs_less or not len(sizes):
+        return share.memory_bytes
+    needed_samples = max(OPEN_SAMPLES, REMOTE_PER_CLASS * len(catalog.class_names))
+    needed = min(share.memory_bytes, math.ceil(needed_samples * float(sizes.mean())))
+    least = min(needed, max(_least_room(sizes), int(sizes.max())))
+    beside_part = memory_bytes - own_bytes
+    if _waits_by_design(catalog) or beside_part < least + _least_room(sizes):
+        return needed
+    return max(least, min(needed, beside_part - _room_beside_retained(sizes)))
 
 
 def _open_bytes(catalog: Catalog, cells: Cells, memory_bytes: int, remote_bytes: int = 0) -> int:
@@ -326,24 +368,27 @@ def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
     """A plan with the pool, which needs memory for a few samples only. Raises MemoryTooSmallError."""
     sizes = catalog.sample_bytes
     total = int(sizes.sum())
-    remote_bytes = 0 if share is None else share.memory_bytes
-    needed = _least_for_pool(sizes, cells) + remote_bytes
+    part = None
+    if share is not None:
+        part_of = deal(cells, share.nodes, seed=seed) if share.part_of is None else share.part_of
+        is_own = part_of == share.node
+        own_bytes = int(sizes[is_own].sum())
+        share = replace(share, memory_bytes=_remote_bytes(catalog, memory_bytes, share, own_bytes))
+        part = _Part(is_own, share.memory_bytes)
+    needed = _least_for_pool(sizes, cells) + (0 if part is None else part.remote_bytes)
     if memory_bytes < needed:
         raise MemoryTooSmallError(needed, memory_bytes)
+    capacity, retained, lendable = _divided(catalog, cells, memory_bytes, part)
     class_of = np.ascontiguousarray(catalog.class_of)
     policy: ServingPolicy | SharedServingPolicy
     if share is None:
-        capacity, retained, lendable = _divided(catalog, cells, memory_bytes)
         policy = pool = PoolPolicy(
             cells.cells, class_of, sizes, capacity_bytes=capacity, retained_bytes=retained, seed=seed
         )
         sharing = None
     else:
-        part_of = deal(cells, share.nodes, seed=seed) if share.part_of is None else share.part_of
-        is_own = part_of == share.node
-        capacity, retained, lendable = _divided(catalog, cells, memory_bytes, remote_bytes, is_own)
         if share.exchange is None:
-            share = replace(share, exchange=exchange_for(retained / max(1, int(sizes[is_own].sum()))))
+            share = replace(share, exchange=exchange_for(retained / max(1, own_bytes)))
         pool = PoolPolicy(
             cells.cells,
             class_of,

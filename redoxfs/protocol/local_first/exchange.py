@@ -12,6 +12,12 @@ RETAINED_SHARE = 1 / 5
 """The share that is exchanged where all is retained, and storage is idle. A cache with a global order would move
 1 - 1 / nodes."""
 
+AT_A_TIME = 8
+"""The most samples that are taken together. A message has its own cost, whatever it brings."""
+
+TIMES_A_LAP = 4
+"""How many times a lap a class takes some, at least: fewer would come close together."""
+
 NEEDED = 0.4
 """1 / sqrt(2 pi). A node is asked for n samples of a class, give or take sqrt(n (1 - 1 / nodes)): what it lacks, and
 takes from peers at the end of the lap, is NEEDED times that on average."""
@@ -29,23 +35,33 @@ def exchange_for(retained_share: float) -> float:
 class Exchange:
     """An account for each class: it grows by a share with each turn, and falls with each sample that comes.
 
-    It begins each lap anew, between 0 and 1, as good as random. A debt that went over to the next lap would make the
-    samples of some nodes early or late in one lap after the other: a rank correlation of 0.03 with 10 turns of a class
-    at a node. What need alone takes near the end of a lap is therefore expected, and not counted after the fact.
-    All is computed from the seed, the lap and the turn, so another process continues with the same.
+    Samples are taken several at a time, and the account begins each lap anew, between 0 and so many. A debt that went
+    over to the next lap would make the samples of some nodes early or late in one lap after the other: a rank
+    correlation of 0.03 with 10 turns of a class at a node. What need alone takes near the end of a lap is therefore
+    expected, and not counted after the fact. All is computed from the seed, the lap and the turn, so another process
+    continues with the same.
 
     Args:
         of_class: int[C], how many samples each class has.
         nodes: that share them.
         share: the share of samples to take from peers.
+        room_samples: how many the remote memory has room for.
         seed: of what is drawn.
     """
 
-    def __init__(self, of_class: npt.NDArray[np.integer], *, nodes: int, share: float, seed: int) -> None:
+    def __init__(
+        self, of_class: npt.NDArray[np.integer], *, nodes: int, share: float, room_samples: float, seed: int
+    ) -> None:
         self.share = share
         self.seed = seed
-        needed = NEEDED * np.sqrt((1 - 1 / nodes) * nodes / np.maximum(1, of_class))
-        self._share_of = cast("memoryview[float]", np.maximum(0, share - needed).data)
+        turns = np.maximum(1, of_class) / nodes
+        needed = NEEDED * np.sqrt((1 - 1 / nodes) / turns)
+        shares = np.maximum(0, share - needed)
+        self._share_of = cast("memoryview[float]", shares.data)
+        at_a_time = np.clip(
+            shares * turns / TIMES_A_LAP, 1, max(1, min(AT_A_TIME, room_samples / max(1, len(of_class))))
+        )
+        self._at_a_time: memoryview[int] = at_a_time.astype(np.int64).data
         self._accounts = np.zeros(len(of_class))
         self._account = cast("memoryview[float]", self._accounts.data)
         # The lap of each account.
@@ -55,9 +71,9 @@ class Exchange:
     def count_turn(self, cls: int, lap: int) -> int:
         """Count a turn of a class in ``lap``; returns how many samples to take now, 0 or less for none."""
         if self._lap[cls] != lap:
-            self._lap[cls], self._account[cls] = lap, mixed(self.seed, cls, lap)
-        self._account[cls] += self._share_of[cls]
-        return int(self._account[cls])
+            self._lap[cls], self._account[cls] = lap, mixed(self.seed, cls, lap) * self._at_a_time[cls]
+        account = self._account[cls] = self._account[cls] + self._share_of[cls]
+        return int(account) if account >= self._at_a_time[cls] else 0
 
     def count_taken(self, cls: int, samples: int) -> None:
         """Samples of a class came from a peer."""

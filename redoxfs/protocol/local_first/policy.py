@@ -458,8 +458,10 @@ class LocalFirst(NodeState):
     def _count_exchange(self, cls: int) -> None:
         """Count a turn, and take what the account allows, for later turns. Their first sample needs room as well."""
         wanted = self._exchange.count_turn(cls, self._lap[cls])
+        if wanted < 1 or cls in self._asked or not self._there:
+            return
         largest = self._taken.largest(cls)
-        if wanted < 1 or cls in self._asked or self._taken.free_bytes < largest or not self._there:
+        if self._taken.free_bytes < largest:
             return
         home = self._drawn(cls)
         if home is None:

@@ -100,7 +100,13 @@ class NodeState:
         self._empty_answers: dict[int, dict[int, int]] = {}
         # Classes that this node asks for on behalf of peers.
         self._sought: set[int] = set()
-        self._exchange = Exchange(np.asarray(self._of_class), nodes=nodes, share=exchange, seed=seed)
+        self._exchange = Exchange(
+            np.asarray(self._of_class),
+            nodes=nodes,
+            share=exchange,
+            room_samples=remote_memory_bytes * len(class_of) / max(1, int(sample_bytes.sum())),
+            seed=seed,
+        )
         self._ledger = Ledger(class_of, classes, policy.members)
 
     @property
