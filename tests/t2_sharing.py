@@ -76,6 +76,7 @@ async def sharing(
     policy: str,
     classes: str = "dir",
     memory_bytes: int = 1 << 20,
+    exchange: float = 0.0,
     sampler: SamplerSpec | None = None,
     kept: Sequence[bytes] | None = None,
 ) -> AsyncIterator[list[Member]]:
@@ -92,7 +93,7 @@ async def sharing(
             share = None
             if nodes > 1:
                 remote_bytes = memory_bytes // 8
-                share = Share(node, nodes, remote_bytes, True, None, PEER_TIMEOUT_S, exchange=0.0, window=6000)
+                share = Share(node, nodes, remote_bytes, True, None, PEER_TIMEOUT_S, exchange=exchange, window=6000)
             plan = plan_pool if policy == "pool" else plan_slot
             return plan(catalog, cells, memory_bytes=memory_bytes, seed=0, share=share)
 
@@ -202,6 +203,71 @@ def test_a_copy_that_differs_is_an_error_and_not_mixed(tmp_path: Path, whose: st
                     changed_there = whole == b"!" * FILE_BYTES
                     assert changed_there or whole == content(whole.rstrip(b".").decode())
             assert stale > len(handles) / 4
+
+    trio.run(main)
+
+
+# What nodes retain
+
+SAMPLES = CLASSES * PER_CLASS
+
+
+async def read_all(members: Sequence[Member]) -> None:
+    """The members open their part of the files in turn, and close each. Each sample comes once."""
+    came = set()
+    for sample in range(SAMPLES):
+        member = members[sample % len(members)]
+        handle = await member.open(int(member.catalog.members[member.catalog.member_at[sample]]), 1)
+        came.add(await member.read(handle, 0, FILE_BYTES))
+        member.node.close(handle)
+        while len(members) > 1 and member.node.shared_policy.unanswered():
+            await trio.lowlevel.checkpoint()
+    assert len(came) == SAMPLES
+
+
+def loaded(members: Sequence[Member]) -> list[int]:
+    """How many samples each has read from storage so far."""
+    return [member.node.counters.samples_loaded + member.node.counters.samples_reread for member in members]
+
+
+def test_what_is_retained_fills_again_after_a_view_or_a_state(tmp_path: Path) -> None:
+    """The nodes hold all samples together, and each gives half of its own to the other."""
+    root = fill(tmp_path / "data")
+
+    async def main() -> None:
+        async with sharing([root, root], policy="pool", exchange=0.5) as members:
+            for round_, begin_anew in enumerate(("as mounted", "another view", "a state"), 1):
+                if begin_anew != "as mounted":
+                    both = json.dumps((await members[0].membership.view(b""))["nodes"]).encode()
+                    turns = await members[0].membership.turns_of_all()
+                    state = encode({"dataset": "d1"}, turns, 0)
+                    async with trio.open_nursery() as nursery:
+                        for member in members:
+                            change = member.membership.view if begin_anew == "another view" else member.state.load
+                            nursery.start_soon(change, both if begin_anew == "another view" else state)
+                for _ in range(3):
+                    await read_all(members)
+                    assert sum(loaded(members)) == round_ * SAMPLES
+                assert sum(member.node.stats()["retained_samples"] for member in members) == SAMPLES
+            assert all(member.node.counters.remote_samples > SAMPLES for member in members)
+
+    trio.run(main)
+
+
+def test_what_a_lost_node_retained_is_read_by_those_that_a_view_gives_it_to(tmp_path: Path) -> None:
+    root = fill(tmp_path / "data")
+
+    async def main() -> None:
+        async with sharing([root, root], policy="pool", exchange=0.5) as (member, other):
+            await read_all([member, other])
+            other.node.freeze()
+            alone = json.dumps([(await member.membership.view(b""))["nodes"][0]]).encode()
+            await member.membership.view(alone)
+            before = loaded([member])[0]
+            for _ in range(2):
+                await read_all([member])
+                assert loaded([member])[0] - before == SAMPLES
+            assert member.node.stats()["retained_samples"] == SAMPLES
 
     trio.run(main)
 
