@@ -20,6 +20,10 @@ reading only by chance. "one shuffle" has the first epoch's order in every epoch
 method on shards that hold 1,024 images in the order of the directories: shards in random order, through a buffer of a
 tenth of the images. "by class" has all images of a class, then all of the next, as a directory lists them.
 
+"three nodes" is what the core of three nodes serves a data-parallel job, in step and without a mount. Together they
+retain all images, and each has its own third. They exchange the default share, or, with "no exchange", only what a node
+lacks. The network sees the batches of all nodes as one.
+
 The files lie class by class, but redoxfs builds chunks of several classes. The label is the directory, so each batch
 has the classes that the loader asked for. With "labels in files" (--classes any) each image may stand in for any other,
 and the classes of a batch depend on the samples in memory.
@@ -63,7 +67,9 @@ from recorded_orders import (
     ANOTHER,
     BATCH,
     BUFFER,
+    EXCHANGE,
     MOST_SAMPLES,
+    NO_EXCHANGE,
     ONE,
     PLAIN,
     SORTED,
@@ -113,6 +119,8 @@ ALL = (
         if (setting := Setting(kind, size, share)) not in CROSS
     ),
     *(Setting("pool", size, "10%", "any") for size in CHUNK_SIZES),
+    EXCHANGE,
+    NO_EXCHANGE,
     # With half of the samples retained.
     *(Setting("pool", size, "50%") for size in CHUNK_SIZES),
 )

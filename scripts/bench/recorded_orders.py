@@ -20,6 +20,9 @@ from full_path import Checkout
 from small_resnet import Images
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
+from redoxfs.chunks import build_cells
+from redoxfs.simulate.pool_cluster import PoolCluster
+
 sys.path.append(str(Path(__file__).parents[1] / "research"))
 
 from randomness import shuffle_buffer
@@ -73,8 +76,12 @@ class Setting:
         return "".join(kept).replace("--", "-")
 
 
+NODES, NODES_CHUNK_SIZE, NODES_MEMORY = 3, 16, 0.4
+"""Nodes that share the samples; what each has room for, as a share of all."""
+
 PLAIN = Setting("plain")
 ANOTHER, ONE, BUFFER, SORTED = map(Setting, ("another shuffle", "one shuffle", "class shards, buffer", "by class"))
+EXCHANGE, NO_EXCHANGE = map(Setting, ("three nodes", "three nodes, no exchange"))
 
 
 class Numbers(Dataset[int]):
@@ -144,8 +151,26 @@ def draw(setting: Setting, seed: int, images: Images, epochs: int) -> Recorded:
         held = len(images) // BUFFER_PART
         drawn = [shuffle_buffer(len(images), held, seed=seed * ANOTHER_SEED + epoch) for epoch in range(epochs)]
         return Recorded(by_class[np.array(drawn)])
+    if setting in (EXCHANGE, NO_EXCHANGE):
+        return Recorded(of_nodes(images, epochs, seed, None if setting == EXCHANGE else 0.0))
     orders = shuffles(len(images), epochs, seed + ANOTHER_SEED * (setting == ANOTHER))
     return Recorded(np.tile(orders[0], (epochs, 1)) if setting == ONE else orders)
+
+
+def of_nodes(images: Images, epochs: int, seed: int, exchange: float | None) -> UInt16:
+    """What nodes that hold all samples together give a data-parallel job, as the core decides it. They are in step, so
+    a batch has a part of each node. Raises SystemExit where the samples cannot be dealt evenly.
+    """
+    samples, class_of = len(images), images.labels.astype(np.int32)
+    if samples % NODES:
+        raise SystemExit(f"{samples:,} images cannot be dealt to {NODES} nodes; take a multiple of {NODES}")
+    cells = build_cells(class_of, np.ones(samples, np.int64), chunk_size=NODES_CHUNK_SIZE, seed=seed)
+    cluster = PoolCluster(
+        cells, class_of, nodes=NODES, capacity=round(NODES_MEMORY * samples), seed=seed, exchange=exchange
+    )
+    asked = shuffles(samples, epochs, seed).astype(np.int32)
+    epochs_of = [cluster.epoch([order[node::NODES] for node in range(NODES)])[1] for order in asked]
+    return np.array(epochs_of).astype(np.uint16)
 
 
 def record(setting: Setting, seed: int, images: Images, epochs: int, source: Path, checkout: Checkout) -> Recorded:
