@@ -658,6 +658,7 @@ def test_status_of_a_cluster_shows_the_other_nodes() -> None:
     stats = {
         "node": 1,
         "nodes": 3,
+        "exchange": 0.05,
         "opens": 58_762,
         "remote_samples": 1234,
         "remote_requests": 96,
@@ -673,7 +674,7 @@ def test_status_of_a_cluster_shows_the_other_nodes() -> None:
     rows = dict(status.rows(stats))
     assert rows["node"] == "1, one of 3"
     assert rows["peers"] == "1 ready, host2:7420 unreachable (timed out)"
-    assert rows["from other nodes"] == "1,234 samples (2.1%) in 96 requests, 12.0 MiB"
+    assert rows["from other nodes"] == "1,234 samples (2.1%) in 96 requests, 12.0 MiB; --exchange 0.05"
     assert (rows["prefetched"], rows["degraded"]) == ("1,000", "3")
     assert not {"conflicts", "to other nodes"} & rows.keys()
     stats["peers"] = [{"address": f"h{i}:1", "node": i, "state": "ready"} for i in range(2)]
@@ -687,7 +688,7 @@ def test_status_of_a_single_node_shows_no_other_nodes() -> None:
 
 def test_counters_are_summed_and_settings_are_not() -> None:
     stats = [
-        {"pid": 7, "node": 0, "nodes": 2, "chunk_size": 8, "opens": 3, "wait_seconds": 0.5, "lap": {"": 1}},
+        {"pid": 7, "node": 0, "nodes": 2, "exchange": 0.2, "opens": 3, "wait_seconds": 0.5, "lap": {"": 1}},
         {"pid": 8, "node": 1, "nodes": 2, "chunk_size": 8, "opens": 4, "wait_seconds": 0.25, "source": "/data"},
     ]
     assert cluster.summed(stats) == {"opens": 7, "wait_seconds": 0.75}

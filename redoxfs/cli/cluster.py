@@ -43,6 +43,7 @@ _NOT_COUNTED = frozenset(
         "pid",
         "node",
         "nodes",
+        "exchange",
         "samples",
         "classes",
         "chunks",

@@ -1,7 +1,8 @@
 """The pool on several nodes: each serves a class from its own chunks first, and takes from peers what it lacks.
 
 A class is spread evenly over the nodes, and each node asks for about its part of it. So only the difference crosses the
-network: about one sample in fifty, where the paper's protocol moves two of three. No trace is needed.
+network: about one sample in fifty, where the paper's protocol moves two of three; and what is exchanged on purpose. No
+trace is needed.
 
     request(sample) ─ some were taken before ─────→ Served, remote
                     ├ own chunks have the class ──→ Served, by this node's pool
