@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from redoxfs.protocol import Answer, LocalFirst, Message, PoolPolicy, SharedPolicy, parts_by_lap
+from redoxfs.protocol import Answer, LocalFirst, Message, PoolPolicy, SharedPolicy
 
 CHUNK_SIZE = 4
 
@@ -141,7 +141,6 @@ def pool_node(
     class_of: Int32,
     part_of: Int8,
     sample_bytes: Int64,
-    rotates: bool,
     resident: int,
     retained: float = 0,
     remote_memory_bytes: int,
@@ -150,8 +149,8 @@ def pool_node(
     pool_seed: int | None = None,
     made: type[LocalFirst] = LocalFirst,
 ) -> LocalFirst:
-    """A node with a pool that holds one of ``resident`` samples, at least one byte. If parts do not rotate, it retains
-    the share ``retained`` of them.
+    """A node with a pool that holds one of ``resident`` samples, at least one byte. It retains the share ``retained``
+    of them.
     """
     capacity_bytes = max(1, int(sample_bytes.sum()) // resident)
     policy = PoolPolicy(
@@ -162,7 +161,7 @@ def pool_node(
         retained_bytes=int(retained * capacity_bytes),
         seed=seed if pool_seed is None else pool_seed,
         part_of=part_of,
-        parts_by_lap=parts_by_lap(node, nodes, rotates),
+        parts_by_lap=(node,),
     )
     return made(
         node,
@@ -171,7 +170,6 @@ def pool_node(
         part_of,
         sample_bytes,
         nodes=nodes,
-        rotates=rotates,
         remote_memory_bytes=remote_memory_bytes,
         exchange=exchange,
         seed=seed,

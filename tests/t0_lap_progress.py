@@ -140,7 +140,6 @@ class Nodes:
             class_of=self.class_of,
             part_of=np.tile(np.array([0, 1], np.int8), 8),
             sample_bytes=np.ones(16, np.int64),
-            rotates=True,
             resident=9,
             remote_memory_bytes=1 << 30,
             exchange=0,

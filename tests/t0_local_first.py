@@ -14,7 +14,7 @@ from networks import Letter, Network, Worker, parts_of_chunks, pool_node, random
 
 from redoxfs.protocol import Given, LocalFirst, Pending, Served, SharedPolicy, Take
 from redoxfs.protocol.events import Answer, Handled, Message
-from redoxfs.protocol.local_first import BATCH, parts_by_lap
+from redoxfs.protocol.local_first import BATCH
 
 STEPS_PER_TURN = 300
 """Far more than any run takes: a run that takes more is stuck."""
@@ -27,7 +27,6 @@ def nodes_of(
     cells: Int32,
     *,
     nodes: int,
-    rotates: bool = True,
     sizes: Sequence[int] | None = None,
     resident: int = 9,
     retained: float = 0,
@@ -45,7 +44,6 @@ def nodes_of(
             class_of=class_of,
             part_of=part_of,
             sample_bytes=sample_bytes,
-            rotates=rotates,
             resident=resident,
             retained=retained,
             remote_memory_bytes=remote_memory_bytes,
@@ -87,7 +85,6 @@ class Pools:
         nodes: int,
         samples: int,
         classes: int,
-        rotates: bool = True,
         resident: int = 9,
         retained: float = 0,
         remote_memory_bytes: int = 1 << 30,
@@ -99,13 +96,12 @@ class Pools:
         cells = random_cells(self.random, samples)
         self.part_of = parts_of_chunks(cells, [self.random.randrange(nodes) for _ in cells])
         self.sizes = [self.random.randint(1, 3) for _ in range(samples)]
-        self.rotates, self.limit_bytes = rotates, remote_memory_bytes
+        self.limit_bytes = remote_memory_bytes
         self.nodes = nodes_of(
             self.class_of,
             self.part_of,
             cells,
             nodes=nodes,
-            rotates=rotates,
             sizes=self.sizes,
             resident=resident,
             retained=retained,
@@ -282,7 +278,7 @@ class Pools:
     def count_loads(self, node: int, loads: Sequence[tuple[int, tuple[int, ...]]]) -> None:
         for chunk, samples in loads:
             assert all(self.nodes[0].chunk_of(sample) == chunk for sample in samples)
-            assert self.rotates or all(self.part_of[sample] == node for sample in samples)
+            assert all(self.part_of[sample] == node for sample in samples)
             self.loads.update(samples)
 
     def check(self, number: int) -> None:
@@ -318,7 +314,6 @@ networks = st.builds(
     nodes=st.integers(2, 4),
     samples=st.integers(1, 60),
     classes=st.integers(1, 6),
-    rotates=st.booleans(),
     resident=st.sampled_from([1, 2, 9]),
     retained=st.sampled_from([0, 0.5, 1]),
     remote_memory_bytes=st.sampled_from([0, 1, 5, 40, 1 << 30]),
@@ -351,7 +346,6 @@ def test_a_thousand_seeds_of_small_networks() -> None:
             nodes=draw.randint(2, 4),
             samples=draw.randint(1, 12),
             classes=draw.randint(1, 3),
-            rotates=draw.random() < 0.3,
             resident=draw.choice([1, 2, 9]),
             retained=draw.choice([0, 0.5, 1]),
             remote_memory_bytes=draw.choice([0, 2, 6, 1 << 30]),
@@ -369,7 +363,7 @@ def test_a_thousand_seeds_of_small_networks() -> None:
 
 
 def two_nodes_of_one_class(each: int, **settings: float) -> list[LocalFirst]:
-    """Node 0 has the even samples in lap 1."""
+    """Node 0 has the even samples."""
     samples = np.arange(2 * each, dtype=np.int32)
     cells = np.concatenate([samples[::2], samples[1::2]]).reshape(-1, 2)
     return nodes_of(np.zeros(2 * each, np.int32), (samples % 2).astype(np.int8), cells, nodes=2, **settings)  # type: ignore[arg-type]
@@ -405,14 +399,12 @@ def test_a_node_serves_from_its_own_chunks_first() -> None:
     assert not node.outbox
 
 
-@pytest.mark.parametrize("rotates", [False, True])
-def test_parts_rotate_on_shared_storage(rotates: bool) -> None:
-    nodes = two_nodes_of_one_class(10, rotates=rotates)
+def test_each_node_serves_its_own_part_in_every_lap() -> None:
+    nodes = two_nodes_of_one_class(10)
     for lap in range(1, 4):
         for number, node in enumerate(nodes):
-            part = (number + lap - 1) % 2 if rotates else number
             served = [turn_of(node.request(0)) if lap == 1 or at else first(nodes, number) for at in range(10)]
-            assert {turn.sample % 2 for turn in served} == {part}
+            assert {turn.sample % 2 for turn in served} == {number}
             assert node.laps(np.array([0, 19])).tolist() == [lap, lap]
 
 
@@ -425,11 +417,6 @@ def first(nodes: list[LocalFirst], number: int) -> Served:
     ((_, served),) = node.receive(given_by(nodes[1 - number].handle(taken(node)))) or ()
     assert served is not None
     return served
-
-
-def test_parts_by_lap() -> None:
-    assert [parts_by_lap(node, 3, True) for node in range(3)] == [(0, 1, 2), (1, 2, 0), (2, 0, 1)]
-    assert [parts_by_lap(node, 3, False) for node in range(3)] == [(0,), (1,), (2,)]
 
 
 def test_a_node_takes_missing_samples_in_batches() -> None:
@@ -563,7 +550,7 @@ def test_a_take_counts_the_rounds_without_an_answer() -> None:
     assert nodes[1].receive(last) == ((pending.ticket, Served(2, remote=True)),)
     ((_, served),) = nodes[0].receive(given_by(nodes[1].handle(take))) or ()
     assert served is not None
-    assert (served.sample, served.remote) == (1, False)
+    assert (served.sample, served.remote) == (0, False)
     assert nodes[0].laps(samples).tolist() == [2, 2, 2], "all are done, and the next lap begins"
 
 

@@ -27,7 +27,6 @@ from redoxfs.protocol import (
     homes_by_vc,
 )
 from redoxfs.protocol.events import Delivered
-from redoxfs.protocol.local_first import parts_by_lap
 
 pytestmark = pytest.mark.slow
 
@@ -437,7 +436,6 @@ class Pools(FailingNodes[LocalFirst]):
         samples: int,
         classes: int,
         faults: Faults,
-        rotates: bool = True,
         resident: int = 5,
         retained: float = 0,
         remote_memory_bytes: int = 1 << 30,
@@ -451,12 +449,7 @@ class Pools(FailingNodes[LocalFirst]):
         self.cells = random_cells(draw, samples)
         self.part_of = parts_of_chunks(self.cells, [draw.randrange(nodes) for _ in self.cells])
         self.sizes = np.array([draw.randint(1, 3) for _ in range(samples)], np.int64)
-        self.count, self.rotates, self.remote_memory_bytes, self.exchange = (
-            nodes,
-            rotates,
-            remote_memory_bytes,
-            exchange,
-        )
+        self.count, self.remote_memory_bytes, self.exchange = nodes, remote_memory_bytes, exchange
         self.bytes: dict[int, Bytes] = {}
         self.taken: set[int] = set()
         self.turns_before: Counter[tuple[int, int]] = Counter()
@@ -475,7 +468,6 @@ class Pools(FailingNodes[LocalFirst]):
             class_of=self.class_of,
             part_of=self.part_of,
             sample_bytes=self.sizes,
-            rotates=self.rotates,
             resident=self.resident,
             retained=self.retained,
             remote_memory_bytes=self.remote_memory_bytes,
@@ -524,8 +516,7 @@ class Pools(FailingNodes[LocalFirst]):
     def is_hopeless(self, worker: Worker) -> bool:
         """Where no reachable node has samples of the class in any lap."""
         nodes = [worker.node, *(n for n in range(self.count) if n != worker.node and self.reaches(worker.node, n))]
-        parts = {part for node in nodes for part in parts_by_lap(node, self.count, self.rotates)}
-        return not np.isin(self.part_of[self.class_of == self.class_of[worker.asked]], list(parts)).any()
+        return not np.isin(self.part_of[self.class_of == self.class_of[worker.asked]], nodes).any()
 
     def check(self, number: int) -> None:
         node, memory = self.processes[number].node, self.bytes[number]
@@ -780,7 +771,6 @@ pools = st.builds(
     samples=st.integers(1, 20),
     classes=st.integers(1, 4),
     faults=faults,
-    rotates=st.booleans(),
     resident=st.sampled_from([1, 2, 5]),
     retained=st.sampled_from([0, 0.5, 1]),
     remote_memory_bytes=st.sampled_from([0, 2, 6, 1 << 30]),
@@ -847,7 +837,6 @@ def test_a_thousand_seeds() -> None:
                         samples=draw.randint(1, 6),
                         classes=draw.randint(1, 2),
                         faults=faults,
-                        rotates=draw.random() < 0.3,
                         resident=draw.choice([1, 2, 5]),
                         retained=draw.choice([0, 0.5, 1]),
                         remote_memory_bytes=draw.choice([0, 2, 6, 1 << 30]),

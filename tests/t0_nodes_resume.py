@@ -38,7 +38,6 @@ class Pools:
         # Some classes are smaller than there are nodes, so that a node may have none of their samples.
         classes = draw.randint(1, max(1, samples // 3))
         self.unit_of = np.array([draw.randrange(classes) for _ in range(samples)], np.int32)
-        self.rotates = draw.random() < 0.4
         self.retained = draw.choice([0, 0.5, 1])
         self.exchange = draw.choice([0.0, 0.0, 0.4, 1.0])
         self.cells = random_cells(draw, samples)
@@ -52,7 +51,6 @@ class Pools:
             class_of=self.unit_of,
             part_of=parts_of_chunks(self.cells, [int(home * nodes) for home in self.homes]),
             sample_bytes=np.ones(self.samples, np.int64),
-            rotates=self.rotates,
             resident=2,
             retained=self.retained,
             remote_memory_bytes=20,

@@ -54,7 +54,6 @@ class PoolJob(Job):
         nodes: int,
         samples: int,
         classes: int,
-        rotates: bool = True,
         retained: float = 0,
         remote_memory_bytes: int = 1 << 30,
         exchange: float = 0.0,
@@ -67,7 +66,7 @@ class PoolJob(Job):
         self.cells = random_cells(draw, samples)
         self.part_of = parts_of_chunks(self.cells, [draw.randrange(nodes) for _ in self.cells])
         self.sizes = np.array([draw.randint(1, 3) for _ in range(samples)], np.int64)
-        self.rotates, self.remote_memory_bytes, self.exchange = rotates, remote_memory_bytes, exchange
+        self.remote_memory_bytes, self.exchange = remote_memory_bytes, exchange
         super().__init__(seed, nodes=nodes, samples=samples, habits=habits)
 
     def policy(self, number: int, seed: int) -> LocalFirst:
@@ -78,7 +77,6 @@ class PoolJob(Job):
             class_of=self.class_of,
             part_of=self.part_of,
             sample_bytes=self.sizes,
-            rotates=self.rotates,
             resident=self.random.choice([1, 5]),
             retained=self.retained,
             remote_memory_bytes=self.remote_memory_bytes,
@@ -164,7 +162,6 @@ pools = st.builds(
     nodes=st.integers(2, 3),
     samples=st.integers(1, 24),
     classes=st.integers(1, 3),
-    rotates=st.booleans(),
     retained=st.sampled_from([0, 0.5, 1]),
     remote_memory_bytes=st.sampled_from([0, 5, 40, 1 << 30]),
     exchange=st.sampled_from([0.0, 0.3, 1.0]),
@@ -401,7 +398,7 @@ def test_another_record_is_refused(job: Job, steps: int) -> None:
 
 def test_a_stat_and_an_open_of_one_path_share_an_answer_of_one_sample() -> None:
     """The open gets the sample: no reservation that the binding does not know of may be preempted."""
-    job = PoolJob(0, nodes=2, samples=2, classes=1, rotates=False)
+    job = PoolJob(0, nodes=2, samples=2, classes=1)
     job.part_of[:] = 1
     job.class_of[:] = 0
     job.stations = [job.new_station(0), job.new_station(1)]
@@ -419,7 +416,7 @@ def test_a_stat_and_an_open_of_one_path_share_an_answer_of_one_sample() -> None:
 
 
 def test_a_state_does_not_depend_on_answers_that_are_forgotten() -> None:
-    job = PoolJob(0, nodes=2, samples=4, classes=2, rotates=False)
+    job = PoolJob(0, nodes=2, samples=4, classes=2)
     job.part_of[:] = 1
     job.class_of[:] = 0, 0, 1, 1
     station = job.stations[0] = job.new_station(0)
@@ -449,7 +446,6 @@ def node_0_of_2(
         class_of=np.array(class_of, np.int32),
         part_of=np.array(part_of, np.int8),
         sample_bytes=np.ones(samples, np.int64),
-        rotates=False,
         resident=1,
         remote_memory_bytes=samples,
         seed=seed,
@@ -478,7 +474,7 @@ def test_a_lost_peer_leaves_each_sample_to_one_open_or_stat() -> None:
 
 
 def test_a_stat_that_preempted_another_is_repeated() -> None:
-    job = PoolJob(0, nodes=2, samples=2, classes=1, rotates=False)
+    job = PoolJob(0, nodes=2, samples=2, classes=1)
     job.cells, job.part_of = np.array([[0], [1]], np.int32), np.array([0, 1], np.int8)
     job.stations = [job.new_station(0), job.new_station(1)]
     station, home = job.stations

@@ -26,7 +26,6 @@ from redoxfs.protocol import (
     TreeLap,
     exchange_for,
     homes_by_vc,
-    parts_by_lap,
     retained_bytes_for,
 )
 
@@ -397,7 +396,7 @@ def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
             retained_bytes=retained,
             seed=seed + share.node,
             part_of=part_of,
-            parts_by_lap=parts_by_lap(share.node, share.nodes, rotates=False),
+            parts_by_lap=(share.node,),
         )
         policy = node = LocalFirst(
             share.node,
@@ -406,7 +405,6 @@ def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
             part_of,
             sizes,
             nodes=share.nodes,
-            rotates=False,
             remote_memory_bytes=share.memory_bytes,
             exchange=share.exchange or 0.0,
             seed=seed + share.node,

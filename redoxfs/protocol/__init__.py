@@ -38,7 +38,7 @@ from redoxfs.protocol.events import (
     ThreadEnded,
 )
 from redoxfs.protocol.lap_progress import TreeLap
-from redoxfs.protocol.local_first import Given, LocalFirst, Take, exchange_for, parts_by_lap
+from redoxfs.protocol.local_first import Given, LocalFirst, Take, exchange_for
 from redoxfs.protocol.pool import PoolPolicy, retained_bytes_for
 from redoxfs.protocol.replay import NO_SAMPLE, Replay, Replayable, ReplayError
 from redoxfs.protocol.samplers import RandomOrder, distributed_order, distributed_orders, in_step
@@ -90,6 +90,5 @@ __all__ = [
     "in_step",
     "message_of",
     "numbers_of",
-    "parts_by_lap",
     "retained_bytes_for",
 ]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from redoxfs.chunks.layout import Cells, deal
 from redoxfs.protocol import LocalFirst, Pending, PoolPolicy, Served, exchange_for, retained_bytes_for
-from redoxfs.protocol.local_first import Take, parts_by_lap
+from redoxfs.protocol.local_first import Take
 from redoxfs.simulate.cluster import Counts, Reads
 
 Int8 = npt.NDArray[np.int8]
@@ -50,7 +50,7 @@ class PoolCluster:
             retained_bytes=retained,
             seed=seed,
             part_of=self.part_of,
-            parts_by_lap=parts_by_lap(node, nodes, rotates=False),
+            parts_by_lap=(node,),
         )
         self.pools.append(pool)
         return LocalFirst(
@@ -60,7 +60,6 @@ class PoolCluster:
             self.part_of,
             sizes,
             nodes=nodes,
-            rotates=False,
             remote_memory_bytes=round(self._capacity * REMOTE_SHARE),
             exchange=exchange,
             seed=seed,

@@ -10,13 +10,12 @@ trace is needed.
 
 A reservation goes the same way, except that the sample is reserved instead of served.
 
-Theory of operation. Samples are dealt to the nodes in parts. In each lap of a class every node owns one part of it. In
-a mount it is the same part in each, so that a node can retain samples of it; the rules also allow parts that rotate
-with the laps. A class's lap is one for all nodes: it is over when as many of its samples are *done*, handed to readers,
-as there are. A node knows its own count, and each Given brings the peer's: how many it has left and has done. Within a
-lap, done only grows, so old news never ends a lap early. Left is a hint about whom to ask. If no peer is known to have
-any left and the lap is not over, the rest is on its way to some node or reserved somewhere, and peers are asked in
-turn.
+Theory of operation. Samples are dealt to the nodes in parts. Each node owns one of them, the same in each lap, so that
+it can retain samples of it. A class's lap is one for all nodes: it is over when as many of its samples are *done*,
+handed to readers, as there are. A node knows its own count, and each Given brings the peer's: how many it has left and
+has done. Within a lap, done only grows, so old news never ends a lap early. Left is a hint about whom to ask. If no
+peer is known to have any left and the lap is not over, the rest is on its way to some node or reserved somewhere, and
+peers are asked in turn.
 
 Laps spread with messages: a node that is behind begins the lap that the other is in. That is safe, since no node begins
 a lap before all of the last one is done, including its own samples and those that it took. The pool beneath counts the
@@ -69,14 +68,13 @@ taken, for this lap, and in the pool, for the next.
 ``reservations``  samples that stats reserved
 ``waiting``       requests and stats that wait for a peer
 ``exchange``      how many samples to take on purpose
-``parts``         which samples are which node's own in each lap
+``parts``         which samples are which node's own
 ``peer``          what a node knows of a peer
 ``messages``      Take and Given
 """
 
 from redoxfs.protocol.local_first.exchange import exchange_for
 from redoxfs.protocol.local_first.messages import Given, Take
-from redoxfs.protocol.local_first.parts import parts_by_lap
 from redoxfs.protocol.local_first.policy import BATCH, LocalFirst
 
-__all__ = ["BATCH", "Given", "LocalFirst", "Take", "exchange_for", "parts_by_lap"]
+__all__ = ["BATCH", "Given", "LocalFirst", "Take", "exchange_for"]

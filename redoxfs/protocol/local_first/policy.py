@@ -174,8 +174,7 @@ class LocalFirst(NodeState):
 
     def begun(self) -> Int32:
         """int32[C]: how many laps of each class have begun, as far as this node knows: a sample was given in them."""
-        own = np.array([self._parts.own_in(self._node, cls, lap) for cls, lap in enumerate(self._lap)], np.int32)
-        is_begun = (np.asarray(self._left) != own) | (np.asarray(self._came) == self._lap_array)
+        is_begun = (np.asarray(self._left) != self._parts.own(self._node)) | (np.asarray(self._came) == self._lap_array)
         for done in (self._done, *(news for peer in self._peers.values() for news in (peer.done, peer.before))):
             is_begun |= np.asarray(done) > 0
         begun: Int32 = np.where(is_begun, self._lap_array, self._lap_array - 1)
@@ -301,18 +300,16 @@ class LocalFirst(NodeState):
                 return
         if not self._is_incomplete(cls) or self._empty_rounds(cls) < EMPTY_ROUNDS:
             return
-        lap = self._next_lap_with_samples(cls)
-        if lap is not None:
-            passed_over = lap - self._lap[cls] - 1
-            self.missed += max(0, self._of_class[cls] - self._known_done(cls)) + passed_over * self._of_class[cls]
-            self._begin_lap(cls, lap)
+        if self._has_any_own(cls):
+            self.missed += max(0, self._of_class[cls] - self._known_done(cls))
+            self._begin_lap(cls, self._lap[cls] + 1)
 
     def _is_incomplete(self, cls: int) -> bool:
         return self._lap[cls] <= self._incomplete[cls]
 
-    def _next_lap_with_samples(self, cls: int) -> int | None:
-        """The next lap in which this node, or a peer that is not lost, has samples of the class."""
-        return self._parts.next_of_any([self._node, *self._there], cls, self._lap[cls])
+    def _has_any_own(self, cls: int) -> bool:
+        """Whether this node, or a peer that is not lost, has samples of the class in each lap."""
+        return self._parts.has_any([self._node, *self._there], cls)
 
     def _begin_lap(self, cls: int, lap: int) -> None:
         """Begin ``lap``. Samples left of laps before are missed: this node did not know that those laps were over."""
@@ -324,10 +321,10 @@ class LocalFirst(NodeState):
         self._lap[cls] = lap
         self._empty_answers.pop(cls, None)
         self._sought.discard(cls)
-        self._left[cls] = self._parts.own_in(self._node, cls, lap)
+        self._left[cls] = self._parts.own_in(self._node, cls)
         self._done[cls] = 0
         for number, peer in self._peers.items():
-            peer.left[cls] = self._parts.own_in(number, cls, lap)
+            peer.left[cls] = self._parts.own_in(number, cls)
             peer.done[cls] = peer.before[cls] = 0
         if len(self._there) < len(self._peers):
             self._incomplete[cls] = lap
@@ -338,7 +335,7 @@ class LocalFirst(NodeState):
         kept, evicted = self._taken.let_go(cls)
         self.revoked += reserved
         self.missed += self._left[cls] + len(kept) + len(evicted) + taken_reserved
-        self.missed += self._parts.own_between(self._node, cls, self._lap[cls] + 1, lap)
+        self.missed += (lap - self._lap[cls] - 1) * self._parts.own_in(self._node, cls)
         self.unloaded += kept
         # The bytes of a resident went when there was no room for them, as it can be read here.
         self.unloaded += [sample for sample in evicted if not self._pool.is_resident(sample)]
@@ -410,7 +407,7 @@ class LocalFirst(NodeState):
 
     def _seek(self, cls: int) -> None:
         """A peer needs a sample, and none is here. Unless another peer has one, this node may have to end the lap."""
-        if not self._is_incomplete(cls) or self._next_lap_with_samples(cls) is None:
+        if not self._is_incomplete(cls) or not self._has_any_own(cls):
             return
         if not self._there:
             self._begin_next_lap(cls)

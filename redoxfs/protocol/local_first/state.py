@@ -32,11 +32,10 @@ class NodeState:
 
     Args:
         node: the number of this node, from 0 to ``nodes`` - 1.
-        policy: decides about this node's own samples; made with `parts_by_lap`.
+        policy: decides about this node's own samples; each lap of it covers the node's part alone.
         class_of: int32[S], the class of each sample.
-        part_of: int8[S], the part of each sample, 0 to ``nodes`` - 1: `chunks.deal`.
+        part_of: int8[S], the node whose own each sample is, 0 to ``nodes`` - 1: `chunks.deal`.
         sample_bytes: int64[S], what each takes of the remote memory.
-        rotates: whether parts rotate with the laps, or part i is always node i's.
         remote_memory_bytes: the limit of taken samples and room granted to answers.
         exchange: the share of samples to take from peers, on purpose where need alone takes less.
         seed: of what spreads over each lap when a class is exchanged.
@@ -51,7 +50,6 @@ class NodeState:
         sample_bytes: Int64,
         *,
         nodes: int,
-        rotates: bool,
         remote_memory_bytes: int,
         exchange: float = 0.0,
         seed: int = 0,
@@ -72,19 +70,19 @@ class NodeState:
         self._class_of: memoryview[int] = class_of.data
         self._bytes_of: memoryview[int] = sample_bytes.data
         self._of_class: memoryview[int] = np.bincount(class_of, minlength=classes).astype(np.int32).data
-        self._parts = NodeParts(class_of, part_of, nodes=nodes, rotates=rotates)
+        self._parts = NodeParts(class_of, part_of, nodes=nodes)
         # One sample of each class, to ask the pool for the class.
         any_of = np.full(classes, -1, np.int32)
         any_of[class_of] = np.arange(len(class_of), dtype=np.int32)
         self._any_of: memoryview[int] = any_of.data
         # Own samples of the lap that are neither served nor given away; reserved ones are included.
-        self._left: memoryview[int] = self._parts.own_first(node).data
+        self._left: memoryview[int] = self._parts.own(node).data
         self._done: memoryview[int] = np.zeros(classes, np.int32).data
         self._lap_array = np.ones(classes, np.int32)
         self._lap: memoryview[int] = self._lap_array.data
         # From the next number on: of peers with equally many left, every node asks another one first.
         in_turn = [(node + ahead) % nodes for ahead in range(1, nodes)]
-        self._peers = {peer: Peer(self._parts.own_first(peer)) for peer in in_turn}
+        self._peers = {peer: Peer(self._parts.own(peer)) for peer in in_turn}
         # The peers that are not lost, in the same order.
         self._there = in_turn
         # The last lap of each class that is incomplete.
@@ -129,14 +127,12 @@ class NodeState:
         A sample counts as done by the node that owns it in the lap, whichever node did it.
         """
         had = turns.flags(len(self._lap_array), len(self._class_array))
-        here = self._parts.own_at(self._node, turns.laps)
-        # The pool beneath is in the first lap from there on that has any of its samples.
-        laps = self._parts.first_with_own(self._node, turns.laps)
-        self._policy.restore(Turns(laps, np.packbits(had & here), 0))
+        here = self._parts.is_own(self._node)
+        self._policy.restore(Turns(turns.laps, np.packbits(had & here), 0))
         self._lap_array[:] = turns.laps
         self._count_own(self._left, self._done, here, had)
         for node, peer in self._peers.items():
-            self._count_own(peer.left, peer.done, self._parts.own_at(node, turns.laps), had)
+            self._count_own(peer.left, peer.done, self._parts.is_own(node), had)
         if self._incomplete_array.any():
             # A peer was lost or restarted before this.
             self._incomplete_array[:] = turns.laps
@@ -289,7 +285,7 @@ class NodeState:
         """All events were repeated: the pool decides from now on, with nothing in memory. Raises ValueError."""
         own = self._own_turns()
         had = own.flags(len(self._lap_array), len(self._class_array))
-        fresh = ~had & self._parts.own_at(self._node, own.laps)
+        fresh = ~had & self._parts.is_own(self._node)
         reserved = list(self._reservations.own())
         if not fresh[reserved].all():
             raise ValueError("a sample is reserved that is not in its lap, or had its turn")
@@ -308,17 +304,16 @@ class NodeState:
         return [self._lap_array, self._incomplete_array, *(np.asarray(view) for view in views)]
 
     def _own_turns(self) -> Turns:
-        """The turns of own samples, in the first lap that has any, from the present one on.
+        """The turns of own samples, in the present laps.
 
         The pool begins a lap when it is first asked in it. Until then it is in one before, of which nothing is left.
         """
-        turns = self._pool.turns()
-        first = self._parts.first_with_own(self._node, self._lap_array)
-        is_behind = turns.laps < first
+        turns, laps = self._pool.turns(), self._lap_array
+        is_behind = turns.laps < laps
         if not is_behind.any():
             return turns._replace(given=0)
-        had = turns.flags(len(first), len(self._class_array)) & ~is_behind[self._class_array]
-        return Turns(np.maximum(turns.laps, first), np.packbits(had), 0)
+        had = turns.flags(len(laps), len(self._class_array)) & ~is_behind[self._class_array]
+        return Turns(np.maximum(turns.laps, laps), np.packbits(had), 0)
 
     def _peer(self, number: int) -> Peer:
         """Raises ValueError where there is no such peer."""
