@@ -26,7 +26,9 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).resolve().parents[1]
 NATIVE = Path("redoxfs/native")
 KEEPER = ROOT / NATIVE / "redoxfs-keeper"
-MODULE = ROOT / NATIVE / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
+# Where setuptools puts it: another machine's name is in the variable when scripts/wheel compiles for one.
+SUFFIX = os.environ.get("SETUPTOOLS_EXT_SUFFIX") or sysconfig.get_config_var("EXT_SUFFIX")
+MODULE = ROOT / NATIVE / f"_native{SUFFIX}"
 
 WARNINGS = ("-Wall", "-Wextra", "-Wno-missing-field-initializers")
 OPTIONS = ("-std=c11", "-O2", "-g", "-pthread", "-fvisibility=hidden", "-D_GNU_SOURCE", *WARNINGS)
