@@ -10,7 +10,7 @@
 #include "replies.h"
 #include "requests.h"
 
-static const char MAGIC[8] = "RedoxShm";
+static const char MAGIC[] = "RedoxShm";
 
 // A number of a request and its slot make a ticket. The number counts on after its highest bits are cut off, which
 // takes longer than any mount lives.
@@ -41,7 +41,7 @@ static void lay_out(redox_shared_head *head, size_t bytes, uint64_t entries, uin
     head->bytes = bytes;
     head->entries = entries;
     head->area_bytes = area_bytes;
-    memcpy(head->magic, MAGIC, sizeof MAGIC);
+    memcpy(head->magic, MAGIC, sizeof head->magic);
 }
 
 int redox_shared_open(redox_shared *shared, int fd, uint64_t entries, uint64_t area_bytes, uint32_t *layout) {
@@ -68,7 +68,7 @@ int redox_shared_open(redox_shared *shared, int fd, uint64_t entries, uint64_t a
         lay_out(head, bytes, entries, area_bytes);
     }
     *layout = head->layout;
-    bool is_ours = !memcmp(head->magic, MAGIC, sizeof MAGIC);
+    bool is_ours = !memcmp(head->magic, MAGIC, sizeof head->magic);
     if (!is_ours || head->layout != REDOX_LAYOUT || !is_whole(head, bytes)) {
         int error = is_ours && head->layout != REDOX_LAYOUT ? EPROTO : EINVAL;
         munmap(memory, bytes);
