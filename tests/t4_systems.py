@@ -1,0 +1,23 @@
+"""The check that scripts/test-systems runs on each system, on this one."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from machine import PATIENCE_S, Machine
+
+CHECK = Path(__file__).parents[1] / "scripts/system_check.py"
+
+
+def test_the_check_of_a_system_passes_here_and_counts_a_planted_fault(machine: Machine) -> None:
+    # Colons stand for spaces.
+    command = [sys.executable, CHECK, f"{sys.executable} -m redoxfs", machine.folder, "pool", "planted:fault"]
+    done = subprocess.run(
+        command, env=machine.environment, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    _, _, pool, fault, result = done.stdout.splitlines()
+    assert pool.split()[:4] == ["pool", "960", "0", "960"]
+    assert fault.split()[:5] == ["planted", "fault", "480", "1", "480"]
+    assert fault.endswith("fails, as it must")
+    assert result == "2 of 2 rows ok"
