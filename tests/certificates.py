@@ -14,6 +14,15 @@ def openssl(*words: str | Path) -> None:
     subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True, timeout=PATIENCE_S)
 
 
+def expired_days() -> Sequence[str]:
+    """Older versions cannot be told dates; newer ones refuse an end before the start."""
+    version = subprocess.run(["openssl", "version"], check=True, capture_output=True, text=True).stdout.split()[1]
+    major, minor = map(int, version.split(".")[:2])
+    if (major, minor) < (3, 4):
+        return "-days", "-1"
+    return "-not_before", "20200101000000Z", "-not_after", "20200102000000Z"
+
+
 @dataclass(frozen=True, slots=True)
 class Files:
     cert: Path
@@ -38,8 +47,10 @@ class Authority:
         openssl("req", "-x509", *KEY, "-keyout", folder / "ca.key", "-out", authority.file, "-days", "2", *subject)
         return authority
 
-    def issue(self, name: str, *names: str, days: int = 2, usage: Sequence[str] = (), subject: str = "node") -> Files:
-        """A certificate for ``names``, such as "IP:127.0.0.1"; with ``days`` of -1 it has expired."""
+    def issue(
+        self, name: str, *names: str, expired: bool = False, usage: Sequence[str] = (), subject: str = "node"
+    ) -> Files:
+        """A certificate for ``names``, such as "IP:127.0.0.1", for two days, or for a day that was long ago."""
         made = Files(self.folder / f"{name}.pem", self.folder / f"{name}.key")
         request, extensions = self.folder / f"{name}.csr", self.folder / f"{name}.ext"
         lines = ["basicConstraints=CA:FALSE"]
@@ -48,5 +59,6 @@ class Authority:
         extensions.write_text("\n".join(lines) + "\n")
         openssl("req", *KEY, "-keyout", made.key, "-out", request, "-subj", f"/CN={subject}")
         ca = ("-CA", self.file, "-CAkey", self.folder / "ca.key", "-CAcreateserial")
-        openssl("x509", "-req", "-in", request, *ca, "-out", made.cert, "-days", str(days), "-extfile", extensions)
+        days = expired_days() if expired else ("-days", "2")
+        openssl("x509", "-req", "-in", request, *ca, "-out", made.cert, *days, "-extfile", extensions)
         return made

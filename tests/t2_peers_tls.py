@@ -300,7 +300,7 @@ def test_unusable_files_are_one_line(ca: Authority, other_ca: Authority, here: F
 
 
 def test_certificates_that_peers_would_refuse_are_reported(ca: Authority) -> None:
-    expired = ca.issue("expired", HERE, days=-1)
+    expired = ca.issue("expired", HERE, expired=True)
     refused("certificate has expired", expired.cert, expired.key, ca.file)
     half = ca.issue("half", HERE, usage=["serverAuth"])
     refused("purpose", half.cert, half.key, ca.file)
