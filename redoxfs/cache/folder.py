@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from redoxfs.dataset import Catalog
 
 ABOUT = "about.json"
+LAST_TIME_S = 1e11
+"""In the year 5138: a later time of use is damage."""
+
 LAYOUT = 1
 """Of the folder and of segments. It is a part of KEY."""
 
@@ -279,7 +282,9 @@ def _entry(folder: Path) -> Entry | None:
     try:
         about = json.loads((folder / ABOUT).read_bytes())
         source, used_at_s = str(about["source"]), float(about["used_at_s"])
-    except (OSError, ValueError, TypeError, KeyError):
+        if not 0 <= used_at_s < LAST_TIME_S:
+            raise ValueError
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         source, used_at_s = "", 0.0
     files = 0
     seed = seed_of(folder.name)

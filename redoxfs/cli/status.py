@@ -108,7 +108,8 @@ def rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
         ("errors", _if_any(stats, "errors")),
         ("changed files", _if_any(stats, "changed")),
     ]
-    return [(name, value) for name, value in shown if value is not None]
+    # Those that are texts may be anything from another user's daemon.
+    return [(name, str(value)) for name, value in shown if value is not None]
 
 
 # With more peers than this in trouble, the trouble is one, and stats.json lists them all.

@@ -99,7 +99,7 @@ class Asker:
         find = control_path if self._is_socket else control_path_of_daemon
         with suppress(OSError, ValueError, CommandError):
             answer = send_control(find(self._path), "stats", timeout_s=self._timeout_s)
-            del answer["ok"]
+            answer.pop("ok", None)
             return State.SERVES, answer
         # Nobody listens: it is another user's mount, one without a daemon, or none.
         path = os.fspath(self._path)

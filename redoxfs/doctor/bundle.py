@@ -25,7 +25,7 @@ from typing import Any
 from redoxfs import __version__
 from redoxfs.doctor.machine import check_machine
 from redoxfs.doctor.process import files_of, listener_of, log_of, owner_of
-from redoxfs.launch.control_files import read_control
+from redoxfs.launch.control_files import WRONG, read_control
 from redoxfs.launch.deadline import run_in_child
 from redoxfs.launch.path_status import PathStatus
 from redoxfs.launch.runtime_paths import control_path_of_daemon, kept_path
@@ -109,7 +109,7 @@ def _stats(bundle: Bundle, mount: PathStatus, name: str, timeout_s: float) -> di
     try:
         data = _read_control(mount, "stats.json", timeout_s)
         stats: dict[str, Any] = dict(json.loads(data))
-    except (OSError, ValueError, TypeError) as failure:
+    except (OSError, *WRONG) as failure:
         bundle.missing[name] = str(getattr(failure, "strerror", None) or failure)
         return None
     bundle.add(name, data)

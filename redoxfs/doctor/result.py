@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from redoxfs.launch.say import plain
+from redoxfs.launch.say import cut, plain
 
 
 class Level(StrEnum):
@@ -36,7 +36,7 @@ class Result:
         """For people."""
         what = "to do it" if self.level is Level.ADVICE else "to mend it"
         end = "" if self.command is None else f"; {what}: {self.command}"
-        return plain(f"{self.level:<8} {self.name}: {self.found}{end}")
+        return cut(plain(f"{self.level:<8} {self.name}: {self.found}{end}"))
 
     def as_dict(self) -> dict[str, Any]:
         """For programs."""

@@ -134,8 +134,12 @@ def answer_of(client: socket.socket, timeout_s: float) -> dict[str, Any]:
         line = reader.readline(ANSWER_LIMIT_BYTES)
     if not line:
         raise ConnectionResetError(errno.ECONNRESET, "it ended without an answer")
-    answer = json.loads(line)
+    try:
+        answer = json.loads(line)
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict):
+        raise ValueError("its answer is not one of redoxfs")  # noqa: TRY004 - as a refusal
     if "error" in answer:
-        raise ValueError(answer["error"])
-    assert isinstance(answer, dict)
+        raise ValueError(str(answer["error"]) or "it refused, and did not say why")
     return answer

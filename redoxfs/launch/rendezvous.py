@@ -277,7 +277,7 @@ def _nodes_in(answer: bytes, master: str, nodes: int) -> tuple[str, ...]:
     except (ValueError, AttributeError, TypeError, RecursionError, UsageError):
         raise UsageError(f"the answer at {master} is not that of a redoxfs node that waits for others") from None
     if isinstance(error, str):
-        raise UsageError(error)
+        raise UsageError(error or f"node 0 at {master} refused this node, and did not say why")
     if len(addresses) != nodes:
         raise UsageError(f"node 0 at {master} lists {len(addresses)} nodes, not {nodes}")
     return addresses

@@ -18,13 +18,23 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() or "\udc80" <= c <= "\udcff" else repr(c)[1:-1] for c in text)
 
 
+LONGEST_CHARACTERS = 4000
+"""A line with two names of the longest kind is shorter, unless most of their characters are written as escapes."""
+
+
+def cut(line: str) -> str:
+    """A line without its middle, if what it quotes is too long for anybody to read."""
+    half = LONGEST_CHARACTERS // 2
+    return line if len(line) <= LONGEST_CHARACTERS else f"{line[:half]} … {line[-half:]}"
+
+
 def show(line: str) -> None:
     """Print a line of a command's result to stdout."""
     print(plain(line), flush=True)
 
 
 def _print(line: str) -> None:
-    print(plain(line), file=sys.stderr, flush=True)
+    print(cut(plain(line)), file=sys.stderr, flush=True)
 
 
 _printer: Callable[[str], None] = _print

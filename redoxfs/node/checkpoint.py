@@ -22,6 +22,9 @@ MAGIC = b"RedoxNow"
 LAYOUT = 4
 """Of a checkpoint, and of the entries of the journal (`node.journal`). Another number is another format."""
 
+MOST_DIMENSIONS = 4
+"""More than any array of a checkpoint has. Without a bound, a product of lengths may be too long for the memory."""
+
 _HEAD = struct.Struct("<8sIIQ")
 _SUM_BYTES = 16
 _TYPES = {np.dtype(name).str: np.dtype(name) for name in ("<i8", "<i4", "|u1")}
@@ -61,9 +64,11 @@ def decode(data: bytes) -> tuple[Values, Arrays]:
         arrays = {}
         for name, (type_name, shape) in about["arrays"].items():
             dtype = _TYPES[type_name]
+            if len(shape) > MOST_DIMENSIONS or not all(0 <= length <= len(data) for length in shape):
+                raise ValueError
             count = math.prod(shape)
             arrays[name] = np.frombuffer(data, dtype, count, at).reshape(shape).copy()
             at += count * dtype.itemsize
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return dict(about["values"]), arrays
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         raise CheckpointError("it is damaged: its description is wrong") from None
-    return about["values"], arrays

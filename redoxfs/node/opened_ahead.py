@@ -57,7 +57,7 @@ class OpenedAhead:
         Raises ValueError.
         """
         self._check_policy()
-        batch = Batch(*map(int, json.loads(data)))
+        batch = _batch_in(data)
         rows = self._node.recent.since(batch).astype("<i8").tobytes()
         if len(rows) > MOST_ROWS_BYTES:
             raise ValueError(f"the loader is {len(rows) // 16:,} files ahead, which is more than one answer can list")
@@ -78,6 +78,8 @@ class OpenedAhead:
             state = await in_thread(partial(_read, path))
             state.check(self._state.about())
             turns = np.frombuffer(rows, "<i8").reshape(-1, 2)
+            if len(turns) and turns[:, 1].min() < 1:
+                raise StateError("turns to take back are of laps from 1 on")
             again = await in_thread(_replace, path, state, units, turns)
         except OSError as error:
             raise ValueError(f"{path}: {error.strerror or error}") from error
@@ -89,6 +91,17 @@ class OpenedAhead:
         is_counted_elsewhere = isinstance(self._node.plan.policy, SlotNode)
         if is_counted_elsewhere:
             raise ValueError("on several nodes this needs --policy pool: with slot, other nodes count a sample's turn")
+
+
+def _batch_in(data: bytes) -> Batch:
+    """Raises ValueError."""
+    try:
+        batch = Batch(*json.loads(data))
+        if not all(type(each) is int and 0 <= each < 1 << 63 for each in batch):
+            raise ValueError
+    except (ValueError, TypeError, RecursionError):
+        raise ValueError("expected a loader's token, an iteration, and the number of a batch") from None
+    return batch
 
 
 def _read(path: Path) -> State:

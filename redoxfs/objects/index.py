@@ -105,7 +105,7 @@ async def _fetch(client: Client, cache: Path) -> Fetched:
             shards = [(str(shard["name"]), int(shard["bytes"])) for shard in manifest["shards"]]
         except DamagedDatasetError as error:
             raise DamagedDatasetError(str(error).replace(str(fresh), client.address.url)) from None
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise DamagedDatasetError(f"{client.address.of(MANIFEST)} is damaged") from None
         if not _CHECKSUM.fullmatch(checksum) or any(size < 0 for size in sizes.values()):
             raise DamagedDatasetError(f"{client.address.of(MANIFEST)} is damaged")

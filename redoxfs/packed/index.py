@@ -13,6 +13,7 @@ Invariant: a folder with a manifest is complete. The manifest is written last, u
 """
 
 import json
+import math
 import os
 import re
 import stat
@@ -59,6 +60,9 @@ CHUNK_SIZE_MAX = 1 << 16
 
 MANIFEST_MAX_BYTES = 1 << 28
 """Enough for millions of class names. A longer file is not a manifest and is not read."""
+
+TEXT_MOST_TIMES = 8
+"""A manifest that was written without blanks becomes no longer than this when it is written as here."""
 
 GROUP_GAP_MAX_BYTES = 1 << 20
 """One header lies between two files of a sample, and no path is long enough for a header of this length."""
@@ -158,13 +162,20 @@ def seal(manifest: dict[str, Any]) -> bytes:
     return _text({**manifest, "checksum": _checksum(manifest)})
 
 
-def _text(manifest: dict[str, Any]) -> bytes:
+def _text(manifest: dict[str, Any], most_bytes: float = math.inf) -> bytes:
+    """The bytes of a manifest. Raises ValueError if they are more than ``most_bytes``."""
     # Not sorted: it begins with the format's name (see `is_packed`), and JSON keeps the order.
-    return json.dumps(manifest, indent=1).encode() + b"\n"
+    pieces, length = [], 0
+    for piece in json.JSONEncoder(indent=1).iterencode(manifest):
+        length += len(piece)
+        if length > most_bytes:
+            raise ValueError(f"it would be longer than {most_bytes:,.0f} bytes")
+        pieces.append(piece)
+    return "".join(pieces).encode() + b"\n"
 
 
-def _checksum(manifest: dict[str, Any]) -> str:
-    return xxhash.xxh3_128_hexdigest(_text(manifest))
+def _checksum(manifest: dict[str, Any], most_bytes: float = math.inf) -> str:
+    return xxhash.xxh3_128_hexdigest(_text(manifest, most_bytes))
 
 
 def load_index(folder: Path, is_needed: Callable[[int, str], bool] = lambda _shard, _name: True) -> Index:
@@ -212,10 +223,12 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         with array_files.open_plain(path) as file:
             if os.fstat(file.fileno()).st_size > MANIFEST_MAX_BYTES:
                 raise DamagedDatasetError(f"{path} is longer than any manifest")
-            manifest = json.loads(file.read())
+            text = file.read()
+        manifest = json.loads(text)
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
             raise DamagedDatasetError(f"{path} is not the manifest of a packed dataset, or is damaged")
-        if manifest.pop("checksum", None) != _checksum(manifest):
+        # Deep lists of a forged one would be a thousand times as long, with each value on an indented line.
+        if manifest.pop("checksum", None) != _checksum(manifest, TEXT_MOST_TIMES * len(text)):
             raise DamagedDatasetError(f"{path} is damaged: its checksum is wrong")
     except FileNotFoundError:
         if (folder / PACKING).is_dir():
@@ -226,7 +239,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except OSError as error:
         raise DamagedDatasetError(f"{path}: {error.strerror or error}") from None
     except (ValueError, RecursionError):
-        raise DamagedDatasetError(f"{path} is damaged: it is not JSON") from None
+        raise DamagedDatasetError(f"{path} is damaged: it is not JSON, or not that of a manifest") from None
     if manifest.get("version") != VERSION:
         raise DamagedDatasetError(
             f"{path} is of format version {manifest.get('version')!r:.20}; this redoxfs reads version {VERSION}"

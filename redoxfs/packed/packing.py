@@ -272,7 +272,8 @@ def packed_before(
     there: dict[str, Any], manifest: dict[str, Any], records: dict[str, dict[str, Any]], where: str
 ) -> Packed:
     """The size of the dataset with the manifest ``there``. Raises PackError if it is not the dataset to be packed."""
-    of_sums = there["arrays"].pop("sums", None)
+    arrays = there.get("arrays")
+    of_sums = arrays.pop("sums", None) if isinstance(arrays, dict) else None
     if of_sums is None or _facts(there) != _facts({**manifest, "arrays": records}):
         raise PackError(f"{where}: holds a packed dataset of another source or with other options; name a new folder")
     return Packed(len(there["shards"]), 0, 0, sum(shard["bytes"] for shard in there["shards"]), already=True)

@@ -11,11 +11,17 @@ class Html(str):
     __slots__ = ()
 
 
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
 def escaped(text: object) -> Html:
-    """Any text as HTML. Bytes of a path that are not UTF-8 are shown as \\udcXX."""
+    """Any text as HTML. Bytes of a path that are not UTF-8 are shown as \\udcXX, control characters as \\xXX.
+
+    HTML has no control characters, and a terminal that shows the page would obey them.
+    """
     if isinstance(text, Html):
         return text
-    return Html(html.escape(str(text).encode("utf-8", "backslashreplace").decode()))
+    return Html(html.escape(str(text).translate(_CONTROLS).encode("utf-8", "backslashreplace").decode()))
 
 
 def tag(name: str, *inner: object, **attributes: object) -> Html:

@@ -175,7 +175,10 @@ class Membership:
         """The view. With a JSON list of addresses: change to a new view of these nodes. Raises ValueError."""
         if not data:
             return {"view": self._view.number, "nodes": self._view.addresses}
-        addresses = json.loads(data)
+        try:
+            addresses = json.loads(data)
+        except (ValueError, RecursionError):
+            addresses = None
         if not (isinstance(addresses, list) and all(isinstance(address, str) for address in addresses)):
             raise ValueError("expected a list of addresses")
         if self._own not in addresses:
