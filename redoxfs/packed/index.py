@@ -61,6 +61,10 @@ CHUNK_SIZE_MAX = 1 << 16
 MANIFEST_MAX_BYTES = 1 << 28
 """Enough for millions of class names. A longer file is not a manifest and is not read."""
 
+MOST_DEPTH = 16
+"""Three times that of a manifest. The text that the checksum is of has each value on an indented line, so deep lists
+would be a thousand times as long in it, and take hours."""
+
 TEXT_MOST_TIMES = 8
 """A manifest that was written without blanks becomes no longer than this when it is written as here."""
 
@@ -174,6 +178,12 @@ def _text(manifest: dict[str, Any], most_bytes: float = math.inf) -> bytes:
     return "".join(pieces).encode() + b"\n"
 
 
+def _is_deep(value: Any, most: int) -> bool:
+    """Whether lists and objects lie in each other more than ``most`` times."""
+    inner = value.values() if isinstance(value, dict) else value
+    return most == 0 or any(_is_deep(each, most - 1) for each in inner if isinstance(each, dict | list))
+
+
 def _checksum(manifest: dict[str, Any], most_bytes: float = math.inf) -> str:
     return xxhash.xxh3_128_hexdigest(_text(manifest, most_bytes))
 
@@ -227,7 +237,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         manifest = json.loads(text)
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
             raise DamagedDatasetError(f"{path} is not the manifest of a packed dataset, or is damaged")
-        # Deep lists of a forged one would be a thousand times as long, with each value on an indented line.
+        if _is_deep(manifest, MOST_DEPTH):
+            raise ValueError("lists in lists")
         if manifest.pop("checksum", None) != _checksum(manifest, TEXT_MOST_TIMES * len(text)):
             raise DamagedDatasetError(f"{path} is damaged: its checksum is wrong")
     except FileNotFoundError:
