@@ -49,6 +49,18 @@ def check_epochs(machine: Machine, source: Path) -> None:
     assert machine.stats()["redirected"] == moved
 
 
+def test_a_tool_cannot_leave_a_file_in_a_source_that_is_mounted_over_itself(machine: Machine, source: Path) -> None:
+    """As Ultralytics tries it: it asks whether the folder may be written to, and goes on without."""
+    before = sorted(source.rglob("*"))
+    machine.ok("mount", source)
+    assert not os.access(source, os.W_OK)
+    with pytest.raises(OSError, match="Read-only file system"):
+        (source / "train.cache").open("wb")
+    assert not (source / "train.cache").exists()
+    machine.ok("umount", source)
+    assert sorted(source.rglob("*")) == before
+
+
 @pytest.mark.parametrize("options", [[], ["--classes", "dir"]], ids=["auto", "dir"])
 @pytest.mark.parametrize("packed", [False, True], ids=["directory", "packed"])
 def test_imagenet_as_downloaded_is_redirected_only_in_train(

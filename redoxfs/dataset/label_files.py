@@ -18,6 +18,7 @@ from redoxfs.dataset.samples import ARRAYS
 from redoxfs.dataset.scan import read_small
 from redoxfs.dataset.scene import Against, Doubt, Scene
 from redoxfs.dataset.splits import is_split_word
+from redoxfs.dataset.tool_files import is_of_a_tool
 
 # Formats that often hold labels, captions, boxes, or lists of files.
 TABLE_EXTENSIONS = frozenset(
@@ -69,7 +70,7 @@ def label_files(scene: Scene) -> Doubt | None:
             # Hidden ones too: a .csv always has a purpose.
             if (not scene.hidden[entry] or _has_table_extension(name)) and not lists.has(entry):
                 return Doubt(f"{scene.path(entry)} looks like a label table", Against.DIR_UNPROVEN | Against.ANY)
-        elif not scene.hidden[entry] and not _is_harmless(name):
+        elif not scene.hidden[entry] and not _is_harmless(name) and not is_of_a_tool(scene, entry):
             return Doubt(
                 f"{scene.path(entry)} is not a sample and may hold labels or belong to a sample",
                 Against.DIR_UNPROVEN | Against.ANY,

@@ -243,16 +243,21 @@ def find_unchanged(
 
 def read_small(root_fd: int, path: bytes, most_bytes: int) -> bytes:
     """Read the regular file at `path` under `root_fd`, following no symlink; b"" if it is longer or unreadable."""
+    text = read_beginning(root_fd, path, most_bytes + 1)
+    return text if len(text) <= most_bytes else b""
+
+
+def read_beginning(root_fd: int, path: bytes, most_bytes: int) -> bytes:
+    """As much of the regular file at `path` under `root_fd`, following no symlink; b"" if it is unreadable."""
     try:
         fd = open_beneath(root_fd, path)
     except OSError:
         return b""
     with open(fd, "rb") as file:
         try:
-            text = file.read(most_bytes + 1) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+            return file.read(most_bytes) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
         except OSError:
             return b""
-    return text if len(text) <= most_bytes else b""
 
 
 def _known_as(root_fd: int, roots: tuple[bytes, ...]) -> tuple[bytes, ...]:
