@@ -9,6 +9,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts/bench"))
 
 from loader_opens import DOCUMENTED, TORCH, figures
+from loader_programs import PROGRAMS, is_installed
+from loader_programs import figures as figures_of_program
 
 PAGE = (Path(__file__).parents[1] / "docs/loaders.md").read_text()
 SEEDS = (0, 1, 7)
@@ -25,9 +27,9 @@ ROWS: dict[str, tuple[str, dict[str, tuple[float, float]]]] = {
     "rotating folds": ("k-fold, one epoch", {"validation samples trained on": (0, 0)}),
     "few-shot": ("few-shot", {"different samples": (384, 384)}),
     "sanity check": ("Lightning's sanity check", {"twice": (6, 10), "missing": (6, 10)}),
-    "first look": ("fastai", {"twice": (55, 120), "missing": (85, 150)}),
-    "verified first": ("Ultralytics, classification", {"twice": (0, 0), "missing": (0, 0)}),
-    "dispatch_batches": ("accelerate", {"twice": (95, 150), "missing": (95, 150)}),
+    "verified first": ("Ultralytics, classification: ", {"twice": (5, 5), "missing": (5, 5)}),
+    "curriculum": ("Curriculum", {"of 96 are easy": (15, 24)}),
+    "dispatch_batches": ("accelerate, `dispatch_batches=True`", {"twice": (95, 150), "missing": (95, 150)}),
     "repeated augmentation": ("Repeated augmentation", {"triples of one sample": (0, 0), "twice": (50, 120)}),
     "cache": ("TensorFlow's `cache()`", {"missing": (60, 95), "twice": (60, 95)}),
     "manifest": ("Manifests", {"of another sample": (465, 480)}),
@@ -60,6 +62,26 @@ def test_hard_mining_gets_what_its_row_says() -> None:
     assert 100 <= told["twice"] <= 140
     assert 100 <= told["missing"] <= 140
     assert "100 to 140 twice, 100 to 140 missing" in row_of("Hard mining")
+
+
+def test_each_program_that_was_run_has_a_row() -> None:
+    table = PAGE.partition("## Programs, as they are")[2].partition("##")[0]
+    titles = [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines() if line.startswith("| ")][1:]
+    assert titles == [program.title for program in PROGRAMS.values()]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_gets_what_its_row_says(name: str) -> None:
+    """Of those that are installed. `scripts/bench/loader_programs.py` prints the table."""
+    pytest.importorskip("torch")
+    if not is_installed(PROGRAMS[name]):
+        pytest.skip(f"{PROGRAMS[name].needs[0]} is not installed")
+    row = row_of(PROGRAMS[name].title + " |")
+    for figure, found in figures_of_program(name).items():
+        said = re.search(rf"([0-9]+)(?: to ([0-9]+))? {figure}", row)
+        assert said is not None, (figure, row)
+        assert int(said[1]) <= found <= int(said[2] or said[1]), (figure, row)
 
 
 def assert_row(loader: str) -> None:

@@ -32,11 +32,13 @@ FILE_BYTES = 1000
 class Mount:
     """Answers opens as a mount with one node and the pool does; keeps what was asked and served, by epoch.
 
-    ``uses``  for each epoch: the path, the sample and the purpose of each open
+    ``uses``     for each epoch: the path, the sample and the purpose of each open
+    ``easiest``  the files that a curriculum begins with
     """
 
     seed: int = 0
     uses: list[list[tuple[int, int, str]]] = field(default_factory=lambda: [[]])
+    easiest: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.class_of = (np.arange(FILES) * CLASSES // FILES).astype(np.int32)
@@ -55,6 +57,10 @@ class Mount:
     def read(self, paths: Iterable[int], use: str = "train") -> None:
         for path in paths:
             self.open(path, use)
+
+    def of_easiest(self) -> int:
+        """Of the samples that came for the easiest files, how many are theirs."""
+        return len(self.easiest & set(chain.from_iterable(self.served("easiest"))))
 
     def end_epoch(self) -> None:
         self.uses.append([])
@@ -216,25 +222,25 @@ def sanity_check(mount: Mount) -> None:
         mount.end_epoch()
 
 
-def first_look(mount: Mount) -> None:
-    """fastai: one item for each of two loaders, to learn the types. Then epochs without their last batch."""
-    draw = random.Random(mount.seed)
-    for thread in (1, 2):
-        mount.open(0, thread=thread)
-    mount.end_epoch()
-    for _ in range(EPOCHS):
-        mount.read(shuffled(draw, range(FILES))[: FILES // BATCH * BATCH])
-        mount.end_epoch()
-
-
 def verified_first(mount: Mount) -> None:
-    """Ultralytics, classification: every image is opened once to be verified. Then whole epochs."""
+    """Ultralytics, classification: a look at five images, and all are opened to be verified. Then whole epochs."""
     draw = random.Random(mount.seed)
+    mount.read(draw.sample(range(FILES), 5), "look")
     mount.read(range(FILES), "verification")
     mount.end_epoch()
     for _ in range(EPOCHS):
         mount.read(shuffled(draw, range(FILES)))
         mount.end_epoch()
+
+
+def curriculum(mount: Mount) -> None:
+    """The easiest fifth of the files in the first epoch, as the script has it, and a fifth more in each later one."""
+    draw = random.Random(mount.seed)
+    by_difficulty = shuffled(draw, range(FILES))
+    for epoch in range(1, EPOCHS):
+        mount.read(shuffled(draw, by_difficulty[: FILES * epoch // 5]), "easiest" if epoch == 1 else "train")
+        mount.end_epoch()
+    mount.easiest = set(by_difficulty[: FILES // 5])
 
 
 def dispatched(mount: Mount, workers: int = 4, prefetch: int = 2, batch: int = 8) -> None:
@@ -372,8 +378,8 @@ DOCUMENTED: dict[str, tuple[Callable[[Mount], None], Figures]] = {
     "rotating folds": (rotating_folds, lambda mount: {"validation samples trained on": leaked(mount, 1)}),
     "few-shot": (few_shot, lambda mount: {"different samples": different(mount)}),
     "sanity check": (sanity_check, ONCE),
-    "first look": (first_look, ONCE),
     "verified first": (verified_first, ONCE),
+    "curriculum": (curriculum, lambda mount: {"of 96 are easy": mount.of_easiest()}),
     "dispatch_batches": (dispatched, ONCE),
     "repeated augmentation": (
         repeated,
