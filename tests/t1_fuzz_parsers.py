@@ -23,9 +23,14 @@ from fuzz_plants import PLANTS
 DEEP = b"[" * 3000
 HUGE = b"1" + b"0" * 400
 
+STATS = json.loads((fuzz_targets.HERE / "seeds/stats-node.json").read_bytes())
+STATS["open_seconds"]["resident"] = {"count": 99, "sum": 1.0, "buckets": {"nan": 99}}
+NO_TIME = json.dumps(STATS).encode()
+
 FOUND: list[tuple[str, Parts]] = [
     ("stats", {"first.json": b'{"policy": {"a": 1}, "opens": 0}'}),
     ("stats", {"first.json": DEEP}),
+    ("top", {"then.json": NO_TIME}),
     ("history", {"history.json": b'{"machine": {"python": "\\u001b[2J"}, "rows": [{"a": 1}]}'}),
     ("control-answer", {"answer.json": DEEP}),
     ("control-answer", {"answer.json": b"3"}),
@@ -118,7 +123,7 @@ def test_valid_inputs_are_no_finds_and_reach_the_parser(target: fuzz_targets.Tar
     assert len(lines.seen & lines.all.keys()) > len(lines.all) / 3
 
 
-@pytest.mark.long("it fuzzes until it finds, which chance decides")
+@pytest.mark.long
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.target)
 def test_a_planted_bug_is_found(plant: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fuzz_plants.PLANTS", (plant,))

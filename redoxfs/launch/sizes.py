@@ -62,8 +62,10 @@ def format_seconds(seconds: float) -> str:
 def format_time(seconds: float, digits: int = 3) -> str:
     """A long or a short time for people, with ``digits`` at most: "87 us", "1.5 ms", "12 s", "3.2 min", "1.5 h".
 
-    Nothing is shorter than 1 us.
+    Nothing is shorter than 1 us. Raises ValueError if ``seconds`` is no finite number.
     """
+    if not math.isfinite(seconds):
+        raise ValueError(f"{seconds} is no time")
     seconds = max(seconds, 1e-6)
     value, unit = next((seconds / of, unit) for of, unit, below in _TIMES if seconds / of < below)
     places = max(0, digits - len(str(int(value))))

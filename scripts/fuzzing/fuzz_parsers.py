@@ -9,13 +9,15 @@ and keeps those that reach more. A find is
 - a text for a person that is empty, or has a character that a terminal obeys, such as the end of a line.
 
 It needs redoxfs, numpy, xxhash, trio, rich and prometheus_client, and Python 3.11 or later. Without the compiled part
-of redoxfs, the targets that need it are left out.
+of redoxfs, or without grpc, the targets that need them are left out: the cached scan; traces, records of volumes, and
+lists of nodes.
 """
 
 import argparse
 import base64
 import hashlib
-import importlib
+import importlib.abc
+import importlib.machinery
 import json
 import logging
 import mmap
@@ -90,6 +92,7 @@ class Worker:
             names = self._options.target or [target.name for target in fuzz_targets.TARGETS]
             targets = [fuzz_targets.named(name) for name in names]
             targets = [target for target in targets if has_native() or not target.needs_native]
+            targets = [target for target in targets if has_grpc() or not target.needs_grpc]
             end_s = self._options.until
             at = self._number
             parent = os.getppid()
@@ -234,19 +237,45 @@ def decoded(data: bytes) -> dict[str, bytes]:
     return {name: base64.b64decode(text) for name, text in json.loads(data).items()}
 
 
+class _NoNative(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Modules in the place of redoxfs's compiled part: what others import from there is there, and does nothing."""
+
+    def find_spec(self, name: str, _path: object, _target: object = None) -> importlib.machinery.ModuleSpec | None:
+        if name.split(".")[:2] != ["redoxfs", "native"]:
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        def named(name: str) -> object:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return 1 if name.isupper() else type(name, (), {})
+
+        module.__getattr__ = named  # type: ignore[method-assign]
+
+
 def has_native() -> bool:
-    """Whether redoxfs's compiled part is here; if not, its names are there, and do nothing."""
+    """Whether redoxfs's compiled part is here; if not, `_NoNative` is in its place."""
+    if any(isinstance(finder, _NoNative) for finder in sys.meta_path):
+        return False
     try:
         importlib.import_module("redoxfs.native")
     except ImportError:
-        module = types.ModuleType("redoxfs.native")
-        module.__getattr__ = lambda name: type(name, (), {})  # type: ignore[method-assign]
-        module.__path__ = []
-        sys.modules["redoxfs.native"] = module
+        for name in [name for name in sys.modules if name.startswith("redoxfs.native")]:
+            del sys.modules[name]
+        sys.meta_path.insert(0, _NoNative())
         return False
-    return not isinstance(getattr(sys.modules["redoxfs.native"], "__path__", None), list) or hasattr(
-        sys.modules["redoxfs.native"], "_native"
-    )
+    return True
+
+
+def has_grpc() -> bool:
+    """Whether what nodes talk through is here."""
+    try:
+        importlib.import_module("grpc")
+        importlib.import_module("google.protobuf")
+    except ImportError:
+        return False
+    return True
 
 
 def work(options: argparse.Namespace) -> int:

@@ -39,7 +39,6 @@ from redoxfs.cli import status, top_screen, umount
 from redoxfs.cli.options.examining import ReportOptions
 from redoxfs.cli.table import print_table
 from redoxfs.cli.top_view import MountView
-from redoxfs.csi import records
 from redoxfs.dataset import cache as scan_cache
 from redoxfs.dataset import catalog_file, fingerprint
 from redoxfs.dataset.errors import ClassesError
@@ -56,12 +55,10 @@ from redoxfs.launch.rendezvous import _Caller, _Meeting, _nodes_in
 from redoxfs.launch.say import plain
 from redoxfs.node import checkpoint, drawing, opened_ahead, state
 from redoxfs.node import control as node_control
-from redoxfs.node.cluster.views import Membership
 from redoxfs.node.recent import RecentTurns
 from redoxfs.objects import index as objects_index
 from redoxfs.packed import index as packed_index
 from redoxfs.packed.packing import PackError, packed_before
-from redoxfs.peers.traces import TraceAssembly
 from redoxfs.protocol import PoolPolicy
 from redoxfs.telemetry import access_log, history
 from redoxfs.telemetry.prometheus import MountCollector, Scraped
@@ -104,6 +101,7 @@ class Target:
     words: Sequence[bytes] = ()
     declared: tuple[type[BaseException], ...] = ()
     needs_native = False
+    needs_grpc = False
     traced = 1.0
 
     def seeds(self) -> list[Parts]:
@@ -810,8 +808,12 @@ class Control(Target):
             "state-take-back": ahead.take_back,
             "samples": draws.samples,
             "draw": of_draw,
-            "nodes": partial(Membership.view, views),
         }
+        # Without grpc there are no other nodes.
+        with contextlib.suppress(ImportError):
+            from redoxfs.node.cluster.views import Membership
+
+            self.verbs["nodes"] = partial(Membership.view, views)
         saved = state.encode(about, policy.turns(), 99)
         path = ROOM / "kept"
         path.write_bytes(saved)
@@ -914,6 +916,7 @@ class Traces(Target):
     """Parts of the order of an epoch, from another node."""
 
     name = "traces"
+    needs_grpc = True
     functions: ClassVar[Functions] = {"redoxfs.peers.traces": ("take", "_check", "forget")}
     declared = (ValueError,)
 
@@ -923,6 +926,8 @@ class Traces(Target):
         return [{"0": numbers[0], "1": first, "2": numbers[1], "3": second}]
 
     def run(self, parts: Parts) -> Iterable[str]:
+        from redoxfs.peers.traces import TraceAssembly
+
         assembly = TraceAssembly(8)
         for at in ("0", "2"):
             serial, total, offset = struct.unpack("<qqq", (parts[at] + bytes(24))[:24])
@@ -936,6 +941,7 @@ class Handover(Target):
     """Messages between the plugin of Kubernetes and a sidecar, and the plugin's records of volumes."""
 
     name = "csi"
+    needs_grpc = True
     functions: ClassVar[Functions] = {
         "redoxfs.launch.handover": ("_decoded",),
         "redoxfs.csi.records": ("_record", "_is_texts"),
@@ -943,6 +949,8 @@ class Handover(Target):
     declared = (ValueError, TypeError)
 
     def seeds(self) -> list[Parts]:
+        from redoxfs.csi import records
+
         record = {}
         for each in records.fields(records.Record):
             record[each.name] = "x" if each.type is str else ["x"]
@@ -954,6 +962,8 @@ class Handover(Target):
         ]
 
     def run(self, parts: Parts) -> Iterable[str]:
+        from redoxfs.csi import records
+
         with contextlib.suppress(ValueError, TypeError, RecursionError):
             records._record(json.loads(parts["record.json"]))
         handover._decoded(parts["message.json"])
