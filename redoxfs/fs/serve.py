@@ -43,6 +43,7 @@ from redoxfs.node.opened_ahead import OpenedAhead
 from redoxfs.node.recent import RecentTurns
 from redoxfs.node.state import DATASET, StateFile, StateWriter
 from redoxfs.node.threads import start_spare
+from redoxfs.node.told_epochs import ToldEpochs
 
 if TYPE_CHECKING:
     from redoxfs.fs.metrics import Metrics
@@ -223,7 +224,7 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
         of_node["bytes_served"] += caches.bytes_served
         of_keeper = {"keeper": None if spec.keeper is None else spec.keeper.stats()}
         of_paths = {"split_paths": recorder.split_paths()}
-        of_parts = {**of_node, **of_paths, **times.stats(), **of_peers, **state.stats()}
+        of_parts = {**of_node, **of_paths, **times.stats(), **of_peers, **state.stats(), **epochs.stats()}
         of_verdict = {"verdict": catalog.verdict.line, "classes_mode": catalog.verdict.mode}
         return {**about, **of_keeper, **of_verdict, **of_parts}
 
@@ -263,6 +264,7 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
     state = StateWriter(spec.state_file, lambda: spec.settings(node.plan), len(catalog.class_of), node)
     ahead = OpenedAhead(node, state)
     drawing = Drawing(node, catalog, spec.settings(node.plan)[DATASET])
+    epochs = ToldEpochs(node, catalog.class_trees)
     tree = native_tree(catalog)
     access_of = Accesses(tree, node).of
     slow_opens = SlowOpens(access_of)
@@ -297,6 +299,7 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
             "turns-since": ahead.turns_since,
             "samples": drawing.samples,
             "draw": drawing.draw,
+            "epoch": epochs.begin,
         }
         if past is None:
             recent.forget(node.given)

@@ -183,6 +183,13 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("retained_bytes", GAUGE, "retained_bytes", "The memory of these samples.", unit="bytes"),
     Metric(
+        "epochs_told",
+        COUNTER,
+        "epochs_told",
+        "Epochs that a script told, each of which began a pass.",
+        stable=False,
+    ),
+    Metric(
         "reads_saved",
         COUNTER,
         "reads_saved",

@@ -1,0 +1,42 @@
+"""`redoxfs.epoch`: tells a mount that an epoch begins.
+
+A mount counts opens, and cannot know that a job left out its last batch, looked at a few files first, or broke an epoch
+off. Who begins an epoch knows. One process of the job tells it, while no other one reads: with several ranks, rank 0
+between two barriers.
+
+This module stands above the rooms, as any program that uses redoxfs does.
+"""
+
+import os
+from pathlib import Path
+
+from redoxfs.launch.control import ask_daemon
+from redoxfs.launch.errors import CommandError
+from redoxfs.launch.path_status import our_mount_at
+from redoxfs.linux.mount_table import mount_of, read_mounts
+
+TIMEOUT_S = 30.0
+
+
+class EpochError(Exception):
+    """A mount could not be told: one line."""
+
+
+def epoch(path: str | os.PathLike[str], tree: str | None = None) -> bool:
+    """Tell the mount that ``path`` lies in: an epoch begins.
+
+    ``tree`` is a class tree, such as "train", by its name in `redoxfs inspect`; None: all of them. Returns whether the
+    mount began a pass: False on a plain directory, and where the policy has none, so a script may always call it.
+
+    Raises:
+        EpochError: the daemon does not answer, is another user's, or has no such tree.
+    """
+    mount = mount_of(Path(os.path.realpath(path)), read_mounts())
+    if mount is None or not mount.ours:
+        return False
+    try:
+        status = our_mount_at(mount.mountpoint, TIMEOUT_S)
+        answer = ask_daemon(status, "epoch", b"" if tree is None else os.fsencode(tree), TIMEOUT_S)
+    except CommandError as error:
+        raise EpochError(str(error)) from None
+    return bool(answer["begun"])

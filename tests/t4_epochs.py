@@ -1,0 +1,42 @@
+"""`redoxfs.epoch` on real mounts."""
+
+import os
+from pathlib import Path
+
+import pytest
+from images import image
+from machine import Machine
+
+import redoxfs
+from redoxfs.epochs import EpochError
+from redoxfs.protocol import PoolPolicy
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    root = tmp_path / "data"
+    for split in ("train", "val"):
+        for label, name in enumerate(("cat", "dog")):
+            folder = root / split / name
+            folder.mkdir(parents=True)
+            for number in range(4):
+                (folder / f"{number}.jpg").write_bytes(image(f"{split}/{name}/{number}.jpg", label, number, 300))
+    return root
+
+
+def test_a_mount_is_told_of_an_epoch_by_any_path_in_it(
+    machine: Machine, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(machine.environment["XDG_RUNTIME_DIR"]))
+    has_passes = hasattr(PoolPolicy, "begin_pass")
+    machine.ok("mount", source, machine.mnt, "--classes", "dir")
+    assert redoxfs.epoch(machine.mnt) is has_passes
+    assert redoxfs.epoch(os.fspath(machine.mnt / "train/cat/1.jpg"), "train") is has_passes
+    assert machine.stats()["epochs_told"] == 2 * has_passes
+    with pytest.raises(EpochError, match="'test' is not a class tree of this mount; its class trees: train, val"):
+        redoxfs.epoch(machine.mnt, "test")
+
+
+def test_a_plain_directory_is_told_nothing(source: Path) -> None:
+    assert redoxfs.epoch(source) is False
+    assert redoxfs.epoch(source / "nowhere") is False
