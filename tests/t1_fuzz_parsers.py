@@ -20,6 +20,10 @@ from fuzz_lines import Lines
 from fuzz_mutations import Parts
 from fuzz_plants import PLANTS
 
+from redoxfs.cli import mount, report, umount
+from redoxfs.doctor import bundle
+from redoxfs.node import opened_ahead, state
+
 DEEP = b"[" * 3000
 HUGE = b"1" + b"0" * 400
 
@@ -52,15 +56,17 @@ FOUND: list[tuple[str, Parts]] = [
 @pytest.fixture(autouse=True)
 def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """`begin` and the targets replace functions of redoxfs, for processes that do nothing else."""
-    for module in (fuzz_targets.state, fuzz_targets.opened_ahead):
-        monkeypatch.setattr(module, "replace_file", module.replace_file)
-    for name in ("_write", "_of_file", "look", "outside"):
-        monkeypatch.setattr(fuzz_targets.cli_report, name, getattr(fuzz_targets.cli_report, name))
-    for name in ("read_control_at", "_request", "job_of", "say"):
-        monkeypatch.setattr(fuzz_targets.cli_mount, name, getattr(fuzz_targets.cli_mount, name))
-    for name in ("end_of", "keeper_of", "read_control"):
-        monkeypatch.setattr(fuzz_targets.umount, name, getattr(fuzz_targets.umount, name))
-    monkeypatch.setattr(fuzz_targets.bundle, "_read_control", fuzz_targets.bundle._read_control)
+    used = {
+        state: ("replace_file",),
+        opened_ahead: ("replace_file",),
+        report: ("_write", "_of_file", "look", "outside"),
+        mount: ("read_control_at", "_request", "job_of", "say"),
+        umount: ("end_of", "keeper_of", "read_control"),
+        bundle: ("_read_control",),
+    }
+    for module, names in used.items():
+        for name in names:
+            monkeypatch.setattr(module, name, getattr(module, name))
 
     def late(_signal: int, _frame: object) -> None:
         raise fuzz_parsers.HangError

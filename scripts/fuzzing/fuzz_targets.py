@@ -17,7 +17,7 @@ import sys
 import tempfile
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from stat import S_IFDIR, S_IFLNK, S_IFREG
@@ -48,6 +48,7 @@ from redoxfs.doctor import mount as doctor_mount
 from redoxfs.launch import control, handover
 from redoxfs.launch.addresses import Here, expand
 from redoxfs.launch.control_files import parsed_stats, understood
+from redoxfs.launch.daemon import LiveMountError
 from redoxfs.launch.errors import CommandError, UsageError
 from redoxfs.launch.members import parse_nodes
 from redoxfs.launch.path_status import PathStatus
@@ -60,6 +61,7 @@ from redoxfs.objects import index as objects_index
 from redoxfs.packed import index as packed_index
 from redoxfs.packed.packing import PackError, packed_before
 from redoxfs.protocol import PoolPolicy
+from redoxfs.protocol.turns import Turns
 from redoxfs.telemetry import access_log, history
 from redoxfs.telemetry.prometheus import MountCollector, Scraped
 
@@ -81,10 +83,16 @@ def begin(room: Path) -> None:
         return None
 
     # A mutated path must not be written, nor a mutated number be signalled.
-    for module, name in ((state, "replace_file"), (opened_ahead, "replace_file"), (cli_report, "_write")):
-        setattr(module, name, nothing)
-    umount.end_of = nothing  # type: ignore[assignment]
-    umount.keeper_of = nothing  # type: ignore[assignment]
+    put_in_place(state, replace_file=nothing)
+    put_in_place(opened_ahead, replace_file=nothing)
+    put_in_place(cli_report, _write=nothing)
+    put_in_place(umount, end_of=nothing, keeper_of=nothing)
+
+
+def put_in_place(module: types.ModuleType, **functions: object) -> None:
+    """Replace functions that a module uses."""
+    for name, function in functions.items():
+        setattr(module, name, function)
 
 
 class Target:
@@ -162,11 +170,12 @@ class Stats(Target):
         with understood("/mnt/data"):
             stats = parsed_stats(first)
             shown = status.rows(stats)
-        out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="surrogateescape")
+        buffer = io.BytesIO()
+        out = io.TextIOWrapper(buffer, encoding="utf-8", errors="surrogateescape")
         with contextlib.redirect_stdout(out):
             print_table("redoxfs at /mnt/data", shown)
         out.flush()
-        yield from cast("io.BytesIO", out.buffer).getvalue().decode("utf-8", "surrogateescape").split("\n")
+        yield from buffer.getvalue().decode("utf-8", "surrogateescape").split("\n")
 
     def _doctor(self, first: bytes, then: bytes) -> Iterator[str]:
         with understood("/mnt/data"):
@@ -182,11 +191,11 @@ class Stats(Target):
         def read(*_: object) -> bytes:
             return text
 
-        bundle._read_control = read
+        put_in_place(bundle, _read_control=read)
         packed = bundle.Bundle()
         bundle._stats(packed, cast("PathStatus", None), "stats-1.json", 1.0)
         yield from map(plain, packed.missing.values())
-        umount.read_control = read
+        put_in_place(umount, read_control=read)
         umount._daemon_of(cast("Any", None), 1.0)
 
 
@@ -262,11 +271,14 @@ class History(Target):
         ]
 
     def run(self, parts: Parts) -> Iterable[str]:
-        cli_report._of_file = lambda *_: parts["history.json"]
-        cli_report.look = lambda *_: types.SimpleNamespace(error=errno.ENOENT, mode=0)  # type: ignore[assignment]
-        cli_report.outside = lambda *_: ROOM / "page.html"  # type: ignore[assignment]
         pages: list[bytes] = []
-        cli_report._write = lambda _path, _asked, text: pages.append(text)
+        put_in_place(
+            cli_report,
+            _of_file=lambda *_: parts["history.json"],
+            look=lambda *_: types.SimpleNamespace(error=errno.ENOENT, mode=0),
+            outside=lambda *_: ROOM / "page.html",
+            _write=lambda _path, _asked, text: pages.append(text),
+        )
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
             cli_report.run(ReportOptions(("history.json",), "page.html"))
@@ -566,7 +578,7 @@ class ScanCache(Target):
             for number in range(3):
                 (source / label / f"{number}.jpg").write_bytes(b"x")
         self.root = os.open(source, os.O_RDONLY | os.O_DIRECTORY)
-        scan_cache.load_or_scan(str(source), self.root, ROOM / "scans", clock_ns=lambda: 1 << 62)
+        scan_cache.load_or_scan(source, self.root, ROOM / "scans", clock_ns=lambda: 1 << 62)
         (place,) = (ROOM / "scans").iterdir()
         return [{path.name: path.read_bytes() for path in sorted(place.iterdir())}]
 
@@ -666,7 +678,7 @@ class State(Target):
     def seeds(self) -> list[Parts]:
         made = []
         for laps in ([3, 4], [1, 70_000], [1, 300]):
-            turns = state.Turns(np.array(laps, np.int32), np.packbits(np.arange(20) % 2 == 0), 7)
+            turns = Turns(np.array(laps, np.int32), np.packbits(np.arange(20) % 2 == 0), 7)
             data = state.encode({"dataset": "fedcba", "--policy": "pool"}, turns, 99)
             head = state._HEAD.size
             text = state._HEAD.unpack_from(data)[2]
@@ -952,7 +964,7 @@ class Handover(Target):
         from redoxfs.csi import records
 
         record = {}
-        for each in records.fields(records.Record):
+        for each in fields(records.Record):
             record[each.name] = "x" if each.type is str else ["x"]
         return [
             {
@@ -982,12 +994,15 @@ class SecondMount(Target):
 
     def run(self, parts: Parts) -> Iterable[str]:
         names: Any = types.SimpleNamespace(name="/data", asked="/mnt/data", path=Path("/mnt/data"))
-        cli_mount.read_control_at = lambda *_: parts["stats.json"]
-        cli_mount._request = lambda *_: ["--classes=dir"]
-        cli_mount.job_of = lambda *_: None
         shown: list[str] = []
-        cli_mount.say = lambda line: shown.append(plain(line))
-        live = cli_mount.LiveMountError(names, names)
+        put_in_place(
+            cli_mount,
+            read_control_at=lambda *_: parts["stats.json"],
+            _request=lambda *_: ["--classes=dir"],
+            job_of=lambda *_: None,
+            say=lambda line: shown.append(plain(line)),
+        )
+        live = LiveMountError(names, names)
         cli_mount._share(live, cast("Any", types.SimpleNamespace(timeout_s=1.0)))
         return shown
 
