@@ -20,7 +20,7 @@ from fuzz_lines import Lines
 from fuzz_mutations import Parts
 from fuzz_plants import PLANTS
 
-from redoxfs.cli import mount, report, umount
+from redoxfs.cli import mount, report, status, umount
 from redoxfs.doctor import bundle
 from redoxfs.node import opened_ahead, state
 
@@ -61,6 +61,7 @@ def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         opened_ahead: ("replace_file",),
         report: ("_write", "_of_file", "look", "outside"),
         mount: ("read_control_at", "_request", "job_of", "say"),
+        status: ("send_control", "control_path"),
         umount: ("end_of", "keeper_of", "read_control"),
         bundle: ("_read_control",),
     }

@@ -881,7 +881,10 @@ class Answers(Target):
             with contextlib.suppress(BlockingIOError):
                 theirs.send(parts["answer.json"] + b"\n")
             theirs.shutdown(socket.SHUT_WR)
-            control.answer_of(ours, 1.0)
+            answer = control.answer_of(ours, 1.0)
+        put_in_place(status, send_control=lambda *_: answer, control_path=lambda path: path)
+        _, text = status._received("/run/redoxfs.sock")
+        json.loads(text)
         return ()
 
 
@@ -990,7 +993,9 @@ class SecondMount(Target):
     declared = (CommandError,)
 
     def seeds(self) -> list[Parts]:
-        return [{"stats.json": (HERE / "seeds/stats-node.json").read_bytes()}]
+        stats = (HERE / "seeds/stats-node.json").read_bytes()
+        self.words_there = json.loads(stats)["request"]["words"]
+        return [{"stats.json": stats}]
 
     def run(self, parts: Parts) -> Iterable[str]:
         names: Any = types.SimpleNamespace(name="/data", asked="/mnt/data", path=Path("/mnt/data"))
@@ -998,7 +1003,7 @@ class SecondMount(Target):
         put_in_place(
             cli_mount,
             read_control_at=lambda *_: parts["stats.json"],
-            _request=lambda *_: ["--classes=dir"],
+            _request=lambda *_: list(self.words_there),
             job_of=lambda *_: None,
             say=lambda line: shown.append(plain(line)),
         )
