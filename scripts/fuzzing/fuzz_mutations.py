@@ -22,6 +22,9 @@ TEXTS = (
     "\u2028", "\x00", "../../etc/passwd", "/", ".", "x" * 5000, "é" * 300, "<script>alert(1)</script>", "%s%n{0}", "-1",
     "1e999", "nan", "0x10", "[::1]:7420", "n[0-999999999]", "🙂",
 )  # fmt: skip
+BREAKING: tuple[Any, ...] = (float("inf"), float("nan"), 10**30, 10**400, -1, None, "", [], {}, "\x1b[2J")
+"""What parsers forget first."""
+
 NUMBERS_OF_BYTES = (1, 2, 4, 8)
 MOST_BYTES = 1 << 18
 """An input grows no longer than this by changes."""
@@ -70,7 +73,8 @@ def _with_change(value: Any, draw: random.Random) -> Any:
     _collect(value, places)
     if not places:
         return _value(value, draw)
-    inner, key = draw.choice(places)
+    # Of all places, or on the way down: else the few fields at the top would be lost among those of long lists.
+    inner, key = draw.choice(places) if draw.random() < 0.5 else _place(value, draw)
     way = draw.randrange(8)
     if way == 0:
         del inner[key]
@@ -86,6 +90,15 @@ def _with_change(value: Any, draw: random.Random) -> Any:
     else:
         inner[key] = _value(inner[key], draw)
     return value
+
+
+def _place(value: Any, draw: random.Random) -> tuple[Any, Any]:
+    while True:
+        key = draw.choice([*value]) if isinstance(value, dict) else draw.randrange(len(value))
+        inner = value[key]
+        if not isinstance(inner, dict | list) or not inner or draw.random() < 0.3:
+            return value, key
+        value = inner
 
 
 def _at(inner: list[Any], at: int) -> Any:
@@ -110,6 +123,8 @@ def _value(value: Any, draw: random.Random) -> Any:
         return value[:at] + draw.choice(TEXTS) + value[at + draw.randrange(3) :]
     if way == 3:
         return draw.choice((None, True, False, [], {}, [[]], [value], {"": value}, str(value)[:1000]))
+    if way in (5, 6):
+        return draw.choice(BREAKING)
     if way == 4:
         return _nested(draw.choice((5, 100, 800)))
     return draw.choice(NUMBERS if draw.random() < 0.5 else TEXTS)

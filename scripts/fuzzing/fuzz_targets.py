@@ -433,6 +433,7 @@ class Packed(Target):
     """The manifest and the index of a packed dataset."""
 
     name = "packed"
+    traced = 0.3
     functions: ClassVar[Functions] = _PACKED
     words = (b"tree-000000.tar", b"../x", b"1e400", b"Infinity", b"null", b'"shards"', b"<i8", b"|O", b"fortran_order")
     declared = (packed_index.DamagedDatasetError,)
