@@ -3,94 +3,17 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "python_types.h"
 #include "scan.h"
-
-// How often the caller hears of progress, and Ctrl-C is noticed.
-enum { TICK_MS = 100 };
-
-// How long threads may take to return after an exception.
-enum { PATIENCE_TICKS = 10 };
-
-enum { MOST_THREADS = 256 };
 
 static void *run(void *scan) {
     redox_scan_work(scan);
     return NULL;
 }
 
-// Waits for the threads, a tick at most. Returns whether all have ended.
-static bool await_threads(redox_scan *scan, size_t *entries, size_t *done) {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += TICK_MS * 1000000L;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
-    pthread_mutex_lock(&scan->lock);
-    for (int failure = 0; scan->running && !failure;) {
-        failure = pthread_cond_timedwait(&scan->news, &scan->lock, &until);
-    }
-    bool ended = !scan->running;
-    *entries = scan->entries;
-    *done = scan->done;
-    pthread_mutex_unlock(&scan->lock);
-    return ended;
-}
-
-// Runs a scan by `count` threads. Returns 0, or -1 with an exception set. *abandoned: threads still wait for storage that
-// does not answer, and use the scan whenever that ends.
-static int run_threads(redox_scan *scan, size_t count, PyObject *progress, bool *abandoned) {
-    pthread_t threads[MOST_THREADS];
-    size_t started = 0;
-    int failure = 0;
-    scan->running = count;
-    for (; started < count && !failure; started += !failure) {
-        failure = pthread_create(&threads[started], NULL, run, scan);
-    }
-    if (failure) {
-        // As many as there are do the work.
-        pthread_mutex_lock(&scan->lock);
-        scan->running -= count - started;
-        pthread_mutex_unlock(&scan->lock);
-    }
-    bool ended = !started, raised = false;
-    for (int ticks = 0; !ended && ticks < PATIENCE_TICKS; ticks += raised) {
-        size_t entries, done;
-        Py_BEGIN_ALLOW_THREADS
-        ended = await_threads(scan, &entries, &done);
-        Py_END_ALLOW_THREADS
-        if (!raised && PyErr_CheckSignals()) {
-            raised = true;
-        }
-        if (!raised && progress != Py_None) {
-            PyObject *none = PyObject_CallFunction(progress, "nn", (Py_ssize_t)entries, (Py_ssize_t)done);
-            raised = !none;
-            Py_XDECREF(none);
-        }
-        if (raised) {
-            redox_scan_stop(scan);
-        }
-    }
-    *abandoned = !ended;
-    Py_BEGIN_ALLOW_THREADS
-    for (size_t i = 0; i < started; i++) {
-        if (ended) {
-            pthread_join(threads[i], NULL);
-        } else {
-            pthread_detach(threads[i]);
-        }
-    }
-    Py_END_ALLOW_THREADS
-    if (!started) {
-        errno = failure;
-        PyErr_SetFromErrno(PyExc_OSError);
-        return -1;
-    }
-    return raised ? -1 : 0;
-}
+static void stop(void *scan) { redox_scan_stop(scan); }
 
 // The result: arrays as bytes objects, which Python reads by numpy.
 
@@ -217,8 +140,8 @@ static PyObject *scan_directories(PyObject *module, PyObject *args, PyObject *ke
     if (!paths) {
         goto end;
     }
-    if (threads < 1 || threads > MOST_THREADS || most_entries < 1) {
-        PyErr_Format(PyExc_ValueError, "threads: 1 to %d; most_entries: 1 or more", MOST_THREADS);
+    if (threads < 1 || threads > REDOX_CREW_MOST || most_entries < 1) {
+        PyErr_Format(PyExc_ValueError, "threads: 1 to %d; most_entries: 1 or more", REDOX_CREW_MOST);
         goto end;
     }
     if (known.len && (size_t)known.len != count * sizeof(redox_known)) {
@@ -264,7 +187,8 @@ static PyObject *scan_directories(PyObject *module, PyObject *args, PyObject *ke
         PyErr_SetFromErrno(PyExc_OSError);
         goto end;
     }
-    if (!run_threads(scan, (size_t)threads, progress, &abandoned)) {
+    redox_crew crew = {scan, run, stop, &scan->lock, &scan->news, &scan->running, &scan->entries, &scan->done};
+    if (!redox_crew_run(&crew, (size_t)threads, progress, &abandoned)) {
         result = result_of(scan);
     }
     if (abandoned) {

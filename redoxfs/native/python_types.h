@@ -3,6 +3,8 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <pthread.h>
+#include <stdbool.h>
 
 #include "buffer.h"
 #include "histogram.h"
@@ -18,6 +20,24 @@ int redox_add_session(PyObject *module);
 int redox_add_histogram(PyObject *module);
 int redox_add_opens(PyObject *module);
 int redox_add_scan(PyObject *module);
+
+enum { REDOX_CREW_MOST = 256 };
+
+// Work that threads share. The core has a lock for the counts behind it, and a condition of which it tells when a thread
+// ends. `stop` makes all threads return after the call that they are in.
+typedef struct redox_crew {
+    void *work;
+    void *(*run)(void *work);
+    void (*stop)(void *work);
+    pthread_mutex_t *lock;
+    pthread_cond_t *news;
+    size_t *running;
+    const size_t *found, *done;  // for `progress`
+} redox_crew;
+
+// Runs `count` threads, at most REDOX_CREW_MOST. Returns 0, or -1 with an exception set. *abandoned: threads still wait
+// for storage that does not answer, and use the work whenever that ends.
+int redox_crew_run(const redox_crew *crew, size_t count, PyObject *progress, bool *abandoned);
 
 // The core object behind a Python object, borrowed, or NULL with TypeError set.
 redox_buffer *redox_buffer_of(PyObject *object);
