@@ -7,7 +7,7 @@
 - `Buffer` holds the bytes of one file.
 - `Shared` is memory that outlives a daemon, and from which the next one goes on.
 - `Histogram` counts how long something took. `Opens` also records opens while somebody reads the records.
-- `scan_directories` reads directories for a scan.
+- `scan_directories` reads directories for a scan, and `index_archives` the headers of tar archives.
 
 The core of each is plain C without Python (buffer.c, tree.c, reader.c, session.c), so that sanitizers and fuzzers run
 it alone; py_*.c are the types around it.
@@ -43,6 +43,7 @@ from redoxfs.native._native import (  # noqa: E402
     Shards,
     Shared,
     Tree,
+    index_archives,
     scan_directories,
 )
 
@@ -67,5 +68,6 @@ __all__ = [
     "Shards",
     "Shared",
     "Tree",
+    "index_archives",
     "scan_directories",
 ]

@@ -449,6 +449,29 @@ class Session:
     def close(self) -> None:
         """End the helpers and drop all handles. The descriptors stay open."""
 
+def index_archives(
+    archives: Sequence[tuple[int, int, int]],
+    *,
+    threads: int,
+    most_headers: int,
+    through_bytes: int,
+    progress: Callable[[int, int], object] | None,
+) -> list[tuple[int, int, bytes, bytes, int, int, int, bool, bool]]:
+    """Read the headers of tar archives, by threads that have ended when this returns or raises.
+
+    Args:
+        archives: a descriptor, and the begin and the end of an archive in its file.
+        most_headers: in all archives together.
+        through_bytes: longer gaps between headers are skipped.
+        progress: called ten times a second with the headers and the archives so far.
+
+    Returns:
+        For each archive its state (0: done, an errno, or those of native/archive.h), the place where it ended or
+        failed, its members and their texts (redox_member), how many members were left out (sparse files, special files,
+        names that Linux does not allow), whether it has an end mark, and whether bytes follow that. After the first
+        failure no further archive is begun.
+    """
+
 def scan_directories(
     root: int,
     paths: Sequence[bytes],

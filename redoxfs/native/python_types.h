@@ -20,6 +20,7 @@ int redox_add_session(PyObject *module);
 int redox_add_histogram(PyObject *module);
 int redox_add_opens(PyObject *module);
 int redox_add_scan(PyObject *module);
+int redox_add_archive(PyObject *module);
 
 enum { REDOX_CREW_MOST = 256 };
 
