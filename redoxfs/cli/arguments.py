@@ -19,7 +19,7 @@ from redoxfs.cli.options.building import built, default_of, flat
 from redoxfs.cli.parser import HelpAll, Parser, Verbs, add_verb
 from redoxfs.cli.policy_arguments import add_layout, add_policy, add_sharing
 from redoxfs.cli.telemetry_arguments import add_metrics, add_metrics_of_mount, add_stats, add_top
-from redoxfs.launch.defaults import DEFAULT_PORT, DEFAULT_TIMEOUT_S, LOG_FORMATS, LOG_LEVELS
+from redoxfs.launch.defaults import ARCHIVE_LAYOUTS, DEFAULT_PORT, DEFAULT_TIMEOUT_S, LOG_FORMATS, LOG_LEVELS
 from redoxfs.launch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -158,7 +158,9 @@ def _add_csi(verbs: "Verbs[Parser]") -> None:
 
 
 def _add_mount_arguments(verb: Parser) -> None:
-    verb.add_argument("source", metavar="SOURCE", help="the directory of training files, or an address: s3://…")
+    verb.add_argument(
+        "source", metavar="SOURCE", help="the directory of training files; tar archives; or an address: s3://…"
+    )
     verb.add_argument("mountpoint", metavar="MOUNTPOINT", nargs="?", help="where to serve it (default: over SOURCE)")
     _add_served(verb)
     _add_memory(verb.add_argument_group("memory"))
@@ -602,7 +604,12 @@ def _add_files(verb: "argparse._ActionsContainer") -> None:
     verb.add_argument(
         "--groups",
         metavar="HOW",
-        help="files of a sample: stem, or img/{key}.jpg,mask/{key}.png",
+        help="files of a sample: stem, wds, or img/{key}.jpg,mask/{key}.png",
+    )
+    verb.add_argument(
+        "--archives",
+        choices=ARCHIVE_LAYOUTS,
+        help="tar archives in SOURCE: as one tree, as folders, or none, as the files that they are (default: auto)",
     )
 
 

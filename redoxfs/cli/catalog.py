@@ -9,9 +9,10 @@ from typing import Any
 
 from redoxfs.cli.options.datasets import CatalogExportOptions, CatalogShowOptions
 from redoxfs.cli.table import print_table
+from redoxfs.launch.archives import with_archives
 from redoxfs.launch.catalogs import check_is_catalog, export_catalog, open_catalog
 from redoxfs.launch.errors import DestinationError, SourceUnusableError
-from redoxfs.launch.path_status import path_status
+from redoxfs.launch.path_status import EXACT_FOLDER, path_status
 from redoxfs.launch.say import say
 from redoxfs.launch.sizes import counted, format_bytes
 from redoxfs.launch.source import catalog_of, check_source, open_root, say_verdict
@@ -28,6 +29,11 @@ def _export(options: CatalogExportOptions) -> int:
     source = path_status(options.source, options.timeout_s)
     if source.address is not None:
         raise SourceUnusableError(f"{source.asked}: is no directory of files, and a packed dataset needs no catalog")
+    source = with_archives(source, options.timeout_s, options.dataset.archives)
+    if source.archives is not None:
+        raise SourceUnusableError(
+            f"{source.asked}: is no directory of files; mount it, and give MOUNTPOINT/{EXACT_FOLDER}"
+        )
     check_source(source)
     path = _destination(options.file, source.path)
     root_fd = open_root(source)

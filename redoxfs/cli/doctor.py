@@ -17,6 +17,7 @@ from redoxfs.doctor.source import advise, look, unusable
 from redoxfs.doctor.storage import Probe, check_filesystem, probe, results
 from redoxfs.doctor.verdict import NAME
 from redoxfs.launch.addresses import split_address
+from redoxfs.launch.archives import with_archives
 from redoxfs.launch.control_files import WRONG
 from redoxfs.launch.errors import CommandError, SourceUnusableError, UsageError
 from redoxfs.launch.objects import open_objects
@@ -82,7 +83,7 @@ def _checks(options: DoctorOptions, nodes: list[str]) -> Iterator[Result]:
         if status.is_our_root:
             yield from _of_mount(status, options, nodes)
             return
-        yield from _of_source(status, options)
+        yield from _of_source(with_archives(status, _look_s(options)), options)
     if nodes:
         yield from check_nodes(nodes)
 
@@ -113,7 +114,8 @@ def _of_mount(mount: PathStatus, options: DoctorOptions, nodes: list[str]) -> It
         yield from check_nodes(addresses)
     source = source_of(stats)
     if source is not None:
-        yield from _of_storage(path_status(source, _look_s(options)), options)[0]
+        looked_at = with_archives(path_status(source, _look_s(options)), _look_s(options))
+        yield from _of_storage(looked_at, options)[0]
     else:
         what = "is hidden by the mount over it, so its storage cannot be measured"
         yield ok("source", f"{stats['source']} {what}; to measure it, unmount first")
@@ -158,8 +160,11 @@ def _of_storage(source: PathStatus, options: DoctorOptions) -> tuple[list[Result
     except SourceUnusableError as refusal:
         command = f"ls -ld {shlex.quote(source.asked)}"
         return [problem("source", str(refusal), command)], None
-    measured = probe(source.path, options.probe_s)
-    return [check_filesystem(source.path), *results(measured)], measured
+    folder, shards = source.path, ()
+    if source.archives is not None:
+        folder, shards = source.archives.root, source.archives.paths
+    measured = probe(folder, options.probe_s, shards)
+    return [check_filesystem(folder), *results(measured)], measured
 
 
 def _of_address(address: Address, timeout_s: float) -> Result:

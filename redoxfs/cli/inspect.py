@@ -13,6 +13,7 @@ from typing import Any
 
 from redoxfs.cli.options.examining import InspectOptions
 from redoxfs.cli.table import print_table
+from redoxfs.launch.archives import with_archives
 from redoxfs.launch.errors import UsageError
 from redoxfs.launch.path_status import path_status
 from redoxfs.launch.sizes import counted, format_bytes, format_needed
@@ -28,6 +29,7 @@ _OF_MODE = {"sampler": "that a sampler draws"}
 def run(options: InspectOptions) -> int:
     """Print how a mount of SOURCE with these options would be."""
     source = path_status(options.source, options.timeout_s)
+    source = with_archives(source, options.timeout_s, options.dataset.archives)
     check_source(source)
     memory_bytes = memory_of(options.memory.memory_size)
     root_fd = open_root(source)
@@ -108,6 +110,13 @@ def _packed(dataset: Dataset) -> dict[str, Any]:
     if index is None:
         return {"packed": False}
     lengths = index.positions.shard_bytes
+    if index.versions is not None:
+        return {
+            "packed": False,
+            "archives": len(lengths),
+            "archives_bytes": sum(lengths),
+            "archives_layout": index.asked["layout"],
+        }
     return {
         "packed": True,
         "shards": len(lengths),
@@ -184,6 +193,10 @@ def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     shown += [("note", line) for line in facts["saw"]]
     if facts["packed"]:
         shown.append(("packed", f"{counted(facts['shards'], 'shard')}, {format_bytes(facts['shards_bytes'])}"))
+    if "archives" in facts:
+        whole = f"{counted(facts['archives'], 'archive')}, {format_bytes(facts['archives_bytes'])}"
+        layout = ", a folder for each" if facts["archives_layout"] == "folders" else ""
+        shown.append(("archives", f"{whole}{layout}"))
     shown += [
         ("files", f"{facts['files']:,}; {_share(facts['sample_files'], facts['files'])}"),
         ("not redirected", counted(facts["exact_files"], "file")),

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from redoxfs.cli.options.datasets import PackOptions
 from redoxfs.cli.progress import showing
+from redoxfs.launch.archives import with_archives
 from redoxfs.launch.errors import DestinationError, SourceUnusableError, UsageError
-from redoxfs.launch.path_status import path_status
+from redoxfs.launch.path_status import EXACT_FOLDER, path_status
 from redoxfs.launch.say import say
 from redoxfs.launch.sizes import counted, format_bytes, format_seconds, parse_size
 from redoxfs.launch.source import (
@@ -37,6 +38,11 @@ def run(options: PackOptions) -> int:
     source = path_status(options.source, options.timeout_s)
     if source.address is not None:
         raise SourceUnusableError(f"{source.asked}: redoxfs packs a directory of files")
+    source = with_archives(source, options.timeout_s, options.dataset.archives)
+    if source.archives is not None:
+        raise SourceUnusableError(
+            f"{source.asked}: redoxfs packs a directory of files; mount it, and give MOUNTPOINT/{EXACT_FOLDER}"
+        )
     check_source(source)
     address = _address(options.dst)
     dst = _destination(options.dst, source.path) if address is None else address

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from redoxfs.cli.options.caches import WarmupOptions
 from redoxfs.cli.progress import showing
+from redoxfs.launch.archives import with_archives
 from redoxfs.launch.cache import check_cache, open_cache, resolved_cache
 from redoxfs.launch.errors import DestinationError, SourceUnusableError
 from redoxfs.launch.options import MemoryOptions
@@ -33,6 +34,7 @@ def run(options: WarmupOptions) -> int:
     """Fill the cache. Raises CommandError."""
     cache = resolved_cache(options.cache)
     source = path_status(options.source, options.timeout_s)
+    source = with_archives(source, options.timeout_s, options.dataset.archives)
     check_source(source)
     if source.address is None:
         check_cache(cache, ("SOURCE", source.path))

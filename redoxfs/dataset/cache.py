@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import platformdirs
@@ -44,7 +45,8 @@ MANIFEST = "manifest.json"
 RACY_NS = 2_000_000_000
 
 _PLAIN_FIELDS = ("extensions", "roots", "skipped", "control_left_out")
-_ARRAYS = tuple(field.name for field in fields(Tree) if field.name not in _PLAIN_FIELDS)
+TREE_ARRAYS = tuple(field.name for field in fields(Tree) if field.name not in _PLAIN_FIELDS)
+"""The columns of a tree that are arrays."""
 
 _KEEPS_TIMES = frozenset({"fuse.ceph-fuse", "fuse.ceph", "fuse.glusterfs", "fuse.juicefs", "fuse.mfs"})
 """Types of filesystems in user space whose directories have times as those of the kernel's."""
@@ -167,7 +169,7 @@ def _load(place: Path, given: str, root_fd: int) -> tuple[Tree, int]:
     if manifest["inode"] != root.st_ino:
         raise _UnusableError("the source is another directory now")
     # Not mapped, so that a mount survives a failure of the cache's disk.
-    arrays = {name: array_files.load(place, name, manifest["arrays"][name], in_memory=True) for name in _ARRAYS}
+    arrays = {name: array_files.load(place, name, manifest["arrays"][name], in_memory=True) for name in TREE_ARRAYS}
     if manifest["device"] != root.st_dev:
         # Network filesystems get a new device number at each mount. With one device in the tree, that is the reason.
         if (arrays["device"] != np.uint64(manifest["device"])).any():
@@ -193,12 +195,10 @@ def check_unchanged(tree: Tree, root_fd: int) -> None:
 
 
 def _save(tree: Tree, place: Path, given: str, root_fd: int, scanned_at_ns: int) -> None:
-    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    making = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))  # 0700
-    try:
-        known = {name: array_files.save(making, name, getattr(tree, name)) for name in _ARRAYS}
-        root = os.fstat(root_fd)
-        manifest = {
+    root = os.fstat(root_fd)
+
+    def write(making: Path) -> dict[str, Any]:
+        return {
             "format": FORMAT_VERSION,
             "source": os.fsencode(given).hex(),
             "source_text": given.encode("utf-8", "backslashreplace").decode(),
@@ -212,8 +212,19 @@ def _save(tree: Tree, place: Path, given: str, root_fd: int, scanned_at_ns: int)
             "control_left_out": tree.control_left_out,
             "extensions": [extension.hex() for extension in tree.extensions],
             "roots": [path.hex() for path in tree.roots],
-            "arrays": known,
+            "arrays": {name: array_files.save(making, name, getattr(tree, name)) for name in TREE_ARRAYS},
         }
+
+    keep_folder(place, write)
+
+
+def keep_folder(place: Path, write: Callable[[Path], dict[str, Any]]) -> None:
+    """Make a cache's folder, which appears when it is complete: ``write`` writes the arrays to the folder that it is
+    given, and returns the manifest. Raises OSError."""
+    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    making = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))  # 0700
+    try:
+        manifest = write(making)
         durable.write_file(making / MANIFEST, json.dumps(manifest, indent=1).encode())
         durable.sync_directory(making)
         _replace(making, place)

@@ -85,22 +85,22 @@ class _Growing:
 def make_groups(tree: Tree, mask: NDArray[np.bool_], groups: str | None, *, named: bool = False) -> Groups:
     """The samples of a tree. `mask` (bool[N]) marks the sample files.
 
-    `groups` is None (each sample file is a sample), "stem", or a template of patterns with one {key} each. A template
-    selects its files itself, so the mask narrows it only if the user gave globs (`named`). Raises ClassesError if the
-    template is wrong.
+    `groups` is None (each sample file is a sample), "stem", "wds" (WebDataset's keys), or a template of patterns with
+    one {key} each. A template selects its files itself, so the mask narrows it only if the user gave globs (`named`).
+    Raises ClassesError if the template is wrong.
     """
     if groups is None:
         entries = np.flatnonzero(mask).astype(np.int32)
         kinds: list[Kind] = [(extension,) for extension in tree.extensions]
         return Groups(np.arange(len(entries) + 1, dtype=np.int64), entries, tree.extension[entries], kinds)
-    if groups == "stem":
-        return _by_stem(tree, mask)
+    if groups in _BASES:
+        return _by_base(tree, mask, groups)
     return _by_template(tree, mask, groups, named=named)
 
 
 def check_groups(groups: str | None) -> None:
     """Raises ClassesError if a template is malformed, whatever the tree is."""
-    if groups not in (None, "stem"):
+    if groups is not None and groups not in _BASES:
         _patterns(groups)
 
 
@@ -121,7 +121,16 @@ def stem_bases(names: list[bytes]) -> list[bytes]:
     return bases
 
 
-def _by_stem(tree: Tree, mask: NDArray[np.bool_]) -> Groups:
+def webdataset_bases(names: list[bytes]) -> list[bytes]:
+    """The key that WebDataset gives each file: its name up to the first dot."""
+    return [name[:dot] if (dot := name.find(b".", 1)) > 0 else name for name in names]
+
+
+_BASES = {"stem": stem_bases, "wds": webdataset_bases}
+
+
+def _by_base(tree: Tree, mask: NDArray[np.bool_], groups: str) -> Groups:
+    bases_of = _BASES[groups]
     growing = _Growing()
     linked = two_alike = 0
     shown = ~hidden(tree)
@@ -137,7 +146,7 @@ def _by_stem(tree: Tree, mask: NDArray[np.bool_]) -> Groups:
         sampled = set((np.flatnonzero(mask[span]) + children.start).tolist())
         linked_here = set((np.flatnonzero(is_link[span]) + children.start).tolist())
         found: dict[bytes, list[tuple[bytes, int]]] = {}
-        for base, name, entry in zip(stem_bases(names), names, entries, strict=True):
+        for base, name, entry in zip(bases_of(names), names, entries, strict=True):
             found.setdefault(base, []).append((name[len(base) :].lower(), entry))
         for group in found.values():
             members = [entry for _, entry in group]
@@ -154,7 +163,7 @@ def _by_stem(tree: Tree, mask: NDArray[np.bool_]) -> Groups:
                 continue
             if len(members) > MEMBERS_MAX:
                 raise ClassesError(
-                    f"--groups stem: {len(members)} files belong to {show(tree.path(members[0]))}, more than"
+                    f"--groups {groups}: {len(members)} files belong to {show(tree.path(members[0]))}, more than"
                     f" {MEMBERS_MAX}; these are not the files of one sample, leave --groups out"
                 )
             growing.add(roles, [entry for _, entry in group])
@@ -172,7 +181,7 @@ def _patterns(template: str) -> list[tuple[bytes, bytes]]:
         text = re.sub("/+", "/", pattern.strip()).removeprefix("./").lstrip("/")
         if text.count(KEY) != 1:
             raise ClassesError(
-                f"--groups: the pattern {pattern.strip()!r} needs exactly one {KEY}; write stem, or patterns like"
+                f"--groups: the pattern {pattern.strip()!r} needs exactly one {KEY}; write stem, wds, or patterns like"
                 f" images/{KEY}.jpg,masks/{KEY}.png"
             )
         before, after = text.encode("utf-8", "surrogateescape").split(KEY.encode())

@@ -213,7 +213,7 @@ class NewTree:
         first_child = (1 + np.cumsum(children, dtype=np.int64) - children).astype(np.int32)
         first_child[children == 0] = 0
         name_at = _offsets(lengths)
-        extension, extensions = _extensions(names, name_at)
+        extension, extensions = extensions_of(names, name_at)
         return Tree(
             names=names,
             name_at=name_at,
@@ -261,7 +261,7 @@ def _copy_texts(
     to[np.repeat(to_at[places], lengths) + within] = blob[np.repeat(blob_at[texts], lengths) + within]
 
 
-def _extensions(names: NDArray[np.uint8], name_at: NDArray[np.int64]) -> tuple[NDArray[np.int32], tuple[bytes, ...]]:
+def extensions_of(names: NDArray[np.uint8], name_at: NDArray[np.int64]) -> tuple[NDArray[np.int32], tuple[bytes, ...]]:
     """The number of each entry's extension, and the extensions in order, of which b"" is the first."""
     found: dict[bytes, int] = {b"": 0}
     numbers = np.zeros(len(name_at) - 1, np.int32)

@@ -38,7 +38,7 @@ _UNKNOWN = re.compile(r"none of [\d,]+ files? \([^)]*?(\.\w+), …\) counts as a
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A dataset, as `mount` would serve it. Sizes in bytes; ``shards`` is 0 if it is not packed."""
+    """A dataset, as `mount` would serve it. Sizes in bytes; ``shards`` is 0 if it is not packed, and no archive."""
 
     mode: str
     line: str
@@ -50,6 +50,7 @@ class Facts:
     total_bytes: int
     file_bytes: int
     shards: int
+    is_archive: bool
     chunk_size: int
     least_memory: int
     tenth_memory: int
@@ -104,6 +105,7 @@ def _facts(source: PathStatus, timeout_s: float) -> dict[str, Any]:
         "total_bytes": int(catalog.sample_bytes.sum()),
         "file_bytes": int(catalog.tree.size[regular].sum()),
         "shards": 0 if dataset.index is None else len(dataset.index.positions.shard_names),
+        "is_archive": source.archives is not None,
         "chunk_size": dataset.chunk_size,
         "least_memory": pool_memory_for(catalog, dataset.cells, 0.0),
         "tenth_memory": pool_memory_for(catalog, dataset.cells, _TEN_PERCENT),
@@ -286,6 +288,8 @@ def _assumed(guess: Estimate) -> str:
 
 def _packing(source: Path, facts: Facts, guess: Estimate, chunk: int, available: int) -> Result:
     where = shlex.quote(os.fspath(source))
+    if facts.is_archive:
+        return ok("packing", f"not needed: redoxfs reads {counted(facts.shards, 'archive')} as they are")
     if facts.shards:
         return ok("packing", f"it is packed: {counted(facts.shards, 'shard')}, chunks of {facts.chunk_size} samples")
     assert guess.plain_one is not None

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redoxfs import __version__
+from redoxfs.launch.archives import check_hidden, with_archives
 from redoxfs.launch.background import Work
 from redoxfs.launch.cache import check_cache, resolved, with_cache, with_cache_again
 from redoxfs.launch.deadline import Look
@@ -145,7 +146,7 @@ def prepare_received(options: MountOptions, receive: "Callable[[], Channel]") ->
     mountpoint = options.mountpoint
     options = resolved(options)
     turn = await_turn(options)
-    source = path_status(options.source, options.timeout_s)
+    source = with_archives(path_status(options.source, options.timeout_s), options.timeout_s, options.dataset.archives)
     check_source(source)
     check_cache(options.cache, *([] if source.address is not None else [("SOURCE", source.path)]))
     target = path_status(mountpoint, options.timeout_s)
@@ -336,7 +337,10 @@ def _paths(options: MountOptions) -> tuple[PathStatus, PathStatus]:
     target = source if options.mountpoint is None else path_status_cleared(options.mountpoint, options.timeout_s)
     if target.is_our_root:
         raise LiveMountError(source, target)
+    source = with_archives(source, options.timeout_s, options.dataset.archives)
     check_source(source)
+    if source.archives is not None and target.trouble is not None and options.mountpoint is None:
+        raise UsageError(f"{options.source}: archives cannot be mounted over themselves; give MOUNTPOINT")
     if target.ours is not None:
         raise MountpointError(f"{target.asked}: lies inside the redoxfs mount at {target.ours.mountpoint}")
     if target.seen.error == errno.ENOENT:
@@ -356,6 +360,8 @@ def _paths(options: MountOptions) -> tuple[PathStatus, PathStatus]:
             raise MountpointError(
                 f"{target.asked}: would hide {hidden}, where redoxfs looks for credentials; mount over another folder"
             )
+    if source.archives is not None and (hidden := check_hidden(source.archives, target.path)) is not None:
+        raise MountpointError(f"{target.asked}: would hide {hidden} from the mount itself; mount over another folder")
     for own in (sys.prefix, sys.base_prefix, os.path.dirname(__file__)):
         if target.path in [Path(os.path.realpath(own)), *Path(os.path.realpath(own)).parents]:
             raise MountpointError(f"{target.asked}: holds redoxfs or its Python ({own}); mount over another folder")

@@ -24,5 +24,6 @@ MOST_NODES = 127
 
 POLICIES = ("pool", "slot")
 STORAGES = ("shared", "local")
+ARCHIVE_LAYOUTS = ("auto", "tree", "folders", "none")
 LOG_FORMATS = ("text", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error")

@@ -36,7 +36,8 @@ class SamplerSpec:
 class DatasetOptions:
     """How samples, classes and chunks are found in SOURCE.
 
-    ``chunk_size`` None: chosen for the storage and policy. ``catalog`` is a file that replaces the scan.
+    ``chunk_size`` None: chosen for the storage and policy. ``catalog`` is a file that replaces the scan. ``archives``
+    is how tar archives form a tree (None: auto).
     """
 
     classes: str | None = None
@@ -46,6 +47,7 @@ class DatasetOptions:
     seed: int = 0
     rescan: bool = False
     catalog: str | None = None
+    archives: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,13 +34,30 @@ _SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
+class ArchiveFiles:
+    """The archives that SOURCE names: ``paths`` lead to them from ``root`` through no symlink, ``names`` are shown.
+
+    ``beside``: what else lies in a folder of archives, in words.
+    """
+
+    root: Path
+    paths: tuple[str, ...]
+    names: tuple[str, ...]
+    beside: str
+
+
+@dataclass(frozen=True, slots=True)
 class PathStatus:
-    """A path as given, and what is there; `mount` is the mount it lies on. `address`: it is one, and no path."""
+    """A path as given, and what is there; `mount` is the mount it lies on. `address`: it is one, and no path.
+
+    `archives`: it is SOURCE, and names tar archives (`redoxfs.launch.archives`).
+    """
 
     asked: str
     seen: Look
     mount: Mount | None
     address: Address | None = None
+    archives: ArchiveFiles | None = None
 
     @property
     def path(self) -> Path:

@@ -16,17 +16,18 @@ Shown = Callable[[int, int], None]
 
 
 @contextmanager
-def showing_scan() -> Iterator[Shown]:
-    """Show entries, directories and entries a second."""
+def showing_scan(holder: str = "directory") -> Iterator[Shown]:
+    """Show entries, directories and entries a second; or what else holds the entries."""
+    holders = "directories" if holder == "directory" else f"{holder}s"
     if not sys.stderr.isatty():
-        yield lines(say, time.monotonic)
+        yield lines(say, time.monotonic, (holder, holders))
         return
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (
         SpinnerColumn(),
-        TextColumn("scanning: {task.completed:,} entries in {task.fields[directories]:,} directories"),
+        TextColumn("scanning: {task.completed:,} entries in {task.fields[directories]:,} " + holders),
         TextColumn("{task.fields[rate]:,}/s"),
         TimeElapsedColumn(),
     )
@@ -40,7 +41,9 @@ def showing_scan() -> Iterator[Shown]:
         yield found
 
 
-def lines(printer: Callable[[str], None], clock: Callable[[], float]) -> Shown:
+def lines(
+    printer: Callable[[str], None], clock: Callable[[], float], holder: tuple[str, str] = ("directory", "directories")
+) -> Shown:
     """Print a line after ten seconds, and another one every half minute."""
     begin = clock()
     due = begin + FIRST_S
@@ -50,7 +53,7 @@ def lines(printer: Callable[[str], None], clock: Callable[[], float]) -> Shown:
         now = clock()
         if now >= due:
             due = now + EVERY_S
-            where = f"{counted(entries, 'entry', 'entries')} in {counted(directories, 'directory', 'directories')}"
+            where = f"{counted(entries, 'entry', 'entries')} in {counted(directories, *holder)}"
             printer(f"scanning: {where}, {_rate(entries, now - begin):,}/s")
 
     return found

@@ -53,6 +53,7 @@ _FIXED_BY_PACK = {name: f"--{name}" for name in ("classes", "samples", "groups",
 class Dataset:
     """SOURCE, ready to be served: plain files, or packed (`index` is what the pack wrote).
 
+    Of archives, ``index`` is that which `redoxfs.packed.archives` made, and `root_fd` is open on the folder above them.
     ``texts`` are what `fingerprint_of` and `layout_of` have found. ``objects``: its shards are in an object store.
     """
 
@@ -73,7 +74,7 @@ class Dataset:
 
         Raises SourceUnusableError if a shard that ``node`` needs is not here.
         """
-        if self.index is None or self.objects is not None:
+        if self.index is None or self.objects is not None or self.index.versions is not None:
             return None
         from redoxfs.packed import shards_at
 
@@ -100,9 +101,14 @@ class Dataset:
             return self.objects.store(self.index, self.storage, memory_bytes=memory_bytes, timeout_s=timeout_s)
         if self.index is None or self.storage is None:
             return DirectoryStore(self.catalog, self.root_fd, guards=guards)
+        folder = Path(f"/proc/self/fd/{self.root_fd}")
+        if self.index.versions is not None:
+            from redoxfs.packed.archive_store import ArchiveStore
+
+            return ArchiveStore(self.index, folder, self.storage)
         from redoxfs.packed import PackedStore
 
-        return PackedStore(self.index, Path(f"/proc/self/fd/{self.root_fd}"), self.storage)
+        return PackedStore(self.index, folder, self.storage)
 
 
 def fingerprint_of(dataset: Dataset) -> str:
@@ -151,6 +157,18 @@ def open_dataset(
     """
     from redoxfs.packed import is_packed
 
+    if source.archives is not None:
+        return _open_archives(
+            source,
+            root_fd,
+            options,
+            memory,
+            measure_storage=measure_storage,
+            members=members,
+            is_storage_local=is_storage_local,
+        )
+    if options.archives not in (None, "none"):
+        raise UsageError(f"{source.asked} names no tar archive, so there is nothing for --archives {options.archives}")
     if source.address is not None or is_packed(root_fd):
         return _open_packed(
             source,
@@ -229,6 +247,29 @@ def _open_packed(
     return Dataset(index.catalog, index.cells.split(chunk_size), root_fd, index, storage, objects=objects)
 
 
+def _open_archives(
+    source: PathStatus,
+    root_fd: int,
+    options: DatasetOptions,
+    memory: MemoryOptions,
+    *,
+    measure_storage: bool,
+    members: "Membership | None",
+    is_storage_local: bool,
+) -> Dataset:
+    from redoxfs.launch.archives import open_archives
+
+    index = open_archives(source, root_fd, options, is_storage_local=is_storage_local)
+    storage = _storage_of(index, root_fd, memory, None) if measure_storage else None
+    if memory.policy == "slot":
+        # Its memory is for chunks that have the same classes in their slots, which neighbours have not.
+        cells = cells_of(index.catalog, options.chunk_size or DEFAULT_CHUNK_SIZE, options.seed)
+        return Dataset(index.catalog, cells, root_fd, index, storage)
+    speed = storage if memory.storage_speed is not None or members is None else None
+    chunk_size = _packed_chunk_size(source, index, speed, options, memory)
+    return Dataset(index.catalog, index.cells.split(chunk_size), root_fd, index, storage)
+
+
 def _packed_chunk_size(
     source: PathStatus, index: "Index", speed: "StorageSpeed | None", options: DatasetOptions, memory: MemoryOptions
 ) -> int:
@@ -236,7 +277,8 @@ def _packed_chunk_size(
     packed = index.cells.chunk_size
     if options.chunk_size is not None:
         if packed % options.chunk_size:
-            raise UsageError(f"{source.asked} is packed in chunks of {packed}; --chunk-size must divide that")
+            is_packed = "is packed" if index.versions is None else "is read"
+            raise UsageError(f"{source.asked} {is_packed} in chunks of {packed}; --chunk-size must divide that")
         return options.chunk_size
     if memory.policy == "slot" or speed is None or not len(index.catalog.class_of):
         return packed
@@ -247,7 +289,7 @@ def _packed_chunk_size(
     chosen = next((size for size in divisors if size * mean_bytes >= speed.streaming_bytes), packed)
     advice = ""
     if chosen * mean_bytes < speed.streaming_bytes and speed is not UNKNOWN_SPEED:
-        advice = "; to read larger pieces, pack again with a larger --chunk-size"
+        advice = "; to read larger pieces, pack again with a larger --chunk-size" if index.versions is None else ""
     say(
         f"chunks of {counted(chosen, 'sample')}, {format_bytes(chosen * mean_bytes)}; "
         f"this storage reads well in pieces of {format_bytes(speed.streaming_bytes)} or more{advice}"
@@ -292,21 +334,23 @@ def check_source(source: PathStatus, argument: str = "SOURCE") -> None:
             f"{source.asked}: is served by a live redoxfs mount, so reads would be redirected twice; "
             f"use {mount.mountpoint}/{EXACT_FOLDER} instead"
         )
-    if source.address is None and source.trouble is not None:
+    if source.address is None and source.archives is None and source.trouble is not None:
         raise SourceUnusableError(f"{argument} {source.asked}: {source.trouble}")
 
 
 def open_root(source: PathStatus) -> int:
     """A descriptor of SOURCE, opened before anything is mounted over it. Raises SourceUnusableError.
 
-    For an object store, which no descriptor stands for, it is that of an empty folder.
+    For an object store, which no descriptor stands for, it is that of an empty folder; for archives, that of the folder
+    above them.
     """
     if source.address is not None:
         from redoxfs.launch.objects import nowhere
 
         return nowhere()
+    root = source.path if source.archives is None else source.archives.root
     try:
-        root_fd = os.open(source.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             # A directory that may be listed but not searched opens; only a lookup in it fails.
             os.stat(".", dir_fd=root_fd)

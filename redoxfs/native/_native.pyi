@@ -108,6 +108,8 @@ class Shards:
     ``shard_of``  int32[N]; ``data_at`` int64[N]: the position of each entry's bytes
     ``sums``      uint64[M]: XXH3 of each mebibyte of each file; ``block_at`` int64[N]: a file's first
     ``stamp``, ``file``  the types of its results; see `FileResult`
+    ``versions``  int64[n, 3]: length, mtime and inode of shards without sums. Their files are served while they have
+                  them, and may lie far from each other in a sweep, or at one place
     """
 
     def __init__(
@@ -121,6 +123,7 @@ class Shards:
         block_at: Readable,
         stamp: type[Any],
         file: type[Any],
+        versions: Readable | None,
     ) -> None: ...
     def read(self, entries: Sequence[int]) -> tuple[FileResult, ...]:
         """Read files that lie one after the other in a shard, in one sweep, each checked."""

@@ -26,7 +26,7 @@ typedef struct {
     redox_files files;
 } files_object;
 
-enum { COLUMNS = 5 };
+enum { COLUMNS = 6 };
 
 typedef struct {
     source_object base;
@@ -222,12 +222,12 @@ static const void *take_column(shards_object *self, PyObject *array, const char 
 }
 
 static PyObject *shards_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *keywords[] = {"tree", "shards", "shard_of", "data_at", "sums", "block_at", "stamp", "file", NULL};
-    PyObject *tree_object, *fds, *shard_of, *data_at, *sums, *block_at;
+    static char *keywords[] = {"tree", "shards", "shard_of", "data_at", "sums", "block_at", "stamp", "file", "versions", NULL};
+    PyObject *tree_object, *fds, *shard_of, *data_at, *sums, *block_at, *versions;
     result_types types;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O$OOOOOO!O!:Shards", keywords, &tree_object, &fds, &shard_of,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O$OOOOOO!O!O:Shards", keywords, &tree_object, &fds, &shard_of,
                                      &data_at, &sums, &block_at, &PyType_Type, &types.stamp, &PyType_Type,
-                                     &types.file)) {
+                                     &types.file, &versions)) {
         return NULL;
     }
     shards_object *self = (shards_object *)new_source(type, tree_object, types);
@@ -242,7 +242,9 @@ static PyObject *shards_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
         !(shards->shard_of = take_column(self, shard_of, "shard_of", 4, entries, &length)) ||
         !(shards->data_at = take_column(self, data_at, "data_at", 8, entries, &length)) ||
         !(shards->sums = take_column(self, sums, "sums", 8, -1, &shards->sum_count)) ||
-        !(shards->block_at = take_column(self, block_at, "block_at", 8, entries, &length))) {
+        !(shards->block_at = take_column(self, block_at, "block_at", 8, entries, &length)) ||
+        (versions != Py_None && !(shards->versions = take_column(self, versions, "versions", 8,
+                                                                 3 * (Py_ssize_t)shards->shards, &length)))) {
         Py_DECREF(self);
         return NULL;
     }

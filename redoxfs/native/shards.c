@@ -16,11 +16,13 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include "sources.h"
+#include "times.h"
 
 #ifndef RWF_DONTCACHE
 #define RWF_DONTCACHE 0x80
@@ -30,6 +32,8 @@ enum {
     PARTS = IOV_MAX,
     // A longer gap takes the same piece of scratch several times.
     SCRATCH_BYTES = 1 << 18,
+    // A longer gap is not read. It lies between the files of one sample in an archive; all other sweeps are cut there.
+    MOST_GAP_BYTES = 16 << 20,
 };
 
 // Where a sweep is: file number `file` follows, from its byte `offset`; `at` is the position in the shard.
@@ -58,13 +62,23 @@ static ssize_t read_parts(const redox_shards *shards, int fd, const struct iovec
     return got;
 }
 
+// The bytes between a place and the file that comes next; less than 0 if it has been passed, as by links to one file.
+static int64_t gap_after(const redox_shards *shards, const int32_t *entries, const cursor *from) {
+    return from->offset ? 0 : shards->data_at[entries[from->file]] - from->at;
+}
+
+static bool is_jumped(int64_t gap) { return gap < 0 || gap > MOST_GAP_BYTES; }
+
 // The pieces of memory that follow `from`, at most PARTS. Returns their number.
 static int lay_out(const redox_shards *shards, const int32_t *entries, size_t count, const redox_file *files,
                    cursor from, char *scratch, struct iovec *parts) {
     int number = 0;
     while (from.file < count && number < PARTS) {
-        int64_t gap = from.offset ? 0 : shards->data_at[entries[from.file]] - from.at;
+        int64_t gap = gap_after(shards, entries, &from);
         size_t left = files[from.file].buffer->size - from.offset;
+        if (is_jumped(gap)) {
+            break;
+        }
         if (gap > 0) {
             size_t piece = gap < SCRATCH_BYTES ? (size_t)gap : SCRATCH_BYTES;
             parts[number++] = (struct iovec){scratch, piece};
@@ -94,7 +108,7 @@ static void advance(const redox_shards *shards, const int32_t *entries, size_t c
         if (!got || from->file == count) {
             return;
         }
-        int64_t gap = from->offset ? 0 : shards->data_at[entries[from->file]] - from->at;
+        int64_t gap = gap_after(shards, entries, from);
         size_t left = gap > 0 ? (size_t)gap : files[from->file].buffer->size - from->offset;
         size_t step = got < left ? got : left;
         from->offset += gap > 0 ? 0 : step;
@@ -110,6 +124,11 @@ static size_t fill(const redox_shards *shards, int fd, const int32_t *entries, s
     cursor at = {.at = shards->data_at[entries[0]]};
     advance(shards, entries, count, files, &at, 0);
     while (at.file < count && !atomic_load_explicit(stop, memory_order_relaxed)) {
+        if (is_jumped(gap_after(shards, entries, &at))) {
+            at.at = shards->data_at[entries[at.file]];
+            advance(shards, entries, count, files, &at, 0);
+            continue;
+        }
         struct iovec parts[PARTS];
         int number = lay_out(shards, entries, count, files, at, scratch, parts);
         ssize_t got = read_parts(shards, fd, parts, number, at.at);
@@ -124,7 +143,18 @@ static size_t fill(const redox_shards *shards, int fd, const int32_t *entries, s
     return at.file;
 }
 
+// Whether a shard without sums still is what was indexed.
+static bool is_unchanged(const redox_shards *shards, int32_t shard) {
+    const redox_version *version = &shards->versions[shard];
+    struct stat now;
+    return !fstat(shards->fds[shard], &now) && now.st_size == version->bytes && now.st_ino == version->inode &&
+           redox_time_ns(now.st_mtim.tv_sec, now.st_mtim.tv_nsec) == version->mtime_ns;
+}
+
 static bool is_right(const redox_shards *shards, int32_t entry, const redox_buffer *buffer) {
+    if (shards->versions) {
+        return true;
+    }
     int64_t first = shards->block_at[entry];
     size_t blocks = buffer->size / REDOX_SUM_BYTES + (buffer->size % REDOX_SUM_BYTES != 0);
     if (first < 0 || (uint64_t)first > shards->sum_count || blocks > shards->sum_count - (size_t)first) {
@@ -165,22 +195,24 @@ static void read_again(const redox_shards *shards, int fd, int32_t entry, redox_
     }
 }
 
-// Whether entries lie one after the other in one shard. The longest gap between them goes to *gap.
+// Whether entries lie one after the other in one shard. The longest gap that is read between them goes to *gap. Links to
+// one file lie at one place.
 static bool are_in_order(const redox_shards *shards, const int32_t *entries, size_t count, size_t *gap) {
     *gap = 0;
-    int64_t end = 0;
+    int64_t end = 0, previous = 0;
     for (size_t i = 0; i < count; i++) {
         int32_t entry = entries[i];
         if (entry < 0 || (size_t)entry >= shards->tree->entries || shards->shard_of[entry] != shards->shard_of[entries[0]]) {
             return false;
         }
         int64_t size = size_of(shards, entry), begin = shards->data_at[entry];
-        if (size < 0 || begin < end || begin > INT64_MAX - size) {
+        if (size < 0 || begin < (shards->versions ? previous : end) || begin > INT64_MAX - size) {
             return false;
         }
-        if (i && (uint64_t)(begin - end) > *gap) {
+        if (i && begin > end && !is_jumped(begin - end) && (size_t)(begin - end) > *gap) {
             *gap = (size_t)(begin - end);
         }
+        previous = begin;
         end = begin + size;
     }
     return true;
@@ -243,6 +275,11 @@ static void read_shard(const redox_source *source, const int32_t *entries, size_
     int failure = 0;
     size_t full = fill(shards, fd, entries, count, files, scratch, stop, &failure);
     free(scratch);
+    // After the read: a change before it must not pass for what was indexed.
+    if (shards->versions && !is_unchanged(shards, shard)) {
+        fail_all(files, count, ESTALE, REDOX_CHANGED);
+        return;
+    }
     for (size_t i = 0; i < count; i++) {
         int32_t entry = entries[i];
         if (i >= full || !is_right(shards, entry, files[i].buffer)) {

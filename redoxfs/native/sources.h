@@ -27,6 +27,12 @@ typedef struct redox_files {
 // The caller keeps `tree` and `root`.
 void redox_files_init(redox_files *files, const redox_tree *tree, int root);
 
+// What a shard without sums was when it was indexed. Its files are served while it still is that.
+typedef struct redox_version {
+    int64_t bytes, mtime_ns;
+    uint64_t inode;
+} redox_version;
+
 // Files in packed shards. They lie one after the other, with gaps between them.
 typedef struct redox_shards {
     redox_source source;
@@ -38,6 +44,7 @@ typedef struct redox_shards {
     const uint64_t *sums;     // [sum_count]: XXH3 of each REDOX_SUM_BYTES of each file
     size_t sum_count;
     const int64_t *block_at;  // [entries of the tree]: the number of a file's first sum
+    const redox_version *versions;  // [shards]; with them, there are no sums. NULL: nothing but the sums is compared
     atomic_int uncached;      // RWF_DONTCACHE, or 0 where the kernel or the filesystem lacks it
 } redox_shards;
 

@@ -9,6 +9,14 @@
 ``workers``    spreads shards over processes
 ``sharded``    what every store of shards has in common
 ``store``      the chunk store that reads shards in a folder
+
+Tar archives that somebody else wrote are served by the same means, without checksums:
+
+``archives``       reads their headers
+``archive_cache``  keeps what was read
+``archive_sets``   which of them belong together, by their names
+``archive_tree``   the tree of their members
+``archive_store``  the chunks, and the chunk store
 """
 
 from typing import TYPE_CHECKING

@@ -92,6 +92,7 @@ class Index:
     ``seed``      of the layout
     ``asked``     the options of the pack that decided on classes: classes, samples, groups
     ``checksum``  of the manifest; identifies the dataset
+    ``versions``  int64[shards, 3]: the length, mtime and inode of shards that have no checksums (`packed.archives`)
     """
 
     catalog: Catalog
@@ -102,6 +103,7 @@ class Index:
     seed: int
     asked: dict[str, Any]
     checksum: str
+    versions: npt.NDArray[np.int64] | None = None
 
 
 def is_packed(folder_fd: int) -> bool:

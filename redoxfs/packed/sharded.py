@@ -64,13 +64,14 @@ class ShardedStore(ABC):
             block_at=index.block_at[:-1],
             stamp=Stamp,
             file=FileBytes,
+            versions=index.versions,
         )
 
     def reads(self, chunk: int, samples: Sequence[int]) -> Sequence[Read]:  # noqa: ARG002 - positions go by sample
         """The sweeps that take the least time on this storage. The sweep with the first sample comes first."""
         placed = []
         for sample in samples:
-            files = self._members[self._member_at[sample] : self._member_at[sample + 1]].tolist()
+            files = self._as_they_lie(sample)
             placed.append((self._shard_of[files[0]], self._data_at[files[0]], sample, files))
         placed.sort()
         gap, most = self._speed.longest_gap_bytes, self._most_bytes
@@ -78,7 +79,8 @@ class ShardedStore(ABC):
         in_shard, first, end = -1, 0, 0
         for shard, begin, sample, files in placed:
             files_end = self._data_at[files[-1]] + self._size[files[-1]]
-            if shard != in_shard or begin - end > gap or (most is not None and files_end - first > most):
+            # Files of archives may lie among those of another sample, or be links to one file.
+            if shard != in_shard or not 0 <= begin - end <= gap or (most is not None and files_end - first > most):
                 sweeps.append(Sweep([], [], []))
                 in_shard, first = shard, begin
             sweep = sweeps[-1]
@@ -88,6 +90,11 @@ class ShardedStore(ABC):
             end = files_end
         sweeps.sort(key=lambda sweep: samples[0] not in sweep.samples)
         return [self._read(sweep) for sweep in sweeps]
+
+    def _as_they_lie(self, sample: int) -> list[int]:
+        """The files of a sample, as they lie."""
+        files: list[int] = self._members[self._member_at[sample] : self._member_at[sample + 1]].tolist()
+        return files
 
     def failure(self, entry: int, error: int, fault: int) -> OSError:
         """See `NativeSource.failure`."""

@@ -1,0 +1,273 @@
+"""Tar archives as SOURCE: which files it names, and the dataset in them.
+
+SOURCE is an archive; a folder that holds archives, and beside them only files that describe such; a glob; or names with
+WebDataset's braces, `train-{000..999}.tar`. Everything is opened below one descriptor: that of the folder above all.
+"""
+
+import glob
+import json
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from redoxfs.launch.deadline import run_in_child
+from redoxfs.launch.errors import SourceUnusableError, UsageError
+from redoxfs.launch.options import DatasetOptions
+from redoxfs.launch.path_status import ArchiveFiles, PathStatus
+from redoxfs.launch.say import say
+from redoxfs.launch.scanning import showing_scan
+from redoxfs.launch.sizes import counted, format_seconds
+
+if TYPE_CHECKING:
+    from redoxfs.dataset import Catalog
+    from redoxfs.packed import Index
+    from redoxfs.packed.archive_cache import ArchiveIndex
+
+_SUFFIX = ".tar"
+
+_COMPRESSED = (".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".tar.bz2", ".tar.lz4")
+
+# What writers and indexers of shards leave beside them.
+_BESIDE = (".json", ".jsonl", ".parquet", ".idx", ".index", ".csv", ".tsv", ".txt", ".md", ".yaml", ".yml", ".sha256")
+_BESIDE_NAMES = frozenset({"license", "readme", "md5sums", "sha256sums", "_success"})
+
+_BRACES = re.compile(r"\{([^{}]*)\}")
+
+_MOST_BESIDE = 1000
+"""A folder with so many other files, and more than ten for each archive, is a folder of these."""
+
+_NAMES_MAX = 1 << 20
+"""More archives than anybody has. Two braces make as many names in a few bytes."""
+
+
+def with_archives(source: PathStatus, timeout_s: float, asked: str | None = None) -> PathStatus:
+    """The same, with the archives that SOURCE names, if it names any. ``asked`` is the value of --archives.
+
+    Raises SourceUnusableError.
+    """
+    if source.address is not None or asked == "none" or source.is_stale or source.is_redirected:
+        return source
+    try:
+        found = json.loads(run_in_child(lambda: json.dumps(_found(source)).encode("ascii"), timeout_s))
+    except OSError:
+        # Whoever uses SOURCE says what is wrong with it.
+        return source
+    if "refused" in found:
+        raise SourceUnusableError(found["refused"])
+    if not found["paths"]:
+        return source
+    root = Path(found["root"])
+    return replace(source, archives=ArchiveFiles(root, tuple(found["paths"]), tuple(found["names"]), found["beside"]))
+
+
+def _found(source: PathStatus) -> "dict[str, object]":
+    """In a child: the real paths of archives, from the folder above all, and their names."""
+    beside = ""
+    given = os.path.abspath(source.asked)
+    try:
+        mode = os.stat(given).st_mode
+    except FileNotFoundError:
+        try:
+            names = list(_matching(source.asked))
+        except UsageError as error:
+            return {"refused": str(error)}
+    else:
+        names = []
+        if stat.S_ISREG(mode):
+            names = [given]
+        elif stat.S_ISDIR(mode):
+            names, beside = _in_folder(given)
+    names = [os.path.abspath(name) for name in names]
+    paths = [os.path.realpath(name) for name in names]
+    if not names:
+        return {"paths": []}
+    for name in names:
+        if not os.path.isfile(name):
+            return {"refused": f"{name}: no such archive" if not os.path.lexists(name) else f"{name}: is no archive"}
+    root, above = (os.path.commonpath([os.path.dirname(each) for each in some]) for some in (paths, names))
+    return {
+        "root": root,
+        "paths": [os.path.relpath(path, root) for path in paths],
+        "names": [os.path.relpath(name, above) for name in names],
+        "beside": beside,
+    }
+
+
+def _in_folder(folder: str) -> tuple[list[str], str]:
+    """The archives of a folder of archives, and what else lies there; none if it holds anything that is no such."""
+    from redoxfs.packed import is_packed
+
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if is_packed(fd):
+            return [], ""
+    finally:
+        os.close(fd)
+    archives, others = [], []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name = entry.name.lower()
+            if name.startswith("."):
+                continue
+            if entry.is_dir():
+                return [], ""
+            if name.endswith((_SUFFIX, *_COMPRESSED)):
+                archives.append(os.path.join(folder, entry.name))
+            elif os.path.splitext(name)[1] in _BESIDE or name in _BESIDE_NAMES:
+                others.append(entry.name)
+            else:
+                return [], ""
+            if len(others) > max(_MOST_BESIDE, 10 * len(archives)):
+                return [], ""
+    if not archives or not others:
+        return sorted(archives), ""
+    more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+    return sorted(archives), f"{min(others)}{more}"
+
+
+def _matching(pattern: str) -> Iterator[str]:
+    """The files that a glob, or a name with braces, stands for. Raises UsageError if there is none."""
+    if not _BRACES.search(pattern) and not glob.has_magic(pattern):
+        return
+    for name in expanded(pattern):
+        if not glob.has_magic(name):
+            yield name
+            continue
+        found = sorted(glob.glob(name))
+        if not found:
+            raise UsageError(f"{name}: no file has such a name")
+        yield from found
+
+
+def expanded(pattern: str) -> list[str]:
+    """The names that braces stand for: `{000..999}` with as many digits, and `{train,val}`. Raises UsageError."""
+    names = [pattern]
+    while (match := _BRACES.search(names[0])) is not None:
+        choices = _choices(match[1])
+        if choices is None:
+            raise UsageError(f"{pattern}: braces have two numbers, {{000..999}}, or a list, {{train,val}}")
+        if len(names) * len(choices) > _NAMES_MAX:
+            raise UsageError(f"{pattern}: stands for more than {_NAMES_MAX:,} names")
+        # All names have the same braces, in other places.
+        names = [
+            name[: found.start()] + choice + name[found.end() :]
+            for name in names
+            for found in (_BRACES.search(name),)
+            if found is not None
+            for choice in choices
+        ]
+    return names
+
+
+def _choices(text: str) -> Sequence[str] | None:
+    numbers = re.fullmatch(r"([0-9]{1,18})\.\.([0-9]{1,18})", text)
+    if numbers is None:
+        return text.split(",") if "," in text else None
+    first, last = int(numbers[1]), int(numbers[2])
+    if not 0 <= last - first < _NAMES_MAX:
+        return None
+    width = max(map(len, numbers.groups())) if "0" in (numbers[1][:1], numbers[2][:1]) else 0
+    return [f"{number:0{width}}" for number in range(first, last + 1)]
+
+
+def check_hidden(archives: ArchiveFiles, mountpoint: Path) -> str | None:
+    """An archive that a mount would hide from the daemon; None if there is none.
+
+    Over the folder itself it hides none: that is open already.
+    """
+    if archives.root not in mountpoint.parents:
+        return None
+    below = os.path.relpath(mountpoint, archives.root) + "/"
+    return next((path for path in archives.paths if path.startswith(below)), None)
+
+
+def open_archives(source: PathStatus, root_fd: int, options: DatasetOptions, *, is_storage_local: bool) -> "Index":
+    """The dataset in archives, as the index of a packed one, described on stderr.
+
+    Raises:
+        UsageError, SourceUnusableError, and the errors of the index and the dataset.
+    """
+    from redoxfs.packed.archive_store import index_of
+
+    assert source.archives is not None
+    if options.catalog is not None:
+        raise UsageError(
+            f"{source.asked}: --catalog is for a directory of files; the index of archives is kept by itself"
+        )
+    if is_storage_local:
+        raise UsageError(
+            f"{source.asked}: --storage local is for a packed dataset; every node has to reach all archives"
+        )
+    found = _indexed(source, root_fd, options)
+    return index_of(found, _catalog_of(found, options), seed=options.seed)
+
+
+def _indexed(source: PathStatus, root_fd: int, options: DatasetOptions) -> "ArchiveIndex":
+    from redoxfs.dataset import default_cache_dir
+    from redoxfs.packed.archives import UnusableArchiveError, load_or_index
+
+    assert source.archives is not None
+    begin = time.monotonic()
+    try:
+        with showing_scan("archive") as progress:
+            found = load_or_index(
+                source.name,
+                root_fd,
+                tuple(zip(source.archives.paths, source.archives.names, strict=True)),
+                default_cache_dir(),
+                layout=options.archives or "auto",
+                rescan=options.rescan,
+                progress=progress,
+            )
+    except UnusableArchiveError as error:
+        raise SourceUnusableError(str(error)) from None
+    except OSError as failure:
+        raise SourceUnusableError(f"{failure.filename or source.asked}: {failure.strerror}") from None
+    files = int(found.grown.tree.kind_mask(stat.S_IFREG).sum())
+    if not files:
+        raise SourceUnusableError(f"{source.asked}: there are no files in it")
+    how = f"indexed in {format_seconds(time.monotonic() - begin)}"
+    if not found.read:
+        how = "unchanged since the last index (--rescan)"
+    elif found.read < len(found.archives):
+        how = (
+            f"{counted(found.read, 'changed archive')} {how}, {len(found.archives) - found.read:,} unchanged (--rescan)"
+        )
+    say(f"archives: {counted(files, 'file')} in {counted(len(found.archives), 'archive')}, {how}")
+    if source.archives.beside:
+        say(f"archives: ignored beside them: {source.archives.beside} (--archives none serves all as files)")
+    return found
+
+
+def _catalog_of(found: "ArchiveIndex", options: DatasetOptions) -> "Catalog":
+    from redoxfs.dataset import ClassesError, build_catalog, show
+    from redoxfs.packed.archive_groups import apart, other_key, scattered, shares_stems
+
+    tree = found.grown.tree
+    groups = options.groups
+    said = list(found.said)
+    if groups is None and found.is_sharded and options.classes != "none" and shares_stems(tree):
+        groups = "stem"
+        said.append("files of one stem are one sample, as the archives are shards (--groups)")
+        if (name := other_key(tree)) is not None:
+            said.append(f"WebDataset's keys end at the first dot, and that of {show(name)} does not (--groups wds)")
+    catalog = build_catalog(tree, classes=options.classes or "auto", samples=options.samples, groups=groups)
+    if len(catalog.members) != len(catalog.class_of):
+        entry = apart(catalog, found.grown.shard)
+        if entry >= 0:
+            raise ClassesError(
+                f"--groups {groups}: the files of {show(tree.path(entry))} lie in two archives; "
+                "to keep the archives apart: --archives folders"
+            )
+        if count := scattered(catalog, found.grown.member):
+            said.append(
+                f"{counted(count, 'sample')} whose files do not follow each other in the archive; "
+                "webdataset makes several samples of each"
+            )
+    verdict = catalog.verdict
+    return replace(catalog, verdict=replace(verdict, saw=(*said, *verdict.saw)))

@@ -1,0 +1,207 @@
+"""The index of archives, kept between mounts: the members of each archive, and the tree of all.
+
+It is used like a kept scan (`redoxfs.dataset.cache`): an archive is as it was if it has its path, length, mtime and
+inode, unless it was written less than 2 s before it was indexed. It never fails a mount.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from redoxfs.dataset import Tree, array_files
+from redoxfs.dataset.cache import MANIFEST, RACY_NS, TREE_ARRAYS, keep_folder
+from redoxfs.linux.owned import is_own_folder
+from redoxfs.packed.archive_tree import MEMBER, Grown, Volume
+
+FORMAT_VERSION = 1
+
+_PLACES = ("shard", "data_at", "member")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """A file. ``path`` leads to it from the root, through no symlink; ``name`` is what the user calls it."""
+
+    path: str
+    name: str
+    bytes: int
+    mtime_ns: int
+    inode: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ArchiveIndex:
+    """What archives hold.
+
+    ``layout``      "tree", or "folders": one for each archive
+    ``is_sharded``  they are shards of one dataset, by their names
+    ``said``        a line for each kind of thing that is left out or odd
+    ``read``        how many archives were read, rather than known
+    """
+
+    archives: tuple[Archive, ...]
+    grown: Grown
+    layout: str
+    is_sharded: bool
+    said: tuple[str, ...]
+    checksum: str
+    read: int
+
+    @property
+    def versions(self) -> NDArray[np.int64]:
+        """int64[n, 3]: length, mtime and inode of each archive, as C compares them."""
+        found = np.zeros((len(self.archives), 3), np.int64)
+        found[:, :2] = [(archive.bytes, archive.mtime_ns) for archive in self.archives]
+        found.view(np.uint64)[:, 2] = [archive.inode for archive in self.archives]
+        return found
+
+
+def _place(cache_dir: Path, source: str) -> Path:
+    return cache_dir / f"archives-{hashlib.sha256(os.fsencode(source)).hexdigest()[:32]}"
+
+
+def keep(
+    cache_dir: Path,
+    source: str,
+    archives: Sequence[Archive],
+    volumes: Mapping[int, Sequence[Volume]],
+    indexed_at_ns: int,
+    index: ArchiveIndex | None = None,
+    *,
+    is_auto: bool = False,
+) -> None:
+    """Keep the volumes that there are, and the tree if all are there. ``is_auto``: nobody chose its layout."""
+    listed = [volume for at in sorted(volumes) for volume in volumes[at]]
+
+    def write(folder: Path) -> dict[str, Any]:
+        arrays = {
+            "members": np.concatenate([np.empty(0, MEMBER), *(volume.members for volume in listed)]).view(np.uint8),
+            "texts": np.frombuffer(b"".join(volume.texts for volume in listed), np.uint8),
+        }
+        manifest: dict[str, Any] = {
+            "format": FORMAT_VERSION,
+            "source": os.fsencode(source).hex(),
+            "indexed_at_ns": indexed_at_ns,
+            "archives": [asdict(archive) for archive in archives],
+            "volumes": [
+                (v.archive, v.inner.hex(), len(v.members), len(v.texts), v.left_out, v.has_end_mark, v.has_rest)
+                for v in listed
+            ],
+            "tree": None,
+        }
+        if index is not None:
+            tree = index.grown.tree
+            arrays |= {name: getattr(tree, name) for name in TREE_ARRAYS}
+            arrays |= {name: getattr(index.grown, name) for name in _PLACES}
+            manifest["tree"] = {
+                "layout": index.layout,
+                "is_auto": is_auto,
+                "is_sharded": index.is_sharded,
+                "said": index.said,
+                "checksum": index.checksum,
+                "extensions": [extension.hex() for extension in tree.extensions],
+                "skipped": tree.skipped,
+                "control_left_out": tree.control_left_out,
+            }
+        return manifest | {"arrays": {name: array_files.save(folder, name, each) for name, each in arrays.items()}}
+
+    try:
+        keep_folder(_place(cache_dir, source), write)
+    except OSError as error:
+        log.warning("cannot keep the index of %s in %s (%s); the next mount reads it again", source, cache_dir, error)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept:
+    """An index as it was kept. Its arrays are loaded when they are needed."""
+
+    place: Path
+    manifest: dict[str, Any]
+
+    @classmethod
+    def load(cls, cache_dir: Path, source: str) -> Kept | None:
+        """What is kept of a source, if anything can be used."""
+        place = _place(cache_dir, source)
+        try:
+            if not is_own_folder(os.lstat(place)):
+                return None
+            manifest = json.loads((place / MANIFEST).read_bytes())
+            if manifest["format"] != FORMAT_VERSION or manifest["source"] != os.fsencode(source).hex():
+                return None
+        except Exception as error:  # a damaged manifest can raise anything, and must not fail the mount
+            log.debug("not reusing %s: %r", place, error)
+            return None
+        return cls(place, manifest)
+
+    @property
+    def layout_of_auto(self) -> str | None:
+        """What the rule chose; None if it did not."""
+        tree = self.manifest.get("tree")
+        return tree["layout"] if tree and tree["is_auto"] else None
+
+    def index(self, archives: tuple[Archive, ...], layout: str) -> ArchiveIndex | None:
+        """The whole index, if nothing has changed."""
+        try:
+            tree, before = self.manifest["tree"], self.manifest["archives"]
+            if tree is None or len(before) != len(archives):
+                return None
+            if not (tree["is_auto"] if layout == "auto" else tree["layout"] == layout):
+                return None
+            if not all(self._is_current(now, then) for now, then in zip(archives, before, strict=True)):
+                return None
+            columns = {name: self._array(name) for name in TREE_ARRAYS}
+            places = {name: self._array(name) for name in _PLACES}
+            made = Tree(
+                **columns,
+                extensions=tuple(bytes.fromhex(text) for text in tree["extensions"]),
+                roots=(),
+                skipped=int(tree["skipped"]),
+                control_left_out=int(tree["control_left_out"]),
+            )
+            grown = Grown(made, **places, blocked=0, lost=0)
+            return ArchiveIndex(
+                archives, grown, tree["layout"], tree["is_sharded"], tuple(tree["said"]), tree["checksum"], 0
+            )
+        except Exception as error:  # as above
+            log.debug("not reusing %s: %r", self.place, error)
+            return None
+
+    def volumes(self, archives: Sequence[Archive]) -> dict[int, list[Volume]]:
+        """Those of the archives that are as they were, by their numbers now."""
+        now = {archive.path: at for at, archive in enumerate(archives)}
+        found: dict[int, list[Volume]] = {}
+        try:
+            members, texts = self._array("members").view(MEMBER), self._array("texts").tobytes()
+            before = self.manifest["archives"]
+            first = text = 0
+            for number, inner, count, text_bytes, left_out, has_end_mark, has_rest in self.manifest["volumes"]:
+                at = now.get(before[number]["path"], -1)
+                if at >= 0 and self._is_current(archives[at], before[number]):
+                    part = members[first : first + count], texts[text : text + text_bytes]
+                    volume = Volume(at, bytes.fromhex(inner), *part, tuple(left_out), has_end_mark, has_rest)
+                    found.setdefault(at, []).append(volume)
+                first += count
+                text += text_bytes
+        except Exception as error:  # as above
+            log.debug("not reusing %s: %r", self.place, error)
+            return {}
+        return found
+
+    def _is_current(self, now: Archive, before: dict[str, Any]) -> bool:
+        # One that was written while the clock stood may change without another time.
+        return before == asdict(now) and now.mtime_ns < self.manifest["indexed_at_ns"] - RACY_NS
+
+    def _array(self, name: str) -> NDArray[Any]:
+        return array_files.load(self.place, name, self.manifest["arrays"][name], in_memory=True)

@@ -1,0 +1,141 @@
+"""The chunk store that reads the members of archives, and the chunks that they form.
+
+It reads as the packed store does, from the same places. There are no checksums: an archive is served while it has the
+length, mtime and inode with which it was indexed, and reads fail once it has not. A sample's files may lie in any order
+and at any distance in their archive, since nobody packed them.
+"""
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import redoxfs.native._native as faults
+from redoxfs.chunks import Cells, NativeRead, Payload, Read, StorageSpeed
+from redoxfs.dataset import Catalog
+from redoxfs.linux.times import mtime_ns
+from redoxfs.packed.archive_cache import ArchiveIndex
+from redoxfs.packed.index import Index
+from redoxfs.packed.positions import Positions
+from redoxfs.packed.sharded import Sweep
+from redoxfs.packed.store import PackedStore
+
+if TYPE_CHECKING:
+    from redoxfs.native._native import FileResult
+
+CHUNK_SIZE = 64
+"""The most samples of a chunk, as of a packed dataset. A mount takes fewer where that reads as well."""
+
+
+def index_of(found: ArchiveIndex, catalog: Catalog, *, seed: int) -> Index:
+    """The index of a packed dataset, for archives: without sums, and with versions."""
+    count = len(catalog.tree)
+    positions = Positions(
+        found.grown.shard,
+        found.grown.data_at,
+        tuple(archive.path for archive in found.archives),
+        tuple(archive.bytes for archive in found.archives),
+    )
+    return Index(
+        catalog=catalog,
+        cells=runs(catalog, positions, CHUNK_SIZE),
+        positions=positions,
+        sums=np.zeros(0, np.uint64),
+        block_at=np.zeros(count + 1, np.int64),
+        seed=seed,
+        asked={"layout": found.layout},
+        checksum=found.checksum,
+        versions=found.versions,
+    )
+
+
+def runs(catalog: Catalog, positions: Positions, chunk_size: int) -> Cells:
+    """Chunks of samples that lie side by side in one archive, and are of one tree."""
+    samples = len(catalog.class_of)
+    if not samples:
+        return Cells(np.empty((0, chunk_size), np.int32), np.zeros(1, np.int32))
+    first = np.minimum.reduceat(positions.data_at[catalog.members], catalog.member_at[:-1])
+    archive = positions.shard[catalog.members[catalog.member_at[:-1]]]
+    tree = catalog.tree_of_class[catalog.class_of]
+    order = np.lexsort((first, archive, tree))
+    begins = np.ones(samples, bool)
+    begins[1:] = (np.diff(archive[order]) != 0) | (np.diff(tree[order]) != 0)
+    begin = np.flatnonzero(begins)
+    lengths = np.diff(np.append(begin, samples))
+    place = np.arange(samples) - np.repeat(begin, lengths)
+    chunks = -(-lengths // chunk_size)
+    chunk = np.repeat(np.cumsum(chunks) - chunks, lengths) + place // chunk_size
+    cells = np.full((int(chunks.sum()), chunk_size), -1, np.int32)
+    cells[chunk, place % chunk_size] = order
+    # Each chunk is a group of its own: side by side, nothing has the same classes in its slots.
+    return Cells(cells, np.arange(len(cells) + 1, dtype=np.int32))
+
+
+class ArchiveStore(PackedStore):
+    """Reads the archives of ``index`` below ``folder``.
+
+    Raises:
+        OSError: an archive cannot be opened.
+    """
+
+    def __init__(self, index: Index, folder: Path, speed: StorageSpeed) -> None:
+        assert index.versions is not None
+        self._versions: list[list[int]] = index.versions.tolist()
+        self._has_groups = len(index.catalog.members) != len(index.catalog.class_of)
+        super().__init__(index, folder, speed)
+
+    def _as_they_lie(self, sample: int) -> list[int]:
+        files = super()._as_they_lie(sample)
+        return sorted(files, key=self._data_at.__getitem__) if self._has_groups else files
+
+    def _read(self, sweep: Sweep) -> Read:
+        if not self._has_groups:
+            return super()._read(sweep)
+        roles = [file for sample in sweep.samples for file in PackedStore._as_they_lie(self, sample)]
+        place = {file: at for at, file in enumerate(sweep.entries)}
+        return ArchiveRead(tuple(sweep.samples), sweep, self, [place[file] for file in roles])
+
+    def _bytes_of(self, entry: int, offset: int, size: int, *, again: bool) -> bytes:
+        data = super()._bytes_of(entry, offset, size, again=again)
+        shard = self._shard_of[entry]
+        now = os.fstat(self._fds[shard])
+        # After the read, as in native/shards.c.
+        if [now.st_size, mtime_ns(now), now.st_ino] != self._versions[shard]:
+            raise self._has_changed(entry)
+        return data
+
+    def _is_right(self, entry: int, data: memoryview, block: int = 0) -> bool:  # noqa: ARG002 - there are no sums
+        return True
+
+    def failure(self, entry: int, error: int, fault: int) -> OSError:
+        """See `NativeSource.failure`."""
+        return self._has_changed(entry) if fault == faults.CHANGED else super().failure(entry, error, fault)
+
+    def _has_changed(self, entry: int) -> OSError:
+        name = self._shard_name(entry)
+        return OSError(errno.ESTALE, f"{name} has changed since it was indexed; unmount, and mount it again")
+
+    def _is_elsewhere(self, entry: int) -> OSError:
+        return OSError(errno.ENOENT, f"{self._shard_name(entry)} is gone")
+
+
+class ArchiveRead(NativeRead):
+    """A sweep over samples of several files, which are read in the order in which they lie.
+
+    ``order``: the places, in that order, of the files as samples have them: in the order of their roles.
+    """
+
+    __slots__ = ("_order",)
+
+    def __init__(self, samples: tuple[int, ...], sweep: Sweep, store: ArchiveStore, order: list[int]) -> None:
+        super().__init__(samples, sweep.entries, sweep.counts, store)
+        self._order = order
+
+    def payloads(self, results: "Sequence[FileResult]") -> Sequence[Payload]:
+        """The payloads that ``results`` of the entries make."""
+        as_roles = [results[at] for at in self._order]
+        by_role = NativeRead(self.samples, [self.entries[at] for at in self._order], self._counts, self._source)
+        return by_role.payloads(as_roles)

@@ -1,0 +1,342 @@
+"""The index of tar archives: their members, and the tree that they make. It is kept like the scan of a directory.
+
+C reads the headers (native/archive.c), several archives at once. An archive whose length, mtime and inode are those of
+the kept index is not read again. While a long index is made, what there is of it is kept now and then, so that an
+interrupted one goes on.
+
+In an archive whose files all are archives themselves, as ImageNet's is, each of these is a folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from redoxfs.dataset import show
+from redoxfs.linux.times import mtime_ns
+from redoxfs.native import index_archives
+from redoxfs.packed.archive_cache import Archive, ArchiveIndex, Kept, keep
+from redoxfs.packed.archive_sets import SUFFIX, sets_of, stem_of
+from redoxfs.packed.archive_tree import (
+    DIRECTORY,
+    FILE,
+    MEMBER,
+    Grown,
+    Owned,
+    RepeatedError,
+    TooManyDirectoriesError,
+    Volume,
+    grow,
+)
+from redoxfs.packed.index import DamagedDatasetError
+
+THREADS = 16
+"""Archives that are read at once. Network storage answers as many requests at the same time."""
+
+ARCHIVES_AT_ONCE = 256
+"""Open at the same time, and indexed between two looks at the clock."""
+
+KEEP_EVERY_S = 60.0
+
+HEADERS_MAX = 1 << 26
+"""Of all archives together. ImageNet has 1.3 million; a list of headers alone should not fill the memory."""
+
+THROUGH_BYTES = 64 << 10
+"""Up to this length, members are read in windows of twice as much, rather than skipped one by one."""
+
+COMPRESSED = {
+    b"\x1f\x8b": ("gzip", "gunzip -k"),
+    b"BZh": ("bzip2", "bunzip2 -k"),
+    b"\xfd7zXZ": ("xz", "unxz -k"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "unzstd"),
+    b"\x04\x22\x4d\x18": ("lz4", "unlz4"),
+}
+"""By their first bytes: the program, and the command that unpacks it beside the archive."""
+
+Progress = Callable[[int, int], object]
+"""Called with the headers and the archives so far."""
+
+
+class UnusableArchiveError(Exception):
+    """Archives cannot be served. The text is a line."""
+
+
+def load_or_index(
+    source: str,
+    root_fd: int,
+    paths: Sequence[tuple[str, str]],
+    cache_dir: Path,
+    *,
+    layout: str = "auto",
+    rescan: bool = False,
+    progress: Progress | None = None,
+) -> ArchiveIndex:
+    """The index of the archives at ``paths``: pairs of `Archive.path` and `Archive.name`.
+
+    Args:
+        source: what the user gave; the key of the kept index.
+        layout: "auto", "tree" or "folders".
+
+    Raises:
+        UnusableArchiveError: a file is no archive, or cannot be served.
+        DamagedDatasetError: an archive is damaged.
+        OSError: a file cannot be read; its ``filename`` is the name.
+    """
+    archives, owned = _looked_at(root_fd, paths)
+    kept = None if rescan else Kept.load(cache_dir, source)
+    whole = None if kept is None else kept.index(archives, layout)
+    if whole is not None:
+        return whole
+    volumes = {} if kept is None else kept.volumes(archives)
+    missing = [at for at in range(len(archives)) if at not in volumes]
+    began_ns = time.time_ns()
+    last_s = time.monotonic()
+    for begin in range(0, len(missing), ARCHIVES_AT_ONCE):
+        some = missing[begin : begin + ARCHIVES_AT_ONCE]
+        shown = None if progress is None else _beyond(progress, volumes)
+        volumes.update(_indexed(root_fd, archives, some, shown))
+        if time.monotonic() - last_s > KEEP_EVERY_S:
+            keep(cache_dir, source, archives, volumes, began_ns)
+            last_s = time.monotonic()
+    index = _grown(archives, owned, [volume for at in range(len(archives)) for volume in volumes[at]], layout, missing)
+    before = None if kept is None else kept.layout_of_auto
+    if layout == "auto" and before not in (None, index.layout):
+        raise UnusableArchiveError(
+            f"{source}: with the archives of the last mount it was --archives {before}, and now it would be --archives "
+            f"{index.layout}, which changes all paths; give one of the two"
+        )
+    keep(cache_dir, source, archives, volumes, began_ns, index, is_auto=layout == "auto")
+    return index
+
+
+def _looked_at(root_fd: int, paths: Sequence[tuple[str, str]]) -> tuple[tuple[Archive, ...], Owned]:
+    found, rows = [], []
+    for path, name in paths:
+        try:
+            now = os.stat(path, dir_fd=root_fd, follow_symlinks=False)
+        except OSError as failure:
+            raise OSError(failure.errno, failure.strerror, name) from None
+        if not stat.S_ISREG(now.st_mode):
+            raise UnusableArchiveError(f"{name} is not a regular file")
+        found.append(Archive(path, name, now.st_size, mtime_ns(now), now.st_ino))
+        rows.append((now.st_mode, now.st_uid, now.st_gid, mtime_ns(now)))
+    columns = np.array(rows, np.int64).reshape(-1, 4)
+    return tuple(found), Owned(*(columns[:, at] for at in range(4)))
+
+
+def _beyond(progress: Progress, volumes: dict[int, list[Volume]]) -> Progress:
+    members = sum(len(volume.members) for some in volumes.values() for volume in some)
+    archives = len(volumes)
+    return lambda more, done: progress(members + more, archives + done)
+
+
+# Reading
+
+
+def _indexed(
+    root_fd: int, archives: Sequence[Archive], some: Sequence[int], progress: Progress | None
+) -> dict[int, list[Volume]]:
+    """The volumes of some archives."""
+    fds: dict[int, int] = {}
+    try:
+        for at in some:
+            archive = archives[at]
+            try:
+                fds[at] = os.open(
+                    archive.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=root_fd
+                )
+            except OSError as failure:
+                raise OSError(failure.errno, failure.strerror, archive.name) from None
+        ranges = [(at, b"", 0, archives[at].bytes) for at in some]
+        found = _read(fds, archives, ranges, progress)
+        volumes: dict[int, list[Volume]] = {at: [] for at in some}
+        inner: list[tuple[int, bytes, int, int]] = []
+        for volume in found:
+            at = volume.archive
+            places = _inner_archives(volume)
+            if not places:
+                volumes[at].append(volume)
+                continue
+            inner += [(at, path, begin, end) for path, begin, end in places]
+            volumes[at].append(_without_files(volume))
+        for volume in _read(fds, archives, inner, None) if inner else ():
+            volumes[volume.archive].append(volume)
+        for at in some:
+            now = os.fstat(fds[at])
+            if (now.st_size, mtime_ns(now), now.st_ino) != (
+                archives[at].bytes,
+                archives[at].mtime_ns,
+                archives[at].inode,
+            ):
+                raise UnusableArchiveError(f"{archives[at].name} is being written; try again when it is complete")
+    finally:
+        for fd in fds.values():
+            os.close(fd)
+    return volumes
+
+
+def _read(
+    fds: dict[int, int],
+    archives: Sequence[Archive],
+    ranges: Sequence[tuple[int, bytes, int, int]],
+    progress: Progress | None,
+) -> list[Volume]:
+    results = index_archives(
+        [(fds[at], begin, end) for at, _, begin, end in ranges],
+        threads=THREADS,
+        most_headers=HEADERS_MAX,
+        through_bytes=THROUGH_BYTES,
+        progress=progress,
+    )
+    volumes = []
+    # An archive that was left because of another one has no fault.
+    ordered = sorted(zip(ranges, results, strict=True), key=lambda each: each[1][0] in (_NOT_BEGUN, _CANCELED))
+    for (at, inner, begin, end), (state, place, *_) in ordered:
+        if state:
+            raise _fault(fds[at], archives[at].name, inner, state, begin, place, end)
+    for (at, inner, _, _), (_, _, members, texts, sparse, special, bad, has_end, has_rest) in zip(
+        ranges, results, strict=True
+    ):
+        members_of = np.frombuffer(members, MEMBER)
+        volumes.append(Volume(at, inner, members_of, texts, (sparse, special, bad), has_end, has_rest))
+    return volumes
+
+
+_NOT_TAR, _DAMAGED, _TRUNCATED, _TOO_MANY, _NOT_BEGUN = -1, -2, -3, -4, -5
+_CANCELED = 125
+
+
+def _fault(fd: int, name: str, inner: bytes, state: int, begin: int, place: int, end: int) -> Exception:
+    """What to raise for a state of an archive."""
+    name = f"{show(inner + SUFFIX.encode())} in {name}" if inner else name
+    if state == _NOT_TAR:
+        head = os.pread(fd, 8, begin)
+        for magic, (program, command) in COMPRESSED.items():
+            if head.startswith(magic):
+                return UnusableArchiveError(
+                    f"{name} is compressed with {program}, and archives are read in place; unpack it: {command} {name}"
+                )
+        return UnusableArchiveError(f"{name} is not a tar archive")
+    if state == _DAMAGED:
+        return DamagedDatasetError(f"{name} is damaged: the header at {place:,} is wrong")
+    if state == _TRUNCATED:
+        return DamagedDatasetError(
+            f"{name} is truncated: the member at {place:,} ends beyond the {end - begin:,} bytes that there are"
+        )
+    if state == _TOO_MANY:
+        return UnusableArchiveError(f"{name}: the archives have more than {HEADERS_MAX:,} members")
+    return OSError(state, os.strerror(state), name)
+
+
+def _inner_archives(volume: Volume) -> list[tuple[bytes, int, int]]:
+    """The path without suffix, the begin and the end of each archive in an archive that holds nothing else."""
+    members = volume.members
+    is_file = members["kind"] == FILE
+    if not is_file.any() or not (is_file | (members["kind"] == DIRECTORY)).all():
+        return []
+    ends = np.cumsum(members["path_bytes"].astype(np.int64) + members["target_bytes"])
+    found: dict[bytes, tuple[int, int]] = {}
+    for at in np.flatnonzero(is_file).tolist():
+        length = int(members["path_bytes"][at])
+        end = int(ends[at] - members["target_bytes"][at])
+        path = volume.texts[end - length : end]
+        if (
+            not path.lower().endswith(SUFFIX.encode())
+            or path.endswith(b"/" + SUFFIX.encode())
+            or len(path) <= len(SUFFIX)
+        ):
+            return []
+        begin = int(members["data_at"][at])
+        # Of a repeated one, the last counts.
+        found[path[: -len(SUFFIX)]] = (begin, begin + int(members["size"][at]))
+    return [(path, *place) for path, place in found.items()]
+
+
+def _without_files(volume: Volume) -> Volume:
+    """The directories alone. They have no target, so each text is a path."""
+    members = volume.members
+    keep = members["kind"] == DIRECTORY
+    lengths = members["path_bytes"].astype(np.int64)
+    texts = np.frombuffer(volume.texts, np.uint8)[np.repeat(keep, lengths)].tobytes()
+    return Volume(
+        volume.archive, volume.inner, members[keep], texts, volume.left_out, volume.has_end_mark, volume.has_rest
+    )
+
+
+# The tree
+
+
+def _grown(
+    archives: tuple[Archive, ...], owned: Owned, volumes: list[Volume], layout: str, missing: Sequence[int]
+) -> ArchiveIndex:
+    names = [archive.name for archive in archives]
+    sets = sets_of(names)
+    place_of = {at: each.place for each in sets for at in each.archives}
+    folder_of = {
+        at: os.path.join(each.place, stem_of(names[at])) if len(each.archives) > 1 else each.place
+        for each in sets
+        for at in each.archives
+    }
+    # The order of the numbers in the names: of a repeated path the last archive has the file.
+    order = {at: number for number, at in enumerate(at for each in sets for at in each.archives)}
+    volumes = sorted(volumes, key=lambda volume: order[volume.archive])
+    said: list[str] = []
+    chosen = "folders" if layout == "folders" else "tree"
+    try:
+        while True:
+            places = place_of if chosen == "tree" else folder_of
+            try:
+                tree = grow(
+                    volumes, [places[v.archive] for v in volumes], owned, apart=layout == "auto" and chosen == "tree"
+                )
+                break
+            except RepeatedError as repeated:
+                said.append(f"a folder for each archive, as two of them have {repeated}, or its key (--archives)")
+                chosen = "folders"
+    except TooManyDirectoriesError:
+        raise UnusableArchiveError("the paths of the members make more directories than any dataset has") from None
+    said += _oddities(names, volumes, tree)
+    is_sharded = any(each.is_sharded for each in sets) and not any(volume.inner for volume in volumes)
+    checksum = _checksum(archives, volumes, chosen)
+    return ArchiveIndex(archives, tree, chosen, is_sharded, tuple(said), checksum, len(missing))
+
+
+def _checksum(archives: Sequence[Archive], volumes: Sequence[Volume], layout: str) -> str:
+    digest = xxhash.xxh3_128(json.dumps([[asdict(archive) for archive in archives], layout]).encode())
+    for volume in volumes:
+        digest.update(volume.members.tobytes())
+        digest.update(volume.texts)
+    return digest.hexdigest()
+
+
+def _oddities(names: Sequence[str], volumes: Sequence[Volume], grown: Grown) -> list[str]:
+    """A line for each thing that a user should know of."""
+    sparse, _, bad = (sum(volume.left_out[which] for volume in volumes) for which in range(3))
+    said = []
+    for count, what in (
+        (sparse, "sparse files"),
+        (bad, "members with a name that leads out of the archive, or that Linux does not allow"),
+        (grown.blocked, "members below a file or a link, or in the place of a directory that is not empty"),
+        (grown.lost, "hard links to files that are not there"),
+    ):
+        if count:
+            said.append(f"left out: {count:,} {what}")
+    endless = [names[volume.archive] for volume in volumes if not volume.has_end_mark]
+    if endless:
+        said.append(f"no end mark: {endless[0]}{_more(endless)}; an archive without it may have been cut off")
+    rest = [names[volume.archive] for volume in volumes if volume.has_rest]
+    if rest:
+        said.append(f"bytes after the end mark are left out, as by tar: {rest[0]}{_more(rest)}")
+    return said
+
+
+def _more(names: Sequence[str]) -> str:
+    return f" and {len(names) - 1:,} more" if len(names) > 1 else ""

@@ -1,0 +1,150 @@
+"""Mounts of tar archives by the real command: an epoch of a nested one, samples of shards, and what tar says."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from images import image, path_in, read_each
+from machine import Machine
+from patience import until
+from tars import LONG_AGO_S, tar_of
+
+CLASSES = {f"n0000010{number}": 30 for number in range(4)}
+MEMORY = ("--memory", "2MiB", "--storage-speed", "1000,100MiB")
+SHARDS, KEYS = 3, 20
+
+
+@pytest.fixture(scope="module")
+def nested(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tar of a tar for each class, as ImageNet comes."""
+    folder = tmp_path_factory.mktemp("nested")
+    for label, (name, count) in enumerate(CLASSES.items()):
+        paths = [f"train/{name}/train-{name}-{number}.png" for number in range(count)]
+        files = {os.path.basename(path): image(path, label, at, 9_000) for at, path in enumerate(paths)}
+        tar_of(folder / "inner" / f"{name}.tar", files)
+    inner = {path.name: path.read_bytes() for path in sorted((folder / "inner").iterdir())}
+    return tar_of(folder / "all.tar", inner)
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shards of KEY.png and KEY.json, of which the second one is not beside the first."""
+    folder = tmp_path_factory.mktemp("shards")
+    for shard in range(SHARDS):
+        keys = [f"{shard:03}{number:04}" for number in range(KEYS)]
+        files = [(f"{key}.png", image(f"{key}.png", 0, 0, 4_000)) for key in keys]
+        files += [(f"{key}.json", json.dumps({"key": key}).encode()) for key in keys]
+        random.Random(shard).shuffle(files)
+        tar_of(folder / f"train-{shard:06}.tar", dict(files))
+    (folder / "train.json").write_text("{}")
+    return folder
+
+
+def test_an_epoch_of_a_nested_archive_has_each_sample_once_and_its_label(machine: Machine, nested: Path) -> None:
+    said = machine.ok("mount", "--classes", "dir", nested, machine.mnt, *MEMORY).stderr
+    assert "archives: 120 files in 1 archive, indexed in" in said
+    for _ in range(2):
+        read = read_each([*machine.mnt.glob("n*/*")])
+        assert set(read.values()) == {1}
+        assert len(read) == sum(CLASSES.values())
+    stats = machine.stats()
+    assert stats["redirected"] > sum(CLASSES.values())
+    assert stats["source"] == str(nested)
+    machine.ok("umount", machine.mnt)
+    again = machine.ok("mount", "--classes", "dir", nested, machine.mnt, *MEMORY).stderr
+    assert "1 archive, unchanged since the last index" in again
+
+
+def test_the_files_of_a_key_are_read_together_over_shards(machine: Machine, shards: Path) -> None:
+    said = machine.ok("mount", "--classes", "any", shards, machine.mnt, *MEMORY).stderr
+    assert "ignored beside them: train.json" in said
+    assert "files of one stem are one sample" in said
+
+    def read(image_path: Path) -> str:
+        key = path_in(image_path.read_bytes()).removesuffix(".png")
+        assert json.loads(image_path.with_suffix(".json").read_bytes()) == {"key": key}
+        return key
+
+    for _ in range(2):
+        with ThreadPoolExecutor(4) as threads:
+            found = Counter(threads.map(read, sorted(machine.mnt.glob("*.png"))))
+        assert len(found) == SHARDS * KEYS
+        assert set(found.values()) == {1}
+    assert machine.stats()["redirected"] > SHARDS * KEYS
+
+
+def test_tar_finds_only_other_modes_and_owners_in_the_exact_files(
+    machine: Machine, nested: Path, tmp_path: Path
+) -> None:
+    with open(nested.parent / "inner/n00000100.tar", "rb") as inner:
+        (tmp_path / "one.tar").write_bytes(inner.read())
+    machine.ok("mount", "--classes", "dir", nested, machine.mnt, *MEMORY)
+    exact = machine.mnt / ".redoxfs/exact/n00000100"
+    done = subprocess.run(
+        ["tar", "-C", exact, "-df", tmp_path / "one.tar"], capture_output=True, text=True, check=False
+    )
+    differences = {line.rpartition(": ")[2] for line in (done.stdout + done.stderr).splitlines()}
+    assert differences <= {"Mode differs", "Uid differs", "Gid differs"}
+    assert len([*exact.iterdir()]) == 30
+
+
+def test_another_daemon_serves_the_same_archives(machine: Machine, nested: Path) -> None:
+    machine.ok("mount", "--classes", "dir", nested, machine.mnt, *MEMORY)
+    before = machine.pid()
+    machine.kill(signal.SIGKILL)
+    until(lambda: machine.pid() != before, lambda: "no other daemon")
+    read = read_each([*machine.mnt.glob("n*/*")])
+    assert len(read) == sum(CLASSES.values())
+
+
+def test_reads_of_an_archive_that_changed_fail_by_its_name(machine: Machine, nested: Path, tmp_path: Path) -> None:
+    archive = tmp_path / "all.tar"
+    archive.write_bytes(nested.read_bytes())
+    machine.ok("mount", "--classes", "dir", archive, machine.mnt, *MEMORY)
+    os.utime(archive, (LONG_AGO_S, LONG_AGO_S))
+    with pytest.raises(OSError):
+        next(machine.mnt.glob("n*/*")).read_bytes()
+    assert "all.tar has changed since it was indexed; unmount, and mount it again" in machine.log()
+
+
+def test_a_cache_keeps_samples_of_archives(machine: Machine, nested: Path, tmp_path: Path) -> None:
+    cache = ("--cache", str(tmp_path / "copies"))
+    machine.ok("warmup", "--classes", "dir", nested, *cache)
+    machine.ok("mount", "--classes", "dir", nested, machine.mnt, *MEMORY, *cache)
+    read = read_each([*machine.mnt.glob("n*/*")])
+    assert len(read) == sum(CLASSES.values())
+    assert machine.stats()["cache"]["read_samples"] > 0
+
+
+def test_inspect_and_doctor_look_at_archives(machine: Machine, shards: Path) -> None:
+    report = machine.inspect(shards, "--classes", "any")
+    assert (report["archives"], report["archives_layout"], report["packed"]) == (SHARDS, "tree", False)
+    assert (report["samples"], report["files_per_sample"]["max"]) == (SHARDS * KEYS, 2)
+    assert any("webdataset makes several samples" in line for line in report["saw"])
+    folders = machine.inspect(shards, "--classes", "any", "--archives", "folders")
+    assert (folders["archives_layout"], folders["samples"]) == ("folders", SHARDS * KEYS)
+    files = machine.inspect(shards, "--archives", "none")
+    assert (files["files"], "archives" in files) == (SHARDS + 1, False)
+    done = machine.run("doctor", "--probe-seconds", "0.2", shards)
+    assert f"not needed: redoxfs reads {SHARDS} archives as they are" in done.stdout
+
+
+def test_what_cannot_be_done_with_archives_is_one_line(machine: Machine, nested: Path, tmp_path: Path) -> None:
+    compressed = tmp_path / "a.tar.gz"
+    compressed.write_bytes(b"\x1f\x8b" + b"x" * 600)
+    for words, code, line in (
+        (("mount", compressed, machine.mnt), 3, "is compressed with gzip"),
+        (("mount", nested), 2, "archives cannot be mounted over themselves; give MOUNTPOINT"),
+        (("pack", nested, tmp_path / "dst"), 3, "mount it, and give MOUNTPOINT/.redoxfs/exact"),
+        (("catalog", "export", nested, tmp_path / "c"), 3, "mount it, and give MOUNTPOINT/.redoxfs/exact"),
+        (("inspect", "--archives", "tree", tmp_path), 2, "names no tar archive"),
+        (("mount", f"{nested.parent}/{{a,b}}.tar", machine.mnt), 3, "a.tar: no such archive"),
+    ):
+        done = machine.run(*words)
+        assert (done.returncode, line in done.stderr.splitlines()[-1]) == (code, True), done.stderr
