@@ -24,7 +24,7 @@ from redoxfs.launch.path_status import ArchiveFiles, path_status
 from redoxfs.packed import DamagedDatasetError
 from redoxfs.packed.archive_groups import apart, other_key, scattered, shares_stems
 from redoxfs.packed.archive_sets import sets_of
-from redoxfs.packed.archive_store import ArchiveStore, index_of, runs
+from redoxfs.packed.archive_store import ArchiveStore, index_of, runs, size_for_classes
 from redoxfs.packed.archives import UnusableArchiveError
 from redoxfs.testing import CHUNK_SIZE, GROUPS, StoreTests, Subject, make_source
 
@@ -148,6 +148,12 @@ def test_owner_and_mode_are_those_of_the_archive(tmp_path: Path) -> None:
     os.chmod(tmp_path / "a.tar", 0o640)
     index = indexed(tmp_path, "a.tar")
     tree = index.grown.tree
+    # A kept index is of the same mode.
+    assert (index.read, indexed(tmp_path, "a.tar").read) == (1, 0)
+    os.chmod(tmp_path / "a.tar", 0o600)
+    again = indexed(tmp_path, "a.tar")
+    assert oct(again.grown.tree.mode[tree.find(b"dir/x")]) == "0o100400"
+    assert again.checksum == index.checksum
     own = (tmp_path / "a.tar").stat()
     assert oct(tree.mode[tree.find(b"dir/x")]) == "0o100440"
     assert oct(tree.mode[tree.find(b"dir")]) == oct(tree.mode[0]) == "0o40550"
@@ -228,6 +234,9 @@ def test_a_layout_that_an_added_shard_would_change_is_refused(tmp_path: Path) ->
         indexed(tmp_path, "s-0.tar", "s-1.tar", "s-2.tar")
     chosen = indexed(tmp_path, "s-0.tar", "s-1.tar", "s-2.tar", layout="tree")
     assert files_of(tmp_path, chosen) == {"0.jpg": b"a", "1.jpg": b"again"}
+    # Also after a mount that was told.
+    with pytest.raises(UnusableArchiveError, match="--archives tree, and now it would be --archives folders"):
+        indexed(tmp_path, "s-0.tar", "s-1.tar", "s-2.tar")
 
 
 def test_keys_of_webdataset_end_at_the_first_dot(tmp_path: Path) -> None:
@@ -444,6 +453,21 @@ def test_chunks_are_neighbours_of_one_archive(tmp_path: Path) -> None:
         assert np.diff(positions.data_at[entries]).tolist() == [1536] * (len(entries) - 1)
 
 
+def test_chunks_of_an_archive_that_is_sorted_by_class_are_smaller(tmp_path: Path) -> None:
+    names = [f"{label}/{number:03}.jpg" for label in range(4) for number in range(640)]
+    sizes = {}
+    for order in ("sorted", "mixed"):
+        if order == "mixed":
+            random.Random(0).shuffle(names)
+        tar_of(tmp_path / f"{order}.tar", dict.fromkeys(names, b"x" * 100))
+        found = indexed(tmp_path, f"{order}.tar")
+        index = index_of(found, build_catalog(found.grown.tree, classes="dir"), seed=0)
+        assert len(index.catalog.class_names) == 4
+        sizes[order] = [size_for_classes(index, 64, least_bytes) for least_bytes in (0, 3_000, 6_000)]
+    # A tenth of the 2,560 samples are 8 chunks of 32, of 3,200 bytes.
+    assert sizes == {"sorted": [32, 32, 64], "mixed": [64, 64, 64]}
+
+
 # What SOURCE names
 
 
@@ -473,6 +497,10 @@ def test_a_source_names_archives_by_path_folder_glob_and_braces(tmp_path: Path) 
     assert names_at(str(folder / "more")) == ("s-2.tar",)
     (folder / "more/image.jpg").write_text("")
     assert names_at(str(folder / "more")) == ()
+    assert names_at(str(folder / "more/image.jpg")) == ()
+    (folder / "s-0.tar").rename(folder / "by-its-header")
+    assert names_at(str(folder / "by-its-header")) == ("by-its-header",)
+    (folder / "by-its-header").rename(folder / "s-0.tar")
     for wrong, line in (
         (f"{folder}/no*.tar", "no file has such a name"),
         (f"{folder}/s-{{0..3}}.tar", "s-2.tar: no such"),

@@ -160,7 +160,8 @@ def _of_storage(source: PathStatus, options: DoctorOptions) -> tuple[list[Result
     except SourceUnusableError as refusal:
         command = f"ls -ld {shlex.quote(source.asked)}"
         return [problem("source", str(refusal), command)], None
-    folder, shards = source.path, ()
+    folder = source.path
+    shards: tuple[str, ...] = ()
     if source.archives is not None:
         folder, shards = source.archives.root, source.archives.paths
     measured = probe(folder, options.probe_s, shards)

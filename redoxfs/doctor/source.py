@@ -50,10 +50,10 @@ class Facts:
     total_bytes: int
     file_bytes: int
     shards: int
-    is_archive: bool
     chunk_size: int
     least_memory: int
     tenth_memory: int
+    is_archive: bool = False
 
     @property
     def redirects(self) -> bool:

@@ -32,6 +32,9 @@ _SUFFIX = ".tar"
 
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".tar.bz2", ".tar.lz4")
 
+# In the first header of all formats but v7's.
+_MAGIC_AT, _MAGIC = 257, b"ustar"
+
 # What writers and indexers of shards leave beside them.
 _BESIDE = (".json", ".jsonl", ".parquet", ".idx", ".index", ".csv", ".tsv", ".txt", ".md", ".yaml", ".yml", ".sha256")
 _BESIDE_NAMES = frozenset({"license", "readme", "md5sums", "sha256sums", "_success"})
@@ -78,7 +81,7 @@ def _found(source: PathStatus) -> "dict[str, object]":
             return {"refused": str(error)}
     else:
         names = []
-        if stat.S_ISREG(mode):
+        if stat.S_ISREG(mode) and _is_archive(given):
             names = [given]
         elif stat.S_ISDIR(mode):
             names, beside = _in_folder(given)
@@ -96,6 +99,14 @@ def _found(source: PathStatus) -> "dict[str, object]":
         "names": [os.path.relpath(name, above) for name in names],
         "beside": beside,
     }
+
+
+def _is_archive(path: str) -> bool:
+    """Whether a file is one by its name or its first header. Whoever indexes it finds whether it can be served."""
+    if path.lower().endswith((_SUFFIX, *_COMPRESSED)):
+        return True
+    with open(path, "rb") as file:
+        return file.read(_MAGIC_AT + len(_MAGIC))[_MAGIC_AT:] == _MAGIC
 
 
 def _in_folder(folder: str) -> tuple[list[str], str]:

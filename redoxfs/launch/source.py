@@ -257,7 +257,9 @@ def _open_archives(
     members: "Membership | None",
     is_storage_local: bool,
 ) -> Dataset:
+    from redoxfs.chunks import UNKNOWN_SPEED
     from redoxfs.launch.archives import open_archives
+    from redoxfs.packed.archive_store import size_for_classes
 
     index = open_archives(source, root_fd, options, is_storage_local=is_storage_local)
     storage = _storage_of(index, root_fd, memory, None) if measure_storage else None
@@ -267,6 +269,11 @@ def _open_archives(
         return Dataset(index.catalog, cells, root_fd, index, storage)
     speed = storage if memory.storage_speed is not None or members is None else None
     chunk_size = _packed_chunk_size(source, index, speed, options, memory)
+    if options.chunk_size is None:
+        most = chunk_size
+        chunk_size = size_for_classes(index, most, (speed or UNKNOWN_SPEED).longest_gap_bytes)
+        if chunk_size < most:
+            say(f"chunks of {counted(chunk_size, 'sample')}, not {most}: neighbours are of one class (--chunk-size)")
     return Dataset(index.catalog, index.cells.split(chunk_size), root_fd, index, storage)
 
 

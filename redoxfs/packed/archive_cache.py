@@ -39,6 +39,9 @@ class Archive:
     bytes: int
     mtime_ns: int
     inode: int
+    mode: int
+    uid: int
+    gid: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,9 +83,13 @@ def keep(
     indexed_at_ns: int,
     index: ArchiveIndex | None = None,
     *,
-    is_auto: bool = False,
+    asked: str = "",
+    auto: str | None = None,
 ) -> None:
-    """Keep the volumes that there are, and the tree if all are there. ``is_auto``: nobody chose its layout."""
+    """Keep the volumes that there are, and the tree if all are there.
+
+    ``asked``: for which layout. ``auto``: what the rule chose, now or for a former mount.
+    """
     listed = [volume for at in sorted(volumes) for volume in volumes[at]]
 
     def write(folder: Path) -> dict[str, Any]:
@@ -100,6 +107,7 @@ def keep(
                 for v in listed
             ],
             "tree": None,
+            "auto": auto,
         }
         if index is not None:
             tree = index.grown.tree
@@ -107,7 +115,7 @@ def keep(
             arrays |= {name: getattr(index.grown, name) for name in _PLACES}
             manifest["tree"] = {
                 "layout": index.layout,
-                "is_auto": is_auto,
+                "asked": asked,
                 "is_sharded": index.is_sharded,
                 "said": index.said,
                 "checksum": index.checksum,
@@ -146,10 +154,10 @@ class Kept:
         return cls(place, manifest)
 
     @property
-    def layout_of_auto(self) -> str | None:
-        """What the rule chose; None if it did not."""
-        tree = self.manifest.get("tree")
-        return tree["layout"] if tree and tree["is_auto"] else None
+    def auto(self) -> str | None:
+        """The layout that the rule chose; None if it did not."""
+        found = self.manifest.get("auto")
+        return found if isinstance(found, str) else None
 
     def index(self, archives: tuple[Archive, ...], layout: str) -> ArchiveIndex | None:
         """The whole index, if nothing has changed."""
@@ -157,7 +165,7 @@ class Kept:
             tree, before = self.manifest["tree"], self.manifest["archives"]
             if tree is None or len(before) != len(archives):
                 return None
-            if not (tree["is_auto"] if layout == "auto" else tree["layout"] == layout):
+            if layout not in (tree["asked"], tree["layout"]):
                 return None
             if not all(self._is_current(now, then) for now, then in zip(archives, before, strict=True)):
                 return None

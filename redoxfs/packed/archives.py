@@ -14,7 +14,6 @@ import os
 import stat
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -90,7 +89,7 @@ def load_or_index(
         DamagedDatasetError: an archive is damaged.
         OSError: a file cannot be read; its ``filename`` is the name.
     """
-    archives, owned = _looked_at(root_fd, paths)
+    archives = _looked_at(root_fd, paths)
     kept = None if rescan else Kept.load(cache_dir, source)
     whole = None if kept is None else kept.index(archives, layout)
     if whole is not None:
@@ -99,26 +98,27 @@ def load_or_index(
     missing = [at for at in range(len(archives)) if at not in volumes]
     began_ns = time.time_ns()
     last_s = time.monotonic()
+    before = None if kept is None else kept.auto
     for begin in range(0, len(missing), ARCHIVES_AT_ONCE):
         some = missing[begin : begin + ARCHIVES_AT_ONCE]
         shown = None if progress is None else _beyond(progress, volumes)
         volumes.update(_indexed(root_fd, archives, some, shown))
         if time.monotonic() - last_s > KEEP_EVERY_S:
-            keep(cache_dir, source, archives, volumes, began_ns)
+            keep(cache_dir, source, archives, volumes, began_ns, auto=before)
             last_s = time.monotonic()
-    index = _grown(archives, owned, [volume for at in range(len(archives)) for volume in volumes[at]], layout, missing)
-    before = None if kept is None else kept.layout_of_auto
+    index = _grown(archives, [volume for at in range(len(archives)) for volume in volumes[at]], layout, missing)
     if layout == "auto" and before not in (None, index.layout):
         raise UnusableArchiveError(
             f"{source}: with the archives of the last mount it was --archives {before}, and now it would be --archives "
             f"{index.layout}, which changes all paths; give one of the two"
         )
-    keep(cache_dir, source, archives, volumes, began_ns, index, is_auto=layout == "auto")
+    chosen = index.layout if layout == "auto" else before
+    keep(cache_dir, source, archives, volumes, began_ns, index, asked=layout, auto=chosen)
     return index
 
 
-def _looked_at(root_fd: int, paths: Sequence[tuple[str, str]]) -> tuple[tuple[Archive, ...], Owned]:
-    found, rows = [], []
+def _looked_at(root_fd: int, paths: Sequence[tuple[str, str]]) -> tuple[Archive, ...]:
+    found = []
     for path, name in paths:
         try:
             now = os.stat(path, dir_fd=root_fd, follow_symlinks=False)
@@ -126,10 +126,9 @@ def _looked_at(root_fd: int, paths: Sequence[tuple[str, str]]) -> tuple[tuple[Ar
             raise OSError(failure.errno, failure.strerror, name) from None
         if not stat.S_ISREG(now.st_mode):
             raise UnusableArchiveError(f"{name} is not a regular file")
-        found.append(Archive(path, name, now.st_size, mtime_ns(now), now.st_ino))
-        rows.append((now.st_mode, now.st_uid, now.st_gid, mtime_ns(now)))
-    columns = np.array(rows, np.int64).reshape(-1, 4)
-    return tuple(found), Owned(*(columns[:, at] for at in range(4)))
+        owned = stat.S_IMODE(now.st_mode), now.st_uid, now.st_gid
+        found.append(Archive(path, name, now.st_size, mtime_ns(now), now.st_ino, *owned))
+    return tuple(found)
 
 
 def _beyond(progress: Progress, volumes: dict[int, list[Volume]]) -> Progress:
@@ -274,10 +273,10 @@ def _without_files(volume: Volume) -> Volume:
 # The tree
 
 
-def _grown(
-    archives: tuple[Archive, ...], owned: Owned, volumes: list[Volume], layout: str, missing: Sequence[int]
-) -> ArchiveIndex:
+def _grown(archives: tuple[Archive, ...], volumes: list[Volume], layout: str, missing: Sequence[int]) -> ArchiveIndex:
     names = [archive.name for archive in archives]
+    columns = np.array([(each.mode, each.uid, each.gid, each.mtime_ns) for each in archives], np.int64)
+    owned = Owned(*columns.reshape(-1, 4).T)
     sets = sets_of(names)
     place_of = {at: each.place for each in sets for at in each.archives}
     folder_of = {
@@ -310,7 +309,8 @@ def _grown(
 
 
 def _checksum(archives: Sequence[Archive], volumes: Sequence[Volume], layout: str) -> str:
-    digest = xxhash.xxh3_128(json.dumps([[asdict(archive) for archive in archives], layout]).encode())
+    versions = [(archive.bytes, archive.mtime_ns, archive.inode) for archive in archives]
+    digest = xxhash.xxh3_128(json.dumps([versions, layout]).encode())
     for volume in volumes:
         digest.update(volume.members.tobytes())
         digest.update(volume.texts)
