@@ -422,17 +422,19 @@ def test_links_to_one_file_and_files_far_apart_are_read(tmp_path: Path) -> None:
         member("c/1.json", b"[]"),
         member("c/2.jpg", b"two"),
         member("c/2.json", type=tarfile.LNKTYPE, linkname="c/2.jpg"),
+        member("c/3.json", b"before its image"),
+        member("c/3.jpg", b"three"),
     ]
     found = indexed(write_tar(tmp_path / "a.tar", members).parent, "a.tar")
     catalog = build_catalog(found.grown.tree, classes="any", groups="stem")
     assert shares_stems(found.grown.tree)
     store = ArchiveStore(index_of(found, catalog, seed=0), tmp_path, SPEED)
     got = {}
-    for read in store.reads(0, [2, 0, 1]):
+    for read in store.reads(0, [2, 0, 3, 1]):
         for sample, payload in zip(read.samples, read.run(), strict=True):
             files = [file for file in payload if isinstance(file, FileBytes)]
             got[sample] = [bytes(file.data) for file in files]
-    assert got == {0: [b"zero", b"{}"], 1: [b"zero", b"[]"], 2: [b"two", b"two"]}
+    assert got == {0: [b"zero", b"{}"], 1: [b"zero", b"[]"], 2: [b"two", b"two"], 3: [b"three", b"before its image"]}
     store.close()
 
 

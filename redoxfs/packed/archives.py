@@ -200,7 +200,7 @@ def _read(
     ordered = sorted(zip(ranges, results, strict=True), key=lambda each: each[1][0] in (_NOT_BEGUN, _CANCELED))
     for (at, inner, begin, end), (state, place, *_) in ordered:
         if state:
-            raise _fault(fds[at], archives[at].name, inner, state, begin, place, end)
+            raise _fault(fds[at], archives[at].name, inner, state, begin, place - begin, end - begin)
     for (at, inner, _, _), (_, _, members, texts, sparse, special, bad, has_end, has_rest) in zip(
         ranges, results, strict=True
     ):
@@ -213,8 +213,8 @@ _NOT_TAR, _DAMAGED, _TRUNCATED, _TOO_MANY, _NOT_BEGUN = -1, -2, -3, -4, -5
 _CANCELED = 125
 
 
-def _fault(fd: int, name: str, inner: bytes, state: int, begin: int, place: int, end: int) -> Exception:
-    """What to raise for a state of an archive."""
+def _fault(fd: int, name: str, inner: bytes, state: int, begin: int, place: int, length: int) -> Exception:
+    """What to raise for a state of an archive that begins at ``begin`` of a file."""
     name = f"{show(inner + SUFFIX.encode())} in {name}" if inner else name
     if state == _NOT_TAR:
         head = os.pread(fd, 8, begin)
@@ -228,7 +228,7 @@ def _fault(fd: int, name: str, inner: bytes, state: int, begin: int, place: int,
         return DamagedDatasetError(f"{name} is damaged: the header at {place:,} is wrong")
     if state == _TRUNCATED:
         return DamagedDatasetError(
-            f"{name} is truncated: the member at {place:,} ends beyond the {end - begin:,} bytes that there are"
+            f"{name} is truncated: the member at {place:,} ends beyond the {length:,} bytes that there are"
         )
     if state == _TOO_MANY:
         return UnusableArchiveError(f"{name}: the archives have more than {HEADERS_MAX:,} members")
