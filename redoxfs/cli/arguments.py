@@ -158,9 +158,7 @@ def _add_csi(verbs: "Verbs[Parser]") -> None:
 
 
 def _add_mount_arguments(verb: Parser) -> None:
-    verb.add_argument(
-        "source", metavar="SOURCE", help="the directory of training files; tar archives; or an address: s3://…"
-    )
+    verb.add_argument("source", metavar="SOURCE", help="training files: a directory, tar files, or s3://…")
     verb.add_argument("mountpoint", metavar="MOUNTPOINT", nargs="?", help="where to serve it (default: over SOURCE)")
     _add_served(verb)
     _add_memory(verb.add_argument_group("memory"))
@@ -421,6 +419,7 @@ def _add_inspect(verbs: "Verbs[Parser]") -> None:
     _add_json(verb)
     _add_files(verb)
     add_catalog_option(verb)
+    _add_archives(verb)
     _add_memory(verb)
     add_layout(verb)
     add_policy(verb)
@@ -498,6 +497,7 @@ def _add_warmup(verbs: "Verbs[Parser]") -> None:
     verb = add_warmup(verbs)
     _add_files(verb)
     add_catalog_option(verb)
+    _add_archives(verb)
     add_layout(verb)
     _add_timeout(verb)
 
@@ -584,8 +584,17 @@ _ADDED = {name: add for verbs in _GROUPS.values() for name, add in verbs.items()
 def _add_served(verb: Parser) -> None:
     group = verb.add_argument_group("what is served")
     _add_files(group)
-    verb.advanced(add_catalog_option(group))
+    verb.advanced(add_catalog_option(group), _add_archives(group))
     verb.advanced(add_cache_options(group))
+
+
+def _add_archives(verb: "argparse._ActionsContainer") -> argparse.Action:
+    return verb.add_argument(
+        "--archives",
+        metavar="HOW",
+        choices=ARCHIVE_LAYOUTS,
+        help="tar archives: auto, tree, folders, or none, as the files that they are (default: auto)",
+    )
 
 
 def _add_files(verb: "argparse._ActionsContainer") -> None:
@@ -604,12 +613,7 @@ def _add_files(verb: "argparse._ActionsContainer") -> None:
     verb.add_argument(
         "--groups",
         metavar="HOW",
-        help="files of a sample: stem, wds, or img/{key}.jpg,mask/{key}.png",
-    )
-    verb.add_argument(
-        "--archives",
-        choices=ARCHIVE_LAYOUTS,
-        help="tar archives in SOURCE: as one tree, as folders, or none, as the files that they are (default: auto)",
+        help="files of a sample: stem, wds, a/{key}.jpg,b/{key}.png",
     )
 
 
