@@ -113,6 +113,9 @@ class Notices:
     def shed(self, entry: int) -> None:
         pass
 
+    def sizes_differ(self, differ: bool) -> None:
+        pass
+
     def unhold(self, thread: int) -> None:
         pass
 

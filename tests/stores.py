@@ -343,6 +343,9 @@ class NoKernel:
     def shed(self, entry: int) -> None:
         pass
 
+    def sizes_differ(self, differ: bool) -> None:
+        pass
+
     def unhold(self, thread: int) -> None:
         pass
 

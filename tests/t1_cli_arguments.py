@@ -231,6 +231,7 @@ def test_cluster_up_passes_the_options_of_mount_on(line: str, arguments: str) ->
 VALUES = st.text().filter(lambda text: text != "--")
 TEXTS = VALUES.filter(bool)
 SECONDS = st.floats(0, 86_400, exclude_min=True)
+PROGRAMS = TEXTS.filter(lambda text: text.strip() == text and not {"/", ","} & set(text))
 SAMPLERS = st.one_of(
     st.builds(
         SamplerSpec,
@@ -293,6 +294,8 @@ OPTIONS = st.builds(
     st.none() | st.from_regex(r"[A-Za-z0-9._:-]{0,128}", fullmatch=True).filter(lambda text: text != "--"),
     st.booleans(),
     slow_open_s=st.just(0.0) | st.floats(1e-3, 86_400),
+    exact_for=st.lists(PROGRAMS).map(tuple),
+    redirect_for=st.lists(PROGRAMS).map(tuple),
 )
 
 

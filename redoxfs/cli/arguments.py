@@ -14,7 +14,7 @@ from redoxfs.cli import values
 from redoxfs.cli.cache_arguments import add_cache, add_cache_options, add_warmup
 from redoxfs.cli.catalog_arguments import add_catalog, add_catalog_option
 from redoxfs.cli.exits import table_text
-from redoxfs.cli.open_arguments import add_profile, add_slow_open
+from redoxfs.cli.open_arguments import add_profile, add_programs, add_slow_open
 from redoxfs.cli.options.building import built, default_of, flat
 from redoxfs.cli.parser import HelpAll, Parser, Verbs, add_verb
 from redoxfs.cli.policy_arguments import add_layout, add_policy, add_sharing
@@ -253,6 +253,7 @@ def _add_advanced(verb: Parser) -> None:
         *add_sharing(group),
         *_add_logging(group),
         add_slow_open(group),
+        *add_programs(group),
         group.add_argument(
             "--fuse-threads",
             metavar="N",

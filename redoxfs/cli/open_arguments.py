@@ -1,4 +1,4 @@
-"""The arguments about single opens: those of `redoxfs profile`, and --slow-open of a mount."""
+"""The arguments about single opens: of `redoxfs profile`; --slow-open, --exact-for and --redirect-for of a mount."""
 
 import argparse
 
@@ -58,3 +58,21 @@ def add_slow_open(group: "argparse._ActionsContainer") -> argparse.Action:
         type=values.duration,
         help=f"log opens that take as long, as 500ms or 2m; 0: none (default: {default})",
     )
+
+
+def add_programs(group: "argparse._ActionsContainer") -> list[argparse.Action]:
+    """--exact-for and --redirect-for."""
+    return [
+        group.add_argument(
+            "--exact-for",
+            metavar="NAME,…",
+            type=values.programs,
+            help="more programs that get exact files, as cp, tar and rsync do",
+        ),
+        group.add_argument(
+            "--redirect-for",
+            metavar="NAME,…",
+            type=values.programs,
+            help="programs that get samples like the job, although they copy or search; all: every one",
+        ),
+    ]

@@ -92,6 +92,7 @@ def rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
         ("opens", _joined(stats, "{opens:,}", "opens")),
         ("redirected", _joined(stats, "{redirected:,}" + share, "redirected")),
         ("not redirected", _joined(stats, "{exact:,}", "exact")),
+        ("copied", _copied(stats)),
         ("chunk loads", _chunk_loads(stats)),
         ("bytes read", _bytes(stats, "bytes_read")),
         ("cache", _cache(stats)),
@@ -110,6 +111,14 @@ def rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     # Those that are texts may be anything from another user's daemon.
     return [(name, str(value)) for name, value in shown if value is not None]
+
+
+def _copied(stats: dict[str, Any]) -> str | None:
+    """Opens by programs that get exact files, and those that do so now."""
+    if not stats.get("copied"):
+        return None
+    now = f", now by {', '.join(stats['copying'])}" if stats.get("copying") else ""
+    return f"{counted(stats['copied'], 'open')}{now}"
 
 
 # With more peers than this in trouble, the trouble is one, and stats.json lists them all.

@@ -88,6 +88,13 @@ def job(text: str) -> str:
     return text
 
 
+def programs(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if not all(name and "/" not in name and name.strip() == name for name in names):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of names of programs, such as cp,tar")
+    return names
+
+
 def seconds(text: str) -> float:
     value = _number(text)
     if not (0 < value <= 86_400):

@@ -216,7 +216,7 @@ class Operations(pyfuse3.Operations):
         return attributes
 
     def _redirected(self, entry: int, size: int, bound: bool) -> EntryAttributes:
-        return self._entry(DATA, entry, size, FOREVER_S if bound else 0.0)
+        return self._entry(DATA, entry, size, FOREVER_S if bound and not self._node.copying else 0.0)
 
     def _entry(self, branch: Branch, entry: int, size: int, attr_timeout_s: float) -> EntryAttributes:
         tree, attributes = self._tree, EntryAttributes()

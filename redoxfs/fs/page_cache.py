@@ -41,10 +41,16 @@ class PageCache:
         if self._fixed is None:
             self._fixed = False
 
-    def shares(self, size: int) -> bool:
-        """Whether the reads of an open file of ``size`` bytes go through the page cache; -1: an exact file."""
+    def shares(self, size: int, *, differs: bool = False) -> bool:
+        """Whether the reads of an open file of ``size`` bytes go through the page cache; -1: an exact file.
+
+        ``differs``: other programs may open the same path as another file meanwhile. The kernel has one set of pages
+        for both.
+        """
         if self._fixed is not None:
             return not self._fixed
+        if differs:
+            return False
         if not 0 <= size <= MOST_BYTES:
             return True
         if self._bypass:

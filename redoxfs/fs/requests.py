@@ -113,6 +113,10 @@ class KernelCaches:
         if self._session is not None:
             self._session.shed(entry)
 
+    def sizes_differ(self, differ: bool) -> None:
+        if self._session is not None:
+            self._session.sizes_differ(differ)
+
     def unhold(self, thread: int) -> None:
         if self._session is not None:
             self._session.unhold(thread)
@@ -167,6 +171,7 @@ class Requests:
         recorder: Recorder | None = None,
     ) -> None:
         self._node = node
+        self._copying = node.copying
         self._done = (OpenTimes() if times is None else times).opens.done
         self._access_log = access_log
         self._session = session
@@ -390,12 +395,20 @@ class Requests:
 
     def _opened(self, unique: int, inode: int, thread: int, received_ns: int, file: OpenFile) -> None:
         is_open = False
-        shares_pages = file.shares_pages and self._page_cache.shares(file.size)
+        shares_pages = file.shares_pages and self._page_cache.shares(file.size, differs=bool(self._copying))
         if self._journal is not None and file.shares_pages and not shares_pages:
             self._node.bypasses_pages(file.handle)
         try:
             is_open = self._session.opened(
-                unique, inode, thread, file.handle, file.data, file.size, file.keep_pages, shares_pages
+                # An exact file says nothing of the path that its thread holds.
+                unique,
+                inode,
+                thread if file.size >= 0 else 0,
+                file.handle,
+                file.data,
+                file.size,
+                file.keep_pages,
+                shares_pages,
             )
         finally:
             if not is_open:

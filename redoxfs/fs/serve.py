@@ -40,6 +40,7 @@ from redoxfs.node import Journal, Node, Past, Plan, Verb, serve_control
 from redoxfs.node.callers import Callers
 from redoxfs.node.drawing import Drawing
 from redoxfs.node.opened_ahead import OpenedAhead
+from redoxfs.node.programs import Programs
 from redoxfs.node.recent import RecentTurns
 from redoxfs.node.state import DATASET, StateFile, StateWriter
 from redoxfs.node.threads import start_spare
@@ -148,6 +149,7 @@ class MountSpec:
     ``look``            called every second: makes anew what the mount keeps in the runtime folder. May raise
                         CannotListenError
     ``sees_callers``    the kernel numbers threads as this process sees them
+    ``programs``        those that get exact files
     """
 
     catalog: Catalog
@@ -173,6 +175,7 @@ class MountSpec:
     slow_open_s: float = 0.0
     look: Callable[[], None] = lambda: None
     sees_callers: bool = True
+    programs: Programs | None = None
 
     def about(self) -> dict[str, Any]:
         """Its part of stats.json."""
@@ -257,7 +260,7 @@ async def _serve(spec: MountSpec, on_ready: Callable[[], None]) -> None:
         spec.store,
         timeout_s=spec.timeout_s,
         kernel=caches,
-        callers=Callers(sees=spec.sees_callers),
+        callers=Callers(sees=spec.sees_callers, programs=spec.programs),
         journal=journal,
         recent=recent,
     )

@@ -523,6 +523,7 @@ def work_of(
     """
     from redoxfs.fs import MountSpec, serve
     from redoxfs.node.control import CannotListenError
+    from redoxfs.node.programs import Programs
 
     is_first = socket is None
     if socket is None:
@@ -590,6 +591,7 @@ def work_of(
             keeper=kept_by,
             metrics=prepared.metrics,
             slow_open_s=prepared.options.slow_open_s,
+            programs=Programs(prepared.options.exact_for, prepared.options.redirect_for),
             look=look_at_runtime_folder,
             # A mount that was received, and not from a former daemon, was made in another container, as a rule.
             sees_callers=prepared.receive is None or kept_by is not None,

@@ -111,7 +111,8 @@ class MountOptions:
     ``mountpoint`` None: over SOURCE. ``fuse_options`` are the values of -o. ``fuse_threads`` None: by the number of
     cores. ``job`` None: Slurm's, if there is one; empty: none. ``keeper``: start another daemon when one dies; None:
     where that is possible. ``metrics`` is where the daemon listens for scrapes; each metric has the
-    labels of ``metrics_label``. Opens that take ``slow_open_s`` are logged; 0: none.
+    labels of ``metrics_label``. Opens that take ``slow_open_s`` are logged; 0: none. Programs
+    named in ``exact_for`` get exact files, besides those that do by default, and those in ``redirect_for`` do not.
     """
 
     source: str
@@ -134,3 +135,5 @@ class MountOptions:
     log_format: str = "text"
     log_level: str = "info"
     slow_open_s: float = DEFAULT_SLOW_OPEN_S
+    exact_for: tuple[str, ...] = ()
+    redirect_for: tuple[str, ...] = ()

@@ -440,6 +440,9 @@ class Session:
     def shed(self, entry: int, /) -> None:
         """The handles of ``entry`` let go of their bytes: their reads become events."""
 
+    def sizes_differ(self, differ: bool, /) -> None:
+        """Whether the size of a bound file depends on who asks. Then the kernel keeps none that it gets from now on."""
+
     def unhold(self, thread: int, /) -> None:
         """What ``thread`` opened is no longer known as its own; -1: of all threads."""
 

@@ -139,7 +139,8 @@ void redox_session_stat(redox_session *session, uint64_t unique, size_t entry, i
     if (!bound) {
         atomic_fetch_or_explicit(&core->tree->flags[entry], REDOX_SIZED_WHILE_FREE, memory_order_relaxed);
     }
-    redox_reply_attributes(&core->devices, unique, core->tree, redox_inode(REDOX_DATA, entry), entry, size, bound);
+    bool lasts = bound && !redox_sizes_differ(core);
+    redox_reply_attributes(&core->devices, unique, core->tree, redox_inode(REDOX_DATA, entry), entry, size, lasts);
 }
 
 void redox_session_data(redox_session *session, uint64_t unique, const void *data, size_t size) {
@@ -192,6 +193,10 @@ void redox_session_ask(redox_session *session, size_t entry, bool asks) {
     } else {
         atomic_fetch_and_explicit(flags, (uint8_t)~REDOX_ASK, memory_order_relaxed);
     }
+}
+
+void redox_session_sizes_differ(redox_session *session, bool differ) {
+    atomic_store_explicit(&redox_core_of(session)->sizes_differ, differ, memory_order_relaxed);
 }
 
 void redox_session_shed(redox_session *session, size_t entry) {

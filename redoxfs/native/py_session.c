@@ -454,6 +454,15 @@ static PyObject *session_shed(PyObject *self, PyObject *number) {
     Py_RETURN_NONE;
 }
 
+static PyObject *session_sizes_differ(PyObject *self, PyObject *argument) {
+    bool differ;
+    if (!to_bool(argument, &differ)) {
+        return NULL;
+    }
+    redox_session_sizes_differ(core(self), differ);
+    Py_RETURN_NONE;
+}
+
 static PyObject *session_unhold(PyObject *self, PyObject *number) {
     int64_t thread;
     if (!to_signed(number, &thread)) {
@@ -509,6 +518,7 @@ static PyMethodDef session_methods[] = {
     {"changed", session_changed, METH_O, "Attributes in the kernel are void."},
     {"ask", (PyCFunction)(void (*)(void))session_ask, METH_FASTCALL, "Whether requests for the entry are relayed."},
     {"shed", session_shed, METH_O, "The handles of an entry let go of their bytes."},
+    {"sizes_differ", session_sizes_differ, METH_O, "Whether the size of a bound file depends on who asks."},
     {"unhold", session_unhold, METH_O, "What a thread opened is no longer known as its own; -1: all threads."},
     {"counts", session_counts, METH_NOARGS, "Counters, and sizes of tables."},
     {"close", session_close, METH_NOARGS, "End the helpers and drop all handles."},

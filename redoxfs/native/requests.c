@@ -116,8 +116,8 @@ int64_t redox_size_now(redox_core *core, unsigned branch, size_t entry, bool *la
         return tree->size[entry];
     }
     int64_t size = redox_handles_show(&core->handles, redox_inode(REDOX_DATA, entry), &tree->flags[entry]);
-    *lasts = size >= 0;
-    return *lasts ? size : tree->size[entry];
+    *lasts = size >= 0 && !redox_sizes_differ(core);
+    return size >= 0 ? size : tree->size[entry];
 }
 
 void redox_size_at_relay(redox_core *core, unsigned branch, size_t entry) {
@@ -415,9 +415,10 @@ static void get_attributes(redox_core *core, redox_request *request) {
         redox_pass_to_relay(core, request);
         return;
     }
-    int64_t size = request->held_size < 0 ? core->tree->size[request->entry] : request->held_size;
+    bool is_held = request->held_size >= 0, lasts = !(is_held && redox_sizes_differ(core));
+    int64_t size = is_held ? request->held_size : core->tree->size[request->entry];
     redox_reply_attributes(&core->devices, request->ticket, core->tree, request->header->nodeid, request->entry, size,
-                           true);
+                           lasts);
 }
 
 static void read_bytes(redox_core *core, redox_request *request) {

@@ -43,6 +43,7 @@ typedef struct {
     uint32_t max_read;
     atomic_bool begun;        // INIT was answered
     atomic_bool over;         // the mount has ended
+    atomic_bool sizes_differ;  // by who asks, so the kernel may keep no size of a bound file
     bool lists_without_open;  // the kernel needs no OPENDIR. Set before `begun`
     atomic_uint_fast64_t bytes_served, requests, malformed;
     // The owner's alone.
@@ -99,4 +100,8 @@ void redox_size_at_relay(redox_core *core, unsigned branch, size_t entry);
 
 static inline bool redox_asks(const redox_core *core, size_t entry) {
     return atomic_load_explicit(&core->tree->flags[entry], memory_order_relaxed) & REDOX_ASK;
+}
+
+static inline bool redox_sizes_differ(const redox_core *core) {
+    return atomic_load_explicit(&core->sizes_differ, memory_order_relaxed);
 }

@@ -144,6 +144,9 @@ void redox_session_changed(redox_session *session, uint64_t inode);
 void redox_session_ask(redox_session *session, size_t entry, bool asks);
 void redox_session_shed(redox_session *session, size_t entry);
 
+// Whether the size of a bound file depends on who asks. Then the kernel keeps none that it gets from now on.
+void redox_session_sizes_differ(redox_session *session, bool differ);
+
 // -1: all threads.
 void redox_session_unhold(redox_session *session, int64_t thread);
 

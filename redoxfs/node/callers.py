@@ -1,9 +1,12 @@
-"""Detects that a thread number belongs to a new thread, and that a thread has ended.
+"""Detects that a thread number belongs to a new thread, that a thread has ended, and which program it runs.
 
 FUSE names the caller by its thread number, and the kernel reuses numbers. Without this, a new thread would inherit the
 holds of a dead worker and get a second look. A thread that was born after its number was last seen is a new one. The
 time of birth is read from /proc only when the answer depends on the caller, which is rare. Called from the node's task
 alone.
+
+The name of a program is read when a thread is heard for the first time. A thread that was silent may have become
+another one, or run another program since, so it is read again then.
 
 The kernel numbers callers as the process that mounted sees them. If that process is in another pid namespace than this
 one, such as the plugin of Kubernetes, a number means nothing here: /proc has another thread with it, or none.
@@ -15,6 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from redoxfs.node.programs import Programs
 from redoxfs.protocol.binding import HOLDS, UNKNOWN_THREAD
 
 STARTTIME_FIELD = 19
@@ -44,7 +48,10 @@ class Callers:
         proc: the directory where the kernel lists threads.
         signal: like `os.kill`.
         sees: the numbers are those of this process's pid namespace. Otherwise no thread counts as another one, or as
-            ended.
+            ended, and no program is recognized.
+        programs: those that get exact files; None: no program is recognized.
+
+    ``copying``  the threads that run one of ``programs``, with its name
     """
 
     def __init__(
@@ -54,8 +61,13 @@ class Callers:
         signal: Callable[[int, int], None] = os.kill,
         *,
         sees: bool = True,
+        programs: Programs | None = None,
     ) -> None:
         self._sees = sees
+        self._programs = programs if sees else None
+        self.copying: dict[int, str] = {}
+        self._tell: Callable[[bool], None] = lambda _: None
+        self._began_s = clock_s()
         self._proc = proc
         self._clock_s = clock_s
         self._signal = signal
@@ -66,11 +78,34 @@ class Callers:
         """A request of ``thread`` is here. Returns when, in s since boot; 0 if it cannot be seen."""
         if thread == UNKNOWN_THREAD:
             return 0.0
-        heard_s = self._heard_s[thread] = self._clock_s()
+        heard_s = self._clock_s()
+        before_s = self._heard_s.get(thread, -1.0)
+        if before_s < heard_s - RECYCLED_S or before_s < self._began_s:
+            self._recognize(thread)
+        self._heard_s[thread] = heard_s
         self._heard_s.move_to_end(thread)
         if len(self._heard_s) > HOLDS:
             self._heard_s.popitem(last=False)
         return heard_s
+
+    def watch_copying(self, tell: Callable[[bool], None]) -> None:
+        """``tell`` is called when the first thread is ``copying``, and when none is any more; before any request."""
+        self._tell = tell
+
+    def _recognize(self, thread: int) -> None:
+        name = None if self._programs is None else self._programs.name_of(thread)
+        if name is None:
+            self.forget(thread)
+            return
+        is_first = not self.copying
+        self.copying[thread] = name
+        if is_first:
+            self._tell(True)
+
+    def forget(self, thread: int) -> None:
+        """``thread`` has ended, or runs another program."""
+        if self.copying.pop(thread, None) is not None and not self.copying:
+            self._tell(False)
 
     @property
     def heard_s(self) -> Mapping[int, float]:

@@ -13,6 +13,7 @@ class Counters:
     opens: int = 0
     redirected: int = 0
     exact: int = 0
+    copied: int = 0
     joined: int = 0
     chunk_loads: int = 0
     samples_loaded: int = 0

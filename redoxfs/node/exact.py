@@ -63,6 +63,10 @@ class ExactFiles:
         handles = self._handles.get(entry)
         return known._replace(size=max(known.size, *(h.size for h in handles))) if handles else known
 
+    def is_open(self, entry: int) -> bool:
+        """Whether a handle on the file itself is open."""
+        return entry in self._handles
+
     def is_as_scanned(self, entry: int) -> bool:
         """Whether `state` equals the state in the tree."""
         return self.state(entry) == self.scanned(entry)
@@ -75,8 +79,10 @@ class ExactFiles:
         """The state of a file at the scan."""
         return Stamp(self._size[entry], self._mtime_ns[entry], self._inode[entry])
 
-    async def open(self, entry: int, branch: int = 0) -> tuple[ExactFile, bool]:
+    async def open(self, entry: int, branch: int = 0, *, bypasses: bool = False) -> tuple[ExactFile, bool]:
         """An open file, and whether the kernel's pages and size belong to this state of it.
+
+        ``bypasses``: its reads do not use the kernel's pages.
 
         Raises:
             OSError: from storage.
@@ -97,9 +103,9 @@ class ExactFiles:
             if not access.admits(known):
                 file.close()
                 raise PermissionError(errno.EACCES, "fewer users may read it than was known")
-        return self._opened(entry, file, branch)
+        return self._opened(entry, file, branch, bypasses=bypasses)
 
-    def _opened(self, entry: int, file: SourceFile, branch: int) -> tuple[ExactFile, bool]:
+    def _opened(self, entry: int, file: SourceFile, branch: int, *, bypasses: bool = False) -> tuple[ExactFile, bool]:
         stamp = file.stamp
         if stamp != self.known(entry):
             self._now[entry] = stamp
@@ -108,11 +114,12 @@ class ExactFiles:
         alone = all(other == stamp for other in others)
         others.append(stamp)
         keep = alone and entry not in self._stale_pages
-        if alone:
-            self._stale_pages.discard(entry)
-        else:
+        if not alone:
             self._stale_pages.add(entry)
-        return ExactFile(file, entry, alone, branch), keep
+        elif not bypasses:
+            # Such an open drops them.
+            self._stale_pages.discard(entry)
+        return ExactFile(file, entry, alone, branch, bypasses), keep
 
     def resume(self, known: Mapping[int, Stamp], stale: Iterable[int]) -> None:
         """Continue with what another process knew of files (`changed_states`, `stale_pages`). Before any open."""

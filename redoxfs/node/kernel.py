@@ -26,6 +26,9 @@ class Kernel(Protocol):
     def shed(self, entry: int) -> None:
         """The bytes of an open file must leave memory: its handles read through the node from now on."""
 
+    def sizes_differ(self, differ: bool) -> None:
+        """Whether the size of a file with an answer depends on who asks. Then the kernel may keep none from now on."""
+
     def unhold(self, thread: int) -> None:
         """The node must be asked for what ``thread`` would read, also of a file that it has open; -1: all threads."""
 

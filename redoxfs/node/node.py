@@ -23,6 +23,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -197,6 +198,8 @@ class Node:
             self.binding, self.memory, plan=lambda: self._plan, give=self._give, unload=self._unload
         )
         self._callers = callers or Callers()
+        self._callers.watch_copying(self._copying_changed)
+        self.copying: Mapping[int, str] = self._callers.copying
         self._failures = FailedOpens()
         self._opens = Waits(timeout_s)
         self._reads = Waits(timeout_s)
@@ -256,6 +259,8 @@ class Node:
         if path < 0:
             return self.open_exact(entry, DATA)
         heard_s = self._meet(thread, path, opens=True)
+        if thread in self.copying:
+            return self._open_copied(entry)
         self.counters.opens += 1
         self._reader = thread
         opened = self.binding.open(path, file, thread)
@@ -623,13 +628,15 @@ class Node:
         if stamp is not None and self.binding.holds(thread, path):
             # A reader stats the file that it has just opened: the answer is known.
             return stamp.size, True
+        heard_s = self._meet(thread, path, opens=False)
+        if thread in self.copying:
+            return self._copied_size(entry, path), False
         undecided = self._pending.undecided.get(path)
         if undecided is not None:
             return self._stat_late(entry, thread, undecided.over)
         former = self._pending.former_promise(path, thread)
         if former is not None:
             return self._stat_promised(entry, *former)
-        heard_s = self._meet(thread, path, opens=False)
         result = self.binding.stat(path, file, thread)
         if self._journal is not None:
             sample = NO_SAMPLE if result.sample is None else result.sample
@@ -736,11 +743,14 @@ class Node:
 
     # Exact files
 
-    async def open_exact(self, entry: int, branch: int = EXACT) -> OpenFile:
-        """Open the file itself. ``branch``: where in the mount."""
+    async def open_exact(self, entry: int, branch: int = EXACT, *, bypasses: bool = False) -> OpenFile:
+        """Open the file itself.
+
+        ``branch``: where in the mount. ``bypasses``: its reads do not use the kernel's pages.
+        """
         self.counters.opens += 1
         try:
-            file, keep_pages = await self._exact.open(entry, branch)
+            file, keep_pages = await self._exact.open(entry, branch, bypasses=bypasses)
         except BaseException:
             self.counters.errors += 1
             raise
@@ -751,7 +761,36 @@ class Node:
             self._ask(entry, not self._exact.is_as_scanned(entry))
         if self._journal is not None:
             self._journal.stamp(entry, file.file.stamp)
-        return OpenFile(handle, None, -1, keep_pages, file.shares_pages, Outcome.DIRECT)
+        shares_pages = file.shares_pages and not bypasses
+        return OpenFile(handle, None, -1, keep_pages or bypasses, shares_pages, Outcome.DIRECT)
+
+    # Programs that are not the job
+
+    async def _open_copied(self, entry: int) -> OpenFile:
+        """Open a redirected file as itself, for a program that copies. It takes no turn, and leaves its path alone.
+
+        The path may be open with another sample. So reads of this handle use none of the kernel's pages, which are
+        those of that sample.
+        """
+        opened = await self.open_exact(entry, DATA, bypasses=True)
+        self.counters.copied += 1
+        return opened
+
+    def _copied_size(self, entry: int, path: int) -> int:
+        """The size of a redirected file itself, for a program that copies."""
+        if self.binding.is_bound(path):
+            # The kernel has one size for all programs. One that is void when it arrives is passed on, and not kept.
+            self._kernel.changed(entry)
+        return self._exact.state(entry).size if self._exact.is_open(entry) else self.supply.size(entry)
+
+    def _copying_changed(self, copying: bool) -> None:
+        """The first program that copies is here, or the last one has ended."""
+        self._kernel.sizes_differ(copying)
+        if copying:
+            # So that its stats are not answered with sizes that the kernel has.
+            for path in {file.path for file in self._files.values() if isinstance(file, Handle)}:
+                for entry in self.supply.files_of(path):
+                    self._kernel.changed(entry)
 
     def out_of_date(self) -> set[int]:
         """Entries of which the tree does not have the present size and time."""
@@ -779,6 +818,7 @@ class Node:
             "memory_limit_bytes": self._plan.memory_bytes,
             "memory_used_bytes": self.memory.used_bytes,
             **self.counters.as_dict(),
+            "copying": sorted(set(self.copying.values())),
             "wait_seconds": round(self._opens.seconds + self._reads.seconds, 6),
             "changed": self.supply.changed_count(self._exact.changed()),
             "lap": dict(zip(catalog.class_trees, self.lowest_laps(), strict=True)),
@@ -853,14 +893,15 @@ class Node:
         if self.binding.depends_on(thread, path, opens=opens) and self._callers.is_another(thread):
             self._forget(thread)
         heard_s = self._callers.hear(thread)
-        reservers = self.binding.reservers
-        if reservers:
-            for gone in self._callers.gone(reservers):
+        reservers, copying = self.binding.reservers, self.copying
+        if reservers or copying:
+            for gone in self._callers.gone(chain(reservers, copying)):
                 self._forget(gone)
         return heard_s
 
     def _forget(self, thread: int) -> None:
         """A thread has ended: end its holds and reservations."""
+        self._callers.forget(thread)
         ended = self.binding.thread(thread)
         if self._journal is not None:
             self._journal.note(FORGET, 0, 0, thread, 0, NO_SAMPLE, 0, 0)

@@ -10,7 +10,8 @@ class Outcome(IntEnum):
     IN_FLIGHT  a read that was in progress already
     DEMAND     a read that it started
     REMOTE     another node
-    DIRECT     the file itself was opened in storage: it is not redirected, or the path is below ``.redoxfs/exact``
+    DIRECT     the file itself was opened in storage: it is not redirected, the path is below ``.redoxfs/exact``, or the
+               program copies
     FAILED     whatever it was, the open failed
     """
 

@@ -51,6 +51,13 @@ METRICS: tuple[Metric, ...] = (
     Metric("opens_redirected", COUNTER, "redirected", "Opens that were answered with another sample."),
     Metric("opens_exact", COUNTER, "exact", "Opens that were answered with the file itself."),
     Metric(
+        "opens_copied",
+        COUNTER,
+        "copied",
+        "Of these, opens of files of classes, by programs that copy, compare or search.",
+    ),
+    Metric("copying", FACT, "copying", "Programs of this kind that use the mount now."),
+    Metric(
         "opens_joined",
         COUNTER,
         "joined",
