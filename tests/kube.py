@@ -137,9 +137,11 @@ class Node:
             self.inside(*words), env=self.environment, text=True, capture_output=True, timeout=PATIENCE_S, check=False
         )
 
-    def start_plugin(self, *more: str) -> None:
+    def start_plugin(self, *more: str, within: Sequence[str] = ()) -> None:
+        """Start the plugin, by a command that ``within`` begins; alone it has the node's pids (`hostPID`)."""
         self.plugin = self.start(
             *("unshare", "--mount", "--propagation", "unchanged"),
+            *within,
             *self.command(
                 "csi",
                 *("--endpoint", f"unix://{self.folder}/plugin/csi.sock", "--node-id", "node-1"),
@@ -196,6 +198,26 @@ class Node:
         error = raised.value
         assert isinstance(error, grpc.Call)
         return error.code(), error.details() or ""
+
+
+OWN_PIDS = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "unchanged")
+"""Begins the command of a container, to give it a pid namespace of its own, as those of pods have."""
+
+WORK = """
+import os, sys
+root, opens = sys.argv[1], int(sys.argv[2])
+for name in sys.stdin:
+    path = os.path.join(root, name.rstrip("\\n"))
+    got = []
+    for _ in range(opens):
+        size = os.stat(path).st_size
+        with open(path, "rb") as file:
+            content = file.read()
+        assert len(got) == 0 or len(content) == size, "another size"
+        got.append(content.split()[1].decode())
+    print(*got, flush=True)
+"""
+"""A worker: opens each file that it is told so many times in a row, and prints which samples came."""
 
 
 class Pod:
@@ -264,6 +286,11 @@ class Pod:
         """A container that reads samples; its mount namespace has the mount as it is when it starts."""
         words = (sys.executable, "-c", READ, self.outer_target, str(rank), str(ranks))
         return self.node.start("unshare", "--mount", "--propagation", "private", *words)
+
+    def worker(self, opens: int) -> subprocess.Popen[str]:
+        """A container of its own pids that reads what it is told, each file so many times (`WORK`)."""
+        words = (*OWN_PIDS, sys.executable, "-c", WORK, self.outer_target, str(opens))
+        return self.node.start("unshare", "--mount", "--propagation", "private", *words, stdin=subprocess.PIPE)
 
     def samples(self, rank: int = 0, ranks: int = 1) -> list[int]:
         """The samples that one container reads. Every label is right."""

@@ -237,12 +237,16 @@ def test_opening_another_path_ends_a_hold() -> None:
     assert binding.open(3, IMAGE, 100).turn is not None
 
 
-def test_an_unknown_caller_holds_and_reserves_nothing() -> None:
+def test_an_unknown_caller_reserves_nothing_and_holds_by_path() -> None:
     binding = job()
     assert binding.stat(3, IMAGE, 0).sample is None
-    binding.open(3, IMAGE, 0)
-    assert binding.close(3).released == (3,)
-    assert binding.open(3, IMAGE, 0).turn is not None
+    sample = binding.open(3, IMAGE, 0).sample
+    assert binding.close(3).released == ()
+    assert binding.stat(3, IMAGE, 0).sample == sample
+    again = binding.open(3, IMAGE, 0)
+    assert (again.sample, again.turn) == (sample, None)
+    binding.close(3)
+    assert binding.open(3, IMAGE, 100).turn is not None, "a thread that is known holds nothing here"
 
 
 def test_a_stat_while_bound_holds_after_the_close() -> None:
@@ -314,10 +318,12 @@ def test_stat_and_open_of_both_files_agree() -> None:
 
 def test_a_group_keeps_its_bytes_until_all_members_are_opened() -> None:
     binding = job(files=2)
-    binding.open(3, IMAGE, 0)
+    binding.open(3, IMAGE, 100)
     assert binding.close(3).released == ()
-    binding.open(3, CAPTION, 0)
-    assert binding.close(3).released == (3,)
+    assert binding.open(4, IMAGE, 100).released == (), "its caption was not opened"
+    binding.open(3, CAPTION, 200)
+    assert binding.close(3).released == ()
+    assert binding.open(5, IMAGE, 200).released == (3,)
 
 
 def test_groups_of_more_than_64_files_are_refused() -> None:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 THREADS = st.sampled_from([0, 101, 102, 103])
 LISTERS = range(201, 209)
-PER_THREAD, HOLDS = 3, 6
+PER_THREAD, HOLDS, UNSEEN = 3, 6, 3
 RESERVATIONS = [5, 100]
 """Fewer than one class may have, and more than all have together."""
 
@@ -38,11 +38,44 @@ class Model:
         self.readers: set[int] = set()
         self.asked: Counter[int] = Counter()
         self.since: Counter[int] = Counter()
+        # Of callers that cannot be seen: what they hold, and in order each turn, and each look: None.
+        self.unseen: dict[int, int] = {}
+        self.unseen_turns: list[int | None] = []
+
+    def looks(self, path: int, thread: int) -> bool:
+        """Whether an open is a second look."""
+        if (thread, path) in self.holds:
+            return True
+        if thread or path not in self.unseen:
+            return False
+        turns, looks, at, began, completed, usual = 0, 0, dict[int, int](), 0, 0, 0
+        for turn in self.unseen_turns:
+            looks += turn is None
+            if turn is not None:
+                turns += 1
+                began = max(began, at.get(turn, 0))
+                at[turn] = turns
+                if turns - began == len(self.column):
+                    completed = began = turns
+                    usual, looks = 1 + round(looks / len(self.column)), 0
+        return at[path] > completed or self.unseen[path] < usual
+
+    def open_unseen(self, path: int, *, is_turn: bool) -> set[int]:
+        if is_turn:
+            self.unseen_turns.append(path)
+            self.unseen[path] = 1
+        elif path in self.unseen:
+            self.unseen_turns.append(None)
+            self.unseen[path] = self.unseen.pop(path) + 1
+        gone = list(self.unseen)[:-UNSEEN]
+        for each in gone:
+            del self.unseen[each]
+        return {each for each in gone if not self.wanted(each)}
 
     def expect(self, path: int, file: int, thread: int) -> int | None:
         """The sample that an open must serve; None where the policy has the choice."""
         sample, _, seen_by = self.reserved.get(path, (None, 0, {}))
-        if self.handles[path] or (thread, path) in self.holds:
+        if self.handles[path] or self.looks(path, thread):
             return self.answer[path]
         if thread in seen_by:
             return sample
@@ -53,7 +86,7 @@ class Model:
     def is_turn(self, path: int, file: int, thread: int) -> bool:
         at_rest = path in self.answer and file not in self.opened[path]
         seen_by = path in self.reserved and thread in self.reserved[path][2]
-        return not (self.handles[path] or (thread, path) in self.holds or (at_rest and not seen_by))
+        return not (self.handles[path] or self.looks(path, thread) or (at_rest and not seen_by))
 
     def fair(self, path: int) -> set[int]:
         """The samples of the column that may have the next turn."""
@@ -99,6 +132,7 @@ class Model:
         self.answer[path] = sample
         self.opened[path] = set()
         self.holds = [h for h in self.holds if h[1] != path]
+        self.unseen.pop(path, None)
         for thread in seen_by:
             self.hold(thread, path)
 
@@ -113,7 +147,8 @@ class Model:
 
     def wanted(self, path: int) -> bool:
         waiting = path in self.answer and 0 < len(self.opened[path]) < self.files[path]
-        return bool(self.handles[path]) or any(p == path for _, p in self.holds) or waiting
+        is_held = path in self.unseen or any(p == path for _, p in self.holds)
+        return bool(self.handles[path]) or is_held or waiting
 
 
 class BindingMachine(RuleBasedStateMachine):
@@ -140,6 +175,7 @@ class BindingMachine(RuleBasedStateMachine):
             reservations=self.reservations,
             reservations_per_thread=PER_THREAD,
             holds=HOLDS,
+            unseen=UNSEEN,
         )
 
     def pick(self, data: st.DataObject) -> tuple[int, int]:
@@ -179,11 +215,15 @@ class BindingMachine(RuleBasedStateMachine):
             model.hold(thread, path)
             model.readers.add(thread)
             model.since[thread] = 0
+        else:
+            assert set(result.released) == model.open_unseen(path, is_turn=is_turn)
         self.open_handles.append((path, thread))
         if fails == 0:
             self.open_handles.pop()
             model.handles[path] -= 1
             model.holds = [h for h in model.holds if h[1] != path or (model.handles[path] and h[0] != thread)]
+            if not (thread and model.handles[path]):
+                model.unseen.pop(path, None)
             self.check_closed(path, self.binding.fail(path, thread).released)
 
     @rule(data=st.data(), thread=THREADS)

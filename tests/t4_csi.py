@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import grpc
@@ -268,6 +269,47 @@ def test_two_pods_are_served_at_once_and_apart(node: Node) -> None:
     assert pods[1].samples() == ALL
     pods[1].unpublish()
     assert not node.leftovers()
+
+
+def epoch_of(pod: Pod, opens: int, order: Random) -> list[list[str]]:
+    """What two workers of a pod got for each file of an epoch."""
+    names = [str(path.relative_to(pod.node.outer / "data")) for path in (pod.node.outer / "data").glob("train/*/*.jpg")]
+    order.shuffle(names)
+    workers = [pod.worker(opens) for _ in range(2)]
+    for rank, worker in enumerate(workers):
+        assert worker.stdin is not None
+        worker.stdin.write("".join(f"{name}\n" for name in names[rank::2]))
+        worker.stdin.close()
+        worker.stdin = None
+    outputs = [worker.communicate(timeout=PATIENCE_S) for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], outputs
+    return [line.split() for out, _ in outputs for line in out.splitlines()]
+
+
+@pytest.mark.parametrize("opens", [1, 2])
+@pytest.mark.parametrize("host_pid", [True, False])
+def test_epochs_of_pods_with_pids_of_their_own_are_exact(host_pid: bool, opens: int) -> None:
+    node = Node()
+    try:
+        node.start_plugin(within=() if host_pid else kube.OWN_PIDS)
+        pods = [Pod(node), Pod(node)]
+        for pod in pods:
+            pod.publish()
+            pod.serving("--classes", "dir", within=kube.OWN_PIDS)
+
+        def train(pod: Pod) -> None:
+            for epoch in range(3):
+                got = epoch_of(pod, opens, Random(epoch))
+                assert [len(set(each)) for each in got] == [1] * 40, "all opens of a file are alike"
+                assert sorted(int(each[0]) for each in got) == ALL
+
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(train, pods))
+        for pod in pods:
+            pod.unpublish()
+        assert not node.leftovers()
+    finally:
+        node.close()
 
 
 def test_a_pod_without_its_empty_dir_is_published_later(node: Node, pod: Pod) -> None:

@@ -8,7 +8,8 @@ Theory of operation. `_outcome` names what an open by a thread would be. `open` 
 what the open will do:
 
     JOIN       a handle on A is open, or (groups) this file was not yet opened under the answer
-    LOOK       a second look: the thread holds A, so it gets the same answer again
+    LOOK       a second look: the thread holds A, so it gets the same answer again. Callers that cannot be seen hold
+               A by path (`protocol.unseen`)
     RESERVED   a stat reserved a sample for A
     TURN       the policy decides
 
@@ -51,12 +52,13 @@ from redoxfs.protocol.events import (
     ThreadEnded,
 )
 from redoxfs.protocol.tables import BindingTables, bits_of, column, rows, signed
+from redoxfs.protocol.unseen import TURNS, UnseenHolds
 
 UNDECIDED = -2
 """In place of an answer that another node has to provide. No answer at all is -1."""
 
 UNKNOWN_THREAD = 0
-"""A caller that the daemon cannot see (another pid namespace). It holds and reserves nothing."""
+"""Any caller that the daemon cannot see (another pid namespace). They hold by path, and reserve nothing."""
 
 RESERVATIONS_PER_THREAD = 64
 """A batch whose files are all stat'ed first fits in. A walker, which stats without end, is recognized after this
@@ -134,7 +136,9 @@ class Binding:
     Args:
         policy: decides the turns.
         files: int[S], how many files each sample has (1 where there are no groups, at most 64).
+        tree_of: int[S], the number of each sample's class tree; None: there is one.
         reservations, reservations_per_thread, holds, callers: bounds of the tables.
+        unseen: how many paths callers that cannot be seen hold.
     """
 
     was_read: bool = True
@@ -145,10 +149,12 @@ class Binding:
         policy: Policy | SharedPolicy,
         files: npt.NDArray[np.integer],
         *,
+        tree_of: npt.NDArray[np.integer] | None = None,
         reservations: int = RESERVATIONS,
         reservations_per_thread: int = RESERVATIONS_PER_THREAD,
         holds: int = HOLDS,
         callers: int = CALLERS,
+        unseen: int = TURNS,
     ) -> None:
         if files.size and files.max() > MAX_FILES_PER_SAMPLE:
             raise ValueError(f"a sample may have at most {MAX_FILES_PER_SAMPLE} files")
@@ -161,6 +167,8 @@ class Binding:
         self._all_opened: memoryview[int] | None = _all_bits(files).data if grouped else None
         self._handles: dict[int, int] = {}
         self._holds: OrderedDict[tuple[int, int], None] = OrderedDict()
+        self._unseen = UnseenHolds(np.zeros(len(files), np.int32) if tree_of is None else tree_of, unseen)
+        self._held_unseen = self._unseen.held
         self._paths_of: dict[int, set[int]] = {}
         self._threads_of: dict[int, set[int]] = {}
         self._reservations: OrderedDict[int, _Reservation] = OrderedDict()
@@ -199,7 +207,9 @@ class Binding:
             caller = self._callers.get(thread) or self._meet(thread)
             caller.opened = True
             caller.since = 0
-        released = self._move_hold(thread, path)
+            released = self._move_hold(thread, path)
+        else:
+            released = self._hold_unseen(path, has_turn=turn is not None)
         return Opened(self._answer[path], turn, fresh, released)
 
     def renew(self, policy: Policy | SharedPolicy) -> None:
@@ -218,7 +228,7 @@ class Binding:
 
         A path that is neither open nor held, nor part of a group at rest, is left out: its next open takes a turn.
         """
-        kept = np.fromiter({*self._handles, *self._threads_of}, np.int64)
+        kept = np.fromiter({*self._handles, *self._threads_of, *self._held_unseen}, np.int64)
         opened = np.zeros(0, np.uint64)
         if self._opened is not None and self._all_opened is not None:
             opened = np.asarray(self._opened)
@@ -227,6 +237,7 @@ class Binding:
         kept = distinct(kept)
         bits = opened[kept] if opened.size else np.zeros(len(kept), np.uint64)
         reservations = self._reservations.items()
+        unseen_trees, unseen_turns = self._unseen.pass_arrays()
         return BindingTables(
             answers=np.stack([kept, np.asarray(self._answer)[kept].astype(np.int64), signed(bits)], axis=1),
             handles=rows(self._handles.items(), 2),
@@ -236,6 +247,9 @@ class Binding:
             reservers=column(self._reserved_by),
             callers=rows(((thread, c.opened, c.asked, c.since) for thread, c in self._callers.items()), 4),
             reservations_made=self._reservations_made,
+            unseen=rows(self._held_unseen.items(), 2),
+            unseen_trees=unseen_trees,
+            unseen_turns=unseen_turns,
         )
 
     def resume(self, tables: BindingTables) -> None:
@@ -252,6 +266,7 @@ class Binding:
         np.asarray(self._answer)[paths] = tables.answers[:, 1]
         if self._opened is not None:
             np.asarray(self._opened)[paths] = bits_of(tables.answers[:, 2])
+        self._unseen.resume(tables.unseen.tolist(), tables.unseen_trees, tables.unseen_turns)
         self._handles.update(tables.handles.tolist())
         for thread, path in tables.holds.tolist():
             self._hold(thread, path)
@@ -283,7 +298,8 @@ class Binding:
             rest = [path for path in rest if path not in self._handles]
             opened[rest] = all_opened[rest]
         held = [path for thread in tuple(self._paths_of) for path in self._end_holds(thread, None)]
-        return tuple({*rest, *held})
+        unseen = [path for path in self._unseen.drop_all() if not self._wanted(path)]
+        return tuple({*rest, *held, *unseen})
 
     def ask_again(self, path: int) -> Served | Pending:
         """Another turn, for an undecided path whose first turn was lost with the policy before."""
@@ -369,6 +385,8 @@ class Binding:
     def fail(self, path: int, thread: int) -> Closed:
         """The open failed: its turn is over, and no second look repeats it."""
         self._unhold(thread, path)
+        if thread == UNKNOWN_THREAD:
+            self._unseen.drop(path)
         if self._handles[path] == 1:
             self._unhold_all(path)
         return self.close(path)
@@ -443,6 +461,8 @@ class Binding:
             return JOIN
         if path in self._paths_of.get(thread, NONE):
             return LOOK
+        if thread == UNKNOWN_THREAD and self._unseen.looks(path):
+            return LOOK
         reservation = self._reservations.get(path)
         if reservation is not None and thread in reservation.seen_by:
             return RESERVED
@@ -470,7 +490,7 @@ class Binding:
 
     def _wanted(self, path: int) -> bool:
         """Whether an open may still get the path's present answer."""
-        if path in self._handles or path in self._threads_of:
+        if path in self._handles or path in self._threads_of or path in self._held_unseen:
             return True
         if self._opened is None or self._all_opened is None:
             return False
@@ -485,7 +505,17 @@ class Binding:
         if len(self._holds) > self._max_holds:
             self._unhold(*next(iter(self._holds)))
 
+    def _hold_unseen(self, path: int, *, has_turn: bool) -> tuple[int, ...]:
+        """Unseen callers hold what they opened. Returns the path that is not wanted any more for it."""
+        if not has_turn:
+            self._unseen.opened(path)
+            return ()
+        gone = self._unseen.turn(path)
+        return () if gone is None or self._wanted(gone) else (gone,)
+
     def _unhold_all(self, path: int) -> None:
+        if self._held_unseen:
+            self._unseen.drop(path)
         for thread in tuple(self._threads_of.get(path, ())):
             self._unhold(thread, path)
 
@@ -622,8 +652,14 @@ class DrawnBinding(Binding):
     that it draws are opened later.
     """
 
-    def __init__(self, policy: Policy | SharedPolicy, files: npt.NDArray[np.integer]) -> None:
-        super().__init__(policy, files)
+    def __init__(
+        self,
+        policy: Policy | SharedPolicy,
+        files: npt.NDArray[np.integer],
+        *,
+        tree_of: npt.NDArray[np.integer] | None = None,
+    ) -> None:
+        super().__init__(policy, files, tree_of=tree_of)
         # Paths that were drawn and not opened since.
         self._due: set[int] = set()
         self._answer = np.arange(len(files), dtype=np.int32).data

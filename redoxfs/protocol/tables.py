@@ -26,6 +26,8 @@ class BindingTables(NamedTuple):
     ``seen_by``       path, thread, how many sizes the thread had asked for
     ``reservers``     int64[n]: the threads that own reservations
     ``callers``       thread, whether it ever opened a file, how many sizes it asked for, and since it opened one
+    ``unseen``        path that unseen callers hold, and how many opens it had since its turn
+    ``unseen_trees``, ``unseen_turns``  their passes (`protocol.unseen`); empty without such callers
     """
 
     answers: Int64
@@ -36,6 +38,10 @@ class BindingTables(NamedTuple):
     reservers: Int64
     callers: Int64
     reservations_made: int
+    # Checkpoints of earlier versions have none of these.
+    unseen: Int64 = np.zeros((0, 2), np.int64)
+    unseen_trees: Int64 = np.zeros((0, 0), np.int64)
+    unseen_turns: npt.NDArray[np.int32] = np.zeros(0, np.int32)
 
 
 def rows(items: Iterable[tuple[int, ...]], columns: int) -> Int64:
