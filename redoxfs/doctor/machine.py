@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from redoxfs.doctor.result import Result, ok, problem, warning
+from redoxfs.launch.apparmor import ENABLED, FOLDER, confinement
 from redoxfs.launch.fuse_access import DEVICE, FUSE_CONF, device_trouble, has_name, may_mount, others_allowed
 from redoxfs.launch.memory import default_memory, memory_and_limit, process_limit
 from redoxfs.launch.sizes import counted, format_bytes
@@ -56,6 +57,7 @@ def check_machine() -> list[Result]:
         check_device,
         check_helper,
         check_allow_other,
+        check_apparmor,
         check_kernel,
         check_open_files,
         check_processes,
@@ -141,6 +143,18 @@ def check_allow_other(conf: Path = FUSE_CONF, is_root: bool | None = None) -> Re
         f"{conf} lacks the line user_allow_other: only you could read your mounts",
         f"echo user_allow_other | sudo tee -a {conf}",
     )
+
+
+def check_apparmor(folder: Path = FOLDER, enabled: Path = ENABLED, is_root: bool | None = None) -> Result:
+    """Where AppArmor lets fusermount3 mount."""
+    root = os.geteuid() == 0 if is_root is None else is_root
+    confined = confinement(folder, enabled)
+    if confined is None:
+        return ok("AppArmor", "does not confine fusermount3")
+    places = f"lets fusermount3 mount below {', '.join(confined.places)} alone"
+    if root:
+        return ok("AppArmor", f"{places}; root mounts without it")
+    return warning("AppArmor", places, confined.mending("MOUNTPOINT"))
 
 
 def check_kernel(release: str | None = None, openat2: Callable[[], bool] = has_openat2) -> Result:

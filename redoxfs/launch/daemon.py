@@ -129,7 +129,7 @@ def prepare(options: MountOptions) -> Prepared:
     _check_writable(target)
     places = [("MOUNTPOINT", target.path)]
     check_cache(options.cache, *places, *([] if source.address is not None else [("SOURCE", source.path)]))
-    check_fuse(fuse)
+    check_fuse(fuse, target.path)
     return _prepared(options, fuse, source, target, root_fd, turn, None, held=held, is_kept=is_kept)
 
 

@@ -12,6 +12,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from redoxfs.launch.apparmor import ENABLED, FOLDER, confinement
 from redoxfs.launch.errors import FuseUnavailableError
 from redoxfs.launch.fuse_options import FuseOptions
 from redoxfs.linux.detach import find_helper
@@ -29,7 +30,7 @@ _ADVICE = {
 }
 
 
-def check_fuse(options: FuseOptions) -> None:
+def check_fuse(options: FuseOptions, mountpoint: Path) -> None:
     """Raises FuseUnavailableError with what is missing and how to get it."""
     trouble = device_trouble()
     if trouble is not None:
@@ -39,6 +40,7 @@ def check_fuse(options: FuseOptions) -> None:
     if find_helper() is None:
         raise FuseUnavailableError("fusermount3 is not installed; only root can mount without it: apt install fuse3")
     check_name()
+    check_apparmor(mountpoint)
     if "allow_other" in options.kernel and not others_allowed():
         raise FuseUnavailableError(f"-o allow_other: not permitted: {FUSE_CONF} lacks the line user_allow_other")
 
@@ -51,6 +53,16 @@ def may_mount(proc: Path = Path("/proc")) -> bool:
         return False
     held = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)
     return bool(held >> _CAP_SYS_ADMIN & 1)
+
+
+def check_apparmor(mountpoint: Path, folder: Path = FOLDER, enabled: Path = ENABLED) -> None:
+    """Raises FuseUnavailableError if AppArmor does not let fusermount3 mount at ``mountpoint``, an absolute path."""
+    confined = confinement(folder, enabled)
+    if confined is not None and not confined.permits(mountpoint):
+        raise FuseUnavailableError(
+            f"AppArmor lets fusermount3 mount below {', '.join(confined.places)} alone, not at {mountpoint}; "
+            f"mount there, or type: {confined.mending(mountpoint)}"
+        )
 
 
 def check_name() -> None:
