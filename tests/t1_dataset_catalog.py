@@ -159,6 +159,21 @@ def test_samples_by_extension_and_never_hidden(tmp_path: Path) -> None:
     assert sorted(chain(*flat(catalog(tmp_path, "any")).values())) == ["a/1.jpg", "a/6.flac"]
 
 
+def test_a_compressed_volume_is_a_sample_and_other_compressed_files_are_not(tmp_path: Path) -> None:
+    make(
+        tmp_path,
+        "a/1.nii.gz",
+        "a/2.NII.GZ",
+        "a/3.gz",
+        "a/4.csv.gz",
+        "a/.nii.gz",
+        "a/xnii.gz",
+        "a/5.nii",
+        "a/6.nii.gz.md5",
+    )
+    assert sorted(chain(*flat(catalog(tmp_path, "any")).values())) == ["a/1.nii.gz", "a/2.NII.GZ", "a/5.nii"]
+
+
 @pytest.mark.parametrize(
     ("globs", "expected"),
     [

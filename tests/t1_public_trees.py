@@ -22,10 +22,10 @@ pytestmark = pytest.mark.slow
 SEEN = [tree for tree in TREES if not tree.blind]
 BLIND = [tree for tree in TREES if tree.blind]
 
-NAIVELY_MIXED = 402
+NAIVELY_MIXED = 403
 """Trees that mix labels or splits if each directory is a class."""
 
-MIXED_BY_DIR = 230
+MIXED_BY_DIR = 231
 """Trees that `--classes dir`, which takes the user's word, mixes."""
 
 REDIRECTED = 25
@@ -82,7 +82,8 @@ def directories_of(tree: Public) -> list[list[str]]:
     """The classes if every directory is a label."""
     directories: dict[PurePosixPath, list[str]] = {}
     for path in map(PurePosixPath, tree.files):
-        if path.is_relative_to(tree.source) and path.suffix.lower().encode() in DATA_EXTENSIONS:
+        is_data = path.suffix.lower().encode() in DATA_EXTENSIONS or path.name.lower().endswith(".nii.gz")
+        if path.is_relative_to(tree.source) and is_data:
             directories.setdefault(path.parent, []).append(str(path))
     return list(directories.values())
 

@@ -26,6 +26,9 @@ VIDEO = frozenset(b".mp4 .m4v .mkv .webm .avi .mov .mpg .mpeg .wmv .flv .ogv .3g
 ARRAYS = frozenset(b".npy .npz".split())
 DATA_EXTENSIONS = IMAGES | AUDIO | VIDEO | ARRAYS
 
+COMPRESSED_IMAGE, COMPRESSION = b".nii.gz", b".gz"
+"""The volumes of medical imaging come compressed. Other compressed files may be anything."""
+
 # Directories that storage appliances create beside the data: thumbnails (named like the images!) and deleted files.
 APPLIANCE_DIRECTORIES = frozenset((b"@eaDir", b"#recycle", b"#snapshot", b"lost+found"))
 
@@ -56,8 +59,10 @@ def sample_mask(tree: Tree, globs: tuple[str, ...] = ()) -> NDArray[np.bool_]:
     mask = tree.kind_mask(stat.S_IFREG) & ~hidden(tree)
     if not globs:
         listed = np.array([extension in DATA_EXTENSIONS for extension in tree.extensions], bool)
-        mask &= listed[tree.extension]
-        return mask
+        known = listed[tree.extension]
+        if COMPRESSION in tree.extensions:
+            known |= _ends_with(tree, COMPRESSED_IMAGE)
+        return mask & known
     by_name = _matcher([glob for glob in globs if "/" not in glob])
     by_path = _matcher([glob.removeprefix("/") for glob in globs if "/" in glob])
     matched = np.zeros(len(tree), bool)
@@ -72,6 +77,19 @@ def sample_mask(tree: Tree, globs: tuple[str, ...] = ()) -> NDArray[np.bool_]:
                 above, prefix = parent, tree.path(parent)
             matched[entry] = by_path.match(prefix + b"/" + name if prefix else name) is not None
     return matched
+
+
+def _ends_with(tree: Tree, suffix: bytes) -> NDArray[np.bool_]:
+    """Entries whose name has more than ``suffix``, which is in lower case, at its end in either case: bool[N]."""
+    wanted = np.frombuffer(suffix, np.uint8)
+    ends = np.flatnonzero(tree.name_at[1:] - tree.name_at[:-1] > len(suffix))
+    for at in range(1, len(suffix) + 1):
+        found = tree.names[tree.name_at[ends + 1] - at]
+        upper = (found >= ord("A")) & (found <= ord("Z"))
+        ends = ends[np.where(upper, found + 32, found) == wanted[-at]]
+    mask = np.zeros(len(tree), bool)
+    mask[ends] = True
+    return mask
 
 
 def _matcher(globs: list[str]) -> re.Pattern[bytes] | None:
