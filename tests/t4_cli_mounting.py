@@ -5,6 +5,7 @@ import json
 import os
 import select
 import signal
+import struct
 import subprocess
 from math import log2
 from pathlib import Path
@@ -359,3 +360,16 @@ def test_a_scan_is_cached_and_reused(machine: Machine) -> None:
     assert "scanned" in machine.ok("inspect", settled).stderr
     assert "unchanged" in machine.ok("inspect", settled).stderr
     assert "scanned" in machine.ok("inspect", settled, "--rescan").stderr
+
+
+def test_a_list_that_closes_what_a_mode_opens_is_one_line_of_a_mount_for_others(machine: Machine, source: Path) -> None:
+    entries = ((1, 7, -1), (2, 0, 1234), (4, 5, -1), (16, 5, -1), (32, 5, -1))
+    packed = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+    file = next(source.glob("train/*/*.jpg"))
+    os.setxattr(file.parent, "system.posix_acl_access", packed)
+    for options, lines in (((), 0), (("-o", "allow_other"), 1)):
+        said = machine.ok("mount", *options, source, machine.mnt).stderr
+        told = [line for line in said.splitlines() if "access control list" in line]
+        assert len(told) == lines, said
+        assert all(str(file.parent.relative_to(source)) in line for line in told)
+        machine.ok("umount", machine.mnt)

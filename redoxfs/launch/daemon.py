@@ -187,6 +187,8 @@ def _prepared(
         is_cached=options.cache.cache is not None,
     )
     say_verdict(dataset.catalog.verdict)
+    if dataset.index is None and (receive is not None or "allow_other" in fuse.options):
+        _say_closed_by_a_list(source, dataset)
     if dataset.catalog.is_for_sampler and (members is not None or options.memory.policy != "pool"):
         given = "--nodes" if members is not None else f"--policy {options.memory.policy}"
         raise UsageError(f"{given}: a mount for a sampler (--classes sampler) is of one node, with --policy pool")
@@ -228,6 +230,18 @@ def _prepared(
         keeper=keeper,
         metrics=metrics,
     )
+
+
+def _say_closed_by_a_list(source: PathStatus, dataset: Dataset) -> None:
+    from redoxfs.launch.acls import closed_by_a_list
+
+    catalog = dataset.catalog
+    path = closed_by_a_list(dataset.root_fd, catalog.tree, catalog.members)
+    if path is not None:
+        say(
+            f"{source.asked}: an access control list closes {os.fsdecode(path) or '.'} to users whom its mode admits; "
+            "redoxfs ignores lists, so they may read it through this mount"
+        )
 
 
 def succeeding(recipe: Recipe, dataset: Dataset, state_fd: int, receive: "Callable[[], Channel]") -> Prepared:
