@@ -61,3 +61,13 @@ def test_a_mount_option_settles_it_for_all_files(size: int, bypass: bool) -> Non
     page_cache.cannot_map()
     read(page_cache, MOST_READS + 1, WINDOW)
     assert page_cache.shares(size) is not bypass
+
+
+def test_pages_are_shared_by_none_while_a_path_may_be_two_files() -> None:
+    choice = PageCache()
+    assert choice.shares(1 << 30)
+    assert not choice.shares(1 << 30, differs=True)
+    assert PageCache(bypass=False).shares(1, differs=True), "asked for"
+    old = PageCache()
+    old.cannot_map()
+    assert old.shares(1, differs=True), "else a shared map would fail"
