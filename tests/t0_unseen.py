@@ -36,7 +36,8 @@ def read(bound: Binding, path: int, opens: int, file: int = 0) -> Iterator[int]:
 
 def epoch(bound: Binding, paths: list[int], workers: int, opens: int, random: Random) -> list[list[int]]:
     """The samples that each path's opens got. Workers take steps in any order, but none falls far behind."""
-    left, got = iter(random.sample(paths, len(paths))), []
+    left = iter(random.sample(paths, len(paths)))
+    got: list[list[int]] = []
     at_work: list[tuple[Iterator[int], list[int]]] = []
     while True:
         at_work += [(read(bound, path, opens), []) for path in islice(left, workers - len(at_work))]
@@ -71,7 +72,7 @@ def test_each_epoch_has_each_sample_once_and_all_opens_of_a_file_agree(
 def test_all_opens_of_a_file_agree_where_epochs_are_broken_off(samples: int, opens: int) -> None:
     """Then it cannot be told where one begins: some of its samples have their turn later, but none is mixed."""
     bound, random = binding(samples), Random(1)
-    turns = []
+    turns: list[int] = []
     for _ in range(6):
         before = len(turns)
         got = epoch(bound, random.sample(range(samples), samples * 9 // 10), 4, opens, random)
@@ -142,7 +143,8 @@ def test_trees_have_passes_of_their_own() -> None:
 
 def test_another_binding_continues_with_what_was_held() -> None:
     samples, random = 30, Random(3)
-    before = binding(samples)
+    policy_before = pool(samples)
+    before = Binding(policy_before, np.ones(samples, int))
     for _ in range(2):
         epoch(before, list(range(samples)), 3, 2, random)
     first = [before.open(path, 0, UNKNOWN_THREAD).sample for path in (4, 9)]
@@ -151,7 +153,7 @@ def test_another_binding_continues_with_what_was_held() -> None:
     after = Binding(policy, np.ones(samples, int))
     after.resume(before.tables())
     after.close(9)
-    Replay(after, before._policy.turns(), policy).finish()  # type: ignore[union-attr]
+    Replay(after, policy_before.turns(), policy).finish()
     opened = [after.open(path, 0, UNKNOWN_THREAD) for path in (4, 9)]
     assert [each.sample for each in opened] == first
     assert all(each.turn is None for each in opened)

@@ -82,10 +82,6 @@ class UnseenHolds:
 
     # As numbers
 
-    def rows(self) -> Iterable[tuple[int, int]]:
-        """Path and opens, in order."""
-        return self.held.items()
-
     def pass_arrays(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
         """The trees' numbers, and the last turn of each path; both empty before the first turn."""
         if self._passes is None:
@@ -120,8 +116,8 @@ class _Passes:
     def __init__(self, tree_of: npt.NDArray[np.integer]) -> None:
         self._tree_of = np.ascontiguousarray(tree_of, np.int32).data
         self._paths = np.bincount(tree_of) if len(tree_of) else np.zeros(1, np.int64)
-        self.trees = np.zeros((len(self._paths), self.COLUMNS), np.int64)
-        self.last_turn = np.zeros(len(tree_of), np.int32)
+        self.trees: npt.NDArray[np.int64] = np.zeros((len(self._paths), self.COLUMNS), np.int64)
+        self.last_turn: npt.NDArray[np.int32] = np.zeros(len(tree_of), np.int32)
 
     def turn(self, path: int) -> None:
         number = self._tree_of[path]
