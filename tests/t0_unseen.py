@@ -109,7 +109,6 @@ def test_a_thread_that_is_seen_holds_by_itself() -> None:
     bound.close(3)
     assert bound.open(3, 0, UNKNOWN_THREAD).sample != sample, "nobody else's turn"
     bound.close(3)
-    sample = bound.answer(3)
     assert bound.open(3, 0, 77).turn is not None
     bound.close(3)
     assert bound.open(3, 0, UNKNOWN_THREAD).turn is not None, "a thread's turn ends the hold"

@@ -62,7 +62,8 @@ def sample_mask(tree: Tree, globs: tuple[str, ...] = ()) -> NDArray[np.bool_]:
         known = listed[tree.extension]
         if COMPRESSION in tree.extensions:
             known |= _ends_with(tree, COMPRESSED_IMAGE)
-        return mask & known
+        mask &= known
+        return mask
     by_name = _matcher([glob for glob in globs if "/" not in glob])
     by_path = _matcher([glob.removeprefix("/") for glob in globs if "/" in glob])
     matched = np.zeros(len(tree), bool)
