@@ -407,8 +407,8 @@ class WatchedPool(LocalFirst):
             self.had.append((served.sample, self._lap[cls]))
         return served
 
-    def take(self, reserved: int) -> Served:
-        served = super().take(reserved)
+    def take(self, reserved: int, path: int = -1) -> Served:
+        served = super().take(reserved, path)
         self.had.append((reserved, self._lap[self._class_of[reserved]]))
         return served
 

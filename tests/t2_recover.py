@@ -202,6 +202,7 @@ class Mount:
         """Another process takes over, or several, if the first die."""
         while True:
             self.deaths += 1
+            self.node.freeze()
             self.end()
             self.begin()
             try:

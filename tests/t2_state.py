@@ -17,6 +17,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 from patience import PATIENCE_S
+from pools import policy_of
 
 from redoxfs.node.state import (
     MAGIC,
@@ -102,6 +103,25 @@ def with_sum(told: bytes) -> bytes:
     return told + xxhash.xxh3_128_digest(told)
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_the_passes_that_are_written_are_read(whole: bool) -> None:
+    policy = policy_of(np.arange(20, dtype=np.int32).reshape(-1, 4), np.arange(20, dtype=np.int32) // 10, 5)
+    policy.keep_passes(np.zeros(20, np.int32), 1)
+    served = [policy.request(path).sample for path in (3, 15, 7)]
+    turns = policy.kept_turns(whole=whole)
+    found = decode(encode(ABOUT, turns, 1)).turns
+    assert found.passes is not None
+    assert turns.passes is not None
+    assert found.passes.whole == whole
+    for one, other in zip(found.passes[:3], turns.passes[:3], strict=True):
+        assert one[: len(other)].tolist() == other.tolist()
+        assert not one[len(other) :].any()
+    assert np.flatnonzero(found.passes.asked).tolist() == [3, 7, 15]
+    assert np.flatnonzero(found.passes.served).tolist() == sorted(served)
+    policy.restore(found)
+    assert decode(encode(ABOUT, turns._replace(passes=None), 1)).turns.passes is None, "as older releases wrote them"
+
+
 def test_content_is_checked_behind_a_valid_checksum() -> None:
     about = json.dumps(ABOUT).encode()
     for text, least, width, why in [
@@ -116,7 +136,7 @@ def test_content_is_checked_behind_a_valid_checksum() -> None:
         with pytest.raises(StateError, match=why):
             decode(with_sum(head + text + bytes(width)))
     older = encode(ABOUT, TURNS, 0)[:-16]
-    with pytest.raises(StateError, match="format version 7, and this redoxfs reads version 1"):
+    with pytest.raises(StateError, match="format version 7, and this redoxfs reads versions 1 to 3"):
         decode(with_sum(older[:8] + struct.pack("<I", 7) + older[12:]))
 
 

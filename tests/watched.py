@@ -17,8 +17,8 @@ class Watched(SlotPolicy):
     def request(self, sample: int) -> Served:
         return self._record(super().request(sample))
 
-    def take(self, reserved: int) -> Served:
-        return self._record(super().take(reserved))
+    def take(self, reserved: int, path: int = -1) -> Served:
+        return self._record(super().take(reserved, path))
 
     def _record(self, served: Served) -> Served:
         self.gave[served.sample, int(self.laps(np.array([served.sample]))[0])] += 1

@@ -84,6 +84,7 @@ from redoxfs.protocol import (
     numbers_of,
 )
 from redoxfs.protocol.binding import UNDECIDED
+from redoxfs.protocol.pool.passes import PassFigures
 from redoxfs.protocol.turns import Turns
 from redoxfs.telemetry import Outcome
 
@@ -172,6 +173,10 @@ class Node:
         self._journal = journal
         self._frozen = False
         self._plan = plan
+        if plan.passing is not None:
+            memory = self.recent.beyond(plan.passing.passes_bytes())
+            if memory is not None:
+                plan.passing.keep_passes_in(memory)
         self._lowest: LowestLaps | None = None
         self._timeout_s = timeout_s
         self.counters = Counters()
@@ -495,6 +500,11 @@ class Node:
     def turns(self) -> Turns:
         """How far the laps are, by the turns of this node."""
         return self._plan.policy.turns()
+
+    def kept_turns(self, *, whole: bool) -> Turns:
+        """`turns`, with the passes of a node that keeps them: see `PoolPolicy.kept_turns`."""
+        passing = self._plan.passing
+        return self.turns() if passing is None else passing.kept_turns(whole=whole)
 
     def restore(self, turns: Turns) -> None:
         """Continue from ``turns``, as the only node. Raises ValueError, and changes nothing, if that is impossible."""
@@ -833,6 +843,7 @@ class Node:
             **self.binding.counts(),
             **self.memory.counts(),
             **_retained(self._plan),
+            **_passes(self._plan, catalog.class_trees),
             **self.supply.stats(),
         }
 
@@ -880,6 +891,11 @@ class Node:
         self.counters.errors += 1
         if isinstance(error, Exception):
             self._failures.note(partial(self._failure, entry, sample, error))
+        # What ends with this process is for the next one.
+        is_over = not self._frozen and (error is None or isinstance(error, Exception | trio.Cancelled))
+        passing, answer = self._plan.passing, self.binding.answer(path)
+        if passing is not None and is_over and answer is not None and self.binding.opens(path) == 1:
+            passing.failed(path, answer)
         self._closed(path, self.binding.fail(path, thread))
         self._kernel.unhold(thread)
         self._pending.give_up_unless_bound(path)
@@ -1011,6 +1027,16 @@ def _retained(plan: Plan) -> dict[str, int]:
         "reads_saved": 0 if policy is None else policy.reads_saved,
         "reads_alone": 0 if policy is None else policy.reads_alone,
         "samples_given_back": 0 if policy is None else policy.given_back,
+    }
+
+
+def _passes(plan: Plan, trees: Sequence[str]) -> dict[str, Any]:
+    """How far the passes of each tree are."""
+    policy = plan.passing
+    return {
+        "passes": {} if policy is None else dict(zip(trees, map(PassFigures._asdict, policy.passes()), strict=True)),
+        "samples_held_back": 0 if policy is None else policy.samples_held_back,
+        "passes_given_twice": 0 if policy is None else policy.passes_given_twice,
     }
 
 

@@ -48,7 +48,8 @@ class OpenedAhead:
         if self._node.plan.nodes > 1:
             raise ValueError("--less: this mount shares its laps with other nodes, whose readers open ahead as well")
         rows = self._node.recent.last(int(count))
-        turns, again = taken_back(self._node.turns(), self._node.plan.policy.units, rows[:, 0], rows[:, 1])
+        now = self._node.kept_turns(whole=True)
+        turns, again = taken_back(now, self._node.plan.policy.units, rows[:, 0], rows[:, 1])
         return {**await self._state.save_turns(path, turns), "less": len(rows), "again": again}
 
     async def turns_since(self, data: bytes) -> Mapping[str, Any]:

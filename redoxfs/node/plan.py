@@ -156,6 +156,7 @@ class Plan:
     ``about``           its fields in `stats.json`
     ``retained``        the policy, if it retains samples from lap to lap
     ``lendable_bytes``  how much of what is retained open files may have
+    ``passing``         the policy, if it keeps passes
     """
 
     policy: ServingPolicy | SharedServingPolicy
@@ -168,6 +169,7 @@ class Plan:
     sharing: Sharing | None = None
     retained: "Retaining | None" = None
     lendable_bytes: int = 0
+    passing: PoolPolicy | None = None
 
     @property
     def nodes(self) -> int:
@@ -385,6 +387,8 @@ def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
             cells.cells, class_of, sizes, capacity_bytes=capacity, retained_bytes=retained, seed=seed
         )
         sharing = None
+        if not catalog.is_for_sampler:
+            pool.keep_passes(*_trees(catalog))
     else:
         if share.exchange is None:
             share = replace(share, exchange=exchange_for(retained / max(1, own_bytes)))
@@ -423,5 +427,6 @@ def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
         sharing=sharing,
         about={"policy": "pool", "chunks": len(cells.cells), "chunk_size": cells.chunk_size},
         retained=pool,
+        passing=None if catalog.is_for_sampler else pool,
         lendable_bytes=lendable,
     )

@@ -8,7 +8,8 @@ without some of them: the last N (`redoxfs state save --less`), or those of the 
 A worker *marks* the beginning of each batch: it looks up a name in `.redoxfs/batches`. The turns of its process belong
 to that batch until its next mark. Batches have numbers within an iteration of a loader, and a loader has a token.
 
-If there is a keeper, the tables are in memory that outlives the process. A new daemon continues them, so checkpoints do
+If there is a keeper, the tables are in memory that outlives the process, and so are the passes of the pool
+(`redoxfs.protocol.pool.passes`), in the same memory. A new daemon continues them, so checkpoints do
 not contain them. A daemon may die after the journal has a turn, and before the turn has its row here. The policy counts
 turns too, so a new daemon notices, and adds the row (`complete`).
 
@@ -71,6 +72,7 @@ class RecentTurns:
 
     def __init__(self, memory_fd: int = -1, proc: Path = Path("/proc")) -> None:
         self._proc = proc
+        self._memory_fd = memory_fd
         self._array = _array(memory_fd)
         if self._array[0] != LAYOUT:
             self._array[:_HEAD] = (LAYOUT, 0, 0, 0)
@@ -84,6 +86,15 @@ class RecentTurns:
         self._process_of: dict[int, int] = {}
         for number in self._kept_marks():
             self._mark_of[int(self._mark_rows[number % MARKS, 0])] = number
+
+    def beyond(self, size_bytes: int) -> memoryview | None:
+        """Memory that outlives this process too, empty or as a former daemon left it; None: there is none."""
+        if self._memory_fd < 0:
+            return None
+        end = _NUMBERS * 8 + size_bytes
+        if os.fstat(self._memory_fd).st_size < end:
+            os.ftruncate(self._memory_fd, end)
+        return memoryview(mmap.mmap(self._memory_fd, end))[_NUMBERS * 8 :]
 
     def note(self, sample: int, lap: int, thread: int) -> None:
         """Record a turn of ``sample`` in ``lap``, for an open by ``thread``."""

@@ -10,6 +10,9 @@ samples that had their turn since the save are served again.
     about        JSON: a text for each thing that the laps depend on, such as the dataset
     laps         of each class or column, above the least, in 1, 2 or 4 bytes each
     had          a bit for each sample
+    passes       version 2: a bit for each path, whether it was opened in its pass, and one for each sample, whether it
+                 was served in it. Version 3: the numbers of these opens, and after which the lap of each class began,
+                 in 4 bytes each. Version 1: nothing
     checksum     XXH3-128 of everything before it
 
 A file is replaced as a whole: written to a temporary file, synced, renamed. A daemon that was detached from its
@@ -40,12 +43,19 @@ import xxhash
 from redoxfs.dataset.array_files import open_plain
 from redoxfs.linux import durable
 from redoxfs.node.threads import begin_in_thread, in_thread
+from redoxfs.protocol.pool.passes import PassState
 from redoxfs.protocol.turns import LAST_LAP, Turns
 
 MAGIC = b"RedoxLap"
-VERSION = 1
+VERSION = 3
+WITHOUT_PASSES, WITH_BITS, WITH_ORDER = 1, 2, VERSION
+"""The versions of files by what they have of passes. Older releases wrote the first, and so do several nodes and the
+slot policy. The second is small enough for every second, the third is written at the end and by `save`."""
 
 WRITE_EVERY_S = 1.0
+
+ORDERED_SAMPLES = 1 << 16
+"""Of up to so many samples, the order of opens is written every second too."""
 
 LONGEST_END_S = 5.0
 """The deadline of the last write: the end must not wait for a disk that does not answer."""
@@ -116,15 +126,16 @@ def encode(about: Mapping[str, str], turns: Turns, written_ns: int) -> bytes:
     text = json.dumps(dict(about), sort_keys=True).encode()
     least, most = int(turns.laps.min(initial=LAST_LAP)), int(turns.laps.max(initial=1))
     width = next(width for width in _WIDTHS if most - least < 1 << 8 * width)
-    head = _HEAD.pack(MAGIC, VERSION, len(text), len(turns.had), len(turns.laps), least, width, turns.given, written_ns)
+    version = WITHOUT_PASSES if turns.passes is None else WITH_ORDER if turns.passes.whole else WITH_BITS
+    head = _HEAD.pack(MAGIC, version, len(text), len(turns.had), len(turns.laps), least, width, turns.given, written_ns)
     laps = (turns.laps - least).astype(_WIDTHS[width])
-    data = b"".join((head, text, laps.tobytes(), turns.had.tobytes()))
+    data = b"".join((head, text, laps.tobytes(), turns.had.tobytes(), *_encoded_passes(turns.passes)))
     return data + xxhash.xxh3_128_digest(data)
 
 
 def decode(data: bytes) -> State:
     """The state in a file's bytes. Raises StateError."""
-    _, _, text_bytes, had_bytes, count, least, width, given, written_ns = _head(data, len(data))
+    _, version, text_bytes, had_bytes, count, least, width, given, written_ns = _head(data, len(data))
     if xxhash.xxh3_128_digest(memoryview(data)[:-_SUM_BYTES]) != data[-_SUM_BYTES:]:
         raise StateError("it is damaged: its checksum is wrong")
     laps_at = _HEAD.size + text_bytes
@@ -138,7 +149,36 @@ def decode(data: bytes) -> State:
         about = None
     if not isinstance(about, dict) or not all(isinstance(value, str) for value in about.values()):
         raise StateError("it is damaged: its description cannot be read")
-    return State(about, Turns((above.astype(np.int64) + least).astype(np.int32), had.copy(), given), written_ns)
+    passes = _decoded_passes(data[laps_at + count * width + had_bytes : -_SUM_BYTES], version, count)
+    laps = (above.astype(np.int64) + least).astype(np.int32)
+    return State(about, Turns(laps, had.copy(), given, passes), written_ns)
+
+
+def _encoded_passes(passes: PassState | None) -> tuple[bytes, ...]:
+    if passes is None:
+        return ()
+    if passes.whole:
+        fill = (0, -len(passes.asked) % 8)
+        of_samples = (np.pad(each, fill).astype("<i4").tobytes() for each in (passes.asked, passes.served))
+        return *of_samples, passes.began.astype("<i4").tobytes()
+    return tuple(np.packbits(each > 0).tobytes() for each in (passes.asked, passes.served))
+
+
+def _decoded_passes(data: bytes, version: int, laps: int) -> PassState | None:
+    if version == WITHOUT_PASSES:
+        return None
+    if version == WITH_ORDER:
+        numbers = np.frombuffer(data, "<i4").astype(np.int32)
+        of_samples = (len(numbers) - laps) // 2
+        asked, served, began = np.split(numbers, [of_samples, 2 * of_samples])
+        return PassState(asked, served, began, whole=True)
+    asked, served = np.unpackbits(np.frombuffer(data, np.uint8)).astype(np.int32).reshape(2, -1)
+    return PassState(asked, served, np.zeros(laps, np.int32), whole=False)
+
+
+def _passes_bytes(version: int, had_bytes: int, laps: int) -> int:
+    """How many bytes of a file are about passes."""
+    return {WITHOUT_PASSES: 0, WITH_ORDER: 4 * (2 * 8 * had_bytes + laps)}.get(version, 2 * had_bytes)
 
 
 def _head(data: bytes, size: int) -> tuple[Any, ...]:
@@ -149,9 +189,10 @@ def _head(data: bytes, size: int) -> tuple[Any, ...]:
         raise StateError(f"it is truncated: it has {size} bytes")
     head = _HEAD.unpack_from(data)
     _, version, text_bytes, had_bytes, count, _, width, _, _ = head
-    if version != VERSION:
-        raise StateError(f"it has format version {version}, and this redoxfs reads version {VERSION}")
-    expected = _HEAD.size + text_bytes + count * width + had_bytes + _SUM_BYTES
+    if not WITHOUT_PASSES <= version <= VERSION:
+        raise StateError(f"it has format version {version}, and this redoxfs reads versions 1 to {VERSION}")
+    of_passes = _passes_bytes(version, had_bytes, count)
+    expected = _HEAD.size + text_bytes + count * width + had_bytes + of_passes + _SUM_BYTES
     if width not in _WIDTHS or size != expected or size > LONGEST_FILE_BYTES:
         raise StateError(f"it is truncated or damaged: it has {size} bytes, and its head describes {expected}")
     return head
@@ -171,7 +212,8 @@ def read_bytes(path: Path) -> bytes:
 
 def longest_bytes(turns: Turns) -> int:
     """The largest size of a file about the same samples; its description may be long, if it is of something else."""
-    return _HEAD.size + LONGEST_ABOUT_BYTES + turns.laps.nbytes + turns.had.nbytes + _SUM_BYTES
+    of_passes = _passes_bytes(VERSION, len(turns.had), len(turns.laps))
+    return _HEAD.size + LONGEST_ABOUT_BYTES + turns.laps.nbytes + turns.had.nbytes + of_passes + _SUM_BYTES
 
 
 def name_of(data: bytes) -> str:
@@ -250,6 +292,13 @@ class Resumable(Protocol):
         """Continue from ``turns``. Raises ValueError, and changes nothing, if that is impossible."""
 
 
+class Passing(Resumable, Protocol):
+    """As the node, which may keep passes."""
+
+    def kept_turns(self, *, whole: bool) -> Turns:
+        """`turns`, with its passes. Not ``whole``: without the order of opens."""
+
+
 class Cluster(Protocol):
     """All nodes that share a dataset. For a node that has it to itself: `SingleNode`.
 
@@ -277,11 +326,11 @@ class SingleNode:
 
     node, nodes, lap_lineage = 0, 1, ""
 
-    def __init__(self, node: Resumable) -> None:
+    def __init__(self, node: Passing) -> None:
         self._node = node
 
     async def turns_of_all(self) -> Turns:
-        return self._node.turns()
+        return self._node.kept_turns(whole=True)
 
     async def go_on(self, turns: Turns, data: bytes) -> None:
         del data
@@ -302,7 +351,7 @@ class StateWriter:
         file: StateFile | None,
         about: Callable[[], Mapping[str, str]],
         samples: int,
-        node: Resumable,
+        node: Passing,
     ) -> None:
         self._file = file
         self._about = about
@@ -312,6 +361,7 @@ class StateWriter:
         # An existing file stays until the first turn: a mount by mistake loses no state.
         self._kept = node.given
         self._written_ns = 0
+        self._has_order = True
         self._failed = False
         self._writing = threading.Lock()
         # The number of the latest write: an abandoned thread must not write an older state after it.
@@ -336,7 +386,7 @@ class StateWriter:
 
     def encoded(self) -> bytes:
         """This node's turns, as in its file."""
-        return encode(self._own_about(), self._node.turns(), time.time_ns())
+        return encode(self._own_about(), self._node.kept_turns(whole=True), time.time_ns())
 
     def decoded(self, data: bytes) -> State:
         """The state of one of these nodes, from its file. In any thread. Raises StateError."""
@@ -369,7 +419,7 @@ class StateWriter:
 
     def final(self) -> None:
         """Write the last changes; no sample has a turn any more."""
-        following = self._next()
+        following = None if self._file is None else self._last()
         if self._file is None or following is None:
             return
         # In a thread, in case the disk does not answer.
@@ -414,7 +464,7 @@ class StateWriter:
         by_ns, _, path = data.partition(b" ")
         is_late = time.monotonic_ns() > int(by_ns)
         if self._file is not None and self._file.base == Path(os.fsdecode(path)):
-            following = None if is_late else self._next()
+            following = None if is_late else self._last()
             await in_thread(self._write_last, following)
         return {}
 
@@ -448,9 +498,16 @@ class StateWriter:
         """The next state to write; None if nothing has changed."""
         return None if self._node.given == self._kept else self._following()
 
-    def _following(self) -> tuple[int, Mapping[str, str], Turns]:
+    def _last(self) -> tuple[int, Mapping[str, str], Turns] | None:
+        """The last state to write, with the order of opens; None if nothing has changed."""
+        if self._node.given == self._kept and self._has_order:
+            return None
+        return self._following(whole=True)
+
+    def _following(self, *, whole: bool = False) -> tuple[int, Mapping[str, str], Turns]:
         self._newest += 1
-        return self._newest, self._own_about(), self._node.turns()
+        whole = self._has_order = whole or self._samples <= ORDERED_SAMPLES
+        return self._newest, self._own_about(), self._node.kept_turns(whole=whole)
 
     def _write_last(self, following: tuple[int, Mapping[str, str], Turns] | None) -> None:
         with self._writing:

@@ -188,7 +188,7 @@ class Succession:
         if isinstance(policy, LocalFirst | SlotNode):
             shared, turns = policy.state(), NO_TURNS
         else:
-            turns = policy.turns()
+            turns = policy.turns_to_repeat() if isinstance(policy, PoolPolicy) else policy.turns()
         undecided, promises = self.pending.tickets()
         return NodeState(
             identity=self._identity(),

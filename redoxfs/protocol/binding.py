@@ -188,7 +188,7 @@ class Binding:
         turn: Served | Pending | None = None
         if outcome is RESERVED:
             reservation = self._drop_reservation(path)
-            turn = self._policy.take(reservation.sample)
+            turn = self._policy.take(reservation.sample, path)
             self._answer_anew(path, turn.sample)
             for seer in reservation.seen_by:
                 self._hold(seer, path)
@@ -436,6 +436,10 @@ class Binding:
     def is_bound(self, path: int) -> bool:
         """Whether a handle on a file of ``path`` is open."""
         return path in self._handles
+
+    def opens(self, path: int) -> int:
+        """How many handles on files of ``path`` are open."""
+        return self._handles.get(path, 0)
 
     def answer(self, path: int) -> int | None:
         """The sample that ``path`` last served. None before its first open, and while it is undecided."""

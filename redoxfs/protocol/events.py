@@ -141,8 +141,8 @@ class Policy(Protocol):
     def reserve(self, sample: int) -> int | None:
         """Reserve a sample that may stand in for ``sample``. Loads nothing; returns None where none is left."""
 
-    def take(self, reserved: int) -> Served:
-        """Give ``reserved`` its turn."""
+    def take(self, reserved: int, path: int = -1) -> Served:
+        """Give ``reserved`` its turn, for an open of ``path``."""
 
     def put_back(self, reserved: int) -> bool:
         """Undo a reservation. True: the sample's bytes stay in memory for another turn; False: they may go."""
@@ -249,7 +249,7 @@ class SharedPolicy(Protocol):
 
     def request(self, sample: int) -> Served | Pending: ...
     def reserve(self, sample: int) -> int | Pending | None: ...
-    def take(self, reserved: int) -> Served: ...
+    def take(self, reserved: int, path: int = -1) -> Served: ...
     def put_back(self, reserved: int) -> bool: ...
     def reserved(self, sample: int) -> Iterable[int]: ...
 

@@ -83,6 +83,14 @@ class LapProgress:
         if ahead:
             self._move_on(tree)
 
+    def begin_lap(self, tree: int, lap: int) -> None:
+        """The laps of a tree before ``lap`` are over, whatever had no turn in them."""
+        if lap > self._lap[tree]:
+            ahead = self._ahead[tree]
+            self._lap[tree] = lap
+            self._in_lap[tree] = ahead.get(lap, 0)
+            self._ahead[tree] = {later: turns for later, turns in ahead.items() if later > lap}
+
     def count_again(self) -> None:
         """The turns are others now than those that were noted: they are counted before the next look."""
         self._is_stale = True

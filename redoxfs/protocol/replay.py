@@ -39,11 +39,11 @@ class Replayable(Policy, Protocol):
     def members(self, unit: int, /) -> Int32:
         """The samples of a class or column."""
 
-    def restore(self, turns: Turns) -> None:
+    def recover(self, turns: Turns) -> None:
         """Continue from ``turns``, with nothing in memory and nothing reserved."""
 
     def reserve_again(self, sample: int) -> None:
-        """After `restore`: ``sample``, which had no turn in its lap, is reserved, and not in memory."""
+        """After `recover`: ``sample``, which had no turn in its lap, is reserved, and not in memory."""
 
 
 class Replay:
@@ -98,7 +98,7 @@ class Replay:
 
     def finish(self) -> None:
         """The policy continues from here, with the binding's reservations. Raises ValueError."""
-        self._policy.restore(self._laps.turns())
+        self._policy.recover(self._laps.turns())
         for sample in self._binding.reserved_samples():
             self._policy.reserve_again(sample)
         self._binding.follow(self._policy)
@@ -168,7 +168,8 @@ class _Recorded:
         self._laps.reserve(self._sample)
         return self._sample
 
-    def take(self, reserved: int) -> Served:
+    def take(self, reserved: int, path: int = -1) -> Served:
+        del path
         self._laps.turn(reserved)
         return Served(reserved)
 

@@ -121,7 +121,7 @@ class SlotPolicy:
         self._reserved.setdefault((vc, slot), {})[chosen] = False
         return chosen
 
-    def take(self, reserved: int) -> Served:
+    def take(self, reserved: int, path: int = -1) -> Served:  # noqa: ARG002
         """The turn of a sample that `reserve` reserved."""
         served = self._turn_of_reserved(reserved, preempted=False)
         self._had_a_turn(reserved)
@@ -153,6 +153,10 @@ class SlotPolicy:
         for column in self._reserved.values():
             had[list(column)] = False
         return Turns(self._lap.reshape(-1).copy(), np.packbits(had), self._given)
+
+    def recover(self, turns: Turns) -> None:
+        """`restore`, in a process after another one."""
+        self.restore(turns)
 
     def restore(self, turns: Turns) -> None:
         """Resume where another policy of the same layout was. Nothing is in memory or reserved any more.

@@ -18,6 +18,7 @@ from redoxfs.arrays import distinct
 
 if TYPE_CHECKING:
     from redoxfs.protocol.lap_progress import LapProgress
+    from redoxfs.protocol.pool.passes import PassState
 
 Int32 = npt.NDArray[np.int32]
 Numbers = npt.NDArray[np.integer]
@@ -40,11 +41,13 @@ class Turns(NamedTuple):
     ``had``    uint8[ceil(S / 8)], a bit for each sample, the highest of a byte first: whether it had its turn in the
                lap that its column or class is in
     ``given``  how many turns were given since the first lap began
+    ``passes`` which paths were opened and which samples served in the passes; None where they are not kept, or unknown
     """
 
     laps: Int32
     had: Bytes
     given: int
+    passes: "PassState | None" = None
 
     def flags(self, laps: int, samples: int) -> Flags:
         """bool[S]: ``had``, of so many samples. Raises ValueError where these turns belong to other samples."""
@@ -101,7 +104,8 @@ def taken_back(turns: Turns, unit_of: Numbers, samples: Numbers, laps: Numbers) 
         had |= of_back
     had[samples[laps == back_to[units]]] = False
     given = max(0, turns.given - len(samples) - again)
-    return Turns(back_to, np.packbits(had), given), again
+    passes = None if turns.passes is None else turns.passes.without(samples)
+    return Turns(back_to, np.packbits(had), given, passes), again
 
 
 class Ledger:

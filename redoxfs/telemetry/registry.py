@@ -153,6 +153,42 @@ METRICS: tuple[Metric, ...] = (
         "samples cross a split of its own; 0: none were seen to be, since this daemon began.",
         labels=("tree",),
     ),
+    # Passes
+    Metric(
+        "pass_opens",
+        GAUGE,
+        "passes.*.opens",
+        "Files of the class tree that were opened since the present pass began; a group counts as one.",
+        labels=("tree",),
+        stable=False,
+    ),
+    Metric(
+        "passes_complete",
+        COUNTER,
+        "passes.*.complete",
+        "Passes in which all files of the class tree were opened.",
+        labels=("tree",),
+    ),
+    Metric(
+        "passes_ended_early",
+        COUNTER,
+        "passes.*.early",
+        "Passes in which at least half of the files of the class tree were opened, and not all, before another began.",
+        labels=("tree",),
+    ),
+    Metric(
+        "samples_held_back",
+        COUNTER,
+        "samples_held_back",
+        "Samples that laps began without, as they had come in the pass.",
+        stable=False,
+    ),
+    Metric(
+        "passes_given_twice",
+        COUNTER,
+        "passes_given_twice",
+        "Samples that a pass was given again, as it allowed no other.",
+    ),
     Metric("turns", COUNTER, "turns", "Turns that this node has given since the first lap began."),
     Metric("turns_kept", GAUGE, "turns_kept", "Turns that the state file has."),
     Metric(

@@ -61,7 +61,9 @@ def makers_of(samples: int, classes: int, chunk_size: int, resident: float) -> M
 
     def pool() -> Policy:
         capacity_bytes = int(resident * samples) * SAMPLE_BYTES
-        return PoolPolicy(cells.cells, class_of, sizes, capacity_bytes=capacity_bytes, seed=0)
+        policy = PoolPolicy(cells.cells, class_of, sizes, capacity_bytes=capacity_bytes, seed=0)
+        policy.keep_passes(np.zeros(samples, np.int8), 1)
+        return policy
 
     return {"slot": slot, "pool": pool}
 

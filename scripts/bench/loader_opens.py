@@ -45,6 +45,7 @@ class Mount:
         cells = np.random.default_rng(self.seed).permutation(FILES).astype(np.int32).reshape(-1, CHUNK)
         sizes = np.full(FILES, FILE_BYTES, np.int64)
         policy = PoolPolicy(cells, self.class_of, sizes, capacity_bytes=FILES * FILE_BYTES // 5, seed=self.seed)
+        policy.keep_passes(np.zeros(FILES, np.int32), 1)
         self._binding = Binding(policy, np.ones(FILES, np.int64))
 
     def open(self, path: int, use: str = "train", thread: int = 1) -> int:

@@ -46,7 +46,7 @@ class LocalFirst(NodeState):
             return None
         return self._wait(cls, reserves=True)
 
-    def take(self, reserved: int) -> Served:
+    def take(self, reserved: int, path: int = -1) -> Served:  # noqa: ARG002
         """The turn of a sample that was reserved."""
         cls = self._class_of[reserved]
         served = self._take(cls, reserved)

@@ -32,14 +32,15 @@ class is skipped, but counts.
 ``retained``     which chunks are retained, and how much of memory they have
 ``queues``       where each sample of a class is in its lap
 ``chunk_order``  which chunks have samples to load, for this lap or the next
+``passes``       runs of opens without a path twice, which get no sample twice; on one node
 ``parts``        which samples each lap of a class covers
 ``pace``         how often each class is asked
 
 Rules for whoever edits these files:
 
-1. A sample is in exactly one section of its queue. A reserved one lies in "had its turn" and is in
-   `PoolState._reserved`; it cannot be loaded, and holds its class's lap open. A request that finds nothing else
-   preempts it: fairness outranks a reservation.
+1. A sample is in exactly one section of its queue. One that a pass was given lies left of ``served``. A reserved one
+   lies in "had its turn" and is in `PoolState._reserved`; it cannot be loaded, and holds its class's lap open. A
+   request that finds nothing else preempts it: fairness outranks a reservation.
 2. The sum of the bytes of all residents never exceeds the capacity. The answer to a demand load leaves at once, and a
    reserved sample leaves the pool: both count in another budget.
 3. A resident leaves by being served or reserved. Retained samples also leave where open files need their room

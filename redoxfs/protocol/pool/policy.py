@@ -7,6 +7,7 @@ import numpy as np
 from redoxfs.protocol.events import Load, Served
 from redoxfs.protocol.pool.chunk_order import add
 from redoxfs.protocol.pool.loads import Loads
+from redoxfs.protocol.pool.passes import MOST_TURNS, Pass, PassFigures
 from redoxfs.protocol.pool.queues import HAD_TURN, RESERVED
 from redoxfs.protocol.pool.state import DELIVERED_PER_REQUEST
 
@@ -24,6 +25,12 @@ GROWTH, GROWTH_TIMES = 1 / 4, 2
 another, samples are read alone whatever its size."""
 
 
+LOOKED_AT = 8_192
+"""At how many opens of a pass a stat looks first, for one that its path may have."""
+
+NOTED = 0xFFFFFFFE
+
+
 class PoolPolicy(Loads):
     """Which sample answers a request, and which chunks to load ahead. For its arguments see `PoolState`."""
 
@@ -35,28 +42,55 @@ class PoolPolicy(Loads):
         self._requests_to_note -= 1
         if self._requests_to_note < 0:
             self._note_pace()
+        tree = None
+        if self._pass_of is not None:
+            tree = self._pass_of[cls]
+            last = self._asked_at[sample]
+            if last > tree.since or tree.watches:
+                self._look(tree, last)
+            if self._lap_of_class[cls] < tree.lap:
+                self._begin_lap_of_pass(cls, tree)
         place = self._resident_place(cls)
         if place < 0 and self._queues.is_all_loaded(cls):
-            reserved = self._reserved.get(cls)
-            if reserved:
-                return self._turn_of_reserved(self.choose_victim(reserved), preempted=True)
-            self._begin_lap(cls)
+            victim = self._begin_lap_or_preempt(cls, tree)
+            if victim is not None:
+                return self._turn_of_reserved(victim, sample, preempted=True)
             place = self._resident_place(cls)
         if place < 0:
-            return self._turn_of_reserved(self._reserve_fresh(cls), preempted=False)
+            return self._turn_of_reserved(self._reserve_fresh(cls), sample, preempted=False)
         # Before the answer has its turn: the answer itself must not be loaded for the next lap.
         loads = self._load_ahead() if self._free_bytes >= self._room_for_next_bytes else ()
         answer = self._take_out(cls, place)
+        if tree is not None:
+            self._note_open(tree, sample, answer)
         return Served(answer, loads, False, False, self._had_a_turn(cls, answer))
 
     def reserve(self, sample: int) -> int | None:
         """Reserve a sample of ``sample``'s class: a resident, else one that a load on demand would read."""
         cls = self._class_of[sample]
+        tree = None if self._pass_of is None else self._pass_of[cls]
+        if tree is not None:
+            if tree.end_laps():
+                self._end_laps(tree)
+            if self._lap_of_class[cls] < tree.lap:
+                self._begin_lap_of_pass(cls, tree)
+            if self._asked_at[sample] > tree.since and tree.is_long:
+                # An epoch is over, and what is left in the lap may be for the paths that it lacked.
+                ahead = self._reserve_ahead(cls, tree, sample)
+                if ahead is not None:
+                    return ahead
         place = self._resident_place(cls)
         if place < 0 and self._queues.is_all_loaded(cls):
-            if self._reserved.get(cls):
+            if self._reserved_in_lap(cls) and (tree is None or not self._may_begin_lap(cls)):
                 return None
-            self._begin_lap(cls)
+            if tree is None:
+                self._begin_lap(cls)
+            elif self._may_begin_lap(cls):
+                self._begin_lap_of_pass(cls, tree)
+            else:
+                failed = self._give_twice(cls, tree, only_failed=True)
+                if self._queues.is_over(cls):
+                    return failed
             place = self._resident_place(cls)
         if place < 0:
             return self._reserve_fresh(cls)
@@ -69,14 +103,28 @@ class PoolPolicy(Loads):
         self._count_for_next_lap(cls, chosen, -1)
         return chosen
 
-    def take(self, reserved: int) -> Served:
-        """The turn of a sample that `reserve` reserved."""
+    def take(self, reserved: int, path: int = -1) -> Served:
+        """The turn of a sample that `reserve` reserved, for an open of ``path``: needed where passes are kept."""
         self._now += DELIVERED_PER_REQUEST
-        return self._turn_of_reserved(reserved, preempted=False)
+        if self._pass_of is not None:
+            cls = self._class_of[reserved]
+            tree = self._pass_of[cls]
+            last = self._asked_at[path]
+            if last > tree.since or tree.watches:
+                self._look(tree, last)
+            if self._lap_of_class[cls] < tree.lap:
+                self._begin_lap_of_pass(cls, tree)
+        return self._turn_of_reserved(reserved, path, preempted=False)
 
     def put_back(self, reserved: int) -> bool:
         """Undo a reservation: the sample is resident again if it was loaded and still fits, else fresh again."""
         cls = self._class_of[reserved]
+        if reserved in self._ahead:
+            self._forget_reservation(reserved)
+            self._queues.had[reserved] = HAD_TURN
+            self._queues.stays[reserved] = 0
+            self._count_for_next_lap(cls, reserved, 1)
+            return False
         self._count_for_next_lap(cls, reserved, 1)
         found, size_bytes = self._forget_reservation(reserved), self._bytes[reserved]
         if found and size_bytes <= self._free_bytes:
@@ -101,12 +149,15 @@ class PoolPolicy(Loads):
         self._count_for_next_lap(cls, kept, 1)
 
     def reserved(self, sample: int) -> Iterable[int]:
-        """The reserved samples of ``sample``'s class, oldest first."""
-        return self._reserved.get(self._class_of[sample], ())
+        """The reserved samples of ``sample``'s class, oldest first, but for those that another pass is to get."""
+        return self._reserved_in_lap(self._class_of[sample])
 
     def reserve_again(self, sample: int) -> None:
         """After `restore`: a sample that had no turn in its lap is reserved, and not in memory."""
         cls = self._class_of[sample]
+        if self._pass_of is not None and self._queues.had[sample] == HAD_TURN:
+            self._reserve_had(cls, sample)
+            return
         self._count_for_next_lap(cls, sample, -1)
         self._reserved.setdefault(cls, {})[sample] = NOT_LOADED
         self._queues.reserve_fresh(cls, sample)
@@ -153,9 +204,9 @@ class PoolPolicy(Loads):
 
     # Turns
 
-    def _turn_of_reserved(self, sample: int, *, preempted: bool) -> Served:
-        """Give a reserved sample its turn. It stays in `_reserved`, out of all loads, until the loads of its turn are
-        decided.
+    def _turn_of_reserved(self, sample: int, path: int, *, preempted: bool) -> Served:
+        """Give a reserved sample its turn, for an open of ``path``. It stays in `_reserved`, out of all loads, until
+        the loads of its turn are decided.
         """
         cls = self._class_of[sample]
         loads: tuple[Load, ...] = () if self._reserved[cls][sample] else (self._load_on_demand(sample),)
@@ -173,7 +224,26 @@ class PoolPolicy(Loads):
         self._forget_reservation(sample)
         self._queues.had[sample] = HAD_TURN
         self._count_for_next_lap(cls, sample, 1)
+        if self._pass_of is not None:
+            self._note_open(self._pass_of[cls], path, sample)
         return Served(sample, loads, preempted, kept=self._had_a_turn(cls, sample))
+
+    def _begin_lap_or_preempt(self, cls: int, tree: Pass | None) -> int | None:
+        """Nothing is left in a class's lap but what is reserved: returns one of these, else begins the next lap."""
+        reserved = self._reserved_in_lap(cls)
+        if reserved:
+            return self.choose_victim(reserved)
+        if tree is None:
+            self._begin_lap(cls)
+            return None
+        self._begin_lap_of_pass(cls, tree)
+        if self._queues.is_over(cls):
+            # All that the pass allows is reserved, for paths that were not opened in it either.
+            reserved = self._reserved_in_lap(cls)
+            if reserved:
+                return self.choose_victim(reserved)
+            return self._give_twice(cls, tree)
+        return None
 
     def _reserve_fresh(self, cls: int) -> int:
         """Reserve the fresh sample of a class that is best read now. It has no residents, or retained ones alone."""
@@ -221,6 +291,136 @@ class PoolPolicy(Loads):
         self._free_bytes -= size_bytes
         self._retained_bytes += size_bytes
         self._put_aside_bytes += size_bytes
+
+    # Passes
+
+    def begin_pass(self, tree: int) -> None:
+        """The job says that an epoch of a tree begins: the next open of it begins a pass, whatever its path is."""
+        assert self._passes is not None
+        run = self._passes.trees[tree]
+        if run.begin_now():
+            self._end_laps(run)
+        self._begin_pass(run, run.turn)
+
+    def passes(self) -> list[PassFigures]:
+        """The pass of each tree, if they are kept."""
+        return [] if self._passes is None else [tree.figures() for tree in self._passes.trees]
+
+    @property
+    def samples_held_back(self) -> int:
+        """How many samples laps began without, as a pass had been given them."""
+        return 0 if self._passes is None else self._passes.held_back
+
+    @property
+    def passes_given_twice(self) -> int:
+        """How many samples a pass was given again, as it allowed no other."""
+        return 0 if self._passes is None else self._passes.given_twice
+
+    def failed(self, path: int, sample: int) -> None:
+        """An open of ``path``, which ``sample`` was to answer, has failed. It was a turn of the lap, and is nothing to
+        the pass."""
+        if self._passes is not None:
+            self._passes.failed(path, sample, self._passes.of_class[self._class_of[path]])
+
+    def _look(self, tree: Pass, last: int) -> None:
+        """Before an open of a path that was last opened by the tree's open number ``last``."""
+        since = tree.look(last)
+        if tree.ends_laps:
+            self._end_laps(tree)
+        if since > tree.since:
+            self._begin_pass(tree, since)
+
+    def _begin_pass(self, tree: Pass, since: int) -> None:
+        """The pass began later than was known. What was served before that is not held back any more."""
+        passes = self._passes
+        assert passes is not None
+        samples, numbers = tree.entries(tree.since, since)
+        passes.in_pass_array[samples] = False
+        tree.move(since)
+        if tree.turn > MOST_TURNS:
+            passes.make_room(tree)
+        passes.keep(tree)
+        classes = self._class_array[samples]
+        comes = (numbers <= passes.began_array[classes]) & (self._lap[classes] >= tree.lap)
+        had = self._queues.had_array[samples]
+        if self._ahead:
+            self._ahead.difference_update(samples[comes & (had == RESERVED)].tolist())
+        samples = samples[comes & (had == HAD_TURN)]
+        if len(samples):
+            self._come_into_lap(samples)
+
+    def _note_open(self, tree: Pass, path: int, answer: int) -> None:
+        """The open of ``path`` got ``answer``. Last what another process looks at first."""
+        turn = tree.turn + 1
+        tree.log[turn % tree.room] = answer
+        self._in_pass[answer] = 1
+        self._pass_head[2] = (self._now & NOTED) << 31 | path
+        self._asked_at[path] = tree.turn = turn
+        if turn == tree.full_at:
+            tree.is_full()
+
+    def _reserved_in_lap(self, cls: int) -> Iterable[int]:
+        """The samples of a class that are reserved and had no turn in the lap, oldest first."""
+        reserved = self._reserved.get(cls, ())
+        return [sample for sample in reserved if sample not in self._ahead] if self._ahead else reserved
+
+    def _may_begin_lap(self, cls: int) -> bool:
+        """Whether the class's next lap would have a sample that the pass allows."""
+        assert self._passes is not None
+        members = self._queues.members(cls)
+        had = self._queues.had_array[members] == HAD_TURN
+        return bool((had & ~self._passes.in_pass_array[members]).any())
+
+    def _reserve_ahead(self, cls: int, tree: Pass, path: int) -> int | None:
+        """Reserve a sample that the pass was given, and that is allowed once ``path``, which it has, is opened; None if
+        none is."""
+        last = self._asked_at[path]
+        since = tree.would_begin(last)
+        own = tree.log[last % tree.room]
+        if since == last and own >= 0 and self._class_of[own] == cls and self._queues.had[own] == HAD_TURN:
+            # That of the path's own last open, which no other path needs.
+            self._reserve_had(cls, own)
+            return own
+        first = tree.since + self._draw(since - tree.since)
+        for after, until in ((first, min(since, first + LOOKED_AT)), (tree.since, since)):
+            samples, _ = tree.entries(after, until, failed=False)
+            samples = samples[(self._class_array[samples] == cls) & (self._queues.had_array[samples] == HAD_TURN)]
+            if len(samples):
+                chosen = int(samples[self._draw(len(samples))])
+                self._reserve_had(cls, chosen)
+                return chosen
+        return None
+
+    def _reserve_had(self, cls: int, sample: int) -> None:
+        """Reserve a sample that had its turn in the lap."""
+        found = NOT_LOADED
+        if self._queues.is_resident(cls, sample):
+            self.let_go(sample)
+            found = LOADED
+        self._count_for_next_lap(cls, sample, -1)
+        self._queues.had[sample] = RESERVED
+        self._reserved.setdefault(cls, {})[sample] = found
+        self._ahead.add(sample)
+
+    def _give_twice(self, cls: int, tree: Pass, *, only_failed: bool = False) -> int | None:
+        """The pass was given all samples of a class. Either opens of it have failed: one of their samples comes again.
+        Or records of it were lost, since it has no more opens than the class has paths: the class is open to all."""
+        assert self._passes is not None
+        failed = self._passes.allow_failed(cls, tree)
+        if failed is not None:
+            if self._queues.had[failed] == HAD_TURN:
+                self._comes_into_lap(cls, failed)
+            return None
+        if only_failed:
+            return None
+        self._passes.given_twice += 1
+        members = self._queues.members(cls)
+        self._passes.in_pass_array[members] = False
+        reserved = self._reserved.get(cls)
+        if reserved and len(reserved) == len(members):
+            return self.choose_victim(reserved)
+        self._begin_lap_of_pass(cls, tree)
+        return None
 
     # What is retained
 
@@ -316,6 +516,7 @@ class PoolPolicy(Loads):
         cls = self._class_of[sample]
         of_class = self._reserved[cls]
         found = of_class.pop(sample)
+        self._ahead.discard(sample)
         if found == RETAINED:
             self._hold_room(-self._bytes[sample])
         if not of_class:

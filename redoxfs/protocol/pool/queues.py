@@ -35,6 +35,13 @@ Ints: TypeAlias = "memoryview[int]"
 NOT_YET, HAD_TURN, RESERVED = 0, 1, 2
 """The values of `Queues.had`."""
 
+_PASSED = 4
+"""Twice the number of the section of those that had their turn, from the left."""
+
+_INTO = np.array([6, 0, 9, 0, 12], np.uint8)
+"""Twice the section into which a sample comes, by twice that in which it is. Those that were loaded for the next lap
+come before the younger ones."""
+
 
 class Queues:
     """The sections of all classes. Memoryviews yield plain ints at a third of numpy's cost.
@@ -103,6 +110,10 @@ class Queues:
         """How many samples are in the retained sections."""
         kept, had_none = self._kept_array - self._begun_array[:-1], self._stream_array - self.served_array
         return int(kept.sum() + had_none.sum())
+
+    def is_over(self, cls: int) -> bool:
+        """Whether nothing is left in a class's lap, but for what is reserved."""
+        return self.served[cls] == self.begun[cls + 1]
 
     def is_all_loaded(self, cls: int) -> bool:
         """Whether a class has no fresh samples left."""
@@ -270,6 +281,50 @@ class Queues:
         self.served[cls] = served
         self.stream[cls] = self.arrived[cls] = served + retained
         self.loaded[cls] = loaded
+
+    def rearrange(self, cls: int, stays_out: Flags) -> None:
+        """Samples that had their turn come into the lap, but for those that stay out, bool[n] of the class's members,
+        and those that are reserved. What is in memory for the next lap is in memory for this one then.
+
+        Where all samples belong to every lap.
+        """
+        begun, end = self.begun[cls], self.begun[cls + 1]
+        borders = (begun, self.kept[cls], self.next[cls], self.served[cls], self.stream[cls], self.arrived[cls])
+        sizes = np.diff((*borders, self.loaded[cls], end))
+        section = np.repeat(np.arange(0, 2 * len(sizes), 2, dtype=np.uint8), sizes)
+        stretch = self.members(cls)
+        comes: Flags = (section <= _PASSED) & ~stays_out & (self.had_array[stretch] != RESERVED)
+        section[comes] = _INTO[section[comes]]
+        in_order = stretch[np.argsort(section, kind="stable")]
+        stretch[:] = in_order
+        self.at_array[in_order] = np.arange(begun, end, dtype=np.int32)
+        ends = np.cumsum(np.bincount(section, minlength=2 * len(sizes))) + begun
+        self.kept[cls], self.next[cls], served = int(ends[0]), int(ends[2]), int(ends[_PASSED])
+        self.served[cls], self.stream[cls], self.arrived[cls] = served, int(ends[6]), int(ends[8])
+        self.loaded[cls] = int(ends[10])
+        self.had_array[in_order[served - begun :]] = NOT_YET
+
+    def come_into_lap(self, cls: int, sample: int) -> bool:
+        """As `rearrange`, for one sample that had its turn. Returns whether it is in memory."""
+        place, served = self._at[sample], self.served[cls] - 1
+        is_kept, is_resident = place < self.kept[cls], place < self.next[cls]
+        if is_kept:
+            kept = self.kept[cls] = self.kept[cls] - 1
+            self._swap(place, kept)
+            place = kept
+        if is_resident:
+            border = self.next[cls] = self.next[cls] - 1
+            self._swap(place, border)
+            place = border
+        self._swap(place, served)
+        self.served[cls] = served
+        self.had[sample] = NOT_YET
+        if not is_resident:
+            self.make_fresh(cls, sample)
+        elif not is_kept:
+            stream = self.stream[cls] = self.stream[cls] - 1
+            self._swap(served, stream)
+        return is_resident
 
     def _sort(self, cls: int, part_of: Int8, part: int) -> tuple[int, int]:
         """Sort a class's stretch: samples of other parts, loaded, fresh. Returns where the last two begin."""

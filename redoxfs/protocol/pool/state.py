@@ -12,6 +12,7 @@ from redoxfs.protocol.lap_progress import LapProgress, TreeLap
 from redoxfs.protocol.pool.chunk_order import ChunkOrder, add
 from redoxfs.protocol.pool.pace import AMPLE_SAMPLES, Pace
 from redoxfs.protocol.pool.parts import Parts
+from redoxfs.protocol.pool.passes import Pass, Passes, bytes_of
 from redoxfs.protocol.pool.queues import HAD_TURN, NOT_YET, RESERVED, Queues
 from redoxfs.protocol.pool.retained import draw_chunks, retained_bytes_for
 from redoxfs.protocol.turns import Turns
@@ -58,6 +59,9 @@ request."""
 LITTLE_SAMPLES = 2
 """With less room than this no chunk is looked for. That halves the cost of a decision where classes are asked one after
 the other in chunks of 8, and changes nothing where they are asked at random."""
+
+FEW_COME, MEMBERS_FOR_ONE = 8, 64
+"""A class is sorted anew where more samples of it come into its lap at a time: it takes the time of these."""
 
 DRAWS = 4_096
 """How many random numbers are drawn at a time: one by one, each costs a microsecond."""
@@ -131,6 +135,11 @@ class PoolState:
         self._lent_bytes = 0
         # By class, oldest first: each reserved sample, and whether it was in memory then, or even retained.
         self._reserved: dict[int, dict[int, int]] = {}
+        self._passes: Passes | None = None
+        # By class.
+        self._pass_of: list[Pass] | None = None
+        # Reserved samples that had their turn in this lap: their paths begin another pass.
+        self._ahead: set[int] = set()
 
         self.choose_victim: ChooseVictim = oldest
 
@@ -176,17 +185,84 @@ class PoolState:
         """How far the laps are. A copy."""
         return Turns(self._lap.copy(), np.packbits(self._queues.had_array == HAD_TURN), self.given)
 
+    def kept_turns(self, *, whole: bool) -> Turns:
+        """`turns`, with the passes if they are kept. Not ``whole``: without the order of opens; a tenth of the size."""
+        turns = self.turns()
+        if self._passes is None:
+            return turns
+        passes = self._passes.state(whole=whole)
+        if not whole:
+            return turns._replace(passes=passes)
+        # Classes whose lap a pass has ended, and that were not asked since: as if they were in the next one.
+        laps = turns.laps.copy()
+        for tree in self._passes.trees:
+            late = tree.classes[laps[tree.classes] < tree.lap]
+            laps[late] = tree.lap
+            passes.began[late] = passes.served.max(initial=0)
+        had = turns.flags(len(laps), len(self._class_array)).copy()
+        is_late: Flags = (laps > turns.laps)[self._class_array]
+        had[is_late] = self._passes.in_pass_array[is_late]
+        return Turns(laps, np.packbits(had), turns.given, passes)
+
+    def turns_to_repeat(self) -> Turns:
+        """`turns`, for a record of the turns after them, and `recover`. What is held back counts as without a turn: if
+        it has one before another lap begins, that is no sign of another lap."""
+        turns = self.turns()
+        if self._passes is None:
+            return turns
+        held = self._passes.held()
+        if not len(held):
+            return turns
+        had = turns.flags(len(turns.laps), len(self._class_array)).copy()
+        had[held] = False
+        return turns._replace(had=np.packbits(had))
+
     def restore(self, turns: Turns) -> None:
         """Resume where another policy of the same samples was. Nothing is in memory or reserved any more.
 
         Raises:
             ValueError: the turns are of other samples or parts; nothing was changed.
         """
-        had = turns.flags(len(self._lap), len(self._chunk_of))
+        turns.flags(len(self._lap), len(self._chunk_of))
         self._parts.of_classes_in(turns.laps)
+        if self._passes is not None:
+            if turns.passes is not None:
+                self._passes.check(turns.passes)
+            self._passes.restore(turns.passes)
+        self._resume(turns)
+
+    def recover(self, turns: Turns) -> None:
+        """As `restore`, in a process after another one: the passes go on in the memory that outlived it. Of an open
+        that is there and not in ``turns``, nobody saw the answer.
+
+        Raises:
+            ValueError: the turns are of other samples or parts.
+        """
+        if self._passes is None or not self._passes.is_continued:
+            self.restore(turns)
+            return
+        turns.flags(len(self._lap), len(self._chunk_of))
+        self._parts.of_classes_in(turns.laps)
+        path = self._passes.noted(turns.given + 1)
+        if path is not None:
+            self._passes.undo(path, self._passes.of_class[self._class_of[path]])
+        # The record shows some laps later or earlier than they began. All that the pass was given came before these.
+        for tree in self._passes.trees:
+            others = tree.classes[turns.laps[tree.classes] != self._passes.laps_array[tree.classes]]
+            self._passes.began_array[others] = tree.turn
+        self._resume(turns)
+
+    def _resume(self, turns: Turns) -> None:
+        had = turns.flags(len(self._lap), len(self._chunk_of))
+        if self._passes is not None:
+            # What the pass was given is not in the lap, whether it had its turn in it or before.
+            had = had | self._passes.in_pass_array
+            self._passes.note_given(turns.given)
+            self._passes.laps_array[:] = turns.laps
         self._queues.had_array[:] = had
         self._lap[:] = turns.laps
         self._given_before = turns.given
+        self._ahead.clear()
         self._reserved.clear()
         self._lend(-self._lent_bytes)
         self._free_bytes = self._capacity_bytes
@@ -196,8 +272,43 @@ class PoolState:
         np.asarray(self._arrival)[:] = 0
         self._begin_laps()
         self._requests_to_note = self._pace.note(self._room_samples())
+        if self._passes is not None:
+            self._passes.look_again()
         if self._progress is not None:
             self._progress.count_again()
+
+    def keep_passes(self, tree_of: npt.NDArray[np.integer], trees: int) -> None:
+        """From now on no pass of a tree gets a sample twice (`passes`); ``tree_of`` is int[S], and there are ``trees``.
+
+        For a policy that decides about all samples, before anything else. Not where samplers draw.
+        """
+        passes = Passes(self._class_array, tree_of, trees)
+        passes.laps_array[:] = self._lap
+        self._keep_passes(passes)
+
+    def passes_bytes(self) -> int:
+        """How much memory `keep_passes_in` needs; 0: there are no passes."""
+        return 0 if self._passes is None else bytes_of([tree.paths for tree in self._passes.trees], len(self._lap))
+
+    def keep_passes_in(self, memory: memoryview) -> None:
+        """Have the passes in memory that outlives this process: empty, or with those of a former process (`recover`).
+        Before any request."""
+        assert self._passes is not None
+        state = self._passes.state(whole=True)
+        tree_of = self._passes.tree_of_class[self._class_array]
+        passes = Passes(self._class_array, tree_of, len(self._passes.trees), memory)
+        if not passes.is_continued:
+            passes.restore(state)
+            for tree, before in zip(passes.trees, self._passes.trees, strict=True):
+                tree.lap = before.lap
+            passes.note_given(self._given_before)
+            passes.laps_array[:] = self._lap
+        self._keep_passes(passes)
+
+    def _keep_passes(self, passes: Passes) -> None:
+        self._passes, self._pass_of = passes, passes.of_class
+        self._asked_at, self._in_pass = passes.asked, passes.in_pass
+        self._pass_head = passes.head
 
     def count_laps(self, tree_of: npt.NDArray[np.integer], trees: int) -> None:
         """From now on `tree_laps` counts the turns of each tree; ``tree_of`` is int[S], and there are ``trees``."""
@@ -359,6 +470,91 @@ class PoolState:
         self._parts.enter(cls, lap)
         if not len(fresh):
             self._run_over(cls)
+
+    # Laps that a pass ends
+
+    def _end_laps(self, tree: Pass) -> None:
+        """The laps of a tree are over, whatever had no turn. Each class begins the next one at its next request."""
+        assert self._passes is not None
+        tree.lap = int(self._lap[tree.classes].max(initial=0)) + 1
+        self._passes.keep(tree)
+
+    def _begin_lap_of_pass(self, cls: int, tree: Pass) -> None:
+        """Begin a class's next lap, without the samples that the pass was given."""
+        passes, queues = self._passes, self._queues
+        assert passes is not None
+        held = passes.in_pass_array[queues.members(cls)]
+        if queues.is_over(cls) and cls not in self._reserved and not held.any():
+            self._begin_lap(cls)
+        else:
+            self._rearrange(cls, held)
+            members = queues.members(cls)
+            stays = queues.had_array[members] != HAD_TURN
+            queues.stays_array[members] = stays & self._retained_array[members] if self._retained_limit_bytes else False
+            passes.held_back += int(np.count_nonzero(held))
+            self._count_again(cls)
+            self._lap_of_class[cls] += 1
+        self._lap_of_class[cls] = max(self._lap_of_class[cls], tree.lap)
+        passes.began[cls] = tree.turn
+        passes.laps_array[cls] = self._lap_of_class[cls]
+        if self._ahead:
+            self._ahead.difference_update([s for s in self._reserved.get(cls, ()) if not passes.in_pass[s]])
+        if self._progress is not None:
+            self._progress.begin_lap(tree.number, tree.lap)
+
+    def _rearrange(self, cls: int, stays_out: Flags) -> None:
+        """See `Queues.rearrange`. `_count_again` must follow."""
+        touched = self._chunk_array[self._queues.fresh(cls)]
+        add(self._chunks.this_lap_array, touched, -1)
+        if self._runs_over[cls]:
+            chunks = self._chunk_array[self._open_to_next_lap(cls)]
+            add(self._chunks.next_lap_array, chunks, -1)
+            touched = np.concatenate([touched, chunks])
+            self._runs_over[cls] = 0
+            self._running_over -= 1
+        self._touched = touched
+        self._queues.rearrange(cls, stays_out)
+
+    def _count_again(self, cls: int) -> None:
+        fresh = self._chunk_array[self._queues.fresh(cls)]
+        add(self._chunks.this_lap_array, fresh, 1)
+        self._chunks.file_all(np.concatenate([self._touched, fresh]))
+        if not len(fresh):
+            self._run_over(cls)
+
+    def _come_into_lap(self, samples: Int32) -> None:
+        """Samples that were held back come into their lap: the pass began after they were served."""
+        classes = self._class_array[samples]
+        order = np.argsort(classes, kind="stable")
+        samples, classes = samples[order], classes[order]
+        first = np.flatnonzero(np.diff(classes, prepend=-1))
+        flags: Flags | None = None
+        for of_class in np.split(samples, first[1:]):
+            cls = self._class_of[of_class[0]]
+            members = self._queues.members(cls)
+            if len(of_class) < FEW_COME + len(members) // MEMBERS_FOR_ONE:
+                for sample in of_class.tolist():
+                    self._comes_into_lap(cls, sample)
+                continue
+            if flags is None:
+                flags = np.ones(len(self._class_array), np.bool_)
+                flags[samples] = False
+            self._rearrange(cls, flags[members])
+            if self._retained_limit_bytes:
+                self._queues.stays_array[of_class] = self._retained_array[of_class]
+            self._count_again(cls)
+
+    def _comes_into_lap(self, cls: int, sample: int) -> None:
+        if not self._queues.is_resident(cls, sample):
+            self._count_for_next_lap(cls, sample, -1)
+        is_resident = self._queues.come_into_lap(cls, sample)
+        if self._retained_limit_bytes:
+            self._queues.stays[sample] = self._is_retained[sample]
+        self._count_for_next_lap(cls, sample, 1)
+        if not is_resident:
+            chunk = self._chunk_of[sample]
+            self._this_lap[chunk] += 1
+            self._chunks.file(chunk)
 
     def _run_over(self, cls: int) -> None:
         """A class has no fresh samples left: those of its next lap may be loaded or marked for it."""

@@ -98,7 +98,7 @@ class SlotNode:
             return reserved
         return self._requester.reserve(sample)
 
-    def take(self, reserved: int) -> Served:
+    def take(self, reserved: int, path: int = -1) -> Served:  # noqa: ARG002
         """The turn of a sample that was reserved."""
         if self._home_of[reserved] == self._node:
             return self._note(self._slots.take(reserved))

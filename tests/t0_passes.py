@@ -1,0 +1,397 @@
+"""Passes: no run of opens of distinct paths gets a sample twice, whatever was opened before it."""
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pools import SIZE_BYTES, Pool
+
+from redoxfs.protocol import PoolPolicy
+from redoxfs.protocol.pool.passes import Passes
+
+
+class Run:
+    """The longest run of opens of a tree without a path twice, by the definition; and what they got."""
+
+    def __init__(self) -> None:
+        self.opens: list[tuple[int, int]] = []
+
+    def open(self, path: int, sample: int) -> bool:
+        """Whether the run had the sample."""
+        paths = [each for each, _ in self.opens]
+        if path in paths:
+            del self.opens[: paths.index(path) + 1]
+        twice = any(got == sample for _, got in self.opens)
+        self.opens.append((path, sample))
+        return twice
+
+    def close(self, kept: int) -> None:
+        """The run begins with its last ``kept`` opens."""
+        self.opens = self.opens[len(self.opens) - kept :]
+
+
+class Job:
+    """A job on a pool that keeps passes. Counts the samples that a pass got twice."""
+
+    def __init__(
+        self,
+        of_class: list[int],
+        chunk_size: int = 16,
+        *,
+        resident: float = 0.1,
+        seed: int = 0,
+        trees: int = 1,
+        retained: int | None = None,
+    ) -> None:
+        self.pool = Pool(of_class, chunk_size, resident=resident, seed=seed, retained=retained)
+        self.samples = self.pool.samples
+        self.class_of = self.pool.class_of
+        self.tree_of = self.class_of % trees
+        self.trees = trees
+        self.policy.keep_passes(self.tree_of, trees)
+
+    @property
+    def policy(self) -> PoolPolicy:
+        return self.pool.policy
+
+    @property
+    def passes(self) -> Passes:
+        assert self.policy._passes is not None
+        return self.policy._passes
+
+    def read(self, paths: Iterable[int]) -> list[int]:
+        return [self.pool.ask(path).sample for path in paths]
+
+    def read_twice(self, paths: Iterable[int]) -> int:
+        """How many of the samples came twice."""
+        answers = self.read(paths)
+        return len(answers) - len(set(answers))
+
+
+def shuffled(random: np.random.Generator, paths: int, count: int | None = None) -> list[int]:
+    order: list[int] = random.permutation(paths)[:count].tolist()
+    return order
+
+
+TEN = [50] * 10
+ONE = [500]
+
+N = 500
+
+
+def epochs(kind: str, random: np.random.Generator) -> Iterator[tuple[bool, list[int]]]:
+    """What a job reads, in turn, of 500 files; and whether it is an epoch."""
+    in_order = list(range(N))
+    first = {"two first": 2, "a fifth first": 100, "a third first": 167}
+    if kind in first:
+        yield False, shuffled(random, N, first[kind])
+    if kind == "a fifth first, in order":
+        yield False, in_order[:100]
+    if kind == "the last first":
+        yield False, [N - 1]
+    if kind == "broken off at half":
+        yield True, shuffled(random, N)
+        yield False, shuffled(random, N, N // 2)
+    dropped = {"drop_last": 448, "3 left out": 497, "one left out": 499, "a tenth": 50, "half": 250}
+    for _ in range(14):
+        if kind == "the same 7 before each":
+            yield False, in_order[:7]
+        if kind == "7 before each":
+            yield False, shuffled(random, N, 7)
+        if kind == "padded":
+            order = shuffled(random, N)
+            yield True, order
+            yield False, order[:5]
+        elif kind in dropped:
+            yield True, shuffled(random, N, dropped[kind])
+        elif kind in ("in order", "the last first", "a fifth first, in order"):
+            yield True, in_order
+        elif kind == "the same 98 % in order":
+            yield True, in_order[:490]
+        elif kind == "all but one in order":
+            yield True, in_order[:-1]
+        elif kind == "the same third in order":
+            yield True, in_order[:166]
+        elif kind == "the same third":
+            yield True, random.permutation(166).tolist()
+        else:
+            yield True, shuffled(random, N)
+
+
+KINDS = [
+    "whole",
+    "in order",
+    "two first",
+    "a fifth first",
+    "a third first",
+    "a fifth first, in order",
+    "the last first",
+    "broken off at half",
+    "drop_last",
+    "3 left out",
+    "one left out",
+    "a tenth",
+    "half",
+    "the same 7 before each",
+    "7 before each",
+    "padded",
+    "the same 98 % in order",
+    "all but one in order",
+    "the same third in order",
+    "the same third",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_epoch_gets_no_sample_twice(kind: str) -> None:
+    for of_class, resident, seed in (
+        (TEN, 0.1, 0),
+        (ONE, 0.1, 1),
+        (TEN, 0.5, 2),
+        (ONE, 1.1, 3),
+        ([12] * 41 + [8], 0.1, 4),
+    ):
+        job = Job(of_class, resident=resident, seed=seed)
+        for is_epoch, paths in epochs(kind, np.random.default_rng(seed)):
+            twice = job.read_twice(paths)
+            assert not (is_epoch and twice)
+            assert job.policy.resident_bytes <= job.pool.capacity_bytes
+        assert job.policy.passes_given_twice == 0
+
+
+class Model:
+    """A plain model of one pool with passes; asserts its rules at every step.
+
+    ``runs``      by tree
+    ``held``      samples in memory that are neither served nor reserved
+    ``reserved``  by path: the sample that a stat has reserved for it
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.job, self.policy = job, job.policy
+        self.runs = [Run() for _ in range(job.trees)]
+        self.closed = [0] * job.trees
+        self.unordered = [0] * job.trees
+        self.held: set[int] = set()
+        self.reserved: dict[int, int] = {}
+        self.given = 0
+
+    def open(self, path: int) -> None:
+        tree = int(self.job.tree_of[path])
+        reserved = self.reserved.pop(path, None)
+        served = self.policy.request(path) if reserved is None else self.policy.take(reserved, path)
+        assert self.job.class_of[served.sample] == self.job.class_of[path]
+        assert reserved in (None, served.sample)
+        owners = [owner for owner, sample in self.reserved.items() if sample == served.sample]
+        assert served.preempted == bool(owners)
+        for owner in owners:
+            del self.reserved[owner]
+        self.given += 1
+        for chunk, samples in served.loads:
+            assert not self.held & set(samples), "no sample in memory is read again"
+            assert not set(samples) & {*self.reserved.values()}
+            assert all(self.policy.chunk_of(sample) == chunk for sample in samples)
+            self.held |= set(samples)
+        (self.held.add if served.kept else self.held.discard)(served.sample)
+        run, of_tree = self.runs[tree], self.job.passes.trees[tree]
+        if any(each == path for each, _ in run.opens[: self.unordered[tree]]):
+            # In which order they came was not kept.
+            del run.opens[: self.unordered[tree]]
+            self.unordered[tree] = 0
+        elif any(each == path for each, _ in run.opens):
+            self.unordered[tree] = 0
+        if of_tree.closed != self.closed[tree]:
+            self.closed[tree] = of_tree.closed
+            run.close(of_tree.opens - 1)
+            self.unordered[tree] = 0
+        assert not run.open(path, served.sample), "no sample twice in a run"
+        assert of_tree.opens <= len(run.opens)
+
+    def stat(self, path: int) -> None:
+        if path in self.reserved:
+            return
+        chosen = self.policy.reserve(path)
+        if chosen is not None:
+            assert chosen not in self.reserved.values()
+            assert self.job.class_of[chosen] == self.job.class_of[path]
+            self.held.discard(chosen)
+            self.reserved[path] = chosen
+            assert chosen in self.policy._reserved[int(self.job.class_of[chosen])]
+
+    def forget(self, path: int) -> None:
+        sample = self.reserved.pop(path, None)
+        if sample is not None and self.policy.put_back(sample):
+            self.held.add(sample)
+
+    def fail(self, path: int) -> None:
+        """An open that fails, and is no part of the run."""
+        tree = int(self.job.tree_of[path])
+        before = [*self.runs[tree].opens]
+        self.open(path)
+        run = self.runs[tree]
+        if run.opens[:-1] == before:
+            self.policy.failed(path, run.opens[-1][1])
+            run.opens.pop()
+        else:
+            self.policy.failed(path, run.opens.pop()[1])
+
+    def resume(self, *, whole: bool) -> None:
+        turns = self.policy.kept_turns(whole=whole)
+        assert turns.given == self.given
+        self.policy.restore(turns)
+        self.held.clear()
+        self.reserved.clear()
+        for tree, run in zip(self.job.passes.trees, self.runs, strict=True):
+            run.close(min(len(run.opens), tree.opens))
+            self.unordered[tree.number] = min(len(run.opens), self.unordered[tree.number] if whole else len(run.opens))
+            asked = np.flatnonzero((self.job.passes.asked_array > tree.since) & (self.job.tree_of == tree.number))
+            assert {path for path, _ in run.opens} >= {*asked.tolist()}
+        self.closed = [tree.closed for tree in self.job.passes.trees]
+
+    def check(self) -> None:
+        policy, class_of = self.policy, self.job.class_of
+        queues, in_pass = policy._queues, self.job.passes.in_pass_array
+        assert policy.resident_bytes == len(self.held) * SIZE_BYTES <= self.job.pool.capacity_bytes
+        assert policy._free_bytes >= 0
+        assert {s for s in range(self.job.samples) if policy.is_resident(s)} == self.held
+        this_lap, next_lap = np.zeros((2, len(self.job.pool.cells)), int)
+        for sample, cls in enumerate(class_of.tolist()):
+            place = queues.at_array[sample]
+            is_left = place >= queues.served[cls]
+            assert (queues.had[sample] != 0) == (not is_left)
+            assert (queues.had[sample] == 2) == (sample in self.reserved.values())
+            if is_left:
+                assert not in_pass[sample], "all that is left in a lap is allowed"
+            chunk = policy.chunk_of(sample)
+            this_lap[chunk] += place >= queues.loaded[cls]
+            is_open = place >= queues.next[cls] and queues.had[sample] != 2 and not queues.stays[sample]
+            next_lap[chunk] += bool(policy._runs_over[cls]) and is_open
+        assert policy._chunks.this_lap_array.tolist() == this_lap.tolist()
+        assert policy._chunks.next_lap_array.tolist() == next_lap.tolist()
+        for cls in range(int(class_of.max()) + 1):
+            ends = [queues.begun, queues.kept, queues.next, queues.served, queues.stream, queues.arrived, queues.loaded]
+            borders = [int(each[cls]) for each in ends] + [int(queues.begun[cls + 1])]
+            assert borders == sorted(borders)
+            stock = borders[2] - borders[1] + borders[6] - borders[4]
+            assert queues.stock[cls] == stock
+        assert queues.at_array[queues.queue_array].tolist() == list(range(self.job.samples))
+
+
+@given(
+    of_class=st.lists(st.integers(1, 12), min_size=1, max_size=5),
+    chunk_size=st.integers(1, 8),
+    resident=st.floats(0, 1.5),
+    trees=st.integers(1, 2),
+    retained=st.none() | st.integers(0, 30),
+    seed=st.integers(0, 1 << 16),
+    data=st.data(),
+)
+@pytest.mark.slow
+def test_no_run_of_distinct_paths_gets_a_sample_twice(
+    of_class: list[int],
+    chunk_size: int,
+    resident: float,
+    trees: int,
+    retained: int | None,
+    seed: int,
+    data: st.DataObject,
+) -> None:
+    """Looks, epochs whole and limited, in order, by several processes and repeated; stats, failures and resumes."""
+    trees = min(trees, len(of_class))
+    model = Model(Job(of_class, chunk_size, resident=resident, seed=seed, trees=trees, retained=retained))
+    random = np.random.default_rng(seed)
+    paths = model.job.samples
+    kinds = st.sampled_from(
+        ["epoch", "limited", "in order", "look", "one", "same", "stats", "fail", "forget", "parallel"]
+    )
+    for kind in data.draw(st.lists(kinds | st.sampled_from(["whole resume", "resume", "say"]), max_size=14)):
+        count = int(random.integers(1, paths + 1))
+        order = shuffled(random, paths)
+        if kind == "in order":
+            order = sorted(order[:count]) if random.random() < 0.5 else list(range(paths))
+        elif kind in ("limited", "look"):
+            order = order[: count if kind == "limited" else 1 + count // 8]
+        elif kind == "one":
+            order = order[:1] * 3
+        elif kind == "same":
+            order = list(range(count))
+        elif kind == "parallel":
+            order = [path for first in range(3) for path in range(first, paths, 3)]
+        elif kind == "say":
+            for tree in range(trees):
+                model.policy.begin_pass(tree)
+                model.runs[tree].close(0)
+                model.unordered[tree] = 0
+            continue
+        elif kind in ("whole resume", "resume"):
+            model.resume(whole=kind == "whole resume")
+            model.check()
+            continue
+        for path in order[:40]:
+            if kind == "fail" and random.random() < 0.3:
+                model.fail(path)
+            elif kind == "stats" and random.random() < 0.7:
+                model.stat(path)
+            elif kind == "forget":
+                model.forget(path)
+            else:
+                model.open(path)
+            if random.random() < 0.3:
+                model.check()
+        model.check()
+    assert model.policy.passes_given_twice == 0
+
+
+def test_a_pass_that_is_said_to_begin_gets_all_samples_at_once() -> None:
+    """In order, and broken off anywhere: without the word the first opens would get what they got before."""
+    job = Job(TEN, seed=3)
+    for count in (500, 20, 300, 500, 500):
+        job.policy.begin_pass(0)
+        assert job.passes.trees[0].opens == 0
+        assert job.read_twice(range(count)) == 0
+    assert job.policy.passes_given_twice == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["whole", "drop_last", "3 left out", "7 before each", "in order"])
+def test_epochs_read_each_chunk_once_and_do_not_depend_on_each_other(kind: str) -> None:
+    loads, correlations = [], []
+    for seed in range(4):
+        job, orders = Job(ONE, 10, resident=0.2, seed=seed), []
+        for is_epoch, paths in epochs(kind, np.random.default_rng(seed)):
+            before = job.pool.loads.total()
+            answers = job.read(paths)
+            if is_epoch:
+                loads.append((job.pool.loads.total() - before) / len(job.pool.cells))
+                orders.append(dict(zip(answers, range(len(answers)), strict=True)))
+        for one, other in pairwise(orders[1:]):
+            both = [sample for sample in one if sample in other]
+            correlations.append(np.corrcoef([one[s] for s in both], [other[s] for s in both])[0, 1])
+    assert np.mean(loads) < 1.12
+    if kind in ("whole", "in order"):
+        # Where files were left out, the first opens of an epoch show what came early in the last one.
+        assert abs(np.mean(correlations)) < 3 * np.std(correlations) / np.sqrt(len(correlations)) + 0.02
+
+
+@pytest.mark.parametrize("died_before", ["nothing", "its record"])
+def test_another_process_continues_the_pass_in_the_memory_that_outlived_one(died_before: str) -> None:
+    memory = memoryview(bytearray(Job(TEN).policy.passes_bytes()))
+    job = Job(TEN, seed=1)
+    job.policy.keep_passes_in(memory)
+    random = np.random.default_rng(1)
+    job.read(shuffled(random, N, 30))
+    order = shuffled(random, N)
+    answers = job.read(order[:200])
+    turns = job.policy.turns_to_repeat()
+    if died_before == "its record":
+        job.read(order[200:201])
+    after = Job(TEN, seed=2)
+    after.policy.keep_passes_in(memory)
+    after.policy.recover(turns)
+    answers += after.read(order[200:])
+    assert len({*answers}) == N
+    assert after.read_twice(shuffled(random, N)) == 0
