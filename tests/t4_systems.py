@@ -11,7 +11,7 @@ CHECK = Path(__file__).parents[1] / "scripts/system_check.py"
 
 def test_the_check_of_a_system_passes_here_and_counts_a_planted_fault(machine: Machine) -> None:
     # Colons stand for spaces.
-    command = [sys.executable, CHECK, f"{sys.executable} -m redoxfs", machine.folder, "pool", "planted:fault"]
+    command = [sys.executable, str(CHECK), f"{sys.executable} -m redoxfs", str(machine.folder), "pool", "planted:fault"]
     done = subprocess.run(
         command, env=machine.environment, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False
     )
