@@ -11,7 +11,7 @@ from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.launch.members import remote_memory_of
 from redoxfs.launch.options import SharingOptions
 from redoxfs.launch.own_memory import limit_for, pool_memory_of_node
-from redoxfs.node import Share, plan_pool, pool_memory_for
+from redoxfs.node import Share, plan_pool
 
 MIB = 1 << 20
 
@@ -37,13 +37,16 @@ def test_nodes_with_the_memory_of_inspect_hold_the_share_and_with_less_do_not(
     dataset: tuple[Catalog, Cells], nodes: int, share: float
 ) -> None:
     catalog, cells = dataset
-    memory = pool_memory_of_node(catalog.sample_bytes, pool_memory_for(catalog, cells, 0.0), nodes, share)
+    memory = pool_memory_of_node(catalog, cells, nodes, share)
 
     def held(memory_bytes: int) -> float:
         """By all nodes together."""
         of_remote = remote_memory_of(SharingOptions(), memory_bytes)
-        asked = Share(0, nodes, of_remote, True, None, timeout_s=1.0, exchange=0.0, window=1)
-        return nodes * plan_pool(catalog, cells, memory_bytes=memory_bytes, seed=1, share=asked).resident_bytes
+        held_bytes = 0
+        for node in range(nodes):
+            asked = Share(node, nodes, of_remote, True, None, timeout_s=1.0, exchange=0.0, window=1, needs_less=True)
+            held_bytes += plan_pool(catalog, cells, memory_bytes=memory_bytes, seed=0, share=asked).resident_bytes
+        return held_bytes
 
     total = int(catalog.sample_bytes.sum())
     assert held(memory) >= share * total
@@ -66,6 +69,7 @@ def test_inspect_names_the_memory_of_each_node(tmp_path: Path, capfd: pytest.Cap
     assert main(["inspect", str(tmp_path), "--classes", "any", "--nodes", "3"]) == 0
     shown = capfd.readouterr().out
     assert "each of 3 nodes: least " in shown
-    assert "read an epoch" not in shown
+    assert "read an epoch" in shown
+    assert "chunk mates" not in shown
     assert main(["inspect", str(tmp_path), "--classes", "any", "--nodes", "3", "--policy", "slot"]) == 2
     assert capfd.readouterr().err.splitlines()[-1].endswith("for slot: redoxfs simulate --help")

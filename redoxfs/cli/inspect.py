@@ -128,14 +128,13 @@ def _packed(dataset: Dataset) -> dict[str, Any]:
 def _memory(dataset: Dataset, policy: str, memory_bytes: int, nodes: int) -> dict[str, Any]:
     """Chunks, and the --memory of each node that it takes to hold the least that works and some shares of the samples;
     with what the daemon itself needs, the limit of a job or a pod."""
-    from redoxfs.launch.own_memory import limit_for, pool_memory_of_node
+    from redoxfs.launch.own_memory import limit_for, pool_memory_of_node, pool_reads_of_node
     from redoxfs.node import pool_memory_for, pool_reads, slot_memory_for
 
     catalog, cells = dataset.catalog, dataset.cells
     memory_for = slot_memory_for if policy == "slot" else pool_memory_for
     if nodes > 1:
-        least = pool_memory_for(catalog, cells, 0.0)
-        needed = {name: pool_memory_of_node(catalog.sample_bytes, least, nodes, of) for name, of in _SHARES.items()}
+        needed = {name: pool_memory_of_node(catalog, cells, nodes, of) for name, of in _SHARES.items()}
     else:
         needed = {name: memory_for(catalog, cells, share) for name, share in _SHARES.items()}
     files = int(catalog.tree.kind_mask(stat.S_IFREG).sum())
@@ -147,10 +146,14 @@ def _memory(dataset: Dataset, policy: str, memory_bytes: int, nodes: int) -> dic
         "memory_for": needed,
         "limit_for": {name: limit_for(size, files) for name, size in needed.items()},
     }
-    if policy == "pool" and nodes == 1:
-        reads = {name: pool_reads(dataset.catalog, dataset.cells, size) for name, size in needed.items()}
+    if policy == "pool":
+        reads = {
+            name: pool_reads_of_node(catalog, cells, size, nodes) if nodes > 1 else pool_reads(catalog, cells, size)
+            for name, size in needed.items()
+        }
         facts["reads_with"] = {name: round(share, 4) for name, share in reads.items()}
-        facts["shuffled_with"] = _shuffled(dataset, reads)
+        if nodes == 1:
+            facts["shuffled_with"] = _shuffled(dataset, reads)
     return facts
 
 

@@ -9,7 +9,12 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from redoxfs.chunks.layout import RESIDENT_SHARE, room_for_open
+from redoxfs.chunks import Cells
+from redoxfs.chunks.layout import RESIDENT_SHARE, deal, room_for_open
+from redoxfs.dataset import Catalog
+from redoxfs.launch.members import remote_memory_of
+from redoxfs.launch.options import SharingOptions
+from redoxfs.node import Share, pool_memory_for, pool_of_node
 
 PROGRAM_BYTES = 130_000_000
 """The program, its libraries and its threads, at most."""
@@ -27,7 +32,10 @@ WAITING_SHARE, WAITING_LEAST_BYTES, WAITING_MOST_BYTES = 8, 32 << 20, 256 << 20
 """With --cache: the part of --memory, and beside it, for samples that wait to be written; its least and its most."""
 
 REMOTE_SHARE = 1 / 8
-"""Of --memory, by default, for samples from other nodes (docs/options.md)."""
+"""Of --memory, by default and at most, for samples from other nodes (docs/options.md)."""
+
+PRECISION = 100
+"""The memory of a node is found to a part of so many."""
 
 
 def limit_for(memory_bytes: int, files: int, *, caches: bool = False) -> int:
@@ -43,12 +51,33 @@ def waiting_bytes(memory_bytes: int) -> int:
     return min(max(memory_bytes // WAITING_SHARE, WAITING_LEAST_BYTES), WAITING_MOST_BYTES)
 
 
-def pool_memory_of_node(sample_bytes: npt.NDArray[np.int64], least_bytes: int, nodes: int, share: float) -> int:
-    """Bytes of --memory with which each of ``nodes`` holds its part of ``share`` of the samples at a time.
+def pool_memory_of_node(catalog: Catalog, cells: Cells, nodes: int, share: float) -> int:
+    """Bytes of --memory with which each of ``nodes`` holds ``share`` of its part at a time, within 1 %."""
+    sizes, dealt = catalog.sample_bytes, deal(cells, nodes, seed=0)
+    largest = int(np.bincount(dealt, sizes, nodes).argmax())
+    held = share * int(sizes[dealt == largest].sum())
+    least = pool_memory_for(catalog, cells, 0.0)
+    # Enough for each way in which a node divides its memory.
+    most = math.ceil(max(held / RESIDENT_SHARE, held + room_for_open(sizes), least) / (1 - REMOTE_SHARE)) + 1
+    low, high = math.ceil(max(held, least)), most
+    while high - low > high // PRECISION:
+        middle = (low + high) // 2
+        if _of_node(catalog, cells, middle, nodes, largest, dealt)[0] >= held:
+            high = middle
+        else:
+            low = middle
+    return high
 
-    ``least_bytes``: what the pool of one node needs at least. Of several nodes, samples from others have their part of
-    --memory first, and open files a quarter of the rest; nothing is kept from lap to lap.
-    """
-    held = share * int(sample_bytes.sum()) / nodes
-    own = max(held / RESIDENT_SHARE, held + room_for_open(sample_bytes), least_bytes)
-    return math.ceil(own / (1 - REMOTE_SHARE)) + 1
+
+def pool_reads_of_node(catalog: Catalog, cells: Cells, memory_bytes: int, nodes: int) -> float:
+    """The share of its part that each of ``nodes`` reads in each epoch after the first: about as much."""
+    _, retained, own_bytes = _of_node(catalog, cells, memory_bytes, nodes, 0, deal(cells, nodes, seed=0))
+    return 1 - retained / own_bytes if own_bytes else 0.0
+
+
+def _of_node(
+    catalog: Catalog, cells: Cells, memory_bytes: int, nodes: int, node: int, dealt: npt.NDArray[np.int8]
+) -> tuple[int, int, int]:
+    remote_bytes = remote_memory_of(SharingOptions(), memory_bytes)
+    asked = Share(node, nodes, remote_bytes, True, dealt, timeout_s=1.0, exchange=None, window=1, needs_less=True)
+    return pool_of_node(catalog, cells, memory_bytes, asked)

@@ -365,6 +365,17 @@ def _least_for_pool(sizes: npt.NDArray[np.int64], cells: Cells) -> int:
     return room_for_open(sizes) + largest_chunk
 
 
+def pool_of_node(catalog: Catalog, cells: Cells, memory_bytes: int, share: Share) -> tuple[int, int, int]:
+    """What the pool of a node among several holds with so much --memory, how much of that it retains, and the bytes of
+    the node's part."""
+    assert share.part_of is not None
+    is_own = share.part_of == share.node
+    own_bytes = int(catalog.sample_bytes[is_own].sum())
+    part = _Part(is_own, _remote_bytes(catalog, memory_bytes, share, own_bytes))
+    held, retained, _ = _divided(catalog, cells, memory_bytes, part)
+    return held, retained, own_bytes
+
+
 def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, share: Share | None = None) -> Plan:
     """A plan with the pool, which needs memory for a few samples only. Raises MemoryTooSmallError."""
     sizes = catalog.sample_bytes

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from redoxfs.node.node import Node
 
-BeginPass = Callable[[int | None], object]
-"""Of a policy: the number of a class tree, None for all."""
+BeginPass = Callable[[int | None], bool]
+"""Of a policy: the number of a class tree, None for all. False: it has no passes."""
 
 
 class ToldEpochs:
@@ -31,9 +31,8 @@ class ToldEpochs:
         """Begin a pass. ``begun`` is False if the policy has none. Raises ValueError for a tree that is not there."""
         tree = self._tree_in(data)
         begin: BeginPass | None = getattr(self._node.plan.policy, "begin_pass", None)
-        if begin is None:
+        if begin is None or not begin(tree):
             return {"begun": False}
-        begin(tree)
         self.told += 1
         # It has no entry in the journal, and a daemon that takes over must go on in this pass.
         self._node.checkpoint()

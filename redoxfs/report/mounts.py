@@ -360,9 +360,9 @@ def _shuffle(laps: Sequence[Lap]) -> Html:
                 "independent. Mate pairs are the pairs of one chunk that meet in a batch of 256, beside the number for "
                 "a random order; a shuffle buffer with a tenth of the samples has up to six times as many. Entropies "
                 "are of the chunks and the classes in such a batch, in bits, beside those of a random order: the "
-                "nearer, the better mixed. Classes come in the order in which the job asks for them. All are estimates, "
-                "from so many samples and batches. Smaller chunks, and up to an eighth of the samples in memory, mix "
-                "more.",
+                "nearer, the better mixed. Classes come in the order in which the job asks for them. All are "
+                "estimates, from so many samples and batches. Smaller chunks, and up to an eighth of the samples in "
+                "memory, mix more.",
             ),
         ),
         bars(

@@ -147,7 +147,7 @@ def distributed(mount: Mount, ranks: int = 7) -> None:
             sampler.set_epoch(epoch)
         for step in zip(*samplers, strict=True):
             for rank, path in enumerate(step):
-                mount.open(path, thread=rank)
+                mount.open(path, thread=1 + rank)
         mount.end_epoch()
 
 
@@ -264,7 +264,7 @@ def repeated(mount: Mount) -> None:
     for _ in range(EPOCHS):
         for path in shuffled(draw, range(FILES))[: FILES // 3]:
             for rank in range(3):
-                mount.open(path, thread=rank)
+                mount.open(path, thread=1 + rank)
         mount.end_epoch()
 
 

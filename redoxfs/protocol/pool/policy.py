@@ -294,13 +294,16 @@ class PoolPolicy(Loads):
 
     # Passes
 
-    def begin_pass(self, tree: int) -> None:
-        """The job says that an epoch of a tree begins: the next open of it begins a pass, whatever its path is."""
-        assert self._passes is not None
-        run = self._passes.trees[tree]
-        if run.begin_now():
-            self._end_laps(run)
-        self._begin_pass(run, run.turn)
+    def begin_pass(self, tree: int | None) -> bool:
+        """The job says that an epoch of a tree begins, or of all: the next open of it begins a pass, whatever its path
+        is. Returns whether there are passes."""
+        if self._passes is None:
+            return False
+        for run in self._passes.trees if tree is None else [self._passes.trees[tree]]:
+            if run.begin_now():
+                self._end_laps(run)
+            self._begin_pass(run, run.turn)
+        return True
 
     def passes(self) -> list[PassFigures]:
         """The pass of each tree, if they are kept."""
