@@ -326,6 +326,22 @@ def sources(builder: dashboard.Dashboard) -> None:
             width=8,
         ),
         graph(
+            "Passes",
+            "Passes in a second. complete: all files of a class tree were opened. ended early: at least half of them. "
+            "given twice: samples that a pass had to be given again, as it allowed no other.",
+            EACH_S,
+            query(total("passes_complete_total"), "complete"),
+            query(total("passes_ended_early_total"), "ended early"),
+            query(total("passes_given_twice_total"), "given twice"),
+        ),
+        graph(
+            "Opens by programs that copy",
+            "Opens in a second by programs that copy, compare or search. They got the files themselves, and took no "
+            "turns.",
+            units.OpsPerSecond,
+            query(rate("opens_copied_total")),
+        ),
+        graph(
             "Loads of chunks",
             "Loads in a second, and how many are in flight at the scrape. on demand: opens that started a load. "
             "joined: opens that waited for a read already in progress.",

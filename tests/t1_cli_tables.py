@@ -69,7 +69,7 @@ def test_status_shows_errors_only_if_there_are_any(count: int) -> None:
 )
 def test_inspect_shows_how_many_files_are_samples(samples: int, words: str) -> None:
     facts = {"verdict": "", "evidence": [], "saw": [], "packed": False, "files": 41, "sample_files": samples}
-    facts |= {"exact_files": 0, "samples": 0}
+    facts |= {"exact_files": 0, "samples": 0, "classes_mode": "auto"}
     assert dict(inspect.rows(facts))["files"].startswith(words)
 
 

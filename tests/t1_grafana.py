@@ -27,6 +27,7 @@ NOT_SHOWN = {
     "redoxfs_lap": "redoxfs_lap_number says the same, and goes with the turns of the lap",
     "redoxfs_virtual_chunks": "it never changes while a dataset is mounted",
     "redoxfs_chunks_per_virtual_chunk": "likewise",
+    "redoxfs_exchange": "likewise: what comes from other nodes is shown",
 }
 """Stable metrics that no panel has, and why."""
 

@@ -36,6 +36,7 @@ VALUES = {
     "ID": "17.a",
     "ADDRESS": "[::1]:9470",
     "NAME=VALUE": "team=a, b",
+    "NAME,…": "rsync,tar",
 }
 
 

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from patience import until
 
 from redoxfs.node.callers import Callers
 from redoxfs.node.programs import EXACT_FOR, IN_PYTHON, Programs
@@ -81,7 +82,8 @@ def test_this_very_test_is_no_program_that_copies() -> None:
 
 def test_a_real_program_is_known() -> None:
     with subprocess.Popen(["grep", "it"], stdin=subprocess.PIPE) as grep:
-        assert Programs().name_of(grep.pid) == "grep"
+        # The kernel names it a moment after it has closed what exec closes.
+        until(lambda: Programs().name_of(grep.pid) == "grep")
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as python:
         assert Programs().name_of(python.pid) is None
 

@@ -438,6 +438,6 @@ def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
         sharing=sharing,
         about={"policy": "pool", "chunks": len(cells.cells), "chunk_size": cells.chunk_size},
         retained=pool,
-        passing=None if catalog.is_for_sampler else pool,
+        passing=None if catalog.is_for_sampler or share is not None else pool,
         lendable_bytes=lendable,
     )

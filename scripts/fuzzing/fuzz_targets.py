@@ -282,7 +282,8 @@ class History(Target):
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
             cli_report.run(ReportOptions(("history.json",), "page.html"))
-        yield out.getvalue().removesuffix("\n")
+        # A verdict for each mount, and a line for the page.
+        yield from out.getvalue().removesuffix("\n").split("\n")
         (page,) = pages
         text = page.decode()
         if "<script" in text or "\x1b" in text:

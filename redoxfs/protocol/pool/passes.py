@@ -36,6 +36,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from redoxfs.arrays import distinct
+
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -392,7 +394,7 @@ class Passes:
         tree_of_class = np.zeros(classes, np.int32)
         tree_of_class[class_of] = tree_of
         self._class_array, self.tree_of_class = class_of, tree_of_class
-        present = np.unique(class_of)
+        present = distinct(class_of)
         self.trees = [
             Pass(
                 tree,
