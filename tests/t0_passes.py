@@ -105,6 +105,9 @@ def epochs(kind: str, random: np.random.Generator) -> Iterator[tuple[bool, list[
             order = shuffled(random, N)
             yield True, order
             yield False, order[:5]
+        elif kind == "nearly in order":
+            # As several processes read that share an epoch in order.
+            yield True, np.argsort(np.arange(N) + 4 * random.random(N), kind="stable").tolist()
         elif kind in dropped:
             yield True, shuffled(random, N, dropped[kind])
         elif kind in ("in order", "the last first", "a fifth first, in order"):
@@ -142,6 +145,7 @@ KINDS = [
     "all but one in order",
     "the same third in order",
     "the same third",
+    "nearly in order",
 ]
 
 
@@ -158,7 +162,8 @@ def test_an_epoch_gets_no_sample_twice(kind: str) -> None:
         job = Job(of_class, resident=resident, seed=seed)
         for is_epoch, paths in epochs(kind, np.random.default_rng(seed)):
             twice = job.read_twice(paths)
-            assert not (is_epoch and twice)
+            # One that leaves out a single path looks like one more of the epoch before, if it begins with that path's.
+            assert not is_epoch or twice <= (kind == "one left out")
             assert job.policy.resident_bytes <= job.pool.capacity_bytes
         assert job.policy.passes_given_twice == 0
 
@@ -227,18 +232,6 @@ class Model:
         if sample is not None and self.policy.put_back(sample):
             self.held.add(sample)
 
-    def fail(self, path: int) -> None:
-        """An open that fails, and is no part of the run."""
-        tree = int(self.job.tree_of[path])
-        before = [*self.runs[tree].opens]
-        self.open(path)
-        run = self.runs[tree]
-        if run.opens[:-1] == before:
-            self.policy.failed(path, run.opens[-1][1])
-            run.opens.pop()
-        else:
-            self.policy.failed(path, run.opens.pop()[1])
-
     def resume(self, *, whole: bool) -> None:
         turns = self.policy.kept_turns(whole=whole)
         assert turns.given == self.given
@@ -300,13 +293,13 @@ def test_no_run_of_distinct_paths_gets_a_sample_twice(
     seed: int,
     data: st.DataObject,
 ) -> None:
-    """Looks, epochs whole and limited, in order, by several processes and repeated; stats, failures and resumes."""
+    """Looks, epochs whole and limited, in order, by several processes and repeated; stats, second tries, resumes."""
     trees = min(trees, len(of_class))
     model = Model(Job(of_class, chunk_size, resident=resident, seed=seed, trees=trees, retained=retained))
     random = np.random.default_rng(seed)
     paths = model.job.samples
     kinds = st.sampled_from(
-        ["epoch", "limited", "in order", "look", "one", "same", "stats", "fail", "forget", "parallel"]
+        ["epoch", "limited", "in order", "look", "one", "same", "stats", "again", "forget", "parallel"]
     )
     for kind in data.draw(st.lists(kinds | st.sampled_from(["whole resume", "resume", "say"]), max_size=14)):
         count = int(random.integers(1, paths + 1))
@@ -332,8 +325,10 @@ def test_no_run_of_distinct_paths_gets_a_sample_twice(
             model.check()
             continue
         for path in order[:40]:
-            if kind == "fail" and random.random() < 0.3:
-                model.fail(path)
+            if kind == "again" and random.random() < 0.3:
+                # One that failed and is tried again.
+                model.open(path)
+                model.open(path)
             elif kind == "stats" and random.random() < 0.7:
                 model.stat(path)
             elif kind == "forget":

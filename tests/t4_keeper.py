@@ -281,18 +281,19 @@ def test_restart_replaces_the_daemon_under_open_files(kept: Machine, source: Pat
     assert "ERROR" not in kept.log()
 
 
-# Opens the small file until the large one answers it, while the kernel still has the small one's size. Prints a line,
+# Opens the small file until a large one answers it, while the kernel still has the small one's size. Prints a line,
 # waits for one, asks fstat for the size, and reads that much of a mapping.
 MAPS = """
-import ctypes, mmap, os, sys
-small, large = sys.argv[1:3]
+import ctypes, mmap, os, random, sys
+small, *large = sys.argv[1:]
 while True:
     fd = os.open(small, os.O_RDONLY)
     if os.pread(fd, 1, 0) == b"l":
         break
     os.close(fd)
-    with open(large, "rb") as file:
-        file.read()
+    for path in random.sample(large, len(large)):
+        with open(path, "rb") as file:
+            file.read()
 print("open", flush=True)
 sys.stdin.readline()
 size = os.fstat(fd).st_size
@@ -308,13 +309,15 @@ def test_a_mapping_has_the_size_that_was_asked_for_while_no_daemon_served(
     machine: Machine, tmp_path: Path, stop: Path
 ) -> None:
     source, size = tmp_path / "pairs", 5 * mmap.PAGESIZE
-    for folder, name, image in (("one", "small", b"s"), ("one", "large", b"l" * size), ("two", "third", b"t")):
+    large = [f"large{number}" for number in range(3)]
+    images = [("one", "small", b"s"), *(("one", name, b"l" * size) for name in large), ("two", "third", b"t")]
+    for folder, name, image in images:
         (source / folder).mkdir(parents=True, exist_ok=True)
         (source / f"{folder}/{name}.jpg").write_bytes(image)
         (source / f"{folder}/{name}.txt").write_bytes(b"a caption")
     options = ("--classes", "dir", "--groups", "stem", "-o", "direct_io")
     machine.ok("mount", "--keeper", source, machine.mnt, *options)
-    command = [sys.executable, "-c", MAPS, *(str(machine.mnt / f"one/{name}.jpg") for name in ("small", "large"))]
+    command = [sys.executable, "-c", MAPS, *(str(machine.mnt / f"one/{name}.jpg") for name in ("small", *large))]
     program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert program.stdout is not None
     assert program.stdout.readline() == "open\n"

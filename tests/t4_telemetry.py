@@ -26,9 +26,9 @@ def read_all(root: Path) -> int:
 @pytest.mark.parametrize(
     ("options", "present"),
     [
-        ((), frozenset()),
+        ((), frozenset({When.PASSES})),
         (("--policy", "slot", "--chunk-size", "4", "--memory", "1MiB"), frozenset({When.SLOT})),
-        (("--keeper",), frozenset({When.KEEPER})),
+        (("--keeper",), frozenset({When.KEEPER, When.PASSES})),
     ],
     ids=["pool", "slot", "keeper"],
 )

@@ -891,11 +891,6 @@ class Node:
         self.counters.errors += 1
         if isinstance(error, Exception):
             self._failures.note(partial(self._failure, entry, sample, error))
-        # What ends with this process is for the next one.
-        is_over = not self._frozen and (error is None or isinstance(error, Exception | trio.Cancelled))
-        passing, answer = self._plan.passing, self.binding.answer(path)
-        if passing is not None and is_over and answer is not None and self.binding.opens(path) == 1:
-            passing.failed(path, answer)
         self._closed(path, self.binding.fail(path, thread))
         self._kernel.unhold(thread)
         self._pending.give_up_unless_bound(path)

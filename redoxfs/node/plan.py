@@ -393,12 +393,13 @@ def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
     capacity, retained, lendable = _divided(catalog, cells, memory_bytes, part)
     class_of = np.ascontiguousarray(catalog.class_of)
     policy: ServingPolicy | SharedServingPolicy
+    keeps_passes = share is None and not catalog.is_for_sampler and total > 0
     if share is None:
         policy = pool = PoolPolicy(
             cells.cells, class_of, sizes, capacity_bytes=capacity, retained_bytes=retained, seed=seed
         )
         sharing = None
-        if not catalog.is_for_sampler:
+        if keeps_passes:
             pool.keep_passes(*_trees(catalog))
     else:
         if share.exchange is None:
@@ -438,6 +439,6 @@ def plan_pool(catalog: Catalog, cells: Cells, *, memory_bytes: int, seed: int, s
         sharing=sharing,
         about={"policy": "pool", "chunks": len(cells.cells), "chunk_size": cells.chunk_size},
         retained=pool,
-        passing=None if catalog.is_for_sampler or share is not None else pool,
+        passing=pool if keeps_passes else None,
         lendable_bytes=lendable,
     )

@@ -37,6 +37,7 @@ class When(StrEnum):
     DEATH = "a mount with a keeper, once a daemon has died"
     OBJECTS = "a mount of an object store"
     CACHE = "a mount with `--cache`"
+    PASSES = "one node, `--policy pool`"
     NODES = "several nodes"
     SLOT_NODES = "several nodes, `--policy slot`"
 

@@ -160,6 +160,7 @@ METRICS: tuple[Metric, ...] = (
         "passes.*.opens",
         "Files of the class tree that were opened since the present pass began; a group counts as one.",
         labels=("tree",),
+        when=When.PASSES,
         stable=False,
     ),
     Metric(
@@ -168,6 +169,7 @@ METRICS: tuple[Metric, ...] = (
         "passes.*.complete",
         "Passes in which all files of the class tree were opened.",
         labels=("tree",),
+        when=When.PASSES,
     ),
     Metric(
         "passes_ended_early",
@@ -175,6 +177,7 @@ METRICS: tuple[Metric, ...] = (
         "passes.*.early",
         "Passes in which at least half of the files of the class tree were opened, and not all, before another began.",
         labels=("tree",),
+        when=When.PASSES,
     ),
     Metric(
         "samples_held_back",

@@ -19,8 +19,7 @@ within such a run, whatever came before it. Rules:
    allows one sample, that of the same path. The evidence: either all paths were opened, and then one is opened that
    lies beyond the beginning of the pass (`EARLY_SHARE`). Or `ENDS_LAP_SHARE` of the paths were opened, and the first
    opens after them repeat those of its beginning: `IN_ORDER` in a row in the same order, or `IN_PARALLEL` nearly all.
-5. A failed open does not count for its path, which may be opened again in the pass. Its sample comes again in the pass
-   only if no other is allowed.
+5. A failed open is an open like any other. A job that tries again opens a path twice, and so begins another run.
 
 The pool keeps rule 1 through its laps: a lap that begins in the middle of a pass leaves out what the pass was given.
 These samples are *held back*, and are in the section of those that had their turn. When the pass is found to have begun
@@ -64,21 +63,17 @@ IN_ORDER, IN_ORDER_SHARE = 4, 1 / 200
 IN_PARALLEL, DENSE_SHARE = 8, 3 / 4
 """So many opens that repeat nearly all paths of the beginning of the pass: several processes read in order."""
 
-MARGIN = 3
-"""So many opens before the one that first repeats a path may belong to the new pass: the one before had not these.
-Fewer than `IN_ORDER`: they come again as the last ones of the epoch, and must not be taken for the first of another."""
-
 MOST_TURNS = 1 << 30
 """After so many the turns of a tree are numbered anew."""
 
 ROOM_SHARE, ROOM = 1 / 8, 64
-"""The log of a tree has room for its paths, and so many more turns that failed."""
+"""The log of a tree has room for its paths, and so many more opens whose answers nobody saw."""
 
 MOST_NOTED = 1 << 31
 """Turns are counted up to this, for a look at whether the last one is known elsewhere."""
 
 NOBODY = -1
-"""In a log: nobody saw the answer of this open. Numbers below are samples, of opens that failed."""
+"""In a log: nobody saw the answer of this open."""
 
 LAYOUT = 1
 _HEAD = 8
@@ -227,7 +222,9 @@ class Pass:
         if last > since:
             if self._is_in_order(last, now):
                 self.run = self.row_run
-                return self._close(now - self.row, last)
+                # Its first opens may have come in another order.
+                first = self.repeats_from if self.repeats_from > since else now - self.row + 1
+                return self._close(min(now - self.row, first - 1, self.complete_at or now), last)
             if now - self.moved_at > KNOWN_SHARE * self.paths:
                 self.moved_at, self.moved_run = now, self.opens
             if last >= self.repeats_from:
@@ -240,14 +237,13 @@ class Pass:
             return since
         run = self.run
         self.again += 1
-        margin = min(MARGIN, run // 6)
         if self.complete_at and last > self.complete_from + max(EARLY, EARLY_SHARE * self.paths):
-            return self._close(self.complete_at - margin, since)
+            return self._close(self.complete_at, since)
         if run < ENDS_LAP_SHARE * self.paths:
             return since
         span = max(since - self.before, now - self.repeats_from + 1)
         if self.again >= IN_PARALLEL and self.again >= DENSE_SHARE * span and span <= run / 4:
-            return self._close(self.repeats_from - 1 - margin, since)
+            return self._close(self.repeats_from - 1, since)
         if (
             self.watches
             and since > self.lap_from
@@ -275,7 +271,7 @@ class Pass:
         if last <= self.since:
             return self.since
         if self.complete_at and last > self.complete_from + max(EARLY, EARLY_SHARE * self.paths):
-            return max(last, self.complete_at - MARGIN)
+            return max(last, self.complete_at)
         return last
 
     def _close(self, end: int, since: int) -> int:
@@ -323,16 +319,11 @@ class Pass:
         else:
             self.full_at = since + self.paths
 
-    def entries(self, after: int, until: int, *, failed: bool = True) -> tuple[Int32, Int64]:
-        """The samples of the opens after ``after``, up to ``until``, and the numbers of these opens.
-
-        ``failed``: those that failed as well.
-        """
+    def entries(self, after: int, until: int) -> tuple[Int32, Int64]:
+        """The samples of the opens after ``after``, up to ``until``, and the numbers of these opens."""
         numbers = np.arange(after + 1, until + 1)
         samples = self.log_array[numbers % self.room]
         if self.voids:
-            if failed:
-                samples = np.where(samples < NOBODY, NOBODY - 1 - samples, samples)
             is_there = samples >= 0
             samples, numbers = samples[is_there], numbers[is_there]
         return samples, numbers
@@ -355,7 +346,7 @@ class Passes:
 
     ``head``     int64: layout, samples, the last open (its path, and above 32 bits how many turns this process had
                  given with it), turns given before; by tree: since, lap, complete, early, lap_from
-    ``asked``    int32[S]: the last open of each path, in its tree's count; 0: none, or one that failed
+    ``asked``    int32[S]: the last open of each path, in its tree's count; 0: none
     ``in_pass``  uint8[S]: whether each sample was served in its tree's run
     ``began``    int64[C]: the last open before each class's lap began
     ``laps``     int64[C]: the number of that lap
@@ -467,24 +458,6 @@ class Passes:
         tree.log[number % tree.room] = NOBODY
         self._void(tree, number)
 
-    def failed(self, path: int, sample: int, tree: Pass) -> None:
-        """The open of ``path`` that ``sample`` was to answer has failed."""
-        number = self.asked[path]
-        if number > tree.since and tree.log[number % tree.room] == sample:
-            self.asked[path] = 0
-            tree.log[number % tree.room] = NOBODY - 1 - sample
-            self._void(tree, number)
-
-    def allow_failed(self, cls: int, tree: Pass) -> int | None:
-        """Hold back one sample less of a class, of those whose opens failed: the one that failed first. Returns it."""
-        for number in sorted(tree.voids):
-            sample = NOBODY - 1 - tree.log[number % tree.room]
-            if sample >= 0 and self._class_array[sample] == cls:
-                self.in_pass[sample] = 0
-                tree.log[number % tree.room] = NOBODY
-                return int(sample)
-        return None
-
     def _find_voids(self, tree: Pass) -> None:
         """After another process."""
         numbers = np.arange(tree.since + 1, tree.turn + 1)
@@ -503,9 +476,9 @@ class Passes:
             self.make_room(tree)
 
     def make_room(self, tree: Pass) -> None:
-        """Number the run anew, without the opens that failed: its log is full, or the numbers are large."""
+        """Number the run anew, without opens whose answers nobody saw: its log is full, or the numbers are large."""
         self.in_pass_array[tree.entries(tree.since, tree.turn)[0]] = False
-        samples, numbers = tree.entries(tree.since, tree.turn, failed=False)
+        samples, numbers = tree.entries(tree.since, tree.turn)
         self.in_pass_array[samples] = True
         new = np.zeros(tree.turn - tree.since + 1, np.int32)
         new[numbers - tree.since] = np.arange(1, len(numbers) + 1)
@@ -536,14 +509,10 @@ class Passes:
             since = np.array([tree.since for tree in self.trees], np.int32)
             asked[:] = self.asked_array > since[self.tree_of_class[self._class_array]]
             served[:] = self.in_pass_array
-            for tree in self.trees:
-                for sample in (NOBODY - 1 - tree.log[void % tree.room] for void in tree.voids):
-                    if sample >= 0:
-                        served[sample] = 0
             return PassState(asked, served, began, whole=False)
         first = 0
         for tree in self.trees:
-            samples, numbers = tree.entries(tree.since, tree.turn, failed=False)
+            samples, numbers = tree.entries(tree.since, tree.turn)
             new = np.zeros(tree.turn - tree.since + 1, np.int32)
             new[numbers - tree.since] = np.arange(first + 1, first + len(numbers) + 1)
             of_tree = self.samples(tree)

@@ -88,9 +88,7 @@ class PoolPolicy(Loads):
             elif self._may_begin_lap(cls):
                 self._begin_lap_of_pass(cls, tree)
             else:
-                failed = self._give_twice(cls, tree, only_failed=True)
-                if self._queues.is_over(cls):
-                    return failed
+                return None
             place = self._resident_place(cls)
         if place < 0:
             return self._reserve_fresh(cls)
@@ -319,12 +317,6 @@ class PoolPolicy(Loads):
         """How many samples a pass was given again, as it allowed no other."""
         return 0 if self._passes is None else self._passes.given_twice
 
-    def failed(self, path: int, sample: int) -> None:
-        """An open of ``path``, which ``sample`` was to answer, has failed. It was a turn of the lap, and is nothing to
-        the pass."""
-        if self._passes is not None:
-            self._passes.failed(path, sample, self._passes.of_class[self._class_of[path]])
-
     def _look(self, tree: Pass, last: int) -> None:
         """Before an open of a path that was last opened by the tree's open number ``last``."""
         since = tree.look(last)
@@ -386,7 +378,7 @@ class PoolPolicy(Loads):
             return own
         first = tree.since + self._draw(since - tree.since)
         for after, until in ((first, min(since, first + LOOKED_AT)), (tree.since, since)):
-            samples, _ = tree.entries(after, until, failed=False)
+            samples, _ = tree.entries(after, until)
             samples = samples[(self._class_array[samples] == cls) & (self._queues.had_array[samples] == HAD_TURN)]
             if len(samples):
                 chosen = int(samples[self._draw(len(samples))])
@@ -405,17 +397,10 @@ class PoolPolicy(Loads):
         self._reserved.setdefault(cls, {})[sample] = found
         self._ahead.add(sample)
 
-    def _give_twice(self, cls: int, tree: Pass, *, only_failed: bool = False) -> int | None:
-        """The pass was given all samples of a class. Either opens of it have failed: one of their samples comes again.
-        Or records of it were lost, since it has no more opens than the class has paths: the class is open to all."""
+    def _give_twice(self, cls: int, tree: Pass) -> int | None:
+        """The pass was given all samples of a class, although it has no more opens than the class has paths: records of
+        it were lost. The class is open to all."""
         assert self._passes is not None
-        failed = self._passes.allow_failed(cls, tree)
-        if failed is not None:
-            if self._queues.had[failed] == HAD_TURN:
-                self._comes_into_lap(cls, failed)
-            return None
-        if only_failed:
-            return None
         self._passes.given_twice += 1
         members = self._queues.members(cls)
         self._passes.in_pass_array[members] = False
