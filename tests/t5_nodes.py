@@ -392,7 +392,9 @@ def test_after_an_epoch_local_storage_with_caches_needs_no_source(
     else:
         shutil.copytree(source, given)
     caches = [machine.folder / f"copies{node}" for node in range(3)]
-    own = [("--storage", "local", "--cache", str(cache)) for cache in caches]
+    # Memory for a few samples, so that none are retained.
+    few = ("--memory", "104KiB", *(() if is_packed else ("--chunk-size", "8")))
+    own = [("--storage", "local", *few, "--cache", str(cache)) for cache in caches]
     ended = mount_pair(machine, [given] * 3, *own)
     assert [code for code, _ in ended] == [0, 0, 0], ended
     mounts = [machine.folder / f"node{node}" for node in range(3)]
