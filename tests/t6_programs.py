@@ -201,7 +201,7 @@ def test_webdataset_reads_every_sample_of_packed_shards_once(machine: Machine, i
     for shard in (tmp_path / "packed").glob("samples-*.tar"):
         os.link(shard, shards / shard.name)
     count = len(os.listdir(shards))
-    options = ("--archives", "none", "--samples", "*.tar", "--classes", "any")
+    options = ("--samples", "*.tar", "--classes", "any")
     least = machine.inspect(shards, *options)["memory_for"]["least"]
     machine.ok("mount", shards, machine.mnt, *options, "--memory", str(least))
     for told in run(machine, "web_dataset", machine.mnt, ROUNDS):

@@ -29,7 +29,7 @@ def _export(options: CatalogExportOptions) -> int:
     source = path_status(options.source, options.timeout_s)
     if source.address is not None:
         raise SourceUnusableError(f"{source.asked}: is no directory of files, and a packed dataset needs no catalog")
-    source = with_archives(source, options.timeout_s, options.dataset.archives)
+    source = with_archives(source, options.timeout_s, options.dataset)
     if source.archives is not None:
         raise SourceUnusableError(
             f"{source.asked}: is no directory of files; mount it, and give MOUNTPOINT/{EXACT_FOLDER}"

@@ -29,7 +29,7 @@ _OF_MODE = {"sampler": "that a sampler draws"}
 def run(options: InspectOptions) -> int:
     """Print how a mount of SOURCE with these options would be."""
     source = path_status(options.source, options.timeout_s)
-    source = with_archives(source, options.timeout_s, options.dataset.archives)
+    source = with_archives(source, options.timeout_s, options.dataset)
     check_source(source)
     memory_bytes = memory_of(options.memory.memory_size)
     root_fd = open_root(source)

@@ -38,7 +38,7 @@ def run(options: PackOptions) -> int:
     source = path_status(options.source, options.timeout_s)
     if source.address is not None:
         raise SourceUnusableError(f"{source.asked}: redoxfs packs a directory of files")
-    source = with_archives(source, options.timeout_s, options.dataset.archives)
+    source = with_archives(source, options.timeout_s, options.dataset)
     if source.archives is not None:
         raise SourceUnusableError(
             f"{source.asked}: redoxfs packs a directory of files; mount it, and give MOUNTPOINT/{EXACT_FOLDER}"

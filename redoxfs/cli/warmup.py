@@ -34,7 +34,7 @@ def run(options: WarmupOptions) -> int:
     """Fill the cache. Raises CommandError."""
     cache = resolved_cache(options.cache)
     source = path_status(options.source, options.timeout_s)
-    source = with_archives(source, options.timeout_s, options.dataset.archives)
+    source = with_archives(source, options.timeout_s, options.dataset)
     check_source(source)
     if source.address is None:
         check_cache(cache, ("SOURCE", source.path))

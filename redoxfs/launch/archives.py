@@ -48,12 +48,17 @@ _NAMES_MAX = 1 << 20
 """More archives than anybody has. Two braces make as many names in a few bytes."""
 
 
-def with_archives(source: PathStatus, timeout_s: float, asked: str | None = None) -> PathStatus:
-    """The same, with the archives that SOURCE names, if it names any. ``asked`` is the value of --archives.
+def with_archives(source: PathStatus, timeout_s: float, asked: DatasetOptions | None = None) -> PathStatus:
+    """The same, with the archives that SOURCE names, if it names any.
+
+    None if ``asked`` has --archives none, or --samples of archives: then whole archives are samples.
 
     Raises SourceUnusableError.
     """
-    if source.address is not None or asked == "none" or source.is_stale or source.is_redirected:
+    are_files = asked is not None and (
+        asked.archives == "none" or (asked.archives is None and any(map(_names_archives, asked.samples)))
+    )
+    if source.address is not None or are_files or source.is_stale or source.is_redirected:
         return source
     try:
         found = json.loads(run_in_child(lambda: json.dumps(_found(source)).encode("ascii"), timeout_s))
@@ -107,6 +112,11 @@ def _is_archive(path: str) -> bool:
         return True
     with open(path, "rb") as file:
         return file.read(_MAGIC_AT + len(_MAGIC))[_MAGIC_AT:] == _MAGIC
+
+
+def _names_archives(pattern: str) -> bool:
+    """Whether a pattern of --samples is of archives."""
+    return pattern.lower().endswith((_SUFFIX, *_COMPRESSED))
 
 
 def _in_folder(folder: str) -> tuple[list[str], str]:

@@ -146,7 +146,7 @@ def prepare_received(options: MountOptions, receive: "Callable[[], Channel]") ->
     mountpoint = options.mountpoint
     options = resolved(options)
     turn = await_turn(options)
-    source = with_archives(path_status(options.source, options.timeout_s), options.timeout_s, options.dataset.archives)
+    source = with_archives(path_status(options.source, options.timeout_s), options.timeout_s, options.dataset)
     check_source(source)
     check_cache(options.cache, *([] if source.address is not None else [("SOURCE", source.path)]))
     target = path_status(mountpoint, options.timeout_s)
@@ -351,7 +351,7 @@ def _paths(options: MountOptions) -> tuple[PathStatus, PathStatus]:
     target = source if options.mountpoint is None else path_status_cleared(options.mountpoint, options.timeout_s)
     if target.is_our_root:
         raise LiveMountError(source, target)
-    source = with_archives(source, options.timeout_s, options.dataset.archives)
+    source = with_archives(source, options.timeout_s, options.dataset)
     check_source(source)
     if source.archives is not None and target.trouble is not None and options.mountpoint is None:
         raise UsageError(f"{options.source}: archives cannot be mounted over themselves; give MOUNTPOINT")
