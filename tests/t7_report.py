@@ -153,7 +153,7 @@ def test_the_tables_have_what_outside_readers_counted(browser: Any, shown: tuple
     assert sum(int(cell.replace(",", "")) for row in by_outcome for cell in row[1:]) == files
     in_ranges = page.evaluate(CELLS, "Opens by how long they took")
     assert sum(int(cell.replace(",", "")) for row in in_ranges for cell in row[1:]) == files
-    story = page.text_content(".story").replace("\N{NO-BREAK SPACE}", " ")
+    story = " ".join(page.locator(".story").all_text_contents()).replace("\N{NO-BREAK SPACE}", " ")
     assert f"Programs opened {files:,} files" in story
     served = re.search(r"programs read \(([\d.]+) (kB|MB)\)", story)
     assert served is not None
