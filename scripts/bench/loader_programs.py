@@ -332,15 +332,15 @@ REPEATED: Figures = lambda mount: {  # noqa: E731
 }
 
 NOTHING = "nothing"
-LOOKS = "nothing: `fit` reads a batch first, for its shape, and each epoch is behind by that"
+LOOKS = "nothing, although `fit` reads a batch first, for its shape"
 PROGRAMS: dict[str, Program] = {
     "lightning": Program(
         "PyTorch Lightning's Trainer, validation in order", ("lightning", "lightning.pytorch"), lightning, TRAINED,
-        "`num_sanity_val_steps=0`, or `-1`",
+        "nothing",
     ),
     "timm": Program(
         "timm's `create_loader` for training", ("timm", "timm.data"), timm, TRAINED,
-        "32 of the missing are those that timm leaves out; a batch size that divides the number of files",
+        "nothing: those that are missing are as many as timm leaves out",
     ),
     "timm repeated": Program(
         "timm, `--aug-repeats 3`", ("timm", "timm.data"), timm_repeated, REPEATED,
