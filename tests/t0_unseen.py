@@ -132,7 +132,7 @@ def test_an_open_that_failed_is_not_held() -> None:
 def test_trees_have_passes_of_their_own() -> None:
     """A job reads its training files each epoch, and the others never."""
     policy = pool(60)
-    bound = Binding(policy, np.ones(60, int), tree_of=np.repeat([0, 1], [40, 20]))
+    bound = Binding(policy, np.ones(60, int), tree_of=lambda: np.repeat([0, 1], [40, 20]))
     for _ in range(3):
         got = epoch(bound, list(range(40)), 3, 1, Random(2))
         assert len(got) == 40

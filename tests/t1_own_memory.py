@@ -10,7 +10,7 @@ from redoxfs.cli import main
 from redoxfs.dataset import Catalog, build_catalog, read_tree
 from redoxfs.launch.members import remote_memory_of
 from redoxfs.launch.options import SharingOptions
-from redoxfs.launch.own_memory import limit_for, pool_memory_of_node
+from redoxfs.launch.own_memory import PoolOfNode, limit_for
 from redoxfs.node import Share, plan_pool
 
 MIB = 1 << 20
@@ -37,7 +37,7 @@ def test_nodes_with_the_memory_of_inspect_hold_the_share_and_with_less_do_not(
     dataset: tuple[Catalog, Cells], nodes: int, share: float
 ) -> None:
     catalog, cells = dataset
-    memory = pool_memory_of_node(catalog, cells, nodes, share)
+    memory = PoolOfNode(catalog, cells, nodes).memory_for(share)
 
     def held(memory_bytes: int) -> float:
         """By all nodes together."""

@@ -7,8 +7,9 @@ mistake in a class table fails here with the same line and the same exit code.
 import json
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from redoxfs.cli.options.examining import InspectOptions
@@ -128,15 +129,18 @@ def _packed(dataset: Dataset) -> dict[str, Any]:
 def _memory(dataset: Dataset, policy: str, memory_bytes: int, nodes: int) -> dict[str, Any]:
     """Chunks, and the --memory of each node that it takes to hold the least that works and some shares of the samples;
     with what the daemon itself needs, the limit of a job or a pod."""
-    from redoxfs.launch.own_memory import limit_for, pool_memory_of_node, pool_reads_of_node
+    from redoxfs.launch.own_memory import PoolOfNode, limit_for
     from redoxfs.node import pool_memory_for, pool_reads, slot_memory_for
 
     catalog, cells = dataset.catalog, dataset.cells
-    memory_for = slot_memory_for if policy == "slot" else pool_memory_for
+    memory_for: Callable[[float], int] = partial(
+        slot_memory_for if policy == "slot" else pool_memory_for, catalog, cells
+    )
+    reads_with: Callable[[int], float] = partial(pool_reads, catalog, cells)
     if nodes > 1:
-        needed = {name: pool_memory_of_node(catalog, cells, nodes, of) for name, of in _SHARES.items()}
-    else:
-        needed = {name: memory_for(catalog, cells, share) for name, share in _SHARES.items()}
+        of_node = PoolOfNode(catalog, cells, nodes)
+        memory_for, reads_with = of_node.memory_for, of_node.reads
+    needed = {name: memory_for(share) for name, share in _SHARES.items()}
     files = int(catalog.tree.kind_mask(stat.S_IFREG).sum())
     facts = {
         "chunks": len(cells.cells),
@@ -147,10 +151,7 @@ def _memory(dataset: Dataset, policy: str, memory_bytes: int, nodes: int) -> dic
         "limit_for": {name: limit_for(size, files) for name, size in needed.items()},
     }
     if policy == "pool":
-        reads = {
-            name: pool_reads_of_node(catalog, cells, size, nodes) if nodes > 1 else pool_reads(catalog, cells, size)
-            for name, size in needed.items()
-        }
+        reads = {name: reads_with(size) for name, size in needed.items()}
         facts["reads_with"] = {name: round(share, 4) for name, share in reads.items()}
         if nodes == 1:
             facts["shuffled_with"] = _shuffled(dataset, reads)

@@ -46,7 +46,7 @@ _TORCHRUN = ("MASTER_ADDR", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 _TLS = ("--tls-cert", "--tls-key", "--tls-ca")
 
 # One part in this many of --memory is reserved for samples from other nodes.
-_REMOTE_SHARE = 8
+REMOTE_PART = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ def check_sharing(sharing: SharingOptions, policy: str) -> None:
 def remote_memory_of(sharing: SharingOptions, memory_bytes: int) -> int:
     """Bytes of --memory for samples from other nodes: --remote-memory, or its default. Raises UsageError."""
     if sharing.remote_memory is None:
-        return max(1, memory_bytes // _REMOTE_SHARE)
+        return max(1, memory_bytes // REMOTE_PART)
     size = parse_size(sharing.remote_memory, memory_bytes, "--remote-memory")
     if size > memory_bytes:
         raise UsageError(

@@ -7,12 +7,11 @@ promises its parts, and says which tests measure them.
 import math
 
 import numpy as np
-import numpy.typing as npt
 
 from redoxfs.chunks import Cells
 from redoxfs.chunks.layout import RESIDENT_SHARE, deal, room_for_open
 from redoxfs.dataset import Catalog
-from redoxfs.launch.members import remote_memory_of
+from redoxfs.launch.members import REMOTE_PART, remote_memory_of
 from redoxfs.launch.options import SharingOptions
 from redoxfs.node import Share, pool_memory_for, pool_of_node
 
@@ -31,9 +30,6 @@ CACHE_FILE_BYTES, CACHE_WRITE_BYTES = 30, 16 << 20
 WAITING_SHARE, WAITING_LEAST_BYTES, WAITING_MOST_BYTES = 8, 32 << 20, 256 << 20
 """With --cache: the part of --memory, and beside it, for samples that wait to be written; its least and its most."""
 
-REMOTE_SHARE = 1 / 8
-"""Of --memory, by default and at most, for samples from other nodes (docs/options.md)."""
-
 PRECISION = 100
 """The memory of a node is found to a part of so many."""
 
@@ -51,33 +47,39 @@ def waiting_bytes(memory_bytes: int) -> int:
     return min(max(memory_bytes // WAITING_SHARE, WAITING_LEAST_BYTES), WAITING_MOST_BYTES)
 
 
-def pool_memory_of_node(catalog: Catalog, cells: Cells, nodes: int, share: float) -> int:
-    """Bytes of --memory with which each of ``nodes`` holds ``share`` of its part at a time, within 1 %."""
-    sizes, dealt = catalog.sample_bytes, deal(cells, nodes, seed=0)
-    largest = int(np.bincount(dealt, sizes, nodes).argmax())
-    held = share * int(sizes[dealt == largest].sum())
-    least = pool_memory_for(catalog, cells, 0.0)
-    # Enough for each way in which a node divides its memory.
-    most = math.ceil(max(held / RESIDENT_SHARE, held + room_for_open(sizes), least) / (1 - REMOTE_SHARE)) + 1
-    low, high = math.ceil(max(held, least)), most
-    while high - low > high // PRECISION:
-        middle = (low + high) // 2
-        if _of_node(catalog, cells, middle, nodes, largest, dealt)[0] >= held:
-            high = middle
-        else:
-            low = middle
-    return high
+class PoolOfNode:
+    """What each of ``nodes`` needs, and reads, with the pool."""
 
+    def __init__(self, catalog: Catalog, cells: Cells, nodes: int) -> None:
+        self._catalog, self._cells, self._nodes = catalog, cells, nodes
+        self._dealt = deal(cells, nodes, seed=0)
 
-def pool_reads_of_node(catalog: Catalog, cells: Cells, memory_bytes: int, nodes: int) -> float:
-    """The share of its part that each of ``nodes`` reads in each epoch after the first: about as much."""
-    _, retained, own_bytes = _of_node(catalog, cells, memory_bytes, nodes, 0, deal(cells, nodes, seed=0))
-    return 1 - retained / own_bytes if own_bytes else 0.0
+    def memory_for(self, share: float) -> int:
+        """Bytes of --memory with which each node holds ``share`` of its part at a time, within 1 %."""
+        sizes = self._catalog.sample_bytes
+        largest = int(np.bincount(self._dealt, sizes, self._nodes).argmax())
+        held = share * int(sizes[self._dealt == largest].sum())
+        least = pool_memory_for(self._catalog, self._cells, 0.0)
+        # Enough for each way in which a node divides its memory.
+        most = math.ceil(max(held / RESIDENT_SHARE, held + room_for_open(sizes), least) / (1 - 1 / REMOTE_PART)) + 1
+        low, high = math.ceil(max(held, least)), most
+        while high - low > high // PRECISION:
+            middle = (low + high) // 2
+            if self._of(largest, middle)[0] >= held:
+                high = middle
+            else:
+                low = middle
+        return high
 
+    def reads(self, memory_bytes: int) -> float:
+        """The share of its part that each node reads in each epoch after the first: about as much."""
+        _, retained, own_bytes = self._of(0, memory_bytes)
+        return 1 - retained / own_bytes if own_bytes else 0.0
 
-def _of_node(
-    catalog: Catalog, cells: Cells, memory_bytes: int, nodes: int, node: int, dealt: npt.NDArray[np.int8]
-) -> tuple[int, int, int]:
-    remote_bytes = remote_memory_of(SharingOptions(), memory_bytes)
-    asked = Share(node, nodes, remote_bytes, True, dealt, timeout_s=1.0, exchange=None, window=1, needs_less=True)
-    return pool_of_node(catalog, cells, memory_bytes, asked)
+    def _of(self, node: int, memory_bytes: int) -> tuple[int, int, int]:
+        """As `pool_of_node`."""
+        remote = remote_memory_of(SharingOptions(), memory_bytes)
+        asked = Share(
+            node, self._nodes, remote, True, self._dealt, timeout_s=1.0, exchange=None, window=1, needs_less=True
+        )
+        return pool_of_node(self._catalog, self._cells, memory_bytes, asked)

@@ -181,8 +181,11 @@ class Node:
         self._timeout_s = timeout_s
         self.counters = Counters()
         kind = DrawnBinding if catalog.is_for_sampler else Binding
-        tree_of = catalog.tree_of_class[catalog.class_of]
-        self.binding = kind(plan.policy, np.diff(catalog.member_at), tree_of=tree_of)
+        self.binding = kind(
+            plan.policy,
+            np.diff(catalog.member_at),
+            tree_of=lambda: catalog.tree_of_class[catalog.class_of],
+        )
         self.memory = Memory(
             plan.claims_bytes,
             self._shed,

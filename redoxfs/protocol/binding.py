@@ -52,7 +52,7 @@ from redoxfs.protocol.events import (
     ThreadEnded,
 )
 from redoxfs.protocol.tables import BindingTables, bits_of, column, rows, signed
-from redoxfs.protocol.unseen import TURNS, UnseenHolds
+from redoxfs.protocol.unseen import TURNS, TreeOf, UnseenHolds
 
 UNDECIDED = -2
 """In place of an answer that another node has to provide. No answer at all is -1."""
@@ -136,7 +136,7 @@ class Binding:
     Args:
         policy: decides the turns.
         files: int[S], how many files each sample has (1 where there are no groups, at most 64).
-        tree_of: int[S], the number of each sample's class tree; None: there is one.
+        tree_of: makes int[S], the number of each sample's class tree; None: there is one.
         reservations, reservations_per_thread, holds, callers: bounds of the tables.
         unseen: how many paths callers that cannot be seen hold.
     """
@@ -149,7 +149,7 @@ class Binding:
         policy: Policy | SharedPolicy,
         files: npt.NDArray[np.integer],
         *,
-        tree_of: npt.NDArray[np.integer] | None = None,
+        tree_of: TreeOf | None = None,
         reservations: int = RESERVATIONS,
         reservations_per_thread: int = RESERVATIONS_PER_THREAD,
         holds: int = HOLDS,
@@ -167,7 +167,7 @@ class Binding:
         self._all_opened: memoryview[int] | None = _all_bits(files).data if grouped else None
         self._handles: dict[int, int] = {}
         self._holds: OrderedDict[tuple[int, int], None] = OrderedDict()
-        self._unseen = UnseenHolds(np.zeros(len(files), np.int32) if tree_of is None else tree_of, unseen)
+        self._unseen = UnseenHolds(tree_of or (lambda: np.zeros(len(files), np.int32)), unseen)
         self._held_unseen = self._unseen.held
         self._paths_of: dict[int, set[int]] = {}
         self._threads_of: dict[int, set[int]] = {}
@@ -661,7 +661,7 @@ class DrawnBinding(Binding):
         policy: Policy | SharedPolicy,
         files: npt.NDArray[np.integer],
         *,
-        tree_of: npt.NDArray[np.integer] | None = None,
+        tree_of: TreeOf | None = None,
     ) -> None:
         super().__init__(policy, files, tree_of=tree_of)
         # Paths that were drawn and not opened since.

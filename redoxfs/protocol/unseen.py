@@ -19,7 +19,8 @@ There are no clocks: the order of opens decides.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,16 +30,19 @@ TURNS = 64
 as many."""
 
 
+TreeOf: TypeAlias = Callable[[], npt.NDArray[np.integer]]
+
+
 class UnseenHolds:
     """The paths that unseen callers hold, and the passes of their turns. Takes no memory before the first.
 
     Args:
-        tree_of: int[S], the number of each path's class tree.
+        tree_of: makes int[S], the number of each path's class tree.
 
     ``held``  by path: how many opens it had since its turn. The path that was opened last is the last
     """
 
-    def __init__(self, tree_of: npt.NDArray[np.integer], turns: int = TURNS) -> None:
+    def __init__(self, tree_of: TreeOf, turns: int = TURNS) -> None:
         self._tree_of = tree_of
         self._most = turns
         self.held: OrderedDict[int, int] = OrderedDict()
@@ -64,7 +68,7 @@ class UnseenHolds:
     def turn(self, path: int) -> int | None:
         """``path`` had a turn. Returns the path whose hold ends for it, if one does."""
         if self._passes is None:
-            self._passes = _Passes(self._tree_of)
+            self._passes = _Passes(self._tree_of())
         self._passes.turn(path)
         self.held.pop(path, None)
         self.held[path] = 1
@@ -93,7 +97,7 @@ class UnseenHolds:
     ) -> None:
         """Continue from the numbers of another. Raises ValueError if they are not of these paths."""
         if len(last_turn):
-            passes = self._passes = _Passes(self._tree_of)
+            passes = self._passes = _Passes(self._tree_of())
             if trees.shape != passes.trees.shape or last_turn.shape != passes.last_turn.shape:
                 raise ValueError("the turns of unseen callers are of other paths")
             passes.trees[:], passes.last_turn[:] = trees, last_turn
