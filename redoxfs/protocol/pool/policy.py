@@ -5,7 +5,6 @@ from collections.abc import Iterable
 import numpy as np
 
 from redoxfs.protocol.events import Load, Served
-from redoxfs.protocol.pool.chunk_order import add
 from redoxfs.protocol.pool.loads import Loads
 from redoxfs.protocol.pool.passes import MOST_TURNS, Pass, PassFigures
 from redoxfs.protocol.pool.queues import HAD_TURN, RESERVED
@@ -24,11 +23,11 @@ GROWTH, GROWTH_TIMES = 1 / 4, 2
 """By how much the stream grows at a time, and how many times as large it may become. Where classes are asked one after
 another, samples are read alone whatever its size."""
 
-
 LOOKED_AT = 8_192
 """At how many opens of a pass a stat looks first, for one that its path may have."""
 
 NOTED = 0xFFFFFFFE
+"""The part of the clock that is noted with each open: `Passes` reads it as the number of turns."""
 
 
 class PoolPolicy(Loads):
@@ -81,9 +80,9 @@ class PoolPolicy(Loads):
                     return ahead
         place = self._resident_place(cls)
         if place < 0 and self._queues.is_all_loaded(cls):
-            if self._reserved_in_lap(cls) and (tree is None or not self._may_begin_lap(cls)):
-                return None
             if tree is None:
+                if self._reserved.get(cls):
+                    return None
                 self._begin_lap(cls)
             elif self._may_begin_lap(cls):
                 self._begin_lap_of_pass(cls, tree)
@@ -177,14 +176,7 @@ class PoolPolicy(Loads):
         """
         if self._lap[cls] >= lap or not self._parts.has_any(cls):
             return []
-        touched = self._chunk_array[self._queues.fresh(cls)]
-        add(self._chunks.this_lap_array, touched, -1)
-        if self._runs_over[cls]:
-            chunks = self._chunk_array[self._open_to_next_lap(cls)]
-            add(self._chunks.next_lap_array, chunks, -1)
-            touched = np.concatenate([touched, chunks])
-            self._runs_over[cls] = 0
-            self._running_over -= 1
+        touched = self._leave_counts(cls)
         for sample in [*self._reserved.get(cls, ())]:
             self._forget_reservation(sample)
         before_bytes = self._retained_in(cls)

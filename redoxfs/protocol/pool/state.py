@@ -487,12 +487,13 @@ class PoolState:
         if queues.is_over(cls) and cls not in self._reserved and not held.any():
             self._begin_lap(cls)
         else:
-            self._rearrange(cls, held)
+            touched = self._leave_counts(cls)
+            queues.rearrange(cls, held)
             members = queues.members(cls)
             stays = queues.had_array[members] != HAD_TURN
             queues.stays_array[members] = stays & self._retained_array[members] if self._retained_limit_bytes else False
             passes.held_back += int(np.count_nonzero(held))
-            self._count_again(cls)
+            self._count_again(cls, touched)
             self._lap_of_class[cls] += 1
         self._lap_of_class[cls] = max(self._lap_of_class[cls], tree.lap)
         passes.began[cls] = tree.turn
@@ -502,8 +503,8 @@ class PoolState:
         if self._progress is not None:
             self._progress.begin_lap(tree.number, tree.lap)
 
-    def _rearrange(self, cls: int, stays_out: Flags) -> None:
-        """See `Queues.rearrange`. `_count_again` must follow."""
+    def _leave_counts(self, cls: int) -> Int32:
+        """A class's samples are in no count of samples to load. Returns the chunks to file, with repeats."""
         touched = self._chunk_array[self._queues.fresh(cls)]
         add(self._chunks.this_lap_array, touched, -1)
         if self._runs_over[cls]:
@@ -512,13 +513,13 @@ class PoolState:
             touched = np.concatenate([touched, chunks])
             self._runs_over[cls] = 0
             self._running_over -= 1
-        self._touched = touched
-        self._queues.rearrange(cls, stays_out)
+        return touched
 
-    def _count_again(self, cls: int) -> None:
+    def _count_again(self, cls: int, touched: Int32) -> None:
+        """Undo `_leave_counts`, whose result is ``touched``."""
         fresh = self._chunk_array[self._queues.fresh(cls)]
         add(self._chunks.this_lap_array, fresh, 1)
-        self._chunks.file_all(np.concatenate([self._touched, fresh]))
+        self._chunks.file_all(np.concatenate([touched, fresh]))
         if not len(fresh):
             self._run_over(cls)
 
@@ -539,10 +540,11 @@ class PoolState:
             if flags is None:
                 flags = np.ones(len(self._class_array), np.bool_)
                 flags[samples] = False
-            self._rearrange(cls, flags[members])
+            touched = self._leave_counts(cls)
+            self._queues.rearrange(cls, flags[members])
             if self._retained_limit_bytes:
                 self._queues.stays_array[of_class] = self._retained_array[of_class]
-            self._count_again(cls)
+            self._count_again(cls, touched)
 
     def _comes_into_lap(self, cls: int, sample: int) -> None:
         if not self._queues.is_resident(cls, sample):
