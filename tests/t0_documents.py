@@ -10,7 +10,8 @@ import spent
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
-DOCUMENTS = [ROOT / "ARCHITECTURE.md", ROOT / "README.md", ROOT / "SEMANTICS.md", *sorted((ROOT / "docs").glob("*.md"))]
+ARCHITECTURE = [ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs/decisions").glob("*.md"))]
+DOCUMENTS = [*ARCHITECTURE, ROOT / "README.md", ROOT / "SEMANTICS.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 CITATION = re.compile(r"`(?:tests/)?(t\d_[a-z]\w+)(?:\.py)?(?:::(test_\w+)(…?))?`")
 """A test file, and perhaps one of its tests by its name, or by the beginning of its name before an ellipsis."""
@@ -58,9 +59,12 @@ def test_what_shows_a_promise_runs_on_every_change(name: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "SEMANTICS.md", "docs/RELIABILITY.md"])
-def test_every_mention_of_a_test_is_a_citation(name: str) -> None:
-    text = "\n".join(line for line in (ROOT / name).read_text().splitlines() if not line.startswith("    "))
+@pytest.mark.parametrize(
+    "names", [["ARCHITECTURE.md", "docs/decisions/*.md"], ["SEMANTICS.md"], ["docs/RELIABILITY.md"]]
+)
+def test_every_mention_of_a_test_is_a_citation(names: list[str]) -> None:
+    lines = (line for name in names for path in ROOT.glob(name) for line in path.read_text().splitlines())
+    text = "\n".join(line for line in lines if not line.startswith("    "))
     assert CITATION.search(text)
     assert MENTION.findall(CITATION.sub("", text)) == []
 
@@ -81,7 +85,8 @@ def test_every_fault_in_the_summary_cites_a_test() -> None:
 
 
 def test_a_file_that_the_architecture_names_exists() -> None:
-    named = set(re.findall(r"\b(?:\w+/)+\w+\.py\b", (ROOT / "ARCHITECTURE.md").read_text()))
+    text = "\n".join(path.read_text() for path in ARCHITECTURE)
+    named = set(re.findall(r"\b(?:\w+/)+\w+\.py\b", text))
     assert named
     assert not [
         name for name in sorted(named) if not (ROOT / name).is_file() and not (ROOT / "redoxfs" / name).is_file()
