@@ -40,7 +40,7 @@ def bytes_in_buffers() -> int:
     return Buffer.total_bytes()
 
 
-class HeldStore:
+class HeldStore(ChunkStore):
     """Every file holds the number of its sample. Reads wait while ``gate`` is closed; samples in ``broken`` fail.
 
     Without a catalog, a sample is one file of ``size`` bytes, and the entry of the same number. With a catalog, files
@@ -146,7 +146,7 @@ def _filled(sample: int, size: int) -> bytes:
     return str(sample).encode().ljust(size, b".")[:size]
 
 
-class FaultyStore:
+class FaultyStore(ChunkStore):
     """``store``, but ``fault`` replaces every Nth read, where N is ``every`` (0: none).
 
     ``hit`` has the samples of those reads, once for each read.

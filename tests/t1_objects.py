@@ -259,6 +259,7 @@ def test_requests_in_flight_hold_what_the_line_carries_in_time(server: Server, t
     def held(bytes_per_s: float) -> int:
         store = objects.store(index, StorageSpeed(0.01, bytes_per_s), memory_bytes=1 << 30, timeout_s=16)
         assert isinstance(store, ObjectStore)
+        assert store.most_held_bytes is not None
         return store.most_held_bytes
 
     assert [held(rate) for rate in (1e3, 1e7, 1e9)] == [PART_BYTES, 20_000_000, 128 << 20]

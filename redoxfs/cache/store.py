@@ -9,7 +9,7 @@ It copies only files that are as the scan found them. Any thread may call anythi
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,7 @@ CLOSE_S = 2.0
 log = logging.getLogger(__name__)
 
 
-class CacheStore:
+class CacheStore(ChunkStore):
     """``source`` with its ``copies``, which ``writer`` makes.
 
     Args:
@@ -64,9 +64,8 @@ class CacheStore:
         self._read_samples = 0
         self.depth = source.depth
         self.copies_depth = COPIES_DEPTH
-        self.most_depth: int | None = getattr(source, "most_depth", None)
-        self.most_held_bytes: int | None = getattr(source, "most_held_bytes", None)
-        self.stats: Callable[[], dict[str, int]] | None = getattr(source, "stats", None)
+        self.most_depth = source.most_depth
+        self.most_held_bytes = source.most_held_bytes
 
     def reads(self, chunk: int, samples: Sequence[int]) -> Sequence[Read]:
         """Reads of copies, and of the source for the rest; those with the first sample first."""
@@ -101,6 +100,10 @@ class CacheStore:
         if self._is_fixed and sample >= 0 and self._copies.here[sample] and not self._gives_up:
             return _CopiedFile(self, entry, sample)
         return self._source.open_file(entry)
+
+    def stats(self) -> Mapping[str, int] | None:
+        """Those of the source."""
+        return self._source.stats()
 
     def cache_stats(self) -> dict[str, int | bool]:
         """Its part of stats.json: `cache`."""

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Sequence
 
 import redoxfs.native._native as faults
-from redoxfs.chunks.store import Access, FileBytes, NarrowedError, NativeRead, Read, SourceFile, Stamp
+from redoxfs.chunks.store import Access, ChunkStore, FileBytes, NarrowedError, NativeRead, Read, SourceFile, Stamp
 from redoxfs.dataset import Catalog
 from redoxfs.dataset.columns import native_tree
 from redoxfs.linux.beneath import open_beneath
@@ -29,7 +29,7 @@ _REASONS = {
 }
 
 
-class DirectoryStore:
+class DirectoryStore(ChunkStore):
     """Reads the samples of ``catalog`` from the tree under ``root_fd``. The caller closes ``root_fd``.
 
     ``guards``: no bytes of a file that fewer users may read than at the scan. For a mount of several users, where the

@@ -1,4 +1,4 @@
-"""The interface of every chunk store. `redoxfs.testing` has the tests that a store must pass.
+"""The interface of every chunk store: derive from `ChunkStore`. `redoxfs.testing` has the tests that a store must pass.
 
 A store does not read by itself. For samples of a chunk it returns *reads*: pieces of work that any thread may carry
 out, in any order, and that touch nothing but the storage. So one pool of threads serves every store. A store that reads
@@ -10,9 +10,10 @@ returns functions (`Read`), which threads in Python call.
 """
 
 import errno
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from redoxfs.native import Buffer, Files, Shards
 
@@ -242,29 +243,31 @@ class SourceFile(Protocol):
     def close(self) -> None: ...
 
 
-class ChunkStore(Protocol):
-    """A place that chunks are read from. Any thread may call any method."""
+class ChunkStore(ABC):
+    """A place that chunks are read from. Any thread may call any method.
 
-    @property
-    def depth(self) -> int:
-        """The number of reads in flight at which the storage reaches its full rate.
+    A store declares its limits, and by them who carries out its reads:
 
-        If a store has ``most_depth`` too, its described reads begin with ``depth`` of them in flight. The number then
-        follows what the storage gains, up to ``most_depth``. A store whose reads are carried out in the background has
-        ``most_held_bytes``: reads in flight together hold no more than that, unless a single one does. It may have
-        ``stats``, a function that returns counts for `objects` in stats.json.
+    ``depth``            the number of reads in flight at which the storage reaches its full rate
+    ``most_depth``       of described reads: ``depth`` is how many are in flight at first, and their number then follows
+                         what the storage gains, up to this one. None: it stays
+    ``most_held_bytes``  all its reads are a `BackgroundRead`, and those in flight hold no more than that together,
+                         unless a single one does. None: none is
+    ``copies_depth``     some of its reads are a `CopyRead`, and so many of these are in flight. None: none is
 
-        A store with copies has ``copies_depth``, the number of their reads in flight, ``cache_stats``, which returns
-        `cache` in stats.json, and ``end``, which is called when the mount ends.
-        """
+    Of its other reads, either all are a `NativeRead`, or none is: threads in Python call those.
+    """
 
+    depth: int
+    most_depth: int | None = None
+    most_held_bytes: int | None = None
+    copies_depth: int | None = None
+
+    @abstractmethod
     def reads(self, chunk: int, samples: Sequence[int]) -> Sequence[Read]:
-        """Reads that cover each of ``samples`` of ``chunk`` once. The first is awaited, so the first read has it.
+        """Reads that cover each of ``samples`` of ``chunk`` once. The first is awaited, so the first read has it."""
 
-        Either all are a `NativeRead`, or none is. If the store has ``most_held_bytes``, all are a `BackgroundRead`. A
-        store with copies returns a `CopyRead` for some, and the others as above.
-        """
-
+    @abstractmethod
     def read_range(self, sample: int, file: int, stamp: Stamp, offset: int, size: int) -> bytes:
         """Read bytes of one file of a sample again, by position. Blocks.
 
@@ -272,5 +275,17 @@ class ChunkStore(Protocol):
             OSError: from the storage; ESTALE if the file no longer has the content of ``stamp``.
         """
 
+    @abstractmethod
     def open_file(self, entry: int) -> SourceFile:
         """Open any regular file of the tree as it is now. Blocks. Raises OSError."""
+
+    def end(self) -> None:  # noqa: B027 - most stores have nothing to end
+        """The mount ends; no read follows."""
+
+    def stats(self) -> Mapping[str, int] | None:
+        """Counts for `objects` in stats.json; None: there is no such part."""
+        return None
+
+    def cache_stats(self) -> Mapping[str, Any] | None:
+        """`cache` in stats.json; None: there are no copies."""
+        return None

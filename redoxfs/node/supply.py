@@ -81,23 +81,20 @@ class Supply:
 
     def start(self) -> None:
         """Start the reading threads; from a trio task."""
-        most = getattr(self._store, "most_depth", None)
-        held_bytes = getattr(self._store, "most_held_bytes", None)
+        store = self._store
         self._loader = Loader(
             self._arrived,
-            threads=self._store.depth,
-            most_threads=most,
-            most_held_bytes=held_bytes,
-            copies_threads=getattr(self._store, "copies_depth", None),
+            threads=store.depth,
+            most_threads=store.most_depth,
+            most_held_bytes=store.most_held_bytes,
+            copies_threads=store.copies_depth,
         )
 
     def stop(self) -> None:
         """End the reading threads, and the threads of the store."""
         if self._loader is not None:
             self._loader.close()
-        end_store: Callable[[], None] | None = getattr(self._store, "end", None)
-        if end_store is not None:
-            end_store()
+        self._store.end()
 
     def take_over(self) -> int:
         """See `Loader.take_over`."""
@@ -312,12 +309,11 @@ class Supply:
         of_times = as_json(times.counts(), times.sum_ns, times.bounds_ns())
         of_reads = {"reads": 0, "read_seconds": 0.0, "reads_limit": 0} if self._loader is None else self._loader.reads()
         told = {"loads_in_flight": self._loads_in_flight, "load_seconds": of_times, **of_reads}
-        of_store: Callable[[], dict[str, int]] | None = getattr(self._store, "stats", None)
+        of_store, of_cache = self._store.stats(), self._store.cache_stats()
         if of_store is not None and self._loader is not None:
-            told["objects"] = {**of_store(), "reads_limit": self._loader.most_in_flight}
-        of_cache: Callable[[], dict[str, Any]] | None = getattr(self._store, "cache_stats", None)
+            told["objects"] = {**of_store, "reads_limit": self._loader.most_in_flight}
         if of_cache is not None:
-            told["cache"] = of_cache()
+            told["cache"] = of_cache
         return told
 
     # Reads

@@ -8,7 +8,7 @@ Any thread may call anything here.
 
 import errno
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ import numpy.typing as npt
 import xxhash
 
 import redoxfs.native._native as faults
-from redoxfs.chunks import FileBytes, Read, SourceFile, Stamp, StorageSpeed
+from redoxfs.chunks import ChunkStore, FileBytes, Read, SourceFile, Stamp, StorageSpeed
 from redoxfs.dataset import show
 from redoxfs.dataset.columns import native_tree
 from redoxfs.native import Shards
@@ -32,7 +32,7 @@ class Sweep(NamedTuple):
     counts: list[int]
 
 
-class ShardedStore(ABC):
+class ShardedStore(ChunkStore):
     """The samples of ``index`` in shards.
 
     Args:
