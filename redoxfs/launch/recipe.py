@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from redoxfs.launch.members import Membership
     from redoxfs.peers import Transport
 
-LAYOUT = 4
+LAYOUT = 5
 """Of the head, and of every type that is pickled. Another one cannot be read."""
 
 ALIGNMENT = 64

@@ -9,9 +9,10 @@ import errno
 import os
 import stat
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from redoxfs.dataset.errors import ClassesError
 from redoxfs.launch.catalogs import catalog_from_file
@@ -49,12 +50,48 @@ _CACHED_CHUNK_BYTES = 768 << 10
 _FIXED_BY_PACK = {name: f"--{name}" for name in ("classes", "samples", "groups", "rescan", "catalog")}
 
 
+class Opening(NamedTuple):
+    """What `open_dataset` was asked for; see there."""
+
+    source: PathStatus
+    root_fd: int
+    options: DatasetOptions
+    memory: MemoryOptions
+    timeout_s: float
+    measure_storage: bool
+    members: "Membership | None" = None
+    is_storage_local: bool = False
+    is_cached: bool = False
+
+
+class Reading(NamedTuple):
+    """What a store is told of the mount; see `Dataset.store`."""
+
+    memory_bytes: int
+    timeout_s: float
+    guards: bool
+
+
+class Kind(NamedTuple):
+    """A kind of SOURCE, as `KINDS` has them.
+
+    ``is_it``  whether SOURCE is of this kind, where it is of none before
+    ``open``   makes the dataset of it
+    ``store``  makes the store of the dataset, in every daemon of the mount
+    """
+
+    is_it: Callable[[Opening], bool]
+    open: Callable[[Opening], "Dataset"]
+    store: Callable[["Dataset", Reading], "ChunkStore"]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
     """SOURCE, ready to be served: plain files, or packed (`index` is what the pack wrote).
 
     Of archives, ``index`` is that which `redoxfs.packed.archives` made, and `root_fd` is open on the folder above them.
     ``texts`` are what `fingerprint_of` and `layout_of` have found. ``objects``: its shards are in an object store.
+    ``kind``: its name in `KINDS`.
     """
 
     catalog: "Catalog"
@@ -64,6 +101,7 @@ class Dataset:
     storage: "StorageSpeed | None"
     texts: dict[str, str] = field(default_factory=dict)
     objects: "Objects | None" = None
+    kind: str = "directory"
 
     @property
     def chunk_size(self) -> int:
@@ -95,20 +133,7 @@ class Dataset:
             timeout_s: the deadline of a read, where the store can keep one.
             guards: see `redoxfs.chunks.DirectoryStore`. The modes of a packed dataset are part of it.
         """
-        from redoxfs.chunks import DirectoryStore
-
-        if self.objects is not None:
-            return self.objects.store(self.index, self.storage, memory_bytes=memory_bytes, timeout_s=timeout_s)
-        if self.index is None or self.storage is None:
-            return DirectoryStore(self.catalog, self.root_fd, guards=guards)
-        folder = Path(f"/proc/self/fd/{self.root_fd}")
-        if self.index.versions is not None:
-            from redoxfs.packed.archive_store import ArchiveStore
-
-            return ArchiveStore(self.index, folder, self.storage)
-        from redoxfs.packed import PackedStore
-
-        return PackedStore(self.index, folder, self.storage)
+        return KINDS[self.kind].store(self, Reading(memory_bytes, timeout_s, guards))
 
 
 def fingerprint_of(dataset: Dataset) -> str:
@@ -155,34 +180,26 @@ def open_dataset(
         UsageError: options contradict a packed dataset.
         Exception: as `catalog_of` and `load_index`.
     """
-    from redoxfs.packed import is_packed
-
-    if source.archives is not None:
-        return _open_archives(
-            source,
-            root_fd,
-            options,
-            memory,
-            measure_storage=measure_storage,
-            members=members,
-            is_storage_local=is_storage_local,
-        )
-    if options.archives not in (None, "none"):
+    opening = Opening(
+        source, root_fd, options, memory, timeout_s, measure_storage, members, is_storage_local, is_cached
+    )
+    if source.archives is None and options.archives not in (None, "none"):
         raise UsageError(f"{source.asked} names no tar archive, so there is nothing for --archives {options.archives}")
-    if source.address is not None or is_packed(root_fd):
-        return _open_packed(
-            source,
-            root_fd,
-            options,
-            memory,
-            timeout_s=timeout_s,
-            measure_storage=measure_storage,
-            members=members,
-            is_storage_local=is_storage_local,
-        )
-    catalog = catalog_of(source, root_fd, options, timeout_s=timeout_s)
-    chunk_size = options.chunk_size or _directory_chunk_size(catalog, memory, is_cached=is_cached)
+    name, kind = next((name, kind) for name, kind in KINDS.items() if kind.is_it(opening))
+    return replace(kind.open(opening), kind=name)
+
+
+def _open_directory(opening: Opening) -> Dataset:
+    options, root_fd = opening.options, opening.root_fd
+    catalog = catalog_of(opening.source, root_fd, options, timeout_s=opening.timeout_s)
+    chunk_size = options.chunk_size or _directory_chunk_size(catalog, opening.memory, is_cached=opening.is_cached)
     return Dataset(catalog, cells_of(catalog, chunk_size, options.seed), root_fd, None, None)
+
+
+def _directory_store(dataset: Dataset, reading: Reading) -> "ChunkStore":
+    from redoxfs.chunks import DirectoryStore
+
+    return DirectoryStore(dataset.catalog, dataset.root_fd, guards=reading.guards)
 
 
 def _directory_chunk_size(catalog: "Catalog", memory: MemoryOptions, *, is_cached: bool) -> int:
@@ -207,19 +224,17 @@ def cells_of(catalog: "Catalog", chunk_size: int, seed: int) -> "Cells":
     )
 
 
-def _open_packed(
-    source: PathStatus,
-    root_fd: int,
-    options: DatasetOptions,
-    memory: MemoryOptions,
-    *,
-    timeout_s: float,
-    measure_storage: bool,
-    members: "Membership | None",
-    is_storage_local: bool,
-) -> Dataset:
+def _is_packed(opening: Opening) -> bool:
+    from redoxfs.packed import is_packed
+
+    return is_packed(opening.root_fd)
+
+
+def _open_packed(opening: Opening) -> Dataset:
     from redoxfs.packed import load_index, shards_at
 
+    source, root_fd, options, memory = opening.source, opening.root_fd, opening.options, opening.memory
+    members, measure_storage = opening.members, opening.measure_storage
     given = [option for name, option in _FIXED_BY_PACK.items() if getattr(options, name)]
     if given:
         needless = [option for option in given if option in ("--rescan", "--catalog")]
@@ -231,8 +246,8 @@ def _open_packed(
         measures = measure_storage and memory.storage_speed is None
         from redoxfs.launch.objects import open_objects
 
-        objects, index = open_objects(source.address, timeout_s=timeout_s, measures=measures)
-    elif members is not None and is_storage_local:
+        objects, index = open_objects(source.address, timeout_s=opening.timeout_s, measures=measures)
+    elif members is not None and opening.is_storage_local:
         index = load_index(source.path, shards_at(members.rank, len(members.addresses)))
     else:
         index = load_index(source.path)
@@ -247,27 +262,35 @@ def _open_packed(
     return Dataset(index.catalog, index.cells.split(chunk_size), root_fd, index, storage, objects=objects)
 
 
-def _open_archives(
-    source: PathStatus,
-    root_fd: int,
-    options: DatasetOptions,
-    memory: MemoryOptions,
-    *,
-    measure_storage: bool,
-    members: "Membership | None",
-    is_storage_local: bool,
-) -> Dataset:
+def _packed_store(dataset: Dataset, reading: Reading) -> "ChunkStore":
+    del reading
+    from redoxfs.packed import PackedStore
+
+    assert dataset.index is not None
+    assert dataset.storage is not None
+    return PackedStore(dataset.index, Path(f"/proc/self/fd/{dataset.root_fd}"), dataset.storage)
+
+
+def _object_store(dataset: Dataset, reading: Reading) -> "ChunkStore":
+    assert dataset.objects is not None
+    return dataset.objects.store(
+        dataset.index, dataset.storage, memory_bytes=reading.memory_bytes, timeout_s=reading.timeout_s
+    )
+
+
+def _open_archives(opening: Opening) -> Dataset:
     from redoxfs.chunks import UNKNOWN_SPEED
     from redoxfs.launch.archives import open_archives
     from redoxfs.packed.archive_store import size_for_classes
 
-    index = open_archives(source, root_fd, options, is_storage_local=is_storage_local)
-    storage = _storage_of(index, root_fd, memory, None) if measure_storage else None
+    source, root_fd, options, memory = opening.source, opening.root_fd, opening.options, opening.memory
+    index = open_archives(source, root_fd, options, is_storage_local=opening.is_storage_local)
+    storage = _storage_of(index, root_fd, memory, None) if opening.measure_storage else None
     if memory.policy == "slot":
         # Its memory is for chunks that have the same classes in their slots, which neighbours have not.
         cells = cells_of(index.catalog, options.chunk_size or DEFAULT_CHUNK_SIZE, options.seed)
         return Dataset(index.catalog, cells, root_fd, index, storage)
-    speed = storage if memory.storage_speed is not None or members is None else None
+    speed = storage if memory.storage_speed is not None or opening.members is None else None
     chunk_size = _packed_chunk_size(source, index, speed, options, memory)
     if options.chunk_size is None:
         most = chunk_size
@@ -275,6 +298,24 @@ def _open_archives(
         if chunk_size < most:
             say(f"chunks of {counted(chunk_size, 'sample')}, not {most}: neighbours are of one class (--chunk-size)")
     return Dataset(index.catalog, index.cells.split(chunk_size), root_fd, index, storage)
+
+
+def _archive_store(dataset: Dataset, reading: Reading) -> "ChunkStore":
+    del reading
+    from redoxfs.packed.archive_store import ArchiveStore
+
+    assert dataset.index is not None
+    assert dataset.storage is not None
+    return ArchiveStore(dataset.index, Path(f"/proc/self/fd/{dataset.root_fd}"), dataset.storage)
+
+
+KINDS = {
+    "archives": Kind(lambda opening: opening.source.archives is not None, _open_archives, _archive_store),
+    "objects": Kind(lambda opening: opening.source.address is not None, _open_packed, _object_store),
+    "packed": Kind(_is_packed, _open_packed, _packed_store),
+    "directory": Kind(lambda _: True, _open_directory, _directory_store),
+}
+"""How SOURCE becomes a dataset and a store: the first kind that it is of."""
 
 
 def _packed_chunk_size(
